@@ -1,0 +1,73 @@
+/* Devices: how many there are, which one is current, what they can do.
+ *
+ * A device is created, and its address space reserved, by the first call that needs one
+ * (memory, streams, events with work); if that fails, the call returns
+ * orErrorInitializationError. Counting, selecting and describing devices creates none. The number of devices is fixed for the life of the process (setting.h).
+ */
+#ifndef OPENREG_DEVICE_H
+#define OPENREG_DEVICE_H
+
+#include <openreg/error.h>
+
+#define OPENREG_DEVICE_NAME_LENGTH 64
+#define OPENREG_MAX_DEVICES 64
+
+typedef struct orDeviceProp {
+  char name[OPENREG_DEVICE_NAME_LENGTH];
+  size_t totalGlobalMem;     /* capacity of the device's memory */
+  int major;                 /* compute capability: the runtime's interface version */
+  int minor;
+  int multiProcessorCount;   /* processors of this machine a kernel may run on */
+  int physicalOrdinal;       /* number before OPENREG_VISIBLE_DEVICES was applied */
+  int clockRate;             /* kHz; 0 if the operating system does not say */
+  int warpSize;              /* 1: a kernel's thread is a CPU thread */
+  size_t textureAlignment;   /* alignment of every device allocation */
+  int concurrentKernels;     /* 1: streams run side by side */
+  int unifiedAddressing;     /* 1: a pointer tells its device */
+  int integrated;            /* 1: the device shares the host's physical memory */
+} orDeviceProp;
+
+OPENREG_EXTERN_C_BEGIN
+
+/* Stores the number of visible devices; 0 is not an error.
+ * Errors: orErrorInvalidSetting if a setting that it reads is bad. Never orErrorForked. */
+OPENREG_API orError_t orGetDeviceCount(int* count) OPENREG_CHECKED;
+
+/* Makes a device current for the calling thread.
+ * Errors: orErrorInvalidDevice, orErrorNoDevice. */
+OPENREG_API orError_t orSetDevice(int device) OPENREG_CHECKED;
+
+/* Stores the calling thread's current device. Never orErrorForked. */
+OPENREG_API orError_t orGetDevice(int* device) OPENREG_CHECKED;
+
+/* Fills in the properties of a device. Never orErrorForked. */
+OPENREG_API orError_t orGetDeviceProperties(orDeviceProp* properties, int device) OPENREG_CHECKED;
+
+/* Stores 1 if the device has been created in this process, else 0. Never creates it, never
+ * orErrorForked (a forked child gets 0). */
+OPENREG_API orError_t orDeviceIsActive(int device, int* is_active) OPENREG_CHECKED;
+
+/* Stores 1 in a child forked from a process that had used a device, else 0. Takes no lock. */
+OPENREG_API orError_t orIsForkedChild(int* is_forked) OPENREG_CHECKED;
+
+/* Stores the range of stream priorities: a lower number is a higher priority, and the
+ * least value is the default. */
+OPENREG_API orError_t orDeviceGetStreamPriorityRange(int* least, int* greatest) OPENREG_CHECKED;
+
+/* Waits until all work submitted to the current device before the call is done.
+ * Errors: the first asynchronous error of any of its streams; clears them all. */
+OPENREG_API orError_t orDeviceSynchronize(void) OPENREG_CHECKED;
+
+/* As orDeviceSynchronize, for the device given. A device not yet created has no work. */
+OPENREG_API orError_t orDeviceSynchronizeIndex(int device) OPENREG_CHECKED;
+
+/* As orDeviceSynchronize, for every device of the process. */
+OPENREG_API orError_t orDeviceSynchronizeAll(void) OPENREG_CHECKED;
+
+/* Stores 1 if a device may copy from and to the memory of the other, else 0. Any two
+ * different devices may. */
+OPENREG_API orError_t orDeviceCanAccessPeer(int* can_access, int device, int peer) OPENREG_CHECKED;
+
+OPENREG_EXTERN_C_END
+
+#endif

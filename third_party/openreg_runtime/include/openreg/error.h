@@ -1,0 +1,81 @@
+/* Errors: one code per cause, from one table.
+ *
+ * A code that CUDA has too carries CUDA's name and number; codes of our own start at 2000.
+ *
+ * Synchronous errors are returned by the call that made them. Asynchronous errors (a kernel
+ * failed, a host function failed) belong to the stream they happened on:
+ *   - the first one is kept, with the kernel's name and text; later work on that stream is
+ *     dropped, not run;
+ *   - an event recorded on the stream after the failure completes with the error, and a
+ *     stream that waits for such an event inherits it;
+ *   - the next call that waits for or queries the stream, the event or the device returns
+ *     it. A stream or device call clears it from the streams it covers, which then run new
+ *     work again. An event keeps it until it is recorded anew.
+ */
+#ifndef OPENREG_ERROR_H
+#define OPENREG_ERROR_H
+
+#include <openreg/types.h>
+
+/* X(name, number, text) */
+#define OPENREG_ERRORS(X)                                                                     \
+  X(orSuccess, 0, "no error")                                                                 \
+  X(orErrorInvalidValue, 1, "invalid argument")                                               \
+  X(orErrorMemoryAllocation, 2, "out of memory")                                              \
+  X(orErrorInitializationError, 3, "initialization error")                                    \
+  X(orErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                   \
+  X(orErrorNoDevice, 100, "no openreg device is available")                                   \
+  X(orErrorInvalidDevice, 101, "invalid device ordinal")                                      \
+  X(orErrorOperatingSystem, 304, "an operating system call failed")                           \
+  X(orErrorInvalidResourceHandle, 400, "invalid resource handle")                             \
+  X(orErrorNotReady, 600, "device not ready")                                                 \
+  X(orErrorIllegalAddress, 700, "an address outside any allocation was used")                 \
+  X(orErrorLaunchFailure, 719, "a kernel failed")                                             \
+  X(orErrorNotPermitted, 800, "operation not permitted")                                      \
+  X(orErrorNotSupported, 801, "operation not supported")                                      \
+  X(orErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
+  X(orErrorStreamCaptureInvalidated, 901, "capture was invalidated by an earlier error")      \
+  X(orErrorUnknown, 999, "unknown error")                                                     \
+  X(orErrorForked, 2001, "the runtime was used before fork(); it cannot be used in the child") \
+  X(orErrorInvalidSetting, 2002, "an environment variable has a bad value")
+
+typedef enum orError_t {
+#define OPENREG_DEFINE_ERROR(name, number, text) name = number,
+  OPENREG_ERRORS(OPENREG_DEFINE_ERROR)
+#undef OPENREG_DEFINE_ERROR
+} orError_t;
+
+OPENREG_EXTERN_C_BEGIN
+
+/* Returns the code's name, such as "orErrorInvalidValue"; "unrecognized error code" for a
+ * number that is not in the table. The text lives as long as the process. */
+OPENREG_API const char* orGetErrorName(orError_t error);
+
+/* Returns the code's one-line description, in the manner of orGetErrorName. */
+OPENREG_API const char* orGetErrorString(orError_t error);
+
+/* Returns this thread's last error and resets it to orSuccess. */
+OPENREG_API orError_t orGetLastError(void);
+
+/* Returns this thread's last error and leaves it. */
+OPENREG_API orError_t orPeekAtLastError(void);
+
+/* Returns what exactly went wrong in the call that set this thread's last error: the
+ * argument and what it had to be, or the failed kernel with its text. "" if nothing is known
+ * beyond the code.
+ * Owns: the text is the runtime's and lives until this thread's next call into it. */
+OPENREG_API const char* orGetLastErrorMessage(void);
+
+/* Returns the tag that the failed kernel gave to orSetKernelError, 0 if it gave none or the
+ * last error did not come from a kernel. */
+OPENREG_API int orGetLastErrorTag(void);
+
+/* Called by a kernel right before it returns an error: says what went wrong. A host function,
+ * which returns nothing, fails with orErrorLaunchFailure by calling it.
+ * The tag is a number of the caller's choosing; it travels with the error to
+ * orGetLastErrorTag. The text is copied. */
+OPENREG_API void orSetKernelError(const char* text, int tag);
+
+OPENREG_EXTERN_C_END
+
+#endif

@@ -1,0 +1,102 @@
+/* Memory: device allocations, pinned host allocations, copies and fills.
+ *
+ * Note [Two addresses]
+ * A device's memory is one arena, mapped twice, a constant distance apart. Allocations are
+ * named by their device address, in a mapping that nothing may access: a host that
+ * dereferences one faults, and the fault handler names the allocation before the process
+ * ends. Kernels add the distance (orGetKernelOffset) and work through the second mapping,
+ * which is readable and writable. No call changes a page's protection, so no operation pays
+ * a system call for it. With OPENREG_MEMORY_PROTECTION=0 both addresses are one and the
+ * distance is 0.
+ *
+ * Copies and fills check on submission that a device range lies inside one live allocation
+ * (else orErrorIllegalAddress if it begins in none, orErrorInvalidValue if it leaves it) and
+ * that the kind fits both pointers. The kernel addresses are not valid arguments.
+ */
+#ifndef OPENREG_MEMORY_H
+#define OPENREG_MEMORY_H
+
+#include <openreg/error.h>
+
+/* Every allocation starts at a multiple of this, which is also the widest vector load. */
+#define OPENREG_MEMORY_ALIGNMENT 512
+
+typedef enum orMemcpyKind {
+  orMemcpyHostToHost = 0,
+  orMemcpyHostToDevice = 1,
+  orMemcpyDeviceToHost = 2,
+  orMemcpyDeviceToDevice = 3, /* on one device or between two */
+  orMemcpyDefault = 4         /* inferred from the pointers */
+} orMemcpyKind;
+
+typedef enum orMemoryType {
+  orMemoryTypeUnregistered = 0, /* host memory the runtime does not know */
+  orMemoryTypeHost = 1,         /* pinned, from orMallocHost */
+  orMemoryTypeDevice = 2
+} orMemoryType;
+
+typedef struct orPointerAttributes {
+  orMemoryType type;
+  int device;           /* owner; the allocating thread's current device for pinned memory;
+                           -1 if unregistered */
+  void* allocationBase; /* start of the allocation the pointer lies in, NULL if unregistered */
+  size_t allocationSize;
+} orPointerAttributes;
+
+OPENREG_EXTERN_C_BEGIN
+
+/* Allocates memory on the current device. A size of 0 gives a null pointer. Fresh memory
+ * reads as zeros; pages are taken from the machine when first touched.
+ * Errors: orErrorMemoryAllocation when the device has no free range of that size. */
+OPENREG_API orError_t orMalloc(void** pointer, size_t size) OPENREG_CHECKED;
+
+/* Frees device memory, of any device. Null is allowed. Waits for the device to finish all
+ * submitted work first, and leaves asynchronous errors where they are.
+ * Errors: orErrorInvalidValue if the pointer is not the start of a live allocation. */
+OPENREG_API orError_t orFree(void* pointer) OPENREG_CHECKED;
+
+/* Allocates pinned host memory: ordinary memory, known to the runtime, so that copies from
+ * and to it are asynchronous. A size of 0 gives a null pointer. */
+OPENREG_API orError_t orMallocHost(void** pointer, size_t size) OPENREG_CHECKED;
+
+/* Frees pinned host memory. Null is allowed. Does not wait: the caller orders it after the
+ * work that uses the memory. */
+OPENREG_API orError_t orFreeHost(void* pointer) OPENREG_CHECKED;
+
+/* Copies and waits. Enqueued on the default stream of the device involved (of the
+ * destination's, if two are), like every function here without a stream argument.
+ * Errors: orErrorInvalidMemcpyDirection if the kind contradicts the pointers,
+ * those of a bad range, and the stream's asynchronous error. */
+OPENREG_API orError_t orMemcpy(void* destination, const void* source, size_t size,
+                               orMemcpyKind kind) OPENREG_CHECKED;
+
+/* Enqueues a copy. From or to unregistered host memory it is safe and therefore may wait: a
+ * source may be changed or freed as soon as the call returns, a destination holds the data
+ * then. Pinned host memory must stay alive and untouched until the copy is done. */
+OPENREG_API orError_t orMemcpyAsync(void* destination, const void* source, size_t size,
+                                    orMemcpyKind kind, orStream_t stream) OPENREG_CHECKED;
+
+/* Sets bytes of device or pinned memory and waits. */
+OPENREG_API orError_t orMemset(void* pointer, int value, size_t size) OPENREG_CHECKED;
+
+/* Enqueues a fill of device or pinned memory. */
+OPENREG_API orError_t orMemsetAsync(void* pointer, int value, size_t size,
+                                    orStream_t stream) OPENREG_CHECKED;
+
+/* Stores the free and total memory of a device. Creates no device.
+ * "Free" is what is not allocated; fragmentation may keep one allocation from getting it. */
+OPENREG_API orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int device) OPENREG_CHECKED;
+
+/* Describes what a pointer points at. Any pointer is a valid argument. Never
+ * orErrorForked: a child knows the addresses of its parent, though it cannot use them. */
+OPENREG_API orError_t orPointerGetAttributes(orPointerAttributes* attributes,
+                                             const void* pointer) OPENREG_CHECKED;
+
+/* Stores what to add to a device address to get the address a kernel uses. The same for all
+ * devices, constant from the creation of the first device on; creates the current device.
+ * See Note [Two addresses]. */
+OPENREG_API orError_t orGetKernelOffset(ptrdiff_t* offset) OPENREG_CHECKED;
+
+OPENREG_EXTERN_C_END
+
+#endif

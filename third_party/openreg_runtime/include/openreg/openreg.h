@@ -1,0 +1,39 @@
+/* openreg: accelerators made of CPU memory and worker threads.
+ *
+ * This umbrella header is the rule book. Every function in the headers below obeys the
+ * rules stated here unless its own comment says otherwise.
+ *
+ * Threads   Any thread may call any function at any time.
+ * Errors    Functions return an orError_t. On error no output is written and no work is
+ *           submitted. The error also becomes this thread's last error (error.h).
+ * Units     Sizes are bytes, times are nanoseconds, unless the name says otherwise.
+ * Order     "Enqueues" means: the call returns before the work runs, and the work runs
+ *           after everything submitted to the same stream earlier. "Waits" means: the
+ *           calling thread blocks.
+ * Streams   A null orStream_t stands for the default stream of the current device. The
+ *           default stream is a stream like any other: it does not synchronize with the
+ *           others.
+ * Devices   The current device belongs to the calling thread and starts as 0.
+ * Owns      Handles belong to whoever created them. Pointer arguments are read or
+ *           written during the call only, except where "Owns:" says more.
+ * Fork      In a child forked from a process that used a device, every function that
+ *           returns an orError_t and needs a device returns orErrorForked. Counting
+ *           devices does not count as use.
+ * Exit      Nothing has to be freed before the process ends. Work that is still queued
+ *           when exit() runs is dropped, and so is work submitted later; a function that
+ *           would wait for it returns orErrorNotPermitted.
+ */
+#ifndef OPENREG_OPENREG_H
+#define OPENREG_OPENREG_H
+
+#include <openreg/device.h>
+#include <openreg/error.h>
+#include <openreg/event.h>
+#include <openreg/graph.h>
+#include <openreg/memory.h>
+#include <openreg/setting.h>
+#include <openreg/stream.h>
+#include <openreg/trace.h>
+#include <openreg/types.h>
+
+#endif

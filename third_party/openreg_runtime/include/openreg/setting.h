@@ -1,0 +1,49 @@
+/* Settings: environment variables, read once, at the first call that needs one.
+ *
+ * Note [Settings table]
+ * This table is the only list: the parser, the error texts and the documentation are made
+ * from it.
+ */
+#ifndef OPENREG_SETTING_H
+#define OPENREG_SETTING_H
+
+#include <openreg/error.h>
+
+/* X(variable, default as text, allowed values, what it does) */
+#define OPENREG_SETTINGS(X)                                                                       \
+  X(OPENREG_DEVICE_COUNT, "2", "an integer from 0 to 64", "Number of devices.")                  \
+  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory",                                   \
+    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",                        \
+    "Capacity of each device.")                                                                   \
+  X(OPENREG_VISIBLE_DEVICES, "all devices",                                                       \
+    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",                   \
+    "Which devices the process sees, in which order. Empty: none.")                               \
+  X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                                     \
+    "1: the host faults on device memory. 0: it may read and write it, for debuggers.")           \
+  X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                                       \
+    "1: every launch waits until its work is done and returns its error.")
+
+typedef struct orSetting {
+  const char* variable;
+  const char* default_text;
+  const char* allowed;
+  const char* description;
+  const char* value; /* the environment's text when it was read, NULL if unset */
+} orSetting;
+
+OPENREG_EXTERN_C_BEGIN
+
+/* Stores how many settings there are. */
+OPENREG_API orError_t orGetSettingCount(int* count) OPENREG_CHECKED;
+
+/* Describes one setting, 0 <= index < count. The texts live as long as the process. */
+OPENREG_API orError_t orGetSetting(orSetting* setting, int index) OPENREG_CHECKED;
+
+/* Reads and checks all settings now.
+ * Errors: orErrorInvalidSetting; orGetLastErrorMessage names the variable, its value and
+ * what is allowed. The same error comes from every later call that needs a setting. */
+OPENREG_API orError_t orCheckSettings(void) OPENREG_CHECKED;
+
+OPENREG_EXTERN_C_END
+
+#endif

@@ -1,0 +1,109 @@
+/* Streams: queues of work, each run by a thread of its own.
+ *
+ * Life: created without a thread; the first submission starts the worker; destruction lets
+ * submitted work finish. The handle of a destroyed stream is recognised for the life of the
+ * process: using it is orErrorInvalidResourceHandle.
+ *
+ * Note [Submit and retire]
+ * A stream counts what was submitted and what was retired. Work is retired after it ran and
+ * its closure was destroyed. "The stream is idle" means retired == submitted; an empty queue
+ * means nothing, as the last kernel may still be running.
+ *
+ * The queue is bounded: a submission to a full queue waits until there is room.
+ *
+ * Work runs with the stream's device as the current device. It may not wait for its own
+ * stream: that is orErrorNotPermitted. A kernel may submit work to other streams; whether it
+ * is wise is its own affair.
+ */
+#ifndef OPENREG_STREAM_H
+#define OPENREG_STREAM_H
+
+#include <openreg/error.h>
+
+#define orStreamDefault 0x0u
+#define orStreamNonBlocking 0x1u /* accepted; all streams are */
+
+typedef orError_t (*orKernelFn)(void* closure);
+typedef void (*orClosureMoveFn)(void* to, void* from);
+typedef void (*orClosureDestroyFn)(void* closure);
+typedef void (*orHostFn)(void* user_data);
+
+/* What the runtime needs to know about a kind of kernel. One static object per kind. */
+typedef struct orKernel {
+  const char* name;            /* for errors and traces; not copied, so it must stay alive */
+  orKernelFn run;              /* returns orSuccess, or an error after orSetKernelError */
+  orClosureMoveFn move;        /* moves a closure into fresh storage and destroys the old one;
+                                  NULL: the closure may be moved by copying its bytes */
+  orClosureDestroyFn destroy;  /* NULL: nothing to destroy */
+} orKernel;
+
+/* Closures up to this size are stored in the queue itself; larger ones cost one heap
+ * allocation each. The limit keeps one launch from filling a noticeable part of a queue. */
+#define OPENREG_MAX_INLINE_CLOSURE_SIZE 4096
+
+/* Closures are stored at this alignment. */
+#define OPENREG_CLOSURE_ALIGNMENT 16
+
+OPENREG_EXTERN_C_BEGIN
+
+/* Creates a stream on the current device with default flags and priority. */
+OPENREG_API orError_t orStreamCreate(orStream_t* stream) OPENREG_CHECKED;
+
+/* Creates a stream on the current device. The priority is clamped to the device's range; it
+ * is recorded and reported, and a hint only: the operating system schedules the workers.
+ * Errors: orErrorInvalidValue for unknown flags. */
+OPENREG_API orError_t orStreamCreateWithPriority(orStream_t* stream, unsigned flags,
+                                                 int priority) OPENREG_CHECKED;
+
+/* Destroys a stream. Submitted work still runs; does not wait for it.
+ * Errors: orErrorNotPermitted for a default stream. */
+OPENREG_API orError_t orStreamDestroy(orStream_t stream) OPENREG_CHECKED;
+
+/* Stores the default stream of a device. */
+OPENREG_API orError_t orGetDefaultStream(orStream_t* stream, int device) OPENREG_CHECKED;
+
+/* Returns orSuccess if all submitted work is done, orErrorNotReady if not (not an error:
+ * the thread's last error stays), else the stream's asynchronous error, which it clears. */
+OPENREG_API orError_t orStreamQuery(orStream_t stream) OPENREG_CHECKED;
+
+/* Waits until all work submitted before the call is done.
+ * Errors: the stream's asynchronous error, which it clears. */
+OPENREG_API orError_t orStreamSynchronize(orStream_t stream) OPENREG_CHECKED;
+
+/* Enqueues a wait: later work on the stream starts after the latest record of the event, as
+ * of this call, has completed. An event never recorded does not hold anything. The event may
+ * be recorded again or destroyed at once. The event may belong to another device.
+ * Errors: orErrorInvalidValue unless flags is 0. */
+OPENREG_API orError_t orStreamWaitEvent(orStream_t stream, orEvent_t event,
+                                        unsigned flags) OPENREG_CHECKED;
+
+/* Enqueues a kernel. `run` is called once, unless the stream holds an error, then `destroy`.
+ * Owns: takes over the closure on success only; on error it is still whole and the caller's.
+ * Closures still queued when the process exits are leaked.
+ * Threads: `run` and `destroy` are called by the worker, `move` by this thread. No lock is held
+ * during any of them. With OPENREG_LAUNCH_BLOCKING the closure stays where it is.
+ * Errors: with OPENREG_LAUNCH_BLOCKING, the kernel's own. */
+OPENREG_API orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
+                                     orStream_t stream) OPENREG_CHECKED;
+
+/* Enqueues a call of a host function. It is skipped if the stream holds an error. */
+OPENREG_API orError_t orLaunchHostFunc(orStream_t stream, orHostFn function,
+                                       void* user_data) OPENREG_CHECKED;
+
+/* Stores the device, the priority, or the flags the stream was created with. */
+OPENREG_API orError_t orStreamGetDevice(orStream_t stream, int* device) OPENREG_CHECKED;
+OPENREG_API orError_t orStreamGetPriority(orStream_t stream, int* priority) OPENREG_CHECKED;
+OPENREG_API orError_t orStreamGetFlags(orStream_t stream, unsigned* flags) OPENREG_CHECKED;
+
+/* Stores the stream's number: unique in the process, never used again, shown in errors and
+ * traces. The default stream of device d has number d. */
+OPENREG_API orError_t orStreamGetId(orStream_t stream, unsigned long long* id) OPENREG_CHECKED;
+
+/* Returns orSuccess if the number is the handle of a live stream. Any value is a valid
+ * argument; use it on handles that come from outside.
+ * Errors: orErrorInvalidResourceHandle. */
+OPENREG_API orError_t orStreamValidate(uintptr_t handle) OPENREG_CHECKED;
+
+OPENREG_EXTERN_C_END
+
+#endif

@@ -1,0 +1,67 @@
+/* Tracing: what ran when, on which stream.
+ *
+ * Off until orTraceStart. While on, every submission gets a correlation id, and each piece
+ * of work leaves a record when it retires. Records gather in per-thread buffers and stay
+ * there until they are consumed. While off, a submission pays one relaxed load.
+ */
+#ifndef OPENREG_TRACE_H
+#define OPENREG_TRACE_H
+
+#include <openreg/error.h>
+
+typedef enum orActivityKind {
+  orActivityKernel = 1u << 0,
+  orActivityMemcpy = 1u << 1,
+  orActivityMemset = 1u << 2,
+  orActivityHostFunc = 1u << 3,
+  orActivitySynchronize = 1u << 4, /* a host thread waited */
+  orActivityMemory = 1u << 5,      /* an allocation or a free */
+  orActivityRuntime = 1u << 6,     /* the host side of a submission */
+  orActivityAll = 0x7fu
+} orActivityKind;
+
+typedef struct orActivityRecord {
+  orActivityKind kind;
+  const char* name;              /* a kernel's name, else the function's */
+  int device;
+  unsigned long long stream_id;  /* as orStreamGetId; UINT64_MAX if no stream is involved */
+  uint64_t correlation_id;       /* links a runtime record with the work it submitted; from 1 */
+  uint64_t external_id;          /* innermost orTracePushExternalId of the submitting thread */
+  int has_external_id;           /* 0 or 1: an external id of 0 is valid */
+  int thread_id;                 /* the operating system's, of the thread that ran it */
+  int64_t submit_ns;             /* monotonic clock: when it was enqueued */
+  int64_t start_ns;              /* when it started to run */
+  int64_t end_ns;                /* when it ended */
+  uint64_t bytes;                /* copied, set, allocated (frees too); 0 for others */
+  uint64_t address;              /* of a memory record; 0 for others */
+  int memcpy_kind;               /* an orMemcpyKind of a memcpy record; -1 for others */
+  int peer_device;               /* source device of a copy between devices; -1 for others */
+} orActivityRecord;
+
+typedef void (*orActivityFn)(const orActivityRecord* record, void* user_data);
+
+OPENREG_EXTERN_C_BEGIN
+
+/* Starts to record the kinds given (a sum of orActivityKind), instead of those recorded so
+ * far. Errors: orErrorInvalidValue for a sum that is 0 or has unknown bits. */
+OPENREG_API orError_t orTraceStart(unsigned kinds) OPENREG_CHECKED;
+
+/* Stops recording. Records made so far stay. Work submitted while tracing was on and not yet
+ * retired leaves no record. */
+OPENREG_API orError_t orTraceStop(void) OPENREG_CHECKED;
+
+/* Hands every record made so far to `consume`, ordered by end_ns, and forgets them. A null
+ * function only forgets. No lock is held during the calls. */
+OPENREG_API orError_t orTraceConsume(orActivityFn consume, void* user_data) OPENREG_CHECKED;
+
+/* Sets or takes back the external id of what this thread submits. Calls nest.
+ * Errors: orErrorInvalidValue if there is nothing to pop. */
+OPENREG_API orError_t orTracePushExternalId(uint64_t id) OPENREG_CHECKED;
+OPENREG_API orError_t orTracePopExternalId(uint64_t* id) OPENREG_CHECKED;
+
+/* Stores the clock that all records and events use: monotonic, in nanoseconds. */
+OPENREG_API orError_t orTraceGetTime(int64_t* now_ns) OPENREG_CHECKED;
+
+OPENREG_EXTERN_C_END
+
+#endif

@@ -1,0 +1,182 @@
+#include "command.h"
+
+#include <new>
+#include <utility>
+
+#include "os.h"
+
+namespace openreg {
+namespace {
+
+constexpr size_t max_entry_size = sizeof(Command) + OPENREG_MAX_INLINE_CLOSURE_SIZE;
+constexpr size_t space_step = ring_capacity / 4;
+static_assert(ring_capacity % os::cache_line_size == 0);
+static_assert(max_entry_size % os::cache_line_size == 0);
+static_assert(2 * max_entry_size < space_step, "an entry and the skip entry before it");
+
+// Pages that a lightly loaded stream cycles through: they fit into a core's second-level cache
+// beside the data of kernels.
+constexpr size_t restart_distance = size_t{64} << 10;
+
+// How long a worker looks for its next command before it sleeps. Waking a sleeping thread costs
+// the submitting thread a system call and delays the command by tens of microseconds; hosts
+// submit every 2 to 20 us while they prepare work. Longer would take a core from hosts that
+// compute: the machines we run on may have two.
+constexpr int64_t worker_spin_ns = 50'000;
+
+// Turns of the loop between two looks at the clock.
+constexpr int spin_turns = 32;
+
+constexpr uint64_t round_up(uint64_t value, uint64_t step) {
+  return (value + step - 1) / step * step;
+}
+
+}  // namespace
+
+orError_t CommandRing::allocate() {
+  memory_ = static_cast<std::byte*>(os::map_memory(ring_capacity));
+  if (memory_ == nullptr) {
+    return fail(orErrorOperatingSystem,
+                "no memory for a stream's queue: " + os::error_text("mmap"));
+  }
+  new (at(0)) Command;
+  return orSuccess;
+}
+
+CommandRing::Status CommandRing::reserve(size_t closure_size, bool may_wait, Slot* slot) {
+  const size_t size = round_up(sizeof(Command) + closure_size, os::cache_line_size);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (is_stopped_) return Status::Stopped;
+    if (is_closed_) return Status::Closed;
+    const size_t rest = ring_capacity - tail_ % ring_capacity;
+    const size_t skipped = size <= rest ? 0 : rest;
+    const uint64_t begin = tail_ + skipped;
+    if (begin + size - freed_ < ring_capacity) {
+      new (at(begin + size)) Command;
+      if (skipped > 0) {
+        new (at(begin)) Command;
+        at(tail_)->entry_size = static_cast<uint32_t>(skipped);
+        at(tail_)->state.store(Command::State::Skip, std::memory_order_release);
+      }
+      tail_ = begin + size;
+      slot->command = at(begin);
+      slot->command->entry_size = static_cast<uint32_t>(size);
+      slot->sequence = submitted_.load(std::memory_order_relaxed) + 1;
+      slot->wakes_worker = std::exchange(is_worker_asleep_, false);
+      submitted_.store(slot->sequence, std::memory_order_release);
+      return Status::Granted;
+    }
+    if (!may_wait) return Status::Full;
+    ++space_waiters_;
+    space_appears_.wait(lock);
+    --space_waiters_;
+  }
+}
+
+void CommandRing::commit(const Slot& slot) {
+  slot.command->state.store(Command::State::Ready, std::memory_order_release);
+  if (slot.wakes_worker) worker_wakes_.notify_one();
+}
+
+Command* CommandRing::next() {
+  for (;;) {
+    Command* command = at(head_);
+    const Command::State state = command->state.load(std::memory_order_acquire);
+    if (state == Command::State::Ready) return command;
+    if (state == Command::State::Skip) {
+      pop(command);
+    } else if (!wait_for_entry()) {
+      return nullptr;
+    }
+  }
+}
+
+void CommandRing::pop(Command* command) {
+  head_ += command->entry_size;
+  if (head_ - passed_back_ < space_step) return;
+  passed_back_ = head_;
+  bool has_waiters = false;
+  {
+    const std::lock_guard lock(mutex_);
+    freed_ = head_;
+    has_waiters = space_waiters_ > 0;
+  }
+  if (has_waiters) space_appears_.notify_all();
+}
+
+void CommandRing::free() { os::unmap(std::exchange(memory_, nullptr), ring_capacity); }
+
+void CommandRing::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    is_worker_asleep_ = false;
+  }
+  wake_all();
+}
+
+void CommandRing::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    is_worker_asleep_ = false;
+  }
+  wake_all();
+}
+
+bool CommandRing::is_closed() const {
+  const std::lock_guard lock(mutex_);
+  return is_closed_;
+}
+
+Command* CommandRing::at(uint64_t position) const {
+  return reinterpret_cast<Command*>(memory_ + position % ring_capacity);
+}
+
+// Waits until the entry at head_ is committed. Returns false if none will come.
+bool CommandRing::wait_for_entry() {
+  if (head_ % ring_capacity >= restart_distance) restart_if_empty();
+  const std::atomic<Command::State>& state = at(head_)->state;
+  const int64_t deadline = os::now_ns() + worker_spin_ns;
+  do {
+    for (int turn = 0; turn < spin_turns; ++turn) {
+      if (state.load(std::memory_order_acquire) != Command::State::Empty) return true;
+      os::relax();
+    }
+  } while (os::now_ns() < deadline);
+  return sleep_until_entry();
+}
+
+bool CommandRing::sleep_until_entry() {
+  std::unique_lock lock(mutex_);
+  while (!is_stopped_) {
+    if (tail_ != head_) {
+      // A producer is storing the command. It has lost its processor, or it would be done.
+      lock.unlock();
+      os::yield();
+      return true;
+    }
+    if (is_closed_) return false;
+    is_worker_asleep_ = true;
+    worker_wakes_.wait(lock, [this] { return !is_worker_asleep_; });
+  }
+  return false;
+}
+
+void CommandRing::restart_if_empty() {
+  const std::lock_guard lock(mutex_);
+  if (tail_ != head_) return;
+  tail_ = round_up(tail_, ring_capacity);
+  freed_ = tail_;
+  head_ = tail_;
+  passed_back_ = tail_;
+  new (at(0)) Command;
+}
+
+void CommandRing::wake_all() {
+  worker_wakes_.notify_one();
+  space_appears_.notify_all();
+}
+
+}  // namespace openreg

@@ -1,0 +1,64 @@
+#include "completion.h"
+
+#include <mutex>
+
+#include "stream.h"
+
+namespace openreg {
+namespace {
+
+// Completions that nobody uses. It grows to the largest number that were in use at once.
+struct Pool {
+  std::mutex mutex;
+  Completion* first = nullptr;
+};
+
+Pool& pool() {
+  static Pool* pool = new Pool;
+  return *pool;
+}
+
+}  // namespace
+
+void Completion::bind(Stream& stream, uint64_t sequence) {
+  stream_ = &stream;
+  sequence_ = sequence;
+}
+
+void Completion::resolve(int64_t time_ns, FailureRef failure) {
+  time_ns_ = time_ns;
+  failure_ = std::move(failure);
+}
+
+bool Completion::is_complete() const { return stream_->retired() >= sequence_; }
+
+orError_t Completion::wait() const { return stream_->wait(sequence_); }
+
+CompletionRef CompletionRef::make() {
+  Pool& completions = pool();
+  CompletionRef made;
+  {
+    const std::lock_guard lock(completions.mutex);
+    made.completion_ = completions.first;
+    if (made.completion_ != nullptr) completions.first = made.completion_->next_free_;
+  }
+  if (made.completion_ == nullptr) made.completion_ = new Completion;
+  made.completion_->references_.store(1, std::memory_order_relaxed);
+  return made;
+}
+
+CompletionRef::CompletionRef(const CompletionRef& other) : completion_(other.completion_) {
+  if (completion_ != nullptr) completion_->references_.fetch_add(1, std::memory_order_relaxed);
+}
+
+CompletionRef::~CompletionRef() {
+  if (completion_ == nullptr) return;
+  if (completion_->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  completion_->failure_.reset();
+  Pool& completions = pool();
+  const std::lock_guard lock(completions.mutex);
+  completion_->next_free_ = completions.first;
+  completions.first = completion_;
+}
+
+}  // namespace openreg

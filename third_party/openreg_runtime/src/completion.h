@@ -1,0 +1,71 @@
+// Completions: what one record of an event comes to. See Note [One completion per record] in
+// openreg/event.h.
+//
+// A completion names a command of a stream, its record, and is complete when that has retired.
+// So there is one way to wait, the stream's timeline, and no lock of its own: the worker stores
+// the result before it retires the record, and others read it after they saw that.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "error.h"
+
+namespace openreg {
+
+class Stream;
+
+class Completion {
+ public:
+  // Host: binds it to its record. Called once, before another thread may see it.
+  void bind(Stream& stream, uint64_t sequence);
+
+  // Worker: stores the result, before it retires the record.
+  void resolve(int64_t time_ns, FailureRef failure);
+
+  bool is_complete() const;
+
+  // Waits until it is complete. Fails as Stream::wait() does.
+  orError_t wait() const;
+
+  // The result. Only for a complete one.
+  int64_t time_ns() const { return time_ns_; }
+  const FailureRef& failure() const { return failure_; }
+
+  Stream& stream() const { return *stream_; }
+
+ private:
+  friend class CompletionRef;
+
+  Stream* stream_ = nullptr;
+  uint64_t sequence_ = 0;
+  int64_t time_ns_ = 0;
+  FailureRef failure_;
+  std::atomic<int> references_{0};
+  Completion* next_free_ = nullptr;
+};
+
+// A counted reference to a completion. The last one gives it back to a pool.
+class CompletionRef {
+ public:
+  CompletionRef() = default;
+  static CompletionRef make();
+
+  CompletionRef(const CompletionRef& other);
+  CompletionRef(CompletionRef&& other) noexcept
+      : completion_(std::exchange(other.completion_, nullptr)) {}
+  CompletionRef& operator=(CompletionRef other) noexcept {
+    std::swap(completion_, other.completion_);
+    return *this;
+  }
+  ~CompletionRef();
+
+  explicit operator bool() const { return completion_ != nullptr; }
+  Completion* operator->() const { return completion_; }
+
+ private:
+  Completion* completion_ = nullptr;
+};
+
+}  // namespace openreg

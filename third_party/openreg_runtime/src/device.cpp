@@ -1,0 +1,316 @@
+#include "device.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "allocation.h"
+#include "fault.h"
+#include "os.h"
+#include "process.h"
+#include "setting.h"
+#include "stream.h"
+#include "trace.h"
+#include "worker.h"
+
+namespace openreg {
+namespace {
+
+// How often an exiting process looks whether the running commands have ended.
+constexpr int64_t exit_poll_ns = 200'000;
+
+thread_local int this_threads_device = 0;
+
+std::array<std::atomic<Device*>, OPENREG_MAX_DEVICES> devices;  // never reset
+
+std::mutex& creation_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+std::atomic<uint64_t> streams_created{0};  // default streams not counted
+
+int visible_count() { return static_cast<int>(settings().visible_devices.size()); }
+
+std::vector<Stream*> all_streams() {
+  std::vector<Stream*> all;
+  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
+    Device* device = Device::active(i);
+    if (device == nullptr) continue;
+    const std::vector<Stream*> streams = device->streams();
+    all.insert(all.end(), streams.begin(), streams.end());
+  }
+  return all;
+}
+
+// See Note [Exit] in process.h.
+void stop_streams() {
+  const std::vector<Stream*> streams = all_streams();
+  for (Stream* stream : streams) stream->stop();
+  const int64_t deadline = os::now_ns() + max_exit_wait_ns;
+  for (Stream* stream : streams) {
+    if (stream == Worker::current_stream()) continue;
+    while (stream->is_running() && os::now_ns() < deadline) os::sleep_ns(exit_poll_ns);
+  }
+  for (Stream* stream : streams) stream->end_waits();
+}
+
+// What the first device of the process needs besides itself.
+orError_t prepare_process(const AddressSpace** space) {
+  *space = AddressSpace::get();
+  if (*space != nullptr) return orSuccess;
+  static bool is_watched = false;  // under the creation mutex, like all here
+  if (!is_watched) {
+    if (const orError_t error =
+            watch_process({lock_allocations, unlock_allocations, stop_streams})) {
+      return error;
+    }
+    is_watched = true;
+  }
+  if (const orError_t error = AddressSpace::reserve(space)) return error;
+  if (settings().has_memory_protection && !install_fault_handler()) {
+    return fail(orErrorInitializationError, os::error_text("sigaction"));
+  }
+  return orSuccess;
+}
+
+// Puts memory behind a device's kernel addresses.
+orError_t map_memory(int index, const AddressSpace& space) {
+  const auto failed = [index](const char* call) {
+    return fail(orErrorInitializationError,
+                concat("cannot create the memory of device ", index, ": ", os::error_text(call)));
+  };
+  const int file = os::create_memory_file(concat("openreg-device-", index).c_str(), space.capacity);
+  if (file < 0) return failed("memfd_create");
+  const uintptr_t address = space.base_of(index) + static_cast<uintptr_t>(space.kernel_offset);
+  const bool is_mapped =
+      os::map_memory_file(reinterpret_cast<void*>(address), space.capacity, file);
+  os::close_file(file);
+  return is_mapped ? orSuccess : failed("mmap");
+}
+
+orError_t synchronize(const std::vector<Device*>& waited_for, const char* function) {
+  std::vector<Stream*> streams;
+  for (Device* device : waited_for) {
+    const trace::Span span(orActivitySynchronize, function, device->index());
+    if (const orError_t error = device->wait()) return error;
+    const std::vector<Stream*> own = device->streams();
+    streams.insert(streams.end(), own.begin(), own.end());
+  }
+  FailureRef first;
+  for (Stream* stream : streams) {
+    FailureRef failure = stream->take_failure();
+    if (failure && (!first || failure->time_ns < first->time_ns)) first = std::move(failure);
+  }
+  return report(first);
+}
+
+orError_t synchronize_index(int index, const char* function) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_device(index, function)) return error;
+  Device* device = Device::active(index);
+  return device == nullptr ? orSuccess : synchronize({device}, function);
+}
+
+orError_t synchronize_all() {
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_settings()) return error;
+  std::vector<Device*> active;
+  for (int i = 0; i < visible_count(); ++i) {
+    if (Device* device = Device::active(i)) active.push_back(device);
+  }
+  return synchronize(active, "orDeviceSynchronizeAll");
+}
+
+orError_t describe(orDeviceProp* properties, int index) {
+  if (properties == nullptr) {
+    return fail(orErrorInvalidValue, "orGetDeviceProperties: properties is null");
+  }
+  if (const orError_t error = check_device(index, "orGetDeviceProperties")) return error;
+  const std::string processor = os::processor_name();
+  const std::string name = processor.empty() ? "OpenReg" : "OpenReg (" + processor + ")";
+  orDeviceProp result = {};
+  std::strncpy(result.name, name.c_str(), sizeof(result.name) - 1);
+  result.totalGlobalMem = settings().device_memory;
+  result.major = 1;
+  result.minor = 0;
+  result.multiProcessorCount = os::processor_count();
+  result.physicalOrdinal = settings().visible_devices[static_cast<size_t>(index)];
+  result.clockRate = os::processor_clock_khz();
+  result.warpSize = 1;
+  result.textureAlignment = OPENREG_MEMORY_ALIGNMENT;
+  result.concurrentKernels = 1;
+  result.unifiedAddressing = 1;
+  result.integrated = 1;
+  *properties = result;
+  return orSuccess;
+}
+
+orError_t fail_null(const char* function) {
+  return fail(orErrorInvalidValue, concat(function, ": a pointer to the result is null"));
+}
+
+}  // namespace
+
+orError_t Device::get(int index, Device** device) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (Device* found = active(index)) {
+    *device = found;
+    return orSuccess;
+  }
+  if (const orError_t error = check_device(index, "openreg")) return error;
+  const std::lock_guard lock(creation_mutex());
+  std::atomic<Device*>& slot = devices[static_cast<size_t>(index)];
+  if (active(index) == nullptr) {
+    const AddressSpace* space = nullptr;
+    if (const orError_t error = prepare_process(&space)) return error;
+    if (const orError_t error = map_memory(index, *space)) return error;
+    slot.store(new Device(index, *space), std::memory_order_release);
+  }
+  *device = active(index);
+  return orSuccess;
+}
+
+Device* Device::active(int index) {
+  if (index < 0 || index >= OPENREG_MAX_DEVICES) return nullptr;
+  return devices[static_cast<size_t>(index)].load(std::memory_order_acquire);
+}
+
+Device::Device(int index, const AddressSpace& space)
+    : index_(index),
+      arena_(space.base_of(index), space.kernel_offset, space.capacity),
+      default_stream_(make_stream(*this, static_cast<uint64_t>(index), orStreamDefault,
+                                  least_stream_priority)) {
+  streams_.push_back(default_stream_);
+}
+
+Stream* Device::create_stream(unsigned flags, int priority) {
+  const uint64_t id = static_cast<uint64_t>(visible_count()) + streams_created.fetch_add(1);
+  Stream* stream = make_stream(*this, id, flags, priority);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(streams_, [](const Stream* other) { return other->has_ended(); });
+  streams_.push_back(stream);
+  if (is_exiting()) stream->stop();
+  return stream;
+}
+
+std::vector<Stream*> Device::streams() {
+  const std::lock_guard lock(mutex_);
+  return streams_;
+}
+
+orError_t Device::wait() {
+  for (Stream* stream : streams()) {
+    if (const orError_t error = stream->wait(stream->submitted())) return error;
+  }
+  return orSuccess;
+}
+
+int current_device() { return this_threads_device; }
+
+void set_current_device(int index) { this_threads_device = index; }
+
+orError_t check_device(int index, const char* function) {
+  if (const orError_t error = check_settings()) return error;
+  const int count = visible_count();
+  if (index >= 0 && index < count) return orSuccess;
+  if (count == 0) {
+    return fail(orErrorNoDevice, concat(function,
+                                        ": there is no device; see "
+                                        "OPENREG_DEVICE_COUNT, OPENREG_VISIBLE_DEVICES"));
+  }
+  return fail(orErrorInvalidDevice,
+              concat(function, ": expected a device from 0 to ", count - 1, ", got ", index));
+}
+
+}  // namespace openreg
+
+extern "C" {
+
+orError_t orGetDeviceCount(int* count) {
+  return openreg::guarded([&] {
+    if (count == nullptr) return openreg::fail_null("orGetDeviceCount");
+    if (const orError_t error = openreg::check_settings()) return error;
+    *count = openreg::visible_count();
+    return orSuccess;
+  });
+}
+
+orError_t orSetDevice(int device) {
+  return openreg::guarded([&] {
+    if (const orError_t error = openreg::check_not_forked()) return error;
+    if (const orError_t error = openreg::check_device(device, "orSetDevice")) return error;
+    openreg::set_current_device(device);
+    return orSuccess;
+  });
+}
+
+orError_t orGetDevice(int* device) {
+  return openreg::guarded([&] {
+    if (device == nullptr) return openreg::fail_null("orGetDevice");
+    *device = openreg::current_device();
+    return orSuccess;
+  });
+}
+
+orError_t orGetDeviceProperties(orDeviceProp* properties, int device) {
+  return openreg::guarded([&] { return openreg::describe(properties, device); });
+}
+
+orError_t orDeviceIsActive(int device, int* is_active) {
+  return openreg::guarded([&] {
+    if (is_active == nullptr) return openreg::fail_null("orDeviceIsActive");
+    if (const orError_t error = openreg::check_device(device, "orDeviceIsActive")) return error;
+    *is_active = openreg::Device::active(device) != nullptr && !openreg::is_forked();
+    return orSuccess;
+  });
+}
+
+orError_t orDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return openreg::guarded([&] {
+    if (least == nullptr || greatest == nullptr) {
+      return openreg::fail_null("orDeviceGetStreamPriorityRange");
+    }
+    *least = openreg::least_stream_priority;
+    *greatest = openreg::greatest_stream_priority;
+    return orSuccess;
+  });
+}
+
+orError_t orDeviceSynchronize(void) {
+  return openreg::guarded(
+      [] { return openreg::synchronize_index(openreg::current_device(), "orDeviceSynchronize"); });
+}
+
+orError_t orDeviceSynchronizeIndex(int device) {
+  return openreg::guarded(
+      [&] { return openreg::synchronize_index(device, "orDeviceSynchronizeIndex"); });
+}
+
+orError_t orDeviceSynchronizeAll(void) {
+  return openreg::guarded([] { return openreg::synchronize_all(); });
+}
+
+orError_t orIsForkedChild(int* is_forked) {
+  return openreg::guarded([&] {
+    if (is_forked == nullptr) return openreg::fail_null("orIsForkedChild");
+    *is_forked = openreg::is_forked() ? 1 : 0;
+    return orSuccess;
+  });
+}
+
+orError_t orDeviceCanAccessPeer(int* can_access, int device, int peer) {
+  return openreg::guarded([&] {
+    if (can_access == nullptr) return openreg::fail_null("orDeviceCanAccessPeer");
+    for (int index : {device, peer}) {
+      if (const orError_t error = openreg::check_device(index, "orDeviceCanAccessPeer")) {
+        return error;
+      }
+    }
+    *can_access = device != peer;
+    return orSuccess;
+  });
+}
+
+}  // extern "C"

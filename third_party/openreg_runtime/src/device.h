@@ -1,0 +1,65 @@
+// Devices: created on first use, one for each visible device number.
+//
+// Lock order: the mutex that creates devices, then a device's mutex, then a stream's. The locks of
+// allocation.h are leaves.
+#pragma once
+
+#include <openreg/device.h>
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "arena.h"
+#include "error.h"
+
+namespace openreg {
+
+class Stream;
+
+constexpr int least_stream_priority = 0;
+constexpr int greatest_stream_priority = -1;
+
+class Device {
+ public:
+  // Finds a device by its number and creates it if need be. Fails in a forked child.
+  static orError_t get(int index, Device** device);
+
+  // The device, null if it has not been created. Async-signal-safe.
+  static Device* active(int index);
+
+  Device(int index, const AddressSpace& space);
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int index() const { return index_; }
+  Arena& arena() { return arena_; }
+  const Arena& arena() const { return arena_; }
+  Stream& default_stream() { return *default_stream_; }
+
+  Stream* create_stream(unsigned flags, int priority);
+
+  // All streams that may have work or a failure, destroyed ones too.
+  std::vector<Stream*> streams();
+
+  // Waits for all work submitted so far; does not look at failures. Fails as Stream::wait().
+  orError_t wait();
+
+ private:
+  const int index_;
+  Arena arena_;
+
+  std::mutex mutex_;
+  std::vector<Stream*> streams_;
+
+  Stream* const default_stream_;
+};
+
+// The calling thread's current device; not checked.
+int current_device();
+void set_current_device(int index);
+
+// Fails unless the number is that of a visible device. Checks the settings first.
+orError_t check_device(int index, const char* function);
+
+}  // namespace openreg

@@ -1,0 +1,61 @@
+// Errors: how a function of the library makes, keeps and returns one.
+//
+// A function that returns an orError_t other than orSuccess and orErrorNotReady has already made
+// it this thread's last error, by fail() or report(); callers pass the code on.
+#pragma once
+
+#include <openreg/error.h>
+
+#include <memory>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "text.h"
+
+namespace openreg {
+
+// An asynchronous error: what a stream and the events recorded on it keep, and share.
+struct Failure {
+  orError_t code;
+  std::string message;
+  int tag;
+  int64_t time_ns;
+};
+
+using FailureRef = std::shared_ptr<const Failure>;
+
+// Makes an error this thread's last error and returns its code.
+orError_t fail(orError_t code, std::string message, int tag = 0);
+
+// Does the same with a stream's or event's failure; null is no error.
+orError_t report(const FailureRef& failure);
+
+// What the kernel that this thread ran passed to orSetKernelError.
+struct KernelError {
+  bool is_set = false;
+  std::string text;
+  int tag = 0;
+};
+
+// Returns this thread's kernel error and resets it.
+KernelError take_kernel_error();
+
+// True if the code is in the table.
+bool is_known(orError_t code);
+
+// Runs the body of a C function: turns what it throws into an error code.
+template <typename Body>
+orError_t guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return fail(orErrorMemoryAllocation, "the host is out of memory");
+  } catch (const std::system_error& error) {
+    return fail(orErrorOperatingSystem, error.what());
+  } catch (const std::exception& error) {
+    return fail(orErrorUnknown, error.what());
+  }
+}
+
+}  // namespace openreg

@@ -1,0 +1,186 @@
+#include "event.h"
+
+#include <new>
+#include <utility>
+
+#include "command.h"
+#include "device.h"
+#include "process.h"
+#include "stream.h"
+#include "trace.h"
+
+namespace openreg {
+namespace {
+
+void move_completion(void* to, void* from) {
+  auto& source = *static_cast<CompletionRef*>(from);
+  new (to) CompletionRef(std::move(source));
+  source.~CompletionRef();
+}
+
+void destroy_completion(void* closure) { static_cast<CompletionRef*>(closure)->~CompletionRef(); }
+
+// Workers know what to do with the closures of records and waits; see worker.cpp.
+constexpr orKernel record_kernel{"orEventRecord", nullptr, move_completion, destroy_completion};
+constexpr orKernel wait_kernel{"orStreamWaitEvent", nullptr, move_completion, destroy_completion};
+
+// Submits a command whose closure is the completion.
+orError_t submit(Stream& stream, CommandKind kind, const orKernel& kernel,
+                 const CompletionRef& completion, uint64_t* sequence) {
+  alignas(CompletionRef) std::byte closure[sizeof(CompletionRef)];
+  auto* reference = new (closure) CompletionRef(completion);
+  const orError_t error =
+      stream.submit({kind, kernel.name, &kernel, reference, sizeof(closure)}, sequence);
+  if (error != orSuccess) reference->~CompletionRef();
+  return error;
+}
+
+}  // namespace
+
+// docs: event-record
+orError_t Event::record(Stream& stream) {
+  CompletionRef completion = CompletionRef::make();
+  uint64_t sequence = 0;
+  if (const orError_t error =
+          submit(stream, CommandKind::Record, record_kernel, completion, &sequence)) {
+    return error;
+  }
+  if (sequence == 0) return orSuccess;
+  completion->bind(stream, sequence);
+  const std::lock_guard lock(mutex_);
+  std::swap(latest_, completion);
+  return orSuccess;
+}
+// docs: end
+
+CompletionRef Event::latest() const {
+  const std::lock_guard lock(mutex_);
+  return latest_;
+}
+
+orError_t wait_for(Stream& stream, const CompletionRef& completion) {
+  const bool holds_nothing = completion->is_complete() && completion->failure() == nullptr;
+  if (holds_nothing && stream.sink() == nullptr) return orSuccess;
+  uint64_t sequence = 0;
+  return submit(stream, CommandKind::Wait, wait_kernel, completion, &sequence);
+}
+
+namespace {
+
+orError_t check_event(orEvent_t event, const char* function) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (event != nullptr) return orSuccess;
+  return fail(orErrorInvalidResourceHandle, concat(function, ": event is null"));
+}
+
+orError_t create_event(orEvent_t* event, unsigned flags) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (event == nullptr) return fail(orErrorInvalidValue, "orEventCreate: event is null");
+  if ((flags & ~(orEventBlockingSync | orEventDisableTiming)) != 0) {
+    return fail(orErrorInvalidValue,
+                concat("orEventCreateWithFlags: expected a sum of ", orEventBlockingSync, " and ",
+                       orEventDisableTiming, ", got ", flags));
+  }
+  *event = new orEvent(flags);
+  return orSuccess;
+}
+
+// Stores the time of an event's latest record.
+orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
+  if (const orError_t error = check_event(event, "orEventElapsedTime")) return error;
+  const CompletionRef completion = event->latest();
+  if (!event->has_timing() || !completion) {
+    return fail(
+        orErrorInvalidResourceHandle,
+        concat("orEventElapsedTime: expected an event that was recorded, with timing; the ", which,
+               event->has_timing() ? " event was never recorded"
+                                   : " event was created without timing"));
+  }
+  if (!completion->is_complete()) return orErrorNotReady;
+  *time_ns = completion->time_ns();
+  return report(completion->failure());
+}
+
+}  // namespace
+}  // namespace openreg
+
+extern "C" {
+
+orError_t orEventCreateWithFlags(orEvent_t* event, unsigned flags) {
+  return openreg::guarded([&] { return openreg::create_event(event, flags); });
+}
+
+orError_t orEventCreate(orEvent_t* event) {
+  return openreg::guarded([&] { return openreg::create_event(event, orEventDefault); });
+}
+
+orError_t orEventDestroy(orEvent_t event) {
+  return openreg::guarded([&] {
+    if (!openreg::is_forked()) delete event;
+    return orSuccess;
+  });
+}
+
+orError_t orEventRecord(orEvent_t event, orStream_t handle) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (const orError_t error = check_event(event, "orEventRecord")) return error;
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    return event->record(*stream);
+  });
+}
+
+orError_t orEventQuery(orEvent_t event) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (const orError_t error = check_event(event, "orEventQuery")) return error;
+    const CompletionRef completion = event->latest();
+    if (!completion) return orSuccess;
+    return completion->is_complete() ? report(completion->failure()) : orErrorNotReady;
+  });
+}
+
+orError_t orEventSynchronize(orEvent_t event) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (const orError_t error = check_event(event, "orEventSynchronize")) return error;
+    const CompletionRef completion = event->latest();
+    if (!completion) return orSuccess;
+    const trace::Span span(orActivitySynchronize, "orEventSynchronize",
+                           completion->stream().device().index(), completion->stream().id());
+    if (const orError_t error = completion->wait()) return error;
+    return report(completion->failure());
+  });
+}
+
+orError_t orEventElapsedTime(float* elapsed_ms, orEvent_t start, orEvent_t end) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (elapsed_ms == nullptr) {
+      return fail(orErrorInvalidValue, "orEventElapsedTime: elapsed_ms is null");
+    }
+    int64_t start_ns = 0;
+    int64_t end_ns = 0;
+    if (const orError_t error = time_of(start, "start", &start_ns)) return error;
+    if (const orError_t error = time_of(end, "end", &end_ns)) return error;
+    *elapsed_ms = static_cast<float>(static_cast<double>(end_ns - start_ns) * 1e-6);
+    return orSuccess;
+  });
+}
+
+orError_t orStreamWaitEvent(orStream_t handle, orEvent_t event, unsigned flags) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (const orError_t error = check_event(event, "orStreamWaitEvent")) return error;
+    if (flags != 0) {
+      return fail(orErrorInvalidValue, concat("orStreamWaitEvent: expected flags 0, got ", flags));
+    }
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    const CompletionRef completion = event->latest();
+    return completion ? wait_for(*stream, completion) : orSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,69 @@
+#include "fault.h"
+
+#include <cstring>
+
+#include "arena.h"
+#include "device.h"
+#include "os.h"
+
+namespace openreg {
+namespace {
+
+// A line of text that needs no allocation. Text that does not fit is cut.
+class Line {
+ public:
+  Line& add(const char* text) {
+    while (*text != '\0' && size_ < sizeof(text_)) text_[size_++] = *text++;
+    return *this;
+  }
+
+  Line& add(uint64_t number, unsigned base = 10) {
+    char digits[21] = {};
+    char* first = digits + sizeof(digits) - 1;
+    do {
+      *--first = "0123456789abcdef"[number % base];
+      number /= base;
+    } while (number != 0);
+    return add(first);
+  }
+
+  Line& add_address(uint64_t address) { return add("0x").add(address, 16); }
+
+  void write() const { os::write_error(text_, size_); }
+
+ private:
+  char text_[400];
+  size_t size_ = 0;
+};
+
+void add_allocation(Line& line, int device_index, uintptr_t address) {
+  const Device* device = Device::active(device_index);
+  if (device == nullptr) return;
+  bool is_known = false;
+  const std::optional<Allocation> found = device->arena().try_find(address, &is_known);
+  if (!is_known) return;
+  if (!found) {
+    line.add(", in no live allocation");
+    return;
+  }
+  line.add(", allocation ").add_address(found->address);
+  line.add(" (size ").add(found->size).add(" bytes) + offset ").add(address - found->address);
+}
+
+void describe_fault(uintptr_t address) {
+  const AddressSpace* space = AddressSpace::get();
+  const int device = space == nullptr ? -1 : space->device_of(address);
+  if (device < 0) return;
+  Line line;
+  line.add("openreg: the host touched device memory: address ").add_address(address);
+  line.add(", device ").add(static_cast<uint64_t>(device));
+  add_allocation(line, device, address);
+  line.add("; copy it to the host first (or set OPENREG_MEMORY_PROTECTION=0 to debug)\n");
+  line.write();
+}
+
+}  // namespace
+
+bool install_fault_handler() { return os::observe_faults(describe_fault); }
+
+}  // namespace openreg

@@ -1,0 +1,198 @@
+#include "os.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+namespace openreg::os {
+namespace {
+
+// Linux limit of a thread's name, without the final zero.
+constexpr size_t max_thread_name_length = 15;
+
+std::atomic<FaultObserver> fault_observer{nullptr};
+struct sigaction previous_fault_action;
+
+// Reads a number from the first line of a file; 0 if there is none, as in "max".
+uint64_t read_number(const char* path) {
+  std::ifstream file(path);
+  uint64_t number = 0;
+  file >> number;
+  return file ? number : 0;
+}
+
+void pass_to_previous_fault_action(int signal, siginfo_t* info, void* context) {
+  const struct sigaction& previous = previous_fault_action;
+  if ((previous.sa_flags & SA_SIGINFO) != 0) {
+    previous.sa_sigaction(signal, info, context);
+  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(signal);
+  } else {
+    // The faulting instruction runs again on return. A signal that a process sent does not
+    // come again by itself; it is blocked here and arrives on return.
+    struct sigaction default_action = {};
+    default_action.sa_handler = SIG_DFL;
+    sigaction(signal, &default_action, nullptr);
+    if (info->si_code <= 0) raise(signal);
+  }
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  const int saved_errno = errno;
+  if (info->si_code > 0) {
+    fault_observer.load(std::memory_order_relaxed)(reinterpret_cast<uintptr_t>(info->si_addr));
+  }
+  errno = saved_errno;
+  pass_to_previous_fault_action(signal, info, context);
+}
+
+}  // namespace
+
+std::string error_text(const char* call) { return std::string(call) + ": " + std::strerror(errno); }
+
+int64_t now_ns() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+int thread_id() {
+  static thread_local const int id = static_cast<int>(syscall(SYS_gettid));
+  return id;
+}
+
+void set_thread_name(const std::string& name) {
+  pthread_setname_np(pthread_self(), name.substr(0, max_thread_name_length).c_str());
+}
+
+void block_process_signals() {
+  sigset_t signals;
+  sigfillset(&signals);
+  for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF}) {
+    sigdelset(&signals, fault);
+  }
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+void yield() { sched_yield(); }
+
+void sleep_ns(int64_t duration_ns) {
+  timespec duration{duration_ns / 1'000'000'000, duration_ns % 1'000'000'000};
+  nanosleep(&duration, nullptr);
+}
+
+void park() {
+  for (;;) pause();
+}
+
+size_t page_size() {
+  static const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+uint64_t physical_memory() {
+  uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_size();
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    const uint64_t limit = read_number(path);
+    if (limit > 0) memory = std::min(memory, limit);
+  }
+  return memory;
+}
+
+int processor_count() {
+  cpu_set_t processors;
+  if (sched_getaffinity(0, sizeof(processors), &processors) != 0) return 1;
+  return CPU_COUNT(&processors);
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+int processor_clock_khz() {
+  const uint64_t khz = read_number("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
+  return khz <= std::numeric_limits<int>::max() ? static_cast<int>(khz) : 0;
+}
+
+void* reserve_addresses(size_t size) {
+  void* address =
+      mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return address == MAP_FAILED ? nullptr : address;
+}
+
+void* map_memory(size_t size) {
+  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return address == MAP_FAILED ? nullptr : address;
+}
+
+void unmap(void* address, size_t size) { munmap(address, size); }
+
+int create_memory_file(const char* name, size_t size) {
+  const int file = memfd_create(name, MFD_CLOEXEC);
+  if (file < 0) return -1;
+  if (ftruncate(file, static_cast<off_t>(size)) == 0) return file;
+  const int cause = errno;
+  close(file);
+  errno = cause;
+  return -1;
+}
+
+void close_file(int file) { close(file); }
+
+bool map_memory_file(void* address, size_t size, int file) {
+  void* mapped =
+      mmap(address, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0);
+  return mapped != MAP_FAILED && madvise(address, size, MADV_DONTFORK) == 0;
+}
+
+bool discard(void* address, size_t size) { return madvise(address, size, MADV_REMOVE) == 0; }
+
+bool at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) {
+  errno = pthread_atfork(before, in_parent, in_child);
+  return errno == 0;
+}
+
+bool at_exit(void (*function)()) { return std::atexit(function) == 0; }
+
+bool observe_faults(FaultObserver observer) {
+  fault_observer.store(observer, std::memory_order_relaxed);
+  // Read before the handler can run: it must never see an empty action.
+  if (sigaction(SIGSEGV, nullptr, &previous_fault_action) != 0) return false;
+  struct sigaction action = {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  return sigaction(SIGSEGV, &action, nullptr) == 0;
+}
+
+void write_error(const char* text, size_t size) {
+  while (size > 0) {
+    const ssize_t written = write(STDERR_FILENO, text, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+}  // namespace openreg::os

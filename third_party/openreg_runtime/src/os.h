@@ -1,0 +1,107 @@
+// The operating system, as the rest of the library sees it. Only os.cpp includes its headers.
+//
+// Unless a function says otherwise: any thread may call it, sizes are bytes, and a function that
+// can fail returns false, null or -1 and leaves the cause to error_text().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace openreg::os {
+
+// "<call>: <the cause of this thread's last failed call>".
+std::string error_text(const char* call);
+
+// --- Time and threads
+
+// The one clock of the library: monotonic, in nanoseconds.
+int64_t now_ns();
+
+// The operating system's number of the calling thread.
+int thread_id();
+
+// Names the calling thread for debuggers; cut to 15 characters.
+void set_thread_name(const std::string& name);
+
+// Leaves signals sent to the process to the threads of the program. Faults of the calling
+// thread still arrive.
+void block_process_signals();
+
+// Gives up the processor once.
+void yield();
+
+// Blocks the calling thread for about that long.
+void sleep_ns(int64_t duration_ns);
+
+// Blocks the calling thread for the rest of the process's life.
+[[noreturn]] void park();
+
+// One turn of a loop that waits for another thread's store.
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// --- Machine
+
+// What processors exchange at once. A constant: the layout of objects depends on it.
+constexpr size_t cache_line_size = 64;
+
+size_t page_size();
+
+// Memory this process may use: the machine's, or its control group's if that is less.
+uint64_t physical_memory();
+
+// Processors this process may run on.
+int processor_count();
+
+// The processor's model name, "" if unknown.
+std::string processor_name();
+
+// The processor's highest clock rate in kHz, 0 if unknown.
+int processor_clock_khz();
+
+// --- Memory
+
+// Reserves addresses that nothing may access. Takes no memory.
+void* reserve_addresses(size_t size);
+
+// Maps fresh, zeroed, private memory; pages are taken when first touched.
+void* map_memory(size_t size);
+
+void unmap(void* address, size_t size);
+
+// Creates an unnamed file that lives in memory and reads as zeros. Returns its descriptor.
+int create_memory_file(const char* name, size_t size);
+
+void close_file(int file);
+
+// Maps a memory file, readable and writable, over reserved addresses. A forked child does not
+// get the mapping.
+bool map_memory_file(void* address, size_t size, int file);
+
+// Gives whole pages of a memory file back to the machine; they read as zeros afterwards.
+bool discard(void* address, size_t size);
+
+// --- Process
+
+// Registers functions to call around fork(): before it, and after it in parent and child.
+bool at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
+
+// Registers a function to call when the process exits.
+bool at_exit(void (*function)());
+
+// Sees the address of a memory fault. Must be async-signal-safe.
+using FaultObserver = void (*)(uintptr_t address);
+
+// Shows every memory fault to the observer, then does what was done with it before.
+bool observe_faults(FaultObserver observer);
+
+// Writes to the standard error stream. Async-signal-safe.
+void write_error(const char* text, size_t size);
+
+}  // namespace openreg::os

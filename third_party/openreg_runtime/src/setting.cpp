@@ -1,0 +1,193 @@
+#include "setting.h"
+
+#include <openreg/device.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "os.h"
+
+namespace openreg {
+namespace {
+
+constexpr size_t mebibyte = size_t{1} << 20;
+constexpr size_t min_device_memory = 16 * mebibyte;
+constexpr size_t min_default_device_memory = 1024 * mebibyte;
+
+// Tidy numbers in reports; also the size of a huge page.
+constexpr size_t default_device_memory_step = 2 * mebibyte;
+
+size_t default_device_memory() {
+  const size_t quarter = os::physical_memory() / 4;
+  return std::max(min_default_device_memory, quarter - quarter % default_device_memory_step);
+}
+
+template <typename Integer>
+std::optional<Integer> parse_integer(std::string_view text) {
+  Integer value{};
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || rest != end) return std::nullopt;
+  return value;
+}
+
+std::optional<size_t> parse_size(std::string_view text) {
+  constexpr std::array<std::string_view, 4> units = {"KiB", "MiB", "GiB", "TiB"};
+  int shift = 0;
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (!text.ends_with(units[i])) continue;
+    shift = 10 * (static_cast<int>(i) + 1);
+    text.remove_suffix(units[i].size());
+    break;
+  }
+  const std::optional<size_t> count = parse_integer<size_t>(text);
+  if (!count || *count > (std::numeric_limits<size_t>::max() >> shift)) return std::nullopt;
+  return *count << shift;
+}
+
+std::optional<bool> parse_switch(std::string_view text) {
+  if (text == "0") return false;
+  if (text == "1") return true;
+  return std::nullopt;
+}
+
+// One parser for each variable, named after it. Each returns false for a bad text. A null text
+// asks for a default that is computed.
+
+bool parse_OPENREG_DEVICE_COUNT(const char* text, Settings& settings) {
+  const std::optional<int> count = parse_integer<int>(text);
+  if (!count || *count < 0 || *count > OPENREG_MAX_DEVICES) return false;
+  settings.device_count = *count;
+  return true;
+}
+
+bool parse_OPENREG_DEVICE_MEMORY(const char* text, Settings& settings) {
+  const std::optional<size_t> size = text ? parse_size(text) : default_device_memory();
+  if (!size || *size < min_device_memory) return false;
+  settings.device_memory = *size - *size % os::page_size();
+  return true;
+}
+
+bool parse_OPENREG_VISIBLE_DEVICES(const char* text, Settings& settings) {
+  std::vector<int>& visible = settings.visible_devices;
+  if (text == nullptr) {
+    for (int i = 0; i < settings.device_count; ++i) visible.push_back(i);
+    return true;
+  }
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::optional<int> device = parse_integer<int>(rest.substr(0, comma));
+    if (!device || *device < 0 || *device >= settings.device_count) return false;
+    if (std::find(visible.begin(), visible.end(), *device) != visible.end()) return false;
+    visible.push_back(*device);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+    if (rest.empty()) return false;
+  }
+  return true;
+}
+
+bool parse_OPENREG_MEMORY_PROTECTION(const char* text, Settings& settings) {
+  const std::optional<bool> value = parse_switch(text);
+  settings.has_memory_protection = value.value_or(true);
+  return value.has_value();
+}
+
+bool parse_OPENREG_LAUNCH_BLOCKING(const char* text, Settings& settings) {
+  const std::optional<bool> value = parse_switch(text);
+  settings.is_launch_blocking = value.value_or(false);
+  return value.has_value();
+}
+
+struct Variable {
+  orSetting description;
+  bool (*parse)(const char* text, Settings& settings);
+};
+
+constexpr Variable table[] = {
+#define OPENREG_VARIABLE(variable, default_text, allowed, description) \
+  {{#variable, default_text, allowed, description, nullptr}, parse_##variable},
+    OPENREG_SETTINGS(OPENREG_VARIABLE)
+#undef OPENREG_VARIABLE
+};
+
+constexpr size_t variable_count = std::size(table);
+
+// Defaults that are described in the table, not written there.
+bool has_computed_default(std::string_view variable) {
+  return variable == "OPENREG_DEVICE_MEMORY" || variable == "OPENREG_VISIBLE_DEVICES";
+}
+
+// What the environment said when it was read.
+struct Environment {
+  std::array<const char*, variable_count> values = {};
+  Settings settings;
+  std::string error;  // of the first bad value, "" if all are good
+
+  Environment() {
+    for (size_t i = 0; i < variable_count; ++i) read(i);
+  }
+
+  void read(size_t i) {
+    const orSetting& variable = table[i].description;
+    const char* value = std::getenv(variable.variable);
+    if (value != nullptr) values[i] = (new std::string(value))->c_str();
+    const char* text = values[i];
+    if (text == nullptr && !has_computed_default(variable.variable)) text = variable.default_text;
+    if (table[i].parse(text, settings) || !error.empty()) return;
+    error = concat(variable.variable, " is '", text, "'; allowed: ", variable.allowed);
+  }
+};
+
+const Environment& environment() {
+  static const Environment* environment = new Environment;
+  return *environment;
+}
+
+}  // namespace
+
+orError_t check_settings() {
+  const std::string& error = environment().error;
+  return error.empty() ? orSuccess : fail(orErrorInvalidSetting, error);
+}
+
+const Settings& settings() { return environment().settings; }
+
+}  // namespace openreg
+
+extern "C" {
+
+orError_t orGetSettingCount(int* count) {
+  return openreg::guarded([&] {
+    if (count == nullptr) return openreg::fail(orErrorInvalidValue, "orGetSettingCount: null");
+    *count = static_cast<int>(openreg::variable_count);
+    return orSuccess;
+  });
+}
+
+orError_t orGetSetting(orSetting* setting, int index) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (setting == nullptr) return fail(orErrorInvalidValue, "orGetSetting: setting is null");
+    if (index < 0 || static_cast<size_t>(index) >= variable_count) {
+      return fail(orErrorInvalidValue, concat("orGetSetting: expected an index from 0 to ",
+                                              variable_count - 1, ", got ", index));
+    }
+    *setting = table[index].description;
+    setting->value = environment().values[static_cast<size_t>(index)];
+    return orSuccess;
+  });
+}
+
+orError_t orCheckSettings(void) {
+  return openreg::guarded([] { return openreg::check_settings(); });
+}
+
+}  // extern "C"

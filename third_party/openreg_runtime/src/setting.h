@@ -1,0 +1,27 @@
+// Settings: the values of the environment variables in openreg/setting.h.
+#pragma once
+
+#include <openreg/setting.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "error.h"
+
+namespace openreg {
+
+struct Settings {
+  int device_count = 0;              // before OPENREG_VISIBLE_DEVICES is applied
+  size_t device_memory = 0;          // a multiple of the page size
+  std::vector<int> visible_devices;  // position: a device's number; value: its physical number
+  bool has_memory_protection = true;
+  bool is_launch_blocking = false;
+};
+
+// Reads the environment, the first time, and fails if a value is bad.
+orError_t check_settings();
+
+// The settings. Must not be used before check_settings() succeeded.
+const Settings& settings();
+
+}  // namespace openreg

@@ -1,0 +1,393 @@
+#include "stream.h"
+
+#include <algorithm>
+#include <new>
+#include <unordered_set>
+#include <utility>
+
+#include "completion.h"
+#include "device.h"
+#include "graph.h"
+#include "os.h"
+#include "process.h"
+#include "setting.h"
+#include "trace.h"
+#include "worker.h"
+
+namespace openreg {
+namespace {
+
+constexpr std::align_val_t closure_alignment{OPENREG_CLOSURE_ALIGNMENT};
+
+// The handles of all streams ever made.
+struct Handles {
+  std::mutex mutex;  // a leaf
+  std::unordered_set<const orStream*> all;
+};
+
+Handles& handles() {
+  static Handles* handles = new Handles;
+  return *handles;
+}
+
+void move_closure(const Submission& submission, void* to) {
+  if (submission.kernel->move != nullptr) {
+    submission.kernel->move(to, submission.closure);
+  } else if (submission.closure_size > 0) {
+    __builtin_memcpy(to, submission.closure, submission.closure_size);
+  }
+}
+
+orError_t run_host_function(void* closure);
+
+struct HostCall {
+  orHostFn function;
+  void* user_data;
+};
+
+constexpr orKernel host_function_kernel{"host function", run_host_function, nullptr, nullptr};
+
+orError_t run_host_function(void* closure) {
+  const HostCall& call = *static_cast<HostCall*>(closure);
+  call.function(call.user_data);
+  return orSuccess;
+}
+
+// With OPENREG_LAUNCH_BLOCKING a kernel runs on the caller's own closure: if it fails, the caller
+// still owns that.
+struct BorrowedClosure {
+  orKernel kernel;  // the kernel's name, and functions that look through the pointers below
+  const orKernel* original;
+  void* closure;
+};
+
+orError_t fail_own_wait(uint64_t id) {
+  return fail(orErrorNotPermitted,
+              concat("work on stream ", id, " cannot wait for its own stream"));
+}
+
+orError_t fail_exiting() {
+  return fail(orErrorNotPermitted, "the process exits; its queued work was dropped");
+}
+
+orError_t run_borrowed(void* closure) {
+  const BorrowedClosure& borrowed = **static_cast<BorrowedClosure**>(closure);
+  const orError_t error = borrowed.original->run(borrowed.closure);
+  if (error == orSuccess && borrowed.original->destroy != nullptr) {
+    borrowed.original->destroy(borrowed.closure);
+  }
+  return error;
+}
+
+}  // namespace
+
+Stream::Stream(Device& device, uint64_t id, unsigned flags, int priority)
+    : device_(device), id_(id), flags_(flags), priority_(priority) {}
+
+orError_t Stream::start() {
+  const std::lock_guard lock(mutex_);
+  if (is_started_.load(std::memory_order_relaxed)) return orSuccess;
+  if (const orError_t error = ring_.allocate()) return error;
+  if (const orError_t error = Worker::start(*this)) {
+    ring_.free();
+    return error;
+  }
+  is_started_.store(true, std::memory_order_release);
+  return orSuccess;
+}
+
+orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
+  *sequence = 0;
+  if (CommandSink* sink = this->sink()) return sink->take(*this, submission);
+  if (!is_started_.load(std::memory_order_acquire)) {
+    if (const orError_t error = start()) return error;
+  }
+  trace::Span span(orActivityRuntime, submission.function, device_.index(), id_);
+
+  const bool is_large = submission.closure_size > OPENREG_MAX_INLINE_CLOSURE_SIZE;
+  void* large_closure = nullptr;
+  if (is_large) large_closure = ::operator new(submission.closure_size, closure_alignment);
+
+  CommandRing::Slot slot;
+  const bool may_wait = Worker::current_stream() != this;
+  const CommandRing::Status status =
+      ring_.reserve(is_large ? sizeof(void*) : submission.closure_size, may_wait, &slot);
+  if (status != CommandRing::Status::Granted) {
+    ::operator delete(large_closure, closure_alignment);
+    switch (status) {
+      case CommandRing::Status::Stopped:
+        return orSuccess;
+      case CommandRing::Status::Full:
+        return fail(orErrorNotPermitted,
+                    concat(submission.function, ": work on stream ", id_,
+                           " submitted to its own stream, whose queue is full"));
+      default:
+        return fail(orErrorInvalidResourceHandle,
+                    concat(submission.function, ": stream ", id_, " has been destroyed"));
+    }
+  }
+
+  Command& command = *slot.command;
+  command.kernel = submission.kernel;
+  command.function = submission.function;
+  command.kind = submission.kind;
+  command.is_large = is_large;
+  command.correlation_id = span.record().correlation_id;
+  if (span.is_on()) {
+    command.external_id = span.record().external_id;
+    command.has_external_id = span.record().has_external_id != 0;
+    command.submit_ns = span.record().start_ns;
+    command.bytes = submission.bytes;
+    command.memcpy_kind = static_cast<int8_t>(submission.memcpy_kind);
+    command.peer_device = static_cast<int8_t>(submission.peer_device);
+  }
+  if (is_large) *static_cast<void**>(command.inline_closure()) = large_closure;
+  move_closure(submission, command.closure());
+  ring_.commit(slot);
+  *sequence = slot.sequence;
+  return orSuccess;
+}
+
+orError_t Stream::launch(const Submission& submission) {
+  uint64_t sequence = 0;
+  if (const orError_t error = submit(submission, &sequence)) return error;
+  if (!settings().is_launch_blocking || sequence == 0) return orSuccess;
+  return Worker::current_stream() == this ? orSuccess : finish(sequence);
+}
+
+// docs: stream-wait
+bool Stream::is_idle() const {
+  const uint64_t count = submitted();
+  return retired() >= count;
+}
+
+orError_t Stream::launch_and_finish(const Submission& submission) {
+  if (Worker::current_stream() == this) return fail_own_wait(id_);
+  if (const orError_t error = check_not_capturing(*this, submission.function)) return error;
+  uint64_t sequence = 0;
+  if (const orError_t error = submit(submission, &sequence)) return error;
+  return sequence == 0 ? fail_exiting() : finish(sequence);
+}
+
+orError_t Stream::wait(uint64_t count) {
+  if (retired() >= count) return orSuccess;
+  if (Worker::current_stream() == this) return fail_own_wait(id_);
+  return timeline_.wait(count) ? orSuccess : fail_exiting();
+}
+// docs: end
+
+orError_t Stream::finish(uint64_t count) {
+  if (const orError_t error = wait(count)) return error;
+  return report(take_failure());
+}
+
+void Stream::set_failure(FailureRef failure) {
+  const std::lock_guard lock(mutex_);
+  if (failure_ != nullptr) return;
+  failure_ = std::move(failure);
+  has_failure_.store(true, std::memory_order_relaxed);
+}
+
+FailureRef Stream::failure() const {
+  if (!has_failure()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+FailureRef Stream::take_failure() {
+  if (!has_failure()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  has_failure_.store(false, std::memory_order_relaxed);
+  return std::exchange(failure_, nullptr);
+}
+
+void Stream::destroy() {
+  is_destroyed_.store(true, std::memory_order_relaxed);
+  ring_.close();
+}
+
+bool Stream::has_ended() const { return is_destroyed() && is_idle() && !has_failure(); }
+
+Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority) {
+  auto* stream = new orStream(device, id, flags, priority);
+  const std::lock_guard lock(handles().mutex);
+  handles().all.insert(stream);
+  return stream;
+}
+
+orError_t find_stream(orStream_t handle, Stream** stream) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (handle == nullptr) {
+    Device* device = nullptr;
+    if (const orError_t error = Device::get(current_device(), &device)) return error;
+    *stream = &device->default_stream();
+    return orSuccess;
+  }
+  if (handle->is_destroyed()) {
+    return fail(orErrorInvalidResourceHandle,
+                concat("stream ", handle->id(), " has been destroyed"));
+  }
+  *stream = handle;
+  return orSuccess;
+}
+
+namespace {
+
+orError_t create_stream(orStream_t* stream, unsigned flags, int priority) {
+  if (stream == nullptr) return fail(orErrorInvalidValue, "orStreamCreate: stream is null");
+  if ((flags & ~orStreamNonBlocking) != 0) {
+    return fail(orErrorInvalidValue, concat("orStreamCreateWithPriority: expected flags 0 or ",
+                                            orStreamNonBlocking, ", got ", flags));
+  }
+  Device* device = nullptr;
+  if (const orError_t error = Device::get(current_device(), &device)) return error;
+  priority = std::clamp(priority, greatest_stream_priority, least_stream_priority);
+  *stream = static_cast<orStream*>(device->create_stream(flags, priority));
+  return orSuccess;
+}
+
+orError_t launch_kernel(const orKernel* kernel, void* closure, size_t closure_size,
+                        orStream_t handle) {
+  if (kernel == nullptr || kernel->run == nullptr || (closure == nullptr && closure_size > 0)) {
+    return fail(orErrorInvalidValue,
+                "orLaunchKernel: expected a kernel with a run function, and a closure");
+  }
+  Stream* stream = nullptr;
+  if (const orError_t error = find_stream(handle, &stream)) return error;
+  if (!settings().is_launch_blocking || stream->sink() != nullptr ||
+      Worker::current_stream() == stream) {
+    return stream->launch({CommandKind::Kernel, "orLaunchKernel", kernel, closure, closure_size});
+  }
+  BorrowedClosure borrowed{{kernel->name, run_borrowed, nullptr, nullptr}, kernel, closure};
+  BorrowedClosure* pointer = &borrowed;
+  return stream->launch(
+      {CommandKind::Kernel, "orLaunchKernel", &borrowed.kernel, &pointer, sizeof(pointer)});
+}
+
+// Calls `get` with the stream of a handle.
+template <typename Value, typename Get>
+orError_t get_property(orStream_t handle, Value* value, Get&& get) {
+  return guarded([&] {
+    if (value == nullptr) return fail(orErrorInvalidValue, "a pointer to the result is null");
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    *value = get(*stream);
+    return orSuccess;
+  });
+}
+
+}  // namespace
+}  // namespace openreg
+
+using openreg::CommandKind;
+using openreg::Stream;
+
+extern "C" {
+
+orError_t orStreamCreate(orStream_t* stream) {
+  return openreg::guarded([&] {
+    return openreg::create_stream(stream, orStreamDefault, openreg::least_stream_priority);
+  });
+}
+
+orError_t orStreamCreateWithPriority(orStream_t* stream, unsigned flags, int priority) {
+  return openreg::guarded([&] { return openreg::create_stream(stream, flags, priority); });
+}
+
+orError_t orStreamDestroy(orStream_t handle) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    if (stream == &stream->device().default_stream()) {
+      return fail(orErrorNotPermitted, "orStreamDestroy: a default stream cannot be destroyed");
+    }
+    stream->destroy();
+    return orSuccess;
+  });
+}
+
+orError_t orGetDefaultStream(orStream_t* stream, int device) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (stream == nullptr) return fail(orErrorInvalidValue, "orGetDefaultStream: stream is null");
+    Device* found = nullptr;
+    if (const orError_t error = Device::get(device, &found)) return error;
+    *stream = static_cast<orStream*>(&found->default_stream());
+    return orSuccess;
+  });
+}
+
+orError_t orStreamQuery(orStream_t handle) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    if (const orError_t error = check_not_capturing(*stream, "orStreamQuery")) return error;
+    return stream->is_idle() ? report(stream->take_failure()) : orErrorNotReady;
+  });
+}
+
+orError_t orStreamSynchronize(orStream_t handle) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    if (const orError_t error = check_not_capturing(*stream, "orStreamSynchronize")) return error;
+    const trace::Span span(orActivitySynchronize, "orStreamSynchronize", stream->device().index(),
+                           stream->id());
+    return stream->finish(stream->submitted());
+  });
+}
+
+orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
+                         orStream_t stream) {
+  return openreg::guarded(
+      [&] { return openreg::launch_kernel(kernel, closure, closure_size, stream); });
+}
+
+orError_t orLaunchHostFunc(orStream_t handle, orHostFn function, void* user_data) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (function == nullptr) {
+      return fail(orErrorInvalidValue, "orLaunchHostFunc: function is null");
+    }
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    HostCall call{function, user_data};
+    return stream->launch({CommandKind::HostFunction, "orLaunchHostFunc", &host_function_kernel,
+                           &call, sizeof(call)});
+  });
+}
+
+orError_t orStreamGetDevice(orStream_t stream, int* device) {
+  return openreg::get_property(stream, device,
+                               [](const Stream& found) { return found.device().index(); });
+}
+
+orError_t orStreamGetPriority(orStream_t stream, int* priority) {
+  return openreg::get_property(stream, priority,
+                               [](const Stream& found) { return found.priority(); });
+}
+
+orError_t orStreamGetFlags(orStream_t stream, unsigned* flags) {
+  return openreg::get_property(stream, flags, [](const Stream& found) { return found.flags(); });
+}
+
+orError_t orStreamGetId(orStream_t stream, unsigned long long* id) {
+  return openreg::get_property(stream, id, [](const Stream& found) { return found.id(); });
+}
+
+orError_t orStreamValidate(uintptr_t handle) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (const orError_t error = check_not_forked()) return error;
+    const auto* stream = reinterpret_cast<const orStream*>(handle);
+    const std::lock_guard lock(handles().mutex);
+    if (handles().all.contains(stream) && !stream->is_destroyed()) return orSuccess;
+    return fail(orErrorInvalidResourceHandle,
+                concat("orStreamValidate: ", handle, " is not the handle of a live stream"));
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,129 @@
+// Streams: the host's side. worker.h has the worker's.
+//
+// Lock order: a stream's mutex, then its ring's; a timeline's is a leaf. None is held while a
+// thread waits for a stream or runs a closure's functions.
+#pragma once
+
+#include <openreg/stream.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "command.h"
+#include "error.h"
+#include "os.h"
+#include "timeline.h"
+
+namespace openreg {
+
+class CommandSink;
+class Device;
+
+// Made once per handle and never destroyed: a stale handle still points at a stream, which then
+// says that it is destroyed.
+class Stream {
+ public:
+  Stream(Device& device, uint64_t id, unsigned flags, int priority);
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Device& device() const { return device_; }
+  uint64_t id() const { return id_; }
+  unsigned flags() const { return flags_; }
+  int priority() const { return priority_; }
+
+  // --- Submitting
+
+  // Enqueues a command, or hands it to the stream's sink. Stores its number, 0 if it was not
+  // queued. While the process exits it drops the command, leaks its closure and succeeds.
+  orError_t submit(const Submission& submission, uint64_t* sequence);
+
+  // Does the same and, with OPENREG_LAUNCH_BLOCKING, finish().
+  orError_t launch(const Submission& submission);
+
+  // Does the same and always finish(). Fails if the command is dropped, or the calling thread is
+  // the stream's worker.
+  orError_t launch_and_finish(const Submission& submission);
+
+  // --- Waiting
+
+  uint64_t submitted() const { return ring_.submitted(); }
+  uint64_t retired() const { return timeline_.retired(); }
+  bool is_idle() const;
+
+  // Waits until that many commands retired. Fails with orErrorNotPermitted on the stream's own
+  // worker, and if the process exits.
+  orError_t wait(uint64_t count);
+
+  // Waits, then returns the stream's failure and clears it.
+  orError_t finish(uint64_t count);
+
+  // --- Failing
+
+  // Keeps the failure, unless the stream has one.
+  void set_failure(FailureRef failure);
+
+  // True if there is a failure. What the worker asks before each command.
+  bool has_failure() const { return has_failure_.load(std::memory_order_relaxed); }
+
+  FailureRef failure() const;
+  FailureRef take_failure();
+
+  // --- Ending
+
+  // Takes no more commands; those submitted still run.
+  void destroy();
+
+  bool is_destroyed() const { return is_destroyed_.load(std::memory_order_relaxed); }
+
+  // True if it is destroyed and has neither work nor a failure left.
+  bool has_ended() const;
+
+  // See Note [Exit] in process.h: stop() makes the worker park soon, is_running() tells whether
+  // it runs a command, end_waits() is for when it did not park in time.
+  void stop() { ring_.stop(); }
+  bool is_running() const { return is_running_.load(); }
+  void end_waits() { timeline_.stop(); }
+
+  // --- Capturing; see graph.h
+
+  CommandSink* sink() const { return sink_.load(std::memory_order_acquire); }
+  void set_sink(CommandSink* sink) { sink_.store(sink, std::memory_order_release); }
+
+ private:
+  friend class Worker;
+
+  orError_t start();
+
+  Device& device_;
+  const uint64_t id_;
+  const unsigned flags_;
+  const int priority_;
+  std::atomic<CommandSink*> sink_{nullptr};
+  std::atomic<bool> is_started_{false};
+  std::atomic<bool> is_destroyed_{false};
+
+  mutable std::mutex mutex_;  // of the next two, and of starting
+  FailureRef failure_;
+  std::atomic<bool> has_failure_{false};  // failure_ != nullptr; read by the worker at any time
+
+  // In a cache line of its own: the worker changes it for each command.
+  alignas(os::cache_line_size) std::atomic<bool> is_running_{false};
+
+  CommandRing ring_;
+  Timeline timeline_;
+};
+
+// Makes a stream for a device and registers its handle.
+Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority);
+
+// Finds the stream that a handle stands for. Fails in a forked child and for a destroyed stream.
+orError_t find_stream(orStream_t handle, Stream** stream);
+
+}  // namespace openreg
+
+// What a handle points at.
+struct orStream : openreg::Stream {
+  using Stream::Stream;
+};

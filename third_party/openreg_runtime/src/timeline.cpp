@@ -1,0 +1,53 @@
+#include "timeline.h"
+
+#include <algorithm>
+
+namespace openreg {
+namespace {
+
+// How long a thread looks for the end of a wait before it sleeps: about the time in which it
+// would fall asleep. Longer would take a core from the kernel it waits for.
+constexpr int64_t wait_spin_ns = 4'000;
+
+}  // namespace
+
+void Timeline::retire() {
+  bool wakes = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const uint64_t count = retired_.load(std::memory_order_relaxed) + 1;
+    retired_.store(count, std::memory_order_release);
+    wakes = count >= wake_count_;
+    if (wakes) wake_count_ = nobody_waits;
+  }
+  if (wakes) changed_.notify_all();
+}
+
+// docs: timeline-wait
+bool Timeline::wait(uint64_t count) {
+  if (retired() >= count) return true;
+  const int64_t deadline = os::now_ns() + wait_spin_ns;
+  do {
+    os::relax();
+    if (retired() >= count) return true;
+  } while (os::now_ns() < deadline);
+
+  std::unique_lock lock(mutex_);
+  while (retired_.load(std::memory_order_relaxed) < count) {
+    if (is_stopped_) return false;
+    wake_count_ = std::min(wake_count_, count);
+    changed_.wait(lock);
+  }
+  return true;
+}
+// docs: end
+
+void Timeline::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace openreg

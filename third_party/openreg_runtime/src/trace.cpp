@@ -1,0 +1,239 @@
+#include "trace.h"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "os.h"
+#include "process.h"
+#include "thread_object.h"
+
+namespace openreg::trace {
+
+std::atomic<unsigned> recorded_kinds{0};
+
+namespace {
+
+std::atomic<uint64_t> last_correlation_id{0};
+
+// The last id given before tracing was turned on: work with an id up to this one belongs to an
+// earlier trace.
+std::atomic<uint64_t> last_id_before_start{0};
+
+struct Buffer {
+  std::mutex mutex;  // a leaf
+  std::vector<orActivityRecord> records;
+};
+
+// All buffers ever made. A thread that ends leaves its buffer to the next thread.
+struct Buffers {
+  std::mutex mutex;  // before a buffer's
+  std::vector<Buffer*> all;
+  std::vector<Buffer*> unused;
+};
+
+Buffers& buffers() {
+  static Buffers* buffers = new Buffers;
+  return *buffers;
+}
+
+class BufferLease {
+ public:
+  BufferLease() {
+    Buffers& shared = buffers();
+    const std::lock_guard lock(shared.mutex);
+    if (shared.unused.empty()) {
+      shared.all.push_back(new Buffer);
+      buffer_ = shared.all.back();
+    } else {
+      buffer_ = shared.unused.back();
+      shared.unused.pop_back();
+    }
+  }
+
+  ~BufferLease() {
+    Buffers& shared = buffers();
+    const std::lock_guard lock(shared.mutex);
+    shared.unused.push_back(buffer_);
+  }
+
+  void add(const orActivityRecord& record) {
+    const std::lock_guard lock(buffer_->mutex);
+    buffer_->records.push_back(record);
+  }
+
+ private:
+  Buffer* buffer_;
+};
+
+struct ExternalIds {
+  std::vector<uint64_t> ids;
+};
+
+std::vector<orActivityRecord> take_all() {
+  std::vector<orActivityRecord> taken;
+  Buffers& shared = buffers();
+  const std::lock_guard lock(shared.mutex);
+  for (Buffer* buffer : shared.all) {
+    const std::lock_guard buffer_lock(buffer->mutex);
+    taken.insert(taken.end(), buffer->records.begin(), buffer->records.end());
+    buffer->records.clear();
+  }
+  return taken;
+}
+
+orActivityKind kind_of(CommandKind kind) {
+  switch (kind) {
+    case CommandKind::Copy:
+      return orActivityMemcpy;
+    case CommandKind::Fill:
+      return orActivityMemset;
+    case CommandKind::HostFunction:
+      return orActivityHostFunc;
+    default:
+      return orActivityKernel;
+  }
+}
+
+orError_t start(unsigned kinds) {
+  if (kinds == 0 || (kinds & ~unsigned{orActivityAll}) != 0) {
+    return fail(orErrorInvalidValue,
+                concat("orTraceStart: expected a sum of orActivityKind, got ", kinds));
+  }
+  if (!is_on()) last_id_before_start.store(last_correlation_id.load());
+  recorded_kinds.store(kinds);
+  return orSuccess;
+}
+
+orError_t consume(orActivityFn function, void* user_data) {
+  std::vector<orActivityRecord> records = take_all();
+  if (function == nullptr) return orSuccess;
+  std::stable_sort(records.begin(), records.end(),
+                   [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
+  for (const orActivityRecord& record : records) function(&record, user_data);
+  return orSuccess;
+}
+
+}  // namespace
+
+uint64_t next_correlation_id() {
+  return last_correlation_id.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+void stamp_external_id(bool* has_external_id, uint64_t* external_id) {
+  const std::vector<uint64_t>& ids = thread_object<ExternalIds>().ids;
+  *has_external_id = !ids.empty();
+  *external_id = ids.empty() ? 0 : ids.back();
+}
+
+orActivityRecord describe(const Command& command, int device, uint64_t stream_id) {
+  return {.kind = kind_of(command.kind),
+          .name = command.name(),
+          .device = device,
+          .stream_id = stream_id,
+          .correlation_id = command.correlation_id,
+          .external_id = command.external_id,
+          .has_external_id = command.has_external_id,
+          .thread_id = os::thread_id(),
+          .submit_ns = command.submit_ns,
+          .start_ns = os::now_ns(),
+          .end_ns = 0,
+          .bytes = command.bytes,
+          .address = 0,
+          .memcpy_kind = command.memcpy_kind,
+          .peer_device = command.peer_device};
+}
+
+void keep(const orActivityRecord& record) {
+  if ((recorded_kinds.load(std::memory_order_relaxed) & record.kind) == 0) return;
+  if (record.correlation_id <= last_id_before_start.load(std::memory_order_relaxed)) return;
+  try {
+    thread_object<BufferLease>().add(record);
+  } catch (const std::bad_alloc&) {
+    // The record is lost; the work it is about is not.
+  }
+}
+
+Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) : record_{} {
+  if (!trace::is_on()) return;
+  bool has_external_id = false;
+  stamp_external_id(&has_external_id, &record_.external_id);
+  record_.has_external_id = has_external_id;
+  record_.kind = kind;
+  record_.name = name;
+  record_.device = device;
+  record_.stream_id = stream_id;
+  record_.correlation_id = next_correlation_id();
+  record_.thread_id = os::thread_id();
+  record_.memcpy_kind = -1;
+  record_.peer_device = -1;
+  record_.start_ns = os::now_ns();
+  record_.submit_ns = record_.start_ns;
+}
+
+Span::~Span() {
+  if (!is_on()) return;
+  record_.end_ns = os::now_ns();
+  keep(record_);
+}
+
+}  // namespace openreg::trace
+
+extern "C" {
+
+orError_t orTraceStart(unsigned kinds) {
+  return openreg::guarded([&] {
+    if (const orError_t error = openreg::check_not_forked()) return error;
+    return openreg::trace::start(kinds);
+  });
+}
+
+orError_t orTraceStop(void) {
+  return openreg::guarded([] {
+    if (const orError_t error = openreg::check_not_forked()) return error;
+    openreg::trace::recorded_kinds.store(0);
+    return orSuccess;
+  });
+}
+
+orError_t orTraceConsume(orActivityFn consume, void* user_data) {
+  return openreg::guarded([&] {
+    if (const orError_t error = openreg::check_not_forked()) return error;
+    return openreg::trace::consume(consume, user_data);
+  });
+}
+
+orError_t orTracePushExternalId(uint64_t id) {
+  return openreg::guarded([&] {
+    openreg::thread_object<openreg::trace::ExternalIds>().ids.push_back(id);
+    return orSuccess;
+  });
+}
+
+orError_t orTracePopExternalId(uint64_t* id) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    std::vector<uint64_t>& ids = thread_object<trace::ExternalIds>().ids;
+    if (id == nullptr || ids.empty()) {
+      return fail(orErrorInvalidValue, id == nullptr
+                                           ? "orTracePopExternalId: id is null"
+                                           : "orTracePopExternalId: no external id was pushed");
+    }
+    *id = ids.back();
+    ids.pop_back();
+    return orSuccess;
+  });
+}
+
+orError_t orTraceGetTime(int64_t* now_ns) {
+  return openreg::guarded([&] {
+    if (now_ns == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orTraceGetTime: now_ns is null");
+    }
+    *now_ns = openreg::os::now_ns();
+    return orSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,136 @@
+#include "worker.h"
+
+#include <thread>
+#include <utility>
+
+#include "completion.h"
+#include "device.h"
+#include "os.h"
+#include "process.h"
+#include "stream.h"
+#include "trace.h"
+
+namespace openreg {
+namespace {
+
+thread_local Stream* this_workers_stream = nullptr;
+
+}  // namespace
+
+orError_t Worker::start(Stream& stream) {
+  try {
+    std::thread([&stream] { Worker(stream).run(); }).detach();
+    return orSuccess;
+  } catch (const std::system_error& error) {
+    return fail(orErrorOperatingSystem, concat("cannot start a stream's thread: ", error.what()));
+  }
+}
+
+Stream* Worker::current_stream() { return this_workers_stream; }
+
+// docs: worker-run
+void Worker::run() {
+  this_workers_stream = &stream_;
+  os::block_process_signals();
+  os::set_thread_name(concat("or-dev", stream_.device().index(), "-s", stream_.id()));
+  CommandRing& ring = stream_.ring_;
+  while (Command* command = ring.next()) {
+    if (command->kind == CommandKind::Wait && !stream_.has_failure()) await(*command);
+    // An exit sets its flag before it looks at ours.
+    stream_.is_running_.store(true);
+    if (is_exiting()) park();
+    execute(*command);
+    ring.pop(command);
+    stream_.timeline_.retire();
+    stream_.is_running_.store(false, std::memory_order_release);
+  }
+  if (is_exiting()) park();
+  ring.free();
+}
+// docs: end
+
+// Runs the command, or drops it if the stream has failed, and destroys its closure.
+void Worker::execute(Command& command) {
+  if (command.kind == CommandKind::Record) {
+    record(command);
+  } else if (command.kind != CommandKind::Wait && !stream_.has_failure()) {
+    work(command);
+  }
+  void* closure = command.closure();
+  if (command.kernel->destroy != nullptr) command.kernel->destroy(closure);
+  if (command.is_large) {
+    ::operator delete(closure, std::align_val_t{OPENREG_CLOSURE_ALIGNMENT});
+  }
+}
+
+void Worker::await(Command& command) {
+  const CompletionRef& completion = *static_cast<CompletionRef*>(command.closure());
+  if (completion->wait() != orSuccess) park();
+  if (completion->failure() != nullptr) stream_.set_failure(completion->failure());
+}
+
+void Worker::record(Command& command) {
+  const CompletionRef& completion = *static_cast<CompletionRef*>(command.closure());
+  completion->resolve(os::now_ns(), stream_.failure());
+}
+
+void Worker::work(Command& command) {
+  set_current_device(stream_.device().index());
+  if (command.correlation_id == 0) {
+    if (const orError_t error = call(command)) fail_stream(command, error);
+    return;
+  }
+  orActivityRecord record = trace::describe(command, stream_.device().index(), stream_.id());
+  const orError_t error = call(command);
+  record.end_ns = os::now_ns();
+  trace::keep(record);
+  if (error != orSuccess) fail_stream(command, error);
+}
+
+// Runs the closure. Whatever leaves it becomes a code, and a text as of orSetKernelError.
+orError_t Worker::call(Command& command) {
+  const auto failed_with = [](const char* text) {
+    orSetKernelError(text, 0);
+    return orErrorLaunchFailure;
+  };
+  try {
+    const orError_t error = command.kernel->run(command.closure());
+    if (command.kind != CommandKind::HostFunction) {
+      if (error == orSuccess) take_kernel_error();
+      return error;
+    }
+    const KernelError kernel_error = take_kernel_error();
+    if (!kernel_error.is_set) return orSuccess;
+    orSetKernelError(kernel_error.text.c_str(), kernel_error.tag);
+    return orErrorLaunchFailure;
+  } catch (const std::exception& error) {
+    return failed_with(error.what());
+  } catch (...) {
+    return failed_with("unknown exception");
+  }
+}
+
+void Worker::fail_stream(const Command& command, orError_t code) {
+  const KernelError error = take_kernel_error();
+  // "Not ready" is no error of a kernel, and would be taken for the answer to a query.
+  if (code == orErrorNotReady) code = orErrorLaunchFailure;
+  if (!is_known(code)) code = orErrorUnknown;
+  const std::string what = command.kind == CommandKind::HostFunction
+                               ? "a host function"
+                               : concat("kernel '", command.name(), "'");
+  stream_.set_failure(std::make_shared<Failure>(Failure{
+      .code = code,
+      .message = concat(what, " on stream ", stream_.id(), " of device ", stream_.device().index(),
+                        " failed: ", error.is_set ? error.text : orGetErrorString(code)),
+      .tag = error.tag,
+      .time_ns = os::now_ns()}));
+}
+
+// Ends the worker's life as the process exits: nothing it did not run will be done.
+void Worker::park() {
+  stream_.timeline_.stop();
+  stream_.is_running_.store(false);
+  os::park();
+}
+
+}  // namespace openreg

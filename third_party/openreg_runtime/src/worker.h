@@ -1,0 +1,38 @@
+// Workers: the thread of a stream. It takes the stream's commands one by one, runs or drops them,
+// and retires them.
+//
+// Order of what happens to a command: it runs, its closure is destroyed, its space goes back to
+// the ring, it counts as retired. No lock is held while a closure's functions run.
+#pragma once
+
+#include "command.h"
+#include "error.h"
+
+namespace openreg {
+
+class Stream;
+
+class Worker {
+ public:
+  // Starts the thread of a stream whose ring is allocated.
+  static orError_t start(Stream& stream);
+
+  // The stream whose worker the calling thread is, null for other threads.
+  static Stream* current_stream();
+
+ private:
+  explicit Worker(Stream& stream) : stream_(stream) {}
+
+  void run();
+  void execute(Command& command);
+  void await(Command& command);
+  void record(Command& command);
+  void work(Command& command);
+  orError_t call(Command& command);
+  void fail_stream(const Command& command, orError_t code);
+  [[noreturn]] void park();
+
+  Stream& stream_;
+};
+
+}  // namespace openreg

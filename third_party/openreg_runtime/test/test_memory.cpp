@@ -1,0 +1,192 @@
+// Device allocations, pinned allocations, and what a pointer points at.
+#include <cstdlib>
+#include <thread>
+
+#include "check.h"
+
+using test::device_malloc;
+using test::host_malloc;
+using test::kernel_address;
+
+namespace {
+
+orPointerAttributes attributes_of(const void* pointer) {
+  orPointerAttributes attributes;
+  CHECK_OK(orPointerGetAttributes(&attributes, pointer));
+  return attributes;
+}
+
+size_t free_memory(int device) {
+  size_t free_size = 0;
+  size_t total_size = 0;
+  CHECK_OK(orMemGetInfo(&free_size, &total_size, device));
+  CHECK(free_size <= total_size);
+  return free_size;
+}
+
+}  // namespace
+
+TEST(a_size_of_0_gives_null) {
+  void* memory = &memory;
+  CHECK_OK(orMalloc(&memory, 0));
+  CHECK(memory == nullptr);
+  memory = &memory;
+  CHECK_OK(orMallocHost(&memory, 0));
+  CHECK(memory == nullptr);
+}
+
+TEST(null_may_be_freed) {
+  CHECK_OK(orFree(nullptr));
+  CHECK_OK(orFreeHost(nullptr));
+}
+
+TEST(null_results_are_refused) {
+  size_t size = 0;
+  CHECK_ERROR(orMalloc(nullptr, 1), orErrorInvalidValue);
+  CHECK_ERROR(orMallocHost(nullptr, 1), orErrorInvalidValue);
+  CHECK_ERROR(orMemGetInfo(&size, nullptr, 0), orErrorInvalidValue);
+  CHECK_ERROR(orMemGetInfo(nullptr, &size, 0), orErrorInvalidValue);
+  CHECK_ERROR(orPointerGetAttributes(nullptr, &size), orErrorInvalidValue);
+  CHECK_ERROR(orGetKernelOffset(nullptr), orErrorInvalidValue);
+}
+
+TEST(memory_is_aligned_and_belongs_to_the_current_device) {
+  for (int device : {0, 1}) {
+    CHECK_OK(orSetDevice(device));
+    char* memory = device_malloc(1000);
+    CHECK_EQUAL(reinterpret_cast<uintptr_t>(memory) % OPENREG_MEMORY_ALIGNMENT, uintptr_t{0});
+    const orPointerAttributes attributes = attributes_of(memory + 999);
+    CHECK_EQUAL(attributes.type, orMemoryTypeDevice);
+    CHECK_EQUAL(attributes.device, device);
+    CHECK(attributes.allocationBase == memory);
+    CHECK_EQUAL(attributes.allocationSize, size_t{1000});
+    CHECK_EQUAL(attributes_of(memory + 1000).type, orMemoryTypeUnregistered);
+  }
+}
+
+TEST(memory_can_be_freed_from_another_current_device) {
+  char* memory = device_malloc(1000);
+  CHECK_OK(orSetDevice(1));
+  const size_t before = free_memory(0);
+  CHECK_OK(orFree(memory));
+  CHECK_EQUAL(free_memory(0), before + 1024);
+}
+
+TEST(freeing_what_is_not_the_start_of_an_allocation_is_refused) {
+  char* memory = device_malloc(1000);
+  char on_stack = 0;
+  CHECK_ERROR(orFree(memory + 1), orErrorInvalidValue);
+  CHECK_ERROR(orFree(memory + 512 * 1024), orErrorInvalidValue);
+  CHECK_ERROR(orFree(&on_stack), orErrorInvalidValue);
+  CHECK_ERROR(orFree(kernel_address(memory)), orErrorInvalidValue);
+  CHECK_OK(orFree(memory));
+  CHECK_ERROR(orFree(memory), orErrorInvalidValue);
+  char* pinned = host_malloc(10);
+  CHECK_ERROR(orFree(pinned), orErrorInvalidValue);
+  CHECK_ERROR(orFreeHost(pinned + 1), orErrorInvalidValue);
+  CHECK_OK(orFreeHost(pinned));
+  CHECK_ERROR(orFreeHost(pinned), orErrorInvalidValue);
+}
+
+TEST(memory_runs_out_and_comes_back) {
+  CHECK_EQUAL(setenv("OPENREG_DEVICE_MEMORY", "32MiB", 1), 0);
+  CHECK_EQUAL(free_memory(0), size_t{32} << 20);
+  char* first = device_malloc(size_t{20} << 20);
+  CHECK_EQUAL(free_memory(0), size_t{12} << 20);
+  CHECK_EQUAL(free_memory(1), size_t{32} << 20);
+  void* second = nullptr;
+  CHECK_ERROR(orMalloc(&second, size_t{13} << 20), orErrorMemoryAllocation);
+  CHECK(second == nullptr);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "12582912 of 33554432 are free");
+  CHECK_ERROR(orMalloc(&second, SIZE_MAX), orErrorMemoryAllocation);
+  CHECK_OK(orSetDevice(1));
+  CHECK_OK(orFree(device_malloc(size_t{32} << 20)));
+  CHECK_OK(orSetDevice(0));
+  CHECK_OK(orFree(first));
+  CHECK_OK(orFree(device_malloc(size_t{32} << 20)));
+}
+
+TEST(host_memory_runs_out) {
+  void* memory = nullptr;
+  CHECK_ERROR(orMallocHost(&memory, SIZE_MAX / 4), orErrorMemoryAllocation);
+}
+
+TEST(fresh_memory_reads_as_zeros_after_reuse) {
+  constexpr size_t size = 10'000;
+  for (int round = 0; round < 3; ++round) {
+    char* memory = device_malloc(size);
+    std::string host(size, 'x');
+    CHECK_OK(orMemcpy(host.data(), memory, size, orMemcpyDeviceToHost));
+    CHECK(host == std::string(size, '\0'));
+    CHECK_OK(orMemset(memory, 0xff, size));
+    CHECK_OK(orFree(memory));
+  }
+}
+
+TEST(freeing_waits_for_the_device_and_leaves_failures) {
+  char* memory = device_malloc(1);
+  const orStream_t stream = test::make_stream();
+  test::Gate gate;
+  gate.hold(stream);
+  bool ran = false;
+  CHECK_OK(test::launch(stream, "mark", [&] { return ran = true, orSuccess; }));
+  CHECK_OK(test::launch_failure(stream, orErrorNotSupported));
+  std::thread opener([&] { gate.open(); });
+  CHECK_OK(orFree(memory));
+  CHECK(ran);
+  opener.join();
+  CHECK_ERROR(orStreamQuery(stream), orErrorNotSupported);
+}
+
+TEST(the_kernel_address_shows_the_same_bytes) {
+  for (int device : {0, 1}) {
+    CHECK_OK(orSetDevice(device));
+    char* memory = device_malloc(4096);
+    CHECK(kernel_address(memory) != memory);
+    kernel_address(memory)[7] = 'k';
+    char byte = 0;
+    CHECK_OK(orMemcpy(&byte, memory + 7, 1, orMemcpyDeviceToHost));
+    CHECK_EQUAL(byte, 'k');
+  }
+}
+
+TEST(without_protection_the_host_reads_and_writes_device_memory) {
+  CHECK_EQUAL(setenv("OPENREG_MEMORY_PROTECTION", "0", 1), 0);
+  char* memory = device_malloc(4096);
+  CHECK(kernel_address(memory) == memory);
+  memory[7] = 'h';
+  char byte = 0;
+  CHECK_OK(orMemcpy(&byte, memory + 7, 1, orMemcpyDeviceToHost));
+  CHECK_EQUAL(byte, 'h');
+  CHECK_OK(orFree(memory));
+  CHECK_EQUAL(device_malloc(4096)[7], '\0');
+}
+
+TEST(pinned_memory_is_known) {
+  CHECK_OK(orSetDevice(1));
+  char* pinned = host_malloc(100);
+  CHECK_OK(orSetDevice(0));
+  pinned[99] = 1;
+  const orPointerAttributes attributes = attributes_of(pinned + 99);
+  CHECK_EQUAL(attributes.type, orMemoryTypeHost);
+  CHECK_EQUAL(attributes.device, 1);
+  CHECK(attributes.allocationBase == pinned);
+  CHECK_EQUAL(attributes.allocationSize, size_t{100});
+  CHECK_EQUAL(attributes_of(pinned + 100).type, orMemoryTypeUnregistered);
+  CHECK_OK(orFreeHost(pinned));
+  CHECK_EQUAL(attributes_of(pinned).type, orMemoryTypeUnregistered);
+}
+
+TEST(any_pointer_has_attributes) {
+  device_malloc(1);
+  int on_stack = 0;
+  for (const void* pointer :
+       {static_cast<const void*>(&on_stack), static_cast<const void*>(nullptr),
+        reinterpret_cast<const void*>(UINTPTR_MAX), reinterpret_cast<const void*>(uintptr_t{1})}) {
+    const orPointerAttributes attributes = attributes_of(pointer);
+    CHECK_EQUAL(attributes.type, orMemoryTypeUnregistered);
+    CHECK_EQUAL(attributes.device, -1);
+    CHECK(attributes.allocationBase == nullptr);
+    CHECK_EQUAL(attributes.allocationSize, size_t{0});
+  }
+}

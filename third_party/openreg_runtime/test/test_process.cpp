@@ -1,0 +1,278 @@
+// fork() and exit(): what a child gets, and how a process with pending work ends.
+#include <atomic>
+#include <thread>
+
+#include "check.h"
+
+using test::check_child;
+using test::Gate;
+using test::launch;
+using test::make_event;
+using test::make_stream;
+
+namespace {
+
+void check_everything_is_forked(void* memory, orStream_t stream, orEvent_t event) {
+  void* pointer = nullptr;
+  orStream_t made = nullptr;
+  orEvent_t made_event = nullptr;
+  int value = 0;
+  unsigned flags = 0;
+  unsigned long long id = 0;
+  size_t size = 0;
+  ptrdiff_t offset = 0;
+  float elapsed_ms = 0;
+  char byte = 0;
+  orStreamCaptureStatus status;
+  const orKernel kernel{"never", [](void*) { return orSuccess; }, nullptr, nullptr};
+  for (const orError_t error :
+       {orSetDevice(0), orDeviceSynchronize(), orDeviceSynchronizeIndex(1),
+        orDeviceSynchronizeAll(), orMalloc(&pointer, 1), orFree(memory), orFree(nullptr),
+        orMallocHost(&pointer, 1), orFreeHost(nullptr), orMemGetInfo(&size, &size, 0),
+        orGetKernelOffset(&offset), orMemcpy(&byte, memory, 1, orMemcpyDefault),
+        orMemcpyAsync(&byte, memory, 1, orMemcpyDefault, stream), orMemset(memory, 0, 1),
+        orMemsetAsync(memory, 0, 1, stream), orStreamCreate(&made),
+        orStreamCreateWithPriority(&made, 0, 0), orStreamDestroy(stream),
+        orGetDefaultStream(&made, 0), orStreamQuery(stream), orStreamSynchronize(stream),
+        orStreamSynchronize(nullptr), orStreamWaitEvent(stream, event, 0),
+        orLaunchKernel(&kernel, nullptr, 0, stream),
+        orLaunchHostFunc(stream, [](void*) {}, nullptr), orStreamGetDevice(stream, &value),
+        orStreamGetPriority(stream, &value), orStreamGetFlags(stream, &flags),
+        orStreamGetId(stream, &id), orStreamValidate(reinterpret_cast<uintptr_t>(stream)),
+        orStreamIsCapturing(stream, &status), orEventCreate(&made_event),
+        orEventCreateWithFlags(&made_event, 0), orEventRecord(event, stream), orEventQuery(event),
+        orEventSynchronize(event), orEventElapsedTime(&elapsed_ms, event, event),
+        orTraceStart(orActivityAll), orTraceStop(), orTraceConsume(nullptr, nullptr)}) {
+    CHECK_ERROR(error, orErrorForked);
+  }
+  CHECK_CONTAINS(orGetLastErrorMessage(), "spawn");
+}
+
+void check_what_a_child_may_do(void* memory, orEvent_t event) {
+  int value = -1;
+  orDeviceProp properties;
+  orPointerAttributes attributes;
+  CHECK_OK(orGetDeviceCount(&value));
+  CHECK_EQUAL(value, 2);
+  CHECK_OK(orGetDevice(&value));
+  CHECK_OK(orGetDeviceProperties(&properties, 1));
+  CHECK_OK(orDeviceIsActive(0, &value));
+  CHECK_EQUAL(value, 0);
+  CHECK_OK(orPointerGetAttributes(&attributes, memory));
+  CHECK_EQUAL(attributes.type, orMemoryTypeDevice);
+  CHECK_OK(orEventDestroy(event));
+  CHECK_OK(orCheckSettings());
+}
+
+// Runs a use of the library in many child processes, which end by exit() with that work pending,
+// and checks that they end well.
+void check_exits(int count, void (*use)()) {
+  for (int i = 0; i < count; ++i) check_child(use);
+}
+
+Gate& leaked_gate() { return *new Gate; }
+
+}  // namespace
+
+TEST(a_child_of_a_used_process_gets_one_error) {
+  char* memory = test::device_malloc(100);
+  const orStream_t stream = make_stream();
+  const orEvent_t event = make_event();
+  CHECK_OK(orEventRecord(event, stream));
+  CHECK_OK(orStreamSynchronize(stream));
+  check_child([&] {
+    check_everything_is_forked(memory, stream, event);
+    check_what_a_child_may_do(memory, event);
+  });
+  CHECK_OK(orMemset(memory, 1, 100));
+  CHECK_OK(orEventSynchronize(event));
+}
+
+TEST(a_child_forked_while_work_runs_ends_well) {
+  Gate gate;
+  gate.hold(nullptr);
+  gate.wait_until_reached();
+  check_child([] {
+    CHECK_ERROR(orStreamQuery(nullptr), orErrorForked);
+    check_child([] { CHECK_ERROR(orStreamQuery(nullptr), orErrorForked); });
+  });
+  gate.open();
+  CHECK_OK(orStreamSynchronize(nullptr));
+}
+
+TEST(a_child_knows_pointers_whatever_its_parents_threads_did) {
+  char* memory = test::device_malloc(100);
+  std::atomic<bool> is_done{false};
+  std::thread allocating([&] {
+    while (!is_done.load()) {
+      CHECK_OK(orFree(test::device_malloc(5000)));
+      CHECK_OK(orFreeHost(test::host_malloc(50)));
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    check_child([&] {
+      orPointerAttributes attributes;
+      CHECK_OK(orPointerGetAttributes(&attributes, memory));
+      CHECK(attributes.allocationBase == memory);
+      _exit(0);
+    });
+  }
+  is_done.store(true);
+  allocating.join();
+}
+
+TEST(a_child_of_a_process_that_only_counted_works) {
+  int count = 0;
+  CHECK_OK(orGetDeviceCount(&count));
+  CHECK_OK(orSetDevice(1));
+  check_child([] {
+    char* memory = test::device_malloc(100);
+    bool ran = false;
+    CHECK_OK(launch(nullptr, "mark", [&] { return ran = true, orSuccess; }));
+    CHECK_OK(orMemset(memory, 1, 100));
+    CHECK(ran);
+  });
+  CHECK_OK(orFree(test::device_malloc(1)));
+}
+
+TEST(a_process_ends_with_live_objects) {
+  check_exits(10, [] {
+    test::device_malloc(1000);
+    test::host_malloc(1000);
+    make_event();
+    for (int device : {0, 1}) {
+      CHECK_OK(launch(make_stream(device), "work", [] { return orSuccess; }));
+    }
+  });
+}
+
+TEST(a_process_ends_with_queued_work) {
+  check_exits(40, [] {
+    for (int i = 0; i < 3; ++i) {
+      const orStream_t stream = make_stream(i % 2);
+      const std::string text = "a closure with a destructor";
+      for (int j = 0; j < 1000; ++j) {
+        CHECK_OK(launch(stream, "work",
+                        [text] { return text.empty() ? orErrorUnknown : orSuccess; }));
+      }
+    }
+  });
+}
+
+TEST(a_process_ends_with_streams_that_wait_for_each_other) {
+  check_exits(20, [] {
+    const orStream_t first = make_stream(0);
+    const orStream_t second = make_stream(1);
+    const orEvent_t event = make_event();
+    for (int i = 0; i < 100; ++i) {
+      CHECK_OK(orEventRecord(event, first));
+      CHECK_OK(orStreamWaitEvent(second, event, 0));
+      CHECK_OK(orEventRecord(event, second));
+      CHECK_OK(orStreamWaitEvent(first, event, 0));
+      CHECK_OK(launch(first, "work", [] { return orSuccess; }));
+    }
+  });
+}
+
+TEST(a_process_ends_with_idle_workers) {
+  check_exits(20, [] {
+    for (int i = 0; i < 4; ++i) CHECK_OK(launch(make_stream(), "work", [] { return orSuccess; }));
+    CHECK_OK(orDeviceSynchronize());
+  });
+}
+
+TEST(a_process_ends_with_failed_streams) {
+  check_exits(5, [] {
+    CHECK_OK(test::launch_failure(nullptr, orErrorNotSupported));
+    CHECK_OK(launch(nullptr, "dropped", [] { return orSuccess; }));
+  });
+}
+
+TEST(a_process_ends_with_work_that_never_ends) {
+  check_exits(2, [] {
+    const orStream_t blocked = make_stream();
+    const orStream_t waiting = make_stream();
+    const orEvent_t event = make_event();
+    Gate& gate = leaked_gate();
+    gate.hold(blocked);
+    CHECK_OK(orEventRecord(event, blocked));
+    CHECK_OK(orStreamWaitEvent(waiting, event, 0));
+    CHECK_OK(launch(waiting, "never", [] { return orSuccess; }));
+    gate.wait_until_reached();
+  });
+}
+
+TEST(exit_waits_for_the_command_that_runs_and_no_other) {
+  check_exits(3, [] {
+    static Gate& gate = leaked_gate();
+    static bool ran_first = false;
+    static bool ran_second = false;
+    // Runs after the library's own handler, which was registered later.
+    std::atexit([] {
+      if (!ran_first || ran_second) _exit(3);
+    });
+    CHECK_OK(launch(nullptr, "first", [] {
+      gate.pass();
+      ran_first = true;
+      return orSuccess;
+    }));
+    CHECK_OK(launch(nullptr, "second", [] { return ran_second = true, orSuccess; }));
+    gate.wait_until_reached();
+    std::thread([] { gate.open(); }).detach();
+  });
+}
+
+TEST(calls_during_exit_neither_crash_nor_hang) {
+  check_exits(2, [] {
+    static orStream_t stream = nullptr;
+    static char* memory = nullptr;
+    static orEvent_t event = nullptr;
+    std::atexit([] {
+      CHECK_OK(launch(stream, "dropped", [] { return orSuccess; }));
+      CHECK_ERROR(orStreamSynchronize(stream), orErrorNotPermitted);
+      CHECK_ERROR(orEventSynchronize(event), orErrorNotPermitted);
+      CHECK_ERROR(orDeviceSynchronize(), orErrorNotPermitted);
+      CHECK_ERROR(orMemset(memory, 1, 1), orErrorNotPermitted);
+      CHECK_OK(orEventRecord(event, stream));
+      CHECK_OK(orFree(memory));
+      CHECK_OK(orStreamDestroy(stream));
+      stream = make_stream();
+      CHECK_OK(launch(stream, "dropped", [] { return orSuccess; }));
+    });
+    stream = make_stream();
+    memory = test::device_malloc(1);
+    event = make_event();
+    Gate& gate = leaked_gate();
+    gate.hold(stream);
+    CHECK_OK(orEventRecord(event, stream));
+    gate.wait_until_reached();
+  });
+}
+
+TEST(exit_releases_threads_that_wait) {
+  check_exits(2, [] {
+    static std::thread waiting;
+    static std::thread submitting;
+    std::atexit([] {
+      waiting.join();
+      submitting.join();
+    });
+    static const orStream_t blocked = make_stream();
+    static Gate& gate = leaked_gate();
+    gate.hold(blocked);
+    gate.wait_until_reached();
+    waiting = std::thread([] { CHECK_ERROR(orStreamSynchronize(blocked), orErrorNotPermitted); });
+    submitting = std::thread([] {
+      for (int i = 0; i < 20'000; ++i) {
+        CHECK_OK(launch(blocked, "fills the queue", [] { return orSuccess; }));
+      }
+    });
+  });
+}
+
+TEST(work_may_call_exit) {
+  check_exits(3, [] {
+    CHECK_OK(launch(nullptr, "exits", []() -> orError_t { std::exit(0); }));
+    for (;;) pause();
+  });
+}

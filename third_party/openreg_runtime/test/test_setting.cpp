@@ -1,0 +1,179 @@
+// Environment variables: defaults, values, and every kind of bad value.
+#include "check.h"
+
+namespace {
+
+void set(const char* variable, const char* value) { CHECK_EQUAL(setenv(variable, value, 1), 0); }
+
+// Checks that the process refuses a value, and says which.
+void check_refused(const char* variable, const char* value, const char* allowed) {
+  test::check_child([=] {
+    set(variable, value);
+    CHECK_ERROR(orCheckSettings(), orErrorInvalidSetting);
+    CHECK_EQUAL(std::string(orGetLastErrorMessage()),
+                std::string(variable) + " is '" + value + "'; allowed: " + allowed);
+  });
+}
+
+size_t device_memory(const char* value) {
+  set("OPENREG_DEVICE_MEMORY", value);
+  orDeviceProp properties;
+  CHECK_OK(orGetDeviceProperties(&properties, 0));
+  return properties.totalGlobalMem;
+}
+
+// Checks in a child what a value of OPENREG_DEVICE_MEMORY means.
+void check_memory(const char* value, size_t expected) {
+  test::check_child([=] { CHECK_EQUAL(device_memory(value), expected); });
+}
+
+int device_count() {
+  int count = -1;
+  CHECK_OK(orGetDeviceCount(&count));
+  return count;
+}
+
+}  // namespace
+
+TEST(settings_can_be_listed) {
+  set("OPENREG_LAUNCH_BLOCKING", "1");
+  int count = 0;
+  CHECK_OK(orGetSettingCount(&count));
+  CHECK_EQUAL(count, 5);
+  for (int i = 0; i < count; ++i) {
+    orSetting setting;
+    CHECK_OK(orGetSetting(&setting, i));
+    CHECK_CONTAINS(setting.variable, "OPENREG_");
+    CHECK(*setting.default_text != '\0' && *setting.allowed != '\0');
+    CHECK(*setting.description != '\0');
+    if (std::string(setting.variable) == "OPENREG_LAUNCH_BLOCKING") {
+      CHECK_EQUAL(std::string(setting.value), "1");
+    } else {
+      CHECK(setting.value == nullptr);
+    }
+  }
+}
+
+TEST(listing_checks_its_arguments) {
+  orSetting setting;
+  CHECK_ERROR(orGetSetting(&setting, -1), orErrorInvalidValue);
+  CHECK_ERROR(orGetSetting(&setting, 5), orErrorInvalidValue);
+  CHECK_ERROR(orGetSetting(nullptr, 0), orErrorInvalidValue);
+  CHECK_ERROR(orGetSettingCount(nullptr), orErrorInvalidValue);
+}
+
+TEST(bad_values_are_refused) {
+  for (const char* value : {"", "abc", "-1", "65", "2x", " 2"}) {
+    check_refused("OPENREG_DEVICE_COUNT", value, "an integer from 0 to 64");
+  }
+  for (const char* value : {"", "1MiB", "15.5GiB", "4GB", "MiB", "-16MiB", "99999999999TiB"}) {
+    check_refused("OPENREG_DEVICE_MEMORY", value,
+                  "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes");
+  }
+  for (const char* value : {"2", "0,0", "0,", ",", "a", "-1", "0 1"}) {
+    check_refused("OPENREG_VISIBLE_DEVICES", value,
+                  "different device numbers below OPENREG_DEVICE_COUNT, separated by commas");
+  }
+  for (const char* value : {"", "2", "true"}) {
+    check_refused("OPENREG_MEMORY_PROTECTION", value, "0 or 1");
+    check_refused("OPENREG_LAUNCH_BLOCKING", value, "0 or 1");
+  }
+}
+
+TEST(a_bad_value_fails_every_call_that_needs_a_setting) {
+  set("OPENREG_DEVICE_COUNT", "many");
+  int value = 0;
+  void* memory = nullptr;
+  orStream_t stream = nullptr;
+  orDeviceProp properties;
+  size_t size = 0;
+  CHECK_ERROR(orGetDeviceCount(&value), orErrorInvalidSetting);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "OPENREG_DEVICE_COUNT is 'many'");
+  CHECK_ERROR(orSetDevice(0), orErrorInvalidSetting);
+  CHECK_ERROR(orMalloc(&memory, 1), orErrorInvalidSetting);
+  CHECK_ERROR(orMallocHost(&memory, 1), orErrorInvalidSetting);
+  CHECK_ERROR(orStreamCreate(&stream), orErrorInvalidSetting);
+  CHECK_ERROR(orGetDeviceProperties(&properties, 0), orErrorInvalidSetting);
+  CHECK_ERROR(orMemGetInfo(&size, &size, 0), orErrorInvalidSetting);
+  CHECK_ERROR(orDeviceSynchronize(), orErrorInvalidSetting);
+  CHECK_ERROR(orDeviceSynchronizeAll(), orErrorInvalidSetting);
+  CHECK_OK(orGetDevice(&value));
+}
+
+TEST(settings_are_read_once) {
+  set("OPENREG_DEVICE_COUNT", "3");
+  CHECK_OK(orCheckSettings());
+  set("OPENREG_DEVICE_COUNT", "5");
+  CHECK_EQUAL(device_count(), 3);
+}
+
+TEST(device_count_is_two_by_default) { CHECK_EQUAL(device_count(), 2); }
+
+TEST(device_count_can_be_0_to_64) {
+  test::check_child([] {
+    set("OPENREG_DEVICE_COUNT", "0");
+    CHECK_EQUAL(device_count(), 0);
+  });
+  test::check_child([] {
+    set("OPENREG_DEVICE_COUNT", "64");
+    set("OPENREG_DEVICE_MEMORY", "16MiB");
+    CHECK_EQUAL(device_count(), 64);
+    for (int i = 0; i < 64; ++i) {
+      CHECK_OK(orSetDevice(i));
+      CHECK_OK(orMemset(test::device_malloc(1), 1, 1));
+    }
+  });
+}
+
+TEST(device_memory_has_units) {
+  check_memory("16MiB", size_t{16} << 20);
+  check_memory("17000000", 17000000 - 17000000 % 4096);
+  check_memory("20480KiB", size_t{20} << 20);
+  check_memory("3GiB", size_t{3} << 30);
+  check_memory("1TiB", size_t{1} << 40);
+}
+
+TEST(device_memory_is_at_least_1_gib_by_default) {
+  orDeviceProp properties;
+  CHECK_OK(orGetDeviceProperties(&properties, 0));
+  CHECK(properties.totalGlobalMem >= size_t{1} << 30);
+  CHECK_EQUAL(properties.totalGlobalMem % (size_t{2} << 20), size_t{0});
+}
+
+TEST(visible_devices_selects_and_orders) {
+  set("OPENREG_DEVICE_COUNT", "4");
+  set("OPENREG_VISIBLE_DEVICES", "3,1");
+  CHECK_EQUAL(device_count(), 2);
+  orDeviceProp properties;
+  CHECK_OK(orGetDeviceProperties(&properties, 0));
+  CHECK_EQUAL(properties.physicalOrdinal, 3);
+  CHECK_OK(orGetDeviceProperties(&properties, 1));
+  CHECK_EQUAL(properties.physicalOrdinal, 1);
+  CHECK_ERROR(orGetDeviceProperties(&properties, 2), orErrorInvalidDevice);
+}
+
+TEST(no_visible_device_is_no_device) {
+  set("OPENREG_VISIBLE_DEVICES", "");
+  CHECK_EQUAL(device_count(), 0);
+  void* memory = nullptr;
+  CHECK_ERROR(orMalloc(&memory, 1), orErrorNoDevice);
+  CHECK_ERROR(orMallocHost(&memory, 1), orErrorNoDevice);
+  CHECK_ERROR(orSetDevice(0), orErrorNoDevice);
+  CHECK_OK(orDeviceSynchronizeAll());
+}
+
+TEST(addresses_that_cannot_be_reserved_are_an_initialization_error) {
+  set("OPENREG_DEVICE_COUNT", "64");
+  set("OPENREG_DEVICE_MEMORY", "16000TiB");
+  void* memory = nullptr;
+  CHECK_ERROR(orMalloc(&memory, 1), orErrorInitializationError);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "OPENREG_DEVICE_MEMORY");
+  CHECK_OK(orSetDevice(1));
+}
+
+TEST(addresses_beyond_the_address_space_are_an_initialization_error) {
+  set("OPENREG_DEVICE_COUNT", "64");
+  set("OPENREG_DEVICE_MEMORY", "1000000TiB");
+  void* memory = nullptr;
+  CHECK_ERROR(orMalloc(&memory, 1), orErrorInitializationError);
+}
