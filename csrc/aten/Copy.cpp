@@ -1,0 +1,128 @@
+#include "csrc/aten/Copy.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/ops/_copy_from_and_resize_native.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/resize.h>
+#include <ATen/ops/zero.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "csrc/aten/Copy.h"
+#include "csrc/aten/KernelArguments.h"
+#include "csrc/core/Event.h"
+#include "csrc/core/Stream.h"
+#include "csrc/memory/PinnedAllocator.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::getCurrentOpenRegStream;
+using c10::openreg::kDeviceType;
+using c10::openreg::OpenRegStream;
+
+// A pageable source up to this size is copied aside at once, so that the call need not wait; the
+// runtime's own copies draw the same line.
+constexpr size_t kStagedCopyLimit = 64 * 1024;
+
+bool isOpenReg(const Tensor& tensor) { return tensor.device().type() == kDeviceType; }
+
+void copyKernel(Tensor& destination, const Tensor& source) {
+  at::native::copy_(destination, source, /*non_blocking=*/false);
+}
+
+// Keeps pinned memory from being reused before the stream has passed this point.
+void recordPinned(const Tensor& host, const OpenRegStream& stream) {
+  const c10::DataPtr& data = host.storage().data_ptr();
+  at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
+}
+
+void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
+  const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
+  const bool is_pinned = isPinnedPointer(source.storage().data());
+  if (!is_pinned && source.nbytes() <= kStagedCopyLimit) {
+    enqueue<"aten::copy_ (host to device)">(self.device(), copyKernel, self,
+                                            StagedTensor{source.clone()});
+    return;
+  }
+  enqueue<"aten::copy_ (host to device)">(self.device(), copyKernel, self, HostTensor{source});
+  if (is_pinned && non_blocking) {
+    recordPinned(source, stream);
+  } else {
+    stream.synchronize();
+  }
+}
+
+void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
+  const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
+  enqueue<"aten::copy_ (device to host)">(source.device(), copyKernel, HostTensor{self}, source);
+  if (non_blocking && isPinnedPointer(self.storage().data())) {
+    recordPinned(self, stream);
+  } else {
+    stream.synchronize();
+  }
+}
+
+void copyBetweenDevices(Tensor& self, const Tensor& source) {
+  const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
+  const OpenRegStream other = getCurrentOpenRegStream(self.device().index());
+  // The destination may still be in use by its own stream, and is needed there afterwards.
+  c10::openreg::waitForStream(stream, other);
+  enqueue<"aten::copy_ (between devices)">(source.device(), copyKernel, self, source);
+  c10::openreg::waitForStream(other, stream);
+}
+
+}  // namespace
+
+Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
+  if (self.is_same(source)) {
+    return self;
+  }
+  if (source._is_zerotensor()) {
+    return self.zero_();
+  }
+  TORCH_CHECK((isOpenReg(self) || self.is_cpu()) && (isOpenReg(source) || source.is_cpu()),
+              "copy_: expected tensors on openreg or cpu, got ", self.device(), " and ",
+              source.device());
+  // The shapes are checked here, so that the error comes from this call.
+  const Tensor from = self.sizes() == source.sizes() ? source : source.expand(self.sizes());
+  at::assert_no_internal_overlap(self);
+  if (self.numel() == 0) {
+    return self;
+  }
+  if (!isOpenReg(source)) {
+    copyFromHost(self, from, non_blocking);
+  } else if (!isOpenReg(self)) {
+    copyToHost(self, from, non_blocking);
+  } else if (self.device() != source.device()) {
+    copyBetweenDevices(self, from);
+  } else {
+    at::assert_no_partial_overlap(self, from);
+    enqueue<"aten::copy_">(self.device(), copyKernel, self, from);
+  }
+  return self;
+}
+
+namespace {
+
+Tensor copyFrom(const Tensor& self, const Tensor& destination, bool non_blocking) {
+  Tensor target = destination;
+  return copy(target, self, non_blocking);
+}
+
+Tensor copyFromAndResize(const Tensor& self, const Tensor& destination) {
+  destination.resize_(self.sizes());
+  return copyFrom(self, destination, /*non_blocking=*/false);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", TORCH_FN(copy));
+  m.impl("_copy_from", TORCH_FN(copyFrom));
+  m.impl("_copy_from_and_resize", TORCH_FN(copyFromAndResize));
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,14 @@
+// Copies, for other operator families.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace at::openreg {
+
+// self.copy_(source): any dtypes, layouts and memory formats, between openreg and CPU or between
+// openreg devices. Enqueued on the current stream of the openreg device (of the source's, between
+// two; both streams are ordered). Waits for the copy when the host could see it unfinished:
+// non_blocking from or to pinned memory does not wait, nor does a small pageable source.
+Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking);
+
+}  // namespace at::openreg

@@ -1,0 +1,46 @@
+// Dropout, with the bits of the CPU's: there F.dropout is a product with noise that is
+// bernoulli(1 - p) / (1 - p), of the input's type.
+
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+namespace at::openreg {
+namespace {
+
+std::tuple<Tensor, Tensor> nativeDropout(const Tensor& input, double p,
+                                         std::optional<bool> train) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  if (!train.value_or(true)) {
+    return {input.clone(), at::ones_like(input, input.options().dtype(kBool))};
+  }
+  if (p == 1) {
+    return {at::mul(input, at::zeros_like(input)),
+            at::zeros_like(input, input.options().dtype(kBool))};
+  }
+  Tensor noise = at::empty_like(input).bernoulli_(1 - p);
+  Tensor mask = noise.to(kBool);
+  return {at::mul(input, noise.div_(1 - p)), mask};
+}
+
+Tensor nativeDropoutBackward(const Tensor& grad, const Tensor& mask, double scale) {
+  if (scale == 0) {
+    return at::mul(grad, at::zeros_like(grad));
+  }
+  // scale is 1 / (1 - p); the division by (1 - p) is what rounds as the forward's noise does.
+  return at::mul(grad, mask.to(grad.scalar_type()).div_(1 / scale));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_dropout", TORCH_FN(nativeDropout));
+  m.impl("native_dropout_backward", TORCH_FN(nativeDropoutBackward));
+}
+
+}  // namespace at::openreg

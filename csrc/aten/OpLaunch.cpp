@@ -1,0 +1,16 @@
+#include "csrc/aten/OpLaunch.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+namespace at::openreg {
+
+void enterWorkerEnvironment(int num_threads) {
+  static thread_local at::AutoDispatchBelowADInplaceOrView below_autograd;
+  static thread_local int current_num_threads = at::get_num_threads();
+  if (C10_UNLIKELY(current_num_threads != num_threads)) {
+    at::set_num_threads(num_threads);
+    current_num_threads = num_threads;
+  }
+}
+
+}  // namespace at::openreg

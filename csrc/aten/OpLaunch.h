@@ -1,0 +1,40 @@
+// How an operator enqueues its CPU kernel.
+//
+//   Tensor out = ...;                               // shape, dtype: on the calling thread
+//   launchOp<"aten::relu">(out.device(), [in = TensorAlias(self), out_ = TensorAlias(out)] {
+//     Tensor result = out_.tensor();
+//     at::cpu::clamp_min_outf(in.tensor(), 0, result);  // on the worker
+//   });
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <utility>
+
+#include "csrc/aten/TensorAlias.h"
+#include "csrc/core/Launch.h"
+
+namespace at::openreg {
+
+// Note [The worker's environment]
+// A kernel gives the CPU's bits only if it runs as the CPU would run it. A worker therefore
+//   - excludes the autograd dispatch keys, once per thread: kernels that call operators are below
+//     autograd;
+//   - uses as many intra-op threads as the thread that launched, as reductions split their work
+//     by that number.
+OPENREG_EXPORT void enterWorkerEnvironment(int num_threads);
+
+// docs: launch-op
+// Enqueues `kernel` on the current stream of `device`, in the environment above.
+template <c10::openreg::KernelName Name, typename Kernel>
+void launchOp(c10::Device device, Kernel&& kernel) {
+  c10::openreg::launchKernel<Name>(
+      c10::openreg::getCurrentOpenRegStream(device.index()),
+      [kernel = std::forward<Kernel>(kernel), num_threads = at::get_num_threads()]() mutable {
+        enterWorkerEnvironment(num_threads);
+        kernel();
+      });
+}
+// docs: end
+
+}  // namespace at::openreg

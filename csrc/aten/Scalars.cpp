@@ -1,0 +1,37 @@
+// Operators that give the host a value, and therefore wait for the stream.
+
+#include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/equal_native.h>
+#include <torch/library.h>
+
+#include "csrc/aten/KernelArguments.h"
+#include "csrc/core/Stream.h"
+
+namespace at::openreg {
+namespace {
+
+void waitForCurrentStream(c10::Device device) {
+  c10::openreg::getCurrentOpenRegStream(device.index()).synchronize();
+}
+
+Scalar localScalarDense(const Tensor& self) {
+  waitForCurrentStream(self.device());
+  return at::native::_local_scalar_dense_cpu(hostView(self));
+}
+
+bool equal(const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              self.device(), " and ", other.device(), "! (aten::equal)");
+  waitForCurrentStream(self.device());
+  return at::native::cpu_equal(hostView(self), hostView(other));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_local_scalar_dense", TORCH_FN(localScalarDense));
+  m.impl("equal", TORCH_FN(equal));
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,116 @@
+#include "csrc/aten/StructuredOutput.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/IndexingUtils.h>
+#include <ATen/native/Resize.h>
+
+#include <algorithm>
+
+namespace at::openreg {
+
+namespace {
+
+Tensor allocate(IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options) {
+  constexpr DispatchKeySet kKeys(DispatchKey::PrivateUse1);
+  c10::Allocator* allocator = c10::GetAllocator(c10::kPrivateUse1);
+  const ScalarType dtype = typeMetaToScalarType(options.dtype());
+  if (strides.empty()) {
+    return at::detail::empty_generic(sizes, allocator, kKeys, dtype, options.memory_format_opt());
+  }
+  return at::detail::empty_strided_generic(sizes, strides, allocator, kKeys, dtype);
+}
+
+template <typename Property>
+void checkInPlaceProperty(const char* name, const Property& given, const Property& wanted) {
+  TORCH_CHECK(given == wanted, "Bad in-place call: input tensor ", name, " ", given,
+              " and output tensor ", name, " ", wanted, " should match");
+}
+
+// A TensorIterator checks these by itself; shape functions without one rely on us.
+void checkInPlace(const Tensor& self, IntArrayRef sizes, const TensorOptions& options) {
+  checkInPlaceProperty("dtype", self.dtype(), options.dtype());
+  checkInPlaceProperty("device", self.device(), options.device());
+  checkInPlaceProperty("size", self.sizes(), sizes);
+}
+
+void resizeOut(const Tensor& out, IntArrayRef sizes, IntArrayRef strides,
+               const TensorOptions& options) {
+  TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ",
+              options.dtype(), ", but got ", out.dtype(), " instead");
+  TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ",
+              options.device(), ", but got ", out.device(), " instead");
+  if (!at::native::resize_output(out, sizes)) {
+    return;  // the caller's strides stay
+  }
+  if (!strides.empty()) {
+    out.as_strided_(sizes, strides);
+  } else if (const auto memory_format = options.memory_format_opt()) {
+    out.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
+  }
+}
+
+}  // namespace
+
+void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes, IntArrayRef strides,
+                         const TensorOptions& options) {
+  switch (form) {
+    case OutputForm::Functional:
+      output = allocate(sizes, strides, options);
+      break;
+    case OutputForm::InPlace:
+      checkInPlace(output, sizes, options);
+      break;
+    case OutputForm::Out:
+      resizeOut(output, sizes, strides, options);
+      break;
+  }
+}
+
+void waitForCurrentStream(Device device) {
+  c10::openreg::getCurrentOpenRegStream(device.index()).synchronize();
+}
+
+c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
+                                               const c10::List<std::optional<Tensor>>& indices) {
+  const auto is_ready = [&](const std::optional<Tensor>& index) {
+    return !index.has_value() || !index->defined() ||
+           (index->device() == self.device() && index->scalar_type() != kBool &&
+            index->scalar_type() != kByte);
+  };
+  // The shape function rejects a list that is too long; expanding it would fail with less to say.
+  const bool is_too_long = static_cast<int64_t>(indices.size()) > self.dim();
+  if (is_too_long || std::all_of(indices.begin(), indices.end(), is_ready)) {
+    return indices;
+  }
+  return at::native::toListOfOptionalTensors(
+      at::native::expandTensors(self, indices, /*ensure_same_device=*/true));
+}
+
+std::vector<TensorAlias> aliasList(const ITensorListRef& tensors) {
+  std::vector<TensorAlias> aliases;
+  aliases.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    aliases.emplace_back(tensor);
+  }
+  return aliases;
+}
+
+std::vector<TensorAlias> aliasList(const c10::List<std::optional<Tensor>>& tensors) {
+  std::vector<TensorAlias> aliases;
+  aliases.reserve(tensors.size());
+  for (const std::optional<Tensor>& tensor : tensors) {
+    aliases.emplace_back(tensor);
+  }
+  return aliases;
+}
+
+c10::List<std::optional<Tensor>> optionalTensorsOf(const std::vector<TensorAlias>& aliases) {
+  c10::List<std::optional<Tensor>> tensors;
+  tensors.reserve(aliases.size());
+  for (const TensorAlias& alias : aliases) {
+    tensors.push_back(alias.optionalTensor());
+  }
+  return tensors;
+}
+
+}  // namespace at::openreg

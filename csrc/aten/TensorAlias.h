@@ -1,0 +1,88 @@
+// Device tensors as a kernel sees them: CPU tensors on the kernel addresses of device memory.
+//
+// Note [Lifetimes of enqueued work]
+// A TensorAlias holds an address and metadata, not a reference. The memory may go back to the
+// allocator while the work is still queued: the allocator gives it out again on the same stream
+// only, so whatever overwrites it runs later. Memory used on a second stream is the business of
+// record_stream, as on CUDA.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/SizesAndStrides.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "csrc/core/Macros.h"
+
+namespace at::openreg {
+
+// What the worker needs to rebuild a tensor as a CPU tensor. Made on the calling thread, moved
+// into the closure, turned into a tensor by the worker.
+class OPENREG_EXPORT TensorAlias {
+ public:
+  // An undefined tensor.
+  TensorAlias() = default;
+
+  // Takes one of:
+  //   - a strided openreg tensor;
+  //   - a strided CPU tensor of 0 dimensions, whose value is copied now;
+  //   - an undefined tensor.
+  // Throws for anything else, naming it. Conjugate and negative bits and "wrapped number" are
+  // kept.
+  explicit TensorAlias(const TensorBase& tensor);
+
+  // As above, and undefined for an empty optional.
+  explicit TensorAlias(const std::optional<Tensor>& tensor);
+
+  // As above, but a CPU tensor of any size is aliased, not copied: the caller keeps it alive and
+  // unchanged until the kernel has run.
+  static TensorAlias ofHostMemory(const TensorBase& tensor);
+
+  TensorAlias(TensorAlias&&) noexcept = default;
+  TensorAlias& operator=(TensorAlias&&) noexcept = default;
+  TensorAlias(const TensorAlias&) = default;
+  TensorAlias& operator=(const TensorAlias&) = default;
+
+  bool defined() const { return kind_ != Kind::Undefined; }
+
+  // The CPU tensor. It points into the alias when that holds a value, so the alias must outlive
+  // it. Each call makes a new tensor.
+  Tensor tensor() const;
+
+  // As tensor(), std::nullopt if undefined.
+  std::optional<Tensor> optionalTensor() const;
+
+ private:
+  enum class Kind : uint8_t { Undefined, Memory, Value };
+
+  void setMetadata(const TensorBase& tensor);
+
+  Kind kind_ = Kind::Undefined;
+  bool is_conj_ = false;
+  bool is_neg_ = false;
+  bool is_wrapped_number_ = false;
+  caffe2::TypeMeta dtype_;
+  void* storage_data_ = nullptr;
+  size_t storage_nbytes_ = 0;
+  int64_t storage_offset_ = 0;
+  c10::impl::SizesAndStrides sizes_and_strides_;
+  alignas(16) std::array<std::byte, 16> value_{};  // the widest scalar, complex<double>
+};
+
+// Aliases of a tensor list, in order.
+OPENREG_EXPORT std::vector<TensorAlias> aliasAll(TensorList tensors);
+
+// Their tensors, in order.
+OPENREG_EXPORT std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases);
+
+// A CPU tensor on the kernel addresses of an openreg tensor's memory, for the calling thread.
+// The caller has synchronized with the work that uses the memory, and keeps it alive.
+OPENREG_EXPORT Tensor hostView(const TensorBase& tensor);
+
+// What to add to a device address to get the address a kernel uses.
+OPENREG_EXPORT ptrdiff_t kernelOffset();
+
+}  // namespace at::openreg

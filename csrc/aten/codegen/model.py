@@ -1,0 +1,219 @@
+"""What the generator knows about torch's structured operators.
+
+`load_operators` reads the operators that the installed torch declares and says, for each, how its
+C++ forms look and how its arguments travel from the calling thread to the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torchgen
+from torchgen.api import cpp, meta, native
+from torchgen.api.types import NativeSignature
+from torchgen.context import native_function_manager
+from torchgen.gen import get_grouped_native_functions, parse_native_yaml
+from torchgen.model import (
+    DeviceCheckType,
+    DispatchKey,
+    NativeFunction,
+    NativeFunctionsGroup,
+    SchemaKind,
+)
+
+# Groups that this backend does not generate: functional overload name -> why.
+EXCLUDED: dict[str, str] = {}
+
+# Groups whose kernel reports a property of the data that the caller has to see at the call, as
+# torch.linalg.LinAlgError. The kernel runs on the calling thread, after the stream, whenever the
+# C++ condition holds.
+ON_CALLING_THREAD: dict[str, str] = {
+    "_linalg_eigh": "true",
+    "_linalg_solve_ex": "check_errors",
+    "_linalg_svd": "true",
+    "linalg_cholesky_ex": "check_errors",
+    "linalg_inv_ex": "check_errors",
+    "linalg_ldl_factor_ex": "check_errors",
+    "linalg_lu_factor_ex": "check_errors",
+}
+
+
+@dataclass(frozen=True)
+class Passing:
+    """How an argument of one C++ type travels. `{0}` stands for the argument's name."""
+
+    is_operand: bool = False  # a tensor that the launch helper aliases
+    capture: str = "{0}"  # in the kernel's capture list
+    kernel: str = "{0}"  # as an argument of the CPU kernel
+    meta: str = "{0}"  # as an argument of the shape function
+
+
+BY_VALUE = Passing()
+COPIED = "{0} = {0}"  # drops the const of a reference, so that the closure can move it
+PASSING: dict[str, Passing] = {
+    "bool": BY_VALUE,
+    "double": BY_VALUE,
+    "int64_t": BY_VALUE,
+    "ScalarType": BY_VALUE,
+    "const Scalar&": Passing(capture=COPIED),
+    "std::optional<bool>": BY_VALUE,
+    "std::optional<double>": BY_VALUE,
+    "std::optional<int64_t>": BY_VALUE,
+    "std::optional<ScalarType>": BY_VALUE,
+    "const std::optional<Scalar>&": Passing(capture=COPIED, meta="scalarRef({0})"),
+    "c10::string_view": Passing(capture="{0} = std::string({0})"),
+    "std::optional<c10::string_view>": Passing(capture="{0} = ownedString({0})"),
+    "IntArrayRef": Passing(capture="{0} = DimVector({0})"),
+    "OptionalIntArrayRef": Passing(capture="{0} = ownedDims({0})", kernel="dimsRef({0})"),
+    "const Tensor&": Passing(is_operand=True),
+    "const std::optional<Tensor>&": Passing(
+        is_operand=True, kernel="optionalTensor({0})", meta="tensorRef({0})"
+    ),
+    "const ITensorListRef&": Passing(capture="{0} = aliasList({0})", kernel="tensorsOf({0})"),
+    "const c10::List<std::optional<Tensor>>&": Passing(
+        capture="{0} = aliasList({0})", kernel="optionalTensorsOf({0})"
+    ),
+}
+
+# Rewritten before use, by deviceIndices().
+INDEX_LIST = "const c10::List<std::optional<Tensor>>&"
+
+
+@dataclass(frozen=True)
+class Argument:
+    name: str
+    type: str
+
+    @property
+    def passing(self) -> Passing:
+        return PASSING[self.type]
+
+    @property
+    def on_host(self) -> str:
+        """The expression for its value once the form has prepared it."""
+        return f"{self.name}_on_device" if self.type == INDEX_LIST else self.name
+
+    @property
+    def for_meta(self) -> str:
+        """The expression that the shape function gets."""
+        return self.passing.meta.format(self.on_host)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One overload of an operator: functional, in-place or out."""
+
+    kind: SchemaKind
+    overload: str  # "add.out"
+    native_name: str  # "add_out", as torch's messages call it
+    arguments: tuple[Argument, ...]  # as in the C++ signature, outputs last
+    returns: str
+    same_device: tuple[str, ...]  # arguments that must be on one device, in the order to check
+
+    @property
+    def function(self) -> str:
+        return self.kind.name
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A group of overloads that share a shape function and a kernel."""
+
+    schema: str  # of the functional overload
+    overload: str  # "add.Tensor"
+    namespace: str  # "add_Tensor"
+    root: str  # "add": names the headers
+    cpu_function: str  # "add_outf", in at::cpu
+    inputs: tuple[Argument, ...]
+    outputs: tuple[str, ...]
+    forms: tuple[Form, ...]
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """The C++ type of the functional form."""
+        return (self.forms[0].returns, *(argument.type for argument in self.inputs))
+
+    @property
+    def on_calling_thread(self) -> str | None:
+        return ON_CALLING_THREAD.get(self.overload)
+
+
+@dataclass(frozen=True)
+class Operators:
+    generated: tuple[Operator, ...]  # sorted by overload
+    skipped: dict[str, str]  # functional overload -> reason
+
+
+def load_operators() -> Operators:
+    """Reads the structured operators of the installed torch."""
+    generated: list[Operator] = []
+    skipped: dict[str, str] = {}
+    for group in _structured_groups():
+        overload = str(group.functional.func.name)
+        operator = _operator(group)
+        foreign = sorted({a.type for a in operator.inputs if a.type not in PASSING})
+        if overload in EXCLUDED:
+            skipped[overload] = EXCLUDED[overload]
+        elif foreign:
+            skipped[overload] = f"no owning form of {', '.join(foreign)}"
+        else:
+            generated.append(operator)
+    generated.sort(key=lambda operator: operator.overload)
+    return Operators(tuple(generated), dict(sorted(skipped.items())))
+
+
+def _structured_groups() -> Iterator[NativeFunctionsGroup]:
+    declarations = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
+    parsed = parse_native_yaml(
+        str(declarations / "native_functions.yaml"), str(declarations / "tags.yaml")
+    )
+    cpu = parsed.backend_indices[DispatchKey.CPU]
+    for group in get_grouped_native_functions(parsed.native_functions):
+        if isinstance(group, NativeFunctionsGroup) and group.structured:
+            if cpu.has_kernel(group.out):
+                yield group
+
+
+def _operator(group: NativeFunctionsGroup) -> Operator:
+    functional = group.functional
+    forms = tuple(_form(function) for function in group.functions())
+    return Operator(
+        schema=str(functional.func),
+        overload=str(functional.func.name),
+        namespace=meta.name(group),
+        root=group.root_name,
+        cpu_function=cpp.name(group.out.func, faithful_name_for_out_overloads=True),
+        inputs=next(f.arguments for f in forms if f.kind is SchemaKind.functional),
+        outputs=tuple(argument.name for argument in group.out.func.arguments.out),
+        forms=forms,
+    )
+
+
+def _form(function: NativeFunction) -> Form:
+    schema = function.func
+    # Signatures without SymInt: a kernel computes with real sizes.
+    with native_function_manager(function):
+        signature = NativeSignature(schema, prefix="", symint=False)
+        arguments = tuple(Argument(a.name, _shorten(a.type)) for a in signature.arguments())
+        returns = _shorten(signature.returns_type().cpp_type())
+    checked: tuple[str, ...] = ()
+    if function.device_check is not DeviceCheckType.NoCheck:
+        candidates = [*schema.arguments.out, *schema.arguments.flat_positional]
+        checked = tuple(a.name for a in candidates if a.type.is_tensor_like())
+    return Form(
+        kind=schema.kind(),
+        overload=str(schema.name),
+        native_name=native.name(schema),
+        arguments=arguments,
+        returns=returns,
+        same_device=checked,
+    )
+
+
+def _shorten(cpp_type: str) -> str:
+    """A type as one writes it inside namespace at."""
+    return (
+        cpp_type.replace("::std::", "std::").replace("at::", "").replace(" &", "&").replace(",", ", ")
+    )

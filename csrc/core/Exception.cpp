@@ -1,0 +1,118 @@
+#include "csrc/core/Exception.h"
+
+#include <c10/util/StringUtil.h>
+
+namespace c10::openreg {
+namespace {
+
+// Which exception a kernel threw; travels through the runtime as the error's tag.
+enum class KernelExceptionTag : int {
+  None = 0,
+  Index,
+  Value,
+  Type,
+  NotImplemented,
+  LinAlg,
+  OutOfMemory,
+};
+
+constexpr const char* kForkText =
+    "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
+    "you must use the 'spawn' start method";
+
+std::string describe(orError_t error, const char* call) {
+  const std::string detail = orGetLastErrorMessage();
+  std::string text = c10::str("OpenReg error: ", orGetErrorString(error), " (",
+                              orGetErrorName(error), ", code ", static_cast<int>(error), ")");
+  if (!detail.empty()) {
+    text += ": " + detail;
+  }
+  text += c10::str("\nRaised by the call ", call, ".");
+  if (error == orErrorLaunchFailure) {
+    text +=
+        "\nKernels run asynchronously, so the Python stack may point at a later call. For a "
+        "stack that points at the failing one, set OPENREG_LAUNCH_BLOCKING=1.";
+  }
+  return text;
+}
+
+orError_t report(KernelExceptionTag tag, const char* text) {
+  orSetKernelError(text, static_cast<int>(tag));
+  return orErrorLaunchFailure;
+}
+
+}  // namespace
+
+void throwRuntimeError(orError_t error, const char* call, SourceLocation location) {
+  const auto tag = static_cast<KernelExceptionTag>(
+      error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
+  std::string text = describe(error, call);
+  // The error is being reported: it must not come up again as this thread's last one.
+  std::ignore = orGetLastError();
+  switch (tag) {
+    case KernelExceptionTag::Index:
+      throw c10::IndexError(location, std::move(text));
+    case KernelExceptionTag::Value:
+      throw c10::ValueError(location, std::move(text));
+    case KernelExceptionTag::Type:
+      throw c10::TypeError(location, std::move(text));
+    case KernelExceptionTag::NotImplemented:
+      throw c10::NotImplementedError(location, std::move(text));
+    case KernelExceptionTag::LinAlg:
+      throw c10::LinAlgError(location, std::move(text));
+    case KernelExceptionTag::OutOfMemory:
+      throw c10::OutOfMemoryError(location, std::move(text));
+    case KernelExceptionTag::None:
+      break;
+  }
+  switch (error) {
+    case orErrorMemoryAllocation:
+      throw c10::OutOfMemoryError(location, std::move(text));
+    case orErrorForked:
+      throw c10::Error(location, kForkText);
+    case orErrorInvalidDevice:
+      throw c10::Error(location, "The device index is out of range. " + text);
+    default:
+      throw c10::AcceleratorError(location, static_cast<int32_t>(error), std::move(text));
+  }
+}
+
+void warnRuntimeError(orError_t error, const char* call) noexcept {
+  // In a forked child every clean-up call fails, as it should; a warning for each would only
+  // be noise in DataLoader workers.
+  if (error == orErrorForked) {
+    return;
+  }
+  try {
+    TORCH_WARN(describe(error, call));
+  } catch (const std::exception& exception) {
+    // Warnings may be turned into exceptions; here nothing may leave.
+    std::fprintf(stderr, "%s\n", exception.what());
+  }
+}
+
+orError_t reportKernelException(std::exception_ptr exception) noexcept {
+  try {
+    std::rethrow_exception(std::move(exception));
+  } catch (const c10::IndexError& error) {
+    return report(KernelExceptionTag::Index, error.what_without_backtrace());
+  } catch (const c10::ValueError& error) {
+    return report(KernelExceptionTag::Value, error.what_without_backtrace());
+  } catch (const c10::TypeError& error) {
+    return report(KernelExceptionTag::Type, error.what_without_backtrace());
+  } catch (const c10::NotImplementedError& error) {
+    return report(KernelExceptionTag::NotImplemented, error.what_without_backtrace());
+  } catch (const c10::LinAlgError& error) {
+    return report(KernelExceptionTag::LinAlg, error.what_without_backtrace());
+  } catch (const c10::OutOfMemoryError& error) {
+    return report(KernelExceptionTag::OutOfMemory, error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    return report(KernelExceptionTag::None, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return report(KernelExceptionTag::None, error.what());
+  } catch (...) {
+    return report(KernelExceptionTag::None, "an exception that is not a std::exception");
+  }
+}
+
+}  // namespace c10::openreg

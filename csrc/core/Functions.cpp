@@ -1,0 +1,81 @@
+#include "csrc/core/Functions.h"
+
+#include <openreg/openreg.h>
+
+#include "csrc/core/Exception.h"
+
+namespace c10::openreg {
+
+DeviceIndex deviceCount() noexcept {
+  static const DeviceIndex count = [] {
+    int value = 0;
+    if (orGetDeviceCount(&value) != orSuccess) {
+      value = 0;
+    }
+    return static_cast<DeviceIndex>(value);
+  }();
+  return count;
+}
+
+void ensureHasDevice() {
+  int value = 0;
+  OPENREG_CHECK(orGetDeviceCount(&value));
+  TORCH_CHECK(value > 0,
+              "No OpenReg device is available: OPENREG_DEVICE_COUNT is 0 or "
+              "OPENREG_VISIBLE_DEVICES is empty");
+}
+
+void checkDeviceIndex(int64_t index) {
+  if (C10_UNLIKELY(index < 0 || index >= deviceCount())) {
+    ensureHasDevice();
+    TORCH_CHECK(false, "The device index is out of range. It must be in [0, ",
+                static_cast<int>(deviceCount()), "), but got ", index, ".");
+  }
+}
+
+DeviceIndex currentDevice() {
+  int index = 0;
+  OPENREG_CHECK(orGetDevice(&index));
+  return static_cast<DeviceIndex>(index);
+}
+
+void setDevice(DeviceIndex index) {
+  checkDeviceIndex(index);
+  OPENREG_CHECK(orSetDevice(index));
+}
+
+DeviceIndex exchangeDevice(DeviceIndex index) {
+  const DeviceIndex previous = currentDevice();
+  if (index != previous) {
+    setDevice(index);
+  }
+  return previous;
+}
+
+DeviceIndex maybeExchangeDevice(DeviceIndex index) {
+  return index < 0 ? currentDevice() : exchangeDevice(index);
+}
+
+DeviceIndex resolveDeviceIndex(int64_t index) {
+  if (index < 0) {
+    return currentDevice();
+  }
+  checkDeviceIndex(index);
+  return static_cast<DeviceIndex>(index);
+}
+
+void synchronizeDevice(DeviceIndex index) {
+  OPENREG_CHECK(orDeviceSynchronizeIndex(index));
+}
+
+bool isDeviceActive(DeviceIndex index) noexcept {
+  int is_active = 0;
+  return orDeviceIsActive(index, &is_active) == orSuccess && is_active != 0;
+}
+
+bool isInBadFork() noexcept {
+  int is_forked = 0;
+  return orIsForkedChild(&is_forked) == orSuccess && is_forked != 0;
+}
+
+}  // namespace c10::openreg

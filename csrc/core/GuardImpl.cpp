@@ -1,0 +1,175 @@
+#include "csrc/core/GuardImpl.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <openreg/openreg.h>
+
+#include "csrc/core/Exception.h"
+#include "csrc/core/Stream.h"
+
+namespace c10::openreg {
+namespace {
+
+orEvent_t asEvent(void* event) { return static_cast<orEvent_t>(event); }
+
+Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
+
+// Sets the current device for a scope.
+class ScopedDevice {
+ public:
+  explicit ScopedDevice(DeviceIndex index) : previous_(maybeExchangeDevice(index)) {}
+  ScopedDevice(const ScopedDevice&) = delete;
+  ScopedDevice& operator=(const ScopedDevice&) = delete;
+  ~ScopedDevice() { OPENREG_WARN_IF_FAILED(orSetDevice(previous_)); }
+
+ private:
+  DeviceIndex previous_;
+};
+
+}  // namespace
+
+DeviceType OpenRegGuardImpl::type() const { return kDeviceType; }
+
+Device OpenRegGuardImpl::exchangeDevice(Device device) const {
+  TORCH_CHECK(device.type() == kDeviceType, "DeviceGuard: expected a device of type ", kDeviceType,
+              ", got ", device);
+  return makeDevice(c10::openreg::maybeExchangeDevice(device.index()));
+}
+
+Device OpenRegGuardImpl::getDevice() const { return makeDevice(currentDevice()); }
+
+void OpenRegGuardImpl::setDevice(Device device) const {
+  TORCH_CHECK(device.type() == kDeviceType, "DeviceGuard: expected a device of type ", kDeviceType,
+              ", got ", device);
+  c10::openreg::maybeExchangeDevice(device.index());
+}
+
+void OpenRegGuardImpl::uncheckedSetDevice(Device device) const noexcept {
+  if (device.has_index()) {
+    OPENREG_WARN_IF_FAILED(orSetDevice(device.index()));
+  }
+}
+
+DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept { return c10::openreg::deviceCount(); }
+
+DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
+  resolveDeviceIndex(device.index());
+  // Kernels are the CPU's, and the CPU has kernels for every type that the structure can name.
+  return DeviceCapability();
+}
+
+void OpenRegGuardImpl::synchronizeDevice(DeviceIndex index) const {
+  c10::openreg::synchronizeDevice(resolveDeviceIndex(index));
+}
+
+Stream OpenRegGuardImpl::getStream(Device device) const {
+  return getCurrentOpenRegStream(device.index());
+}
+
+Stream OpenRegGuardImpl::getDefaultStream(Device device) const {
+  return getDefaultOpenRegStream(device.index());
+}
+
+Stream OpenRegGuardImpl::getStreamFromGlobalPool(Device device, bool isHighPriority) const {
+  return getStreamFromPool(isHighPriority ? -1 : 0, device.index());
+}
+
+Stream OpenRegGuardImpl::getNewStream(Device device, int priority) const {
+  // Streams are copied freely and have no owner, so a new stream comes from the pool, too.
+  return getStreamFromPool(priority, device.index());
+}
+
+Stream OpenRegGuardImpl::exchangeStream(Stream stream) const {
+  const OpenRegStream next(stream);
+  const Stream previous = getCurrentOpenRegStream(stream.device_index());
+  setCurrentOpenRegStream(next);
+  return previous;
+}
+
+void* OpenRegGuardImpl::getStreamNativeHandle(Stream stream) const {
+  return OpenRegStream(stream).handle();
+}
+
+bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
+  return OpenRegStream(stream).query();
+}
+
+void OpenRegGuardImpl::synchronizeStream(const Stream& stream) const {
+  OpenRegStream(stream).synchronize();
+}
+
+bool OpenRegGuardImpl::isStreamCapturing(const Stream& stream) const {
+  return OpenRegStream(stream).isCapturing();
+}
+
+void OpenRegGuardImpl::recordDataPtrOnStream(const DataPtr& data, const Stream& stream) const {
+  c10::getDeviceAllocator(kDeviceType)->recordStream(data, stream);
+}
+
+void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex index,
+                              EventFlag flag) const {
+  TORCH_CHECK(index == -1 || index == stream.device_index(), "Event.record: expected a stream of device ",
+              static_cast<int>(index), ", the event's, got one of device ",
+              static_cast<int>(stream.device_index()));
+  const OpenRegStream openreg_stream(stream);
+  ScopedDevice device(stream.device_index());
+  orEvent_t handle = asEvent(*event);
+  if (handle == nullptr) {
+    unsigned flags = orEventDefault;
+    switch (flag) {
+      case EventFlag::PYTORCH_DEFAULT:
+        flags = orEventDisableTiming;
+        break;
+      case EventFlag::BACKEND_DEFAULT:
+        break;
+      default:
+        TORCH_CHECK(false, "Event.record: expected PYTORCH_DEFAULT or BACKEND_DEFAULT, got flag ",
+                    static_cast<int>(flag));
+    }
+    OPENREG_CHECK(orEventCreateWithFlags(&handle, flags));
+    *event = handle;
+  }
+  OPENREG_CHECK(orEventRecord(handle, openreg_stream.handle()));
+}
+
+void OpenRegGuardImpl::block(void* event, const Stream& stream) const {
+  if (event != nullptr) {
+    OPENREG_CHECK(orStreamWaitEvent(OpenRegStream(stream).handle(), asEvent(event), 0));
+  }
+}
+
+bool OpenRegGuardImpl::queryEvent(void* event) const {
+  if (event == nullptr) {
+    return true;
+  }
+  const orError_t error = orEventQuery(asEvent(event));
+  if (error == orErrorNotReady) {
+    return false;
+  }
+  OPENREG_CHECK(error);
+  return true;
+}
+
+void OpenRegGuardImpl::synchronizeEvent(void* event) const {
+  if (event != nullptr) {
+    OPENREG_CHECK(orEventSynchronize(asEvent(event)));
+  }
+}
+
+double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*index*/) const {
+  TORCH_CHECK(start != nullptr && end != nullptr,
+              "Event.elapsed_time: expected two recorded events, got one that was never recorded");
+  float elapsed_ms = 0;
+  OPENREG_CHECK(orEventElapsedTime(&elapsed_ms, asEvent(start), asEvent(end)));
+  return elapsed_ms;
+}
+
+void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*index*/) const noexcept {
+  if (event != nullptr) {
+    OPENREG_WARN_IF_FAILED(orEventDestroy(asEvent(event)));
+  }
+}
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, OpenRegGuardImpl);
+
+}  // namespace c10::openreg

@@ -1,0 +1,38 @@
+// What ATen asks of the device type as a whole.
+#pragma once
+
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+
+namespace at::openreg {
+
+// Implements every virtual of AcceleratorHooksInterface and PrivateUse1HooksInterface.
+struct OpenRegHooksInterface final : public at::PrivateUse1HooksInterface {
+  // docs: hooks-availability
+  bool isBuilt() const override;
+  bool isAvailable() const override;
+  bool hasPrimaryContext(c10::DeviceIndex device) const override;
+  void init() const override;
+  // docs: end
+
+  // docs: hooks-device
+  c10::DeviceIndex deviceCount() const override;
+  void setCurrentDevice(c10::DeviceIndex device) const override;
+  c10::DeviceIndex getCurrentDevice() const override;
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override;
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override;
+  // docs: end
+
+  // docs: hooks-memory
+  bool isPinnedPtr(const void* data) const override;
+  c10::Allocator* getPinnedMemoryAllocator() const override;
+  c10::Device getDeviceFromPtr(void* data) const override;
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const override;
+  // docs: end
+
+  // docs: hooks-generator
+  const Generator& getDefaultGenerator(c10::DeviceIndex device) const override;
+  Generator getNewGenerator(c10::DeviceIndex device = -1) const override;
+  // docs: end
+};
+
+}  // namespace at::openreg

@@ -1,0 +1,73 @@
+#include "csrc/memory/PinnedAllocator.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <openreg/openreg.h>
+
+#include "csrc/core/Event.h"
+#include "csrc/core/Exception.h"
+#include "csrc/core/Functions.h"
+#include "csrc/core/Stream.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::OpenRegEvent;
+using c10::openreg::OpenRegStream;
+
+// docs: pinned-allocator
+// What the shared cache asks of a device.
+struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, OpenRegEvent> {
+  using Block = at::HostBlock<OpenRegStream>;
+
+ private:
+  void allocate_host_memory(size_t size, void** pointer) override {
+    OPENREG_CHECK(orMallocHost(pointer, size));
+  }
+
+  void free_block(Block* block) override { OPENREG_CHECK(orFreeHost(block->ptr_)); }
+
+  void record_stream(std::optional<std::vector<OpenRegEvent>>& events,
+                     OpenRegStream stream) override {
+    OpenRegEvent event;
+    event.record(stream);
+    events->push_back(std::move(event));
+  }
+
+  bool query_event(OpenRegEvent& event) override { return event.isComplete(); }
+
+  OpenRegStream get_current_stream() const override {
+    return c10::openreg::getCurrentOpenRegStream();
+  }
+
+  bool stream_is_capturing(OpenRegStream stream) const override { return stream.isCapturing(); }
+};
+// docs: end
+
+void freePinned(void* context);
+
+using PinnedAllocator = at::CachingHostAllocatorInterface<PinnedAllocatorImpl, &freePinned>;
+
+// Leaked: tensors may be freed by static destructors.
+PinnedAllocator& pinnedAllocator() {
+  static PinnedAllocator* instance = new PinnedAllocator();
+  return *instance;
+}
+
+void freePinned(void* context) {
+  // A forked child inherits tensors; the events that guard their reuse are the parent's.
+  if (!c10::openreg::isInBadFork()) {
+    pinnedAllocator().free(context);
+  }
+}
+
+REGISTER_HOST_ALLOCATOR(at::kPrivateUse1, &pinnedAllocator())
+
+}  // namespace
+
+bool isPinnedPointer(const void* pointer) {
+  orPointerAttributes attributes;
+  OPENREG_CHECK(orPointerGetAttributes(&attributes, pointer));
+  return attributes.type == orMemoryTypeHost;
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,97 @@
+#include <openreg/openreg.h>
+#include <pybind11/stl.h>
+
+#include "csrc/core/Exception.h"
+#include "csrc/core/Functions.h"
+#include "csrc/core/Stream.h"
+#include "csrc/memory/Allocator.h"
+#include "csrc/python/Bindings.h"
+
+namespace torch_openreg {
+namespace {
+
+namespace py = pybind11;
+using namespace c10::openreg;
+
+orDeviceProp properties(int64_t device) {
+  orDeviceProp result{};
+  OPENREG_CHECK(orGetDeviceProperties(&result, resolveDeviceIndex(device)));
+  return result;
+}
+
+bool canAccessPeer(int64_t device, int64_t peer) {
+  int can_access = 0;
+  OPENREG_CHECK(
+      orDeviceCanAccessPeer(&can_access, resolveDeviceIndex(device), resolveDeviceIndex(peer)));
+  return can_access != 0;
+}
+
+std::string describe(const orDeviceProp& prop) {
+  return c10::str("_OpenRegDeviceProperties(name='", prop.name, "', major=", prop.major,
+                  ", minor=", prop.minor, ", total_memory=", prop.totalGlobalMem / (1024 * 1024),
+                  "MB, multi_processor_count=", prop.multiProcessorCount, ")");
+}
+
+using SettingRow =
+    std::tuple<std::string, std::string, std::string, std::string, std::optional<std::string>>;
+
+std::vector<SettingRow> settings() {
+  int count = 0;
+  OPENREG_CHECK(orGetSettingCount(&count));
+  std::vector<SettingRow> rows;
+  for (int i = 0; i < count; ++i) {
+    orSetting setting{};
+    OPENREG_CHECK(orGetSetting(&setting, i));
+    rows.emplace_back(setting.variable, setting.default_text, setting.allowed, setting.description,
+                      setting.value == nullptr ? std::nullopt
+                                               : std::optional<std::string>(setting.value));
+  }
+  return rows;
+}
+
+std::vector<std::tuple<std::string, int, std::string>> errorTable() {
+  return {
+#define OPENREG_ERROR_ROW(name, number, text) {#name, number, text},
+      OPENREG_ERRORS(OPENREG_ERROR_ROW)
+#undef OPENREG_ERROR_ROW
+  };
+}
+
+}  // namespace
+
+void bindDevice(py::module& m) {
+  py::class_<orDeviceProp>(m, "_DeviceProperties")
+      .def_property_readonly("name", [](const orDeviceProp& p) { return std::string(p.name); })
+      .def_readonly("major", &orDeviceProp::major)
+      .def_readonly("minor", &orDeviceProp::minor)
+      .def_readonly("total_memory", &orDeviceProp::totalGlobalMem)
+      .def_readonly("multi_processor_count", &orDeviceProp::multiProcessorCount)
+      .def_readonly("physical_index", &orDeviceProp::physicalOrdinal)
+      .def_readonly("clock_rate", &orDeviceProp::clockRate)
+      .def_readonly("warp_size", &orDeviceProp::warpSize)
+      .def_property_readonly("is_integrated", [](const orDeviceProp& p) { return p.integrated != 0; })
+      .def("__repr__", &describe);
+
+  // docs: bindings-device
+  m.def("_device_count", &deviceCount);
+  m.def("_ensure_has_device", &ensureHasDevice);
+  m.def("_current_device", &currentDevice);
+  m.def("_set_device", [](int64_t device) { setDevice(resolveDeviceIndex(device)); });
+  m.def("_exchange_device", [](int64_t device) { return exchangeDevice(resolveDeviceIndex(device)); });
+  m.def("_maybe_exchange_device", [](int64_t device) {
+    return device < 0 ? currentDevice() : exchangeDevice(resolveDeviceIndex(device));
+  });
+  m.def("_device_properties", &properties);
+  m.def("_device_can_access_peer", &canAccessPeer);
+  m.def("_device_synchronize", [](int64_t device) { synchronizeDevice(resolveDeviceIndex(device)); }, ReleaseGil());
+  m.def("_device_synchronize_all", [] { OPENREG_CHECK(orDeviceSynchronizeAll()); }, ReleaseGil());
+  m.def("_init", [] { ensureHasDevice(); getDefaultOpenRegStream(); });
+  m.def("_is_device_active", [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });
+  m.def("_is_in_bad_fork", &isInBadFork);
+  m.def("_is_allocator_valid", &isAllocatorValid);
+  m.def("_settings", &settings);
+  m.def("_error_table", &errorTable);
+  // docs: end
+}
+
+}  // namespace torch_openreg

@@ -1,0 +1,17 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "csrc/core/Functions.h"
+#include "csrc/python/Bindings.h"
+#include "csrc/random/Generator.h"
+
+namespace torch_openreg {
+
+void bindRandom(pybind11::module& m) {
+  // docs: bindings-random
+  m.def("_default_generator", [](int64_t device) {
+    return at::openreg::defaultGenerator(c10::openreg::resolveDeviceIndex(device));
+  });
+  // docs: end
+}
+
+}  // namespace torch_openreg

@@ -1,0 +1,69 @@
+#include <openreg/openreg.h>
+#include <pybind11/stl.h>
+
+#include "csrc/core/Exception.h"
+#include "csrc/core/Stream.h"
+#include "csrc/python/Bindings.h"
+
+namespace torch_openreg {
+namespace {
+
+namespace py = pybind11;
+using namespace c10::openreg;
+
+using Triple = std::tuple<int64_t, int64_t, int64_t>;
+
+Triple pack(const OpenRegStream& stream) {
+  const c10::StreamData3 data = stream.unwrap().pack3();
+  return {data.stream_id, data.device_index, static_cast<int64_t>(data.device_type)};
+}
+
+OpenRegStream unpack(int64_t id, int64_t index, int64_t type) {
+  return OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
+                                            static_cast<c10::DeviceType>(type)));
+}
+
+Triple externalStream(uintptr_t handle, int64_t device) {
+  return pack(getStreamFromExternal(reinterpret_cast<orStream_t>(handle),
+                                    resolveDeviceIndex(device)));
+}
+
+uintptr_t createExternalStream(int priority, int64_t device) {
+  orStream_t stream = nullptr;
+  const c10::DeviceIndex previous = exchangeDevice(resolveDeviceIndex(device));
+  const orError_t error = orStreamCreateWithPriority(&stream, orStreamNonBlocking, priority);
+  setDevice(previous);
+  OPENREG_CHECK(error);
+  return reinterpret_cast<uintptr_t>(stream);
+}
+
+void destroyExternalStream(uintptr_t handle) {
+  OPENREG_CHECK(orStreamValidate(handle));
+  OPENREG_CHECK(orStreamDestroy(reinterpret_cast<orStream_t>(handle)));
+}
+
+std::tuple<int, int> priorityRange() {
+  int least = 0;
+  int greatest = 0;
+  OPENREG_CHECK(orDeviceGetStreamPriorityRange(&least, &greatest));
+  return {least, greatest};
+}
+
+}  // namespace
+
+void bindStream(py::module& m) {
+  // docs: bindings-stream
+  m.def("_current_stream", [](int64_t device) { return pack(getCurrentOpenRegStream(resolveDeviceIndex(device))); });
+  m.def("_default_stream", [](int64_t device) { return pack(getDefaultOpenRegStream(resolveDeviceIndex(device))); });
+  m.def("_stream_from_pool", [](int priority, int64_t device) { return pack(getStreamFromPool(priority, resolveDeviceIndex(device))); });
+  m.def("_external_stream", &externalStream);
+  m.def("_create_external_stream", &createExternalStream);
+  m.def("_destroy_external_stream", &destroyExternalStream);
+  m.def("_set_stream", [](int64_t id, int64_t index, int64_t type) { setCurrentOpenRegStream(unpack(id, index, type)); });
+  m.def("_stream_priority", [](int64_t id, int64_t index, int64_t type) { return unpack(id, index, type).priority(); });
+  m.def("_stream_priority_range", &priorityRange);
+  m.def("_is_stream_capturing", [](int64_t id, int64_t index, int64_t type) { return unpack(id, index, type).isCapturing(); });
+  // docs: end
+}
+
+}  // namespace torch_openreg
