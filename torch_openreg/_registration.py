@@ -1,0 +1,97 @@
+"""Makes torch know the device: loads the native library, names the device, attaches the module."""
+
+import os
+import sys
+
+import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
+
+from torch_openreg._version import __version__
+
+DEVICE_NAME = "openreg"
+
+# The library is compiled against torch's C++ interface, which changes with each minor version.
+_TORCH_VERSION = "2.13"
+
+# What torch calls the PrivateUse1 device as long as nobody has renamed it.
+_UNCLAIMED_NAME = "privateuseone"
+
+
+class RegistrationError(Exception):
+    """Why the device cannot be registered, as one line for the user."""
+
+
+# docs: register
+def register() -> None:
+    """Registers the device with torch. Does nothing if that has been done in this process.
+
+    Raises:
+        RegistrationError: torch is of another version, another backend holds torch's only place
+            for one, or the native library cannot be loaded.
+    """
+    _check_torch_version()
+    _check_backend_place()
+    _load_native_library()
+    rename_privateuse1_backend(DEVICE_NAME)
+    if hasattr(torch, DEVICE_NAME):
+        return
+    _attach_module()
+    generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
+# docs: end
+
+
+def _check_torch_version() -> None:
+    version = str(torch.__version__)
+    if version.split("+")[0].split(".")[:2] != _TORCH_VERSION.split("."):
+        raise RegistrationError(
+            f"torch_openreg {__version__} needs torch {_TORCH_VERSION}.*, but torch {version} is "
+            "installed."
+        )
+
+
+def _check_backend_place() -> None:
+    name = torch._C._get_privateuse1_backend_name()
+    if name not in (_UNCLAIMED_NAME, DEVICE_NAME):
+        raise RegistrationError(
+            f"torch has place for one backend of this kind, and '{name}' has already taken it."
+        )
+
+
+def _load_native_library() -> None:
+    try:
+        import torch_openreg._C  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "torch_openreg._C":
+            raise RegistrationError(f"its native library cannot be loaded: {error}") from error
+        raise RegistrationError(_explain_missing_library()) from error
+    except Exception as error:
+        # The loader reports a missing or foreign library as ImportError; a library that fails
+        # while it initializes may raise anything.
+        raise RegistrationError(f"its native library cannot be loaded: {error}") from error
+
+
+def _explain_missing_library() -> str:
+    package = os.path.dirname(os.path.abspath(__file__))
+    text = f"its native library torch_openreg._C is missing from {package}."
+    if os.path.exists(os.path.join(os.path.dirname(package), "setup.py")):
+        return (
+            f"{text} This is the source tree and not the installed package: start Python in "
+            "another directory, or install with 'pip install -e .'."
+        )
+    return f"{text} Install torch_openreg again."
+
+
+def _attach_module() -> None:
+    from torch_openreg import openreg
+
+    torch._register_device_module(DEVICE_NAME, openreg)  # type: ignore[no-untyped-call]
+    # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
+    # would have classes of its own.
+    prefix = f"{openreg.__name__}."
+    for name in [name for name in sys.modules if name.startswith(prefix)]:
+        sys.modules[f"torch.{DEVICE_NAME}.{name[len(prefix) :]}"] = sys.modules[name]

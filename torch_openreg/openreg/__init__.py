@@ -1,0 +1,161 @@
+"""The module ``torch.openreg``: devices, streams, events, memory and random numbers.
+
+Names and behaviour are those of ``torch.cuda``. The module initializes itself on first use; it may
+be imported, and asked for :func:`is_available` and :func:`device_count`, at no cost. A device that
+does not exist raises RuntimeError with the text ``The device index is out of range``.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+# Names with an underscore are here because torch looks them up, hence the F401s.
+from torch_openreg.openreg import _utils  # noqa: F401
+from torch_openreg.openreg.amp import (
+    get_amp_supported_dtype,
+    is_bf16_supported,
+    is_tf32_supported,
+)
+from torch_openreg.openreg.devices import (  # noqa: F401
+    _exchange_device,
+    _get_device,
+    _maybe_exchange_device,
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    is_available,
+    set_device,
+    synchronize,
+)
+from torch_openreg.openreg.fallback import (
+    fallback_stats,
+    get_fallback_mode,
+    reset_fallback_stats,
+    set_fallback_mode,
+)
+from torch_openreg.openreg.initialization import (  # noqa: F401
+    _is_in_bad_fork,
+    _lazy_init,
+    init,
+    is_initialized,
+)
+from torch_openreg.openreg.memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+)
+from torch_openreg.openreg.random import (  # noqa: F401
+    _get_default_generators,
+    _get_generator,
+    get_offset,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_offset,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torch_openreg.openreg.streams import (  # noqa: F401
+    Event,
+    ExternalStream,
+    Stream,
+    StreamContext,
+    _set_stream_by_id,
+    current_stream,
+    default_stream,
+    get_stream_from_external,
+    is_current_stream_capturing,
+    set_stream,
+    stream,
+)
+
+__all__ = [
+    "AcceleratorError",
+    "Event",
+    "ExternalStream",
+    "OutOfMemoryError",
+    "Stream",
+    "StreamContext",
+    "can_device_access_peer",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "fallback_stats",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_fallback_mode",
+    "get_offset",
+    "get_rng_state",
+    "get_rng_state_all",
+    "get_stream_from_external",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_current_stream_capturing",
+    "is_initialized",
+    "is_tf32_supported",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_fallback_stats",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_fallback_mode",
+    "set_offset",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+AcceleratorError = torch.AcceleratorError
+OutOfMemoryError = torch.OutOfMemoryError
+
+# Looked up when asked for; see __getattr__.
+_initialized: bool
+default_generators: tuple[torch.Generator, ...]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name == "_initialized":
+            return is_initialized()
+        if name == "default_generators":
+            return _get_default_generators()
+        raise AttributeError(f"module 'torch.openreg' has no attribute {name!r}")

@@ -1,0 +1,82 @@
+"""What the functions of ``torch.openreg`` accept as a device."""
+
+from typing import Any
+
+import torch
+
+from torch_openreg import _C
+
+__all__: list[str] = []
+
+DEVICE_TYPE = "openreg"
+
+
+def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
+    """Returns the index that an argument stands for. torch looks this function up by name.
+
+    Args:
+        device: An int, which is returned as it is; a string or a ``torch.device``; an instance of
+            ``torch.openreg.device``; or None.
+        optional: Whether no index (None or ``"openreg"``) means the current device.
+        allow_cpu: Whether the CPU is allowed, which has the index -1.
+
+    Raises:
+        TypeError: The argument is of another type.
+        ValueError: The device is of another type, or has no index and needs one.
+        RuntimeError: The string names no device.
+    """
+    return _device_index("torch.openreg", device, optional, allow_cpu)
+
+
+def _device_index(
+    operation: str, device: object, optional: bool = True, allow_cpu: bool = False
+) -> int:
+    """As ``_get_device_index``, with the name of the operation for the error text."""
+    if isinstance(device, int):
+        return device
+    if isinstance(device, str):
+        device = torch.device(device)
+    index: int | None
+    if device is None:
+        index = None
+    elif isinstance(device, torch.device):
+        if allow_cpu and device.type == "cpu":
+            return -1
+        if device.type != DEVICE_TYPE:
+            raise ValueError(f"{operation}: expected an openreg device, got {device}")
+        index = device.index
+    else:
+        # The context manager torch.openreg.device; devices.py imports this file.
+        index = getattr(device, "idx", None)
+        if not isinstance(index, int):
+            raise TypeError(
+                f"{operation}: expected an int, a string, a torch.device or None, got {device!r}"
+            )
+    if index is not None:
+        return index
+    if not optional:
+        raise ValueError(f"{operation}: expected a device with an index, got {device}")
+    return _C._current_device()
+
+
+def _checked_index(operation: str, device: object, optional: bool = True) -> int:
+    """Returns the index of an existing device.
+
+    Raises:
+        RuntimeError: There is no such device, or no device at all.
+    """
+    index = _device_index(operation, device, optional)
+    count = _C._device_count()
+    if not 0 <= index < count:
+        _C._ensure_has_device()
+        raise RuntimeError(
+            f"{operation}: The device index is out of range. It must be in [0, {count}), "
+            f"but got {index}."
+        )
+    return index
+
+
+def _index_or_current(operation: str, device: object) -> int:
+    """As ``_checked_index``; a negative index stands for the current device, as in torch.cuda."""
+    index = _device_index(operation, device)
+    return _checked_index(operation, index if index >= 0 else None)

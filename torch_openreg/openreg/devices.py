@@ -1,0 +1,183 @@
+"""Devices: how many there are, which one is current, what they can do.
+
+The current device belongs to the thread. An argument ``device`` may be an index, a string such as
+``"openreg:1"``, a ``torch.device``, or None for the current device.
+"""
+
+from typing import Any
+
+import torch
+from torch.types import Device
+
+from torch_openreg import _C
+from torch_openreg._C import _DeviceProperties
+from torch_openreg.openreg._utils import (
+    DEVICE_TYPE,
+    _checked_index,
+    _device_index,
+    _index_or_current,
+)
+from torch_openreg.openreg.initialization import _lazy_init
+
+__all__ = [
+    "can_device_access_peer",
+    "current_device",
+    "device",
+    "device_count",
+    "device_of",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "is_available",
+    "set_device",
+    "synchronize",
+]
+
+
+def device_count() -> int:
+    """Returns the number of visible devices.
+
+    0 if a setting is bad; functions that need a device then raise an error that names it. Does
+    not initialize the device module and does not keep the process from forking.
+    """
+    return _C._device_count()
+
+
+def is_available() -> bool:
+    """Returns whether there is a device. Never raises."""
+    return device_count() > 0
+
+
+def current_device() -> int:
+    """Returns the index of the calling thread's current device."""
+    _lazy_init()
+    return _C._current_device()
+
+
+def set_device(device: Device) -> None:
+    """Makes a device current for the calling thread.
+
+    Args:
+        device: The device. It must have an index; a negative one changes nothing.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    _lazy_init()
+    index = _device_index("torch.openreg.set_device", device, optional=False)
+    if index >= 0:
+        _C._set_device(_checked_index("torch.openreg.set_device", index))
+
+
+def _exchange_device(device: int) -> int:
+    """Makes a device current and returns the one before; a negative index: nothing, and -1."""
+    if device < 0:
+        return -1
+    _lazy_init()
+    return _C._exchange_device(_checked_index("torch.openreg.device", device))
+
+
+def _maybe_exchange_device(device: int) -> int:
+    """As ``_exchange_device``; torch uses it to restore a device."""
+    return _exchange_device(device)
+
+
+class device:
+    """Context manager that selects a device. It may be entered again, also while it is entered.
+
+    Args:
+        device: The device; None, or a negative index, changes nothing.
+
+    Example:
+        >>> with torch.openreg.device(1):
+        ...     x = torch.empty(2, device="openreg")  # on openreg:1
+    """
+
+    def __init__(self, device: Any) -> None:
+        """Looks up the index; the device is selected by entering."""
+        self.idx = -1 if device is None else _device_index("torch.openreg.device", device)
+        self._previous: list[int] = []
+
+    @property
+    def prev_idx(self) -> int:
+        """The device to go back to; -1 if the context is not entered or changes nothing."""
+        return self._previous[-1] if self._previous else -1
+
+    def __enter__(self) -> None:
+        """Selects the device; raises RuntimeError if there is none with this index."""
+        self._previous.append(_exchange_device(self.idx))
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Selects the device that was current before."""
+        previous = self._previous.pop()
+        if previous >= 0:
+            _C._set_device(previous)
+
+
+class device_of(device):
+    """Context manager that selects the device of an object; not on openreg, it changes nothing.
+
+    Args:
+        obj: A tensor or storage.
+    """
+
+    def __init__(self, obj: torch.Tensor | torch.UntypedStorage | torch.TypedStorage) -> None:
+        """Looks up the index of the object's device."""
+        super().__init__(obj.device.index if obj.device.type == DEVICE_TYPE else -1)
+
+
+def get_device_properties(device: Device = None) -> _DeviceProperties:
+    """Returns the properties of a device.
+
+    They are ``name``, ``major`` and ``minor`` (see :func:`get_device_capability`),
+    ``total_memory`` (bytes), ``multi_processor_count`` (processors that kernels may run on),
+    ``physical_index`` (before ``OPENREG_VISIBLE_DEVICES`` was applied), ``clock_rate`` (kHz, 0 if
+    not known), ``warp_size`` (1) and ``is_integrated`` (True: the memory is the machine's).
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    _lazy_init()
+    return _C._device_properties(_checked_index("torch.openreg.get_device_properties", device))
+
+
+def get_device_name(device: Device = None) -> str:
+    """Returns the name of a device."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Device = None) -> tuple[int, int]:
+    """Returns major and minor version of the interface that a device implements."""
+    properties = get_device_properties(device)
+    return properties.major, properties.minor
+
+
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
+    """Returns whether a device can copy from and to the memory of another one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    _lazy_init()
+    operation = "torch.openreg.can_device_access_peer"
+    return _C._device_can_access_peer(
+        _checked_index(operation, device), _checked_index(operation, peer_device)
+    )
+
+
+def synchronize(device: Device = None) -> None:
+    """Waits until all work submitted to a device is done. Other threads run meanwhile.
+
+    Raises:
+        RuntimeError: There is no such device. Or a kernel has failed: then the error is of the
+            kernel's own type, such as IndexError, and names the kernel.
+    """
+    _lazy_init()
+    _C._device_synchronize(_index_or_current("torch.openreg.synchronize", device))
+
+
+def _get_device(device: int | str | torch.device) -> torch.device:
+    """Returns the ``torch.device`` that an argument stands for."""
+    if isinstance(device, torch.device):
+        return device
+    return torch.device(DEVICE_TYPE, device) if isinstance(device, int) else torch.device(device)

@@ -1,0 +1,123 @@
+"""Events: markers in streams, to wait for and to measure time with."""
+
+from typing import Self
+
+import torch
+
+from torch_openreg import _C
+
+__all__ = ["Event"]
+
+
+def _check_stream(operation: str, stream: object) -> torch.Stream:
+    """Returns the argument if it is a stream of an openreg device, else raises."""
+    if not isinstance(stream, torch.Stream):
+        raise TypeError(f"{operation}: expected a stream, got {stream!r}")
+    if stream.device.type != "openreg":
+        raise ValueError(f"{operation}: expected a stream of an openreg device, got {stream}")
+    return stream
+
+
+def _check_event(operation: str, event: object) -> torch.Event:
+    """Returns the argument if it is an event, else raises."""
+    if not isinstance(event, torch.Event):
+        raise TypeError(f"{operation}: expected an event, got {event!r}")
+    return event
+
+
+class Event(torch.Event):
+    """A marker in a stream.
+
+    An event is bound to a device by its first record. Waiting for it, asking for it and measuring
+    with it refer to the latest record at the time of the call; recording it again does not change
+    what others already wait for.
+
+    Args:
+        enable_timing: Whether the event takes the time; needed for :meth:`elapsed_time`.
+        blocking: Accepted for compatibility; a wait always blocks and never spins.
+        interprocess: Must be False.
+
+    Example:
+        >>> start, end = (torch.openreg.Event(enable_timing=True) for _ in range(2))
+        >>> start.record()
+        >>> y = x @ x
+        >>> end.record()
+        >>> end.synchronize()
+        >>> milliseconds = start.elapsed_time(end)
+    """
+
+    _has_timing: bool
+
+    def __new__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> Self:
+        """Creates an event. Creates no device."""
+        if interprocess:
+            raise RuntimeError(
+                "torch.openreg.Event: expected interprocess=False, got True; an event cannot be "
+                "shared between processes"
+            )
+        self = super().__new__(
+            cls, torch.device("openreg"), enable_timing=enable_timing, blocking=blocking
+        )
+        self._has_timing = enable_timing
+        return self
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Records the event in a stream.
+
+        Args:
+            stream: The stream, on the event's device if the event has been recorded before; None
+                for the current stream.
+
+        Raises:
+            TypeError: The argument is no stream.
+            ValueError: The stream is one of another kind of device.
+            RuntimeError: The stream is on another device than the event.
+        """
+        if stream is not None:
+            _check_stream("torch.openreg.Event.record", stream)
+        super().record(stream)
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Makes later work on a stream wait for the latest record. Returns at once.
+
+        Does nothing if the event was never recorded.
+
+        Args:
+            stream: The stream, on any openreg device; None for the current stream.
+        """
+        if stream is not None:
+            _check_stream("torch.openreg.Event.wait", stream)
+        super().wait(stream)
+
+    def elapsed_time(self, other: torch.Event) -> float:
+        """Returns the milliseconds from this event to another one.
+
+        Resolution: one nanosecond, of the machine's monotonic clock.
+
+        Args:
+            other: The later event; the result is negative if it was the earlier one.
+
+        Raises:
+            ValueError: An event is without timing, was never recorded or is not complete.
+        """
+        operation = "torch.openreg.Event.elapsed_time"
+        _check_event(operation, other)
+        if not isinstance(other, Event):
+            return super().elapsed_time(other)
+        # torch 2.13 refuses events of a class of their own.
+        for event in (self, other):
+            if not event._has_timing:
+                raise ValueError(f"{operation}: expected events with enable_timing=True")
+            if event.event_id == 0:
+                raise ValueError(f"{operation}: expected events that have been recorded")
+            if not event.query():
+                raise ValueError(f"{operation}: expected events that are complete; synchronize")
+        return _C._event_elapsed_time(self.event_id, other.event_id)
+
+    def __repr__(self) -> str:
+        """Returns the device, once the event is bound to one, and the runtime's handle."""
+        if self.event_id == 0:
+            return "<torch.openreg.Event uninitialized>"
+        return f"<torch.openreg.Event device={self.device} event_id={self.event_id:#x}>"

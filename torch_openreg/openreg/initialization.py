@@ -1,0 +1,59 @@
+"""Lazy initialization: what the process knows about its use of the device."""
+
+import threading
+
+from torch_openreg import _C
+
+__all__ = ["init", "is_initialized"]
+
+_was_initialized = False
+_lock = threading.Lock()
+
+
+def init() -> None:
+    """Initializes the device module. Functions that need it do so by themselves.
+
+    Raises:
+        RuntimeError: There is no device, or this process was forked from one that used a device.
+    """
+    _lazy_init()
+
+
+def is_initialized() -> bool:
+    """Returns whether this process has initialized the module or used a device.
+
+    False in a child that was forked from a process that used a device.
+    """
+    if _C._is_in_bad_fork():
+        return False
+    return _was_initialized or any(_C._is_device_active(i) for i in range(_C._device_count()))
+
+
+def _is_in_bad_fork() -> bool:
+    """Returns whether this process was forked from one that had used a device.
+
+    Such a child can use no device. torch looks this function up by name.
+    """
+    return _C._is_in_bad_fork()
+
+
+def _check_fork() -> None:
+    if _C._is_in_bad_fork():
+        raise RuntimeError(
+            "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with "
+            "multiprocessing, you must use the 'spawn' start method"
+        )
+
+
+# docs: lazy-init
+def _lazy_init() -> None:
+    """As ``init``. torch calls this by name before it makes the first tensor on the device."""
+    global _was_initialized
+    _check_fork()
+    if _was_initialized:
+        return
+    with _lock:
+        if not _was_initialized:
+            _C._init()
+            _was_initialized = True
+# docs: end

@@ -1,0 +1,142 @@
+"""Random numbers: one generator per device.
+
+A generator draws as the CPU's does, so the same seed gives the same numbers on the CPU and on any
+openreg device. Seeding and reading the state create no device; on a device in use, they wait for
+the kernels that draw.
+"""
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from torch_openreg import _C
+from torch_openreg.openreg._utils import _checked_index
+from torch_openreg.openreg.initialization import _check_fork
+
+__all__ = [
+    "get_offset",
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_offset",
+    "set_rng_state",
+    "set_rng_state_all",
+]
+
+_DeviceArgument = int | str | torch.device
+
+
+def _generator(operation: str, device: _DeviceArgument | None) -> torch.Generator:
+    _check_fork()
+    return _C._default_generator(_checked_index(operation, device))
+
+
+def _seedable_devices() -> int:
+    """How many devices can be seeded: none in a child that can use none.
+
+    Seeding everything is what programs do first, also in workers of a DataLoader.
+    """
+    return 0 if _C._is_in_bad_fork() else _C._device_count()
+
+
+def _get_default_generators() -> tuple[torch.Generator, ...]:
+    return tuple(_C._default_generator(index) for index in range(_C._device_count()))
+
+
+def _get_generator(device: torch.device) -> torch.Generator:
+    """Returns the default generator of a device."""
+    return _generator("torch.openreg._get_generator", device)
+
+
+def get_rng_state(device: _DeviceArgument = "openreg") -> Tensor:
+    """Returns the state of a device's generator: a uint8 tensor on the CPU, 5056 elements."""
+    return _generator("torch.openreg.get_rng_state", device).get_state()
+
+
+def get_rng_state_all() -> list[Tensor]:
+    """Returns the states of the generators of all devices, in order of their index."""
+    return [get_rng_state(index) for index in range(_C._device_count())]
+
+
+def set_rng_state(new_state: Tensor, device: _DeviceArgument = "openreg") -> None:
+    """Sets the state of a device's generator.
+
+    Args:
+        new_state: A state from :func:`get_rng_state` or ``torch.get_rng_state``.
+        device: The device; without an index, the current one.
+
+    Raises:
+        TypeError: The state is not a uint8 tensor.
+        RuntimeError: The state is not one of this algorithm, or there is no such device.
+    """
+    _generator("torch.openreg.set_rng_state", device).set_state(new_state)
+
+
+def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
+    """Sets the states of the generators of all devices, in order of their index."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+# docs: manual-seed
+def manual_seed(seed: int) -> None:
+    """Sets the seed of the current device's generator.
+
+    Does nothing if there is no device to seed. ``torch.manual_seed`` seeds all devices.
+
+    Args:
+        seed: From -2**63 to 2**64 - 1.
+    """
+    seed = int(seed)
+    if _seedable_devices() > 0:
+        _C._default_generator(_C._current_device()).manual_seed(seed)
+# docs: end
+
+
+def manual_seed_all(seed: int) -> None:
+    """Sets the seed of the generators of all devices. Does nothing if there are none."""
+    seed = int(seed)
+    for index in range(_seedable_devices()):
+        _C._default_generator(index).manual_seed(seed)
+
+
+def seed() -> None:
+    """Seeds the current device's generator with a random number."""
+    if _seedable_devices() > 0:
+        _C._default_generator(_C._current_device()).seed()
+
+
+def seed_all() -> None:
+    """Seeds the generators of all devices with one random number."""
+    if _seedable_devices() > 0:
+        manual_seed_all(_C._default_generator(0).seed())
+
+
+def initial_seed() -> int:
+    """Returns the seed of the current device's generator.
+
+    Raises:
+        RuntimeError: There is no device.
+    """
+    return _generator("torch.openreg.initial_seed", None).initial_seed()
+
+
+def set_offset(offset: int, device: _DeviceArgument = "openreg") -> NoReturn:
+    """Raises RuntimeError: the generator's algorithm has no offset. Use :func:`set_rng_state`."""
+    raise RuntimeError(
+        f"torch.openreg: the generator of {device} does not support set_offset (got {offset}); "
+        "use set_rng_state"
+    )
+
+
+def get_offset(device: _DeviceArgument = "openreg") -> NoReturn:
+    """Raises RuntimeError: the generator's algorithm has no offset. Use :func:`get_rng_state`."""
+    raise RuntimeError(
+        f"torch.openreg: the generator of {device} does not support get_offset; use get_rng_state"
+    )

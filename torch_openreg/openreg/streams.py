@@ -1,0 +1,298 @@
+"""Streams: queues of work, run one beside the other and beside the host.
+
+Each thread has a current stream on each device, on which its work is submitted; at first this is
+the device's default stream.
+"""
+
+from typing import Self
+
+import torch
+from torch.types import Device
+
+from torch_openreg import _C
+from torch_openreg.openreg._utils import _index_or_current
+from torch_openreg.openreg.events import Event, _check_event, _check_stream
+from torch_openreg.openreg.initialization import _lazy_init, is_initialized
+
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "get_stream_from_external",
+    "is_current_stream_capturing",
+    "set_stream",
+    "stream",
+]
+
+# How bindings name a stream: stream_id, device_index, device_type.
+_StreamId = tuple[int, int, int]
+
+
+def _id_of(stream: torch.Stream) -> _StreamId:
+    return stream.stream_id, stream.device_index, stream.device_type
+
+
+class _Selection:
+    """Current device and streams before a stream was selected, to go back to."""
+
+    __slots__ = ("_destination_stream", "_source_device", "_source_stream")
+
+    def __init__(self, destination_device: int) -> None:
+        self._source_device = _C._current_device()
+        self._source_stream = _C._current_stream(self._source_device)
+        self._destination_stream = _C._current_stream(destination_device)
+
+    def restore(self) -> None:
+        _C._set_stream(*self._destination_stream)
+        _C._set_stream(*self._source_stream)
+        _C._set_device(self._source_device)
+
+
+def _select(operation: str, stream: torch.Stream) -> _Selection:
+    _check_stream(operation, stream)
+    _lazy_init()
+    selection = _Selection(stream.device_index)
+    set_stream(stream)
+    return selection
+
+
+class Stream(torch.Stream):
+    """A queue of work on one device.
+
+    Streams come from a pool of 32 per device and priority; beyond that, requests share them in
+    turn. As a context manager a stream becomes the current one, and its device the current
+    device; it may be entered again, also while it is entered.
+
+    Args:
+        device: The device; None or a negative index for the current one.
+        priority: A lower number is a higher priority. Numbers outside :meth:`priority_range` are
+            taken as the nearest one inside.
+        stream_id: With ``device_index`` and ``device_type``, the three parts that name an
+            existing stream; the other arguments are then not used.
+        device_index: See ``stream_id``.
+        device_type: See ``stream_id``.
+
+    Raises:
+        RuntimeError: There is no such device.
+
+    Example:
+        >>> side = torch.openreg.Stream()
+        >>> with side:
+        ...     y = x + 1  # runs on the side stream
+        >>> torch.openreg.current_stream().wait_stream(side)
+    """
+
+    _selections: list[_Selection]
+
+    def __new__(
+        cls,
+        device: Device = None,
+        priority: int = 0,
+        *,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int | None = None,
+    ) -> Self:
+        """Takes a stream from the pool, or wraps an existing one."""
+        if stream_id is None or device_index is None or device_type is None:
+            _lazy_init()
+            index = _index_or_current("torch.openreg.Stream", device)
+            stream_id, device_index, device_type = _C._stream_from_pool(priority, index)
+        self = super().__new__(
+            cls, stream_id=stream_id, device_index=device_index, device_type=device_type
+        )
+        self._selections = []
+        return self
+
+    @property
+    def priority(self) -> int:
+        """The priority; a lower number is a higher one."""
+        return _C._stream_priority(*_id_of(self))
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Returns the least and the greatest priority, such as (0, -1)."""
+        return _C._stream_priority_range()
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """Records an event in this stream.
+
+        Args:
+            event: The event; None for a new one.
+
+        Returns:
+            The event.
+        """
+        if event is None:
+            event = Event()
+        _check_event("torch.openreg.Stream.record_event", event).record(self)
+        return event
+
+    def wait_event(self, event: torch.Event) -> None:
+        """Makes later work on this stream wait for the latest record of an event.
+
+        Returns at once. Does nothing if the event was never recorded.
+        """
+        _check_event("torch.openreg.Stream.wait_event", event).wait(self)
+
+    def wait_stream(self, other: torch.Stream) -> None:
+        """Makes later work on this stream wait for all work submitted to another one so far.
+
+        Returns at once. The other stream may be on another device.
+        """
+        _check_stream("torch.openreg.Stream.wait_stream", other)
+        self.wait_event(other.record_event())
+
+    def query(self) -> bool:
+        """Returns whether all work submitted to the stream is done.
+
+        Raises:
+            RuntimeError: A kernel has failed; see :func:`synchronize`.
+        """
+        return super().query()
+
+    def synchronize(self) -> None:
+        """Waits until all work submitted to the stream is done. Other threads run meanwhile.
+
+        Raises:
+            RuntimeError: A kernel has failed; see :func:`torch.openreg.synchronize`.
+        """
+        super().synchronize()
+
+    def __enter__(self) -> Self:
+        """Selects the stream and its device."""
+        self._selections.append(_select("torch.openreg.Stream", self))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Selects the device and the streams that were current before."""
+        self._selections.pop().restore()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other object is the same stream, be it as ``torch.Stream``."""
+        return isinstance(other, torch.Stream) and _id_of(self) == _id_of(other)
+
+    def __ne__(self, other: object) -> bool:
+        """The opposite of ``==``; torch.Stream has a comparison of its own."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Returns the hash of ``torch.Stream``, as equal streams need equal ones."""
+        return super().__hash__()
+
+    def __repr__(self) -> str:
+        """Returns device and number of the stream."""
+        return f"<torch.openreg.Stream device={self.device} stream_id={self.stream_id:#x}>"
+
+
+class ExternalStream(Stream):
+    """A stream that was created through the runtime's C API.
+
+    The stream stays the creator's: keep it alive while it is in use here.
+
+    Args:
+        stream_ptr: The handle (``orStream_t``) as a number.
+        device: The stream's device; None for the current one.
+
+    Raises:
+        RuntimeError: The number is not the handle of a live stream of that device.
+    """
+
+    def __new__(cls, stream_ptr: int, device: Device = None) -> Self:
+        """Wraps the stream."""
+        _lazy_init()
+        index = _index_or_current("torch.openreg.ExternalStream", device)
+        stream_id, device_index, device_type = _C._external_stream(stream_ptr, index)
+        return super().__new__(
+            cls, stream_id=stream_id, device_index=device_index, device_type=device_type
+        )
+
+
+class StreamContext:
+    """Context manager that selects a stream, and its device.
+
+    On exit, the device and the streams that were current before are current again. It may be
+    entered again, also while it is entered.
+
+    Args:
+        stream: The stream; None changes nothing.
+    """
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        """Keeps the stream; it is selected by entering."""
+        self.stream = stream
+        self._selections: list[_Selection] = []
+
+    def __enter__(self) -> None:
+        """Selects the stream."""
+        if self.stream is not None:
+            self._selections.append(_select("torch.openreg.stream", self.stream))
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Selects what was current before."""
+        if self.stream is not None:
+            self._selections.pop().restore()
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Returns a context manager that selects a stream; see :class:`StreamContext`.
+
+    Example:
+        >>> with torch.openreg.stream(side):
+        ...     y = x + 1
+    """
+    return StreamContext(stream)
+
+
+def _wrap(stream: _StreamId) -> Stream:
+    stream_id, device_index, device_type = stream
+    return Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+
+
+def current_stream(device: Device = None) -> Stream:
+    """Returns the calling thread's current stream on a device."""
+    _lazy_init()
+    return _wrap(_C._current_stream(_index_or_current("torch.openreg.current_stream", device)))
+
+
+def default_stream(device: Device = None) -> Stream:
+    """Returns the default stream of a device."""
+    _lazy_init()
+    return _wrap(_C._default_stream(_index_or_current("torch.openreg.default_stream", device)))
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes a stream current for the calling thread, and its device the current device.
+
+    Prefer the context manager :func:`stream`, which goes back by itself.
+
+    Args:
+        stream: The stream; None changes nothing.
+
+    Raises:
+        TypeError: The argument is no stream.
+        ValueError: The stream is one of another kind of device.
+    """
+    if stream is None:
+        return
+    _set_stream_by_id(*_id_of(_check_stream("torch.openreg.set_stream", stream)))
+
+
+def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+    """As ``set_stream``, for the three parts that name a stream."""
+    _lazy_init()
+    _C._set_stream(stream_id, device_index, device_type)
+    _C._set_device(device_index)
+
+
+def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
+    """Returns a stream that was created through the runtime's C API; see ExternalStream."""
+    return ExternalStream(data_ptr, device)
+
+
+def is_current_stream_capturing() -> bool:
+    """Returns whether work on the current stream is recorded into a graph and not run."""
+    return is_initialized() and _C._is_stream_capturing(*_C._current_stream(-1))

@@ -1,0 +1,90 @@
+"""Helpers for tests of asynchronous code.
+
+A test that sleeps until "surely" something has happened is slow and sometimes wrong. Hold a stream
+with a :class:`StreamGate` instead: what the host sees while the gate is closed is certain.
+"""
+
+from typing import Self
+
+import torch
+
+from torch_openreg import _C
+from torch_openreg.openreg.events import _check_stream
+from torch_openreg.openreg.streams import current_stream
+
+__all__ = ["StreamGate"]
+
+
+class StreamGate:
+    """Holds a stream from the start of a ``with`` block until it is opened.
+
+    Work submitted to the stream before the block runs; work submitted inside waits. The gate opens
+    when :meth:`open` is called, at the latest at the end of the block, also if it ends with an
+    exception. Inside, a call that waits for the stream never returns. The gate can be used again
+    after the block.
+
+    Args:
+        stream: The stream; None for the one that is current when the block begins.
+
+    Example:
+        >>> x = torch.zeros(1, device="openreg")
+        >>> with StreamGate() as gate:
+        ...     x += 1  # returns, but does not run yet
+        ...     assert not torch.openreg.current_stream().query()
+        ...     gate.open()
+        ...     assert x.item() == 1
+    """
+
+    def __init__(self, stream: torch.Stream | None = None) -> None:
+        """Keeps the stream; the gate closes by entering."""
+        if stream is not None:
+            _check_stream("StreamGate", stream)
+        self._stream = stream
+        self._gate: _C._Gate | None = None
+
+    def __enter__(self) -> Self:
+        """Closes the gate.
+
+        Raises:
+            RuntimeError: The gate is in use.
+        """
+        if self._gate is not None:
+            raise RuntimeError("StreamGate: expected a gate that is not in use, got one that is")
+        stream = current_stream() if self._stream is None else self._stream
+        gate = _C._Gate()
+        gate.block(stream.stream_id, stream.device_index, stream.device_type)
+        self._gate = gate
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Opens the gate."""
+        self.open()
+        self._gate = None
+
+    def _entered(self, operation: str) -> _C._Gate:
+        if self._gate is None:
+            raise RuntimeError(f"StreamGate.{operation}: expected a call inside the 'with' block")
+        return self._gate
+
+    def open(self) -> None:
+        """Lets the stream go on. Does nothing if the gate is open."""
+        self._entered("open").open()
+
+    def is_open(self) -> bool:
+        """Returns whether the gate is open."""
+        return self._entered("is_open").is_open()
+
+    def wait_until_reached(self, timeout: float = 60.0) -> None:
+        """Waits until the stream stands at the gate: all earlier work is done.
+
+        Args:
+            timeout: The longest time to wait, in seconds.
+
+        Raises:
+            TimeoutError: The stream has not reached the gate in time.
+        """
+        if not self._entered("wait_until_reached").wait_until_reached(timeout):
+            raise TimeoutError(
+                f"StreamGate.wait_until_reached: expected the stream to reach the gate within "
+                f"{timeout} s, but it is still at earlier work"
+            )
