@@ -5,12 +5,12 @@
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/copy_native.h>
+#include <ATen/ops/real.h>
 #include <ATen/ops/resize.h>
 #include <ATen/ops/zero.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include "csrc/aten/Copy.h"
 #include "csrc/aten/KernelArguments.h"
 #include "csrc/core/Event.h"
 #include "csrc/core/Stream.h"
@@ -26,8 +26,6 @@ using c10::openreg::OpenRegStream;
 // A pageable source up to this size is copied aside at once, so that the call need not wait; the
 // runtime's own copies draw the same line.
 constexpr size_t kStagedCopyLimit = 64 * 1024;
-
-bool isOpenReg(const Tensor& tensor) { return tensor.device().type() == kDeviceType; }
 
 void copyKernel(Tensor& destination, const Tensor& source) {
   at::native::copy_(destination, source, /*non_blocking=*/false);
@@ -86,6 +84,11 @@ Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
   TORCH_CHECK((isOpenReg(self) || self.is_cpu()) && (isOpenReg(source) || source.is_cpu()),
               "copy_: expected tensors on openreg or cpu, got ", self.device(), " and ",
               source.device());
+  if (source.is_complex() && !self.is_complex()) {
+    // Here, as a worker's warning is no Python warning.
+    TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
+    return copy(self, at::real(source), non_blocking);
+  }
   // The shapes are checked here, so that the error comes from this call.
   const Tensor from = self.sizes() == source.sizes() ? source : source.expand(self.sizes());
   at::assert_no_internal_overlap(self);

@@ -16,6 +16,7 @@
 #include "csrc/aten/Copy.h"
 #include "csrc/aten/Factories.h"
 #include "csrc/aten/FallbackStats.h"
+#include "csrc/aten/OpLaunch.h"
 #include "csrc/aten/TensorAlias.h"
 #include "csrc/core/Exception.h"
 #include "csrc/core/Stream.h"
@@ -25,10 +26,6 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::kDeviceType;
-
-bool isOpenReg(const Tensor& tensor) {
-  return tensor.defined() && tensor.device().type() == kDeviceType;
-}
 
 // Operators that take CPU tensors beside openreg tensors, as on CUDA: index tensors.
 bool allowsCpuTensors(const std::string& name) {
@@ -122,7 +119,7 @@ class FallbackCall {
   }
 
   void waitForInputs() const {
-    c10::openreg::getCurrentOpenRegStream(device_->index()).synchronize();
+    waitForCurrentStream(*device_);
   }
 
   void replaceArgument(IValue& value, const c10::Argument& argument) {
@@ -143,7 +140,7 @@ class FallbackCall {
       value = tensors;
     } else if (value.isDevice() && value.toDevice().type() == kDeviceType) {
       value = c10::Device(kCPU);
-    } else if (value.isGenerator() && value.toGenerator().device().type() == kDeviceType) {
+    } else if (value.isGenerator()) {
       value = engineForHost(value.toGenerator(), device_->index());
     } else if (value.isNone() && isGenerator(*argument.type())) {
       value = engineForHost(std::nullopt, device_->index());
@@ -227,6 +224,10 @@ class FallbackCall {
     if (!result.defined() || !result.is_cpu()) {
       return result;
     }
+    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == kStrided, name(), ": its result has layout ",
+                                result.layout(), ", which openreg does not support");
+    TORCH_CHECK_NOT_IMPLEMENTED(!result.is_quantized(), name(),
+                                ": its result is quantized, which openreg does not support");
     for (const auto& [original, alias] : aliases_) {
       if (alias.is_same(result)) {
         return original;
@@ -250,8 +251,6 @@ class FallbackCall {
   }
 
   Tensor moveToDevice(const Tensor& result) const {
-    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == kStrided, name(), ": its result has layout ",
-                                result.layout(), ", which openreg does not support");
     if (!result.is_non_overlapping_and_dense()) {
       Tensor moved = emptyOn(*device_, result.sizes(), result.scalar_type());
       return copy(moved, result, /*non_blocking=*/false);

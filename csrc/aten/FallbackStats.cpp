@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <set>
 
 namespace at::openreg {
 namespace {
@@ -24,6 +25,7 @@ std::atomic<FallbackMode>& mode() {
 struct Stats {
   std::mutex mutex;
   std::map<std::string, int64_t> calls;  // guarded by mutex
+  std::set<std::string> warned;          // operators warned about in this mode; guarded by mutex
 };
 
 Stats& stats() {
@@ -35,7 +37,11 @@ Stats& stats() {
 
 FallbackMode fallbackMode() { return mode().load(std::memory_order_relaxed); }
 
-void setFallbackMode(FallbackMode value) { mode().store(value, std::memory_order_relaxed); }
+void setFallbackMode(FallbackMode value) {
+  const std::lock_guard<std::mutex> lock(stats().mutex);
+  stats().warned.clear();
+  mode().store(value, std::memory_order_relaxed);
+}
 
 const char* fallbackModeName(FallbackMode value) { return kModeNames[static_cast<size_t>(value)]; }
 
@@ -60,18 +66,22 @@ void resetFallbackStats() {
 }
 
 void countFallback(const std::string& name) {
+  bool is_first_warning = false;
   {
     const std::lock_guard<std::mutex> lock(stats().mutex);
     ++stats().calls[name];
-  }
-  if (fallbackMode() == FallbackMode::Silent) {
-    return;
+    if (fallbackMode() == FallbackMode::Silent) {
+      return;
+    }
+    is_first_warning = stats().warned.insert(name).second;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       fallbackMode() == FallbackMode::Warn, name,
       " has no kernel for openreg and the fallback mode is \"error\". With "
       "torch.openreg.set_fallback_mode(\"silent\") it runs the CPU's kernel, synchronously.");
-  TORCH_WARN(name, " has no kernel for openreg: it runs the CPU's kernel, synchronously.");
+  if (is_first_warning) {
+    TORCH_WARN(name, " has no kernel for openreg: it runs the CPU's kernel, synchronously.");
+  }
 }
 
 }  // namespace at::openreg

@@ -7,8 +7,8 @@
 
 namespace at::openreg {
 
-// Counts a call of the operator named, and does what the mode says: nothing, warn, or throw
-// NotImplementedError.
+// Counts a call of the operator named, and does what the mode says: nothing, warn once per
+// operator, or throw NotImplementedError.
 void countFallback(const std::string& name);
 
 }  // namespace at::openreg

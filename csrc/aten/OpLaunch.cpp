@@ -4,6 +4,10 @@
 
 namespace at::openreg {
 
+void waitForCurrentStream(c10::Device device) {
+  c10::openreg::getCurrentOpenRegStream(device.index()).synchronize();
+}
+
 void enterWorkerEnvironment(int num_threads) {
   static thread_local at::AutoDispatchBelowADInplaceOrView below_autograd;
   static thread_local int current_num_threads = at::get_num_threads();

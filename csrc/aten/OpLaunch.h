@@ -16,6 +16,10 @@
 
 namespace at::openreg {
 
+// Waits for the current stream of the device: for operators that give the host a value.
+// Errors: the stream's asynchronous error.
+OPENREG_EXPORT void waitForCurrentStream(c10::Device device);
+
 // Note [The worker's environment]
 // A kernel gives the CPU's bits only if it runs as the CPU would run it. A worker therefore
 //   - excludes the autograd dispatch keys, once per thread: kernels that call operators are below

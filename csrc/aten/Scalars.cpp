@@ -4,15 +4,10 @@
 #include <ATen/ops/equal_native.h>
 #include <torch/library.h>
 
-#include "csrc/aten/KernelArguments.h"
-#include "csrc/core/Stream.h"
+#include "csrc/aten/OpLaunch.h"
 
 namespace at::openreg {
 namespace {
-
-void waitForCurrentStream(c10::Device device) {
-  c10::openreg::getCurrentOpenRegStream(device.index()).synchronize();
-}
 
 Scalar localScalarDense(const Tensor& self) {
   waitForCurrentStream(self.device());

@@ -7,7 +7,7 @@
 //   StructuredOp<at::meta::structured_mm, 1> op;  // or op(OutputForm::Out, out)
 //   op.meta(self, mat2);                          // checks and allocates, on the calling thread
 //   launchStructured<"aten::mm">(
-//       Operands(op.outputs(), self, mat2),
+//       op.outputs(), std::tie(self, mat2),
 //       [](Tensor& out, const Tensor& self, const Tensor& mat2) {
 //         at::cpu::mm_outf(self, mat2, out);      // on the worker, on CPU tensors
 //       });
@@ -25,8 +25,11 @@
 #include <ATen/core/op_registration/adaption.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Scalar.h>
+#include <c10/util/FunctionRef.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -112,94 +115,136 @@ class StructuredOp final : public Meta {
   c10::OptionalDeviceGuard guard_;
 };
 
-// The tensors of one call as the worker will see them: outputs, then inputs in the order given.
+// The tensors of one call as the worker will see them: outputs, then inputs.
 // An input that is an output becomes the same CPU tensor, as kernels ask `self.is_same(out)`.
-template <size_t OutputCount, size_t Count>
+template <size_t Count>
 class Operands {
  public:
-  // Inputs are Tensor or std::optional<Tensor>.
-  template <typename... Inputs>
-  explicit Operands(const std::array<Tensor, OutputCount>& outputs, const Inputs&... inputs)
-      : device_(outputs[0].device()) {
-    size_t index = 0;
-    for (const Tensor& output : outputs) {
-      aliases_[index++] = TensorAlias(output);
+  Operands(const std::array<const Tensor*, Count>& tensors, size_t output_count) {
+    for (size_t index = 0; index < Count; ++index) {
+      same_as_[index] = firstSame(tensors, index, output_count);
+      if (same_as_[index] == index) {
+        aliases_[index] = TensorAlias(*tensors[index]);
+      }
     }
-    (setInput(index++, outputs, inputs), ...);
   }
 
-  Device device() const { return device_; }
-
-  // The operands live as long as the tensors.
+  // CPU tensors. The operands must outlive them.
   std::array<Tensor, Count> tensors() const {
     std::array<Tensor, Count> tensors;
     for (size_t index = 0; index < Count; ++index) {
-      const size_t output = same_as_[index];
-      tensors[index] = output == kNoOutput ? aliases_[index].tensor() : tensors[output];
+      const size_t same = same_as_[index];
+      tensors[index] = same < index ? tensors[same] : aliases_[index].tensor();
     }
     return tensors;
   }
 
  private:
-  static constexpr uint8_t kNoOutput = 0xff;
+  // The output that the tensor at `index` is, or the index itself.
+  static uint8_t firstSame(const std::array<const Tensor*, Count>& tensors, size_t index,
+                           size_t output_count) {
+    for (size_t output = 0; output < output_count && output < index; ++output) {
+      if (tensors[index]->is_same(*tensors[output])) {
+        return static_cast<uint8_t>(output);
+      }
+    }
+    return static_cast<uint8_t>(index);
+  }
 
-  template <typename Input>
-  void setInput(size_t index, const std::array<Tensor, OutputCount>& outputs, const Input& input) {
-    for (size_t output = 0; output < OutputCount; ++output) {
-      if (isSame(input, outputs[output])) {
-        same_as_[index] = static_cast<uint8_t>(output);
+  std::array<TensorAlias, Count> aliases_;
+  std::array<uint8_t, Count> same_as_;
+};
+
+// Note [Unsupported dtypes]
+// What a kernel has against a tuple of dtypes, it says when it runs. On the worker that is too
+// late: the caller has to see the error at the call. So before an operator's first launch with a
+// tuple of dtypes, its kernel runs once on the calling thread, on small CPU tensors of those
+// dtypes that are all zeros. If it complains about dtypes, the call throws its exception; any
+// other complaint is due to the stand-ins. Later launches cost the comparison of a key.
+class OPENREG_EXPORT KnownDtypes {
+ public:
+  // Calls `kernel` with stand-ins of the operands unless their dtypes are known to work.
+  void check(ArrayRef<const Tensor*> operands, size_t output_count,
+             c10::function_ref<void(Tensor*)> kernel) {
+    const uint64_t key = keyOf(operands);
+    for (const std::atomic<uint64_t>& known : known_) {
+      if (known.load(std::memory_order_relaxed) == key) {
         return;
       }
     }
-    aliases_[index] = TensorAlias(input);
+    tryOut(operands, output_count, kernel);
+    const uint32_t slot = next_slot_.fetch_add(1, std::memory_order_relaxed) % known_.size();
+    known_[slot].store(key, std::memory_order_relaxed);
   }
 
-  static bool isSame(const Tensor& input, const Tensor& output) {
-    return input.defined() && input.is_same(output);
-  }
-  static bool isSame(const std::optional<Tensor>& input, const Tensor& output) {
-    return input.has_value() && isSame(*input, output);
-  }
-
-  static constexpr std::array<uint8_t, Count> noOutputs() {
-    std::array<uint8_t, Count> none{};
-    none.fill(kNoOutput);
-    return none;
+ private:
+  // 0 is no key.
+  static uint64_t keyOf(ArrayRef<const Tensor*> operands) {
+    uint64_t key = 1;
+    for (const Tensor* operand : operands) {
+      const ScalarType dtype = operand->defined() ? operand->scalar_type() : ScalarType::Undefined;
+      key = key * static_cast<uint64_t>(ScalarType::NumOptions) + static_cast<uint64_t>(dtype);
+    }
+    return key;
   }
 
-  Device device_;
-  std::array<uint8_t, Count> same_as_ = noOutputs();
-  std::array<TensorAlias, Count> aliases_;
+  static void tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
+                     c10::function_ref<void(Tensor*)> kernel);
+
+  std::array<std::atomic<uint64_t>, 8> known_{};  // more tuples than that take turns
+  std::atomic<uint32_t> next_slot_{0};
 };
 
-template <size_t OutputCount, typename... Inputs>
-Operands(const std::array<Tensor, OutputCount>&, const Inputs&...)
-    -> Operands<OutputCount, OutputCount + sizeof...(Inputs)>;
+enum class Launch : uint8_t {
+  DtypesChecked,    // on the worker, see Note [Unsupported dtypes]
+  DtypesUnchecked,  // on the worker; for kernels that cannot run on stand-ins
+  OnCallingThread,  // here, after the stream's work; for kernels that throw what they find in the
+                    // data and whose caller has to see that
+};
 
-// Waits for the current stream of `device`.
-OPENREG_EXPORT void waitForCurrentStream(Device device);
+namespace detail {
 
-// docs: launch-structured
-// Enqueues `kernel`, called with the operands' CPU tensors.
-//
-// With `on_calling_thread` it is called here, after the work of the stream: for kernels that
-// report what they found in the data, as an exception that the caller has to see.
-template <c10::openreg::KernelName Name, size_t OutputCount, size_t Count, typename Kernel>
-void launchStructured(Operands<OutputCount, Count> operands, Kernel kernel,
-                      bool on_calling_thread = false) {
-  const Device device = operands.device();
-  auto run = [operands = std::move(operands), kernel = std::move(kernel)] {
+inline const Tensor* operandOf(const Tensor& tensor) { return &tensor; }
+OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
+
+template <typename Kernel, size_t... Index>
+void callKernel(const Kernel& kernel, Tensor* tensors, std::index_sequence<Index...>) {
+  kernel(tensors[Index]...);
+}
+
+}  // namespace detail
+
+// Runs `kernel` with the CPU tensors of outputs and inputs, as parameters in this order.
+// An input is a Tensor or a std::optional<Tensor>.
+template <c10::openreg::KernelName Name, size_t OutputCount, typename... Inputs, typename Kernel>
+void launchStructured(const std::array<Tensor, OutputCount>& outputs,
+                      const std::tuple<const Inputs&...>& inputs, Kernel kernel,
+                      Launch mode = Launch::DtypesChecked) {
+  using Indices = std::make_index_sequence<OutputCount + sizeof...(Inputs)>;
+  std::array<const Tensor*, Indices::size()> operands;
+  auto next = std::transform(outputs.begin(), outputs.end(), operands.begin(),
+                             [](const Tensor& output) { return &output; });
+  std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
+
+  if (mode == Launch::DtypesChecked) {
+    static KnownDtypes known_dtypes;
+    known_dtypes.check(operands, OutputCount, [&](Tensor* stand_ins) {
+      detail::callKernel(kernel, stand_ins, Indices());
+    });
+  }
+  const Device device = outputs[0].device();
+  auto run = [operands = Operands<Indices::size()>(operands, OutputCount),
+              kernel = std::move(kernel)] {
     auto tensors = operands.tensors();
-    std::apply(kernel, tensors);
+    detail::callKernel(kernel, tensors.data(), Indices());
   };
-  if (on_calling_thread) {
+  if (mode == Launch::OnCallingThread) {
     waitForCurrentStream(device);
     run();
   } else {
     launchOp<Name>(device, std::move(run));
   }
 }
-// docs: end
 
 // Arguments of the shape functions.
 
@@ -216,6 +261,9 @@ inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
 // which reads the masks and therefore waits for them, and host tensors move to the device.
 OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
     const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
+
+// Throws unless gelu knows the approximation: its shape function does not ask.
+OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
 
 // Arguments that a closure owns, and their views for the kernel.
 

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "csrc/core/Exception.h"
-#include "csrc/core/Functions.h"
 
 namespace at::openreg {
 namespace {
@@ -49,7 +48,7 @@ TensorAlias::TensorAlias(const TensorBase& tensor) {
     return;
   }
   setMetadata(tensor);
-  if (tensor.device().type() == c10::openreg::kDeviceType) {
+  if (isOpenReg(tensor)) {
     kind_ = Kind::Memory;
     const StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     storage_data_ = kernelAddress(const_cast<void*>(storage->data()));
@@ -130,7 +129,7 @@ std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
 }
 
 Tensor hostView(const TensorBase& tensor) {
-  TORCH_INTERNAL_ASSERT(tensor.device().type() == c10::openreg::kDeviceType);
+  TORCH_INTERNAL_ASSERT(isOpenReg(tensor));
   return TensorAlias(tensor).tensor();
 }
 

@@ -15,9 +15,15 @@
 #include <optional>
 #include <vector>
 
+#include "csrc/core/Functions.h"
 #include "csrc/core/Macros.h"
 
 namespace at::openreg {
+
+// Whether the tensor is defined and on an openreg device.
+inline bool isOpenReg(const TensorBase& tensor) {
+  return tensor.defined() && tensor.device().type() == c10::openreg::kDeviceType;
+}
 
 // What the worker needs to rebuild a tensor as a CPU tensor. Made on the calling thread, moved
 // into the closure, turned into a tensor by the worker.

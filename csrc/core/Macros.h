@@ -1,3 +1,4 @@
+// What libtorch_openreg.so exports.
 #pragma once
 
 // Marks what libtorch_openreg.so offers to the bindings and to extension authors; all else is

@@ -6,7 +6,7 @@
 //   index * 8 + kind           stream `index` of the pool of that kind (see StreamKind)
 //   a multiple of 8, not 0     an external stream: the id is the handle itself
 // Pool streams are created together, on the first request for one; a stream without work has
-// no thread. Streams are never destroyed, so an id that was once valid stays so.
+// no thread. They are never destroyed, so the id of a pool stream stays valid.
 #pragma once
 
 #include <c10/core/Stream.h>

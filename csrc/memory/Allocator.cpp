@@ -29,7 +29,7 @@ class OpenRegAllocator final : public DeviceAllocator {
     }
     DeviceCachingAllocator& cache = cacheOf(device);
     Block* block = cache.allocate(size, getCurrentOpenRegStream(device));
-    report(*block, static_cast<int64_t>(block->size));
+    report(device, block->address, static_cast<int64_t>(block->size));
     return DataPtr(block->address, block, &freeBlock, owner);
   }
 
@@ -91,8 +91,12 @@ class OpenRegAllocator final : public DeviceAllocator {
     if (isInBadFork()) {
       return;
     }
-    report(*block, -static_cast<int64_t>(block->size));
-    cacheOf(block->device).free(block);
+    // Freeing may merge the block away.
+    const DeviceIndex device = block->device;
+    void* address = block->address;
+    const auto size = static_cast<int64_t>(block->size);
+    cacheOf(device).free(block);
+    report(device, address, -size);
   }
 
   DeviceCachingAllocator& cacheOf(DeviceIndex device) {
@@ -113,11 +117,11 @@ class OpenRegAllocator final : public DeviceAllocator {
     std::atomic<DeviceCachingAllocator*> allocator{nullptr};
   };
 
-  void report(const Block& block, int64_t size) {
+  void report(DeviceIndex device, void* address, int64_t size) {
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-      const auto [allocated, reserved] = cacheOf(block.device).usage();
-      c10::reportMemoryUsageToProfiler(block.address, size, allocated, reserved,
-                                       Device(kDeviceType, block.device));
+      const auto [allocated, reserved] = cacheOf(device).usage();
+      c10::reportMemoryUsageToProfiler(address, size, allocated, reserved,
+                                       Device(kDeviceType, device));
     }
   }
 

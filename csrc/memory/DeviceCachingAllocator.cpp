@@ -106,9 +106,13 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
     block = takeFromDevice(pool, rounded, stream);
   }
   if (block == nullptr) {
-    // Not enough: give everything unused back, which also joins free ranges, and try once more.
+    // Not enough: wait for what other streams still hold; then give everything unused back, which
+    // also joins free ranges, and try once more.
     ++stats_.num_alloc_retries;
     waitForEvents();
+    block = takeFromCache(pool, rounded, stream);
+  }
+  if (block == nullptr) {
     releaseCachedSegments();
     block = takeFromDevice(pool, rounded, stream);
   }

@@ -66,8 +66,9 @@ void OpenRegGeneratorImpl::waitForKernels() const {
   std::optional<OpenRegStream> stream;
   {
     const std::lock_guard<std::mutex> lock(last_stream_mutex_);
-    stream = std::exchange(last_stream_, std::nullopt);
+    stream = last_stream_;
   }
+  // last_stream_ stays: another thread may be here, too, and must wait as well.
   if (stream.has_value()) {
     stream->synchronize();
   }

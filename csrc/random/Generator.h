@@ -6,6 +6,8 @@
 //   - kernels of one stream draw in stream order;
 //   - a kernel on another stream first waits for the stream that drew last (orderLaunch);
 //   - whoever reads or sets the state waits for the kernels that draw (every virtual below).
+// Host threads that launch at the same time are not ordered among each other, as on any device;
+// a kernel locks the engine while it draws.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -34,7 +34,7 @@ class Event(torch.Event):
 
     Args:
         enable_timing: Whether the event takes the time; needed for :meth:`elapsed_time`.
-        blocking: Accepted for compatibility; a wait always blocks and never spins.
+        blocking: Accepted for compatibility; a wait always blocks.
         interprocess: Must be False.
 
     Example:
@@ -114,7 +114,7 @@ class Event(torch.Event):
                 raise ValueError(f"{operation}: expected events that have been recorded")
             if not event.query():
                 raise ValueError(f"{operation}: expected events that are complete; synchronize")
-        return _C._event_elapsed_time(self.event_id, other.event_id)
+        return _C._event_elapsed_time(self, other)
 
     def __repr__(self) -> str:
         """Returns the device, once the event is bound to one, and the runtime's handle."""

@@ -28,6 +28,6 @@ def set_fallback_mode(mode: str) -> None:
             ``"error"``: it raises NotImplementedError.
 
     Raises:
-        RuntimeError: The mode is none of these.
+        ValueError: The mode is none of these.
     """
     _C._set_fallback_mode(mode)

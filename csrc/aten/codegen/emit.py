@@ -87,14 +87,16 @@ def _enqueue(operator: Operator) -> list[str]:
         *(a.passing.kernel.format(a.name) for a in operator.inputs),
         *operator.outputs,
     ]
-    on_calling_thread = operator.on_calling_thread
+    inputs = ", ".join(a.name for a in operands)
+    mode = f", {operator.launch_mode}" if operator.launch_mode else ""
     return [
         *_list("void enqueue(", ["const Op& op", *_parameters(operator.inputs)], ") {"),
+        *([f"  {operator.check}"] if operator.check else []),
         f'  launchStructured<"aten::{operator.overload}">(',
-        *_list("      Operands(", ["op.outputs()", *(a.name for a in operands)], "),"),
+        f"      op.outputs(), std::tie({inputs}),",
         *_list(f"      [{capture_list}](", kernel_parameters, ") {"),
         *_list(f"        at::cpu::{operator.cpu_function}(", kernel_arguments, ");"),
-        "      }" + (f", /*on_calling_thread=*/{on_calling_thread});" if on_calling_thread else ");"),
+        f"      }}{mode});",
         "}",
     ]
 

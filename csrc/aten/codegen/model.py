@@ -26,17 +26,33 @@ from torchgen.model import (
 # Groups that this backend does not generate: functional overload name -> why.
 EXCLUDED: dict[str, str] = {}
 
-# Groups whose kernel reports a property of the data that the caller has to see at the call, as
-# torch.linalg.LinAlgError. The kernel runs on the calling thread, after the stream, whenever the
-# C++ condition holds.
-ON_CALLING_THREAD: dict[str, str] = {
-    "_linalg_eigh": "true",
-    "_linalg_solve_ex": "check_errors",
-    "_linalg_svd": "true",
-    "linalg_cholesky_ex": "check_errors",
-    "linalg_inv_ex": "check_errors",
-    "linalg_ldl_factor_ex": "check_errors",
-    "linalg_lu_factor_ex": "check_errors",
+# Groups that are not launched as usual: the C++ expression of the launch mode.
+#
+# Kernels that throw torch.linalg.LinAlgError for what they find in the data, which the caller has
+# to see at the call, as on CUDA.
+ALWAYS_THROWING = "Launch::OnCallingThread"
+THROWING_ON_REQUEST = "check_errors ? Launch::OnCallingThread : Launch::DtypesChecked"
+# Kernels that take lists of tensors, of which there are no stand-ins, or use pivots unchecked.
+WITHOUT_STAND_INS = "Launch::DtypesUnchecked"
+LAUNCH_MODES: dict[str, str] = {
+    "_linalg_eigh": ALWAYS_THROWING,
+    "_linalg_solve_ex": THROWING_ON_REQUEST,
+    "_linalg_svd": ALWAYS_THROWING,
+    "cat": WITHOUT_STAND_INS,
+    "index.Tensor": WITHOUT_STAND_INS,
+    "linalg_cholesky_ex": THROWING_ON_REQUEST,
+    "linalg_inv_ex": THROWING_ON_REQUEST,
+    "linalg_ldl_factor_ex": THROWING_ON_REQUEST,
+    "linalg_ldl_solve": WITHOUT_STAND_INS,
+    "linalg_lu_factor_ex": THROWING_ON_REQUEST,
+    "linalg_lu_solve": WITHOUT_STAND_INS,
+    "lu_unpack": WITHOUT_STAND_INS,
+}
+
+# Checks of arguments that the kernel makes and the shape function does not.
+CHECKS: dict[str, str] = {
+    "gelu": "checkGeluApproximation(approximate);",
+    "gelu_backward": "checkGeluApproximation(approximate);",
 }
 
 
@@ -136,8 +152,12 @@ class Operator:
         return (self.forms[0].returns, *(argument.type for argument in self.inputs))
 
     @property
-    def on_calling_thread(self) -> str | None:
-        return ON_CALLING_THREAD.get(self.overload)
+    def launch_mode(self) -> str | None:
+        return LAUNCH_MODES.get(self.overload)
+
+    @property
+    def check(self) -> str | None:
+        return CHECKS.get(self.overload)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "os.h"
+#include "spin.h"
 
 namespace openreg {
 namespace {
@@ -23,9 +24,6 @@ constexpr size_t restart_distance = size_t{64} << 10;
 // submit every 2 to 20 us while they prepare work. Longer would take a core from hosts that
 // compute: the machines we run on may have two.
 constexpr int64_t worker_spin_ns = 50'000;
-
-// Turns of the loop between two looks at the clock.
-constexpr int spin_turns = 32;
 
 constexpr uint64_t round_up(uint64_t value, uint64_t step) {
   return (value + step - 1) / step * step;
@@ -138,14 +136,10 @@ Command* CommandRing::at(uint64_t position) const {
 bool CommandRing::wait_for_entry() {
   if (head_ % ring_capacity >= restart_distance) restart_if_empty();
   const std::atomic<Command::State>& state = at(head_)->state;
-  const int64_t deadline = os::now_ns() + worker_spin_ns;
-  do {
-    for (int turn = 0; turn < spin_turns; ++turn) {
-      if (state.load(std::memory_order_acquire) != Command::State::Empty) return true;
-      os::relax();
-    }
-  } while (os::now_ns() < deadline);
-  return sleep_until_entry();
+  const auto is_committed = [&state] {
+    return state.load(std::memory_order_acquire) != Command::State::Empty;
+  };
+  return spin_until(is_committed, worker_spin_ns) || sleep_until_entry();
 }
 
 bool CommandRing::sleep_until_entry() {

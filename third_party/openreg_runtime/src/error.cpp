@@ -17,7 +17,7 @@ LastError& last_error() { return thread_object<LastError>(); }
 
 // Kept apart from KernelError so that a worker that looks for an error after each kernel reads
 // one flag.
-thread_local bool has_kernel_error = false;
+thread_local bool is_kernel_error_set = false;
 
 }  // namespace
 
@@ -34,9 +34,11 @@ orError_t report(const FailureRef& failure) {
   return fail(failure->code, failure->message, failure->tag);
 }
 
+bool has_kernel_error() { return is_kernel_error_set; }
+
 KernelError take_kernel_error() {
-  if (!has_kernel_error) return {};
-  has_kernel_error = false;
+  if (!is_kernel_error_set) return {};
+  is_kernel_error_set = false;
   return std::exchange(thread_object<KernelError>(), {});
 }
 
@@ -87,7 +89,7 @@ int orGetLastErrorTag(void) { return openreg::last_error().tag; }
 void orSetKernelError(const char* text, int tag) {
   static_cast<void>(openreg::guarded([&] {
     openreg::thread_object<openreg::KernelError>() = {true, text == nullptr ? "" : text, tag};
-    openreg::has_kernel_error = true;
+    openreg::is_kernel_error_set = true;
     return orSuccess;
   }));
 }

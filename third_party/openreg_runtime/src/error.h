@@ -38,6 +38,9 @@ struct KernelError {
   int tag = 0;
 };
 
+// True if this thread has a kernel error.
+bool has_kernel_error();
+
 // Returns this thread's kernel error and resets it.
 KernelError take_kernel_error();
 

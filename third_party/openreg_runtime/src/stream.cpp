@@ -1,6 +1,7 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <unordered_set>
 #include <utility>
@@ -34,24 +35,22 @@ void move_closure(const Submission& submission, void* to) {
   if (submission.kernel->move != nullptr) {
     submission.kernel->move(to, submission.closure);
   } else if (submission.closure_size > 0) {
-    __builtin_memcpy(to, submission.closure, submission.closure_size);
+    std::memcpy(to, submission.closure, submission.closure_size);
   }
 }
-
-orError_t run_host_function(void* closure);
 
 struct HostCall {
   orHostFn function;
   void* user_data;
 };
 
-constexpr orKernel host_function_kernel{"host function", run_host_function, nullptr, nullptr};
-
 orError_t run_host_function(void* closure) {
   const HostCall& call = *static_cast<HostCall*>(closure);
   call.function(call.user_data);
   return orSuccess;
 }
+
+constexpr orKernel host_function_kernel{"host function", run_host_function, nullptr, nullptr};
 
 // With OPENREG_LAUNCH_BLOCKING a kernel runs on the caller's own closure: if it fails, the caller
 // still owns that.
@@ -60,6 +59,15 @@ struct BorrowedClosure {
   const orKernel* original;
   void* closure;
 };
+
+orError_t run_borrowed(void* closure) {
+  const BorrowedClosure& borrowed = **static_cast<BorrowedClosure**>(closure);
+  const orError_t error = borrowed.original->run(borrowed.closure);
+  if (error == orSuccess && borrowed.original->destroy != nullptr) {
+    borrowed.original->destroy(borrowed.closure);
+  }
+  return error;
+}
 
 orError_t fail_own_wait(uint64_t id) {
   return fail(orErrorNotPermitted,
@@ -70,13 +78,18 @@ orError_t fail_exiting() {
   return fail(orErrorNotPermitted, "the process exits; its queued work was dropped");
 }
 
-orError_t run_borrowed(void* closure) {
-  const BorrowedClosure& borrowed = **static_cast<BorrowedClosure**>(closure);
-  const orError_t error = borrowed.original->run(borrowed.closure);
-  if (error == orSuccess && borrowed.original->destroy != nullptr) {
-    borrowed.original->destroy(borrowed.closure);
+// What a submission returns that the ring did not take.
+orError_t refuse(CommandRing::Status status, const char* function, uint64_t id) {
+  switch (status) {
+    case CommandRing::Status::Closed:
+      return fail(orErrorInvalidResourceHandle,
+                  concat(function, ": stream ", id, " has been destroyed"));
+    case CommandRing::Status::Full:
+      return fail(orErrorNotPermitted, concat(function, ": work on stream ", id,
+                                              " submitted to its own stream, whose queue is full"));
+    default:  // stopped
+      return orSuccess;
   }
-  return error;
 }
 
 }  // namespace
@@ -114,17 +127,7 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
       ring_.reserve(is_large ? sizeof(void*) : submission.closure_size, may_wait, &slot);
   if (status != CommandRing::Status::Granted) {
     ::operator delete(large_closure, closure_alignment);
-    switch (status) {
-      case CommandRing::Status::Stopped:
-        return orSuccess;
-      case CommandRing::Status::Full:
-        return fail(orErrorNotPermitted,
-                    concat(submission.function, ": work on stream ", id_,
-                           " submitted to its own stream, whose queue is full"));
-      default:
-        return fail(orErrorInvalidResourceHandle,
-                    concat(submission.function, ": stream ", id_, " has been destroyed"));
-    }
+    return refuse(status, submission.function, id_);
   }
 
   Command& command = *slot.command;
@@ -279,7 +282,6 @@ orError_t get_property(orStream_t handle, Value* value, Get&& get) {
 }  // namespace
 }  // namespace openreg
 
-using openreg::CommandKind;
 using openreg::Stream;
 
 extern "C" {

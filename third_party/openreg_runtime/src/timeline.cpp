@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spin.h"
+
 namespace openreg {
 namespace {
 
@@ -25,13 +27,7 @@ void Timeline::retire() {
 
 // docs: timeline-wait
 bool Timeline::wait(uint64_t count) {
-  if (retired() >= count) return true;
-  const int64_t deadline = os::now_ns() + wait_spin_ns;
-  do {
-    os::relax();
-    if (retired() >= count) return true;
-  } while (os::now_ns() < deadline);
-
+  if (spin_until([&] { return retired() >= count; }, wait_spin_ns)) return true;
   std::unique_lock lock(mutex_);
   while (retired_.load(std::memory_order_relaxed) < count) {
     if (is_stopped_) return false;

@@ -76,14 +76,14 @@ void Worker::record(Command& command) {
 
 void Worker::work(Command& command) {
   set_current_device(stream_.device().index());
-  if (command.correlation_id == 0) {
-    if (const orError_t error = call(command)) fail_stream(command, error);
-    return;
-  }
-  orActivityRecord record = trace::describe(command, stream_.device().index(), stream_.id());
+  const bool is_traced = command.correlation_id != 0;
+  orActivityRecord record;
+  if (is_traced) record = trace::describe(command, stream_.device().index(), stream_.id());
   const orError_t error = call(command);
-  record.end_ns = os::now_ns();
-  trace::keep(record);
+  if (is_traced) {
+    record.end_ns = os::now_ns();
+    trace::keep(record);
+  }
   if (error != orSuccess) fail_stream(command, error);
 }
 
@@ -95,14 +95,11 @@ orError_t Worker::call(Command& command) {
   };
   try {
     const orError_t error = command.kernel->run(command.closure());
-    if (command.kind != CommandKind::HostFunction) {
-      if (error == orSuccess) take_kernel_error();
-      return error;
+    if (command.kind == CommandKind::HostFunction) {
+      return has_kernel_error() ? orErrorLaunchFailure : orSuccess;
     }
-    const KernelError kernel_error = take_kernel_error();
-    if (!kernel_error.is_set) return orSuccess;
-    orSetKernelError(kernel_error.text.c_str(), kernel_error.tag);
-    return orErrorLaunchFailure;
+    if (error == orSuccess) take_kernel_error();
+    return error;
   } catch (const std::exception& error) {
     return failed_with(error.what());
   } catch (...) {

@@ -14,9 +14,9 @@ static int fail(const char* call, orError_t error) {
   return 1;
 }
 
-#define CHECK_OK(call)                               \
-  do {                                               \
-    orError_t error = (call);                        \
+#define CHECK_OK(call)                                 \
+  do {                                                 \
+    orError_t error = (call);                          \
     if (error != orSuccess) return fail(#call, error); \
   } while (0)
 

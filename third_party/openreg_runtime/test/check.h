@@ -36,8 +36,8 @@ struct Registration {
 };
 
 // Defines a test. Its name states the rule it checks.
-#define TEST(name)                                         \
-  static void name();                                      \
+#define TEST(name)                                                \
+  static void name();                                             \
   static const ::test::Registration register_##name(#name, name); \
   static void name()
 
@@ -46,8 +46,8 @@ struct Registration {
   _exit(1);
 }
 
-#define CHECK(condition) \
-  do {                   \
+#define CHECK(condition)                                                        \
+  do {                                                                          \
     if (!(condition)) ::test::fail(__FILE__, __LINE__, "expected " #condition); \
   } while (false)
 
@@ -59,8 +59,7 @@ struct Registration {
 #define CHECK_OK(call) CHECK_ERROR(call, orSuccess)
 
 // Checks that a text contains another.
-#define CHECK_CONTAINS(text, part) \
-  ::test::check_contains(__FILE__, __LINE__, #text, (text), (part))
+#define CHECK_CONTAINS(text, part) ::test::check_contains(__FILE__, __LINE__, #text, (text), (part))
 
 template <typename Actual, typename Expected>
 void check_equal(const char* file, int line, const char* what, const Actual& actual,
@@ -74,8 +73,8 @@ inline void check_error(const char* file, int line, const char* call, orError_t 
                         orError_t expected) {
   if (actual == expected) return;
   fail(file, line,
-       std::string(call) + " returned " + orGetErrorName(actual) + " (" +
-           orGetLastErrorMessage() + "), expected " + orGetErrorName(expected));
+       std::string(call) + " returned " + orGetErrorName(actual) + " (" + orGetLastErrorMessage() +
+           "), expected " + orGetErrorName(expected));
 }
 
 inline void check_contains(const char* file, int line, const char* what, const std::string& text,
@@ -220,8 +219,9 @@ inline ChildResult run_child(const std::function<void()>& body) {
 inline void check_child(const std::function<void()>& body) {
   const ChildResult result = run_child(body);
   if (!WIFEXITED(result.status) || WEXITSTATUS(result.status) != 0) {
-    fail(__FILE__, __LINE__, "the child ended with status " + std::to_string(result.status) +
-                                 " and wrote: " + result.error);
+    fail(__FILE__, __LINE__,
+         "the child ended with status " + std::to_string(result.status) +
+             " and wrote: " + result.error);
   }
 }
 

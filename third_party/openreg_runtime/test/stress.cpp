@@ -231,15 +231,14 @@ class Actor {
         return shared_.streams.with(
             random_(), [](orStream_t stream) { check_allowed(orStreamSynchronize(stream)); });
       default:
-        return shared_.streams.with(random_(),
-                                    [](orStream_t stream) { check_allowed(orStreamQuery(stream)); });
+        return shared_.streams.with(
+            random_(), [](orStream_t stream) { check_allowed(orStreamQuery(stream)); });
     }
   }
 
   void record() {
-    shared_.streams.with(random_(), [&](orStream_t stream) {
-      CHECK_OK(orEventRecord(event(), stream));
-    });
+    shared_.streams.with(random_(),
+                         [&](orStream_t stream) { CHECK_OK(orEventRecord(event(), stream)); });
     float elapsed_ms = 0;
     const orError_t error = orEventElapsedTime(&elapsed_ms, event(), event());
     if (error != orErrorInvalidResourceHandle) check_allowed(error);
@@ -252,9 +251,8 @@ class Actor {
       case 1:
         return check_allowed(orEventQuery(event()));
       default:
-        return shared_.streams.with(random_(), [&](orStream_t stream) {
-          CHECK_OK(orStreamWaitEvent(stream, event(), 0));
-        });
+        return shared_.streams.with(
+            random_(), [&](orStream_t stream) { CHECK_OK(orStreamWaitEvent(stream, event(), 0)); });
     }
   }
 

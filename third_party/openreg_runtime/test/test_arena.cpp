@@ -1,8 +1,7 @@
 // The allocator of one device's memory.
-#include "arena.h"
-
 #include <random>
 
+#include "arena.h"
 #include "check.h"
 #include "os.h"
 

@@ -1,10 +1,9 @@
 // The ring of commands: places, full and empty rings, closing and stopping.
-#include "command.h"
-
 #include <memory>
 #include <thread>
 
 #include "check.h"
+#include "command.h"
 
 using openreg::Command;
 using openreg::CommandRing;

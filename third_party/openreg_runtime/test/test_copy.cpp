@@ -206,8 +206,7 @@ TEST(ranges_outside_their_allocation_are_refused) {
   CHECK_ERROR(orMemset(nullptr, 0, 1), orErrorInvalidValue);
   CHECK_ERROR(orMemset(memory + 100, 0, 1), orErrorIllegalAddress);
   CHECK_OK(orFree(next));
-  CHECK_ERROR(orMemcpyAsync(next, host.data(), 1, orMemcpyDefault, nullptr),
-              orErrorIllegalAddress);
+  CHECK_ERROR(orMemcpyAsync(next, host.data(), 1, orMemcpyDefault, nullptr), orErrorIllegalAddress);
   CHECK_CONTAINS(orGetLastErrorMessage(), "in no live allocation of device 0");
 }
 

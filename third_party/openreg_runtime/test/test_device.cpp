@@ -56,6 +56,7 @@ TEST(null_results_are_refused) {
   CHECK_ERROR(orGetDevice(nullptr), orErrorInvalidValue);
   CHECK_ERROR(orGetDeviceProperties(nullptr, 0), orErrorInvalidValue);
   CHECK_ERROR(orDeviceIsActive(0, nullptr), orErrorInvalidValue);
+  CHECK_ERROR(orIsForkedChild(nullptr), orErrorInvalidValue);
   CHECK_ERROR(orDeviceGetStreamPriorityRange(&value, nullptr), orErrorInvalidValue);
   CHECK_ERROR(orDeviceGetStreamPriorityRange(nullptr, &value), orErrorInvalidValue);
   CHECK_ERROR(orDeviceCanAccessPeer(nullptr, 0, 1), orErrorInvalidValue);

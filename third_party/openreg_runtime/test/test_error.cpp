@@ -118,8 +118,7 @@ TEST(a_host_function_fails_by_throwing_or_by_setting_an_error) {
       nullptr, [](void*) { throw std::runtime_error("from the host function"); }, nullptr));
   CHECK_ERROR(orStreamSynchronize(nullptr), orErrorLaunchFailure);
   CHECK_CONTAINS(orGetLastErrorMessage(), "a host function on stream 0 of device 0 failed: from");
-  CHECK_OK(orLaunchHostFunc(
-      nullptr, [](void*) { orSetKernelError("said so", 3); }, nullptr));
+  CHECK_OK(orLaunchHostFunc(nullptr, [](void*) { orSetKernelError("said so", 3); }, nullptr));
   CHECK_ERROR(orStreamSynchronize(nullptr), orErrorLaunchFailure);
   CHECK_CONTAINS(orGetLastErrorMessage(), "said so");
   CHECK_EQUAL(orGetLastErrorTag(), 3);

@@ -82,7 +82,7 @@ TEST(an_earlier_handler_runs_after_the_message) {
 }
 
 TEST(an_earlier_handler_gets_the_fault_address) {
-  static char* memory = nullptr;
+  static char* volatile memory = nullptr;
   const test::ChildResult result = test::run_child([] {
     struct sigaction action = {};
     action.sa_flags = SA_SIGINFO;

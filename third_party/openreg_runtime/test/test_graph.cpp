@@ -1,7 +1,6 @@
 // The capture seam: where submissions go while a stream has a sink.
-#include "graph.h"
-
 #include "check.h"
+#include "graph.h"
 #include "stream.h"
 
 namespace {
@@ -53,8 +52,7 @@ TEST(every_submission_goes_to_the_sink) {
   openreg::set_command_sink(*stream, &sink);
   int ran = 0;
   CHECK_OK(test::launch(stream, "kernel", [&] { return ++ran, orSuccess; }));
-  CHECK_OK(orLaunchHostFunc(
-      stream, [](void* count) { ++*static_cast<int*>(count); }, &ran));
+  CHECK_OK(orLaunchHostFunc(stream, [](void* count) { ++*static_cast<int*>(count); }, &ran));
   CHECK_OK(orMemsetAsync(memory, 's', 100, stream));
   CHECK_OK(orMemcpyAsync(pinned, memory, 100, orMemcpyDeviceToHost, stream));
   CHECK_OK(orStreamWaitEvent(stream, event, 0));
@@ -62,8 +60,8 @@ TEST(every_submission_goes_to_the_sink) {
   openreg::set_command_sink(*stream, nullptr);
   CHECK_EQUAL(ran, 2);
   CHECK_EQUAL(pinned[99], 's');
-  const std::vector<std::string> expected = {"orLaunchKernel", "orLaunchHostFunc",
-                                             "orMemsetAsync",  "orMemcpyAsync",
+  const std::vector<std::string> expected = {"orLaunchKernel",    "orLaunchHostFunc",
+                                             "orMemsetAsync",     "orMemcpyAsync",
                                              "orStreamWaitEvent", "orEventRecord"};
   CHECK(sink.taken == expected);
   CHECK_EQUAL(stream->submitted(), 0u);

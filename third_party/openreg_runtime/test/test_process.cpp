@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "check.h"
+#include "process.h"
 
 using test::check_child;
 using test::Gate;
@@ -25,24 +26,47 @@ void check_everything_is_forked(void* memory, orStream_t stream, orEvent_t event
   char byte = 0;
   orStreamCaptureStatus status;
   const orKernel kernel{"never", [](void*) { return orSuccess; }, nullptr, nullptr};
-  for (const orError_t error :
-       {orSetDevice(0), orDeviceSynchronize(), orDeviceSynchronizeIndex(1),
-        orDeviceSynchronizeAll(), orMalloc(&pointer, 1), orFree(memory), orFree(nullptr),
-        orMallocHost(&pointer, 1), orFreeHost(nullptr), orMemGetInfo(&size, &size, 0),
-        orGetKernelOffset(&offset), orMemcpy(&byte, memory, 1, orMemcpyDefault),
-        orMemcpyAsync(&byte, memory, 1, orMemcpyDefault, stream), orMemset(memory, 0, 1),
-        orMemsetAsync(memory, 0, 1, stream), orStreamCreate(&made),
-        orStreamCreateWithPriority(&made, 0, 0), orStreamDestroy(stream),
-        orGetDefaultStream(&made, 0), orStreamQuery(stream), orStreamSynchronize(stream),
-        orStreamSynchronize(nullptr), orStreamWaitEvent(stream, event, 0),
-        orLaunchKernel(&kernel, nullptr, 0, stream),
-        orLaunchHostFunc(stream, [](void*) {}, nullptr), orStreamGetDevice(stream, &value),
-        orStreamGetPriority(stream, &value), orStreamGetFlags(stream, &flags),
-        orStreamGetId(stream, &id), orStreamValidate(reinterpret_cast<uintptr_t>(stream)),
-        orStreamIsCapturing(stream, &status), orEventCreate(&made_event),
-        orEventCreateWithFlags(&made_event, 0), orEventRecord(event, stream), orEventQuery(event),
-        orEventSynchronize(event), orEventElapsedTime(&elapsed_ms, event, event),
-        orTraceStart(orActivityAll), orTraceStop(), orTraceConsume(nullptr, nullptr)}) {
+  for (const orError_t error : {orSetDevice(0),
+                                orDeviceSynchronize(),
+                                orDeviceSynchronizeIndex(1),
+                                orDeviceSynchronizeAll(),
+                                orMalloc(&pointer, 1),
+                                orFree(memory),
+                                orFree(nullptr),
+                                orMallocHost(&pointer, 1),
+                                orFreeHost(nullptr),
+                                orMemGetInfo(&size, &size, 0),
+                                orGetKernelOffset(&offset),
+                                orMemcpy(&byte, memory, 1, orMemcpyDefault),
+                                orMemcpyAsync(&byte, memory, 1, orMemcpyDefault, stream),
+                                orMemset(memory, 0, 1),
+                                orMemsetAsync(memory, 0, 1, stream),
+                                orStreamCreate(&made),
+                                orStreamCreateWithPriority(&made, 0, 0),
+                                orStreamDestroy(stream),
+                                orGetDefaultStream(&made, 0),
+                                orStreamQuery(stream),
+                                orStreamSynchronize(stream),
+                                orStreamSynchronize(nullptr),
+                                orStreamWaitEvent(stream, event, 0),
+                                orLaunchKernel(&kernel, nullptr, 0, stream),
+                                orLaunchHostFunc(
+                                    stream, [](void*) {}, nullptr),
+                                orStreamGetDevice(stream, &value),
+                                orStreamGetPriority(stream, &value),
+                                orStreamGetFlags(stream, &flags),
+                                orStreamGetId(stream, &id),
+                                orStreamValidate(reinterpret_cast<uintptr_t>(stream)),
+                                orStreamIsCapturing(stream, &status),
+                                orEventCreate(&made_event),
+                                orEventCreateWithFlags(&made_event, 0),
+                                orEventRecord(event, stream),
+                                orEventQuery(event),
+                                orEventSynchronize(event),
+                                orEventElapsedTime(&elapsed_ms, event, event),
+                                orTraceStart(orActivityAll),
+                                orTraceStop(),
+                                orTraceConsume(nullptr, nullptr)}) {
     CHECK_ERROR(error, orErrorForked);
   }
   CHECK_CONTAINS(orGetLastErrorMessage(), "spawn");
@@ -52,6 +76,8 @@ void check_what_a_child_may_do(void* memory, orEvent_t event) {
   int value = -1;
   orDeviceProp properties;
   orPointerAttributes attributes;
+  CHECK_OK(orIsForkedChild(&value));
+  CHECK_EQUAL(value, 1);
   CHECK_OK(orGetDeviceCount(&value));
   CHECK_EQUAL(value, 2);
   CHECK_OK(orGetDevice(&value));
@@ -126,6 +152,9 @@ TEST(a_child_of_a_process_that_only_counted_works) {
   CHECK_OK(orGetDeviceCount(&count));
   CHECK_OK(orSetDevice(1));
   check_child([] {
+    int is_forked = -1;
+    CHECK_OK(orIsForkedChild(&is_forked));
+    CHECK_EQUAL(is_forked, 0);
     char* memory = test::device_malloc(100);
     bool ran = false;
     CHECK_OK(launch(nullptr, "mark", [&] { return ran = true, orSuccess; }));
@@ -152,8 +181,8 @@ TEST(a_process_ends_with_queued_work) {
       const orStream_t stream = make_stream(i % 2);
       const std::string text = "a closure with a destructor";
       for (int j = 0; j < 1000; ++j) {
-        CHECK_OK(launch(stream, "work",
-                        [text] { return text.empty() ? orErrorUnknown : orSuccess; }));
+        CHECK_OK(
+            launch(stream, "work", [text] { return text.empty() ? orErrorUnknown : orSuccess; }));
       }
     }
   });
@@ -204,21 +233,21 @@ TEST(a_process_ends_with_work_that_never_ends) {
 
 TEST(exit_waits_for_the_command_that_runs_and_no_other) {
   check_exits(3, [] {
-    static Gate& gate = leaked_gate();
-    static bool ran_first = false;
-    static bool ran_second = false;
-    // Runs after the library's own handler, which was registered later.
+    static std::atomic<bool> has_first_begun{false};
+    static std::atomic<bool> has_first_ended{false};
+    static std::atomic<bool> has_second_begun{false};
+    // Runs after the library's own handler, which is registered later.
     std::atexit([] {
-      if (!ran_first || ran_second) _exit(3);
+      if (!has_first_ended || has_second_begun) _exit(3);
     });
     CHECK_OK(launch(nullptr, "first", [] {
-      gate.pass();
-      ran_first = true;
+      has_first_begun = true;
+      while (!openreg::is_exiting()) std::this_thread::yield();
+      has_first_ended = true;
       return orSuccess;
     }));
-    CHECK_OK(launch(nullptr, "second", [] { return ran_second = true, orSuccess; }));
-    gate.wait_until_reached();
-    std::thread([] { gate.open(); }).detach();
+    CHECK_OK(launch(nullptr, "second", [] { return has_second_begun = true, orSuccess; }));
+    while (!has_first_begun) std::this_thread::yield();
   });
 }
 

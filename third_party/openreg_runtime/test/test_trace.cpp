@@ -124,8 +124,7 @@ TEST(a_copy_that_runs_on_the_host_thread_leaves_a_record) {
   char* memory = test::device_malloc(10);
   char byte = 0;
   CHECK_OK(orDeviceSynchronize());
-  const auto records =
-      trace([&] { CHECK_OK(orMemcpy(&byte, memory, 1, orMemcpyDeviceToHost)); });
+  const auto records = trace([&] { CHECK_OK(orMemcpy(&byte, memory, 1, orMemcpyDeviceToHost)); });
   const orActivityRecord copy = only(records, orActivityMemcpy);
   CHECK_EQUAL(copy.bytes, 1u);
   CHECK_EQUAL(copy.memcpy_kind, static_cast<int>(orMemcpyDeviceToHost));
@@ -191,18 +190,17 @@ TEST(only_the_kinds_asked_for_are_recorded) {
 
 TEST(the_innermost_external_id_is_stamped_on_submission) {
   uint64_t popped = 5;
-  const auto records = of_kind(trace([&] {
-                                 CHECK_OK(orTracePushExternalId(7));
-                                 CHECK_OK(orTracePushExternalId(0));
-                                 CHECK_OK(launch(nullptr, "a", [] { return orSuccess; }));
-                                 CHECK_OK(orTracePopExternalId(&popped));
-                                 CHECK_OK(launch(nullptr, "b", [] { return orSuccess; }));
-                                 std::thread([] {
-                                   CHECK_OK(launch(nullptr, "c", [] { return orSuccess; }));
-                                 }).join();
-                                 CHECK_OK(orStreamSynchronize(nullptr));
-                               }),
-                               orActivityKernel);
+  const auto records = of_kind(
+      trace([&] {
+        CHECK_OK(orTracePushExternalId(7));
+        CHECK_OK(orTracePushExternalId(0));
+        CHECK_OK(launch(nullptr, "a", [] { return orSuccess; }));
+        CHECK_OK(orTracePopExternalId(&popped));
+        CHECK_OK(launch(nullptr, "b", [] { return orSuccess; }));
+        std::thread([] { CHECK_OK(launch(nullptr, "c", [] { return orSuccess; })); }).join();
+        CHECK_OK(orStreamSynchronize(nullptr));
+      }),
+      orActivityKernel);
   CHECK_EQUAL(popped, 0u);
   CHECK_EQUAL(records.size(), size_t{3});
   CHECK_EQUAL(records[0].has_external_id, 1);
@@ -248,9 +246,8 @@ TEST(records_stay_until_consumed_and_are_ordered_by_end) {
   CHECK_OK(orTraceStop());
   const auto records = consume();
   CHECK_EQUAL(records.size(), size_t{400});
-  CHECK(std::is_sorted(records.begin(), records.end(), [](const auto& a, const auto& b) {
-    return a.end_ns < b.end_ns;
-  }));
+  CHECK(std::is_sorted(records.begin(), records.end(),
+                       [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; }));
   std::set<uint64_t> ids;
   for (const orActivityRecord& record : records) ids.insert(record.correlation_id);
   CHECK_EQUAL(ids.size(), size_t{400});

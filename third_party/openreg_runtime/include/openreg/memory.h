@@ -1,10 +1,10 @@
 /* Memory: device allocations, pinned host allocations, copies and fills.
  *
  * Note [Two addresses]
- * A device's memory is one arena, mapped twice, a constant distance apart. Allocations are
- * named by their device address, in a mapping that nothing may access: a host that
- * dereferences one faults, and the fault handler names the allocation before the process
- * ends. Kernels add the distance (orGetKernelOffset) and work through the second mapping,
+ * A device's memory is one arena with two address ranges, a constant distance apart.
+ * Allocations are named by their device address, in a range that nothing may access: a host
+ * that dereferences one faults, and the fault handler names the allocation before the process
+ * ends. Kernels add the distance (orGetKernelOffset) and work through the other range,
  * which is readable and writable. No call changes a page's protection, so no operation pays
  * a system call for it. With OPENREG_MEMORY_PROTECTION=0 both addresses are one and the
  * distance is 0.

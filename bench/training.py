@@ -1,0 +1,91 @@
+"""Training steps, and a loop in which the host has work of its own."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from bench.measure import Benchmark, Names, Target, versus_cpu
+from torch_openreg.demo.digits import load_digits
+from torch_openreg.demo.training import Training, make_model
+
+__all__ = ["benchmarks", "make_step"]
+
+_BATCH_SIZE = 64
+_SIZES = (784, 256, 256, 10)
+_OVERLAP_ELEMENTS = 30_000  # few enough for a kernel of one thread
+
+
+def benchmarks() -> list[Benchmark]:
+    """Returns the rows of this topic."""
+    return [
+        versus_cpu(
+            "train: step of MLP 784-256-256-10, batch 64, SGD",
+            "step()",
+            make_step,
+            target=Target(1.0),
+        ),
+        versus_cpu("train: epoch of the demo", "run_epoch(order)", _make_demo, target=Target(1.0)),
+        versus_cpu("overlap: op, and Python of the same length", "exp(x, out=y); work()", _make_overlap),
+    ]
+
+
+def make_step(device: torch.device) -> Names:
+    """Makes step(), which does one training step on a fixed batch."""
+    torch.manual_seed(0)
+    inputs, hidden, hidden2, outputs = _SIZES
+    model = nn.Sequential(
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden2),
+        nn.ReLU(),
+        nn.Linear(hidden2, outputs),
+    ).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    images = torch.randn(_BATCH_SIZE, inputs).to(device)
+    labels = torch.randint(outputs, (_BATCH_SIZE,)).to(device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    return {"step": step}
+
+
+def _make_demo(device: torch.device) -> Names:
+    digits = load_digits()
+    torch.manual_seed(0)
+    training = Training(device, digits, make_model().state_dict())
+    return {"run_epoch": training.run_epoch, "order": torch.arange(len(digits))}
+
+
+def _make_overlap(device: torch.device) -> Names:
+    """Makes an op and work(), Python code that takes as long as the op does on the CPU."""
+    x, y = torch.ones(_OVERLAP_ELEMENTS), torch.ones(_OVERLAP_ELEMENTS)
+    op_seconds = _seconds_of(lambda: torch.exp(x, out=y))
+    rounds = round(op_seconds / _seconds_of(lambda: _count_to(1000)) * 1000)
+    return {
+        "exp": torch.exp,
+        "x": x.to(device),
+        "y": y.to(device),
+        "work": lambda: _count_to(rounds),
+    }
+
+
+def _count_to(rounds: int) -> int:
+    total = 0
+    for number in range(rounds):
+        total += number
+    return total
+
+
+def _seconds_of(function: Callable[[], object]) -> float:
+    samples = []
+    for _ in range(200):
+        start = time.perf_counter()
+        function()
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples)

@@ -1,0 +1,141 @@
+"""The names of torch_openreg._C, with what they are bound to and who uses them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cpp import INDEX_CHECKS, Function, backend_functions, cpp_functions, runtime_functions
+from package import python_users
+from sources import ROOT, SourceError, read
+
+_STUB = ROOT / "torch_openreg" / "_C.pyi"
+
+
+@dataclass
+class Binding:
+    """A name of torch_openreg._C."""
+
+    name: str
+    cpp: str = ""  # the function bound, or what a lambda calls
+    runtime: list[str] = field(default_factory=list)
+    python: list[str] = field(default_factory=list)
+
+
+def stub_names() -> list[str]:
+    """Returns the names that torch_openreg/_C.pyi declares."""
+    names = []
+    for node in ast.parse(read(_STUB)).body:
+        if isinstance(node, ast.FunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names += [f"{node.name}.{m.name}" for m in node.body if isinstance(m, ast.FunctionDef)]
+    return names
+
+
+def bound_names() -> dict[str, tuple[str, list[str]]]:
+    """Returns what csrc/python binds: for each name, the C++ side and the runtime's functions."""
+    bound: dict[str, tuple[str, list[str]]] = {}
+    for path in sorted((ROOT / "csrc" / "python").glob("*.cpp")):
+        text = read(path)
+        local = {function.name: function for function in cpp_functions(path)}
+        for name, target in _binding_targets(text):
+            bound[name] = _bound_function(target, local)
+    return bound
+
+
+def _binding_targets(text: str) -> Iterator[tuple[str, str]]:
+    """Yields each bound name and the C++ expression it is bound to."""
+    class_name = ""
+    pattern = r'py::class_<[^>]*>\(m, "(\w+)"\)|(\bm)?\.def(?:_\w+)?\(\s*(?:"(\w+)"|(py::init<>))'
+    for found in re.finditer(pattern, text):
+        if found[1]:
+            class_name = found[1]
+            continue
+        opening = text.index("(", found.start() + len(found[2] or ""))
+        depth, end = 0, opening
+        for end in range(opening, len(text)):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            if depth == 0:
+                break
+        target = text[found.end() : end].lstrip(", \n")
+        name = found[3] or "__init__"
+        yield (name if found[2] else f"{class_name}.{name}"), " ".join(target.split())
+
+
+def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[str]]:
+    """Says which functions an expression such as `&name` or `[] { ... }` stands for."""
+    backend = backend_functions()
+    runtime: dict[str, None] = {}
+    if target.startswith("&"):
+        name = target[1:].split(",")[0].strip()
+        shown = [name]
+        inner = [name]
+        if name in local:
+            inner = [call for call in local[name].calls if call not in INDEX_CHECKS]
+            runtime.update(dict.fromkeys(local[name].runtime_calls))
+    elif not target.startswith("["):
+        shown, inner = ["the constructor"], []
+    else:
+        function = Function("", target)
+        methods = [f"OpenRegStream::{call}" for _, call in function.method_calls]
+        known = [call for call in [*function.calls, *methods] if call in backend]
+        inner = [call for call in known if call not in INDEX_CHECKS] or known
+        # A function of the operators, which are not in `backend`, or a field of the object.
+        free = [call for call in function.calls if call not in local and call[0].islower()]
+        shown = inner or function.runtime_calls or [c for c in free if c != "string"]
+        shown = shown or [f"orDeviceProp::{one}" for one in re.findall(r"\bp\.(\w+)", target)]
+        runtime.update(dict.fromkeys(function.runtime_calls))
+    for call in inner:
+        runtime.update(dict.fromkeys(_runtime_of(call)))
+    return ", ".join(dict.fromkeys(shown)), list(runtime)
+
+
+def _runtime_of(name: str) -> list[str]:
+    return runtime_functions(name) if name in backend_functions() else []
+
+
+def users_in_tests(binding: str) -> list[str]:
+    """Returns the test files that use a binding."""
+    pattern = re.compile(rf"\b_C\.{re.escape(binding)}\b")
+    return [
+        f"{path.relative_to(ROOT)}"
+        for path in sorted((ROOT / "test").rglob("*.py"))
+        if pattern.search(read(path))
+    ]
+
+
+def bindings() -> list[Binding]:
+    """Returns every binding with its C++ and its Python side.
+
+    Raises:
+        SourceError: A name is declared and not bound, or bound and not declared.
+    """
+    declared, bound, users = stub_names(), bound_names(), python_users()
+    problems = [
+        *(f"{n}: in _C.pyi, but not bound in csrc/python" for n in declared if n not in bound),
+        *(f"{n}: bound in csrc/python, but not in _C.pyi" for n in bound if n not in declared),
+    ]
+    rows = []
+    for name in declared:
+        if name not in bound:
+            continue
+        cpp, runtime = bound[name]
+        python = users.get(name) or [f"`{path}`" for path in users_in_tests(name)]
+        row = Binding(name, cpp, runtime, python)
+        if "." in name:
+            row.python = _class_users(name, users)
+        if not row.cpp:
+            problems.append(f"{name}: cannot tell which C++ function it is bound to")
+        rows.append(row)
+    if problems:
+        raise SourceError("bindings without a complete mapping:\n  " + "\n  ".join(problems))
+    return rows
+
+
+def _class_users(name: str, users: dict[str, list[str]]) -> list[str]:
+    owner, _, member = name.partition(".")
+    if owner == "_Gate":
+        method = "" if member in ("block", "__init__") else f".{member}"
+        return [f"`torch_openreg.testing.StreamGate{method}`"]
+    return [f"`torch.openreg.get_device_properties().{member}`"] if users else []

@@ -1,0 +1,165 @@
+"""From Python to the runtime: who reaches each function, and whether anything is missing."""
+
+from bindings import Binding, bindings
+from cpp import backend_functions, overrides, runtime_functions
+from package import public_names
+from sources import SourceError
+
+# Virtual functions of torch that the backend implements -> who reaches them.
+INTERFACES: dict[str, str] = {
+    # --- c10::impl::DeviceGuardImplInterface
+    "OpenRegGuardImpl::type": "every guard",
+    "OpenRegGuardImpl::exchangeDevice": "the constructor of `c10::DeviceGuard`; "
+    "`torch.accelerator.device_index`",
+    "OpenRegGuardImpl::getDevice": "`torch.accelerator.current_device_index`",
+    "OpenRegGuardImpl::setDevice": "`c10::DeviceGuard::set_device`; "
+    "`torch.accelerator.set_device_index`; autograd's thread for the device",
+    "OpenRegGuardImpl::uncheckedSetDevice": "the destructor of `c10::DeviceGuard`",
+    "OpenRegGuardImpl::deviceCount": "`torch.accelerator.device_count`; "
+    "autograd, for one thread per device",
+    "OpenRegGuardImpl::getDeviceCapability": "`torch.accelerator.get_device_capability`",
+    "OpenRegGuardImpl::synchronizeDevice": "`torch.accelerator.synchronize`",
+    "OpenRegGuardImpl::getStream": "`torch.accelerator.current_stream`; autograd, around each node",
+    "OpenRegGuardImpl::getDefaultStream": "C++ code, by `c10::impl::VirtualGuardImpl`",
+    "OpenRegGuardImpl::getStreamFromGlobalPool": "callbacks of `torch.futures.Future`",
+    "OpenRegGuardImpl::getNewStream": "`torch.Stream(device, priority)`",
+    "OpenRegGuardImpl::exchangeStream": "`with torch.Stream(...)`; `torch.accelerator.set_stream`; "
+    "`c10::StreamGuard`",
+    "OpenRegGuardImpl::getStreamNativeHandle": "`torch.Stream.native_handle`",
+    "OpenRegGuardImpl::queryStream": "`torch.openreg.Stream.query`",
+    "OpenRegGuardImpl::synchronizeStream": "`torch.openreg.Stream.synchronize`",
+    "OpenRegGuardImpl::isStreamCapturing": "`torch.Stream.is_capturing`",
+    "OpenRegGuardImpl::recordDataPtrOnStream": "autograd, for gradients that cross streams; "
+    "`torch.futures.Future`",
+    "OpenRegGuardImpl::record": "`torch.openreg.Event.record`, "
+    "`torch.openreg.Stream.record_event`; autograd",
+    "OpenRegGuardImpl::block": "`torch.openreg.Event.wait`, `torch.openreg.Stream.wait_event`, "
+    "`torch.openreg.Stream.wait_stream`; autograd",
+    "OpenRegGuardImpl::queryEvent": "`torch.openreg.Event.query`",
+    "OpenRegGuardImpl::synchronizeEvent": "`torch.openreg.Event.synchronize`",
+    "OpenRegGuardImpl::elapsedTime": "`torch.openreg.Event.elapsed_time`",
+    "OpenRegGuardImpl::destroyEvent": "the destructor of `torch.openreg.Event` and `c10::Event`",
+    # --- at::PrivateUse1HooksInterface
+    "OpenRegHooksInterface::isBuilt": "`at::globalContext`",
+    "OpenRegHooksInterface::isAvailable": "`torch.accelerator.is_available`",
+    "OpenRegHooksInterface::hasPrimaryContext": "autograd, for the devices whose streams it orders",
+    "OpenRegHooksInterface::init": "`at::globalContext().lazyInitDevice`",
+    "OpenRegHooksInterface::deviceCount": "ATen, where it asks the hooks and not the guard",
+    "OpenRegHooksInterface::setCurrentDevice": "the same",
+    "OpenRegHooksInterface::getCurrentDevice": "the same",
+    "OpenRegHooksInterface::exchangeDevice": "the same",
+    "OpenRegHooksInterface::maybeExchangeDevice": "the same",
+    "OpenRegHooksInterface::isPinnedPtr": "`Tensor.is_pinned`",
+    "OpenRegHooksInterface::getPinnedMemoryAllocator": "`Tensor.pin_memory`, "
+    "`torch.empty(pin_memory=True)`",
+    "OpenRegHooksInterface::getDeviceFromPtr": "`at::from_blob` without a device",
+    "OpenRegHooksInterface::resizePrivateUse1Bytes": "`Tensor.resize_`, `UntypedStorage.resize_`",
+    "OpenRegHooksInterface::getDefaultGenerator": "`at::globalContext().defaultGenerator`",
+    "OpenRegHooksInterface::getNewGenerator": '`torch.Generator("openreg")`',
+    # --- c10::DeviceAllocator
+    "OpenRegAllocator::allocate": "every tensor on the device",
+    "OpenRegAllocator::raw_deleter": "c10, for memory without a context: there is none",
+    "OpenRegAllocator::copy_data": "`c10::Allocator::clone`, for copy-on-write storage",
+    "OpenRegAllocator::initialized": "`torch.accelerator.memory`, before it asks anything else",
+    "OpenRegAllocator::emptyCache": "`torch.openreg.empty_cache`, `torch.accelerator.empty_cache`",
+    "OpenRegAllocator::recordStream": "`Tensor.record_stream`",
+    "OpenRegAllocator::getDeviceStats": "`torch.openreg.memory_stats`, "
+    "`torch.openreg.memory_stats_as_nested_dict`, `torch.openreg.memory_summary`, "
+    "`torch.openreg.memory_allocated`, `torch.openreg.max_memory_allocated`, "
+    "`torch.openreg.memory_reserved`, `torch.openreg.max_memory_reserved`",
+    "OpenRegAllocator::resetAccumulatedStats": "`torch.openreg.reset_accumulated_memory_stats`",
+    "OpenRegAllocator::resetPeakStats": "`torch.openreg.reset_peak_memory_stats`",
+    "OpenRegAllocator::getMemoryInfo": "`torch.openreg.mem_get_info`, "
+    "`torch.accelerator.get_memory_info`",
+    # --- at::CachingHostAllocatorImpl
+    "PinnedAllocatorImpl::allocate_host_memory": "`Tensor.pin_memory`, if the cache has no block",
+    "PinnedAllocatorImpl::free_block": "`torch.accelerator.memory.empty_host_cache`",
+    "PinnedAllocatorImpl::record_stream": "the cache, when a block that a copy used is freed",
+    "PinnedAllocatorImpl::query_event": "the cache, before it gives a block out again",
+    "PinnedAllocatorImpl::get_current_stream": "the cache",
+    "PinnedAllocatorImpl::stream_is_capturing": "the cache",
+    # --- c10::GeneratorImpl
+    "OpenRegGeneratorImpl::set_current_seed": "`torch.Generator.manual_seed`",
+    "OpenRegGeneratorImpl::current_seed": "`torch.Generator.initial_seed`",
+    "OpenRegGeneratorImpl::seed": "`torch.Generator.seed`",
+    "OpenRegGeneratorImpl::set_offset": "`torch.Generator.set_offset`, which raises",
+    "OpenRegGeneratorImpl::get_offset": "`torch.Generator.get_offset`, which raises",
+    "OpenRegGeneratorImpl::set_state": "`torch.Generator.set_state`",
+    "OpenRegGeneratorImpl::get_state": "`torch.Generator.get_state`",
+    "OpenRegGeneratorImpl::clone_impl": "`torch.Generator.clone_state`",
+}
+
+# Public names of torch.openreg that need nothing below Python -> what they are.
+PYTHON_ONLY: dict[str, str] = {
+    "AcceleratorError": "the class `torch.AcceleratorError`",
+    "OutOfMemoryError": "the class `torch.OutOfMemoryError`",
+    "get_amp_supported_dtype": "a constant",
+    "is_tf32_supported": "a constant",
+    "get_offset": "raises",
+    "set_offset": "raises",
+}
+
+# Functions whose only way down is another public function.
+BY_ANOTHER: dict[str, str] = {
+    "is_available": "device_count",
+    "is_bf16_supported": "is_available",
+    "device_of": "device",
+    "get_device_capability": "get_device_properties",
+    "get_device_name": "get_device_properties",
+    "get_rng_state_all": "get_rng_state",
+    "get_stream_from_external": "ExternalStream",
+    "init": "_lazy_init",
+    "set_rng_state_all": "set_rng_state",
+    "set_stream": "_set_stream_by_id",
+    "stream": "StreamContext",
+    "default_generators": "_get_default_generators",
+}
+
+
+def interface_rows() -> list[tuple[str, str, list[str]]]:
+    """Returns each virtual function with who reaches it and the runtime's functions it calls.
+
+    Raises:
+        SourceError: A virtual function of csrc is not in INTERFACES, or the other way round.
+    """
+    implemented = overrides()
+    problems = [
+        *(f"{n}: implemented, but not in INTERFACES" for n in implemented if n not in INTERFACES),
+        *(f"{n}: in INTERFACES, but not implemented" for n in INTERFACES if n not in implemented),
+    ]
+    if problems:
+        raise SourceError("docs/_ext/mapping.py:\n  " + "\n  ".join(problems))
+    functions = backend_functions()
+    return [
+        (name, INTERFACES[name], runtime_functions(name) if name in functions else [])
+        for name in INTERFACES
+    ]
+
+
+def check_public_names(rows: list[Binding]) -> None:
+    """Checks that every public name of torch.openreg has a place in the mapping.
+
+    Raises:
+        SourceError: A name has none.
+    """
+    text = " ".join([*(name for row in rows for name in row.python), *INTERFACES.values()])
+    missing = [
+        name
+        for name in public_names()
+        if f"`torch.openreg.{name}`" not in text
+        and f"`torch.openreg.{name}." not in text
+        and name not in PYTHON_ONLY
+        and name not in BY_ANOTHER
+    ]
+    if missing:
+        raise SourceError(
+            f"torch.openreg: no way to C++ known for {', '.join(missing)}; see docs/_ext/mapping.py"
+        )
+
+
+def complete_bindings() -> list[Binding]:
+    """Returns all bindings, after checking that the whole mapping is complete."""
+    rows = bindings()
+    check_public_names(rows)
+    interface_rows()
+    return rows

@@ -1,0 +1,119 @@
+"""Tables that the sources contain: settings, errors, marked regions.
+
+Nothing of torch or Sphinx is imported, here or in the modules beside, so that tests can use them.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNTIME_HEADERS = ROOT / "third_party" / "openreg_runtime" / "include" / "openreg"
+SETTING_HEADER = RUNTIME_HEADERS / "setting.h"
+ERROR_HEADER = RUNTIME_HEADERS / "error.h"
+EXCEPTION_SOURCE = ROOT / "csrc" / "core" / "Exception.cpp"
+
+_PYTHON_EXCEPTIONS = {
+    "c10::AcceleratorError": "torch.AcceleratorError",
+    "c10::Error": "RuntimeError",
+    "c10::IndexError": "IndexError",
+    "c10::LinAlgError": "torch.linalg.LinAlgError",
+    "c10::NotImplementedError": "NotImplementedError",
+    "c10::OutOfMemoryError": "torch.OutOfMemoryError",
+    "c10::TypeError": "TypeError",
+    "c10::ValueError": "ValueError",
+}
+
+
+class SourceError(Exception):
+    """The sources do not have the shape that a table relies on."""
+
+
+def read(path: Path) -> str:
+    """Returns the text of a file of the repository."""
+    if not path.is_file():
+        raise SourceError(f"{path.relative_to(ROOT)}: expected a file")
+    return path.read_text(encoding="utf-8")
+
+
+# --- X-macro tables
+
+
+def macro_rows(path: Path, macro: str, columns: int) -> list[tuple[str, ...]]:
+    """Returns the arguments of each X(...) in an X-macro table, string literals unquoted."""
+    found = re.search(rf"#define {macro}\(X\)(.*?[^\\])\n", read(path), re.DOTALL)
+    if found is None:
+        raise SourceError(f"{path.relative_to(ROOT)}: expected '#define {macro}(X)'")
+    string = r'"(?:[^"\\]|\\.)*"'
+    rows = []
+    for arguments in re.findall(rf"\bX\(((?:{string}|[^()\"])*)\)", found[1]):
+        values = re.findall(rf"({string})|([\w]+)", arguments)
+        rows.append(tuple(quoted[1:-1] or bare for quoted, bare in values))
+    for row in rows:
+        if len(row) != columns:
+            raise SourceError(f"{macro}: expected rows of {columns} columns, got {row}")
+    if not rows:
+        raise SourceError(f"{path.relative_to(ROOT)}: expected {macro} to have rows, got none")
+    return rows
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One environment variable."""
+
+    variable: str
+    default: str
+    allowed: str
+    description: str
+
+
+def settings() -> list[Setting]:
+    """Returns the table of openreg/setting.h."""
+    return [Setting(*row) for row in macro_rows(SETTING_HEADER, "OPENREG_SETTINGS", 4)]
+
+
+@dataclass(frozen=True)
+class ErrorCode:
+    """One error of the runtime, and the Python exception that it becomes; "" if none."""
+
+    name: str
+    number: int
+    text: str
+    exception: str
+
+
+def error_codes() -> list[ErrorCode]:
+    """Returns the table of openreg/error.h, with the exceptions of csrc/core/Exception.cpp."""
+    thrown = dict(_thrown_by(r"or\w+"))
+    default = re.search(r"default:\s*throw (c10::\w+)", read(EXCEPTION_SOURCE))
+    if default is None or not thrown:
+        raise SourceError("csrc/core/Exception.cpp: expected a switch over errors that throws")
+    codes = []
+    for name, number, text in macro_rows(ERROR_HEADER, "OPENREG_ERRORS", 3):
+        exception = _PYTHON_EXCEPTIONS[thrown.get(name, default[1])]
+        if name in ("orSuccess", "orErrorNotReady"):
+            exception = ""
+        codes.append(ErrorCode(name, int(number), text, exception))
+    return codes
+
+
+def kernel_exceptions() -> list[tuple[str, str]]:
+    """Returns what a kernel may throw, and the exception that it becomes in Python."""
+    thrown = [(cpp, _PYTHON_EXCEPTIONS[cpp]) for _, cpp in _thrown_by(r"KernelExceptionTag::\w+")]
+    if not thrown:
+        raise SourceError("csrc/core/Exception.cpp: expected a switch over KernelExceptionTag")
+    return [*thrown, ("anything else", _PYTHON_EXCEPTIONS["c10::AcceleratorError"])]
+
+
+def _thrown_by(label: str) -> list[tuple[str, str]]:
+    return re.findall(rf"case ({label}):\s*throw (c10::\w+)", read(EXCEPTION_SOURCE))
+
+
+# --- Marked regions
+
+
+def regions(path: Path) -> Iterable[str]:
+    """Returns the names of the regions that a source marks with `docs: name`."""
+    names = re.findall(r"^\s*(?://|#|/\*) docs: ([\w-]+)(?: \*/)?\s*$", read(path), re.MULTILINE)
+    return [name for name in names if name != "end"]

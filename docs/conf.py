@@ -1,0 +1,31 @@
+"""Sphinx configuration: ``sphinx-build -W docs docs/_build``."""
+
+import re
+import sys
+from pathlib import Path
+
+_DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(_DOCS / "_ext"))
+
+project = "torch_openreg"
+author = "the authors of torch_openreg"
+copyright = author
+
+_version_file = _DOCS.parent / "torch_openreg" / "_version.py"
+_version = re.search(r'__version__ = "(.*)"', _version_file.read_text(encoding="utf-8"))
+assert _version, "torch_openreg/_version.py: expected __version__"
+version = release = _version[1]
+
+extensions = ["myst_parser", "tables"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+exclude_patterns = ["_build", "_ext"]
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["page.css"]
+html_title = f"torch_openreg {release}"
+html_copy_source = False
+html_show_sphinx = False
+# A name that is not found is an error, not a plain text.
+nitpicky = True

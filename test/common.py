@@ -1,0 +1,263 @@
+"""What the tests share: a test case that leaves no trace, and programs in processes of their own.
+
+Importing this module registers the device, which has to happen before anything of
+``torch.testing._internal`` is imported: that package looks for devices once, when it is imported.
+"""
+
+import atexit
+import functools
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import unittest
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+import torch_openreg
+from torch_openreg import _C, testing
+
+# isort: split
+from torch.testing._internal.common_utils import (
+    TestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
+
+__all__ = [
+    "DEVICE_COUNT",
+    "FORK_TEXT",
+    "OUT_OF_RANGE_TEXT",
+    "OpenRegTestCase",
+    "StreamGate",
+    "TestCase",
+    "call_in_thread",
+    "instantiate_parametrized_tests",
+    "parametrize",
+    "requires_two_devices",
+    "run_child",
+    "run_children",
+    "run_program",
+    "run_tests",
+    "subtest",
+    "torch_openreg",
+]
+
+DEVICE_COUNT = torch.openreg.device_count()
+OUT_OF_RANGE_TEXT = "The device index is out of range"
+FORK_TEXT = (
+    "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
+    "you must use the 'spawn' start method"
+)
+
+# A hung program is stopped after this time, far more than any of them needs on a busy machine.
+PROGRAM_TIMEOUT_S = 240
+
+requires_two_devices = unittest.skipIf(DEVICE_COUNT < 2, "needs two devices")
+
+
+class StreamGate(testing.StreamGate):
+    """A gate under which an operator that falls back fails, instead of waiting forever.
+
+    The fallback waits for the stream that the gate holds.
+    """
+
+    def __enter__(self):
+        super().__enter__()
+        self._fallback_mode = torch.openreg.get_fallback_mode()
+        torch.openreg.set_fallback_mode("error")
+        return self
+
+    def open(self) -> None:
+        torch.openreg.set_fallback_mode(self._fallback_mode)
+        super().open()
+
+
+class OpenRegTestCase(TestCase):
+    """A test that has to leave everything as it was.
+
+    After each test: no work failed unnoticed, the current device is 0, every current stream is the
+    default one, and the allocators' books are in order.
+    """
+
+    def tearDown(self) -> None:
+        _C._device_synchronize_all()
+        self.assertEqual(torch.openreg.current_device(), 0, "the test left another device current")
+        for device in range(DEVICE_COUNT):
+            self.assertEqual(
+                torch.openreg.current_stream(device),
+                torch.openreg.default_stream(device),
+                "the test left another stream current",
+            )
+            self.assertTrue(_C._is_allocator_valid(device))
+        super().tearDown()
+
+    def assert_bit_equal(self, actual: torch.Tensor, expected: torch.Tensor) -> None:
+        """Compares on the CPU, so that no operator of the device takes part."""
+        self.assertEqual(actual.cpu(), expected.cpu(), rtol=0, atol=0)
+
+
+def call_in_thread(function: Callable[[], object]) -> object:
+    """Calls a function in a new thread; returns its result or raises its exception."""
+    result: list[object] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return result[0]
+
+
+def _environment(settings: Mapping[str, str] | None) -> dict[str, str]:
+    """The environment without settings of ours, plus the ones given."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("OPENREG_") and name != "TORCH_DEVICE_BACKEND_AUTOLOAD"
+    }
+    return environment | dict(settings or {})
+
+
+# Runs requests, one per line: programs for children, a few at a time. A child runs its program as
+# a script would, to the end of the interpreter. torch is imported once, here; as the foreman uses
+# no device, its children may.
+_FOREMAN = """
+import json, os, signal, sys
+import torch
+
+child, running, results = None, [], []
+
+def collect():
+    pid, output = running.pop(0)
+    with os.fdopen(output, errors="replace") as pipe:
+        text = pipe.read()
+    results.append((os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text))
+
+def fork(case):
+    global child
+    output, pipe = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        child = case
+        for target in (1, 2):
+            os.dup2(pipe, target)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.closerange(3, 100)
+    else:
+        os.close(pipe)
+        running.append((pid, output))
+
+while child is None:
+    line = sys.stdin.readline()
+    if not line:
+        break
+    timeout_s, jobs, cases = json.loads(line)
+    for case in cases:
+        if len(running) == jobs:
+            collect()
+        fork(case)
+        if child is not None:
+            break
+    else:
+        while running:
+            collect()
+        print(json.dumps(results), flush=True)
+        results.clear()
+
+if child is not None:
+    code, settings = child
+    os.environ.update(settings)
+    signal.alarm(timeout_s)
+    exec(compile(code, "<child>", "exec"), {"__name__": "__main__"})
+"""
+
+
+class Ended(NamedTuple):
+    """How a child ended: the exit code, or the negative number of the signal; all it printed."""
+
+    returncode: int
+    output: str
+
+
+@functools.cache
+def _foreman() -> subprocess.Popen[str]:
+    process = _start(["-c", _FOREMAN], None)
+    atexit.register(process.communicate)
+    return process
+
+
+def run_children(cases: Sequence[tuple[str, Mapping[str, str]]], jobs: int = 2) -> list[Ended]:
+    """Runs small programs, each in a process of its own that has imported torch.
+
+    Much faster than ``run_program``, whose processes import torch themselves.
+
+    Args:
+        cases: Code and environment variables of each. Common indentation of the code is removed.
+            A hung program ends by SIGALRM.
+        jobs: How many run at a time.
+    """
+    programs = [(textwrap.dedent(code), dict(settings)) for code, settings in cases]
+    foreman = _foreman()
+    assert foreman.stdin is not None and foreman.stdout is not None
+    foreman.stdin.write(json.dumps([PROGRAM_TIMEOUT_S, jobs, programs]) + "\n")
+    foreman.stdin.flush()
+    line = foreman.stdout.readline()
+    if not line:
+        raise AssertionError(f"the foreman of the children has died: {foreman.poll()}")
+    return [Ended(*result) for result in json.loads(line)]
+
+
+def run_child(code: str, settings: Mapping[str, str] | None = None) -> str:
+    """Runs one small program that has to succeed; returns what it printed. See run_children."""
+    (child,) = run_children([(code, settings or {})])
+    if child.returncode != 0:
+        raise AssertionError(f"the child ended with {child.returncode}\n{child.output}")
+    return child.output
+
+
+def _start(arguments: Sequence[str], settings: Mapping[str, str] | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=_environment(settings),
+        # Not the source tree, whose package may lack the native library.
+        cwd=os.path.dirname(os.path.abspath(__file__)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_program(
+    code: str, settings: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program, which has to succeed, in a process that imports all it needs itself.
+
+    Args:
+        code: The program; common indentation is removed.
+        settings: Environment variables. Those of the device are unset otherwise.
+    """
+    process = _start(["-c", textwrap.dedent(code)], settings)
+    try:
+        output, errors = process.communicate(timeout=PROGRAM_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    if process.returncode != 0:
+        raise AssertionError(f"the program ended with {process.returncode}\n{output}\n{errors}")
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

@@ -1,0 +1,112 @@
+"""The source tree as text: which files there are, what they include and call."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch_openreg
+
+__all__ = [
+    "BACKEND",
+    "LIBRARIES",
+    "ROOT",
+    "RUNTIME",
+    "backend_files",
+    "code_of",
+    "compiler",
+    "includes_of",
+    "public_headers",
+    "relative",
+    "repository_files",
+    "runtime_calls",
+    "runtime_functions",
+    "runtime_sources",
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+BACKEND = ROOT / "csrc"
+RUNTIME = ROOT / "third_party" / "openreg_runtime"
+
+_PACKAGE = Path(torch_openreg.__file__).parent
+
+# The native parts, from the bottom to the top.
+LIBRARIES = {
+    "libopenreg.so": _PACKAGE / "lib" / "libopenreg.so",
+    "libtorch_openreg.so": _PACKAGE / "lib" / "libtorch_openreg.so",
+    "_C": Path(torch_openreg._C.__file__),
+}
+
+_COMMENT_OR_TEXT = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
+)
+
+
+def relative(path: Path) -> str:
+    """Returns a file's path from the root of the repository."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def public_headers() -> list[Path]:
+    """Returns the headers that the runtime offers."""
+    return sorted((RUNTIME / "include" / "openreg").glob("*.h"))
+
+
+def runtime_sources() -> list[Path]:
+    """Returns the runtime's own files, its public headers not among them."""
+    return sorted(path for path in (RUNTIME / "src").rglob("*") if path.suffix in (".h", ".cpp"))
+
+
+def backend_files(*parts: str, suffixes: tuple[str, ...] = (".h", ".cpp")) -> list[Path]:
+    """Returns the files of csrc, or of the folders of csrc that are named."""
+    folders = [BACKEND / part for part in parts] or [BACKEND]
+    return sorted(
+        path for folder in folders for path in folder.rglob("*") if path.suffix in suffixes
+    )
+
+
+def code_of(path: Path) -> str:
+    """Returns a C or C++ file without its comments and with empty string literals."""
+
+    def blank(match: re.Match[str]) -> str:
+        text = match.group()
+        return '""' if text[0] == '"' else " " if text[0] == "/" else text
+
+    return _COMMENT_OR_TEXT.sub(blank, path.read_text())
+
+
+def includes_of(path: Path) -> list[str]:
+    """Returns what a file includes, such as ``<vector>`` or ``"csrc/core/Stream.h"``."""
+    return re.findall(r'^\s*#\s*include\s+([<"][^>"]+[>"])', path.read_text(), re.MULTILINE)
+
+
+def runtime_functions() -> set[str]:
+    """Returns the names of the functions that the runtime's public headers declare."""
+    declaration = re.compile(r"\bOPENREG_API\b[^;(]*?\b(or\w+)\s*\(")
+    return {name for path in public_headers() for name in declaration.findall(code_of(path))}
+
+
+def runtime_calls(path: Path) -> set[str]:
+    """Returns which functions of the runtime a file mentions."""
+    return runtime_functions() & set(re.findall(r"\bor[A-Z]\w+", code_of(path)))
+
+
+def repository_files() -> list[Path] | None:
+    """Returns the files that belong to the repository; None outside of a clone."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        return None
+    output = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    paths = [ROOT / name for name in output.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def compiler() -> str | None:
+    """Returns the C++ compiler, None if there is none."""
+    return shutil.which(os.environ.get("CXX", "g++"))

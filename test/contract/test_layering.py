@@ -1,0 +1,236 @@
+"""Arrows point one way: Python -> bindings -> backend -> runtime."""
+
+import graphlib
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+from source_tree import (
+    BACKEND,
+    LIBRARIES,
+    ROOT,
+    RUNTIME,
+    backend_files,
+    code_of,
+    includes_of,
+    public_headers,
+    relative,
+    runtime_calls,
+    runtime_sources,
+)
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+C_STANDARD_HEADERS = {"<stddef.h>", "<stdint.h>"}
+FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|Python\.h)\b")
+OF_PYTHON = re.compile(r"[<\"](Python\.h|pybind11/|torch/csrc/|torch/extension\.h|torch/python\.h)")
+
+# What the files of each folder of csrc may include of csrc, besides their own folder.
+ALLOWED_FOLDERS = {
+    "core": set(),
+    "memory": {"core"},
+    "random": {"core", "memory"},
+    "hooks": {"core", "memory", "random"},
+    "aten": {"core", "memory", "random"},
+    "python": {"core", "memory", "random", "hooks", "aten"},
+}
+
+# Folders that wrap the runtime for the others.
+WRAPPING_FOLDERS = {"core", "memory", "random", "hooks"}
+
+# The calls of the runtime from anywhere else: file, function, reason.
+ALLOWED_CALLS = {
+    ("aten/Fallback.cpp", "orMemcpyAsync"): "results of CPU kernels move into device memory",
+    ("aten/TensorAlias.cpp", "orGetKernelOffset"): "aliases are the one user of kernel addresses",
+    ("python/DeviceBindings.cpp", "orGetDeviceProperties"): "a binding is one line per function",
+    ("python/DeviceBindings.cpp", "orDeviceCanAccessPeer"): "a binding is one line per function",
+    ("python/DeviceBindings.cpp", "orDeviceSynchronizeAll"): "a binding is one line per function",
+    ("python/DeviceBindings.cpp", "orGetSettingCount"): "the settings are the runtime's table",
+    ("python/DeviceBindings.cpp", "orGetSetting"): "the settings are the runtime's table",
+    ("python/GateBindings.cpp", "orLaunchHostFunc"): "a gate is a host function in the stream",
+    ("python/StreamBindings.cpp", "orStreamCreateWithPriority"): "external streams, for tests",
+    ("python/StreamBindings.cpp", "orStreamDestroy"): "external streams, for tests",
+    ("python/StreamBindings.cpp", "orStreamValidate"): "external streams, for tests",
+    ("python/StreamBindings.cpp", "orDeviceGetStreamPriorityRange"): "one line per function",
+}
+
+
+def includes_that(matches, files: list[Path]) -> list[str]:
+    return [
+        f"{relative(path)} includes {include}"
+        for path in files
+        for include in includes_of(path)
+        if matches(path, include)
+    ]
+
+
+def first_circle(graph: dict[Path, list[Path]]) -> str | None:
+    """Returns a circle of includes, such as "a.h -> b.h -> a.h"."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return " -> ".join(path.name for path in error.args[1])
+    return None
+
+
+class TestRuntime(TestCase):
+    def test_runtime_includes_no_torch_and_no_python(self):
+        files = [*public_headers(), *runtime_sources()]
+        self.assertGreater(len(files), 20)
+        self.assertFalse(
+            includes_that(lambda _, include: FOREIGN_TO_THE_RUNTIME.match(include), files)
+        )
+
+    def test_public_headers_include_only_c_and_each_other(self):
+        def is_foreign(_, include):
+            return not (include in C_STANDARD_HEADERS or include.startswith("<openreg/"))
+
+        self.assertFalse(includes_that(is_foreign, public_headers()))
+
+    def test_public_headers_do_not_include_the_umbrella_header(self):
+        headers = [path for path in public_headers() if path.name != "openreg.h"]
+        self.assertFalse(
+            includes_that(lambda _, include: include == "<openreg/openreg.h>", headers)
+        )
+
+    def test_umbrella_header_includes_every_public_header(self):
+        umbrella = RUNTIME / "include" / "openreg" / "openreg.h"
+        self.assertEqual(
+            set(includes_of(umbrella)),
+            {f"<openreg/{path.name}>" for path in public_headers() if path != umbrella},
+        )
+
+    def test_headers_of_the_runtime_do_not_include_each_other_in_a_circle(self):
+        folder = RUNTIME / "src"
+        graph = {
+            path: [folder / name.strip('"') for name in includes_of(path) if name[0] == '"']
+            for path in runtime_sources()
+            if path.suffix == ".h"
+        }
+        self.assertIsNone(first_circle(graph))
+
+
+class TestBackend(TestCase):
+    def test_every_folder_of_csrc_has_its_rule(self):
+        folders = {path.relative_to(BACKEND).parts[0] for path in backend_files()}
+        self.assertEqual(folders - {"generated"}, set(ALLOWED_FOLDERS))
+
+    def test_folders_of_csrc_include_only_those_below_them(self):
+        def is_upward(path, include):
+            match = re.match(r'"csrc/(\w+)/', include)
+            own = path.relative_to(BACKEND).parts[0]
+            return match and match[1] != own and match[1] not in ALLOWED_FOLDERS[own]
+
+        self.assertFalse(includes_that(is_upward, backend_files()))
+
+    def test_files_of_csrc_include_each_other_by_their_path_from_the_root(self):
+        def is_bad(_, include):
+            return include[0] == '"' and not (ROOT / include.strip('"')).is_file()
+
+        self.assertFalse(includes_that(is_bad, backend_files()))
+
+    def test_headers_of_csrc_do_not_include_each_other_in_a_circle(self):
+        graph = {
+            path: [ROOT / name.strip('"') for name in includes_of(path) if name[0] == '"']
+            for path in backend_files(suffixes=(".h",))
+        }
+        self.assertIsNone(first_circle(graph))
+
+    def test_core_includes_no_aten(self):
+        self.assertFalse(
+            includes_that(
+                lambda _, include: re.match(r"<(ATen|torch)/", include), backend_files("core")
+            )
+        )
+
+    def test_only_the_bindings_include_python(self):
+        below = backend_files(*(set(ALLOWED_FOLDERS) - {"python"}))
+        self.assertFalse(includes_that(lambda _, include: OF_PYTHON.match(include), below))
+
+    def test_backend_includes_no_private_header_of_the_runtime(self):
+        private = {path.name for path in runtime_sources() if path.suffix == ".h"}
+
+        def is_private(_, include):
+            name = include.strip('<>"')
+            return "openreg_runtime" in name or name in private
+
+        self.assertFalse(includes_that(is_private, backend_files()))
+
+
+class TestCallsOfTheRuntime(TestCase):
+    def calls_from_above(self):
+        return {
+            (path.relative_to(BACKEND).as_posix(), function)
+            for path in backend_files()
+            if path.relative_to(BACKEND).parts[0] not in WRAPPING_FOLDERS
+            for function in runtime_calls(path)
+        }
+
+    def test_calls_from_above_the_wrapping_folders_are_on_the_list(self):
+        self.assertFalse(self.calls_from_above() - set(ALLOWED_CALLS))
+
+    def test_list_of_allowed_calls_has_no_entry_that_nobody_uses(self):
+        self.assertFalse(set(ALLOWED_CALLS) - self.calls_from_above())
+
+    def test_kernels_reach_a_stream_through_the_launch_header_alone(self):
+        callers = [
+            relative(path) for path in backend_files() if "orLaunchKernel" in runtime_calls(path)
+        ]
+        self.assertEqual(callers, ["csrc/core/Launch.h"])
+
+    def test_device_memory_comes_and_goes_through_the_caching_allocator_alone(self):
+        callers = {
+            relative(path)
+            for path in backend_files()
+            if runtime_calls(path) & {"orMalloc", "orFree"}
+        }
+        self.assertEqual(callers, {"csrc/memory/DeviceCachingAllocator.cpp"})
+
+    def test_operators_do_not_know_the_allocator_they_get_memory_from(self):
+        users = [
+            relative(path)
+            for path in backend_files("aten")
+            if re.search(r"\bDeviceCachingAllocator\b|\bBlockPool\b", code_of(path))
+        ]
+        self.assertFalse(users)
+
+
+class TestPython(TestCase):
+    def test_package_reaches_native_code_only_through_the_bindings(self):
+        users = [
+            relative(path)
+            for path in sorted((ROOT / "torch_openreg").rglob("*.py"))
+            if re.search(r"\b(ctypes|cffi)\b|load_library\(|\.so\b", path.read_text())
+        ]
+        self.assertFalse(users)
+
+
+class TestLinks(TestCase):
+    def needed(self, name: str) -> set[str]:
+        try:
+            output = subprocess.run(
+                ["readelf", "-d", LIBRARIES[name]], check=True, capture_output=True, text=True
+            ).stdout
+        except FileNotFoundError:
+            raise unittest.SkipTest("readelf is not installed") from None
+        return set(re.findall(r"\(NEEDED\).*\[(.+)\]", output))
+
+    def test_runtime_links_no_torch_and_no_python(self):
+        foreign = [
+            library
+            for library in self.needed("libopenreg.so")
+            if re.search(r"torch|c10|python", library)
+        ]
+        self.assertFalse(foreign)
+
+    def test_backend_links_the_runtime_and_no_python(self):
+        needed = self.needed("libtorch_openreg.so")
+        self.assertIn("libopenreg.so", needed)
+        self.assertFalse([library for library in needed if "python" in library])
+
+    def test_bindings_link_the_backend(self):
+        self.assertIn("libtorch_openreg.so", self.needed("_C"))
+
+
+if __name__ == "__main__":
+    run_tests()

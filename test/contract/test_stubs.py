@@ -1,0 +1,88 @@
+"""``_C.pyi`` against the built module."""
+
+import ast
+import inspect
+import re
+import types
+
+from source_tree import ROOT
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+import torch_openreg
+from torch_openreg import _C
+
+STUB = ROOT / "torch_openreg" / "_C.pyi"
+
+# What every module and every class of pybind11 has.
+OF_A_MODULE = {
+    "__all__",
+    "__doc__",
+    "__file__",
+    "__loader__",
+    "__name__",
+    "__package__",
+    "__spec__",
+}
+OF_A_CLASS = {"__doc__", "__module__", "_pybind11_conduit_v1_", "__dict__", "__weakref__"}
+
+
+def stub_scope(body):
+    """Returns the definitions in a scope by name."""
+    return {node.name: node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+
+
+STUB_NAMES = stub_scope(ast.parse(STUB.read_text()).body)
+STUB_CLASSES = {name: node for name, node in STUB_NAMES.items() if isinstance(node, ast.ClassDef)}
+
+
+def parameter_count(function) -> int:
+    """Counts the parameters in the signature that pybind11 puts first into a docstring."""
+    signature = inspect.getdoc(function).splitlines()[0]
+    parameters = re.match(r"\w+\((.*)\) ->", signature)[1]
+    return len(re.findall(r"\w+: ", parameters))
+
+
+class TestStubs(TestCase):
+    def test_stub_is_that_of_the_module_under_test(self):
+        self.assertEqual(_C, torch_openreg._C)
+
+    def test_stub_names_what_the_module_has(self):
+        self.assertEqual(set(STUB_NAMES), set(dir(_C)) - OF_A_MODULE)
+
+    def test_classes_of_the_stub_name_what_the_classes_have(self):
+        for name, node in STUB_CLASSES.items():
+            # A slot that pybind11 did not fill with a function belongs to every class.
+            built = {
+                member
+                for member, value in vars(getattr(_C, name)).items()
+                if not isinstance(value, types.WrapperDescriptorType)
+            }
+            self.assertEqual(set(stub_scope(node.body)), built - OF_A_CLASS, msg=name)
+
+    def test_properties_of_the_stub_are_properties(self):
+        for name, node in STUB_CLASSES.items():
+            for member, definition in stub_scope(node.body).items():
+                is_property = any(
+                    isinstance(decorator, ast.Name) and decorator.id == "property"
+                    for decorator in definition.decorator_list
+                )
+                built = inspect.getattr_static(getattr(_C, name), member)
+                self.assertEqual(is_property, isinstance(built, property), msg=f"{name}.{member}")
+
+    def test_functions_of_the_stub_have_as_many_parameters_as_the_built_ones(self):
+        for name, node in STUB_NAMES.items():
+            if isinstance(node, ast.FunctionDef):
+                self.assertEqual(len(node.args.args), parameter_count(getattr(_C, name)), msg=name)
+
+    def test_methods_of_the_stub_have_as_many_parameters_as_the_built_ones(self):
+        for name, node in STUB_CLASSES.items():
+            for member, definition in stub_scope(node.body).items():
+                built = inspect.getattr_static(getattr(_C, name), member)
+                if not isinstance(built, property):
+                    self.assertEqual(
+                        len(definition.args.args), parameter_count(built), msg=f"{name}.{member}"
+                    )
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,161 @@
+"""Runs the tests: ``python test/run.py [FILE ...] [-- PYTEST_ARGUMENT ...]``.
+
+Each test file gets processes of its own: pytest, and one worker of pytest-xdist that runs the
+tests. A test that crashes its worker or exceeds the time limit counts as failed, and a new
+worker goes on with the test after it. So no crash hides another test, and no file inherits the
+state that another one left behind.
+
+The run fails if a test fails, if a file has no tests, or if no test passed at all.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["main"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+_TEST_TIMEOUT_S = 300
+_FILE_TIMEOUT_S = 1200
+_MAX_CRASHES = 50
+_NO_TESTS = 5  # pytest's exit code
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a test file did.
+
+    Attributes:
+        file: the file, relative to the root of the repository.
+        is_success: whether nothing failed.
+        counts: how many tests "passed", "failed", were "skipped" or "failed as expected".
+        seconds: how long it took.
+        output: what pytest printed.
+    """
+
+    file: Path
+    is_success: bool
+    counts: Counter[str]
+    seconds: float
+    output: str
+
+    def __str__(self) -> str:
+        verdict = "ok    " if self.is_success else "FAILED"
+        counts = ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no tests"
+        return f"{verdict} {self.file}: {counts} in {self.seconds:.0f} s"
+
+
+def main() -> int:
+    """Runs the program and returns its exit code, 0 if all went well."""
+    arguments = sys.argv[1:]
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options = _parse(arguments[:split])
+    pytest_arguments = arguments[split + 1 :]
+    files = options.files or sorted((_ROOT / "test").rglob("test_*.py"))
+    start = time.monotonic()
+    outcomes = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as executor:
+        runs = [executor.submit(_run_file, file, pytest_arguments) for file in files]
+        for run in concurrent.futures.as_completed(runs):
+            outcome = run.result()
+            outcomes.append(outcome)
+            if not outcome.is_success:
+                print(outcome.output)
+            print(outcome, flush=True)
+    counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
+    failed = sorted(str(outcome.file) for outcome in outcomes if not outcome.is_success)
+    print(
+        f"{len(outcomes)} files, "
+        + "".join(f"{count} {what}, " for what, count in counts.items())
+        + f"{time.monotonic() - start:.0f} s"
+    )
+    if failed:
+        print(f"FAILED: {', '.join(failed)}")
+    if not counts["passed"]:
+        print("FAILED: no test passed")
+    return 1 if failed or not counts["passed"] else 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python test/run.py", description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all")
+    parser.add_argument(
+        "-j", "--jobs", type=int, default=os.cpu_count(), help="files at a time (%(default)s)"
+    )
+    return parser.parse_args(arguments)
+
+
+def _run_file(file: Path, pytest_arguments: Sequence[str]) -> Outcome:
+    # Idle OpenMP threads would spin and take the processor from the files that run beside.
+    environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results.xml"
+        exit_code, output = _run_limited(
+            [
+                *(sys.executable, "-m", "pytest", str(file.resolve())),
+                *("-n", "1", f"--max-worker-restart={_MAX_CRASHES}"),
+                # Prints the stacks of all threads, then ends the worker.
+                *("-o", f"faulthandler_timeout={_TEST_TIMEOUT_S}"),
+                *("-o", "faulthandler_exit_on_timeout=true"),
+                f"--junitxml={results}",
+                *pytest_arguments,
+            ],
+            environment,
+        )
+        counts = _count(results) if results.exists() else Counter()
+    # A selection, such as -k, may leave nothing of a file.
+    is_success = exit_code == 0 or (exit_code == _NO_TESTS and bool(pytest_arguments))
+    seconds = time.monotonic() - start
+    return Outcome(file.resolve().relative_to(_ROOT), is_success, counts, seconds, output)
+
+
+def _run_limited(command: Sequence[str], environment: dict[str, str]) -> tuple[int, str]:
+    """Runs a command in a process group of its own and ends the group if it takes too long."""
+    process = subprocess.Popen(
+        command,
+        cwd=_ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=_FILE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        output += f"\nended: not done after {_FILE_TIMEOUT_S} s"
+    return process.returncode, output
+
+
+def _count(results: Path) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for case in xml.etree.ElementTree.parse(results).iter("testcase"):
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            counts["failed"] += 1
+        elif skipped is None:
+            counts["passed"] += 1
+        elif skipped.get("type") == "pytest.xfail":
+            counts["failed as expected"] += 1
+        else:
+            counts["skipped"] += 1
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

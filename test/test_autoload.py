@@ -1,0 +1,242 @@
+"""Import: ``import torch`` brings the device, in any order, and survives a broken library."""
+
+import importlib.metadata
+import os
+import shutil
+import sysconfig
+import tempfile
+import unittest
+
+from common import (
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_program,
+    run_tests,
+    subtest,
+    torch_openreg,
+)
+
+PACKAGE = os.path.dirname(torch_openreg.__file__)
+EXTENSION = "_C" + sysconfig.get_config_var("EXT_SUFFIX")
+WORKS = "assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]\n"
+NO_AUTOLOAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+has_entry_point = any(
+    point.value == "torch_openreg:_autoload"
+    for point in importlib.metadata.entry_points(group="torch.backends")
+)
+requires_entry_point = unittest.skipUnless(has_entry_point, "needs an installed torch_openreg")
+
+
+class TestImport(OpenRegTestCase):
+    @requires_entry_point
+    @parametrize(
+        "imports",
+        [
+            subtest("import torch", name="torch"),
+            subtest("import torch, torch_openreg", name="torch_then_torch_openreg"),
+            subtest("import torch_openreg, torch", name="torch_openreg_then_torch"),
+            subtest("import torch_openreg.testing, torch", name="submodule_then_torch"),
+            subtest("from torch_openreg import openreg; import torch", name="from_import"),
+            subtest("import torch.nn.functional, torch_openreg.openreg", name="submodules"),
+        ],
+    )
+    def test_device_is_there_with_autoload_after(self, imports):
+        result = run_program(imports + "\n" + WORKS)
+        self.assertEqual(result.stderr, "")
+
+    @parametrize(
+        "imports",
+        [
+            subtest("import torch, torch_openreg", name="torch_then_torch_openreg"),
+            subtest("import torch_openreg, torch", name="torch_openreg_then_torch"),
+            subtest("import torch_openreg.testing, torch", name="submodule_then_torch"),
+        ],
+    )
+    def test_device_is_there_without_autoload_after(self, imports):
+        result = run_program(imports + "\n" + WORKS, NO_AUTOLOAD)
+        self.assertEqual(result.stderr, "")
+
+    def test_device_is_absent_without_autoload_and_import(self):
+        run_program("import torch; assert not hasattr(torch, 'openreg')", NO_AUTOLOAD)
+
+    @parametrize("settings", [subtest({}, name="autoload"), subtest(NO_AUTOLOAD, name="explicit")])
+    def test_import_can_be_repeated(self, settings):
+        run_program(
+            """
+            import importlib, sys
+            import torch_openreg, torch
+            module = torch.openreg
+            import torch_openreg
+            importlib.reload(torch_openreg)
+            del sys.modules["torch_openreg"]
+            import torch_openreg
+            torch_openreg._autoload()
+            assert torch.openreg is module is torch_openreg.openreg
+            """
+            + WORKS,
+            settings,
+        )
+
+    def test_import_starts_no_thread_and_creates_no_device(self):
+        result = run_program(
+            """
+            import os, torch
+            before = len(os.listdir("/proc/self/task"))
+            import torch_openreg
+            from torch_openreg import _C
+            torch.openreg.is_available(), torch.openreg.device_count(), torch.manual_seed(0)
+            print(len(os.listdir("/proc/self/task")) - before)
+            print(any(_C._is_device_active(i) for i in range(torch.openreg.device_count())))
+            """,
+            NO_AUTOLOAD,
+        )
+        self.assertEqual(result.stdout.split(), ["0", "False"])
+
+    def test_import_maps_no_device_memory(self):
+        result = run_program(
+            """
+            import torch, torch_openreg
+            print("memfd" in open("/proc/self/maps").read())
+            torch.ones(1, device="openreg")
+            print("memfd" in open("/proc/self/maps").read())
+            """,
+            NO_AUTOLOAD,
+        )
+        self.assertEqual(result.stdout.split(), ["False", "True"])
+
+    def test_import_loads_no_further_package(self):
+        result = run_program(
+            """
+            import sys, torch
+            before = set(sys.modules)
+            import torch_openreg
+            new = {name.split(".")[0] for name in set(sys.modules) - before}
+            print(sorted(new), [n for n in sys.modules if n.startswith("torch.") and
+                  n not in before and not n.startswith("torch.openreg")])
+            """,
+            NO_AUTOLOAD,
+        )
+        self.assertEqual(result.stdout.strip(), "['torch', 'torch_openreg'] []")
+
+    def test_version_is_that_of_the_distribution(self):
+        if not has_entry_point:
+            self.skipTest("needs an installed torch_openreg")
+        self.assertEqual(torch_openreg.__version__, importlib.metadata.version("torch_openreg"))
+
+    def test_another_backend_in_the_same_place_is_told(self):
+        result = run_program(
+            """
+            import torch
+            torch.utils.rename_privateuse1_backend("other")
+            try:
+                import torch_openreg
+            except ImportError as error:
+                print(error)
+            """,
+            NO_AUTOLOAD,
+        )
+        self.assertIn("'other' has already taken it", result.stdout)
+
+
+class TestBrokenInstallation(OpenRegTestCase):
+    """Runs programs against a copy of the package whose native library is missing or broken."""
+
+    def setUp(self):
+        super().setUp()
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.site = directory.name
+        self.package = os.path.join(self.site, "torch_openreg")
+        shutil.copytree(
+            PACKAGE,
+            self.package,
+            ignore=shutil.ignore_patterns("*.so", "__pycache__", "demo"),
+        )
+        info = os.path.join(self.site, "torch_openreg-0.0.dist-info")
+        os.mkdir(info)
+        with open(os.path.join(info, "METADATA"), "w") as file:
+            file.write("Metadata-Version: 2.1\nName: torch_openreg\nVersion: 0.0\n")
+        with open(os.path.join(info, "entry_points.txt"), "w") as file:
+            file.write("[torch.backends]\nopenreg = torch_openreg:_autoload\n")
+
+    def write(self, name, contents):
+        with open(os.path.join(self.package, name), "w") as file:
+            file.write(contents)
+
+    def run_here(self, code, **settings):
+        return run_program(code, {"PYTHONPATH": self.site, **settings})
+
+    def assert_reported(self, reason):
+        """Checks both ways in: the warning of ``import torch`` and the ImportError of ours."""
+        result = self.run_here(
+            """
+            import torch
+            print(torch.ones(2).sum().item(), hasattr(torch, "openreg"))
+            try:
+                import torch_openreg
+            except ImportError as error:
+                print(error)
+            """
+        )
+        first, second = result.stdout.splitlines()
+        self.assertEqual(first, "2.0 False")
+        self.assertRegex(second, reason)
+        self.assertEqual(result.stderr.count("Warning"), 1, result.stderr)
+        self.assertRegex(result.stderr, "'openreg' is not available: .*" + reason)
+
+        result = self.run_here(
+            """
+            import importlib
+            for name in ("torch_openreg", "torch_openreg", "torch_openreg.testing"):
+                try:
+                    importlib.import_module(name)
+                except ImportError as error:
+                    print(error)
+            import torch
+            print(torch.ones(2).sum().item())
+            """
+        )
+        *reasons, last = result.stdout.splitlines()
+        self.assertEqual(len(reasons), 3)
+        for text in reasons:
+            self.assertRegex(text, reason)
+        self.assertEqual(last, "2.0")
+        self.assertEqual(result.stderr, "")
+
+    def test_missing_library_is_reported(self):
+        self.assert_reported("native library torch_openreg._C is missing from .*Install")
+
+    def test_source_tree_without_the_library_is_reported_as_such(self):
+        with open(os.path.join(self.site, "setup.py"), "w"):
+            pass
+        self.assert_reported("This is the source tree and not the installed package")
+
+    def test_file_that_is_no_library_is_reported(self):
+        self.write(EXTENSION, "not a library")
+        self.assert_reported("native library cannot be loaded: .*" + EXTENSION)
+
+    def test_library_that_lacks_another_one_is_reported(self):
+        # The extension without lib/libtorch_openreg.so next to it.
+        shutil.copy(os.path.join(PACKAGE, EXTENSION), self.package)
+        self.assert_reported(r"native library cannot be loaded: .*lib\w+\.so")
+
+    def test_library_that_fails_while_it_loads_is_reported(self):
+        self.write("_C.py", "raise RuntimeError('no luck')")
+        self.assert_reported("native library cannot be loaded: no luck")
+
+    def test_torch_of_another_version_is_reported(self):
+        with open(os.path.join(PACKAGE, "_registration.py")) as file:
+            self.write("_registration.py", file.read().replace('"2.13"', '"1.0"'))
+        self.assert_reported(r"torch_openreg \S+ needs torch 1\.0\.\*, but torch \S+ is installed")
+
+    def test_programs_without_autoload_hear_nothing(self):
+        result = self.run_here("import torch", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        self.assertEqual(result.stderr, "")
+
+
+instantiate_parametrized_tests(TestImport)
+
+if __name__ == "__main__":
+    run_tests()

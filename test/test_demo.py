@@ -1,0 +1,198 @@
+"""The demo program: what it prints, how it ends, and that it notices results that differ."""
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_openreg import __main__ as program
+from torch_openreg.demo import overlap, training
+from torch_openreg.demo.digits import load_digits
+from torch_openreg.demo.report import Progress, Report
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torch_openreg", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def small_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the program quick, where its own sizes do not matter."""
+    monkeypatch.setattr(overlap, "_LAUNCH_SIZE", 64)
+    monkeypatch.setattr(overlap, "_LANE_SIZE", 32)
+    monkeypatch.setattr(overlap, "_REPETITIONS", 1)
+
+
+def _main(*arguments: str) -> tuple[int, str]:
+    """Runs the program in this process; returns its exit code and what it printed."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exit_code = program.main(arguments)
+    return exit_code, output.getvalue()
+
+
+def test_program_shows_all_sections_and_succeeds() -> None:
+    completed = _run(["--epochs", "2"])
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert completed.stderr == ""
+    for line in (
+        r"openreg:0  .*GiB of memory",
+        r"openreg:1  .*GiB of memory",
+        r"matmul 2048x2048: launch returned after [\d.]+ ms, done after [\d.]+ ms",
+        r"two streams of one device: [\d.]+ \([\d.]+ to [\d.]+\) of the time of one after",
+        r"two devices: [\d.]+ \([\d.]+ to [\d.]+\) of the time of one after the other",
+        r"\[ok\]     the losses of all 46 steps are bit-equal",
+        r"\[ok\]     all parameters are bit-equal after training",
+        r"time per epoch: [\d.]+ \([\d.]+ to [\d.]+\) of the CPU's",
+        r"openreg and the CPU agree",
+    ):
+        assert re.search(line, completed.stdout), f"{line!r} is missing in:\n{completed.stdout}"
+
+
+def test_output_without_a_terminal_has_no_control_characters() -> None:
+    completed = _run(["--epochs", "1"])
+    assert completed.returncode == 0
+    assert completed.stdout.replace("\n", "").isprintable()
+
+
+@pytest.mark.usefixtures("small_problems")
+def test_device_option_selects_the_training_device() -> None:
+    exit_code, output = _main("--epochs", "1", "--device", "openreg:1")
+    assert exit_code == 0
+    assert "Training on openreg:1 and on the CPU" in output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--epochs", "0"], ["--epochs", "x"], ["--device", "cpu"], ["--device", "nonsense"]],
+    ids=" ".join,
+)
+def test_bad_option_is_refused_with_its_value(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        program.main(arguments)
+    assert exit_.value.code == 2
+    assert repr(arguments[1]) in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small_problems")
+def test_one_flipped_bit_in_a_loss_fails_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_epoch = training.Training.run_epoch
+
+    def tampered(self: training.Training, order: torch.Tensor) -> training.Epoch:
+        epoch = run_epoch(self, order)
+        if self.device.type == "openreg":
+            epoch.losses.view(torch.int32)[7] ^= 1
+        return epoch
+
+    monkeypatch.setattr(training.Training, "run_epoch", tampered)
+    exit_code, output = _main("--epochs", "1")
+    assert exit_code == 1
+    assert re.search(r"\[FAILED\] the losses .* bit-equal: 1 differ, the first at step 7", output)
+    assert "1 of the checks failed" in output
+
+
+@pytest.mark.usefixtures("small_problems")
+def test_a_changed_parameter_fails_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parameters = training.Training.parameters
+
+    def tampered(self: training.Training) -> dict[str, torch.Tensor]:
+        values = parameters(self)
+        if self.device.type == "openreg":
+            values["0.bias"][3] += 1
+        return values
+
+    monkeypatch.setattr(training.Training, "parameters", tampered)
+    exit_code, output = _main("--epochs", "1")
+    assert exit_code == 1
+    assert "[FAILED] all parameters are bit-equal after training: 0.bias differ" in output
+
+
+@pytest.mark.usefixtures("small_problems")
+def test_a_wrong_result_of_a_stream_fails_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch = overlap._Lane.launch
+    monkeypatch.setattr(overlap._Lane, "launch", lambda self: launch(self) + 1)
+    exit_code, output = _main("--epochs", "1")
+    assert exit_code == 1
+    assert "[FAILED] the results on two streams of one device equal the CPU's" in output
+
+
+def test_no_visible_device_fails_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENREG_VISIBLE_DEVICES", "")
+    completed = _run([])
+    assert completed.returncode == 1
+    assert "[FAILED] at least one device is visible: 0 devices" in completed.stdout
+
+
+def test_digits_are_all_there() -> None:
+    digits = load_digits()
+    assert digits.images.shape == (1797, 64)
+    assert digits.images.dtype == torch.float32
+    assert digits.images.min() == 0
+    assert digits.images.max() == 1
+    # From the description of the data set.
+    assert digits.labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_is_one_line() -> None:
+    terminal = _Terminal()
+    progress = Progress(terminal, total=3)
+    for _ in range(3):
+        progress.advance("loss")
+    assert terminal.getvalue().count("\r") == 3
+    assert terminal.getvalue().count("\n") == 1
+    assert terminal.getvalue().endswith("3/3  loss\n")
+
+
+@pytest.mark.parametrize(("total", "line_count"), [(1, 1), (3, 3), (10, 10), (25, 10)])
+def test_progress_elsewhere_is_ten_lines_at_most(total: int, line_count: int) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream, total)
+    for _ in range(total):
+        progress.advance("loss")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == line_count
+    assert lines[-1] == f"{total}/{total}  loss"
+
+
+def test_failed_check_is_kept_with_its_detail() -> None:
+    report = Report(io.StringIO())
+    report.check(True, "one is one")
+    report.check(False, "one is two", "it is 1")
+    assert report.failures == ["one is two: it is 1"]
+
+
+def test_program_in_the_readme_runs() -> None:
+    readme = (_ROOT / "README.md").read_text()
+    block = re.search(r"<!-- program -->\n```python\n(.*?)```", readme, re.DOTALL)
+    assert block is not None
+    completed = subprocess.run(
+        [sys.executable, "-c", block[1]], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert completed.returncode == 0, completed.stderr

@@ -1,0 +1,328 @@
+"""Devices: how many there are, which one is current, what they can do."""
+
+import importlib
+import sys
+
+import torch
+from common import (
+    DEVICE_COUNT,
+    OUT_OF_RANGE_TEXT,
+    OpenRegTestCase,
+    call_in_thread,
+    instantiate_parametrized_tests,
+    parametrize,
+    requires_two_devices,
+    run_tests,
+    subtest,
+)
+
+LAST = DEVICE_COUNT - 1
+DEVICE_SPELLINGS = [
+    subtest(LAST, name="int"),
+    subtest(f"openreg:{LAST}", name="str"),
+    subtest(torch.device("openreg", LAST), name="device"),
+]
+# What set_device and its like refuse, with the exception that a caller gets.
+NOT_DEVICES = [
+    subtest((DEVICE_COUNT, RuntimeError, OUT_OF_RANGE_TEXT), name="index_too_large"),
+    subtest((2**40, RuntimeError, OUT_OF_RANGE_TEXT), name="index_beyond_all_bounds"),
+    subtest(("openreg:99", RuntimeError, OUT_OF_RANGE_TEXT), name="string_index_too_large"),
+    subtest(("cpu", ValueError, "expected an openreg device, got cpu"), name="cpu"),
+    subtest((torch.device("meta"), ValueError, "expected an openreg device"), name="meta"),
+    subtest(("banana", RuntimeError, "banana"), name="unknown_string"),
+    subtest((1.5, TypeError, "expected an int, a string, a torch.device"), name="float"),
+    subtest(([0], TypeError, "expected an int, a string, a torch.device"), name="list"),
+]
+
+
+class TestDevice(OpenRegTestCase):
+    def tearDown(self):
+        torch.openreg.set_device(0)
+        super().tearDown()
+
+    def test_module_is_available_with_devices(self):
+        self.assertTrue(torch.openreg.is_available())
+        self.assertGreater(torch.openreg.device_count(), 0)
+
+    def test_current_device_of_a_new_thread_is_0(self):
+        torch.openreg.set_device(LAST)
+        self.assertEqual(call_in_thread(torch.openreg.current_device), 0)
+
+    @parametrize("device", DEVICE_SPELLINGS)
+    def test_set_device_accepts(self, device):
+        torch.openreg.set_device(device)
+        self.assertEqual(torch.openreg.current_device(), LAST)
+
+    @parametrize("case", NOT_DEVICES)
+    def test_set_device_refuses(self, case):
+        device, error, text = case
+        with self.assertRaisesRegex(error, text):
+            torch.openreg.set_device(device)
+
+    def test_set_device_refuses_a_device_without_index(self):
+        for device in (None, "openreg", torch.device("openreg")):
+            with self.assertRaisesRegex(ValueError, "expected a device with an index"):
+                torch.openreg.set_device(device)
+
+    @requires_two_devices
+    def test_set_device_ignores_a_negative_index(self):
+        torch.openreg.set_device(1)
+        torch.openreg.set_device(-1)
+        self.assertEqual(torch.openreg.current_device(), 1)
+
+    def test_set_device_of_one_thread_leaves_the_others(self):
+        call_in_thread(lambda: torch.openreg.set_device(LAST))
+        self.assertEqual(torch.openreg.current_device(), 0)
+
+    def test_factories_use_the_current_device(self):
+        torch.openreg.set_device(LAST)
+        self.assertEqual(torch.empty(1, device="openreg").device, torch.device("openreg", LAST))
+
+    def test_factory_refuses_an_index_that_is_out_of_range(self):
+        with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
+            torch.empty(1, device=f"openreg:{DEVICE_COUNT}")
+
+    def test_default_device_can_be_an_openreg_device(self):
+        with torch.device(f"openreg:{LAST}"):
+            self.assertEqual(torch.ones(2).device, torch.device("openreg", LAST))
+
+    @parametrize("device", DEVICE_SPELLINGS)
+    def test_synchronize_accepts(self, device):
+        torch.openreg.synchronize(device)
+
+    def test_synchronize_takes_none_and_negative_as_the_current_device(self):
+        torch.openreg.synchronize()
+        torch.openreg.synchronize(None)
+        torch.openreg.synchronize(-1)
+
+    @parametrize("case", NOT_DEVICES)
+    def test_synchronize_refuses(self, case):
+        device, error, text = case
+        with self.assertRaisesRegex(error, text):
+            torch.openreg.synchronize(device)
+
+    def test_can_device_access_peer_is_true_for_any_two_devices(self):
+        for device in range(DEVICE_COUNT):
+            for peer in range(DEVICE_COUNT):
+                self.assertEqual(
+                    torch.openreg.can_device_access_peer(device, f"openreg:{peer}"), device != peer
+                )
+
+    def test_can_device_access_peer_refuses_an_index_that_is_out_of_range(self):
+        for pair in ((0, DEVICE_COUNT), (DEVICE_COUNT, 0), (-1, 0)):
+            with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
+                torch.openreg.can_device_access_peer(*pair)
+
+
+@requires_two_devices
+class TestDeviceContext(OpenRegTestCase):
+    @parametrize("device", [1, "openreg:1", torch.device("openreg:1")])
+    def test_context_selects_and_restores(self, device):
+        with torch.openreg.device(device):
+            self.assertEqual(torch.openreg.current_device(), 1)
+        self.assertEqual(torch.openreg.current_device(), 0)
+
+    def test_context_restores_after_an_exception(self):
+        with self.assertRaises(KeyError), torch.openreg.device(1):
+            raise KeyError
+        self.assertEqual(torch.openreg.current_device(), 0)
+
+    def test_contexts_nest(self):
+        with torch.openreg.device(1):
+            with torch.openreg.device(0):
+                self.assertEqual(torch.openreg.current_device(), 0)
+            self.assertEqual(torch.openreg.current_device(), 1)
+
+    def test_context_can_be_entered_again(self):
+        context = torch.openreg.device(1)
+        for _ in range(2):
+            with context:
+                self.assertEqual(torch.openreg.current_device(), 1)
+            self.assertEqual(torch.openreg.current_device(), 0)
+
+    def test_context_can_be_entered_while_it_is_entered(self):
+        context = torch.openreg.device(1)
+        with context:
+            torch.openreg.set_device(0)
+            with context:
+                self.assertEqual(torch.openreg.current_device(), 1)
+            self.assertEqual(torch.openreg.current_device(), 0)
+        self.assertEqual(torch.openreg.current_device(), 0)
+
+    def test_context_undoes_a_set_device_inside(self):
+        with torch.openreg.device(0):
+            torch.openreg.set_device(1)
+        self.assertEqual(torch.openreg.current_device(), 0)
+
+    @parametrize("device", [None, -1])
+    def test_context_changes_nothing_for(self, device):
+        with torch.openreg.device(1), torch.openreg.device(device):
+            self.assertEqual(torch.openreg.current_device(), 1)
+
+    @parametrize("case", NOT_DEVICES)
+    def test_context_refuses(self, case):
+        device, error, text = case
+        with self.assertRaisesRegex(error, text), torch.openreg.device(device):
+            self.fail("the context was entered")
+
+    def test_context_is_accepted_as_a_device(self):
+        self.assertEqual(
+            torch.openreg.get_device_name(torch.openreg.device(1)), torch.openreg.get_device_name(1)
+        )
+
+    def test_device_of_selects_the_device_of_a_tensor(self):
+        with torch.openreg.device_of(torch.empty(1, device="openreg:1")):
+            self.assertEqual(torch.openreg.current_device(), 1)
+        self.assertEqual(torch.openreg.current_device(), 0)
+
+    def test_device_of_selects_the_device_of_a_storage(self):
+        with torch.openreg.device_of(torch.empty(1, device="openreg:1").untyped_storage()):
+            self.assertEqual(torch.openreg.current_device(), 1)
+
+    def test_device_of_changes_nothing_for_a_cpu_tensor(self):
+        with torch.openreg.device(1), torch.openreg.device_of(torch.empty(1)):
+            self.assertEqual(torch.openreg.current_device(), 1)
+
+    def test_exchange_device_returns_the_one_before(self):
+        self.assertEqual(torch.openreg._exchange_device(1), 0)
+        self.assertEqual(torch.openreg._maybe_exchange_device(0), 1)
+
+    def test_exchange_device_ignores_a_negative_index(self):
+        self.assertEqual(torch.openreg._exchange_device(-1), -1)
+        self.assertEqual(torch.openreg._maybe_exchange_device(-1), -1)
+
+
+class TestDeviceProperties(OpenRegTestCase):
+    def test_properties_have_the_documented_types(self):
+        types = {
+            "name": str,
+            "major": int,
+            "minor": int,
+            "total_memory": int,
+            "multi_processor_count": int,
+            "physical_index": int,
+            "clock_rate": int,
+            "warp_size": int,
+            "is_integrated": bool,
+        }
+        properties = torch.openreg.get_device_properties(0)
+        for name, expected in types.items():
+            self.assertIsInstance(getattr(properties, name), expected, name)
+
+    def test_total_memory_is_what_mem_get_info_says(self):
+        self.assertEqual(
+            torch.openreg.get_device_properties(LAST).total_memory,
+            torch.openreg.mem_get_info(LAST)[1],
+        )
+
+    def test_repr_shows_the_name(self):
+        self.assertIn(
+            torch.openreg.get_device_name(0), repr(torch.openreg.get_device_properties(0))
+        )
+
+    @parametrize("device", [*DEVICE_SPELLINGS, subtest(None, name="none")])
+    def test_properties_accept(self, device):
+        properties = torch.openreg.get_device_properties(device)
+        self.assertEqual(torch.openreg.get_device_name(device), properties.name)
+        self.assertEqual(
+            torch.openreg.get_device_capability(device), (properties.major, properties.minor)
+        )
+
+    @parametrize("case", [*NOT_DEVICES, subtest((-1, RuntimeError, OUT_OF_RANGE_TEXT), name="-1")])
+    def test_properties_refuse(self, case):
+        device, error, text = case
+        with self.assertRaisesRegex(error, text):
+            torch.openreg.get_device_properties(device)
+
+    def test_bf16_and_fp16_are_supported_in_this_order(self):
+        self.assertEqual(torch.openreg.get_amp_supported_dtype(), [torch.float16, torch.bfloat16])
+        self.assertTrue(torch.openreg.is_bf16_supported())
+        self.assertTrue(torch.openreg.is_bf16_supported(including_emulation=False))
+        self.assertFalse(torch.openreg.is_tf32_supported())
+
+
+class TestModule(OpenRegTestCase):
+    def test_every_public_name_exists(self):
+        for name in torch.openreg.__all__:
+            self.assertTrue(hasattr(torch.openreg, name), name)
+
+    def test_unknown_name_raises_attribute_error(self):
+        with self.assertRaisesRegex(AttributeError, "torch.openreg.*banana"):
+            _ = torch.openreg.banana
+
+    def test_submodules_are_the_same_under_both_names(self):
+        for name in ("streams", "memory", "random", "devices"):
+            self.assertIs(
+                importlib.import_module(f"torch.openreg.{name}"),
+                importlib.import_module(f"torch_openreg.openreg.{name}"),
+            )
+
+    def test_torch_finds_the_module(self):
+        self.assertIs(torch.get_device_module("openreg"), torch.openreg)
+        self.assertIs(sys.modules["torch.openreg"], torch.openreg)
+        self.assertIs(
+            torch.utils.backend_registration._get_custom_mod_func("device_count"),
+            torch.openreg.device_count,
+        )
+
+    def test_init_may_be_called_again(self):
+        torch.openreg.init()
+        torch.openreg.init()
+        self.assertTrue(torch.openreg.is_initialized())
+        self.assertTrue(torch.openreg._initialized)
+
+    def test_process_that_did_not_fork_is_not_in_a_bad_fork(self):
+        self.assertFalse(torch.openreg._is_in_bad_fork())
+
+    @parametrize(
+        "arguments,expected",
+        [
+            subtest((("openreg:0", True), 0), name="string"),
+            subtest((("openreg", True), 0), name="string_without_index"),
+            subtest(((None, True), 0), name="none"),
+            subtest(((LAST,), LAST), name="int"),
+            subtest(((torch.device("openreg", LAST),), LAST), name="device"),
+            subtest((("cpu", False, True), -1), name="cpu_if_allowed"),
+        ],
+    )
+    def test_get_device_index_accepts(self, arguments, expected):
+        self.assertEqual(torch.openreg._utils._get_device_index(*arguments), expected)
+
+    def test_get_device_index_refuses_no_index_unless_optional(self):
+        with self.assertRaisesRegex(ValueError, "expected a device with an index"):
+            torch.openreg._utils._get_device_index("openreg")
+
+    def test_tensor_gets_methods(self):
+        x = torch.arange(3)
+        self.assertFalse(x.is_openreg)
+        y = x.openreg(LAST)
+        self.assertTrue(y.is_openreg)
+        self.assertEqual(y.device, torch.device("openreg", LAST))
+        self.assert_bit_equal(y, x)
+
+    def test_module_gets_a_method(self):
+        layer = torch.nn.Linear(2, 3).openreg()
+        self.assertTrue(all(p.is_openreg for p in layer.parameters()))
+
+    def test_storage_gets_methods(self):
+        storage = torch.arange(4, dtype=torch.uint8).untyped_storage()
+        self.assertFalse(storage.is_openreg)
+        moved = storage.openreg()
+        self.assertTrue(moved.is_openreg)
+        self.assertEqual(moved.tolist(), [0, 1, 2, 3])
+
+    def test_packed_sequence_gets_methods(self):
+        packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(1, 3)])
+        self.assertFalse(packed.is_openreg)
+        moved = packed.openreg()
+        self.assertTrue(moved.is_openreg)
+        self.assert_bit_equal(moved.data, packed.data)
+
+
+instantiate_parametrized_tests(TestDevice)
+instantiate_parametrized_tests(TestDeviceContext)
+instantiate_parametrized_tests(TestDeviceProperties)
+instantiate_parametrized_tests(TestModule)
+
+if __name__ == "__main__":
+    run_tests()

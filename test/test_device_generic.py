@@ -1,0 +1,70 @@
+"""Device-generic testing: torch's own machinery makes tests for openreg out of generic ones."""
+
+import torch
+from common import DEVICE_COUNT, TestCase, run_tests
+
+# isort: split
+from torch.testing._internal.common_device_type import (
+    deviceCountAtLeast,
+    dtypes,
+    instantiate_device_type_tests,
+    onlyCPU,
+    onlyOn,
+    ops,
+    skipPRIVATEUSE1,
+)
+from torch.testing._internal.common_methods_invocations import op_db
+
+SOME_OPERATORS = [info for info in op_db if info.name in ("add", "mul", "matmul", "sum", "where")]
+
+
+class TestGeneric(TestCase):
+    def test_device_argument_is_the_device(self, device):
+        self.assertEqual(torch.ones(2, device=device).device, torch.device(device))
+
+    @dtypes(torch.float32, torch.float64, torch.int64, torch.bool)
+    def test_dtype_argument_is_one_of_those_listed(self, device, dtype):
+        x = torch.ones(3, dtype=dtype, device=device)
+        self.assertEqual(x, torch.ones(3, dtype=dtype))
+
+    @deviceCountAtLeast(2)
+    def test_devices_argument_lists_all_devices(self, devices):
+        if torch.device(devices[0]).type == "openreg":
+            self.assertEqual(len(devices), DEVICE_COUNT)
+        for device in devices:
+            torch.ones(2, device=device)
+
+    @onlyOn("openreg")
+    def test_only_on_selects_openreg(self, device):
+        self.assertEqual(torch.device(device).type, "openreg")
+
+    @onlyCPU
+    def test_only_cpu_leaves_openreg_out(self, device):
+        self.assertEqual(device, "cpu")
+
+    @skipPRIVATEUSE1
+    def test_skip_leaves_openreg_out(self, device):
+        self.assertNotEqual(torch.device(device).type, "openreg")
+
+    @ops(SOME_OPERATORS, allowed_dtypes=[torch.float32])
+    def test_operators_give_the_cpus_results(self, device, dtype, op):
+        for sample in op.sample_inputs(device, dtype):
+            actual = op(sample.input, *sample.args, **sample.kwargs)
+            on_cpu = sample.transform(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x)
+            expected = op(on_cpu.input, *on_cpu.args, **on_cpu.kwargs)
+            self.assertEqual(actual.cpu(), expected, rtol=0, atol=0)
+
+
+instantiate_device_type_tests(TestGeneric, globals())
+
+
+class TestInstantiation(TestCase):
+    def test_a_class_for_openreg_was_made(self):
+        classes = [name for name in globals() if name.startswith("TestGeneric")]
+        self.assertTrue(
+            {"TestGenericPRIVATEUSE1", "TestGenericOPENREG"} & set(classes), sorted(classes)
+        )
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,182 @@
+"""The documentation: its examples run, and what it quotes and lists is in the sources."""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import (
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_program,
+    run_tests,
+    subtest,
+)
+
+from torch_openreg import _C
+
+_ROOT = Path(__file__).resolve().parent.parent
+_DOCS = _ROOT / "docs"
+_PAGES = [_ROOT / "README.md", *sorted(_DOCS.glob("*.md"))]
+_SOURCE_SUFFIXES = {".c", ".cpp", ".h", ".py"}
+_SOURCE_FOLDERS = ("csrc", "torch_openreg", "third_party")
+
+sys.path.insert(0, str(_DOCS / "_ext"))
+
+import mapping  # noqa: E402  (needs the path above)
+import sources  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Example:
+    """A program in a page.
+
+    `<!-- program -->` in the line before a Python block marks one;
+    `<!-- program: NAME=value ... -->` gives it environment variables;
+    `<!-- program fails: TEXT -->` says that it ends with an error and prints the text.
+    """
+
+    page: Path
+    line: int
+    settings: dict[str, str]
+    error: str
+    code: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.stem.lower()}_line_{self.line}"
+
+
+def _examples(page: Path) -> list[Example]:
+    text = page.read_text(encoding="utf-8")
+    pattern = r"^<!-- program(?: (fails))?(?:: ([^\n]*?))? -->\n```python\n(.*?)^```$"
+    return [
+        Example(
+            page=page,
+            line=text.count("\n", 0, found.start(3)) + 1,
+            settings={} if found[1] else dict(one.split("=") for one in (found[2] or "").split()),
+            error=found[2] if found[1] else "",
+            code=found[3],
+        )
+        for found in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+_EXAMPLES = [example for page in _PAGES for example in _examples(page)]
+
+
+@dataclass(frozen=True)
+class Quotation:
+    """A part of a source that a page includes."""
+
+    page: Path
+    source: Path
+    options: dict[str, str]
+
+
+def _quotations(page: Path) -> list[Quotation]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Quotation(
+            page,
+            (page.parent / found[1]).resolve(),
+            {
+                key: value.strip().removeprefix('"').removesuffix('"').replace('\\"', '"')
+                for key, value in re.findall(r"^:([\w-]+):(.*)$", found[2], re.MULTILINE)
+            },
+        )
+        for found in re.finditer(
+            r"^```\{literalinclude\} (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+        )
+    ]
+
+
+_QUOTATIONS = [quotation for page in _PAGES for quotation in _quotations(page)]
+
+
+def _source_files() -> list[Path]:
+    return [
+        path
+        for folder in _SOURCE_FOLDERS
+        for path in sorted((_ROOT / folder).rglob("*"))
+        if path.suffix in _SOURCE_SUFFIXES and "build" not in path.parts
+    ]
+
+
+class TestExamples(OpenRegTestCase):
+    @parametrize("example", [subtest(example, name=example.name) for example in _EXAMPLES])
+    def test_example_runs(self, example):
+        result = run_program(example.code, example.settings, expect_success=not example.error)
+        if example.error:
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(example.error, result.stderr)
+
+    def test_documentation_has_examples(self):
+        self.assertGreater(len(_EXAMPLES), 0)
+
+    def test_every_python_block_is_an_example_that_runs(self):
+        for page in _PAGES:
+            blocks = re.findall(r"^```\{?(?:code-block\} )?python", page.read_text(), re.MULTILINE)
+            self.assertEqual(len(blocks), len(_examples(page)), f"unmarked block in {page.name}")
+
+
+class TestQuotations(OpenRegTestCase):
+    def test_documentation_quotes_sources(self):
+        self.assertGreater(len(_QUOTATIONS), 0)
+
+    def test_quoted_region_is_marked_once_and_ends(self):
+        for quotation in _QUOTATIONS:
+            where = f"{quotation.page.name}: {quotation.source}"
+            self.assertTrue(quotation.source.is_file(), where)
+            start = quotation.options.get("start-after") or quotation.options.get("start-at")
+            end = quotation.options.get("end-before")
+            self.assertTrue(start and end, f"{where}: expected a start and an end")
+            lines = quotation.source.read_text(encoding="utf-8").splitlines()
+            starts = [number for number, line in enumerate(lines) if start in line]
+            self.assertEqual(len(starts), 1, f"{where}: lines with {start!r}")
+            self.assertTrue(
+                any(end in line for line in lines[starts[0] + 1 :]), f"{where}: no {end!r}"
+            )
+
+    def test_every_marked_region_is_quoted(self):
+        quoted = {
+            (quotation.source, quotation.options.get("start-after")) for quotation in _QUOTATIONS
+        }
+        for path in _source_files():
+            for region in sources.regions(path):
+                self.assertIn((path, f"docs: {region}"), quoted)
+
+
+class TestTables(OpenRegTestCase):
+    def test_settings_table_is_that_of_the_library(self):
+        documented = [
+            (one.variable, one.default, one.allowed, one.description) for one in sources.settings()
+        ]
+        self.assertEqual(documented, [row[:4] for row in _C._settings()])
+
+    def test_error_table_is_that_of_the_library(self):
+        documented = [(one.name, one.number, one.text) for one in sources.error_codes()]
+        self.assertEqual(documented, _C._error_table())
+
+    def test_mapping_is_complete(self):
+        mapping.complete_bindings()
+
+    def test_mapping_has_every_binding_of_the_library(self):
+        documented = {row.name.split(".")[0] for row in mapping.complete_bindings()}
+        built = {name for name in dir(_C) if not name.startswith("__")}
+        self.assertEqual(documented, built)
+
+    def test_every_environment_variable_is_documented(self):
+        documented = (_DOCS / "settings.md").read_text(encoding="utf-8") + " ".join(
+            one.variable for one in sources.settings()
+        )
+        for path in _source_files():
+            for variable in re.findall(r'"(OPENREG_[A-Z_]+)"', path.read_text(encoding="utf-8")):
+                self.assertIn(variable, documented, f"{path.relative_to(_ROOT)}")
+
+
+instantiate_parametrized_tests(TestExamples)
+
+if __name__ == "__main__":
+    run_tests()

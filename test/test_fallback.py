@@ -1,0 +1,591 @@
+"""The boxed fallback: what an operator without a kernel for the device does.
+
+The operators are the test's own, with kernels for the CPU only, so that none of them gets a kernel
+for the device one day.
+"""
+
+import warnings
+
+import torch
+from common import (
+    OpenRegTestCase,
+    StreamGate,
+    call_in_thread,
+    instantiate_parametrized_tests,
+    parametrize,
+    requires_two_devices,
+    run_program,
+    run_tests,
+    subtest,
+)
+
+LIBRARY = torch.library.Library("openreg_test", "DEF")
+OPS = torch.ops.openreg_test
+
+
+def operator(schema):
+    """Defines an operator whose only kernel is the decorated one, for the CPU."""
+    name = schema.partition("(")[0]
+    LIBRARY.define(schema)
+
+    def register(kernel):
+        LIBRARY.impl(name, kernel, "CPU")
+        return kernel
+
+    return register
+
+
+@operator("twice(Tensor x) -> Tensor")
+def twice(x):
+    return x * 2
+
+
+@operator("twice_(Tensor(a!) x) -> Tensor(a!)")
+def twice_(x):
+    return x.mul_(2)
+
+
+@operator("twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
+def twice_out(x, out):
+    return torch.mul(x, 2, out=out)
+
+
+@operator("shrink_(Tensor(a!) x, int size) -> Tensor(a!)")
+def shrink_(x, size):
+    return x.resize_(size)
+
+
+@operator("parts(Tensor x) -> (Tensor, Tensor, int)")
+def parts(x):
+    return x + 1, x.sum(), x.numel()
+
+
+@operator("chunks(Tensor x) -> Tensor[]")
+def chunks(x):
+    return [x + 1, x + 2]
+
+
+@operator("tail(Tensor(a) x) -> Tensor(a)")
+def tail(x):
+    return x[1:]
+
+
+@operator("transposed(Tensor x) -> Tensor")
+def transposed(x):
+    return (x + 1).t()
+
+
+@operator("conjugate(Tensor x) -> Tensor")
+def conjugate(x):
+    return (x + 1).conj()
+
+
+@operator("expanded(Tensor x) -> Tensor")
+def expanded(x):
+    return (x + 1).expand(3, -1)
+
+
+@operator("add_all(Tensor[] xs) -> Tensor")
+def add_all(xs):
+    return sum(xs)
+
+
+@operator("twice_all_(Tensor(a!)[] xs) -> ()")
+def twice_all_(xs):
+    for x in xs:
+        x.mul_(2)
+
+
+@operator("add_optional(Tensor x, Tensor? y=None) -> Tensor")
+def add_optional(x, y=None):
+    return x + 1 if y is None else x + y
+
+
+@operator("add_optionals(Tensor?[] xs) -> Tensor")
+def add_optionals(xs):
+    return sum(x for x in xs if x is not None)
+
+
+@operator("is_same(Tensor x, Tensor y) -> bool")
+def is_same(x, y):
+    return x is y or x.data_ptr() == y.data_ptr()
+
+
+@operator("draw(Tensor x, *, Generator? generator=None) -> Tensor")
+def draw(x, generator=None):
+    return torch.empty_like(x).normal_(generator=generator)
+
+
+@operator("device_type(Tensor x, *, Device device) -> bool")
+def device_type(x, device):
+    return device.type == "cpu" and x.device.type == "cpu"
+
+
+@operator("fail(Tensor x) -> Tensor")
+def fail(x):
+    raise IndexError("the kernel's own text")
+
+
+LIBRARY.define("kernelless(Tensor x) -> Tensor")
+
+
+class FallbackTestCase(OpenRegTestCase):
+    def setUp(self):
+        super().setUp()
+        mode = torch.openreg.get_fallback_mode()
+        self.addCleanup(torch.openreg.set_fallback_mode, mode)
+        torch.openreg.set_fallback_mode("silent")
+        torch.openreg.reset_fallback_stats()
+
+
+class TestCounts(FallbackTestCase):
+    def test_each_call_counts_for_its_overload(self):
+        x = torch.ones(3, device="openreg")
+        OPS.twice(x)
+        OPS.twice(x)
+        OPS.twice.out(x, out=torch.empty(3, device="openreg"))
+        self.assertEqual(
+            torch.openreg.fallback_stats(), {"openreg_test::twice": 2, "openreg_test::twice.out": 1}
+        )
+
+    def test_reset_forgets_all_counts(self):
+        OPS.twice(torch.ones(3, device="openreg"))
+        torch.openreg.reset_fallback_stats()
+        self.assertEqual(torch.openreg.fallback_stats(), {})
+
+    def test_operator_with_a_kernel_does_not_count(self):
+        x = torch.ones(3, device="openreg")
+        x.fill_(2)
+        x.view(3, 1)
+        x.copy_(torch.ones(3))
+        self.assertEqual(torch.openreg.fallback_stats(), {})
+
+    def test_cpu_tensors_do_not_count(self):
+        OPS.twice(torch.ones(3))
+        self.assertEqual(torch.openreg.fallback_stats(), {})
+
+    def test_calls_of_all_threads_count(self):
+        x = torch.ones(3, device="openreg")
+        call_in_thread(lambda: OPS.twice(x))
+        self.assertEqual(torch.openreg.fallback_stats()["openreg_test::twice"], 1)
+
+
+class TestModes(FallbackTestCase):
+    def test_silent_mode_says_nothing(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            OPS.twice(torch.ones(3, device="openreg"))
+
+    def test_warn_mode_warns_once_per_operator_and_runs_it(self):
+        result = run_program(
+            """
+            import torch
+            library = torch.library.Library("program", "DEF")
+            for name in ("first", "second"):
+                library.define(f"{name}(Tensor x) -> Tensor")
+                library.impl(name, lambda x: x * 2, "CPU")
+            x = torch.ones(3, device="openreg")
+            torch.openreg.set_fallback_mode("warn")
+            for _ in range(3):
+                assert torch.ops.program.first(x).tolist() == [2.0] * 3
+                torch.ops.program.second(x)
+            """
+        )
+        for name in ("first", "second"):
+            text = f"program::{name} has no kernel for openreg"
+            self.assertEqual(result.stderr.count(text), 1, msg=result.stderr)
+
+    def test_warn_mode_gives_a_warning_of_python(self):
+        torch.openreg.set_fallback_mode("warn")
+        x = torch.ones(3, device="openreg")
+        with self.assertWarnsRegex(UserWarning, "aten::histc has no kernel for openreg"):
+            torch.histc(x)
+
+    def test_error_mode_names_the_operator_and_what_to_do(self):
+        x = torch.ones(3, device="openreg")
+        torch.openreg.set_fallback_mode("error")
+        with self.assertRaisesRegex(NotImplementedError, "openreg_test::twice .*set_fallback_mode"):
+            OPS.twice(x)
+
+    def test_error_mode_leaves_operators_with_a_kernel(self):
+        torch.openreg.set_fallback_mode("error")
+        x = torch.zeros(3, device="openreg")
+        self.assert_bit_equal(x.fill_(2), torch.full((3,), 2.0))
+
+    @parametrize("mode", ["silent", "warn", "error"])
+    def test_mode_can_be_read_back(self, mode):
+        torch.openreg.set_fallback_mode(mode)
+        self.assertEqual(torch.openreg.get_fallback_mode(), mode)
+
+    def test_unknown_mode_is_refused_and_the_mode_stays(self):
+        with self.assertRaisesRegex(
+            (RuntimeError, ValueError), 'expected "silent", "warn" or "error", got "loud"'
+        ):
+            torch.openreg.set_fallback_mode("loud")
+        self.assertEqual(torch.openreg.get_fallback_mode(), "silent")
+
+    @parametrize("mode", ["silent", "warn", "error"])
+    def test_environment_sets_the_mode(self, mode):
+        result = run_program(
+            "import torch; print(torch.openreg.get_fallback_mode())", {"OPENREG_FALLBACK": mode}
+        )
+        self.assertEqual(result.stdout.strip(), mode)
+
+    def test_bad_environment_is_a_clear_error_of_the_first_fallback(self):
+        result = run_program(
+            """
+            import torch
+            x = torch.ones(3, device="openreg")  # does not fall back
+            try:
+                torch.histc(x.cpu().to("openreg"))
+                torch.bincount(torch.ones(3, dtype=torch.int64, device="openreg"))
+                torch.openreg.get_fallback_mode()
+            except (RuntimeError, ValueError) as error:
+                print(error)
+            """,
+            {"OPENREG_FALLBACK": "loud"},
+        )
+        for part in ("OPENREG_FALLBACK", "loud", "silent"):
+            self.assertIn(part, result.stdout)
+
+
+class TestArguments(FallbackTestCase):
+    def setUp(self):
+        super().setUp()
+        self.x = torch.randn(4)
+        self.on_device = self.x.to("openreg")
+
+    def test_result_is_new_and_on_the_device(self):
+        y = OPS.twice(self.on_device)
+        self.assertEqual(y.device, torch.device("openreg:0"))
+        self.assertNotEqual(y.data_ptr(), self.on_device.data_ptr())
+        self.assert_bit_equal(y, self.x * 2)
+        self.assert_bit_equal(self.on_device, self.x)
+
+    def test_all_results_are_on_the_device_and_numbers_are_numbers(self):
+        first, second, count = OPS.parts(self.on_device)
+        self.assertEqual((first.device.type, second.device.type), ("openreg", "openreg"))
+        self.assert_bit_equal(first, self.x + 1)
+        self.assert_bit_equal(second, self.x.sum())
+        self.assertEqual(count, 4)
+
+    def test_results_in_a_list_are_on_the_device(self):
+        for i, y in enumerate(OPS.chunks(self.on_device)):
+            self.assertEqual(y.device.type, "openreg")
+            self.assert_bit_equal(y, self.x + i + 1)
+
+    def test_in_place_operator_returns_its_argument(self):
+        self.assertIs(OPS.twice_(self.on_device), self.on_device)
+        self.assert_bit_equal(self.on_device, self.x * 2)
+
+    def test_in_place_operator_on_a_view_writes_the_base(self):
+        OPS.twice_(self.on_device[::2])
+        expected = self.x.clone()
+        expected[::2] *= 2
+        self.assert_bit_equal(self.on_device, expected)
+
+    def test_out_argument_is_written_and_returned(self):
+        out = torch.empty(4, device="openreg")
+        address = out.data_ptr()
+        self.assertIs(OPS.twice.out(self.on_device, out=out), out)
+        self.assertEqual(out.data_ptr(), address)
+        self.assert_bit_equal(out, self.x * 2)
+
+    @parametrize("size", [0, 1])
+    def test_out_argument_that_is_too_small_grows(self, size):
+        out = torch.empty(size, device="openreg")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns if it was not empty
+            OPS.twice.out(self.on_device, out=out)
+        self.assertEqual(out.device.type, "openreg")
+        self.assert_bit_equal(out, self.x * 2)
+
+    def test_out_argument_that_is_an_input_is_written(self):
+        OPS.twice.out(self.on_device, out=self.on_device)
+        self.assert_bit_equal(self.on_device, self.x * 2)
+
+    def test_argument_can_shrink_and_keeps_its_memory(self):
+        address = self.on_device.data_ptr()
+        OPS.shrink_(self.on_device, 2)
+        self.assertEqual(self.on_device.data_ptr(), address)
+        self.assert_bit_equal(self.on_device, self.x[:2])
+
+    def test_argument_can_grow_and_keeps_its_contents(self):
+        OPS.shrink_(self.on_device, 1000)
+        self.assertEqual(self.on_device.shape, (1000,))
+        self.assert_bit_equal(self.on_device[:4], self.x)
+
+    def test_returned_view_shares_the_memory_of_the_argument(self):
+        y = OPS.tail(self.on_device)
+        self.assertEqual(y.data_ptr(), self.on_device.data_ptr() + 4)
+        y.fill_(7)
+        self.assertEqual(self.on_device[1:].tolist(), [7.0] * 3)
+        self.assert_bit_equal(self.on_device[0], self.x[0])
+
+    def test_strides_of_the_result_are_the_cpu_s(self):
+        x = torch.randn(2, 3)
+        y = OPS.transposed(x.to("openreg"))
+        self.assertEqual(y.stride(), OPS.transposed(x).stride())
+        self.assert_bit_equal(y, (x + 1).t())
+
+    def test_lazily_conjugated_result_is_right(self):
+        x = torch.randn(3, dtype=torch.complex64)
+        self.assert_bit_equal(OPS.conjugate(x.to("openreg")), (x + 1).conj().resolve_conj())
+
+    def test_expanded_result_is_right(self):
+        self.assert_bit_equal(OPS.expanded(self.on_device), (self.x + 1).expand(3, -1))
+
+    def test_list_of_tensors_is_passed(self):
+        y = OPS.add_all([self.on_device, self.on_device, self.on_device * 3])
+        self.assert_bit_equal(y, self.x + self.x + self.x * 3)
+
+    def test_list_of_tensors_is_written(self):
+        tensors = [self.on_device, torch.ones(2, device="openreg")]
+        OPS.twice_all_(tensors)
+        self.assert_bit_equal(tensors[0], self.x * 2)
+        self.assert_bit_equal(tensors[1], torch.full((2,), 2.0))
+
+    def test_optional_tensor_may_be_missing(self):
+        self.assert_bit_equal(OPS.add_optional(self.on_device), self.x + 1)
+        self.assert_bit_equal(OPS.add_optional(self.on_device, None), self.x + 1)
+        self.assert_bit_equal(OPS.add_optional(self.on_device, self.on_device), self.x + self.x)
+
+    def test_list_of_optional_tensors_may_have_gaps(self):
+        y = OPS.add_optionals([None, self.on_device, None, self.on_device])
+        self.assert_bit_equal(y, self.x + self.x)
+
+    def test_tensor_that_is_passed_twice_is_the_same_for_the_kernel(self):
+        self.assertTrue(OPS.is_same(self.on_device, self.on_device))
+        self.assertFalse(OPS.is_same(self.on_device, self.on_device.clone()))
+
+    def test_conjugate_and_negative_views_are_read_rightly(self):
+        z = torch.randn(3, dtype=torch.complex64)
+        self.assert_bit_equal(OPS.twice(z.to("openreg").conj()), (z.conj() * 2).resolve_conj())
+        imaginary = z.to("openreg").conj().imag
+        self.assert_bit_equal(OPS.twice(imaginary), (z.conj().imag * 2).resolve_neg())
+
+    def test_non_contiguous_argument_is_read_rightly(self):
+        x = torch.randn(4, 6)
+        self.assert_bit_equal(OPS.twice(x.to("openreg").t()[::2, 1:]), x.t()[::2, 1:] * 2)
+
+    def test_empty_argument_gives_an_empty_result(self):
+        y = OPS.twice(torch.empty(0, 3, device="openreg"))
+        self.assertEqual((y.shape, y.device.type), ((0, 3), "openreg"))
+
+    def test_cpu_scalar_tensor_is_taken(self):
+        y = OPS.add_optional(self.on_device, torch.tensor(2.0))
+        self.assert_bit_equal(y, self.x + 2)
+
+    def test_device_argument_becomes_the_cpu(self):
+        self.assertTrue(OPS.device_type(self.on_device, device=torch.device("openreg")))
+
+    def test_kernel_sees_work_that_was_enqueued_before(self):
+        torch.openreg.synchronize()
+        with StreamGate() as gate:
+            self.on_device.fill_(5)
+            gate.open()
+            y = OPS.twice(self.on_device)
+        self.assertEqual(y.tolist(), [10.0] * 4)
+
+    def test_work_that_is_enqueued_afterwards_sees_the_result(self):
+        y = OPS.twice(self.on_device)
+        y.add_(1)
+        self.assert_bit_equal(y, self.x * 2 + 1)
+
+    @requires_two_devices
+    def test_fallback_runs_on_the_device_of_its_tensors(self):
+        y = OPS.twice(self.x.to("openreg:1"))
+        self.assertEqual(y.device, torch.device("openreg:1"))
+        self.assertEqual(torch.openreg.current_device(), 0)
+
+    @requires_two_devices
+    def test_fallback_does_not_wait_for_other_devices(self):
+        x = self.x.to("openreg:1")
+        torch.openreg.synchronize()
+        with StreamGate(torch.openreg.current_stream(0)):
+            torch.openreg.set_fallback_mode("silent")  # a closed gate forbids fallbacks
+            self.assert_bit_equal(OPS.twice(x), self.x * 2)
+
+
+class TestGenerators(FallbackTestCase):
+    def test_default_generator_gives_the_cpu_s_numbers(self):
+        torch.manual_seed(11)
+        expected = OPS.draw(torch.empty(5))
+        torch.openreg.manual_seed(11)
+        self.assert_bit_equal(OPS.draw(torch.empty(5, device="openreg")), expected)
+
+    def test_given_generator_gives_the_cpu_s_numbers(self):
+        expected = OPS.draw(torch.empty(5), generator=torch.Generator().manual_seed(3))
+        generator = torch.Generator("openreg").manual_seed(3)
+        self.assert_bit_equal(
+            OPS.draw(torch.empty(5, device="openreg"), generator=generator), expected
+        )
+
+    def test_fallbacks_and_kernels_draw_from_one_sequence(self):
+        torch.manual_seed(4)
+        expected = [torch.randn(20), OPS.draw(torch.empty(5)), torch.randn(20)]
+        torch.openreg.manual_seed(4)
+        actual = [
+            torch.empty(20, device="openreg").normal_(),
+            OPS.draw(torch.empty(5, device="openreg")),
+            torch.empty(20, device="openreg").normal_(),
+        ]
+        for x, y in zip(actual, expected, strict=True):
+            self.assert_bit_equal(x, y)
+
+    def test_cpu_generator_stays_as_it_was(self):
+        state = torch.get_rng_state()
+        OPS.draw(torch.empty(5, device="openreg"))
+        self.assertEqual(torch.get_rng_state(), state)
+
+    @parametrize(
+        "sample",
+        [
+            subtest(lambda p: torch.multinomial(p, 20, replacement=True), name="multinomial"),
+            subtest(lambda p: torch.normal(p, p), name="normal"),
+            subtest(lambda p: torch.bernoulli(p), name="bernoulli"),
+            subtest(lambda p: torch.poisson(p * 5), name="poisson"),
+            subtest(lambda p: torch.binomial(p * 0 + 10, p), name="binomial"),
+            subtest(lambda p: torch._standard_gamma(p + 1), name="gamma"),
+            subtest(lambda p: torch.randperm(30, device=p.device), name="randperm"),
+            subtest(lambda p: torch.nn.functional.rrelu(p - 0.5, training=True), name="rrelu"),
+        ],
+    )
+    def test_cpu_s_numbers_of(self, sample):
+        p = torch.rand(3, 4)
+        torch.manual_seed(8)
+        expected = sample(p)
+        torch.openreg.manual_seed(8)
+        self.assert_bit_equal(sample(p.to("openreg")), expected)
+
+
+class TestErrors(FallbackTestCase):
+    def test_operator_without_a_cpu_kernel_names_itself_and_the_device(self):
+        with self.assertRaisesRegex(
+            NotImplementedError, "openreg_test::kernelless.*openreg:0.*nor the CPU has a kernel"
+        ):
+            OPS.kernelless(torch.ones(3, device="openreg"))
+
+    def test_exception_of_the_kernel_comes_from_the_call(self):
+        with self.assertRaisesRegex(IndexError, "the kernel's own text"):
+            OPS.fail(torch.ones(3, device="openreg"))
+
+    def test_program_goes_on_after_an_exception(self):
+        x = torch.ones(3, device="openreg")
+        with self.assertRaises(IndexError):
+            OPS.fail(x)
+        self.assert_bit_equal(OPS.twice(x), torch.full((3,), 2.0))
+
+    def test_cpu_tensor_beside_an_openreg_tensor_is_refused(self):
+        x = torch.ones(3, device="openreg")
+        with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+            OPS.add_all([x, torch.ones(3)])
+        with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+            OPS.twice.out(torch.ones(3), out=x)
+
+    @requires_two_devices
+    def test_tensors_of_two_devices_are_refused(self):
+        x, y = (torch.ones(3, device=f"openreg:{index}") for index in range(2))
+        with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and openreg:1"):
+            OPS.add_all([x, y])
+
+    def test_sparse_tensor_on_the_device_is_refused(self):
+        with self.assertRaises(NotImplementedError):
+            torch.eye(3, device="openreg").to_sparse()
+
+    def test_quantized_result_is_refused(self):
+        with warnings.catch_warnings(), self.assertRaises(NotImplementedError):
+            warnings.simplefilter("ignore")  # quantized types are deprecated
+            torch.quantize_per_tensor(torch.ones(3, device="openreg"), 0.1, 0, torch.qint8)
+
+    def test_result_of_another_layout_is_refused_by_name(self):
+        with self.assertRaisesRegex(NotImplementedError, "aten::to_mkldnn.*layout"):
+            torch.ones(3, device="openreg").to_mkldnn()
+
+    def test_cpu_generator_is_refused(self):
+        with self.assertRaisesRegex(RuntimeError, "device type for generator"):
+            OPS.draw(torch.ones(3, device="openreg"), generator=torch.Generator())
+
+
+def padded(x):
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x[:, :3, None], torch.tensor([4, 3, 2]))
+    return torch.nn.utils.rnn.pad_packed_sequence(packed)[0]
+
+
+class TestOperatorsOfTorch(FallbackTestCase):
+    """Operators with shapes, results or arguments out of the ordinary give the CPU's bits."""
+
+    @parametrize(
+        "call",
+        [
+            subtest(lambda x: torch.histc(x, 5), name="histc"),
+            subtest(lambda x: torch.bincount(x.flatten().abs().long()), name="bincount"),
+            subtest(lambda x: torch.kthvalue(x, 2), name="kthvalue"),
+            subtest(lambda x: torch.median(x, dim=0), name="median"),
+            subtest(lambda x: torch.mode(x.round(), dim=0), name="mode"),
+            subtest(lambda x: torch.unique(x.round(), return_counts=True), name="unique"),
+            subtest(lambda x: torch.nonzero(x > 0), name="nonzero"),
+            subtest(lambda x: torch.nonzero(x > 9), name="nonzero_of_nothing"),
+            subtest(lambda x: torch.masked_select(x, x > 0), name="masked_select"),
+            subtest(lambda x: torch.linalg.svd(x), name="svd"),
+            subtest(lambda x: torch.linalg.qr(x), name="qr"),
+            subtest(
+                lambda x: torch.linalg.cholesky(x @ x.T + 9 * torch.eye(4, device=x.device)),
+                name="cholesky",
+            ),
+            subtest(lambda x: torch.linalg.eigvals(x[:, :4]), name="eigvals"),
+            subtest(lambda x: torch.fft.rfft(x), name="rfft"),
+            subtest(lambda x: torch.fft.ifft(torch.fft.fft(x)), name="fft"),
+            subtest(lambda x: torch.cdist(x, x), name="cdist"),
+            subtest(lambda x: torch.searchsorted(x.sort().values, x), name="searchsorted"),
+            subtest(lambda x: torch.polar(x.abs(), x), name="polar"),
+            subtest(lambda x: torch.isfinite(x[:0]), name="isfinite_of_nothing"),
+            subtest(lambda x: torch.cummax(x, 0), name="cummax"),
+            subtest(lambda x: torch.tril_indices(3, 3, device=x.device), name="tril_indices"),
+            subtest(lambda x: torch.aminmax(x), name="aminmax"),
+            subtest(lambda x: torch.std_mean(x), name="std_mean"),
+            subtest(lambda x: x.index_put((torch.tensor([0, 1]),), x[0]), name="index_put"),
+            subtest(lambda x: x[torch.tensor([0, 2])], name="index_with_a_cpu_tensor"),
+            subtest(lambda x: torch.block_diag(x, x), name="block_diag"),
+            subtest(lambda x: torch._foreach_add([x, x[0]], 1.5), name="foreach_add"),
+            subtest(
+                lambda x: torch.stft(
+                    x.flatten(), 8, window=torch.ones(8, device=x.device), return_complex=True
+                ),
+                name="stft",
+            ),
+            subtest(
+                lambda x: torch.nn.functional.grid_sample(
+                    x[None, None], x.view(1, 5, 2, 2), align_corners=False
+                ),
+                name="grid_sample",
+            ),
+            subtest(
+                lambda x: torch.nn.functional.embedding_bag(
+                    torch.tensor([[0, 1], [2, 3]], device=x.device), x
+                ),
+                name="embedding_bag",
+            ),
+            subtest(padded, name="packed_sequence"),
+        ],
+    )
+    def test_result_equals_the_cpu_s_of(self, call):
+        torch.manual_seed(0)
+        x = torch.randn(4, 5)
+        expected, actual = call(x), call(x.to("openreg"))
+        if isinstance(expected, torch.Tensor):
+            expected, actual = [expected], [actual]
+        self.assertEqual(len(actual), len(expected))
+        for one, other in zip(actual, expected, strict=True):
+            self.assertEqual(one.device.type, "openreg")
+            self.assertEqual(one.dtype, other.dtype)
+            self.assert_bit_equal(one, other)
+
+
+instantiate_parametrized_tests(TestModes)
+instantiate_parametrized_tests(TestArguments)
+instantiate_parametrized_tests(TestGenerators)
+instantiate_parametrized_tests(TestOperatorsOfTorch)
+
+if __name__ == "__main__":
+    run_tests()

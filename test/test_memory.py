@@ -1,0 +1,343 @@
+"""Memory: what the allocator counts, caches and reuses; pinned memory; sizes of storages."""
+
+import gc
+
+import torch
+from common import (
+    DEVICE_COUNT,
+    OUT_OF_RANGE_TEXT,
+    OpenRegTestCase,
+    StreamGate,
+    instantiate_parametrized_tests,
+    parametrize,
+    requires_two_devices,
+    run_child,
+    run_tests,
+)
+
+LAST = DEVICE_COUNT - 1
+KIB, MIB = 1024, 1024 * 1024
+
+
+def allocate(size, device="openreg"):
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+class TestStatistics(OpenRegTestCase):
+    def setUp(self):
+        super().setUp()
+        gc.collect()
+        torch.openreg.synchronize()
+        torch.openreg.empty_cache()
+        torch.openreg.reset_peak_memory_stats()
+        self.allocated = torch.openreg.memory_allocated()
+
+    def test_allocated_memory_is_what_tensors_occupy(self):
+        x = allocate(3 * MIB)
+        self.assertEqual(torch.openreg.memory_allocated(), self.allocated + 3 * MIB)
+        del x
+        self.assertEqual(torch.openreg.memory_allocated(), self.allocated)
+
+    def test_sizes_are_rounded_up_to_512_bytes(self):
+        x = allocate(1)
+        self.assertEqual(torch.openreg.memory_allocated(), self.allocated + 512)
+        y = allocate(513)
+        self.assertEqual(torch.openreg.memory_allocated(), self.allocated + 512 + 1024)
+        del x, y
+
+    def test_addresses_are_aligned_to_512_bytes(self):
+        for x in [allocate(size) for size in (1, 100, 5 * KIB, 3 * MIB)]:
+            self.assertEqual(x.data_ptr() % 512, 0)
+
+    def test_empty_tensor_occupies_nothing(self):
+        x = allocate(0)
+        self.assertEqual(torch.openreg.memory_allocated(), self.allocated)
+        self.assertEqual(x.data_ptr(), 0)
+
+    def test_view_occupies_nothing(self):
+        x = allocate(MIB)
+        before = torch.openreg.memory_allocated()
+        views = [x[1:], x.view(2, -1), x[None].expand(3, -1)]
+        self.assertEqual(torch.openreg.memory_allocated(), before)
+        del views
+
+    def test_peak_is_the_most_since_the_reset(self):
+        x = allocate(4 * MIB)
+        del x
+        self.assertEqual(torch.openreg.max_memory_allocated(), self.allocated + 4 * MIB)
+        torch.openreg.reset_peak_memory_stats()
+        self.assertEqual(torch.openreg.max_memory_allocated(), self.allocated)
+
+    def test_reserved_memory_stays_until_the_cache_is_emptied(self):
+        before = torch.openreg.memory_reserved()
+        x = allocate(30 * MIB)
+        self.assertGreaterEqual(torch.openreg.memory_reserved(), before + 30 * MIB)
+        del x
+        self.assertGreaterEqual(torch.openreg.memory_reserved(), before + 30 * MIB)
+        torch.openreg.empty_cache()
+        self.assertEqual(torch.openreg.memory_reserved(), before)
+        self.assertGreaterEqual(torch.openreg.max_memory_reserved(), before + 30 * MIB)
+
+    def test_free_memory_falls_by_what_is_reserved(self):
+        free, total = torch.openreg.mem_get_info()
+        reserved = torch.openreg.memory_reserved()
+        x = allocate(30 * MIB)
+        grown = torch.openreg.memory_reserved() - reserved
+        self.assertEqual(torch.openreg.mem_get_info(), (free - grown, total))
+        del x
+        torch.openreg.empty_cache()
+        self.assertEqual(torch.openreg.mem_get_info(), (free, total))
+
+    def test_accumulated_statistics_count_and_can_be_reset(self):
+        torch.openreg.reset_accumulated_memory_stats()
+        x = allocate(MIB)
+        del x
+        stats = torch.openreg.memory_stats()
+        self.assertEqual(stats["allocated_bytes.all.allocated"], MIB)
+        self.assertEqual(stats["allocated_bytes.all.freed"], MIB)
+        self.assertEqual(stats["allocation.all.allocated"], 1)
+        torch.openreg.reset_accumulated_memory_stats()
+        self.assertEqual(torch.openreg.memory_stats()["allocated_bytes.all.allocated"], 0)
+
+    def test_requested_bytes_are_not_rounded(self):
+        before = torch.openreg.memory_stats()["requested_bytes.all.current"]
+        x = allocate(700)
+        self.assertEqual(torch.openreg.memory_stats()["requested_bytes.all.current"], before + 700)
+        del x
+
+    def test_pools_add_up(self):
+        tensors = [allocate(size) for size in (1, 10 * KIB, 2 * MIB, 30 * MIB)]
+        stats = torch.openreg.memory_stats()
+        for quantity in ("allocation", "allocated_bytes", "reserved_bytes", "segment", "active"):
+            self.assertEqual(
+                stats[f"{quantity}.all.current"],
+                stats[f"{quantity}.small_pool.current"] + stats[f"{quantity}.large_pool.current"],
+            )
+        del tensors
+
+    def test_nested_statistics_hold_the_same_numbers(self):
+        nested = torch.openreg.memory_stats_as_nested_dict()
+        flat = torch.openreg.memory_stats()
+        self.assertEqual(nested["active"]["all"]["peak"], flat["active.all.peak"])
+        self.assertEqual(list(flat), sorted(flat))
+        self.assertEqual(nested["num_ooms"], flat["num_ooms"])
+
+    def test_summary_names_device_and_quantities(self):
+        text = torch.openreg.memory_summary(LAST)
+        for part in (f"openreg:{LAST}", "Allocated memory", "Reserved memory", "large"):
+            self.assertIn(part, text)
+        self.assertNotIn("large", torch.openreg.memory_summary(LAST, abbreviated=True))
+
+    @requires_two_devices
+    def test_each_device_counts_for_itself(self):
+        before = [torch.openreg.memory_allocated(i) for i in range(2)]
+        x = allocate(2 * MIB, "openreg:1")
+        self.assertEqual(torch.openreg.memory_allocated(0), before[0])
+        self.assertEqual(torch.openreg.memory_allocated("openreg:1"), before[1] + 2 * MIB)
+        with torch.openreg.device(1):
+            self.assertEqual(torch.openreg.memory_allocated(), before[1] + 2 * MIB)
+        del x
+
+    @parametrize(
+        "function",
+        [
+            torch.openreg.mem_get_info,
+            torch.openreg.memory_stats,
+            torch.openreg.memory_allocated,
+            torch.openreg.max_memory_reserved,
+            torch.openreg.memory_summary,
+            torch.openreg.reset_peak_memory_stats,
+            torch.openreg.reset_accumulated_memory_stats,
+        ],
+    )
+    def test_bad_device_is_refused_by(self, function):
+        for device in (DEVICE_COUNT, -1, f"openreg:{DEVICE_COUNT}"):
+            with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
+                function(device)
+        with self.assertRaisesRegex(ValueError, "expected an openreg device, got cpu"):
+            function("cpu")
+
+    def test_statistics_before_use_are_zero_and_create_no_device(self):
+        run_child(
+            """
+            import torch
+            from torch_openreg import _C
+            o = torch.openreg
+            assert o.memory_stats() == {} and o.memory_stats_as_nested_dict() == {}
+            sizes = (o.memory_allocated(), o.max_memory_allocated(), o.memory_reserved(),
+                     o.max_memory_reserved())
+            assert sizes == (0, 0, 0, 0), sizes
+            o.empty_cache()
+            o.reset_peak_memory_stats()
+            o.reset_accumulated_memory_stats()
+            assert "Allocated memory" in o.memory_summary()
+            assert not _C._is_device_active(0)
+            """
+        )
+
+
+class TestReuse(OpenRegTestCase):
+    # A size of its own, so that no other test's cached block fits.
+    SIZE = 37 * MIB
+
+    def setUp(self):
+        super().setUp()
+        torch.openreg.synchronize()
+        torch.openreg.empty_cache()
+
+    def test_freed_memory_is_reused_on_its_stream(self):
+        x = allocate(self.SIZE)
+        address = x.data_ptr()
+        del x
+        self.assertEqual(allocate(self.SIZE).data_ptr(), address)
+
+    def test_freed_memory_is_reused_before_the_work_on_it_is_done(self):
+        x = allocate(self.SIZE)
+        address = x.data_ptr()
+        with StreamGate():
+            x.fill_(1)
+            del x
+            y = allocate(self.SIZE)
+            self.assertEqual(y.data_ptr(), address)
+            y.fill_(2)
+        self.assertEqual(y[:10].tolist(), [2] * 10)
+
+    def test_freed_memory_is_not_reused_on_another_stream(self):
+        x = allocate(self.SIZE)
+        address = x.data_ptr()
+        del x
+        with torch.openreg.Stream():
+            self.assertNotEqual(allocate(self.SIZE).data_ptr(), address)
+
+    def test_record_stream_keeps_memory_until_the_other_stream_is_done(self):
+        side = torch.openreg.Stream()
+        x = allocate(self.SIZE)
+        address = x.data_ptr()
+        side.wait_stream(torch.openreg.current_stream())
+        with StreamGate(side) as gate:
+            with side:
+                x.add_(1)
+            x.record_stream(side)
+            del x
+            y = allocate(self.SIZE)
+            self.assertNotEqual(y.data_ptr(), address)
+            gate.open()
+            side.synchronize()
+        z = allocate(self.SIZE)
+        self.assertEqual(z.data_ptr(), address)
+
+    def test_record_stream_of_the_own_stream_keeps_nothing(self):
+        x = allocate(self.SIZE)
+        address = x.data_ptr()
+        with StreamGate():
+            x.fill_(1)
+            x.record_stream(torch.openreg.current_stream())
+            del x
+            self.assertEqual(allocate(self.SIZE).data_ptr(), address)
+
+    def test_small_pieces_share_a_segment_and_join_again(self):
+        before = torch.openreg.memory_stats()["segment.small_pool.current"]
+        pieces = [allocate(KIB) for _ in range(100)]
+        after = torch.openreg.memory_stats()["segment.small_pool.current"]
+        self.assertLessEqual(after, before + 1)
+        del pieces[::2]
+        del pieces
+        torch.openreg.empty_cache()
+        self.assertLessEqual(torch.openreg.memory_stats()["segment.small_pool.current"], before)
+
+    def test_allocation_does_not_wait_for_the_device(self):
+        with StreamGate():
+            tensors = [allocate(self.SIZE) for _ in range(3)]
+            self.assertFalse(torch.openreg.current_stream().query())
+        del tensors
+
+
+class TestPinnedMemory(OpenRegTestCase):
+    def test_pinned_tensor_says_so(self):
+        self.assertTrue(torch.empty(10, pin_memory=True).is_pinned())
+        self.assertTrue(torch.empty(10).pin_memory().is_pinned())
+        self.assertFalse(torch.empty(10).is_pinned())
+        self.assertFalse(torch.empty(10, device="openreg").is_pinned())
+
+    def test_pinned_tensor_is_a_cpu_tensor(self):
+        x = torch.arange(5).pin_memory()
+        self.assertEqual(x.device, torch.device("cpu"))
+        self.assertEqual((x + 1).tolist(), [1, 2, 3, 4, 5])
+
+    def test_non_blocking_copy_from_pinned_memory_does_not_wait(self):
+        x = torch.arange(1000).pin_memory()
+        with StreamGate() as gate:
+            y = x.to("openreg", non_blocking=True)
+            self.assertFalse(torch.openreg.current_stream().query())
+            gate.open()
+        self.assert_bit_equal(y, x)
+
+    def test_non_blocking_copy_to_pinned_memory_does_not_wait(self):
+        x = torch.arange(1000, device="openreg")
+        y = torch.zeros(1000, dtype=torch.int64, pin_memory=True)
+        torch.openreg.synchronize()
+        with StreamGate() as gate:
+            y.copy_(x, non_blocking=True)
+            self.assertEqual(int(y.sum()), 0)
+            gate.open()
+            torch.openreg.synchronize()
+        self.assertEqual(y, torch.arange(1000))
+
+    def test_pageable_source_may_be_changed_after_a_non_blocking_copy(self):
+        x = torch.ones(1000)
+        y = x.to("openreg", non_blocking=True)
+        x.zero_()
+        self.assert_bit_equal(y, torch.ones(1000))
+
+    def test_freed_pinned_memory_is_not_reused_while_a_copy_uses_it(self):
+        size = 5 * MIB
+        x = torch.ones(size, dtype=torch.uint8, pin_memory=True)
+        address = x.data_ptr()
+        with StreamGate() as gate:
+            y = x.to("openreg", non_blocking=True)
+            del x
+            self.assertNotEqual(
+                torch.zeros(size, dtype=torch.uint8, pin_memory=True).data_ptr(), address
+            )
+            gate.open()
+        self.assertEqual(int(y.sum()), size)
+
+
+class TestResize(OpenRegTestCase):
+    def test_storage_grows_and_keeps_its_contents(self):
+        x = torch.arange(10, device="openreg")
+        x.resize_(1000)
+        self.assertEqual(x[:10].tolist(), list(range(10)))
+
+    def test_storage_grows_in_stream_order(self):
+        x = torch.zeros(10, device="openreg")
+        torch.openreg.synchronize()
+        with StreamGate():
+            x.fill_(7)
+            x.resize_(5000)
+        self.assertEqual(x[:10].tolist(), [7.0] * 10)
+
+    def test_storage_grows_from_nothing(self):
+        x = torch.empty(0, device="openreg")
+        x.resize_(4).fill_(3)
+        self.assertEqual(x.tolist(), [3.0] * 4)
+
+    @requires_two_devices
+    def test_storage_grows_on_its_own_device(self):
+        x = torch.ones(4, device="openreg:1")
+        x.resize_(100)
+        self.assertEqual(x.device, torch.device("openreg:1"))
+        self.assertEqual(x[:4].tolist(), [1.0] * 4)
+
+    def test_untyped_storage_can_be_resized(self):
+        storage = torch.arange(8, dtype=torch.uint8, device="openreg").untyped_storage()
+        storage.resize_(16)
+        self.assertEqual(storage.nbytes(), 16)
+        storage.resize_(0)
+        self.assertEqual(storage.nbytes(), 0)
+
+
+instantiate_parametrized_tests(TestStatistics)
+
+if __name__ == "__main__":
+    run_tests()

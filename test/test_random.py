@@ -1,0 +1,349 @@
+"""Random numbers: the CPU's, from one generator per device."""
+
+import torch
+from common import (
+    DEVICE_COUNT,
+    OUT_OF_RANGE_TEXT,
+    OpenRegTestCase,
+    StreamGate,
+    call_in_thread,
+    instantiate_parametrized_tests,
+    parametrize,
+    requires_two_devices,
+    run_child,
+    run_tests,
+    subtest,
+)
+
+LAST = DEVICE_COUNT - 1
+SEED = 1234
+
+# name -> what draws: a function of a device and a generator (None: the default one).
+DRAWS = {
+    "normal_": lambda d, g: torch.empty(5, 7, device=d).normal_(1, 2, generator=g),
+    "normal_of_two_elements": lambda d, g: torch.empty(2, device=d).normal_(generator=g),
+    "normal_in_double": lambda d, g: torch.empty(33, device=d, dtype=torch.float64).normal_(
+        generator=g
+    ),
+    "normal_of_a_transposed_tensor": lambda d, g: (
+        torch.empty(5, 7, device=d).t().normal_(generator=g)
+    ),
+    "normal_of_tensors": lambda d, g: torch.normal(
+        torch.arange(20.0).to(d), torch.ones(20).to(d), generator=g
+    ),
+    "uniform_": lambda d, g: torch.empty(100, device=d).uniform_(-3, 5, generator=g),
+    "uniform_in_half": lambda d, g: torch.empty(100, device=d, dtype=torch.float16).uniform_(
+        generator=g
+    ),
+    "rand": lambda d, g: torch.rand(3, 4, 5, device=d, generator=g),
+    "randn": lambda d, g: torch.randn(1000, device=d, generator=g),
+    "randint": lambda d, g: torch.randint(-5, 1000, (100,), device=d, generator=g),
+    "randint_of_many_values": lambda d, g: torch.randint(0, 2**40, (100,), device=d, generator=g),
+    "random_": lambda d, g: torch.empty(50, device=d, dtype=torch.int32).random_(generator=g),
+    "randperm": lambda d, g: torch.randperm(100, device=d, generator=g),
+    "randperm_of_nothing": lambda d, g: torch.randperm(0, device=d, generator=g),
+    "bernoulli": lambda d, g: torch.bernoulli(torch.full((100,), 0.3).to(d), generator=g),
+    "bernoulli_": lambda d, g: torch.empty(100, device=d).bernoulli_(0.7, generator=g),
+    "bernoulli_of_tensor": lambda d, g: torch.empty(100, device=d).bernoulli_(
+        torch.linspace(0, 1, 100).to(d), generator=g
+    ),
+    "exponential_": lambda d, g: torch.empty(100, device=d).exponential_(2, generator=g),
+    "geometric_": lambda d, g: torch.empty(100, device=d).geometric_(0.2, generator=g),
+    "log_normal_": lambda d, g: torch.empty(100, device=d).log_normal_(generator=g),
+    "cauchy_": lambda d, g: torch.empty(100, device=d).cauchy_(generator=g),
+    "multinomial": lambda d, g: torch.multinomial(
+        torch.arange(1.0, 11.0).to(d), 50, replacement=True, generator=g
+    ),
+    "poisson": lambda d, g: torch.poisson(torch.full((50,), 4.0).to(d), generator=g),
+}
+MODULE_DRAWS = {
+    "dropout": lambda d: torch.nn.functional.dropout(torch.ones(500).to(d), 0.4),
+    "alpha_dropout": lambda d: torch.nn.functional.alpha_dropout(
+        torch.ones(500).to(d), 0.4, training=True
+    ),
+    "rand_like": lambda d: torch.rand_like(torch.empty(20, device=d)),
+    "randn_like": lambda d: torch.randn_like(torch.empty(20, device=d)),
+    "randint_like": lambda d: torch.randint_like(torch.empty(20, device=d), 100),
+    "kaiming_uniform": lambda d: torch.nn.init.kaiming_uniform_(torch.empty(9, 9, device=d)),
+}
+
+
+class TestRandom(OpenRegTestCase):
+    @parametrize("device", sorted({0, LAST}))
+    @parametrize("draw", list(DRAWS))
+    def test_same_seed_gives_the_cpus_numbers(self, draw, device):
+        torch.manual_seed(SEED)
+        expected = [DRAWS[draw]("cpu", None) for _ in range(2)]
+        torch.manual_seed(SEED)
+        actual = [DRAWS[draw](f"openreg:{device}", None) for _ in range(2)]
+        for one, other in zip(actual, expected, strict=True):
+            self.assertEqual(one.device, torch.device("openreg", device))
+            self.assert_bit_equal(one, other)
+
+    @parametrize("draw", list(MODULE_DRAWS))
+    def test_same_seed_gives_the_cpus_numbers_without_a_generator(self, draw):
+        torch.manual_seed(SEED)
+        expected = MODULE_DRAWS[draw]("cpu")
+        torch.manual_seed(SEED)
+        self.assert_bit_equal(MODULE_DRAWS[draw]("openreg"), expected)
+
+    @parametrize("draw", list(DRAWS))
+    def test_generator_of_ones_own_gives_the_cpus_numbers(self, draw):
+        expected = DRAWS[draw]("cpu", torch.Generator().manual_seed(SEED))
+        before = torch.openreg.get_rng_state()
+        actual = DRAWS[draw]("openreg", torch.Generator("openreg").manual_seed(SEED))
+        self.assert_bit_equal(actual, expected)
+        self.assertEqual(torch.openreg.get_rng_state(), before, "the default generator was used")
+
+    def test_drawing_leaves_the_cpus_generator(self):
+        before = torch.get_rng_state()
+        torch.randn(10, device="openreg")
+        self.assertEqual(torch.get_rng_state(), before)
+
+    def test_draws_on_two_streams_are_ordered(self):
+        torch.manual_seed(SEED)
+        expected = [torch.randn(50) for _ in range(6)]
+        torch.openreg.manual_seed_all(SEED)
+        streams = [torch.openreg.Stream(0) for _ in range(3)]
+        actual = []
+        with StreamGate(streams[0]) as gate:
+            for index in range(6):
+                with streams[index % 3]:
+                    actual.append(torch.randn(50, device="openreg"))
+            gate.open()
+        torch.openreg.synchronize()
+        for one, other in zip(actual, expected, strict=True):
+            self.assert_bit_equal(one, other)
+
+    def test_generator_of_another_kind_of_device_is_refused(self):
+        with self.assertRaisesRegex(RuntimeError, "device type"):
+            torch.randn(3, device="openreg", generator=torch.Generator())
+        with self.assertRaisesRegex(RuntimeError, "device"):
+            torch.randn(3, generator=torch.Generator("openreg"))
+
+    def test_drawing_returns_before_it_is_done(self):
+        with StreamGate():
+            torch.empty(5, device="openreg").normal_()
+            self.assertFalse(torch.openreg.current_stream().query())
+
+
+class TestSeed(OpenRegTestCase):
+    def test_torch_manual_seed_seeds_all_devices(self):
+        torch.manual_seed(77)
+        for generator in torch.openreg.default_generators:
+            self.assertEqual(generator.initial_seed(), 77)
+
+    def test_torch_seed_seeds_all_devices(self):
+        seed = torch.seed()
+        for generator in torch.openreg.default_generators:
+            self.assertEqual(generator.initial_seed(), seed)
+
+    @requires_two_devices
+    def test_manual_seed_seeds_the_current_device_only(self):
+        torch.openreg.manual_seed_all(5)
+        with torch.openreg.device(1):
+            torch.openreg.manual_seed(6)
+            self.assertEqual(torch.openreg.initial_seed(), 6)
+        self.assertEqual(torch.openreg.initial_seed(), 5)
+
+    @parametrize("seed", [0, -1, 2**63, 2**64 - 1, -(2**63)])
+    def test_manual_seed_takes_what_the_cpu_takes(self, seed):
+        torch.openreg.manual_seed(seed)
+        self.assertEqual(
+            torch.openreg.initial_seed(), torch.Generator().manual_seed(seed).initial_seed()
+        )
+
+    @requires_two_devices
+    def test_seed_gives_the_current_device_a_random_seed(self):
+        torch.openreg.manual_seed_all(5)
+        torch.openreg.seed()
+        self.assertNotEqual(torch.openreg.default_generators[0].initial_seed(), 5)
+        self.assertEqual(torch.openreg.default_generators[1].initial_seed(), 5)
+
+    def test_seed_all_gives_all_devices_one_random_seed(self):
+        torch.openreg.manual_seed_all(5)
+        torch.openreg.seed_all()
+        seeds = {generator.initial_seed() for generator in torch.openreg.default_generators}
+        self.assertEqual(len(seeds), 1)
+        self.assertNotEqual(seeds, {5})
+
+    def test_default_generators_are_one_per_device(self):
+        generators = torch.openreg.default_generators
+        self.assertEqual(
+            [generator.device for generator in generators],
+            [torch.device("openreg", index) for index in range(DEVICE_COUNT)],
+        )
+        self.assertEqual(
+            torch.openreg._get_generator(torch.device("openreg", LAST)).device,
+            torch.device("openreg", LAST),
+        )
+
+    def test_seeding_and_reading_the_state_create_no_device(self):
+        run_child(
+            """
+            import torch
+            from torch_openreg import _C
+            torch.manual_seed(3)
+            torch.openreg.manual_seed(4)
+            torch.openreg.manual_seed_all(5)
+            torch.openreg.seed_all()
+            torch.openreg.set_rng_state(torch.openreg.get_rng_state(1), 0)
+            torch.openreg.initial_seed()
+            assert not any(_C._is_device_active(i) for i in range(torch.openreg.device_count()))
+            assert not torch.openreg.is_initialized()
+            """,
+            {"OPENREG_DEVICE_COUNT": "2"},
+        )
+
+    def test_seed_set_before_first_use_counts(self):
+        result = run_child(
+            """
+            import torch
+            torch.manual_seed(9)
+            x = torch.randn(4, device="openreg")
+            torch.manual_seed(9)
+            print(torch.equal(x.cpu(), torch.randn(4)))
+            """
+        )
+        self.assertEqual(result.strip(), "True")
+
+    def test_seeding_does_nothing_without_devices(self):
+        run_child(
+            """
+            import torch
+            torch.manual_seed(1)
+            torch.openreg.manual_seed(1)
+            torch.openreg.manual_seed_all(1)
+            torch.openreg.seed()
+            torch.openreg.seed_all()
+            assert torch.openreg.default_generators == ()
+            assert torch.openreg.get_rng_state_all() == []
+            """,
+            {"OPENREG_DEVICE_COUNT": "0"},
+        )
+
+
+class TestState(OpenRegTestCase):
+    def test_state_is_the_cpus(self):
+        torch.manual_seed(SEED)
+        self.assertEqual(torch.openreg.get_rng_state(), torch.get_rng_state())
+        self.assertEqual(torch.openreg.get_rng_state().device, torch.device("cpu"))
+
+    def test_setting_the_state_repeats_the_numbers(self):
+        state = torch.openreg.get_rng_state()
+        first = torch.randn(10, device="openreg")
+        torch.openreg.set_rng_state(state)
+        self.assert_bit_equal(torch.randn(10, device="openreg"), first)
+
+    def test_state_read_after_drawing_continues_there(self):
+        torch.openreg.manual_seed(SEED)
+        torch.randn(7, device="openreg")
+        state = torch.openreg.get_rng_state()
+        generator = torch.Generator()
+        generator.set_state(state)
+        self.assert_bit_equal(torch.rand(5, device="openreg"), torch.rand(5, generator=generator))
+
+    @parametrize("spell", [subtest(int, name="int"), subtest("openreg:{}".format, name="str")])
+    def test_state_of_a_device(self, spell):
+        torch.openreg.manual_seed_all(1)
+        state = torch.openreg.get_rng_state(spell(LAST))
+        torch.rand(3, device=f"openreg:{LAST}")
+        self.assertNotEqual(torch.openreg.get_rng_state(spell(LAST)), state)
+        torch.openreg.set_rng_state(state, spell(LAST))
+        self.assertEqual(torch.openreg.get_rng_state(torch.device("openreg", LAST)), state)
+
+    @requires_two_devices
+    def test_devices_draw_independently(self):
+        torch.openreg.manual_seed_all(1)
+        state = torch.openreg.get_rng_state(1)
+        torch.rand(3, device="openreg:0")
+        self.assertEqual(torch.openreg.get_rng_state(1), state)
+
+    def test_states_of_all_devices_round_trip(self):
+        states = torch.openreg.get_rng_state_all()
+        self.assertEqual(len(states), DEVICE_COUNT)
+        first = [torch.rand(4, device=f"openreg:{i}").cpu() for i in range(DEVICE_COUNT)]
+        torch.openreg.set_rng_state_all(states)
+        for index in range(DEVICE_COUNT):
+            self.assert_bit_equal(torch.rand(4, device=f"openreg:{index}"), first[index])
+
+    def test_reading_the_state_waits_for_kernels_that_draw(self):
+        torch.openreg.manual_seed(SEED)
+        expected = torch.Generator().manual_seed(SEED)
+        torch.rand(8, generator=expected)
+        with StreamGate() as gate:
+            torch.rand(8, device="openreg")
+            gate.open()
+            self.assertEqual(torch.openreg.get_rng_state(), expected.get_state())
+
+    def test_setting_the_state_does_not_change_numbers_already_asked_for(self):
+        torch.openreg.manual_seed(SEED)
+        expected = torch.rand(8, generator=torch.Generator().manual_seed(SEED))
+        x = torch.rand(8, device="openreg")
+        torch.openreg.manual_seed(0)
+        self.assert_bit_equal(x, expected)
+
+    def test_clone_of_a_generator_draws_the_same_numbers(self):
+        generator = torch.Generator("openreg").manual_seed(SEED)
+        torch.rand(3, device="openreg", generator=generator)
+        clone = generator.clone_state()
+        self.assert_bit_equal(
+            torch.rand(5, device="openreg", generator=clone),
+            torch.rand(5, device="openreg", generator=generator),
+        )
+
+    def test_fork_rng_restores_the_states(self):
+        before = torch.openreg.get_rng_state_all()
+        with torch.random.fork_rng(devices=range(DEVICE_COUNT), device_type="openreg"):
+            torch.rand(5, device="openreg")
+            self.assertNotEqual(torch.openreg.get_rng_state(), before[0])
+        self.assertEqual(torch.openreg.get_rng_state_all(), before)
+
+    @parametrize("use_reentrant", [True, False])
+    def test_checkpoint_draws_the_same_numbers_again(self, use_reentrant):
+        x = torch.ones(100, device="openreg", requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(
+            lambda value: torch.nn.functional.dropout(value, 0.5), x, use_reentrant=use_reentrant
+        )
+        y.sum().backward()
+        # The gradient comes from the second run of the forward.
+        self.assert_bit_equal(x.grad, y.detach())
+
+    def test_offset_is_not_supported(self):
+        with self.assertRaisesRegex(RuntimeError, "does not support set_offset"):
+            torch.openreg.set_offset(4)
+        with self.assertRaisesRegex(RuntimeError, "does not support get_offset"):
+            torch.openreg.get_offset()
+        generator = torch.Generator("openreg")
+        with self.assertRaisesRegex(RuntimeError, "does not support set_offset"):
+            generator.set_offset(4)
+        with self.assertRaisesRegex(RuntimeError, "does not support get_offset"):
+            generator.get_offset()
+
+    def test_bad_device_is_refused(self):
+        state = torch.openreg.get_rng_state()
+        for device in (DEVICE_COUNT, -1, f"openreg:{DEVICE_COUNT}"):
+            with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
+                torch.openreg.get_rng_state(device)
+            with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
+                torch.openreg.set_rng_state(state, device)
+
+    def test_bad_state_is_refused(self):
+        for state in (torch.zeros(3, dtype=torch.uint8), torch.zeros(5056)):
+            with self.assertRaises((RuntimeError, TypeError)):
+                torch.openreg.set_rng_state(state)
+
+    def test_generator_may_be_used_by_several_threads(self):
+        torch.openreg.manual_seed(SEED)
+        drawn = [call_in_thread(lambda: torch.rand(4, device="openreg")) for _ in range(4)]
+        expected = torch.Generator().manual_seed(SEED)
+        for x in drawn:
+            self.assert_bit_equal(x, torch.rand(4, generator=expected))
+
+
+instantiate_parametrized_tests(TestRandom)
+instantiate_parametrized_tests(TestSeed)
+instantiate_parametrized_tests(TestState)
+
+if __name__ == "__main__":
+    run_tests()

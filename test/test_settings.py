@@ -1,0 +1,210 @@
+"""Settings: environment variables, read once; a bad value is told, not ignored."""
+
+from common import (
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_child,
+    run_children,
+    run_program,
+    run_tests,
+    subtest,
+)
+
+from torch_openreg import _C
+
+COUNT = "import torch; print(torch.openreg.device_count(), torch.openreg.is_available())"
+BAD_VALUES = [
+    ("OPENREG_DEVICE_COUNT", "two"),
+    ("OPENREG_DEVICE_COUNT", "-1"),
+    ("OPENREG_DEVICE_COUNT", "65"),
+    ("OPENREG_DEVICE_COUNT", "1.5"),
+    ("OPENREG_DEVICE_MEMORY", "lots"),
+    ("OPENREG_DEVICE_MEMORY", "0"),
+    ("OPENREG_DEVICE_MEMORY", "4XB"),
+    ("OPENREG_VISIBLE_DEVICES", "0,0"),
+    ("OPENREG_VISIBLE_DEVICES", "7"),
+    ("OPENREG_VISIBLE_DEVICES", "a"),
+    ("OPENREG_MEMORY_PROTECTION", "maybe"),
+    ("OPENREG_LAUNCH_BLOCKING", "2"),
+]
+
+
+class TestSettings(OpenRegTestCase):
+    def output_of(self, code, **settings):
+        return run_child(code, settings).strip()
+
+    def test_two_devices_by_default(self):
+        self.assertEqual(self.output_of(COUNT), "2 True")
+
+    def test_device_count_is_the_one_set(self):
+        counts = (0, 1, 3, 64)
+        children = run_children([(COUNT, {"OPENREG_DEVICE_COUNT": str(n)}) for n in counts])
+        self.assertEqual(
+            [child.output.strip() for child in children], [f"{n} {n > 0}" for n in counts]
+        )
+
+    def test_last_of_64_devices_works(self):
+        output = self.output_of(
+            "import torch; print(torch.ones(2, device='openreg:63').sum().item())",
+            OPENREG_DEVICE_COUNT="64",
+            OPENREG_DEVICE_MEMORY="64MiB",
+        )
+        self.assertEqual(output, "2.0")
+
+    @parametrize(
+        "text,size",
+        [
+            subtest(("64MiB", 64 * 2**20), name="MiB"),
+            subtest(("1GiB", 2**30), name="GiB"),
+            subtest((str(2**25), 2**25), name="bytes"),
+        ],
+    )
+    def test_device_memory_is_the_one_set(self, text, size):
+        output = self.output_of(
+            "import torch; print(torch.openreg.mem_get_info()[1])", OPENREG_DEVICE_MEMORY=text
+        )
+        self.assertEqual(int(output), size)
+
+    def test_visible_devices_select_and_order(self):
+        output = self.output_of(
+            """
+            import torch
+            o = torch.openreg
+            print([o.get_device_properties(i).physical_index for i in range(o.device_count())])
+            """,
+            OPENREG_DEVICE_COUNT="4",
+            OPENREG_VISIBLE_DEVICES="3,1",
+        )
+        self.assertEqual(output, "[3, 1]")
+
+    def test_visible_devices_may_be_none(self):
+        self.assertEqual(self.output_of(COUNT, OPENREG_VISIBLE_DEVICES=""), "0 False")
+
+    def test_use_without_devices_says_why(self):
+        for settings in ({"OPENREG_DEVICE_COUNT": "0"}, {"OPENREG_VISIBLE_DEVICES": ""}):
+            output = self.output_of(
+                """
+                import torch
+                for use in (
+                    lambda: torch.ones(1, device="openreg"),
+                    torch.openreg.init,
+                    torch.openreg.current_device,
+                    torch.openreg.current_stream,
+                    torch.openreg.mem_get_info,
+                    torch.openreg.initial_seed,
+                    lambda: torch.openreg.set_device(0),
+                ):
+                    try:
+                        use()
+                    except RuntimeError as error:
+                        print("OPENREG_DEVICE_COUNT" in str(error))
+                """,
+                **settings,
+            )
+            self.assertEqual(output.split(), ["True"] * 7)
+
+    def test_bad_value_does_not_disturb_programs_without_the_device(self):
+        result = run_program(
+            "import torch; torch.manual_seed(0); print(torch.ones(2).sum().item())",
+            {"OPENREG_DEVICE_COUNT": "two"},
+        )
+        self.assertEqual(result.stdout.strip(), "2.0")
+        self.assertEqual(result.stderr, "")
+
+    def test_settings_are_read_once(self):
+        output = self.output_of(
+            """
+            import os, torch
+            before = torch.openreg.device_count()
+            os.environ["OPENREG_DEVICE_COUNT"] = "7"
+            print(before == torch.openreg.device_count())
+            """
+        )
+        self.assertEqual(output, "True")
+
+    def test_settings_can_be_made_before_first_use(self):
+        output = self.output_of(
+            """
+            import os, torch
+            os.environ["OPENREG_DEVICE_COUNT"] = "7"
+            print(torch.openreg.device_count())
+            """
+        )
+        self.assertEqual(output, "7")
+
+    def test_without_protection_the_host_reads_device_memory(self):
+        output = self.output_of(
+            """
+            import ctypes, torch
+            x = torch.full((4,), 7, dtype=torch.uint8, device="openreg")
+            torch.openreg.synchronize()
+            print(list((ctypes.c_uint8 * 4).from_address(x.data_ptr())))
+            """,
+            OPENREG_MEMORY_PROTECTION="0",
+        )
+        self.assertEqual(output, "[7, 7, 7, 7]")
+
+    def test_blocking_launches_are_done_when_the_call_returns(self):
+        output = self.output_of(
+            """
+            import torch
+            x = torch.ones(1000, device="openreg")
+            for _ in range(100):
+                x += 1
+                assert torch.openreg.current_stream().query()
+            print(x[0].item())
+            """,
+            OPENREG_LAUNCH_BLOCKING="1",
+        )
+        self.assertEqual(output, "101.0")
+
+    def test_table_lists_every_setting_with_all_columns(self):
+        rows = {row[0]: row[1:] for row in _C._settings()}
+        self.assertEqual({name for name, _ in BAD_VALUES}, set(rows))
+        for default, allowed, description, value in rows.values():
+            self.assertTrue(default)
+            self.assertTrue(allowed)
+            self.assertTrue(description)
+            self.assertIsInstance(value, (str, type(None)))
+
+    def test_table_shows_the_value_that_was_read(self):
+        output = self.output_of(
+            """
+            import torch
+            from torch_openreg import _C
+            print({row[0]: row[4] for row in _C._settings()}["OPENREG_DEVICE_COUNT"])
+            """,
+            OPENREG_DEVICE_COUNT="3",
+        )
+        self.assertEqual(output, "3")
+
+
+class TestBadValues(OpenRegTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        code = """
+            import torch
+            from torch_openreg import _C
+            assert not torch.openreg.is_available()
+            try:
+                torch.ones(1, device="openreg")
+            except RuntimeError as error:
+                allowed = next(row[2] for row in _C._settings() if row[0] == {0!r})
+                print([part in str(error) for part in ({0!r}, {1!r}, allowed)])
+            """
+        cases = [(code.format(name, value), {name: value}) for name, value in BAD_VALUES]
+        cls.results = dict(zip(BAD_VALUES, run_children(cases), strict=True))
+
+    @parametrize("name,value", BAD_VALUES)
+    def test_first_use_names_variable_value_and_what_is_allowed(self, name, value):
+        child = self.results[name, value]
+        self.assertEqual((child.returncode, child.output.strip()), (0, "[True, True, True]"))
+
+
+instantiate_parametrized_tests(TestSettings)
+instantiate_parametrized_tests(TestBadValues)
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,72 @@
+"""Runs the linters: ``python tools/lint.py [--fix] [CHECK ...]``, all checks by default.
+
+The one list of what is checked, used by the pre-commit hooks and by ``.ci/run``. The tools come
+from ``requirements-lint.txt``; their settings stand in ``pyproject.toml`` and ``.clang-format``.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["main"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+_NATIVE_FOLDERS = ("csrc", "third_party", "test")
+_NATIVE_SUFFIXES = (".c", ".cpp", ".h")
+_BUILT_FOLDERS = {"build", "generated"}
+
+# Command of each check, and of its fix if the tool can mend what it finds.
+_CHECKS: dict[str, tuple[list[str], list[str] | None]] = {
+    "ruff-check": (["ruff", "check"], ["ruff", "check", "--fix"]),
+    "ruff-format": (["ruff", "format", "--check"], ["ruff", "format"]),
+    "mypy": (["mypy"], None),
+    "clang-format": (["clang-format", "--dry-run", "-Werror"], ["clang-format", "-i"]),
+}
+
+
+def main() -> int:
+    """Runs the program and returns its exit code, 1 if a check failed."""
+    parser = argparse.ArgumentParser(prog="python tools/lint.py", description=__doc__)
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=", ".join(_CHECKS))
+    parser.add_argument("--fix", action="store_true", help="mend what the tools can mend")
+    options = parser.parse_args()
+    for name in options.checks:
+        if name not in _CHECKS:
+            parser.error(f"expected one of {', '.join(_CHECKS)}, got {name!r}")
+    failed = [name for name in options.checks or _CHECKS if not _run(name, options.fix)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run(name: str, is_fixing: bool) -> bool:
+    check, fix = _CHECKS[name]
+    tool, *arguments = fix if is_fixing and fix else check
+    if name == "clang-format":
+        arguments += [str(file) for file in _native_files()]
+    print(f"--- {name}", flush=True)
+    return subprocess.run([_find(tool), *arguments], cwd=_ROOT, check=False).returncode == 0
+
+
+def _find(tool: str) -> str:
+    """Returns the path of a tool, preferably of the one installed beside this Python."""
+    beside_python = shutil.which(tool, path=Path(sys.executable).parent)
+    found = beside_python or shutil.which(tool)
+    if found is None:
+        raise SystemExit(f"{tool} is missing: pip install -r requirements-lint.txt")
+    return found
+
+
+def _native_files() -> list[Path]:
+    return sorted(
+        file.relative_to(_ROOT)
+        for folder in _NATIVE_FOLDERS
+        for file in (_ROOT / folder).rglob("*")
+        if file.suffix in _NATIVE_SUFFIXES and not _BUILT_FOLDERS & set(file.parts)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
