@@ -243,13 +243,14 @@ def _start(arguments: Sequence[str], settings: Mapping[str, str] | None) -> subp
 
 
 def run_program(
-    code: str, settings: Mapping[str, str] | None = None
+    code: str, settings: Mapping[str, str] | None = None, expect_success: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a Python program, which has to succeed, in a process that imports all it needs itself.
+    """Runs a Python program in a process that imports all it needs itself.
 
     Args:
         code: The program; common indentation is removed.
         settings: Environment variables. Those of the device are unset otherwise.
+        expect_success: Whether another exit code than 0 is an error here.
     """
     process = _start(["-c", textwrap.dedent(code)], settings)
     try:
@@ -258,6 +259,6 @@ def run_program(
         process.kill()
         process.communicate()
         raise
-    if process.returncode != 0:
+    if expect_success and process.returncode != 0:
         raise AssertionError(f"the program ended with {process.returncode}\n{output}\n{errors}")
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

@@ -207,6 +207,32 @@ namespace detail {
 inline const Tensor* operandOf(const Tensor& tensor) { return &tensor; }
 OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 
+// Some kernels conjugate an output by setting its conjugate bit, which the device tensor does not
+// see. This remembers the bits and, where one has changed, conjugates the memory instead.
+class ConjugateBits {
+ public:
+  ConjugateBits(const Tensor* outputs, size_t count) : bits_(read(outputs, count)) {}
+
+  void restore(const Tensor* outputs, size_t count) const {
+    if (C10_UNLIKELY(read(outputs, count) != bits_)) {
+      restoreChanged(outputs, count);
+    }
+  }
+
+ private:
+  static uint32_t read(const Tensor* outputs, size_t count) {
+    uint32_t bits = 0;
+    for (size_t index = 0; index < count; ++index) {
+      bits |= uint32_t(outputs[index].is_conj()) << index;
+    }
+    return bits;
+  }
+
+  OPENREG_EXPORT void restoreChanged(const Tensor* outputs, size_t count) const;
+
+  uint32_t bits_;
+};
+
 template <typename Kernel, size_t... Index>
 void callKernel(const Kernel& kernel, Tensor* tensors, std::index_sequence<Index...>) {
   kernel(tensors[Index]...);
@@ -236,7 +262,9 @@ void launchStructured(const std::array<Tensor, OutputCount>& outputs,
   auto run = [operands = Operands<Indices::size()>(operands, OutputCount),
               kernel = std::move(kernel)] {
     auto tensors = operands.tensors();
+    const detail::ConjugateBits bits(tensors.data(), OutputCount);
     detail::callKernel(kernel, tensors.data(), Indices());
+    bits.restore(tensors.data(), OutputCount);
   };
   if (mode == Launch::OnCallingThread) {
     waitForCurrentStream(device);

@@ -45,9 +45,10 @@ void setDevice(DeviceIndex index) {
 }
 
 DeviceIndex exchangeDevice(DeviceIndex index) {
+  checkDeviceIndex(index);
   const DeviceIndex previous = currentDevice();
   if (index != previous) {
-    setDevice(index);
+    OPENREG_CHECK(orSetDevice(index));
   }
   return previous;
 }
