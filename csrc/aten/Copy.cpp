@@ -27,6 +27,15 @@ using c10::openreg::OpenRegStream;
 // runtime's own copies draw the same line.
 constexpr size_t kStagedCopyLimit = 64 * 1024;
 
+// int1 to int7 and uint1 to uint7: one element per byte, and no CPU kernel to copy them.
+bool isSubByteInteger(ScalarType type) {
+  const auto is_between = [type](ScalarType first, ScalarType last) {
+    return type >= first && type <= last;
+  };
+  return is_between(ScalarType::UInt1, ScalarType::UInt7) ||
+         is_between(ScalarType::Int1, ScalarType::Int7);
+}
+
 void copyKernel(Tensor& destination, const Tensor& source) {
   at::native::copy_(destination, source, /*non_blocking=*/false);
 }
@@ -84,6 +93,11 @@ Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
   TORCH_CHECK((isOpenReg(self) || self.is_cpu()) && (isOpenReg(source) || source.is_cpu()),
               "copy_: expected tensors on openreg or cpu, got ", self.device(), " and ",
               source.device());
+  if (self.scalar_type() == source.scalar_type() && isSubByteInteger(self.scalar_type())) {
+    Tensor bytes = self.view(kByte);
+    copy(bytes, source.view(kByte), non_blocking);
+    return self;
+  }
   if (source.is_complex() && !self.is_complex()) {
     // Here, as a worker's warning is no Python warning.
     TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");

@@ -35,7 +35,7 @@ C99 = ["gcc", "-std=c99", *WARNINGS]
 
 # Our fault handler and the tests of it come before the sanitizers' own.
 SANITIZER_ENVIRONMENT = {
-    "TSAN_OPTIONS": "halt_on_error=1:handle_segv=0:allocator_may_return_null=1",
+    "TSAN_OPTIONS": "halt_on_error=1:handle_segv=0:allocator_may_return_null=1:atexit_sleep_ms=0",
     "ASAN_OPTIONS": "handle_segv=0:detect_leaks=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
 }
