@@ -28,7 +28,9 @@ def benchmarks() -> list[Benchmark]:
             target=Target(1.0),
         ),
         versus_cpu("train: epoch of the demo", "run_epoch(order)", _make_demo, target=Target(1.0)),
-        versus_cpu("overlap: op, and Python of the same length", "exp(x, out=y); work()", _make_overlap),
+        versus_cpu(
+            "overlap: op, and Python of the same length", "exp(x, out=y); work()", _make_overlap
+        ),
     ]
 
 

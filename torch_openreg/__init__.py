@@ -41,6 +41,8 @@ def _is_torch_initializing() -> bool:
     """Whether this import is part of ``import torch``; see Note [Three ways in]."""
     spec = getattr(sys.modules.get("torch"), "__spec__", None)
     return bool(getattr(spec, "_initializing", False))
+
+
 # docs: end
 
 

@@ -42,6 +42,8 @@ def register() -> None:
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+
+
 # docs: end
 
 
@@ -89,7 +91,7 @@ def _explain_missing_library() -> str:
 def _attach_module() -> None:
     from torch_openreg import openreg
 
-    torch._register_device_module(DEVICE_NAME, openreg)  # type: ignore[no-untyped-call]
+    torch._register_device_module(DEVICE_NAME, openreg)
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
     # would have classes of its own.
     prefix = f"{openreg.__name__}."

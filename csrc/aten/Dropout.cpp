@@ -13,8 +13,7 @@
 namespace at::openreg {
 namespace {
 
-std::tuple<Tensor, Tensor> nativeDropout(const Tensor& input, double p,
-                                         std::optional<bool> train) {
+std::tuple<Tensor, Tensor> nativeDropout(const Tensor& input, double p, std::optional<bool> train) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   if (!train.value_or(true)) {
     return {input.clone(), at::ones_like(input, input.options().dtype(kBool))};

@@ -20,8 +20,7 @@ namespace {
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-c10::Device targetDevice(const std::optional<Device>& device,
-                         const std::optional<Layout>& layout,
+c10::Device targetDevice(const std::optional<Device>& device, const std::optional<Layout>& layout,
                          const std::optional<bool>& pin_memory) {
   TORCH_CHECK(layout.value_or(kStrided) == kStrided, "empty: expected the strided layout, got ",
               *layout);
@@ -55,9 +54,9 @@ Tensor emptyStrided(IntArrayRef size, IntArrayRef stride, std::optional<ScalarTy
                     std::optional<Layout> layout, std::optional<Device> device,
                     std::optional<bool> pin_memory) {
   const c10::DeviceGuard guard(targetDevice(device, layout, pin_memory));
-  return finished(
-      at::detail::empty_strided_generic(size, stride, c10::GetAllocator(c10::openreg::kDeviceType),
-                                        kKeys, c10::dtype_or_default(dtype)));
+  return finished(at::detail::empty_strided_generic(size, stride,
+                                                    c10::GetAllocator(c10::openreg::kDeviceType),
+                                                    kKeys, c10::dtype_or_default(dtype)));
 }
 
 void growStorage(TensorImpl* impl, size_t new_size) {
@@ -113,8 +112,8 @@ Tensor& setWholeStorage(Tensor& self, Storage source) {
 }
 
 Tensor& setEmpty(Tensor& self) {
-  Storage storage(Storage::use_byte_size_t(), 0,
-                  c10::GetAllocator(c10::openreg::kDeviceType), /*resizable=*/true);
+  Storage storage(Storage::use_byte_size_t(), 0, c10::GetAllocator(c10::openreg::kDeviceType),
+                  /*resizable=*/true);
   const c10::DeviceGuard guard(self.device());
   storage.set_data_ptr_noswap(c10::GetAllocator(c10::openreg::kDeviceType)->allocate(0));
   return setStorage(self, std::move(storage), 0, {0}, {});

@@ -118,9 +118,7 @@ class FallbackCall {
     }
   }
 
-  void waitForInputs() const {
-    waitForCurrentStream(*device_);
-  }
+  void waitForInputs() const { waitForCurrentStream(*device_); }
 
   void replaceArgument(IValue& value, const c10::Argument& argument) {
     if (value.isTensor()) {
@@ -183,7 +181,8 @@ class FallbackCall {
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
         "Could not run '", name(), "' on ", *device_,
         ": neither openreg nor the CPU has a kernel for it. Register one with "
-        "torch.library.impl(\"", schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
+        "torch.library.impl(\"",
+        schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
     op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
   }
 
@@ -242,8 +241,8 @@ class FallbackCall {
   }
 
   static Tensor viewOf(const Tensor& original, const Tensor& result) {
-    auto impl = c10::make_intrusive<TensorImpl>(
-        TensorImpl::VIEW, Storage(original.storage()), original.key_set(), result.dtype());
+    auto impl = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, Storage(original.storage()),
+                                                original.key_set(), result.dtype());
     impl->set_sizes_and_strides(result.sizes(), result.strides(), result.storage_offset());
     impl->_set_conj(result.is_conj());
     impl->_set_neg(result.is_neg());
@@ -255,8 +254,7 @@ class FallbackCall {
       Tensor moved = emptyOn(*device_, result.sizes(), result.scalar_type());
       return copy(moved, result, /*non_blocking=*/false);
     }
-    Tensor moved =
-        emptyStridedOn(*device_, result.sizes(), result.strides(), result.scalar_type());
+    Tensor moved = emptyStridedOn(*device_, result.sizes(), result.strides(), result.scalar_type());
     if (result.nbytes() > 0) {
       OPENREG_CHECK(orMemcpyAsync(moved.mutable_data_ptr(), result.const_data_ptr(),
                                   result.nbytes(), orMemcpyHostToDevice,

@@ -39,8 +39,8 @@ void checkInPlace(const Tensor& self, IntArrayRef sizes, const TensorOptions& op
 
 void resizeOut(const Tensor& out, IntArrayRef sizes, IntArrayRef strides,
                const TensorOptions& options) {
-  TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ",
-              options.dtype(), ", but got ", out.dtype(), " instead");
+  TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(),
+              ", but got ", out.dtype(), " instead");
   TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ",
               options.device(), ", but got ", out.device(), " instead");
   if (!at::native::resize_output(out, sizes)) {

@@ -277,8 +277,7 @@ void launchStructured(const std::array<Tensor, OutputCount>& outputs,
 // Arguments of the shape functions.
 
 inline OptionalTensorRef tensorRef(const std::optional<Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined() ? OptionalTensorRef(*tensor)
-                                                 : OptionalTensorRef();
+  return tensor.has_value() && tensor->defined() ? OptionalTensorRef(*tensor) : OptionalTensorRef();
 }
 
 inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {

@@ -86,11 +86,11 @@ Tensor TensorAlias::tensor() const {
     return Tensor();
   }
   void* data = kind_ == Kind::Value ? const_cast<std::byte*>(value_.data()) : storage_data_;
-  auto storage = c10::make_intrusive<StorageImpl>(
-      StorageImpl::use_byte_size_t(), storage_nbytes_, DataPtr(data, kCPU), /*allocator=*/nullptr,
-      /*resizable=*/false);
-  auto impl = c10::make_intrusive<TensorImpl>(
-      Storage(std::move(storage)), DispatchKeySet(DispatchKey::CPU), dtype_);
+  auto storage = c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), storage_nbytes_,
+                                                  DataPtr(data, kCPU), /*allocator=*/nullptr,
+                                                  /*resizable=*/false);
+  auto impl = c10::make_intrusive<TensorImpl>(Storage(std::move(storage)),
+                                              DispatchKeySet(DispatchKey::CPU), dtype_);
   impl->set_sizes_and_strides(sizes_and_strides_.sizes_arrayref(),
                               sizes_and_strides_.strides_arrayref(), storage_offset_);
   if (C10_UNLIKELY(is_conj_)) {

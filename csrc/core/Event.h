@@ -27,7 +27,9 @@ class OpenRegEvent {
   OpenRegEvent& operator=(const OpenRegEvent&) = delete;
   ~OpenRegEvent() { OPENREG_WARN_IF_FAILED(orEventDestroy(handle_)); }
 
-  void record(const OpenRegStream& stream) { OPENREG_CHECK(orEventRecord(handle_, stream.handle())); }
+  void record(const OpenRegStream& stream) {
+    OPENREG_CHECK(orEventRecord(handle_, stream.handle()));
+  }
 
   // Makes later work on the stream wait for the latest record.
   void block(const OpenRegStream& stream) const {

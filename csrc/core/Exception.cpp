@@ -44,8 +44,8 @@ orError_t report(KernelExceptionTag tag, const char* text) {
 }  // namespace
 
 void throwRuntimeError(orError_t error, const char* call, SourceLocation location) {
-  const auto tag = static_cast<KernelExceptionTag>(
-      error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
+  const auto tag =
+      static_cast<KernelExceptionTag>(error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
   std::string text = describe(error, call);
   // The error is being reported: it must not come up again as this thread's last one.
   std::ignore = orGetLastError();

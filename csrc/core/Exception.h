@@ -34,21 +34,21 @@ OPENREG_EXPORT orError_t reportKernelException(std::exception_ptr exception) noe
 
 // docs: openreg-check
 // Calls the runtime and throws if it fails.
-#define OPENREG_CHECK(call)                                                     \
-  do {                                                                          \
-    const orError_t openreg_error_ = (call);                                    \
-    if (C10_UNLIKELY(openreg_error_ != orSuccess)) {                            \
-      ::c10::openreg::throwRuntimeError(openreg_error_, #call,                  \
+#define OPENREG_CHECK(call)                                                        \
+  do {                                                                             \
+    const orError_t openreg_error_ = (call);                                       \
+    if (C10_UNLIKELY(openreg_error_ != orSuccess)) {                               \
+      ::c10::openreg::throwRuntimeError(openreg_error_, #call,                     \
                                         {__func__, __FILE__, uint32_t(__LINE__)}); \
-    }                                                                           \
+    }                                                                              \
   } while (false)
 // docs: end
 
 // Calls the runtime and warns if it fails.
-#define OPENREG_WARN_IF_FAILED(call)                             \
-  do {                                                           \
-    const orError_t openreg_error_ = (call);                     \
-    if (C10_UNLIKELY(openreg_error_ != orSuccess)) {             \
-      ::c10::openreg::warnRuntimeError(openreg_error_, #call);   \
-    }                                                            \
+#define OPENREG_WARN_IF_FAILED(call)                           \
+  do {                                                         \
+    const orError_t openreg_error_ = (call);                   \
+    if (C10_UNLIKELY(openreg_error_ != orSuccess)) {           \
+      ::c10::openreg::warnRuntimeError(openreg_error_, #call); \
+    }                                                          \
   } while (false)

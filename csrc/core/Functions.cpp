@@ -65,9 +65,7 @@ DeviceIndex resolveDeviceIndex(int64_t index) {
   return static_cast<DeviceIndex>(index);
 }
 
-void synchronizeDevice(DeviceIndex index) {
-  OPENREG_CHECK(orDeviceSynchronizeIndex(index));
-}
+void synchronizeDevice(DeviceIndex index) { OPENREG_CHECK(orDeviceSynchronizeIndex(index)); }
 
 bool isDeviceActive(DeviceIndex index) noexcept {
   int is_active = 0;

@@ -116,9 +116,9 @@ void OpenRegGuardImpl::recordDataPtrOnStream(const DataPtr& data, const Stream& 
 
 void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex index,
                               EventFlag flag) const {
-  TORCH_CHECK(index == -1 || index == stream.device_index(), "Event.record: expected a stream of device ",
-              static_cast<int>(index), ", the event's, got one of device ",
-              static_cast<int>(stream.device_index()));
+  TORCH_CHECK(index == -1 || index == stream.device_index(),
+              "Event.record: expected a stream of device ", static_cast<int>(index),
+              ", the event's, got one of device ", static_cast<int>(stream.device_index()));
   const OpenRegStream openreg_stream(stream);
   ScopedDevice device(stream.device_index());
   orEvent_t handle = asEvent(*event);

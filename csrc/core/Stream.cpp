@@ -91,8 +91,8 @@ orStream_t lookUpHandle(const Stream& stream) {
 }  // namespace
 
 OpenRegStream::OpenRegStream(Stream stream) : stream_(stream), handle_(nullptr) {
-  TORCH_CHECK(stream.device_type() == kDeviceType, "OpenRegStream: expected a stream of device type ",
-              kDeviceType, ", got ", stream);
+  TORCH_CHECK(stream.device_type() == kDeviceType,
+              "OpenRegStream: expected a stream of device type ", kDeviceType, ", got ", stream);
   checkDeviceIndex(stream.device_index());
   handle_ = lookUpHandle(stream);
 }

@@ -81,8 +81,8 @@ class OpenRegAllocator final : public DeviceAllocator {
 
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
     std::pair<size_t, size_t> free_and_total;
-    OPENREG_CHECK(orMemGetInfo(&free_and_total.first, &free_and_total.second,
-                               resolveDeviceIndex(device)));
+    OPENREG_CHECK(
+        orMemGetInfo(&free_and_total.first, &free_and_total.second, resolveDeviceIndex(device)));
     return free_and_total;
   }
 

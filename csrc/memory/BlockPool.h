@@ -24,15 +24,15 @@ struct BlockPool;
 
 struct Block {
   DeviceIndex device;
-  OpenRegStream stream;        // its memory may be reused on this stream without waiting
+  OpenRegStream stream;  // its memory may be reused on this stream without waiting
   size_t size = 0;
-  size_t requested_size = 0;   // what the caller asked for; 0 while free
+  size_t requested_size = 0;  // what the caller asked for; 0 while free
   BlockPool* pool = nullptr;
   std::byte* address = nullptr;
-  Block* previous = nullptr;   // in the same segment
+  Block* previous = nullptr;  // in the same segment
   Block* next = nullptr;
   bool is_allocated = false;
-  int pending_events = 0;      // other streams that must pass before it may be reused
+  int pending_events = 0;  // other streams that must pass before it may be reused
   std::unordered_set<OpenRegStream> used_on{};  // other streams that record_stream named
 
   bool isSplit() const { return previous != nullptr || next != nullptr; }

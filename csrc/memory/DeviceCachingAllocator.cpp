@@ -70,9 +70,8 @@ void DeviceCachingAllocator::updateStat(std::array<Stat, 3>& stat, const BlockPo
 
 void DeviceCachingAllocator::changeActive(const Block& block, bool is_active) {
   const auto change = [&](auto& stat, size_t amount) {
-    updateStat(stat, *block.pool, [&](Stat& one) {
-      is_active ? one.increase(amount) : one.decrease(amount);
-    });
+    updateStat(stat, *block.pool,
+               [&](Stat& one) { is_active ? one.increase(amount) : one.decrease(amount); });
   };
   change(stats_.active, 1);
   change(stats_.active_bytes, block.size);
@@ -83,9 +82,8 @@ void DeviceCachingAllocator::changeInactiveSplit(const Block& block, bool is_add
     return;
   }
   const auto change = [&](auto& stat, size_t amount) {
-    updateStat(stat, *block.pool, [&](Stat& one) {
-      is_added ? one.increase(amount) : one.decrease(amount);
-    });
+    updateStat(stat, *block.pool,
+               [&](Stat& one) { is_added ? one.increase(amount) : one.decrease(amount); });
   };
   change(stats_.inactive_split, 1);
   change(stats_.inactive_split_bytes, block.size);
@@ -119,7 +117,7 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
   if (block == nullptr) {
     throwOutOfMemory(size, lock);
   }
-// docs: end
+  // docs: end
   splitIfWorthwhile(block, rounded);
   block->is_allocated = true;
   block->requested_size = size;
@@ -355,8 +353,7 @@ void DeviceCachingAllocator::throwOutOfMemory(size_t size, std::unique_lock<std:
 
 CachingDeviceAllocator::DeviceStats DeviceCachingAllocator::stats() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  stats_.max_split_size =
-      static_cast<int64_t>(AcceleratorAllocatorConfig::max_split_size());
+  stats_.max_split_size = static_cast<int64_t>(AcceleratorAllocatorConfig::max_split_size());
   return stats_;
 }
 

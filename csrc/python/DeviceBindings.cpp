@@ -42,9 +42,9 @@ std::vector<SettingRow> settings() {
   for (int i = 0; i < count; ++i) {
     orSetting setting{};
     OPENREG_CHECK(orGetSetting(&setting, i));
-    rows.emplace_back(setting.variable, setting.default_text, setting.allowed, setting.description,
-                      setting.value == nullptr ? std::nullopt
-                                               : std::optional<std::string>(setting.value));
+    rows.emplace_back(
+        setting.variable, setting.default_text, setting.allowed, setting.description,
+        setting.value == nullptr ? std::nullopt : std::optional<std::string>(setting.value));
   }
   return rows;
 }
@@ -69,7 +69,8 @@ void bindDevice(py::module& m) {
       .def_readonly("physical_index", &orDeviceProp::physicalOrdinal)
       .def_readonly("clock_rate", &orDeviceProp::clockRate)
       .def_readonly("warp_size", &orDeviceProp::warpSize)
-      .def_property_readonly("is_integrated", [](const orDeviceProp& p) { return p.integrated != 0; })
+      .def_property_readonly("is_integrated",
+                             [](const orDeviceProp& p) { return p.integrated != 0; })
       .def("__repr__", &describe);
 
   // docs: bindings-device
@@ -77,16 +78,23 @@ void bindDevice(py::module& m) {
   m.def("_ensure_has_device", &ensureHasDevice);
   m.def("_current_device", &currentDevice);
   m.def("_set_device", [](int64_t device) { setDevice(resolveDeviceIndex(device)); });
-  m.def("_exchange_device", [](int64_t device) { return exchangeDevice(resolveDeviceIndex(device)); });
+  m.def("_exchange_device",
+        [](int64_t device) { return exchangeDevice(resolveDeviceIndex(device)); });
   m.def("_maybe_exchange_device", [](int64_t device) {
     return device < 0 ? currentDevice() : exchangeDevice(resolveDeviceIndex(device));
   });
   m.def("_device_properties", &properties);
   m.def("_device_can_access_peer", &canAccessPeer);
-  m.def("_device_synchronize", [](int64_t device) { synchronizeDevice(resolveDeviceIndex(device)); }, ReleaseGil());
+  m.def(
+      "_device_synchronize", [](int64_t device) { synchronizeDevice(resolveDeviceIndex(device)); },
+      ReleaseGil());
   m.def("_device_synchronize_all", [] { OPENREG_CHECK(orDeviceSynchronizeAll()); }, ReleaseGil());
-  m.def("_init", [] { ensureHasDevice(); getDefaultOpenRegStream(); });
-  m.def("_is_device_active", [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });
+  m.def("_init", [] {
+    ensureHasDevice();
+    getDefaultOpenRegStream();
+  });
+  m.def("_is_device_active",
+        [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });
   m.def("_is_in_bad_fork", &isInBadFork);
   m.def("_is_allocator_valid", &isAllocatorValid);
   m.def("_settings", &settings);

@@ -11,7 +11,8 @@ void bindFallback(pybind11::module& m) {
   m.def("_fallback_stats", &fallbackStats);
   m.def("_reset_fallback_stats", &resetFallbackStats);
   m.def("_fallback_mode", [] { return fallbackModeName(fallbackMode()); });
-  m.def("_set_fallback_mode", [](const std::string& mode) { setFallbackMode(parseFallbackMode(mode)); });
+  m.def("_set_fallback_mode",
+        [](const std::string& mode) { setFallbackMode(parseFallbackMode(mode)); });
   // docs: end
 }
 

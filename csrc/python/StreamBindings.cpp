@@ -24,8 +24,8 @@ OpenRegStream unpack(int64_t id, int64_t index, int64_t type) {
 }
 
 Triple externalStream(uintptr_t handle, int64_t device) {
-  return pack(getStreamFromExternal(reinterpret_cast<orStream_t>(handle),
-                                    resolveDeviceIndex(device)));
+  return pack(
+      getStreamFromExternal(reinterpret_cast<orStream_t>(handle), resolveDeviceIndex(device)));
 }
 
 uintptr_t createExternalStream(int priority, int64_t device) {
@@ -53,16 +53,25 @@ std::tuple<int, int> priorityRange() {
 
 void bindStream(py::module& m) {
   // docs: bindings-stream
-  m.def("_current_stream", [](int64_t device) { return pack(getCurrentOpenRegStream(resolveDeviceIndex(device))); });
-  m.def("_default_stream", [](int64_t device) { return pack(getDefaultOpenRegStream(resolveDeviceIndex(device))); });
-  m.def("_stream_from_pool", [](int priority, int64_t device) { return pack(getStreamFromPool(priority, resolveDeviceIndex(device))); });
+  m.def("_current_stream",
+        [](int64_t device) { return pack(getCurrentOpenRegStream(resolveDeviceIndex(device))); });
+  m.def("_default_stream",
+        [](int64_t device) { return pack(getDefaultOpenRegStream(resolveDeviceIndex(device))); });
+  m.def("_stream_from_pool", [](int priority, int64_t device) {
+    return pack(getStreamFromPool(priority, resolveDeviceIndex(device)));
+  });
   m.def("_external_stream", &externalStream);
   m.def("_create_external_stream", &createExternalStream);
   m.def("_destroy_external_stream", &destroyExternalStream);
-  m.def("_set_stream", [](int64_t id, int64_t index, int64_t type) { setCurrentOpenRegStream(unpack(id, index, type)); });
-  m.def("_stream_priority", [](int64_t id, int64_t index, int64_t type) { return unpack(id, index, type).priority(); });
+  m.def("_set_stream", [](int64_t id, int64_t index, int64_t type) {
+    setCurrentOpenRegStream(unpack(id, index, type));
+  });
+  m.def("_stream_priority",
+        [](int64_t id, int64_t index, int64_t type) { return unpack(id, index, type).priority(); });
   m.def("_stream_priority_range", &priorityRange);
-  m.def("_is_stream_capturing", [](int64_t id, int64_t index, int64_t type) { return unpack(id, index, type).isCapturing(); });
+  m.def("_is_stream_capturing", [](int64_t id, int64_t index, int64_t type) {
+    return unpack(id, index, type).isCapturing();
+  });
   // docs: end
 }
 

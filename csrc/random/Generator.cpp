@@ -101,9 +101,8 @@ Generator makeGenerator(c10::DeviceIndex device) {
 namespace {
 
 OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::DeviceIndex device) {
-  const Generator& chosen = generator.has_value() && generator->defined()
-                                ? *generator
-                                : defaultGenerator(device);
+  const Generator& chosen =
+      generator.has_value() && generator->defined() ? *generator : defaultGenerator(device);
   TORCH_CHECK(chosen.device().type() == c10::openreg::kDeviceType, "Expected a '",
               c10::openreg::kDeviceType, "' device type for generator but found '",
               chosen.device().type(), "'");

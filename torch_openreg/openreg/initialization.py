@@ -56,4 +56,6 @@ def _lazy_init() -> None:
         if not _was_initialized:
             _C._init()
             _was_initialized = True
+
+
 # docs: end

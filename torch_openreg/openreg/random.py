@@ -96,6 +96,8 @@ def manual_seed(seed: int) -> None:
     seed = int(seed)
     if _seedable_devices() > 0:
         _C._default_generator(_C._current_device()).manual_seed(seed)
+
+
 # docs: end
 
 

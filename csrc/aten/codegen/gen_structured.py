@@ -5,7 +5,8 @@
 writes, for the installed torch,
 
     DIR/RegisterStructured_<i>.cpp   definitions and registrations
-    DIR/structured_ops.json          {"generated": {group: [overload, ...]}, "skipped": {group: reason}}
+    DIR/structured_ops.json          {"generated": {group: [overload, ...]},
+                                      "skipped": {group: reason}}
 
 A file is written only if its content changes, so that an incremental build stays one. Nothing of
 torch is imported but its generator library, `torchgen`.
@@ -72,9 +73,7 @@ def split(operators: Sequence[Operator], shards: int) -> Iterator[Sequence[Opera
     """
     ordered = sorted(operators, key=lambda operator: (operator.signature, operator.overload))
     for index in range(shards):
-        yield ordered[
-            index * len(ordered) // shards : (index + 1) * len(ordered) // shards
-        ]
+        yield ordered[index * len(ordered) // shards : (index + 1) * len(ordered) // shards]
 
 
 def write(files: dict[str, str], directory: Path) -> tuple[int, int]:

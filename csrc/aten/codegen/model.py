@@ -130,7 +130,7 @@ class Form:
 
     @property
     def function(self) -> str:
-        return self.kind.name
+        return str(self.kind.name)
 
 
 @dataclass(frozen=True)
@@ -191,9 +191,9 @@ def _structured_groups() -> Iterator[NativeFunctionsGroup]:
     )
     cpu = parsed.backend_indices[DispatchKey.CPU]
     for group in get_grouped_native_functions(parsed.native_functions):
-        if isinstance(group, NativeFunctionsGroup) and group.structured:
-            if cpu.has_kernel(group.out):
-                yield group
+        is_structured = isinstance(group, NativeFunctionsGroup) and group.structured
+        if is_structured and cpu.has_kernel(group.out):
+            yield group
 
 
 def _operator(group: NativeFunctionsGroup) -> Operator:
@@ -235,5 +235,8 @@ def _form(function: NativeFunction) -> Form:
 def _shorten(cpp_type: str) -> str:
     """A type as one writes it inside namespace at."""
     return (
-        cpp_type.replace("::std::", "std::").replace("at::", "").replace(" &", "&").replace(",", ", ")
+        cpp_type.replace("::std::", "std::")
+        .replace("at::", "")
+        .replace(" &", "&")
+        .replace(",", ", ")
     )

@@ -2,7 +2,8 @@
  *
  * A device is created, and its address space reserved, by the first call that needs one
  * (memory, streams, events with work); if that fails, the call returns
- * orErrorInitializationError. Counting, selecting and describing devices creates none. The number of devices is fixed for the life of the process (setting.h).
+ * orErrorInitializationError. Counting, selecting and describing devices creates none. The number
+ * of devices is fixed for the life of the process (setting.h).
  */
 #ifndef OPENREG_DEVICE_H
 #define OPENREG_DEVICE_H
@@ -14,17 +15,17 @@
 
 typedef struct orDeviceProp {
   char name[OPENREG_DEVICE_NAME_LENGTH];
-  size_t totalGlobalMem;     /* capacity of the device's memory */
-  int major;                 /* compute capability: the runtime's interface version */
+  size_t totalGlobalMem; /* capacity of the device's memory */
+  int major;             /* compute capability: the runtime's interface version */
   int minor;
-  int multiProcessorCount;   /* processors of this machine a kernel may run on */
-  int physicalOrdinal;       /* number before OPENREG_VISIBLE_DEVICES was applied */
-  int clockRate;             /* kHz; 0 if the operating system does not say */
-  int warpSize;              /* 1: a kernel's thread is a CPU thread */
-  size_t textureAlignment;   /* alignment of every device allocation */
-  int concurrentKernels;     /* 1: streams run side by side */
-  int unifiedAddressing;     /* 1: a pointer tells its device */
-  int integrated;            /* 1: the device shares the host's physical memory */
+  int multiProcessorCount; /* processors of this machine a kernel may run on */
+  int physicalOrdinal;     /* number before OPENREG_VISIBLE_DEVICES was applied */
+  int clockRate;           /* kHz; 0 if the operating system does not say */
+  int warpSize;            /* 1: a kernel's thread is a CPU thread */
+  size_t textureAlignment; /* alignment of every device allocation */
+  int concurrentKernels;   /* 1: streams run side by side */
+  int unifiedAddressing;   /* 1: a pointer tells its device */
+  int integrated;          /* 1: the device shares the host's physical memory */
 } orDeviceProp;
 
 OPENREG_EXTERN_C_BEGIN

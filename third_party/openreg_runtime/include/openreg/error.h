@@ -18,24 +18,24 @@
 #include <openreg/types.h>
 
 /* X(name, number, text) */
-#define OPENREG_ERRORS(X)                                                                     \
-  X(orSuccess, 0, "no error")                                                                 \
-  X(orErrorInvalidValue, 1, "invalid argument")                                               \
-  X(orErrorMemoryAllocation, 2, "out of memory")                                              \
-  X(orErrorInitializationError, 3, "initialization error")                                    \
-  X(orErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                   \
-  X(orErrorNoDevice, 100, "no openreg device is available")                                   \
-  X(orErrorInvalidDevice, 101, "invalid device ordinal")                                      \
-  X(orErrorOperatingSystem, 304, "an operating system call failed")                           \
-  X(orErrorInvalidResourceHandle, 400, "invalid resource handle")                             \
-  X(orErrorNotReady, 600, "device not ready")                                                 \
-  X(orErrorIllegalAddress, 700, "an address outside any allocation was used")                 \
-  X(orErrorLaunchFailure, 719, "a kernel failed")                                             \
-  X(orErrorNotPermitted, 800, "operation not permitted")                                      \
-  X(orErrorNotSupported, 801, "operation not supported")                                      \
-  X(orErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
-  X(orErrorStreamCaptureInvalidated, 901, "capture was invalidated by an earlier error")      \
-  X(orErrorUnknown, 999, "unknown error")                                                     \
+#define OPENREG_ERRORS(X)                                                                      \
+  X(orSuccess, 0, "no error")                                                                  \
+  X(orErrorInvalidValue, 1, "invalid argument")                                                \
+  X(orErrorMemoryAllocation, 2, "out of memory")                                               \
+  X(orErrorInitializationError, 3, "initialization error")                                     \
+  X(orErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                    \
+  X(orErrorNoDevice, 100, "no openreg device is available")                                    \
+  X(orErrorInvalidDevice, 101, "invalid device ordinal")                                       \
+  X(orErrorOperatingSystem, 304, "an operating system call failed")                            \
+  X(orErrorInvalidResourceHandle, 400, "invalid resource handle")                              \
+  X(orErrorNotReady, 600, "device not ready")                                                  \
+  X(orErrorIllegalAddress, 700, "an address outside any allocation was used")                  \
+  X(orErrorLaunchFailure, 719, "a kernel failed")                                              \
+  X(orErrorNotPermitted, 800, "operation not permitted")                                       \
+  X(orErrorNotSupported, 801, "operation not supported")                                       \
+  X(orErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")  \
+  X(orErrorStreamCaptureInvalidated, 901, "capture was invalidated by an earlier error")       \
+  X(orErrorUnknown, 999, "unknown error")                                                      \
   X(orErrorForked, 2001, "the runtime was used before fork(); it cannot be used in the child") \
   X(orErrorInvalidSetting, 2002, "an environment variable has a bad value")
 

@@ -85,7 +85,8 @@ OPENREG_API orError_t orMemsetAsync(void* pointer, int value, size_t size,
 
 /* Stores the free and total memory of a device. Creates no device.
  * "Free" is what is not allocated; fragmentation may keep one allocation from getting it. */
-OPENREG_API orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int device) OPENREG_CHECKED;
+OPENREG_API orError_t orMemGetInfo(size_t* free_size, size_t* total_size,
+                                   int device) OPENREG_CHECKED;
 
 /* Describes what a pointer points at. Any pointer is a valid argument. Never
  * orErrorForked: a child knows the addresses of its parent, though it cannot use them. */

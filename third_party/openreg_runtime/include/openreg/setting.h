@@ -10,17 +10,17 @@
 #include <openreg/error.h>
 
 /* X(variable, default as text, allowed values, what it does) */
-#define OPENREG_SETTINGS(X)                                                                       \
-  X(OPENREG_DEVICE_COUNT, "2", "an integer from 0 to 64", "Number of devices.")                  \
-  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory",                                   \
-    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",                        \
-    "Capacity of each device.")                                                                   \
-  X(OPENREG_VISIBLE_DEVICES, "all devices",                                                       \
-    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",                   \
-    "Which devices the process sees, in which order. Empty: none.")                               \
-  X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                                     \
-    "1: the host faults on device memory. 0: it may read and write it, for debuggers.")           \
-  X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                                       \
+#define OPENREG_SETTINGS(X)                                                             \
+  X(OPENREG_DEVICE_COUNT, "2", "an integer from 0 to 64", "Number of devices.")         \
+  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory",                         \
+    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",              \
+    "Capacity of each device.")                                                         \
+  X(OPENREG_VISIBLE_DEVICES, "all devices",                                             \
+    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",         \
+    "Which devices the process sees, in which order. Empty: none.")                     \
+  X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                           \
+    "1: the host faults on device memory. 0: it may read and write it, for debuggers.") \
+  X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                             \
     "1: every launch waits until its work is done and returns its error.")
 
 typedef struct orSetting {

@@ -30,11 +30,11 @@ typedef void (*orHostFn)(void* user_data);
 
 /* What the runtime needs to know about a kind of kernel. One static object per kind. */
 typedef struct orKernel {
-  const char* name;            /* for errors and traces; not copied, so it must stay alive */
-  orKernelFn run;              /* returns orSuccess, or an error after orSetKernelError */
-  orClosureMoveFn move;        /* moves a closure into fresh storage and destroys the old one;
-                                  NULL: the closure may be moved by copying its bytes */
-  orClosureDestroyFn destroy;  /* NULL: nothing to destroy */
+  const char* name;           /* for errors and traces; not copied, so it must stay alive */
+  orKernelFn run;             /* returns orSuccess, or an error after orSetKernelError */
+  orClosureMoveFn move;       /* moves a closure into fresh storage and destroys the old one;
+                                 NULL: the closure may be moved by copying its bytes */
+  orClosureDestroyFn destroy; /* NULL: nothing to destroy */
 } orKernel;
 
 /* Closures up to this size are stored in the queue itself; larger ones cost one heap

@@ -22,20 +22,20 @@ typedef enum orActivityKind {
 
 typedef struct orActivityRecord {
   orActivityKind kind;
-  const char* name;              /* a kernel's name, else the function's */
+  const char* name; /* a kernel's name, else the function's */
   int device;
-  unsigned long long stream_id;  /* as orStreamGetId; UINT64_MAX if no stream is involved */
-  uint64_t correlation_id;       /* links a runtime record with the work it submitted; from 1 */
-  uint64_t external_id;          /* innermost orTracePushExternalId of the submitting thread */
-  int has_external_id;           /* 0 or 1: an external id of 0 is valid */
-  int thread_id;                 /* the operating system's, of the thread that ran it */
-  int64_t submit_ns;             /* monotonic clock: when it was enqueued */
-  int64_t start_ns;              /* when it started to run */
-  int64_t end_ns;                /* when it ended */
-  uint64_t bytes;                /* copied, set, allocated (frees too); 0 for others */
-  uint64_t address;              /* of a memory record; 0 for others */
-  int memcpy_kind;               /* an orMemcpyKind of a memcpy record; -1 for others */
-  int peer_device;               /* source device of a copy between devices; -1 for others */
+  unsigned long long stream_id; /* as orStreamGetId; UINT64_MAX if no stream is involved */
+  uint64_t correlation_id;      /* links a runtime record with the work it submitted; from 1 */
+  uint64_t external_id;         /* innermost orTracePushExternalId of the submitting thread */
+  int has_external_id;          /* 0 or 1: an external id of 0 is valid */
+  int thread_id;                /* the operating system's, of the thread that ran it */
+  int64_t submit_ns;            /* monotonic clock: when it was enqueued */
+  int64_t start_ns;             /* when it started to run */
+  int64_t end_ns;               /* when it ended */
+  uint64_t bytes;               /* copied, set, allocated (frees too); 0 for others */
+  uint64_t address;             /* of a memory record; 0 for others */
+  int memcpy_kind;              /* an orMemcpyKind of a memcpy record; -1 for others */
+  int peer_device;              /* source device of a copy between devices; -1 for others */
 } orActivityRecord;
 
 typedef void (*orActivityFn)(const orActivityRecord* record, void* user_data);
