@@ -133,7 +133,10 @@ setup(
         ),
         backend_extension(
             LIB_PACKAGE + "libtorch_openreg",
-            [f"csrc/{part}/*.cpp" for part in ("core", "memory", "random", "hooks", "aten")],
+            [
+                f"csrc/{part}/*.cpp"
+                for part in ("core", "memory", "random", "hooks", "aten", "autocast")
+            ],
             libraries=["openreg", "c10", "torch_cpu", "torch"],
             extra_link_args=[
                 "-Wl,-soname,libtorch_openreg.so",

@@ -136,9 +136,11 @@ def _environment(settings: Mapping[str, str] | None) -> dict[str, str]:
 # a script would, to the end of the interpreter. torch is imported once, here; as the foreman uses
 # no device, its children may.
 _FOREMAN = """
-import json, os, signal, sys
+import gc, json, os, signal, sys
 import torch
 
+gc.collect()
+gc.freeze()  # torch's own objects: no child needs to look at them, and exits are faster
 child, running, results = None, [], []
 
 def collect():

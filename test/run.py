@@ -30,6 +30,9 @@ _FILE_TIMEOUT_S = 1200
 _MAX_CRASHES = 50
 _NO_TESTS = 5  # pytest's exit code
 
+# What Ctrl-C has to end: it does not reach process groups other than our own.
+_running: set[subprocess.Popen[str]] = set()
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -66,12 +69,18 @@ def main() -> int:
     outcomes = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as executor:
         runs = [executor.submit(_run_file, file, pytest_arguments) for file in files]
-        for run in concurrent.futures.as_completed(runs):
-            outcome = run.result()
-            outcomes.append(outcome)
-            if not outcome.is_success:
-                print(outcome.output)
-            print(outcome, flush=True)
+        try:
+            for run in concurrent.futures.as_completed(runs):
+                outcome = run.result()
+                outcomes.append(outcome)
+                if not outcome.is_success:
+                    print(outcome.output)
+                print(outcome, flush=True)
+        except KeyboardInterrupt:
+            executor.shutdown(wait=False, cancel_futures=True)
+            for process in _running:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
     failed = sorted(str(outcome.file) for outcome in outcomes if not outcome.is_success)
     print(
@@ -133,12 +142,15 @@ def _run_limited(command: Sequence[str], environment: dict[str, str]) -> tuple[i
         errors="replace",
         start_new_session=True,
     )
+    _running.add(process)
     try:
         output, _ = process.communicate(timeout=_FILE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         output += f"\nended: not done after {_FILE_TIMEOUT_S} s"
+    finally:
+        _running.discard(process)
     return process.returncode, output
 
 

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +14,6 @@ from torch_openreg import __main__ as program
 from torch_openreg.demo import overlap, training
 from torch_openreg.demo.digits import load_digits
 from torch_openreg.demo.report import Progress, Report
-
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -186,13 +183,3 @@ def test_failed_check_is_kept_with_its_detail() -> None:
     report.check(True, "one is one")
     report.check(False, "one is two", "it is 1")
     assert report.failures == ["one is two: it is 1"]
-
-
-def test_program_in_the_readme_runs() -> None:
-    readme = (_ROOT / "README.md").read_text()
-    block = re.search(r"<!-- program -->\n```python\n(.*?)```", readme, re.DOTALL)
-    assert block is not None
-    completed = subprocess.run(
-        [sys.executable, "-c", block[1]], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert completed.returncode == 0, completed.stderr

@@ -209,7 +209,7 @@ OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 
 // Some kernels conjugate an output by setting its conjugate bit, which the device tensor does not
 // see. This remembers the bits and, where one has changed, conjugates the memory instead.
-class ConjugateBits {
+class OPENREG_EXPORT ConjugateBits {
  public:
   ConjugateBits(const Tensor* outputs, size_t count) : bits_(read(outputs, count)) {}
 
@@ -228,7 +228,7 @@ class ConjugateBits {
     return bits;
   }
 
-  OPENREG_EXPORT void restoreChanged(const Tensor* outputs, size_t count) const;
+  void restoreChanged(const Tensor* outputs, size_t count) const;
 
   uint32_t bits_;
 };
@@ -289,8 +289,10 @@ inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
 OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
     const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
 
-// Throws unless gelu knows the approximation: its shape function does not ask.
+// Checks that a CPU kernel makes of its arguments and the shape function does not.
+
 OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
+OPENREG_EXPORT void checkNotHalfToFloat(bool half_to_float);
 
 // Arguments that a closure owns, and their views for the kernel.
 

@@ -32,6 +32,7 @@ ALLOWED_FOLDERS = {
     "random": {"core", "memory"},
     "hooks": {"core", "memory", "random"},
     "aten": {"core", "memory", "random"},
+    "autocast": set(),
     "python": {"core", "memory", "random", "hooks", "aten"},
 }
 

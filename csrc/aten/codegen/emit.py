@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from model import INDEX_LIST, Argument, Form, Operator
@@ -33,7 +34,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {{
 """
 
 OPERATOR = """\
-// {schema}
+{comment}
 namespace {namespace} {{
 
 using Op = StructuredOp<at::meta::structured_{namespace}, {output_count}>;
@@ -56,9 +57,14 @@ def shard_text(operators: Sequence[Operator]) -> str:
         ),
         operators="\n\n".join(operator_text(operator) for operator in operators),
         registrations="\n".join(
-            f'  m.impl("{form.overload}", &{operator.namespace}::{form.function});'
+            line
             for operator in operators
             for form in operator.forms
+            for line in _list(
+                "  m.impl(",
+                [f'"{form.overload}"', f"&{operator.namespace}::{form.function}"],
+                ");",
+            )
         ),
     )
 
@@ -66,7 +72,9 @@ def shard_text(operators: Sequence[Operator]) -> str:
 def operator_text(operator: Operator) -> str:
     """The block of one operator: its launch, then its forms."""
     return OPERATOR.format(
-        schema=operator.schema,
+        comment=textwrap.fill(
+            f"// {operator.schema}", LINE_LENGTH, subsequent_indent="//   ", break_on_hyphens=False
+        ),
         namespace=operator.namespace,
         output_count=len(operator.outputs),
         enqueue="\n".join(_enqueue(operator)),
@@ -78,7 +86,7 @@ def _enqueue(operator: Operator) -> list[str]:
     """The function that all forms end in: it enqueues the CPU kernel."""
     operands = [a for a in operator.inputs if a.passing.is_operand]
     captured = [a for a in operator.inputs if not a.passing.is_operand]
-    capture_list = ", ".join(a.passing.capture.format(a.name) for a in captured)
+    captures = [a.passing.capture.format(a.name) for a in captured]
     kernel_parameters = [
         *(f"Tensor& {name}" for name in operator.outputs),
         *(f"const Tensor& {a.name}" for a in operands),
@@ -88,15 +96,17 @@ def _enqueue(operator: Operator) -> list[str]:
         *operator.outputs,
     ]
     inputs = ", ".join(a.name for a in operands)
-    mode = f", {operator.launch_mode}" if operator.launch_mode else ""
+    *capture_lines, lambda_start = _list("      [", captures, "](")
+    mode = [f"      {operator.launch_mode});"] if operator.launch_mode else []
     return [
         *_list("void enqueue(", ["const Op& op", *_parameters(operator.inputs)], ") {"),
         *([f"  {operator.check}"] if operator.check else []),
         f'  launchStructured<"aten::{operator.overload}">(',
         f"      op.outputs(), std::tie({inputs}),",
-        *_list(f"      [{capture_list}](", kernel_parameters, ") {"),
+        *capture_lines,
+        *_list(lambda_start, kernel_parameters, ") {"),
         *_list(f"        at::cpu::{operator.cpu_function}(", kernel_arguments, ");"),
-        f"      }}{mode});",
+        *(["      },", *mode] if mode else ["      });"]),
         "}",
     ]
 
@@ -140,15 +150,18 @@ def _parameters(arguments: Iterable[Argument]) -> list[str]:
 
 
 def _list(start: str, items: Sequence[str], end: str) -> list[str]:
-    """`start item, item end`, broken where a line gets too long."""
+    """`start item, item end`, broken and aligned where a line gets too long."""
     line = start + ", ".join(items) + end
     if len(line) <= LINE_LENGTH:
         return [line]
-    indent = " " * (len(start) - len(start.lstrip()) + 4)
-    lines, line = [start], indent
-    for item in [*(f"{item}, " for item in items[:-1]), items[-1] + end]:
-        if len(line) + len(item.rstrip()) > LINE_LENGTH:
+    lines, line = [], start
+    indent = len(start)
+    if indent > LINE_LENGTH // 2:
+        lines, indent = [start], len(start) - len(start.lstrip()) + 4
+        line = " " * indent
+    for piece in [*(f"{item}, " for item in items[:-1]), items[-1] + end]:
+        if len(line) + len(piece.rstrip()) > LINE_LENGTH:
             lines.append(line.rstrip())
-            line = indent
-        line += item
-    return [*lines, line.rstrip()]
+            line = " " * indent
+        line += piece
+    return [*lines, line]

@@ -51,6 +51,8 @@ LAUNCH_MODES: dict[str, str] = {
 
 # Checks of arguments that the kernel makes and the shape function does not.
 CHECKS: dict[str, str] = {
+    "_log_softmax": "checkNotHalfToFloat(half_to_float);",
+    "_softmax": "checkNotHalfToFloat(half_to_float);",
     "gelu": "checkGeluApproximation(approximate);",
     "gelu_backward": "checkGeluApproximation(approximate);",
 }
