@@ -5,6 +5,7 @@ import os
 import shutil
 import sysconfig
 import tempfile
+import textwrap
 import unittest
 
 from common import (
@@ -140,6 +141,15 @@ class TestImport(OpenRegTestCase):
         self.assertIn("'other' has already taken it", result.stdout)
 
 
+# An editable installation finds the native library for any package of the name.
+WITHOUT_EDITABLE_FINDER = """
+import sys
+sys.meta_path[:] = [
+    finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")
+]
+"""
+
+
 class TestBrokenInstallation(OpenRegTestCase):
     """Runs programs against a copy of the package whose native library is missing or broken."""
 
@@ -166,7 +176,9 @@ class TestBrokenInstallation(OpenRegTestCase):
             file.write(contents)
 
     def run_here(self, code, **settings):
-        return run_program(code, {"PYTHONPATH": self.site, **settings})
+        return run_program(
+            WITHOUT_EDITABLE_FINDER + textwrap.dedent(code), {"PYTHONPATH": self.site, **settings}
+        )
 
     def assert_reported(self, reason):
         """Checks both ways in: the warning of ``import torch`` and the ImportError of ours."""
