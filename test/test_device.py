@@ -1,6 +1,9 @@
 """Devices: how many there are, which one is current, what they can do."""
 
+import copy
 import importlib
+import io
+import pickle
 import sys
 
 import torch
@@ -15,6 +18,7 @@ from common import (
     run_tests,
     subtest,
 )
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 LAST = DEVICE_COUNT - 1
 DEVICE_SPELLINGS = [
@@ -319,7 +323,74 @@ class TestModule(OpenRegTestCase):
         self.assert_bit_equal(moved.data, packed.data)
 
 
+class TestFramework(OpenRegTestCase):
+    """What torch does with the module on its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.file = io.BytesIO()
+        self.x = torch.arange(6.0, device=f"openreg:{LAST}").view(2, 3)
+        torch.save(self.x, self.file)
+        self.file.seek(0)
+
+    def test_load_restores_the_device(self):
+        y = torch.load(self.file)
+        self.assertEqual(y.device, torch.device("openreg", LAST))
+        self.assert_bit_equal(y, self.x)
+
+    @parametrize(
+        "location,expected",
+        [
+            subtest(("cpu", "cpu"), name="cpu"),
+            subtest(("openreg", "openreg:0"), name="current_device"),
+            subtest(("openreg:0", "openreg:0"), name="index"),
+            subtest((torch.device("openreg:0"), "openreg:0"), name="device"),
+            subtest(({f"openreg:{LAST}": "openreg:0"}, "openreg:0"), name="mapping"),
+        ],
+    )
+    def test_load_maps_to(self, location, expected):
+        y = torch.load(self.file, map_location=location)
+        self.assertEqual(y.device, torch.device(expected))
+        self.assert_bit_equal(y, self.x)
+
+    def test_load_refuses_a_device_that_does_not_exist(self):
+        with self.assertRaisesRegex(RuntimeError, r"torch.openreg.device_count\(\) is"):
+            torch.load(self.file, map_location="openreg:99")
+
+    def test_deepcopy_and_pickle_keep_the_device(self):
+        for y in (copy.deepcopy(self.x), pickle.loads(pickle.dumps(self.x))):
+            self.assertEqual(y.device, self.x.device)
+            self.assertNotEqual(y.data_ptr(), self.x.data_ptr())
+            self.assert_bit_equal(y, self.x)
+
+    def test_tensor_prints_itself_with_its_device(self):
+        self.assertEqual(
+            str(self.x), f"tensor([[0., 1., 2.],\n        [3., 4., 5.]], device='openreg:{LAST}')"
+        )
+
+    def test_type_string_names_the_module(self):
+        self.assertEqual(self.x.type(), "torch.openreg.FloatTensor")
+        self.assertEqual(torch.ones(2).type("torch.openreg.FloatTensor").device.type, "openreg")
+
+    def test_fake_tensors_carry_the_device(self):
+        with FakeTensorMode():
+            x = torch.empty(2, device="openreg") + 1
+        self.assertEqual(x.device, torch.device("openreg:0"))
+
+    def test_numpy_is_refused(self):
+        with self.assertRaisesRegex(TypeError, "Use Tensor.cpu()"):
+            self.x.numpy()
+
+    def test_handles_can_be_passed_to_c_functions(self):
+        stream, event = torch.openreg.Stream(), torch.openreg.Event()
+        self.assertIsNone(event._as_parameter_.value)
+        event.record(stream)
+        self.assertEqual(stream._as_parameter_.value, stream.native_handle)
+        self.assertEqual(event._as_parameter_.value, event.event_id)
+
+
 instantiate_parametrized_tests(TestDevice)
+instantiate_parametrized_tests(TestFramework)
 instantiate_parametrized_tests(TestDeviceContext)
 instantiate_parametrized_tests(TestDeviceProperties)
 instantiate_parametrized_tests(TestModule)

@@ -15,6 +15,8 @@ from common import (
     run_tests,
 )
 
+from torch_openreg import _C
+
 LAST = DEVICE_COUNT - 1
 KIB, MIB = 1024, 1024 * 1024
 
@@ -234,6 +236,16 @@ class TestReuse(OpenRegTestCase):
             x.record_stream(torch.openreg.current_stream())
             del x
             self.assertEqual(allocate(self.SIZE).data_ptr(), address)
+
+    def test_memory_used_on_a_destroyed_external_stream_is_reused(self):
+        handle = _C._create_external_stream(0, 0)
+        stream = torch.openreg.ExternalStream(handle, 0)
+        x = allocate(self.SIZE)
+        address = x.data_ptr()
+        x.record_stream(stream)
+        _C._destroy_external_stream(handle)
+        del x
+        self.assertEqual(allocate(self.SIZE).data_ptr(), address)
 
     def test_small_pieces_share_a_segment_and_join_again(self):
         before = torch.openreg.memory_stats()["segment.small_pool.current"]

@@ -115,6 +115,26 @@ class TestRandom(OpenRegTestCase):
         for one, other in zip(actual, expected, strict=True):
             self.assert_bit_equal(one, other)
 
+    def test_drawing_goes_on_after_an_external_stream_was_destroyed(self):
+        # In a process of its own: a generator that broke would break all later tests.
+        output = run_child(
+            """
+            import torch
+            from torch_openreg import _C
+            torch.manual_seed(5)
+            expected = [torch.rand(5) for _ in range(2)]
+            torch.manual_seed(5)
+            handle = _C._create_external_stream(0, 0)
+            with torch.openreg.ExternalStream(handle, 0) as stream:
+                first = torch.rand(5, device="openreg")
+                stream.synchronize()
+            _C._destroy_external_stream(handle)
+            second = torch.rand(5, device="openreg")
+            print([torch.equal(*pair) for pair in zip((first.cpu(), second.cpu()), expected)])
+            """
+        )
+        self.assertEqual(output.strip(), "[True, True]")
+
     def test_generator_of_another_kind_of_device_is_refused(self):
         with self.assertRaisesRegex(RuntimeError, "device type"):
             torch.randn(3, device="openreg", generator=torch.Generator())

@@ -48,13 +48,19 @@ class OpenRegEvent {
   orEvent_t handle_ = nullptr;
 };
 
-// Makes later work on `stream` wait for all work submitted to `other` so far.
+// Makes later work on `stream` wait for all work submitted to `other` so far. If `other` has been
+// destroyed, the host waits instead.
 inline void waitForStream(const OpenRegStream& stream, const OpenRegStream& other) {
-  if (stream != other) {
-    OpenRegEvent event;
-    event.record(other);
-    event.block(stream);
+  if (stream == other) {
+    return;
   }
+  if (!other.isAlive()) {
+    synchronizeDevice(other.device_index());
+    return;
+  }
+  OpenRegEvent event;
+  event.record(other);
+  event.block(stream);
 }
 
 }  // namespace c10::openreg

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <tuple>
 
 #include "csrc/core/Exception.h"
 
@@ -95,6 +96,16 @@ OpenRegStream::OpenRegStream(Stream stream) : stream_(stream), handle_(nullptr) 
               "OpenRegStream: expected a stream of device type ", kDeviceType, ", got ", stream);
   checkDeviceIndex(stream.device_index());
   handle_ = lookUpHandle(stream);
+}
+
+bool OpenRegStream::isAlive() const {
+  const bool is_external = id() != 0 && id() % kKindBits == 0;
+  if (!is_external || orStreamValidate(reinterpret_cast<uintptr_t>(handle_)) == orSuccess) {
+    return true;
+  }
+  // An answer, not this thread's last error.
+  std::ignore = orGetLastError();
+  return false;
 }
 
 bool OpenRegStream::query() const {

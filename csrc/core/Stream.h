@@ -34,6 +34,10 @@ class OPENREG_EXPORT OpenRegStream {
   StreamId id() const { return stream_.id(); }
   orStream_t handle() const { return handle_; }
 
+  // False once the owner of an external stream has destroyed it. Its work still runs then, but
+  // nothing can be recorded or enqueued any more.
+  bool isAlive() const;
+
   bool query() const;
   void synchronize() const;
   int priority() const;

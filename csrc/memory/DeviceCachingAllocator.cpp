@@ -217,15 +217,20 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
   }
   try {
     for (const OpenRegStream& stream : std::exchange(block->used_on, {})) {
+      if (!stream.isAlive()) {
+        synchronizeDevice(stream.device_index());
+        continue;
+      }
       OpenRegEvent event;
       event.record(stream);
       ++block->pending_events;
       events_[stream].emplace_back(std::move(event), block);
     }
-  } catch (const std::exception& error) {
+  } catch (const c10::Error& error) {
     // Without the event nobody knows when the other stream is done, so the block stays reserved.
     ++block->pending_events;
-    std::fprintf(stderr, "openreg: a block of device memory is lost: %s\n", error.what());
+    std::fprintf(stderr, "openreg: a block of device memory is lost: %s\n",
+                 error.what_without_backtrace());
     return;
   }
   if (block->isFree()) {

@@ -70,7 +70,8 @@ void OpenRegGeneratorImpl::waitForKernels() const {
   }
   // last_stream_ stays: another thread may be here, too, and must wait as well.
   if (stream.has_value()) {
-    stream->synchronize();
+    stream->isAlive() ? stream->synchronize()
+                      : c10::openreg::synchronizeDevice(stream->device_index());
   }
 }
 // docs: end

@@ -1,5 +1,6 @@
 """Events: markers in streams, to wait for and to measure time with."""
 
+import ctypes
 from typing import Self
 
 import torch
@@ -62,6 +63,11 @@ class Event(torch.Event):
         )
         self._has_timing = enable_timing
         return self
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        """The handle, null before the first record, for a C function that ctypes calls."""
+        return ctypes.c_void_p(self.event_id)
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Records the event in a stream.

@@ -4,6 +4,7 @@ Each thread has a current stream on each device, on which its work is submitted;
 the device's default stream.
 """
 
+import ctypes
 from typing import Self
 
 import torch
@@ -111,6 +112,12 @@ class Stream(torch.Stream):
     def priority(self) -> int:
         """The priority; a lower number is a higher one."""
         return _C._stream_priority(*_id_of(self))
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        """The handle, for a C function that ctypes calls."""
+        # torch's stub does not know the property.
+        return ctypes.c_void_p(self.native_handle)  # type: ignore[attr-defined]
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
