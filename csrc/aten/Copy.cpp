@@ -2,6 +2,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/copy_native.h>
@@ -46,6 +47,18 @@ void recordPinned(const Tensor& host, const OpenRegStream& stream) {
   at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
 }
 
+// Copies at once if the stream has nothing to do: the host waits for the copy in any case, and
+// waking a worker takes longer than copying a megabyte. Returns false if the stream is busy.
+// Errors: the stream's asynchronous error.
+bool copyOnCallingThread(const OpenRegStream& stream, Tensor destination, const Tensor& source) {
+  if (!stream.query()) {
+    return false;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  copyKernel(destination, source);
+  return true;
+}
+
 void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   const bool is_pinned = isPinnedPointer(source.storage().data());
@@ -54,8 +67,12 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
                                             StagedTensor{source.clone()});
     return;
   }
+  const bool is_asynchronous = is_pinned && non_blocking;
+  if (!is_asynchronous && copyOnCallingThread(stream, hostView(self), source)) {
+    return;
+  }
   enqueue<"aten::copy_ (host to device)">(self.device(), copyKernel, self, HostTensor{source});
-  if (is_pinned && non_blocking) {
+  if (is_asynchronous) {
     recordPinned(source, stream);
   } else {
     stream.synchronize();
@@ -64,8 +81,12 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
 
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
+  const bool is_asynchronous = non_blocking && isPinnedPointer(self.storage().data());
+  if (!is_asynchronous && copyOnCallingThread(stream, self, hostView(source))) {
+    return;
+  }
   enqueue<"aten::copy_ (device to host)">(source.device(), copyKernel, HostTensor{self}, source);
-  if (non_blocking && isPinnedPointer(self.storage().data())) {
+  if (is_asynchronous) {
     recordPinned(self, stream);
   } else {
     stream.synchronize();
