@@ -135,6 +135,28 @@ class TestRandom(OpenRegTestCase):
         )
         self.assertEqual(output.strip(), "[True, True]")
 
+    def test_seeding_waits_without_the_gil(self):
+        # The thread that opens the gate gets the GIL when seeding gives it up, and not before. If
+        # seeding keeps it, the program hangs.
+        output = run_child(
+            """
+            import sys, threading
+            import torch
+            from torch_openreg.testing import StreamGate
+            may_open = threading.Event()
+            with StreamGate() as gate:
+                torch.empty(4, device="openreg").normal_()
+                opener = threading.Thread(target=lambda: (may_open.wait(), gate.open()))
+                opener.start()
+                sys.setswitchinterval(1000)
+                may_open.set()
+                torch.openreg.manual_seed(1)
+                opener.join()
+            print("seeded")
+            """
+        )
+        self.assertEqual(output.strip(), "seeded")
+
     def test_generator_of_another_kind_of_device_is_refused(self):
         with self.assertRaisesRegex(RuntimeError, "device type"):
             torch.randn(3, device="openreg", generator=torch.Generator())

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Exception.h"
 #include "csrc/core/Functions.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
@@ -53,6 +54,7 @@ class OpenRegAllocator final : public DeviceAllocator {
   void emptyCache(MempoolId_t pool) override {
     TORCH_CHECK(pool == MempoolId_t({0, 0}), "empty_cache: expected the default pool, got pool (",
                 pool.first, ", ", pool.second, ")");
+    const BlockingRegion region;
     for (DeviceIndex device = 0; device < deviceCount(); ++device) {
       if (isDeviceActive(device)) {
         cacheOf(device).emptyCache();

@@ -2,9 +2,25 @@
 
 #include <pybind11/pybind11.h>
 
+#include "csrc/core/BlockingRegion.h"
 #include "csrc/python/Bindings.h"
 
+namespace {
+
+void* releaseGil() {
+  return Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr;
+}
+
+void restoreGil(void* state) {
+  if (state != nullptr) {
+    PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+  }
+}
+
+}  // namespace
+
 PYBIND11_MODULE(_C, m) {
+  c10::openreg::setBlockingHooks({&releaseGil, &restoreGil});
   torch_openreg::bindDevice(m);
   torch_openreg::bindStream(m);
   torch_openreg::bindEvent(m);

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Event.h"
 #include "csrc/core/Functions.h"
 
@@ -70,6 +71,7 @@ void OpenRegGeneratorImpl::waitForKernels() const {
   }
   // last_stream_ stays: another thread may be here, too, and must wait as well.
   if (stream.has_value()) {
+    const c10::openreg::BlockingRegion region;
     stream->isAlive() ? stream->synchronize()
                       : c10::openreg::synchronizeDevice(stream->device_index());
   }
