@@ -10,7 +10,7 @@ import statistics
 import time
 import timeit
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
@@ -207,11 +207,22 @@ def versus_cpu(
     setup: Callable[[torch.device], Names],
     *,
     waits: bool = True,
+    stretch: float = 1,
     target: Target | None = None,
 ) -> Benchmark:
-    """Returns a benchmark of the same statement on openreg and on the CPU."""
+    """Returns a benchmark of the same statement on openreg and on the CPU.
+
+    Args:
+        name: the benchmark's name.
+        statement: source text.
+        setup: makes the statement's names on a device.
+        waits: whether the time until the work is done counts, or only that of the calls.
+        stretch: how many times longer than usual a sample is.
+        target: the benchmark's target.
+    """
 
     def measure(effort: Effort) -> Ratios:
+        effort = replace(effort, sample_seconds=stretch * effort.sample_seconds)
         return compare(on_openreg(statement, setup, waits=waits), on_cpu(statement, setup), effort)
 
     return Benchmark(name, "cpu", measure, target)
