@@ -28,8 +28,8 @@ std::tuple<Tensor, Tensor> nativeDropout(const Tensor& input, double p, std::opt
 }
 
 Tensor nativeDropoutBackward(const Tensor& grad, const Tensor& mask, double scale) {
-  if (scale == 0) {
-    return at::mul(grad, at::zeros_like(grad));
+  if (scale == 0 || !(grad.is_floating_point() || grad.is_complex())) {
+    return at::mul(grad, at::mul(mask.to(grad.scalar_type()), scale));
   }
   // scale is 1 / (1 - p); the division by (1 - p) is what rounds as the forward's noise does.
   return at::mul(grad, mask.to(grad.scalar_type()).div_(1 / scale));

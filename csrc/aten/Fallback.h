@@ -1,9 +1,14 @@
 // The boxed fallback: how an operator without a kernel of its own runs.
 //
-// It waits for the inputs, calls the CPU kernel on the calling thread with CPU tensors that alias
-// device memory, and moves new results into device memory. Correct for every operator that the
-// CPU has a kernel for, and synchronous: each call is counted, and can be made to warn or fail.
+// The kernel is the CPU's, called with CPU tensors that alias device memory. The first call with
+// arguments of some sizes and types runs on the calling thread, after the stream's work; calls that
+// repeat it run on the stream. See Note [Calls that repeat] in ResultPlan.h. Correct for every
+// operator that the CPU has a kernel for. Each call is counted, and one for which the host waits
+// can be made to warn or fail.
 #pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 #include <cstdint>
 #include <map>
@@ -23,8 +28,18 @@ OPENREG_EXPORT void setFallbackMode(FallbackMode mode);
 OPENREG_EXPORT const char* fallbackModeName(FallbackMode mode);
 OPENREG_EXPORT FallbackMode parseFallbackMode(const std::string& name);
 
-// Calls per operator, such as {"aten::cholesky", 3}, since the start or the last reset.
-OPENREG_EXPORT std::map<std::string, int64_t> fallbackStats();
+// Calls that ran on the stream, and calls for which the host waited.
+struct FallbackCount {
+  int64_t asynchronous;
+  int64_t synchronous;
+};
+
+// Calls per operator, such as {"aten::cholesky", {2, 1}}, since the start or the last reset.
+// Operators that were not called are left out.
+OPENREG_EXPORT std::map<std::string, FallbackCount> fallbackStats();
 OPENREG_EXPORT void resetFallbackStats();
+
+// Runs the operator: takes its arguments from the stack and leaves its results there.
+OPENREG_EXPORT void runFallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace at::openreg

@@ -61,33 +61,49 @@ void destroyClosure(void* closure) {
   static_cast<Fn*>(closure)->~Fn();
 }
 
+}  // namespace detail
+
+// What the runtime needs to know to run closures of one type. `name` lives as long as the process.
+template <typename Fn>
+constexpr orKernel describeKernel(const char* name) {
+  return {
+      name,
+      &detail::runClosure<Fn>,
+      std::is_trivially_copyable_v<Fn> ? nullptr : &detail::moveClosure<Fn>,
+      std::is_trivially_destructible_v<Fn> ? nullptr : &detail::destroyClosure<Fn>,
+  };
+}
+
+namespace detail {
+
 template <KernelName Name, typename Fn>
-inline constexpr orKernel kKernel = {
-    Name.text,
-    &runClosure<Fn>,
-    std::is_trivially_copyable_v<Fn> ? nullptr : &moveClosure<Fn>,
-    std::is_trivially_destructible_v<Fn> ? nullptr : &destroyClosure<Fn>,
-};
+inline constexpr orKernel kKernel = describeKernel<Fn>(Name.text);
 
 }  // namespace detail
 
 // docs: launch-kernel
-// Enqueues a call of `function` on the stream.
+// Enqueues a call of `function` on the stream. `kernel` describes its type, and lives until then.
 // Errors: throws if nothing could be enqueued, and in blocking mode what the kernel threw.
-template <KernelName Name, typename Function>
-void launchKernel(const OpenRegStream& stream, Function&& function) {
+template <typename Function>
+void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function) {
   using Fn = std::decay_t<Function>;
   static_assert(std::is_nothrow_move_constructible_v<Fn>,
                 "a closure moves into the queue and must not throw there");
   static_assert(alignof(Fn) <= OPENREG_CLOSURE_ALIGNMENT, "the queue aligns closures less");
   alignas(Fn) std::byte storage[sizeof(Fn)];
   Fn* closure = new (storage) Fn(std::forward<Function>(function));
-  const orError_t error =
-      orLaunchKernel(&detail::kKernel<Name, Fn>, storage, sizeof(Fn), stream.handle());
+  const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.handle());
   if (C10_UNLIKELY(error != orSuccess)) {
     closure->~Fn();
-    throwRuntimeError(error, Name.text, {__func__, __FILE__, uint32_t(__LINE__)});
+    throwRuntimeError(error, kernel.name, {__func__, __FILE__, uint32_t(__LINE__)});
   }
+}
+
+// The same for a kernel whose name is known when it is compiled.
+template <KernelName Name, typename Function>
+void launchKernel(const OpenRegStream& stream, Function&& function) {
+  launchKernel(detail::kKernel<Name, std::decay_t<Function>>, stream,
+               std::forward<Function>(function));
 }
 // docs: end
 

@@ -8,7 +8,19 @@ namespace torch_openreg {
 void bindFallback(pybind11::module& m) {
   using namespace at::openreg;
   // docs: bindings-fallback
-  m.def("_fallback_stats", &fallbackStats);
+  m.def(
+      "_fallback_stats",
+      [](bool synchronous_only) {
+        std::map<std::string, int64_t> calls;
+        for (const auto& [name, count] : fallbackStats()) {
+          const int64_t number = count.synchronous + (synchronous_only ? 0 : count.asynchronous);
+          if (number > 0) {
+            calls.emplace(name, number);
+          }
+        }
+        return calls;
+      },
+      pybind11::arg("synchronous_only"));
   m.def("_reset_fallback_stats", &resetFallbackStats);
   m.def("_fallback_mode", [] { return fallbackModeName(fallbackMode()); });
   m.def("_set_fallback_mode",

@@ -41,7 +41,6 @@ WRAPPING_FOLDERS = {"core", "memory", "random", "hooks"}
 
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {
-    ("aten/Fallback.cpp", "orMemcpyAsync"): "results of CPU kernels move into device memory",
     ("aten/TensorAlias.cpp", "orGetKernelOffset"): "aliases are the one user of kernel addresses",
     ("python/DeviceBindings.cpp", "orGetDeviceProperties"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orDeviceCanAccessPeer"): "a binding is one line per function",

@@ -1,13 +1,20 @@
-"""The fallback: operators without a kernel of their own run synchronously, and are counted."""
+"""The fallback: how operators without a kernel of their own run, and how often they did."""
 
 from torch_openreg import _C
 
 __all__ = ["fallback_stats", "get_fallback_mode", "reset_fallback_stats", "set_fallback_mode"]
 
 
-def fallback_stats() -> dict[str, int]:
-    """Returns how often each operator fell back in this process, such as {"aten::foo": 3}."""
-    return _C._fallback_stats()
+def fallback_stats(*, synchronous_only: bool = False) -> dict[str, int]:
+    """Returns how often each operator fell back in this process, such as {"aten::foo": 3}.
+
+    The first call with arguments of some sizes and types makes the host wait; calls that repeat it
+    run on the stream, unless the results depend on more than that.
+
+    Args:
+        synchronous_only: count only the calls for which the host waited.
+    """
+    return _C._fallback_stats(synchronous_only)
 
 
 def reset_fallback_stats() -> None:
@@ -16,12 +23,14 @@ def reset_fallback_stats() -> None:
 
 
 def get_fallback_mode() -> str:
-    """Returns what happens when an operator falls back; see :func:`set_fallback_mode`."""
+    """Returns what happens when the fallback makes the host wait; see :func:`set_fallback_mode`."""
     return _C._fallback_mode()
 
 
 def set_fallback_mode(mode: str) -> None:
-    """Sets what happens when an operator falls back, in all threads of the process.
+    """Sets what happens when the fallback makes the host wait, in all threads of the process.
+
+    Calls that run on the stream are not concerned.
 
     Args:
         mode: ``"silent"``: it is counted; ``"warn"``: also a warning, once per operator;

@@ -1,0 +1,20 @@
+// A call of the fallback whose results are planned: it runs on the stream.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "csrc/aten/ResultPlan.h"
+
+namespace at::openreg {
+
+// Enqueues the CPU kernel on the current stream of `device`, and puts the results in place of the
+// arguments.
+void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
+                  const CallPlan& plan, c10::Device device,
+                  torch::jit::Stack* stack);
+
+// What FallbackOperator::kernel() is for an operator of this name.
+orKernel describeCallOnStream(const char* name);
+
+}  // namespace at::openreg

@@ -1,0 +1,463 @@
+// LSTM, GRU and plain recurrent networks.
+//
+// ATen composes them of other operators, differently for each kind of device: on one like this it
+// calls fused cells that only CUDA has. Here they are composed as on the CPU, with the same sums
+// in the same order, so that results and gradients have the CPU's bits. The functions are
+// registered for autograd, too: gradients come from the operators that they call.
+
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/native/RNN.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mkldnn_rnn_layer.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace at::openreg {
+namespace {
+
+// Parameters of one layer in one direction; undefined where the network has none.
+struct LayerParameters {
+  Tensor input_weight;
+  Tensor hidden_weight;
+  Tensor input_bias;
+  Tensor hidden_bias;
+  Tensor projection;
+
+  Tensor inputGates(const Tensor& input) const {
+    return at::linear(input, input_weight, optional(input_bias));
+  }
+  Tensor hiddenGates(const Tensor& hidden) const {
+    return at::linear(hidden, hidden_weight, optional(hidden_bias));
+  }
+  Tensor project(const Tensor& hidden) const {
+    return projection.defined() ? at::linear(hidden, projection) : hidden;
+  }
+
+ private:
+  static std::optional<Tensor> optional(const Tensor& tensor) {
+    return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
+  }
+};
+
+std::vector<LayerParameters> splitParameters(const char* name, TensorList params, bool has_biases,
+                                             bool has_projections, int64_t layers) {
+  const size_t per_layer = (has_biases ? 4 : 2) + (has_projections ? 1 : 0);
+  TORCH_CHECK(params.size() == per_layer * static_cast<size_t>(layers), name, ": expected ",
+              per_layer, " parameters for each of ", layers, " layers and directions, got ",
+              params.size());
+  std::vector<LayerParameters> result;
+  for (size_t i = 0; i < params.size(); i += per_layer) {
+    LayerParameters layer{params[i], params[i + 1], {}, {}, {}};
+    if (has_biases) {
+      layer.input_bias = params[i + 2];
+      layer.hidden_bias = params[i + 3];
+    }
+    if (has_projections) {
+      layer.projection = params[i + per_layer - 1];
+    }
+    result.push_back(std::move(layer));
+  }
+  return result;
+}
+
+// A cell has a type State, the function step, and the state's tensors for reordering sequences.
+// `input_gates` are those of the input alone.
+
+struct PlainState {
+  Tensor hidden;
+
+  template <typename Function>
+  PlainState map(const Function& function) const {
+    return {function(hidden)};
+  }
+  template <typename Function>
+  static PlainState combine(const std::vector<PlainState>& states, const Function& function) {
+    std::vector<Tensor> hidden;
+    for (const PlainState& state : states) {
+      hidden.push_back(state.hidden);
+    }
+    return {function(hidden)};
+  }
+};
+
+struct LstmState {
+  Tensor hidden;
+  Tensor cell;
+
+  template <typename Function>
+  LstmState map(const Function& function) const {
+    return {function(hidden), function(cell)};
+  }
+  template <typename Function>
+  static LstmState combine(const std::vector<LstmState>& states, const Function& function) {
+    std::vector<Tensor> hidden;
+    std::vector<Tensor> cell;
+    for (const LstmState& state : states) {
+      hidden.push_back(state.hidden);
+      cell.push_back(state.cell);
+    }
+    return {function(hidden), function(cell)};
+  }
+};
+
+template <Tensor (*Nonlinearity)(const Tensor&)>
+struct PlainCell {
+  using State = PlainState;
+  static State step(const Tensor& input_gates, const State& state, const LayerParameters& layer) {
+    return {Nonlinearity(layer.hiddenGates(state.hidden).add_(input_gates))};
+  }
+};
+
+Tensor tanhOf(const Tensor& tensor) { return tensor.tanh(); }
+Tensor reluOf(const Tensor& tensor) { return at::relu(tensor); }
+
+struct LstmCell {
+  using State = LstmState;
+  static State step(const Tensor& input_gates, const State& state, const LayerParameters& layer) {
+    const Tensor gates = layer.hiddenGates(state.hidden).add_(input_gates);
+    const std::vector<Tensor> parts = gates.unsafe_chunk(4, 1);
+    const Tensor in_gate = parts[0].sigmoid_();
+    const Tensor forget_gate = parts[1].sigmoid_();
+    const Tensor cell_gate = parts[2].tanh_();
+    const Tensor out_gate = parts[3].sigmoid_();
+    Tensor cell = (forget_gate * state.cell).add_(in_gate * cell_gate);
+    Tensor hidden = layer.project(out_gate * cell.tanh());
+    return {std::move(hidden), std::move(cell)};
+  }
+};
+
+struct GruCell {
+  using State = PlainState;
+  static State step(const Tensor& input_gates, const State& state, const LayerParameters& layer) {
+    const std::vector<Tensor> from_input = input_gates.unsafe_chunk(3, 1);
+    const std::vector<Tensor> from_hidden = layer.hiddenGates(state.hidden).unsafe_chunk(3, 1);
+    const Tensor reset_gate = from_hidden[0].add_(from_input[0]).sigmoid_();
+    const Tensor update_gate = from_hidden[1].add_(from_input[1]).sigmoid_();
+    const Tensor candidate = from_input[2].add(from_hidden[2].mul_(reset_gate)).tanh_();
+    return {(state.hidden - candidate).mul_(update_gate).add_(candidate)};
+  }
+};
+
+// The steps of one layer in one direction: the outputs in the order of time, and the last state.
+template <typename State>
+struct LayerResult {
+  Tensor outputs;
+  State state;
+};
+
+// Over sequences of equal length, `input` of shape (time, batch, feature).
+template <typename Cell>
+LayerResult<typename Cell::State> runLayer(const Tensor& input, typename Cell::State state,
+                                           const LayerParameters& layer, bool is_reverse) {
+  std::vector<Tensor> gates = layer.inputGates(input).unbind(0);
+  if (is_reverse) {
+    std::reverse(gates.begin(), gates.end());
+  }
+  std::vector<Tensor> outputs;
+  for (const Tensor& gate : gates) {
+    state = Cell::step(gate, state, layer);
+    outputs.push_back(state.hidden);
+  }
+  if (is_reverse) {
+    std::reverse(outputs.begin(), outputs.end());
+  }
+  return {at::stack(outputs, 0), std::move(state)};
+}
+
+// Sequences of several lengths, longest first, one time step after the other: `batch_sizes` says
+// how many sequences have each step.
+struct PackedInput {
+  Tensor data;
+  std::vector<int64_t> batch_sizes;
+};
+
+template <typename Cell>
+LayerResult<typename Cell::State> runPackedLayer(const PackedInput& input,
+                                                 typename Cell::State state,
+                                                 const LayerParameters& layer) {
+  using State = typename Cell::State;
+  const Tensor gates = layer.inputGates(input.data);
+  std::vector<Tensor> outputs;
+  std::vector<State> ended;  // states of sequences that have ended, shortest last
+  int64_t offset = 0;
+  int64_t previous = input.batch_sizes.front();
+  for (const int64_t size : input.batch_sizes) {
+    if (size < previous) {
+      ended.push_back(state.map(
+          [&](const Tensor& tensor) { return tensor.narrow(0, size, previous - size); }));
+      state = state.map([&](const Tensor& tensor) { return tensor.narrow(0, 0, size); });
+    }
+    state = Cell::step(gates.narrow(0, offset, size), state, layer);
+    outputs.push_back(state.hidden);
+    offset += size;
+    previous = size;
+  }
+  ended.push_back(state);
+  std::reverse(ended.begin(), ended.end());
+  return {at::cat(outputs, 0),
+          State::combine(ended, [](const std::vector<Tensor>& parts) { return at::cat(parts, 0); })};
+}
+
+template <typename Cell>
+LayerResult<typename Cell::State> runReversedPackedLayer(const PackedInput& input,
+                                                         const typename Cell::State& initial,
+                                                         const LayerParameters& layer) {
+  using State = typename Cell::State;
+  const Tensor gates = layer.inputGates(input.data);
+  std::vector<Tensor> outputs;
+  int64_t offset = input.data.size(0);
+  int64_t previous = input.batch_sizes.back();
+  State state = initial.map([&](const Tensor& tensor) { return tensor.narrow(0, 0, previous); });
+  for (auto size = input.batch_sizes.rbegin(); size != input.batch_sizes.rend(); ++size) {
+    if (*size > previous) {
+      const State joining = initial.map(
+          [&](const Tensor& tensor) { return tensor.narrow(0, previous, *size - previous); });
+      state = State::combine({state, joining},
+                             [](const std::vector<Tensor>& parts) { return at::cat(parts, 0); });
+    }
+    offset -= *size;
+    state = Cell::step(gates.narrow(0, offset, *size), state, layer);
+    outputs.push_back(state.hidden);
+    previous = *size;
+  }
+  std::reverse(outputs.begin(), outputs.end());
+  return {at::cat(outputs, 0), std::move(state)};
+}
+
+template <typename Cell>
+LayerResult<typename Cell::State> runDirection(const Tensor& input, typename Cell::State state,
+                                               const LayerParameters& layer, bool is_reverse) {
+  return runLayer<Cell>(input, std::move(state), layer, is_reverse);
+}
+
+template <typename Cell>
+LayerResult<typename Cell::State> runDirection(const PackedInput& input, typename Cell::State state,
+                                               const LayerParameters& layer, bool is_reverse) {
+  return is_reverse ? runReversedPackedLayer<Cell>(input, state, layer)
+                    : runPackedLayer<Cell>(input, std::move(state), layer);
+}
+
+Tensor& dataOf(Tensor& input) { return input; }
+Tensor& dataOf(PackedInput& input) { return input.data; }
+
+struct Options {
+  bool is_bidirectional;
+  double dropout;
+  bool is_training;
+
+  int64_t directions() const { return is_bidirectional ? 2 : 1; }
+
+  Tensor dropBetweenLayers(const Tensor& output) const {
+    return is_training && dropout != 0 ? at::dropout(output, dropout, /*train=*/true) : output;
+  }
+};
+
+// All layers; `states` and the states returned are in the order of layer, direction.
+template <typename Cell, typename Input>
+std::pair<Tensor, std::vector<typename Cell::State>> runLayers(
+    Input input, const std::vector<typename Cell::State>& states,
+    const std::vector<LayerParameters>& layers, const Options& options) {
+  std::vector<typename Cell::State> last;
+  const auto directions = static_cast<size_t>(options.directions());
+  for (size_t first = 0; first < layers.size(); first += directions) {
+    std::vector<Tensor> outputs;
+    for (size_t direction = 0; direction < directions; ++direction) {
+      auto result = runDirection<Cell>(input, states[first + direction], layers[first + direction],
+                                       /*is_reverse=*/direction == 1);
+      outputs.push_back(std::move(result.outputs));
+      last.push_back(std::move(result.state));
+    }
+    const Tensor output = directions == 1 ? outputs.front() : at::cat(outputs, -1);
+    dataOf(input) =
+        first + directions < layers.size() ? options.dropBetweenLayers(output) : output;
+  }
+  return {dataOf(input), std::move(last)};
+}
+
+Tensor timeFirst(const Tensor& input, bool batch_first) {
+  return batch_first ? input.transpose(0, 1) : input;
+}
+
+PackedInput packed(const Tensor& data, const Tensor& batch_sizes) {
+  TORCH_CHECK(batch_sizes.is_cpu() && batch_sizes.scalar_type() == kLong && batch_sizes.dim() == 1,
+              "packed sequence: expected batch_sizes as an int64 vector on the CPU, got ",
+              batch_sizes.toString(), " of ", batch_sizes.dim(), " dimensions");
+  TORCH_CHECK(batch_sizes.numel() > 0, "packed sequence: expected at least one time step, got none");
+  const int64_t* sizes = batch_sizes.const_data_ptr<int64_t>();
+  return {data, std::vector<int64_t>(sizes, sizes + batch_sizes.numel())};
+}
+
+// Networks whose state is one tensor.
+template <typename Cell>
+struct PlainNetwork {
+  static std::tuple<Tensor, Tensor> run(const Tensor& input, const Tensor& hx, TensorList params,
+                                        bool has_biases, int64_t num_layers, double dropout,
+                                        bool train, bool bidirectional, bool batch_first) {
+    at::native::check_attributes(input, params, hx);
+    auto [output, hidden] = runOn(timeFirst(input, batch_first), hx, params, has_biases, num_layers,
+                                  {bidirectional, dropout, train});
+    return {timeFirst(output, batch_first), std::move(hidden)};
+  }
+
+  static std::tuple<Tensor, Tensor> runPacked(const Tensor& data, const Tensor& batch_sizes,
+                                              const Tensor& hx, TensorList params, bool has_biases,
+                                              int64_t num_layers, double dropout, bool train,
+                                              bool bidirectional) {
+    return runOn(packed(data, batch_sizes), hx, params, has_biases, num_layers,
+                 {bidirectional, dropout, train});
+  }
+
+ private:
+  template <typename Input>
+  static std::tuple<Tensor, Tensor> runOn(Input input, const Tensor& hx, TensorList params,
+                                          bool has_biases, int64_t num_layers, Options options) {
+    const auto layers = splitParameters("rnn", params, has_biases, /*has_projections=*/false,
+                                        num_layers * options.directions());
+    std::vector<PlainState> states;
+    for (const Tensor& hidden : hx.unbind(0)) {
+      states.push_back({hidden});
+    }
+    auto [output, last] = runLayers<Cell>(std::move(input), states, layers, options);
+    const auto stack = [](const std::vector<Tensor>& parts) { return at::stack(parts, 0); };
+    return {std::move(output), PlainState::combine(last, stack).hidden};
+  }
+};
+
+using Lstm = std::tuple<Tensor, Tensor, Tensor>;
+
+template <typename Input>
+Lstm runLstm(Input input, TensorList hx, TensorList params, bool has_biases, int64_t num_layers,
+             Options options) {
+  TORCH_CHECK(hx.size() == 2, "lstm: expected two hidden states, got ", hx.size());
+  const bool has_projections = hx[0].size(2) != hx[1].size(2);
+  const auto layers = splitParameters("lstm", params, has_biases, has_projections,
+                                      num_layers * options.directions());
+  const std::vector<Tensor> hidden = hx[0].unbind(0);
+  const std::vector<Tensor> cell = hx[1].unbind(0);
+  std::vector<LstmState> states;
+  for (size_t i = 0; i < hidden.size(); ++i) {
+    states.push_back({hidden[i], cell[i]});
+  }
+  auto [output, last] = runLayers<LstmCell>(std::move(input), states, layers, options);
+  const LstmState stacked = LstmState::combine(
+      last, [](const std::vector<Tensor>& parts) { return at::stack(parts, 0); });
+  return {std::move(output), stacked.hidden, stacked.cell};
+}
+
+// oneDNN's LSTM, layer by layer.
+constexpr int64_t kOneDnnLstm = 2;
+
+bool usesOneDnn(const Tensor& input, TensorList hx) {
+  return at::globalContext().userEnabledMkldnn() && input.scalar_type() == kFloat &&
+         input.numel() != 0 && hx[0].size(2) == hx[1].size(2);
+}
+
+Lstm runOneDnnLstm(const Tensor& sequence, TensorList hx, TensorList params, bool has_biases,
+                   int64_t num_layers, Options options, bool batch_first) {
+  const auto layers = splitParameters("lstm", params, has_biases, /*has_projections=*/false,
+                                      num_layers * options.directions());
+  const Tensor hidden = hx[0].contiguous();
+  const Tensor cell = hx[1].contiguous();
+  Tensor input = timeFirst(sequence, batch_first).contiguous();
+  std::vector<Tensor> last_hidden;
+  std::vector<Tensor> last_cell;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    std::vector<Tensor> outputs;
+    for (int64_t direction = 0; direction < options.directions(); ++direction) {
+      const int64_t index = layer * options.directions() + direction;
+      const LayerParameters& parameters = layers[static_cast<size_t>(index)];
+      const auto bias = [&](const Tensor& given, const Tensor& weight) {
+        return given.defined() ? given : at::zeros(weight.sizes(), weight.options());
+      };
+      auto [output, next_hidden, next_cell, workspace] = at::mkldnn_rnn_layer(
+          input, parameters.input_weight, parameters.hidden_weight,
+          bias(parameters.input_bias, parameters.input_weight),
+          bias(parameters.hidden_bias, parameters.hidden_weight), hidden[index], cell[index],
+          /*reverse=*/direction == 1, /*batch_sizes=*/{}, kOneDnnLstm, hidden.size(2), num_layers,
+          has_biases, options.is_bidirectional, batch_first, options.is_training);
+      outputs.push_back(std::move(output));
+      last_hidden.push_back(std::move(next_hidden));
+      last_cell.push_back(std::move(next_cell));
+    }
+    input = outputs.size() == 1 ? outputs.front() : at::cat(outputs, -1);
+    if (layer + 1 < num_layers) {
+      input = options.dropBetweenLayers(input);
+    }
+  }
+  return {timeFirst(input, batch_first), at::stack(last_hidden, 0), at::stack(last_cell, 0)};
+}
+
+Lstm lstm(const Tensor& input, TensorList hx, TensorList params, bool has_biases,
+          int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+  TORCH_CHECK(hx.size() == 2, "lstm: expected two hidden states, got ", hx.size());
+  at::native::check_attributes(input, params, hx);
+  const Options options{bidirectional, dropout, train};
+  if (usesOneDnn(input, hx)) {
+    return runOneDnnLstm(input, hx, params, has_biases, num_layers, options, batch_first);
+  }
+  auto [output, hidden, cell] =
+      runLstm(timeFirst(input, batch_first), hx, params, has_biases, num_layers, options);
+  return {timeFirst(output, batch_first), std::move(hidden), std::move(cell)};
+}
+
+Lstm lstmPacked(const Tensor& data, const Tensor& batch_sizes, TensorList hx, TensorList params,
+                bool has_biases, int64_t num_layers, double dropout, bool train,
+                bool bidirectional) {
+  return runLstm(packed(data, batch_sizes), hx, params, has_biases, num_layers,
+                 {bidirectional, dropout, train});
+}
+
+LayerParameters cellParameters(const Tensor& w_ih, const Tensor& w_hh,
+                               const std::optional<Tensor>& b_ih,
+                               const std::optional<Tensor>& b_hh) {
+  return {w_ih, w_hh, b_ih.value_or(Tensor()), b_hh.value_or(Tensor()), {}};
+}
+
+std::tuple<Tensor, Tensor> lstmCell(const Tensor& input, TensorList hx, const Tensor& w_ih,
+                                    const Tensor& w_hh, const std::optional<Tensor>& b_ih,
+                                    const std::optional<Tensor>& b_hh) {
+  TORCH_CHECK(hx.size() == 2, "lstm_cell: expected two hidden states, got ", hx.size());
+  const LayerParameters layer = cellParameters(w_ih, w_hh, b_ih, b_hh);
+  const LstmState state = LstmCell::step(layer.inputGates(input), {hx[0], hx[1]}, layer);
+  return {state.hidden, state.cell};
+}
+
+Tensor gruCell(const Tensor& input, const Tensor& hx, const Tensor& w_ih, const Tensor& w_hh,
+               const std::optional<Tensor>& b_ih, const std::optional<Tensor>& b_hh) {
+  const LayerParameters layer = cellParameters(w_ih, w_hh, b_ih, b_hh);
+  return GruCell::step(layer.inputGates(input), {hx}, layer).hidden;
+}
+
+void registerNetworks(torch::Library& m) {
+  using Gru = PlainNetwork<GruCell>;
+  using RnnTanh = PlainNetwork<PlainCell<tanhOf>>;
+  using RnnRelu = PlainNetwork<PlainCell<reluOf>>;
+  m.impl("lstm.input", TORCH_FN(lstm));
+  m.impl("lstm.data", TORCH_FN(lstmPacked));
+  m.impl("lstm_cell", TORCH_FN(lstmCell));
+  m.impl("gru.input", TORCH_FN(Gru::run));
+  m.impl("gru.data", TORCH_FN(Gru::runPacked));
+  m.impl("gru_cell", TORCH_FN(gruCell));
+  m.impl("rnn_tanh.input", TORCH_FN(RnnTanh::run));
+  m.impl("rnn_tanh.data", TORCH_FN(RnnTanh::runPacked));
+  m.impl("rnn_relu.input", TORCH_FN(RnnRelu::run));
+  m.impl("rnn_relu.data", TORCH_FN(RnnRelu::runPacked));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { registerNetworks(m); }
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { registerNetworks(m); }
+
+}  // namespace at::openreg

@@ -1,0 +1,227 @@
+#include "csrc/aten/SynchronousCall.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <utility>
+#include <vector>
+
+#include "csrc/aten/Copy.h"
+#include "csrc/aten/Factories.h"
+#include "csrc/aten/FallbackArguments.h"
+#include "csrc/aten/OpLaunch.h"
+#include "csrc/aten/TensorAlias.h"
+#include "csrc/random/Generator.h"
+
+namespace at::openreg {
+namespace {
+
+// Note [One call of the fallback]
+// The arguments of one call, on their way to the CPU kernel and back. Every openreg tensor has one
+// alias, however often it is passed, so that the kernel sees what is the same tensor as the same.
+class HostCall {
+ public:
+  HostCall(const c10::OperatorHandle& op, c10::Device device, torch::jit::Stack* stack)
+      : schema_(op.schema()), op_(op), device_(device), stack_(stack) {}
+
+  // docs: fallback-run
+  ResultPlan run() {
+    waitForCurrentStream(device_);
+    const size_t first = stack_->size() - schema_.arguments().size();
+    for (size_t i = 0; i < schema_.arguments().size(); ++i) {
+      replaceArgument((*stack_)[first + i], schema_.arguments()[i]);
+    }
+    callCpuKernel();
+    for (size_t i = 0; i < aliases_.size(); ++i) {
+      takeOverResize(i);
+    }
+    const size_t first_result = stack_->size() - schema_.returns().size();
+    for (size_t i = first_result; i < stack_->size(); ++i) {
+      replaceResult((*stack_)[i]);
+    }
+    return can_be_planned_ ? ResultPlan(std::move(plan_)) : ResultPlan();
+  }
+  // docs: end
+
+ private:
+  std::string name() const { return c10::toString(schema_.operator_name()); }
+
+  void replaceArgument(c10::IValue& value, const c10::Argument& argument) {
+    if (value.isTensor()) {
+      value = aliasOf(value.toTensor());
+    } else if (value.isTensorList()) {
+      std::vector<Tensor> tensors = value.toTensorVector();
+      for (Tensor& tensor : tensors) {
+        tensor = aliasOf(tensor);
+      }
+      value = c10::List<Tensor>(tensors);
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> tensors;
+      for (const std::optional<Tensor>& tensor : value.toOptionalTensorVector()) {
+        tensors.push_back(tensor.has_value() ? std::optional<Tensor>(aliasOf(*tensor))
+                                             : std::nullopt);
+      }
+      value = tensors;
+    } else if (value.isDevice() && value.toDevice().type() == c10::openreg::kDeviceType) {
+      value = c10::Device(kCPU);
+    } else if (value.isGenerator()) {
+      value = engineForHost(value.toGenerator(), device_.index());
+    } else if (value.isNone() && isGenerator(argument)) {
+      value = engineForHost(std::nullopt, device_.index());
+    }
+  }
+
+  Tensor aliasOf(const Tensor& tensor) {
+    if (!isOpenReg(tensor)) {
+      return tensor;
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == kStrided, name(),
+                                ": expected a tensor of strided layout on ", tensor.device(),
+                                ", got one of layout ", tensor.layout());
+    for (const auto& [original, alias] : aliases_) {
+      if (original.is_same(tensor)) {
+        return alias;
+      }
+    }
+    Tensor alias = hostView(tensor);
+    // A kernel may resize its result. The alias then gets memory of its own, from here.
+    StorageImpl* storage = alias.storage().unsafeGetStorageImpl();
+    storage->set_allocator(c10::GetCPUAllocator());
+    storage->set_resizable(true);
+    aliases_.emplace_back(tensor, alias);
+    return alias;
+  }
+
+  void callCpuKernel() {
+    // The current dispatch state is that of an operator below autograd; the kernel's own calls
+    // must be, too.
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        op_.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+            op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+            op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+            op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
+        "Could not run '", name(), "' on ", device_,
+        ": neither openreg nor the CPU has a kernel for it. Register one with "
+        "torch.library.impl(\"",
+        schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
+    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
+  }
+
+  // Gives an openreg tensor the sizes, and if it outgrew its memory the contents, of its alias.
+  void takeOverResize(size_t index) {
+    auto& [original, alias] = aliases_[index];
+    const bool has_moved = alias.storage().data() != addressSeenByKernels(original);
+    if (!has_moved && alias.sizes() == original.sizes() && alias.strides() == original.strides()) {
+      return;
+    }
+    if (original.numel() == 0) {
+      plan_.resizes.push_back(PlannedResize{index, alias.sizes(), alias.strides()});
+    } else {
+      can_be_planned_ = false;
+    }
+    TensorImpl* impl = original.unsafeGetTensorImpl();
+    if (!has_moved) {
+      impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
+      return;
+    }
+    original.resize_(alias.sizes());
+    impl->set_sizes_and_strides(alias.sizes(), alias.strides());
+    copy(original, alias, /*non_blocking=*/false);
+  }
+
+  static const void* addressSeenByKernels(const Tensor& tensor) {
+    return hostView(tensor).storage().data();
+  }
+
+  void replaceResult(c10::IValue& value) {
+    if (value.isTensor()) {
+      plan_.results.push_back({.is_list = false, .tensors = {}});
+      value = resultOf(value.toTensor());
+    } else if (value.isTensorList()) {
+      plan_.results.push_back({.is_list = true, .tensors = {}});
+      std::vector<Tensor> tensors = value.toTensorVector();
+      for (Tensor& tensor : tensors) {
+        tensor = resultOf(tensor);
+      }
+      value = c10::List<Tensor>(tensors);
+    } else {
+      can_be_planned_ = false;
+    }
+  }
+
+  void plan(PlannedTensor tensor) { plan_.results.back().tensors.push_back(std::move(tensor)); }
+
+  // The openreg tensor for a tensor that the kernel returned: an argument, a view of one, or new.
+  Tensor resultOf(const Tensor& result) {
+    if (!result.defined()) {
+      plan(PlannedTensor::undefined());
+      return result;
+    }
+    if (!result.is_cpu()) {
+      can_be_planned_ = false;
+      return result;
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == kStrided, name(), ": its result has layout ",
+                                result.layout(), ", which openreg does not support");
+    TORCH_CHECK_NOT_IMPLEMENTED(!result.is_quantized(), name(),
+                                ": its result is quantized, which openreg does not support");
+    for (size_t i = 0; i < aliases_.size(); ++i) {
+      if (aliases_[i].second.is_same(result)) {
+        plan(PlannedTensor::argument(i));
+        return aliases_[i].first;
+      }
+    }
+    for (const auto& [original, alias] : aliases_) {
+      if (alias.storage().is_alias_of(result.storage())) {
+        can_be_planned_ = false;
+        return viewOf(original, result);
+      }
+    }
+    Tensor moved = moveToDevice(result);
+    plan(PlannedTensor::likeNew(moved));
+    return moved;
+  }
+
+  static Tensor viewOf(const Tensor& original, const Tensor& result) {
+    auto impl = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, Storage(original.storage()),
+                                                original.key_set(), result.dtype());
+    impl->set_sizes_and_strides(result.sizes(), result.strides(), result.storage_offset());
+    impl->_set_conj(result.is_conj());
+    impl->_set_neg(result.is_neg());
+    return Tensor(std::move(impl));
+  }
+
+  // `result` is not used afterwards, so it need not be copied aside.
+  Tensor moveToDevice(const Tensor& result) const {
+    Tensor moved = at::has_internal_overlap(result) == at::MemOverlap::Yes
+                       ? emptyOn(device_, result.sizes(), result.scalar_type())
+                       : emptyStridedOn(device_, result.sizes(), result.strides(),
+                                        result.scalar_type());
+    moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
+    moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
+    if (result.numel() > 0) {
+      waitForCurrentStream(device_);  // an allocation may reuse memory that work has yet to leave
+      hostView(moved).copy_(result);
+    }
+    return moved;
+  }
+
+  const c10::FunctionSchema& schema_;
+  const c10::OperatorHandle& op_;
+  const c10::Device device_;
+  torch::jit::Stack* stack_;
+  std::vector<std::pair<Tensor, Tensor>> aliases_;  // openreg tensor, its CPU alias
+  CallPlan plan_;
+  bool can_be_planned_ = true;
+};
+
+}  // namespace
+
+ResultPlan callOnHost(const c10::OperatorHandle& op, c10::Device device, torch::jit::Stack* stack) {
+  return HostCall(op, device, stack).run();
+}
+
+}  // namespace at::openreg
