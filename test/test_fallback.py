@@ -582,6 +582,145 @@ class TestOperatorsOfTorch(FallbackTestCase):
             self.assert_bit_equal(one, other)
 
 
+class TestRepeatedCalls(FallbackTestCase):
+    """The first call waits and is the shape function of the calls that repeat it."""
+
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(0)
+        self.x = torch.randn(6, 7)
+        self.on_device = self.x.to("openreg")
+
+    def synchronous_calls(self):
+        return torch.openreg.fallback_stats(synchronous_only=True)
+
+    def assert_second_call_runs_on_the_stream(self, call, *inputs):
+        on_device = [tensor.to("openreg") for tensor in inputs]
+        call(*on_device)
+        torch.openreg.synchronize()
+        with StreamGate() as gate:  # in which a call that waits fails
+            actual = call(*on_device)
+            gate.open()
+        self.assert_bit_equal(actual, call(*inputs))
+
+    @parametrize(
+        "call",
+        [
+            subtest(lambda x: torch.fft.fft(x), name="fft"),
+            subtest(lambda x: torch.where(x > 0, x, 0.5), name="where"),
+            subtest(lambda x: x.masked_fill(x > 0, 2), name="masked_fill"),
+            subtest(lambda x: x.abs(), name="out_that_is_resized"),
+            subtest(lambda x: torch.arange(1, 4.5, 0.5, device=x.device), name="arange"),
+            subtest(lambda x: torch._foreach_mul([x, x[0]], [2.0, 3.0])[1], name="lists"),
+            subtest(lambda x: x.clone().index_put_((x[:, 0].long().abs(),), x[0]), name="index_put"),
+            subtest(lambda x: torch.nn.functional.conv1d(x[None], x[None, :, :3]), name="conv1d"),
+            subtest(
+                lambda x: torch.nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3),
+                name="attention",
+            ),
+            subtest(lambda x: torch.nn.functional.layer_norm(x, (7,)), name="layer_norm"),
+            subtest(
+                lambda x: torch.nn.functional.embedding(torch.zeros_like(x).long(), x),
+                name="embedding",
+            ),
+        ],
+    )
+    def test_second_call_does_not_wait(self, call):
+        self.assert_second_call_runs_on_the_stream(call, self.x)
+
+    def test_other_sizes_wait_once(self):
+        for size in (2, 3, 2, 3):
+            torch.fft.fft(self.on_device[:size])
+        self.assertEqual(self.synchronous_calls(), {"aten::_fft_r2c": 2})
+
+    def test_numbers_of_one_type_share_a_plan(self):
+        for value in (0.5, 0.25, float("nan")):
+            actual = torch.where(self.on_device > 0, self.on_device, value)
+            self.assert_bit_equal(actual, torch.where(self.x > 0, self.x, value))
+        self.assertEqual(self.synchronous_calls(), {"aten::where.self": 1})
+
+    def test_numbers_that_count_are_told_apart(self):
+        for end in (3.5, 4.5, 3.5):
+            actual = torch.arange(0.5, end, device="openreg")
+            self.assert_bit_equal(actual, torch.arange(0.5, end))
+
+    def test_default_dtype_is_told_apart(self):
+        for dtype in (torch.float32, torch.float64):
+            default = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)
+            try:
+                actual = torch.linspace(0, 1, 5, device="openreg")
+            finally:
+                torch.set_default_dtype(default)
+            self.assertEqual(actual.dtype, dtype)
+
+    def test_sizes_that_depend_on_data_are_never_planned(self):
+        for bound in (-9, 0, 9):
+            actual = (self.on_device > bound).nonzero()
+            self.assert_bit_equal(actual, (self.x > bound).nonzero())
+        self.assertEqual(self.synchronous_calls()["aten::nonzero"], 3)
+
+    def test_operators_of_other_libraries_are_never_planned(self):
+        for _ in range(3):
+            OPS.twice(self.on_device)
+        self.assertEqual(self.synchronous_calls(), {"openreg_test::twice": 3})
+
+    def test_strides_of_planned_results_are_the_cpu_s(self):
+        x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+        weight = torch.randn(4, 3, 3, 3)
+        expected = torch.nn.functional.conv2d(x, weight)
+        for _ in range(2):
+            actual = torch.nn.functional.conv2d(x.to("openreg"), weight.to("openreg"))
+            self.assertEqual(actual.stride(), expected.stride())
+            self.assert_bit_equal(actual, expected)
+
+    def test_lazily_conjugated_results_are_right(self):
+        a = torch.randn(3, 3, dtype=torch.complex64)
+        for _ in range(2):
+            actual = torch.linalg.pinv(a.to("openreg"))
+            self.assert_bit_equal(actual, torch.linalg.pinv(a))
+
+    def test_error_in_the_data_comes_out_at_the_next_synchronization(self):
+        weight = torch.randn(5, 3, device="openreg")
+        good, bad = torch.tensor([1, 2]).to("openreg"), torch.tensor([1, 7]).to("openreg")
+        torch.nn.functional.embedding(good, weight)
+        torch.nn.functional.embedding(bad, weight)
+        with self.assertRaisesRegex(IndexError, "index out of range"):
+            torch.openreg.synchronize()
+
+    def test_error_in_the_arguments_comes_out_at_each_call(self):
+        for _ in range(2):
+            with self.assertRaisesRegex(RuntimeError, "Given groups=1, weight of size"):
+                torch.nn.functional.conv2d(
+                    torch.zeros(1, 3, 4, 4, device="openreg"),
+                    torch.zeros(1, 2, 3, 3, device="openreg"),
+                )
+
+    def test_in_place_operator_returns_its_argument(self):
+        index = torch.tensor([0, 1]).to("openreg")
+        for _ in range(2):
+            y = self.on_device.clone()
+            self.assertIs(y.index_fill_(0, index, 3.0), y)
+            self.assert_bit_equal(y, self.x.index_fill(0, index.cpu(), 3.0))
+
+    def test_generator_draws_the_cpu_s_numbers(self):
+        weights = torch.rand(10)
+        torch.manual_seed(7)
+        expected = [torch.multinomial(weights, 5) for _ in range(3)]
+        torch.manual_seed(7)
+        on_device = weights.to("openreg")
+        for one in expected:
+            self.assert_bit_equal(torch.multinomial(on_device, 5), one)
+
+    @requires_two_devices
+    def test_repeated_call_runs_on_the_device_of_its_tensors(self):
+        for device in ("openreg:0", "openreg:1", "openreg:1"):
+            actual = torch.fft.fft(self.x.to(device))
+            self.assertEqual(actual.device, torch.device(device))
+            self.assert_bit_equal(actual, torch.fft.fft(self.x))
+
+
+instantiate_parametrized_tests(TestRepeatedCalls)
 instantiate_parametrized_tests(TestModes)
 instantiate_parametrized_tests(TestArguments)
 instantiate_parametrized_tests(TestGenerators)
