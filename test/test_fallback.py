@@ -489,15 +489,6 @@ class TestErrors(FallbackTestCase):
         with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and openreg:1"):
             OPS.add_all([x, y])
 
-    def test_sparse_tensor_on_the_device_is_refused(self):
-        with self.assertRaises(NotImplementedError):
-            torch.eye(3, device="openreg").to_sparse()
-
-    def test_quantized_result_is_refused(self):
-        with warnings.catch_warnings(), self.assertRaises(NotImplementedError):
-            warnings.simplefilter("ignore")  # quantized types are deprecated
-            torch.quantize_per_tensor(torch.ones(3, device="openreg"), 0.1, 0, torch.qint8)
-
     def test_result_of_another_layout_is_refused_by_name(self):
         with self.assertRaisesRegex(NotImplementedError, "aten::to_mkldnn.*layout"):
             torch.ones(3, device="openreg").to_mkldnn()
@@ -612,7 +603,9 @@ class TestRepeatedCalls(FallbackTestCase):
             subtest(lambda x: x.abs(), name="out_that_is_resized"),
             subtest(lambda x: torch.arange(1, 4.5, 0.5, device=x.device), name="arange"),
             subtest(lambda x: torch._foreach_mul([x, x[0]], [2.0, 3.0])[1], name="lists"),
-            subtest(lambda x: x.clone().index_put_((x[:, 0].long().abs(),), x[0]), name="index_put"),
+            subtest(
+                lambda x: x.clone().index_put_((x[:, 0].long().abs(),), x[0]), name="index_put"
+            ),
             subtest(lambda x: torch.nn.functional.conv1d(x[None], x[None, :, :3]), name="conv1d"),
             subtest(
                 lambda x: torch.nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3),

@@ -237,8 +237,7 @@ void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
   auto call = std::make_unique<EnqueuedCall>(op, device, arguments);
   torch::jit::Stack results;
   call->allocateResults(plan.results, device, &results);
-  c10::openreg::launchKernel(known.kernel(),
-                             c10::openreg::getCurrentOpenRegStream(device.index()),
+  c10::openreg::launchKernel(known.kernel(), c10::openreg::getCurrentOpenRegStream(device.index()),
                              RunCall{std::move(call), at::get_num_threads()});
   torch::jit::drop(*stack, arguments.size());
   for (c10::IValue& result : results) {

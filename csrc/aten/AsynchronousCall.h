@@ -11,8 +11,7 @@ namespace at::openreg {
 // Enqueues the CPU kernel on the current stream of `device`, and puts the results in place of the
 // arguments.
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
-                  const CallPlan& plan, c10::Device device,
-                  torch::jit::Stack* stack);
+                  const CallPlan& plan, c10::Device device, torch::jit::Stack* stack);
 
 // What FallbackOperator::kernel() is for an operator of this name.
 orKernel describeCallOnStream(const char* name);

@@ -22,7 +22,7 @@ namespace {
 
 // A CPU tensor with the metadata that the choice depends on; its contents are not looked at.
 Tensor standIn(const Tensor& tensor) {
-  if (!isOpenReg(tensor)) {
+  if (!isOpenReg(tensor) || tensor.layout() != kStrided || tensor.is_nested()) {
     return tensor;
   }
   Tensor alias = hostView(tensor);
@@ -34,16 +34,15 @@ int64_t chooseAlgorithm(const Tensor& query, const Tensor& key, const Tensor& va
                         std::optional<double> scale, bool enable_gqa) {
   const std::optional<Tensor> mask =
       attn_mask.has_value() ? std::optional<Tensor>(standIn(*attn_mask)) : std::nullopt;
-  const int64_t choice =
-      at::native::_fused_sdp_choice_cpp(standIn(query), standIn(key), standIn(value), mask,
-                                        dropout_p, is_causal, scale, enable_gqa);
+  const int64_t choice = at::native::_fused_sdp_choice_cpp(
+      standIn(query), standIn(key), standIn(value), mask, dropout_p, is_causal, scale, enable_gqa);
   return choice == static_cast<int64_t>(SDPBackend::flash_attention)
              ? static_cast<int64_t>(SDPBackend::overrideable)
              : choice;
 }
 
-using FusedAttention = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor,
-                                  Tensor, Tensor>;
+using FusedAttention =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
 FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tensor& value,
                               const std::optional<Tensor>& attn_bias, double dropout_p,
@@ -55,8 +54,15 @@ FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tens
       query, key, value, dropout_p, is_causal, attn_bias, scale);
   // Of sequences of different lengths and of dropout, which this algorithm does not have.
   const Tensor none = at::empty({0}, query.options().dtype(kLong));
-  return {std::move(output), std::move(logsumexp), none, none, query.sym_size(2), key.sym_size(2),
-          none,              none,                 none};
+  return {std::move(output),
+          std::move(logsumexp),
+          none,
+          none,
+          query.sym_size(2),
+          key.sym_size(2),
+          none,
+          none,
+          none};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> fusedAttentionBackward(
@@ -68,9 +74,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> fusedAttentionBackward(
   TORCH_CHECK_NOT_IMPLEMENTED(!grad_input_mask[3] || !attn_bias.defined(),
                               "_scaled_dot_product_fused_attention_overrideable_backward: the "
                               "gradient of attn_bias is not computed by the fused algorithm");
-  auto [grad_query, grad_key, grad_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
-      attn_bias.defined() ? std::optional<Tensor>(attn_bias) : std::nullopt, scale);
+  auto [grad_query, grad_key, grad_value] =
+      at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
+          attn_bias.defined() ? std::optional<Tensor>(attn_bias) : std::nullopt, scale);
   return {std::move(grad_query), std::move(grad_key), std::move(grad_value), Tensor()};
 }
 

@@ -29,7 +29,7 @@ std::tuple<Tensor, Tensor> nativeDropout(const Tensor& input, double p, std::opt
 
 Tensor nativeDropoutBackward(const Tensor& grad, const Tensor& mask, double scale) {
   if (scale == 0 || !(grad.is_floating_point() || grad.is_complex())) {
-    return at::mul(grad, at::mul(mask.to(grad.scalar_type()), scale));
+    return at::mul(at::mul(grad, mask), scale);
   }
   // scale is 1 / (1 - p); the division by (1 - p) is what rounds as the forward's noise does.
   return at::mul(grad, mask.to(grad.scalar_type()).div_(1 / scale));

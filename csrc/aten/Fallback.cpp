@@ -20,11 +20,12 @@ namespace {
 
 using c10::openreg::kDeviceType;
 
-// Operators that take CPU tensors beside openreg tensors, as on CUDA: index tensors.
+// Operators that take CPU tensors beside openreg tensors, as on CUDA: index tensors, and tensors
+// that describe the shape of nested ones.
 bool allowsCpuTensors(const std::string& name) {
   static const auto* names = new std::set<std::string>{
       "aten::_index_put_impl_", "aten::index_put_", "aten::index_put", "aten::_unsafe_index_put"};
-  return names->count(name) == 1;
+  return names->count(name) == 1 || name.starts_with("aten::_nested_");
 }
 
 // The openreg device that the call is about: that of its tensors, or else of its device argument,
@@ -57,12 +58,17 @@ c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   return *device;
 }
 
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { runFallback(op, stack); }
+// The key of the CPU kernel that corresponds to this one.
+c10::DispatchKey cpuKey(c10::DispatchKeySet keys) {
+  const c10::DispatchKey functionality = c10::toFunctionalityKey(keys.highestPriorityTypeId());
+  return c10::toRuntimePerBackendFunctionalityKey(functionality, c10::BackendComponent::CPUBit);
+}
 
 }  // namespace
 
 // docs: fallback-call
-void runFallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
   FallbackOperator& known = fallbackOperator(op);
   const auto arguments = argumentsOnStack(op.schema(), *stack);
   const c10::Device device = deviceOf(op.schema(), arguments);
@@ -78,7 +84,7 @@ void runFallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     return;
   }
   known.countSynchronousCall();
-  ResultPlan learned = callOnHost(op, device, stack);
+  ResultPlan learned = callOnHost(op, cpuKey(keys), device, stack);
   if (signature.has_value() && plan == nullptr) {
     keepPlan(*signature, std::move(learned));
   }
@@ -86,7 +92,7 @@ void runFallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 // docs: end
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&runFallback>());
 }
 
 }  // namespace at::openreg

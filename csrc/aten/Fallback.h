@@ -39,7 +39,9 @@ struct FallbackCount {
 OPENREG_EXPORT std::map<std::string, FallbackCount> fallbackStats();
 OPENREG_EXPORT void resetFallbackStats();
 
-// Runs the operator: takes its arguments from the stack and leaves its results there.
-OPENREG_EXPORT void runFallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Runs the operator: takes its arguments from the stack and leaves its results there. `keys` are
+// the dispatch keys left: those of sparse, quantized or nested tensors, or of strided ones only.
+OPENREG_EXPORT void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                torch::jit::Stack* stack);
 
 }  // namespace at::openreg

@@ -66,8 +66,8 @@ bool isTensorOrTensors(const c10::Argument& result) {
 // Operators of other libraries may leave their tags out, so nothing is concluded from those.
 bool isPredictableOperator(const c10::OperatorHandle& op, const std::string& name) {
   const auto& results = op.schema().returns();
-  return op.operator_name().getNamespace() == "aten" &&
-         !op.hasTag(at::Tag::dynamic_output_shape) && !op.hasTag(at::Tag::data_dependent_output) &&
+  return op.operator_name().getNamespace() == "aten" && !op.hasTag(at::Tag::dynamic_output_shape) &&
+         !op.hasTag(at::Tag::data_dependent_output) &&
          std::all_of(results.begin(), results.end(), &isTensorOrTensors) &&
          !hasUntaggedDynamicShape(name);
 }

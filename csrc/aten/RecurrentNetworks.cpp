@@ -194,8 +194,8 @@ LayerResult<typename Cell::State> runPackedLayer(const PackedInput& input,
   int64_t previous = input.batch_sizes.front();
   for (const int64_t size : input.batch_sizes) {
     if (size < previous) {
-      ended.push_back(state.map(
-          [&](const Tensor& tensor) { return tensor.narrow(0, size, previous - size); }));
+      ended.push_back(
+          state.map([&](const Tensor& tensor) { return tensor.narrow(0, size, previous - size); }));
       state = state.map([&](const Tensor& tensor) { return tensor.narrow(0, 0, size); });
     }
     state = Cell::step(gates.narrow(0, offset, size), state, layer);
@@ -205,8 +205,9 @@ LayerResult<typename Cell::State> runPackedLayer(const PackedInput& input,
   }
   ended.push_back(state);
   std::reverse(ended.begin(), ended.end());
-  return {at::cat(outputs, 0),
-          State::combine(ended, [](const std::vector<Tensor>& parts) { return at::cat(parts, 0); })};
+  return {at::cat(outputs, 0), State::combine(ended, [](const std::vector<Tensor>& parts) {
+            return at::cat(parts, 0);
+          })};
 }
 
 template <typename Cell>
@@ -279,8 +280,7 @@ std::pair<Tensor, std::vector<typename Cell::State>> runLayers(
       last.push_back(std::move(result.state));
     }
     const Tensor output = directions == 1 ? outputs.front() : at::cat(outputs, -1);
-    dataOf(input) =
-        first + directions < layers.size() ? options.dropBetweenLayers(output) : output;
+    dataOf(input) = first + directions < layers.size() ? options.dropBetweenLayers(output) : output;
   }
   return {dataOf(input), std::move(last)};
 }
@@ -293,7 +293,8 @@ PackedInput packed(const Tensor& data, const Tensor& batch_sizes) {
   TORCH_CHECK(batch_sizes.is_cpu() && batch_sizes.scalar_type() == kLong && batch_sizes.dim() == 1,
               "packed sequence: expected batch_sizes as an int64 vector on the CPU, got ",
               batch_sizes.toString(), " of ", batch_sizes.dim(), " dimensions");
-  TORCH_CHECK(batch_sizes.numel() > 0, "packed sequence: expected at least one time step, got none");
+  TORCH_CHECK(batch_sizes.numel() > 0,
+              "packed sequence: expected at least one time step, got none");
   const int64_t* sizes = batch_sizes.const_data_ptr<int64_t>();
   return {data, std::vector<int64_t>(sizes, sizes + batch_sizes.numel())};
 }

@@ -27,7 +27,8 @@ struct HashOfSignature {
 
 struct Plans {
   std::shared_mutex mutex;
-  std::unordered_map<CallSignature, std::shared_ptr<const ResultPlan>, HashOfSignature> by_signature;
+  std::unordered_map<CallSignature, std::shared_ptr<const ResultPlan>, HashOfSignature>
+      by_signature;
 };
 
 Plans& plans() {
@@ -119,9 +120,9 @@ bool CallSignature::addTensor(const Tensor& tensor) {
     return true;
   }
   tensors_.push_back(tensor.unsafeGetTensorImpl());
-  words_.push_back(pack(is_host_scalar ? kHostScalar : kDeviceTensor,
-                        flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 |
-                            tensor.dim() << 16));
+  words_.push_back(
+      pack(is_host_scalar ? kHostScalar : kDeviceTensor,
+           flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 | tensor.dim() << 16));
   addWords(tensor.sizes());
   addWords(tensor.strides());
   return true;
@@ -230,12 +231,12 @@ Tensor PlannedTensor::allocate(c10::Device device) const {
 }
 
 void PlannedTensor::check(const TensorBase& result) const {
-  TORCH_CHECK(result.defined() && result.sizes() == IntArrayRef(sizes) &&
-                  result.scalar_type() == dtype,
-              "expected a result of sizes ", IntArrayRef(sizes), " and type ", dtype,
-              " as in an earlier call with such arguments, got ",
-              result.defined() ? result.toString() : "none", " of sizes ",
-              result.defined() ? result.sizes() : IntArrayRef());
+  TORCH_CHECK(
+      result.defined() && result.sizes() == IntArrayRef(sizes) && result.scalar_type() == dtype,
+      "expected a result of sizes ", IntArrayRef(sizes), " and type ", dtype,
+      " as in an earlier call with such arguments, got ",
+      result.defined() ? result.toString() : "none", " of sizes ",
+      result.defined() ? result.sizes() : IntArrayRef());
 }
 
 std::shared_ptr<const ResultPlan> findPlan(const CallSignature& signature) {

@@ -13,6 +13,7 @@
 #include "csrc/aten/FallbackArguments.h"
 #include "csrc/aten/OpLaunch.h"
 #include "csrc/aten/TensorAlias.h"
+#include "csrc/aten/TensorLayouts.h"
 #include "csrc/random/Generator.h"
 
 namespace at::openreg {
@@ -23,8 +24,9 @@ namespace {
 // alias, however often it is passed, so that the kernel sees what is the same tensor as the same.
 class HostCall {
  public:
-  HostCall(const c10::OperatorHandle& op, c10::Device device, torch::jit::Stack* stack)
-      : schema_(op.schema()), op_(op), device_(device), stack_(stack) {}
+  HostCall(const c10::OperatorHandle& op, c10::DispatchKey cpu_key, c10::Device device,
+           torch::jit::Stack* stack)
+      : schema_(op.schema()), op_(op), cpu_key_(cpu_key), device_(device), stack_(stack) {}
 
   // docs: fallback-run
   ResultPlan run() {
@@ -77,12 +79,23 @@ class HostCall {
     if (!isOpenReg(tensor)) {
       return tensor;
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == kStrided, name(),
-                                ": expected a tensor of strided layout on ", tensor.device(),
-                                ", got one of layout ", tensor.layout());
     for (const auto& [original, alias] : aliases_) {
       if (original.is_same(tensor)) {
         return alias;
+      }
+    }
+    if (!isPlain(tensor)) {
+      std::vector<Tensor> components = componentsOf(tensor);
+      for (Tensor& component : components) {
+        component = aliasOf(component);
+      }
+      aliases_.emplace_back(tensor, assemble(tensor, components));
+      return aliases_.back().second;
+    }
+    for (const auto& [original, alias] : aliases_) {
+      if (isPlain(original) && original.is_alias_of(tensor)) {
+        aliases_.emplace_back(tensor, hostViewOnStorageOf(alias, tensor));
+        return aliases_.back().second;
       }
     }
     Tensor alias = hostView(tensor);
@@ -99,7 +112,7 @@ class HostCall {
     // must be, too.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     TORCH_CHECK_NOT_IMPLEMENTED(
-        op_.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+        op_.hasKernelForDispatchKey(cpu_key_) ||
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
@@ -107,12 +120,17 @@ class HostCall {
         ": neither openreg nor the CPU has a kernel for it. Register one with "
         "torch.library.impl(\"",
         schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
+    op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
   }
 
   // Gives an openreg tensor the sizes, and if it outgrew its memory the contents, of its alias.
   void takeOverResize(size_t index) {
-    auto& [original, alias] = aliases_[index];
+    auto [original, alias] = aliases_[index];
+    if (!isPlain(original)) {
+      can_be_planned_ = false;
+      assembleInto(original, alias, deviceComponents(alias));
+      return;
+    }
     const bool has_moved = alias.storage().data() != addressSeenByKernels(original);
     if (!has_moved && alias.sizes() == original.sizes() && alias.strides() == original.strides()) {
       return;
@@ -154,35 +172,54 @@ class HostCall {
 
   void plan(PlannedTensor tensor) { plan_.results.back().tensors.push_back(std::move(tensor)); }
 
-  // The openreg tensor for a tensor that the kernel returned: an argument, a view of one, or new.
+  // The openreg tensor for a tensor that the kernel returned, and the plan of it.
   Tensor resultOf(const Tensor& result) {
-    if (!result.defined()) {
-      plan(PlannedTensor::undefined());
-      return result;
-    }
-    if (!result.is_cpu()) {
-      can_be_planned_ = false;
-      return result;
-    }
-    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == kStrided, name(), ": its result has layout ",
-                                result.layout(), ", which openreg does not support");
-    TORCH_CHECK_NOT_IMPLEMENTED(!result.is_quantized(), name(),
-                                ": its result is quantized, which openreg does not support");
     for (size_t i = 0; i < aliases_.size(); ++i) {
       if (aliases_[i].second.is_same(result)) {
         plan(PlannedTensor::argument(i));
         return aliases_[i].first;
       }
     }
+    Tensor found = deviceTensor(result);
+    plan(!found.defined()                     ? PlannedTensor::undefined()
+         : isOpenReg(found) && isPlain(found) ? PlannedTensor::likeNew(found)
+                                              : PlannedTensor());
+    return found;
+  }
+
+  // The openreg tensor for a CPU tensor: an argument, a view of one, or new.
+  Tensor deviceTensor(const Tensor& tensor) {
+    if (!tensor.defined() || !tensor.is_cpu()) {
+      can_be_planned_ = can_be_planned_ && !tensor.defined();
+      return tensor;
+    }
     for (const auto& [original, alias] : aliases_) {
-      if (alias.storage().is_alias_of(result.storage())) {
-        can_be_planned_ = false;
-        return viewOf(original, result);
+      if (alias.is_same(tensor)) {
+        return original;
       }
     }
-    Tensor moved = moveToDevice(result);
-    plan(PlannedTensor::likeNew(moved));
-    return moved;
+    if (!isPlain(tensor)) {
+      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() != kMkldnn, name(), ": its result has layout ",
+                                  tensor.layout(), ", which openreg does not have");
+      can_be_planned_ = false;
+      return assemble(tensor, deviceComponents(tensor));
+    }
+    for (const auto& [original, alias] : aliases_) {
+      if (isPlain(alias) && alias.storage().is_alias_of(tensor.storage())) {
+        can_be_planned_ = false;
+        return viewOf(original, tensor);
+      }
+    }
+    return moveToDevice(tensor);
+  }
+
+  // The components of a CPU tensor as openreg tensors: those of an argument, views, or new.
+  std::vector<Tensor> deviceComponents(const Tensor& tensor) {
+    std::vector<Tensor> components = componentsOf(tensor);
+    for (Tensor& component : components) {
+      component = deviceTensor(component);
+    }
+    return components;
   }
 
   static Tensor viewOf(const Tensor& original, const Tensor& result) {
@@ -196,10 +233,10 @@ class HostCall {
 
   // `result` is not used afterwards, so it need not be copied aside.
   Tensor moveToDevice(const Tensor& result) const {
-    Tensor moved = at::has_internal_overlap(result) == at::MemOverlap::Yes
-                       ? emptyOn(device_, result.sizes(), result.scalar_type())
-                       : emptyStridedOn(device_, result.sizes(), result.strides(),
-                                        result.scalar_type());
+    Tensor moved =
+        at::has_internal_overlap(result) == at::MemOverlap::Yes
+            ? emptyOn(device_, result.sizes(), result.scalar_type())
+            : emptyStridedOn(device_, result.sizes(), result.strides(), result.scalar_type());
     moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
     moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
     if (result.numel() > 0) {
@@ -211,6 +248,7 @@ class HostCall {
 
   const c10::FunctionSchema& schema_;
   const c10::OperatorHandle& op_;
+  const c10::DispatchKey cpu_key_;
   const c10::Device device_;
   torch::jit::Stack* stack_;
   std::vector<std::pair<Tensor, Tensor>> aliases_;  // openreg tensor, its CPU alias
@@ -220,8 +258,9 @@ class HostCall {
 
 }  // namespace
 
-ResultPlan callOnHost(const c10::OperatorHandle& op, c10::Device device, torch::jit::Stack* stack) {
-  return HostCall(op, device, stack).run();
+ResultPlan callOnHost(const c10::OperatorHandle& op, c10::DispatchKey cpu_key, c10::Device device,
+                      torch::jit::Stack* stack) {
+  return HostCall(op, cpu_key, device, stack).run();
 }
 
 }  // namespace at::openreg

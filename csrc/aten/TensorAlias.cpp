@@ -89,8 +89,17 @@ Tensor TensorAlias::tensor() const {
   auto storage = c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), storage_nbytes_,
                                                   DataPtr(data, kCPU), /*allocator=*/nullptr,
                                                   /*resizable=*/false);
-  auto impl = c10::make_intrusive<TensorImpl>(Storage(std::move(storage)),
-                                              DispatchKeySet(DispatchKey::CPU), dtype_);
+  return tensorOn(Storage(std::move(storage)));
+}
+// docs: end
+
+Tensor TensorAlias::tensorOnStorageOf(const Tensor& other) const {
+  return tensorOn(other.storage());
+}
+
+Tensor TensorAlias::tensorOn(Storage storage) const {
+  auto impl =
+      c10::make_intrusive<TensorImpl>(std::move(storage), DispatchKeySet(DispatchKey::CPU), dtype_);
   impl->set_sizes_and_strides(sizes_and_strides_.sizes_arrayref(),
                               sizes_and_strides_.strides_arrayref(), storage_offset_);
   if (C10_UNLIKELY(is_conj_)) {
@@ -104,7 +113,6 @@ Tensor TensorAlias::tensor() const {
   }
   return Tensor(std::move(impl));
 }
-// docs: end
 
 std::optional<Tensor> TensorAlias::optionalTensor() const {
   return defined() ? std::optional<Tensor>(tensor()) : std::nullopt;
@@ -122,8 +130,13 @@ std::vector<TensorAlias> aliasAll(TensorList tensors) {
 std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
   std::vector<Tensor> tensors;
   tensors.reserve(aliases.size());
-  for (const TensorAlias& alias : aliases) {
-    tensors.push_back(alias.tensor());
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    size_t first = 0;
+    while (first < i && !aliases[i].sharesStorageWith(aliases[first])) {
+      ++first;
+    }
+    tensors.push_back(first < i ? aliases[i].tensorOnStorageOf(tensors[first])
+                                : aliases[i].tensor());
   }
   return tensors;
 }
@@ -131,6 +144,11 @@ std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
 Tensor hostView(const TensorBase& tensor) {
   TORCH_INTERNAL_ASSERT(isOpenReg(tensor));
   return TensorAlias(tensor).tensor();
+}
+
+Tensor hostViewOnStorageOf(const Tensor& other, const TensorBase& tensor) {
+  TORCH_INTERNAL_ASSERT(isOpenReg(tensor));
+  return TensorAlias(tensor).tensorOnStorageOf(other);
 }
 
 }  // namespace at::openreg

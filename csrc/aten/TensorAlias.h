@@ -58,6 +58,16 @@ class OPENREG_EXPORT TensorAlias {
   // it. Each call makes a new tensor.
   Tensor tensor() const;
 
+  // The same on the storage of `other`, a tensor of this kind on the same device storage, so that
+  // kernels can tell that the two overlap.
+  Tensor tensorOnStorageOf(const Tensor& other) const;
+
+  // Whether both are tensors on the same device storage.
+  bool sharesStorageWith(const TensorAlias& other) const {
+    return kind_ == Kind::Memory && other.kind_ == Kind::Memory &&
+           storage_data_ == other.storage_data_ && storage_nbytes_ == other.storage_nbytes_;
+  }
+
   // As tensor(), std::nullopt if undefined.
   std::optional<Tensor> optionalTensor() const;
 
@@ -65,6 +75,7 @@ class OPENREG_EXPORT TensorAlias {
   enum class Kind : uint8_t { Undefined, Memory, Value };
 
   void setMetadata(const TensorBase& tensor);
+  Tensor tensorOn(Storage storage) const;
 
   Kind kind_ = Kind::Undefined;
   bool is_conj_ = false;
@@ -81,12 +92,15 @@ class OPENREG_EXPORT TensorAlias {
 // Aliases of a tensor list, in order.
 OPENREG_EXPORT std::vector<TensorAlias> aliasAll(TensorList tensors);
 
-// Their tensors, in order.
+// Their tensors, in order, on one storage if they share it.
 OPENREG_EXPORT std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases);
 
 // A CPU tensor on the kernel addresses of an openreg tensor's memory, for the calling thread.
 // The caller has synchronized with the work that uses the memory, and keeps it alive.
 OPENREG_EXPORT Tensor hostView(const TensorBase& tensor);
+
+// The same on the storage of `other`, the host view of a tensor that shares the device storage.
+OPENREG_EXPORT Tensor hostViewOnStorageOf(const Tensor& other, const TensorBase& tensor);
 
 // What to add to a device address to get the address a kernel uses.
 OPENREG_EXPORT ptrdiff_t kernelOffset();

@@ -10,19 +10,26 @@
 namespace at::openreg {
 namespace {
 
-void runWhole(const c10::OperatorHandle& op, torch::jit::Stack* stack) { runFallback(op, stack); }
-
 constexpr const char* kNames[] = {
     // The CPU has a kernel of its own.
+    "_stack",
+    "_stack.out",
     "addr",
     "addr.out",
+    "addr_",
     "linalg__powsum",
     "mish_backward",
+    "narrow_copy",
     "native_channel_shuffle",
     "native_group_norm",
     "native_layer_norm",
     "pixel_shuffle",
     "pixel_unshuffle",
+    // The composition knows some devices only.
+    "_conj_physical",
+    "conj_physical_",
+    "mode",
+    "mode.values",
     // The CPU chooses among several kernels.
     "conv_tbc",
     "convolution",
@@ -60,11 +67,12 @@ bool isForeach(const c10::OperatorName& name) { return name.name.starts_with("at
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* name : kNames) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&runWhole>());
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&runFallback>());
   }
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (isForeach(name)) {
-      m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&runWhole>());
+      m.impl(c10::toString(name).c_str(),
+             torch::CppFunction::makeFromBoxedFunction<&runFallback>());
     }
   }
 }

@@ -1,0 +1,259 @@
+"""Sparse, quantized and nested tensors: created, converted, printed, computed with."""
+
+import torch
+from common import (
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
+
+LAYOUTS = {
+    "coo": torch.Tensor.to_sparse,
+    "csr": torch.Tensor.to_sparse_csr,
+    "csc": torch.Tensor.to_sparse_csc,
+    "bsr": lambda x: x.to_sparse_bsr((2, 2)),
+    "bsc": lambda x: x.to_sparse_bsc((2, 2)),
+}
+
+
+def components(sparse):
+    """The strided tensors of a sparse tensor."""
+    if sparse.layout is torch.sparse_coo:
+        return [sparse._indices(), sparse._values()]
+    if sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [sparse.crow_indices(), sparse.col_indices(), sparse.values()]
+    return [sparse.ccol_indices(), sparse.row_indices(), sparse.values()]
+
+
+class LayoutTestCase(OpenRegTestCase):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(0)
+        self.dense = torch.randn(4, 4) * (torch.rand(4, 4) > 0.5)
+
+    def assert_same(self, actual, expected):
+        self.assertEqual(actual.device.type, "openreg")
+        self.assertEqual(actual.layout, expected.layout)
+        self.assertEqual(actual.shape, expected.shape)
+        if expected.layout is torch.strided:
+            self.assert_bit_equal(actual, expected)
+            return
+        for one, other in zip(components(actual), components(expected), strict=True):
+            self.assertEqual(one.device.type, "openreg")
+            self.assert_bit_equal(one, other)
+
+
+class TestSparse(LayoutTestCase):
+    @parametrize("name", list(LAYOUTS))
+    def test_dense_tensor_becomes_sparse_and_dense_again(self, name):
+        actual = LAYOUTS[name](self.dense.to("openreg"))
+        self.assert_same(actual, LAYOUTS[name](self.dense))
+        self.assert_same(actual.to_dense(), self.dense)
+
+    @parametrize("name", list(LAYOUTS))
+    def test_sparse_tensor_moves_to_the_device_and_back(self, name):
+        expected = LAYOUTS[name](self.dense)
+        actual = expected.to("openreg")
+        self.assert_same(actual, expected)
+        back = actual.cpu()
+        self.assertEqual(back.device.type, "cpu")
+        for one, other in zip(components(back), components(expected), strict=True):
+            self.assert_bit_equal(one, other)
+
+    @parametrize("name", list(LAYOUTS))
+    def test_text_names_device_and_layout(self, name):
+        text = repr(LAYOUTS[name](self.dense.to("openreg")))
+        self.assertIn("device='openreg:0'", text)
+        self.assertIn(f"layout=torch.sparse_{name}", text)
+
+    @parametrize("index_device", ["cpu", "openreg"])
+    def test_coo_tensor_is_made_of_its_components(self, index_device):
+        indices, values = torch.tensor([[0, 2], [1, 0]]), torch.tensor([3.0, 4.0])
+        expected = torch.sparse_coo_tensor(indices, values, (3, 3))
+        actual = torch.sparse_coo_tensor(
+            indices.to(index_device), values.to(index_device), (3, 3), device="openreg"
+        )
+        self.assert_same(actual, expected)
+
+    def test_csr_tensor_is_made_of_its_components(self):
+        parts = torch.tensor([0, 1, 2]), torch.tensor([1, 0]), torch.tensor([1.0, 2.0])
+        expected = torch.sparse_csr_tensor(*parts, size=(2, 2))
+        actual = torch.sparse_csr_tensor(*[part.to("openreg") for part in parts], size=(2, 2))
+        self.assert_same(actual, expected)
+
+    def test_values_share_the_memory_of_the_tensor(self):
+        sparse = self.dense.to("openreg").to_sparse_csr()
+        sparse.values().mul_(2)
+        self.assert_bit_equal(sparse.to_dense(), self.dense * 2)
+
+    def test_duplicates_are_summed_by_coalesce(self):
+        indices, values = torch.tensor([[0, 0, 1]]), torch.tensor([1.0, 2.0, 3.0])
+        actual = torch.sparse_coo_tensor(indices.to("openreg"), values.to("openreg"), (2,))
+        self.assertFalse(actual.is_coalesced())
+        self.assertTrue(actual.coalesce().is_coalesced())
+        self.assert_bit_equal(actual.coalesce().values(), torch.tensor([3.0, 3.0]))
+
+    @parametrize(
+        "call",
+        [
+            subtest(lambda s, x: s + s, name="add"),
+            subtest(lambda s, x: s * 3, name="mul_scalar"),
+            subtest(lambda s, x: torch.sparse.mm(s, x), name="mm"),
+            subtest(lambda s, x: s @ x, name="matmul"),
+            subtest(lambda s, x: torch.sparse.sum(s), name="sum"),
+            subtest(lambda s, x: torch.sparse.sum(s, 0), name="sum_dim"),
+            subtest(lambda s, x: s.t(), name="transpose"),
+            subtest(lambda s, x: torch.sparse.softmax(s, 1), name="softmax"),
+            subtest(lambda s, x: x.sparse_mask(s.coalesce()), name="sparse_mask"),
+            subtest(lambda s, x: torch.sparse.addmm(x, s, x), name="addmm"),
+        ],
+    )
+    def test_result_equals_the_cpu_s_of(self, call):
+        x = torch.randn(4, 4)
+        expected = call(self.dense.to_sparse(), x)
+        actual = call(self.dense.to("openreg").to_sparse(), x.to("openreg"))
+        self.assert_same(actual, expected)
+
+    def test_in_place_operator_writes_its_argument(self):
+        actual, expected = self.dense.to("openreg").to_sparse(), self.dense.to_sparse()
+        self.assertIs(actual.mul_(2), actual)
+        self.assert_same(actual, expected.mul_(2))
+        actual.add_(self.dense.t().contiguous().to("openreg").to_sparse())
+        self.assert_same(actual, expected.add_(self.dense.t().contiguous().to_sparse()))
+
+    def test_csr_matrix_product_has_gradients(self):
+        gradients = []
+        for device in ("cpu", "openreg"):
+            x = self.dense.to(device, copy=True).requires_grad_()
+            (self.dense.to(device).to_sparse_csr() @ x).sum().backward()
+            gradients.append(x.grad)
+        self.assert_bit_equal(*gradients)
+
+    def test_sparse_gradient_of_an_embedding_trains(self):
+        weights = []
+        for device in ("cpu", "openreg"):
+            torch.manual_seed(0)
+            embedding = torch.nn.Embedding(6, 3, sparse=True)
+            embedding.to(device)
+            optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                embedding(torch.tensor([1, 2, 1], device=device)).square().sum().backward()
+                self.assertTrue(embedding.weight.grad.is_sparse)
+                optimizer.step()
+            weights.append(embedding.weight.detach())
+        self.assert_bit_equal(*weights)
+
+
+class TestQuantized(LayoutTestCase):
+    def quantize(self, x, scheme):
+        if scheme == "tensor":
+            return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8)
+        scales = torch.tensor([0.1, 0.2, 0.3, 0.4], device=x.device)
+        return torch.quantize_per_channel(x, scales, torch.zeros_like(scales), 1, torch.qint8)
+
+    @parametrize("scheme", ["tensor", "channel"])
+    def test_tensor_is_quantized_and_dequantized(self, scheme):
+        expected = self.quantize(self.dense, scheme)
+        actual = self.quantize(self.dense.to("openreg"), scheme)
+        self.assertTrue(actual.is_quantized)
+        self.assertEqual((actual.device.type, actual.dtype), ("openreg", torch.qint8))
+        self.assertEqual(actual.qscheme(), expected.qscheme())
+        self.assert_bit_equal(actual.int_repr(), expected.int_repr())
+        self.assert_bit_equal(actual.dequantize(), expected.dequantize())
+
+    @parametrize("scheme", ["tensor", "channel"])
+    def test_quantized_tensor_moves_to_the_device_and_back(self, scheme):
+        expected = self.quantize(self.dense, scheme)
+        actual = expected.to("openreg")
+        self.assertEqual(actual.device.type, "openreg")
+        self.assert_bit_equal(actual.dequantize(), expected.dequantize())
+        back = actual.cpu()
+        self.assertEqual(back.device.type, "cpu")
+        self.assert_bit_equal(back.dequantize(), expected.dequantize())
+
+    def test_quantizer_can_be_read(self):
+        actual = self.quantize(self.dense.to("openreg"), "tensor")
+        self.assertEqual((actual.q_scale(), actual.q_zero_point()), (0.1, 3))
+
+    def test_channels_of_the_quantizer_outlive_the_tensors_they_came_from(self):
+        actual = self.quantize(self.dense.to("openreg"), "channel")
+        for _ in range(10):
+            torch.full((4,), float("nan"), device="openreg")
+        self.assert_bit_equal(actual.q_per_channel_scales(), torch.tensor([0.1, 0.2, 0.3, 0.4]))
+
+    def test_text_names_device_and_scheme(self):
+        text = repr(self.quantize(self.dense.to("openreg"), "tensor"))
+        self.assertIn("device='openreg:0'", text)
+        self.assertIn("per_tensor_affine", text)
+
+    def test_operators_compute(self):
+        expected = torch.relu(self.quantize(self.dense, "tensor"))
+        actual = torch.relu(self.quantize(self.dense.to("openreg"), "tensor"))
+        self.assert_bit_equal(actual.int_repr(), expected.int_repr())
+
+    def test_views_share_memory(self):
+        actual = self.quantize(self.dense.to("openreg"), "tensor")
+        self.assertEqual(actual.view(16).data_ptr(), actual.data_ptr())
+        self.assert_bit_equal(actual[1].dequantize(), actual.dequantize()[1])
+
+
+class TestNested(LayoutTestCase):
+    def nested(self, device, layout=torch.jagged):
+        parts = [self.dense[:2].to(device), self.dense.to(device)]
+        return torch.nested.nested_tensor(parts, layout=layout)
+
+    @parametrize(
+        "call",
+        [
+            subtest(lambda n: n * 2 + 1, name="arithmetic"),
+            subtest(lambda n: n.sin(), name="unary"),
+            subtest(
+                lambda n: torch.nn.functional.linear(n, torch.ones(3, 4, device=n.device)),
+                name="linear",
+            ),
+            subtest(lambda n: torch.nn.functional.layer_norm(n, (4,)), name="layer_norm"),
+        ],
+    )
+    def test_jagged_tensor_computes(self, call):
+        expected, actual = call(self.nested("cpu")), call(self.nested("openreg"))
+        self.assertEqual(actual.device.type, "openreg")
+        self.assert_bit_equal(actual.values(), expected.values())
+
+    def test_jagged_tensor_becomes_padded(self):
+        expected = self.nested("cpu").to_padded_tensor(-1.0)
+        self.assert_bit_equal(self.nested("openreg").to_padded_tensor(-1.0), expected)
+
+    def test_jagged_attention_equals_the_cpu_s(self):
+        results = []
+        for device in ("cpu", "openreg"):
+            x = self.nested(device).unflatten(-1, (2, 2)).transpose(1, 2)
+            attention = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+            results.append(attention.transpose(1, 2).values())
+        self.assert_bit_equal(results[1], results[0])
+
+    def test_jagged_tensor_has_gradients(self):
+        gradients = []
+        for device in ("cpu", "openreg"):
+            x = self.dense.to(device, copy=True).requires_grad_()
+            nested = torch.nested.as_nested_tensor([x[:1], x], layout=torch.jagged)
+            (nested * nested).values().sum().backward()
+            gradients.append(x.grad)
+        self.assert_bit_equal(*gradients)
+
+    def test_strided_nested_tensor_moves_and_splits(self):
+        expected = self.nested("cpu", torch.strided)
+        actual = expected.to("openreg")
+        self.assertEqual(actual.device.type, "openreg")
+        for one, other in zip(actual.unbind(), expected.unbind(), strict=True):
+            self.assert_bit_equal(one, other)
+
+
+instantiate_parametrized_tests(TestSparse)
+instantiate_parametrized_tests(TestQuantized)
+instantiate_parametrized_tests(TestNested)
+
+if __name__ == "__main__":
+    run_tests()
