@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,20 @@ def sources(*patterns: str) -> list[str]:
 RUNTIME = ROOT / "third_party" / "openreg_runtime"
 GENERATED = ROOT / "build" / "generated"
 
+# The headers of csrc that extension authors may include, as <torch_openreg/core/Launch.h>.
+PUBLIC_HEADERS = (
+    "aten/KernelArguments.h",
+    "aten/OpLaunch.h",
+    "aten/TensorAlias.h",
+    "core/Event.h",
+    "core/Exception.h",
+    "core/Functions.h",
+    "core/Launch.h",
+    "core/Macros.h",
+    "core/Stream.h",
+    "random/Generator.h",
+)
+
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 COMPILE_ARGS = [
     "-std=c++20",
@@ -89,6 +104,7 @@ class Build(BuildExtension):  # type: ignore[misc]
             if extension.name == LIB_PACKAGE + "libtorch_openreg":
                 extension.sources += sources("build/generated/*.cpp")
         super().run()
+        copy_headers(Path(self.build_lib) / "torch_openreg")
 
     def build_extensions(self) -> None:
         library = Path(self.get_ext_fullpath(LIB_PACKAGE + "libopenreg")).parent
@@ -99,6 +115,7 @@ class Build(BuildExtension):  # type: ignore[misc]
     def copy_extensions_to_source(self) -> None:
         (ROOT / "torch_openreg" / "lib").mkdir(exist_ok=True)
         super().copy_extensions_to_source()
+        copy_headers(ROOT / "torch_openreg")
 
 
 def generate_operators() -> None:
@@ -107,6 +124,18 @@ def generate_operators() -> None:
         [sys.executable, "csrc/aten/codegen/gen_structured.py", "--output-dir", str(GENERATED)],
         check=True,
     )
+
+
+def copy_headers(package: Path) -> None:
+    """Puts the public headers, and those of the runtime, into the package's include folder."""
+    folder = package / "include"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(RUNTIME / "include", folder)
+    for name in PUBLIC_HEADERS:
+        text = (ROOT / "csrc" / name).read_text(encoding="utf-8")
+        header = folder / "torch_openreg" / name
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.write_text(text.replace('#include "csrc/', '#include "torch_openreg/'), "utf-8")
 
 
 def backend_extension(name: str, patterns: list[str], **options: Any) -> Extension:
@@ -135,7 +164,15 @@ setup(
             LIB_PACKAGE + "libtorch_openreg",
             [
                 f"csrc/{part}/*.cpp"
-                for part in ("core", "memory", "random", "hooks", "aten", "autocast")
+                for part in (
+                    "core",
+                    "memory",
+                    "random",
+                    "hooks",
+                    "aten",
+                    "autocast",
+                    "custom",
+                )
             ],
             libraries=["openreg", "c10", "torch_cpu", "torch"],
             extra_link_args=[

@@ -20,7 +20,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 _DOCS = _ROOT / "docs"
 _PAGES = [_ROOT / "README.md", *sorted(_DOCS.glob("*.md"))]
 _SOURCE_SUFFIXES = {".c", ".cpp", ".h", ".py"}
-_SOURCE_FOLDERS = ("csrc", "torch_openreg", "third_party")
+_SOURCE_FOLDERS = ("csrc", "torch_openreg", "third_party", "examples")
+_BUILT_FOLDERS = {_ROOT / "torch_openreg" / "include"}
 
 sys.path.insert(0, str(_DOCS / "_ext"))
 
@@ -100,7 +101,9 @@ def _source_files() -> list[Path]:
         path
         for folder in _SOURCE_FOLDERS
         for path in sorted((_ROOT / folder).rglob("*"))
-        if path.suffix in _SOURCE_SUFFIXES and "build" not in path.parts
+        if path.suffix in _SOURCE_SUFFIXES
+        and "build" not in path.parts
+        and not _BUILT_FOLDERS & {*path.parents}
     ]
 
 

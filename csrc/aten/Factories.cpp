@@ -59,6 +59,16 @@ Tensor emptyStrided(IntArrayRef size, IntArrayRef stride, std::optional<ScalarTy
                                                     kKeys, c10::dtype_or_default(dtype)));
 }
 
+// All zeros, without memory: what autograd uses for a derivative that vanishes.
+Tensor efficientZeroTensor(IntArrayRef size, std::optional<ScalarType> dtype,
+                           std::optional<Layout> layout, std::optional<Device> device,
+                           std::optional<bool> pin_memory) {
+  at::native::ZeroTensorAllocator allocator(targetDevice(device, layout, pin_memory));
+  return Tensor(at::detail::empty_generic(size, &allocator,
+                                          kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+                                          c10::dtype_or_default(dtype), std::nullopt));
+}
+
 void growStorage(TensorImpl* impl, size_t new_size) {
   // Storage is only ever grown, and never for a tensor without elements.
   if (impl->numel() > 0 && new_size > impl->unsafe_storage().nbytes()) {
@@ -132,6 +142,7 @@ Tensor emptyStridedOn(c10::Device device, IntArrayRef size, IntArrayRef stride, 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(emptyStrided));
+  m.impl("_efficientzerotensor", TORCH_FN(efficientZeroTensor));
   m.impl("resize_", TORCH_FN(resizeTensor));
   m.impl("set_", TORCH_FN(setEmpty));
   m.impl("set_.source_Storage", TORCH_FN(setWholeStorage));

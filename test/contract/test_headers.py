@@ -3,8 +3,18 @@
 import subprocess
 import sysconfig
 import unittest
+from pathlib import Path
 
-from source_tree import ROOT, RUNTIME, backend_files, compiler, public_headers, relative
+from source_tree import (
+    BACKEND,
+    ROOT,
+    RUNTIME,
+    backend_files,
+    compiler,
+    includes_of,
+    public_headers,
+    relative,
+)
 from torch.testing._internal.common_utils import (
     TestCase,
     instantiate_parametrized_tests,
@@ -14,6 +24,9 @@ from torch.testing._internal.common_utils import (
 )
 from torch.utils.cpp_extension import include_paths
 
+from torch_openreg import cpp_extension
+
+(INSTALLED,) = map(Path, cpp_extension.include_paths())
 COMPILER = compiler()
 WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function", "-Werror")
 
@@ -60,6 +73,37 @@ class TestHeaders(TestCase):
             f"-I{RUNTIME / 'include'}",
             *(f"-isystem{folder}" for folder in foreign),
         )
+
+    @parametrize("header", each(sorted((INSTALLED / "torch_openreg").rglob("*.h"))))
+    def test_installed_header_compiles_alone_without_the_source_tree(self, header):
+        self.check(
+            f"<{header.relative_to(INSTALLED).as_posix()}>",
+            "c++",
+            "-std=c++20",
+            f"-I{INSTALLED}",
+            *(f"-isystem{folder}" for folder in include_paths()),
+        )
+
+
+class TestInstalledHeaders(TestCase):
+    def test_headers_of_the_runtime_are_those_of_the_sources(self):
+        installed = {path.name: path.read_text() for path in (INSTALLED / "openreg").glob("*.h")}
+        self.assertEqual(installed, {path.name: path.read_text() for path in public_headers()})
+
+    def test_headers_of_the_backend_are_those_of_the_sources(self):
+        folder = INSTALLED / "torch_openreg"
+        headers = sorted(folder.rglob("*.h"))
+        self.assertGreater(len(headers), 5)
+        for header in headers:
+            source = (BACKEND / header.relative_to(folder)).read_text()
+            expected = source.replace('#include "csrc/', '#include "torch_openreg/')
+            self.assertEqual(header.read_text(), expected, f"{header.name}: build again")
+
+    def test_headers_of_the_backend_include_no_header_that_is_not_installed(self):
+        for header in sorted((INSTALLED / "torch_openreg").rglob("*.h")):
+            for include in includes_of(header):
+                if include.startswith('"'):
+                    self.assertTrue((INSTALLED / include.strip('"')).is_file(), include)
 
 
 instantiate_parametrized_tests(TestHeaders)

@@ -33,6 +33,7 @@ ALLOWED_FOLDERS = {
     "hooks": {"core", "memory", "random"},
     "aten": {"core", "memory", "random"},
     "autocast": set(),
+    "custom": {"aten", "core"},
     "python": {"core", "memory", "random", "hooks", "aten"},
 }
 

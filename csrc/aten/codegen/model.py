@@ -57,6 +57,15 @@ CHECKS: dict[str, str] = {
     "gelu_backward": "checkGeluApproximation(approximate);",
 }
 
+# Statements before the kernel. The CPU's function runs the shape function again. That of these
+# losses gives the result the input's sizes before it gives it none, and resizing a result that has
+# an element warns.
+RESIZED_TWICE = "if (reduction != Reduction::None) { out.resize_({0}); }"
+PREPARATIONS: dict[str, str] = {
+    "mse_loss": RESIZED_TWICE,
+    "smooth_l1_loss": RESIZED_TWICE,
+}
+
 
 @dataclass(frozen=True)
 class Passing:
@@ -160,6 +169,10 @@ class Operator:
     @property
     def check(self) -> str | None:
         return CHECKS.get(self.overload)
+
+    @property
+    def preparation(self) -> str | None:
+        return PREPARATIONS.get(self.overload)
 
 
 @dataclass(frozen=True)
