@@ -1,0 +1,29 @@
+"""Every operator of torch's database gives the CPU's results."""
+
+from collections.abc import Iterator
+
+import torch
+from common import instantiate_parametrized_tests, parametrize, run_tests
+from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
+from sweep import SweepTestCase, check_call
+
+_SAMPLES = 3  # of each dtype but float32
+
+
+class TestForward(SweepTestCase):
+    @parametrize("info", OPERATORS)
+    def test_forward(self, info):
+        function = call_of(info, info.op)
+
+        def check(dtype: torch.dtype) -> Iterator[str | None]:
+            limit = None if dtype == torch.float32 else _SAMPLES
+            for sample in samples_of(info, dtype, limit):
+                yield check_call(function, arguments_of(info, sample))
+
+        self.sweep(info.formatted_name, "forward", cpu_dtypes(info), check)
+
+
+instantiate_parametrized_tests(TestForward)
+
+if __name__ == "__main__":
+    run_tests()
