@@ -1,6 +1,7 @@
 """torch's database of operators, and what its samples need to be called on openreg."""
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from common import subtest
 from samples import Arguments, HostTensor, tensors_in
 from sweep import IS_FULL, seed
+from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 from torch.testing._internal.common_methods_invocations import op_db
 
 __all__ = ["OPERATORS", "arguments_of", "call_of", "cpu_dtypes", "gradients_of", "samples_of"]
@@ -54,7 +56,15 @@ def arguments_of(info: Any, sample: Any) -> Arguments:
     index = _HOST_ARGUMENTS.get(info.name)
     if index is not None and isinstance(args[index], torch.Tensor):
         args[index] = HostTensor(args[index])
-    return Arguments(tuple(args), dict(sample.kwargs))
+    kwargs = {name: _for_any_device(value) for name, value in sample.kwargs.items()}
+    return Arguments(tuple(args), kwargs)
+
+
+def _for_any_device(value: Any) -> Any:
+    """The options of linear_cross_entropy, without what torch chooses by the name of the device."""
+    if isinstance(value, LinearCrossEntropyOptions) and value.acc_policy == "auto":
+        return dataclasses.replace(value, acc_policy="accurate")
+    return value
 
 
 def call_of(info: Any, function: Callable[..., Any]) -> Callable[..., Any]:

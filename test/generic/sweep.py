@@ -7,9 +7,11 @@ called.
 import contextlib
 import os
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -19,8 +21,13 @@ from comparison import difference
 from known_gaps import GAPS, Gap
 from report import Record, write_record
 from samples import CPU, Arguments, tensors_in
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["DEVICE", "IS_FULL", "SweepTestCase", "check_call", "dtype_name", "outcome", "seed"]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "_ext"))
+
+from tiers import tier_of
+
+__all__ = ["DEVICE", "IS_FULL", "Call", "SweepTestCase", "dtype_name", "outcome", "seed"]
 
 DEVICE = torch.device("openreg", 0)
 
@@ -100,37 +107,65 @@ def _has_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-def check_call(
-    function: Callable[..., Any], arguments: Arguments, device: torch.device = DEVICE
-) -> str | None:
-    """Describes how a call on the device differs from the same call on the CPU.
+@dataclass(frozen=True)
+class Call:
+    """A call to compare."""
 
-    Compared are the result, the arguments after the call, and which arguments the result is or is a
-    view of. If the call raises an exception on the CPU, it has to raise one of the same type on the
-    device, there or when the device is synchronized.
+    function: Callable[..., Any]
+    arguments: Arguments
 
-    Returns:
-        The description of the first difference, or None if there is none.
-    """
-    expected = outcome(function, arguments, CPU)
-    for number in (1, 2):
-        text = _outcome_difference(outcome(function, arguments, device), expected, device)
-        if text is not None:
-            return f"call {number} with {arguments}: {text}"
-    return None
+    def difference(self) -> tuple[str | None, frozenset[str]]:
+        """Describes how the call on openreg differs from the same call on the CPU.
+
+        Compared are the result, the arguments after the call, and which arguments the result is or
+        is a view of. If the call raises an exception on the CPU, it has to raise one of the same
+        type on openreg, there or when the device is synchronized.
+
+        Returns:
+            The description of the first difference, or None if there is none; and the operators
+            for which the host waited in the second call.
+        """
+        expected = outcome(self.function, self.arguments, CPU)
+        for number in (1, 2):
+            torch.openreg.reset_fallback_stats()
+            actual = outcome(self.function, self.arguments, DEVICE)
+            text = _outcome_difference(actual, expected)
+            if text is not None:
+                return f"call {number} with {self.arguments}: {text}", frozenset()
+        return None, frozenset(torch.openreg.fallback_stats(synchronous_only=True))
+
+    def operators(self) -> dict[str, str]:
+        """Calls once more on openreg; returns the operators of ATen that run, with their tiers."""
+        copies = self.arguments.copied_to(DEVICE)
+        with _OperatorNames() as mode, contextlib.suppress(Exception):
+            self.function(*copies.args, **copies.kwargs)
+        return {name: tier_of(name) for name in sorted(mode.names)}
 
 
-def _outcome_difference(actual: Outcome, expected: Outcome, device: torch.device) -> str | None:
+class _OperatorNames(TorchDispatchMode):
+    """Notes the operators of ATen that reach the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "aten":
+            self.names.add(func._name)
+        return func(*args, **(kwargs or {}))
+
+
+def _outcome_difference(actual: Outcome, expected: Outcome) -> str | None:
     if isinstance(expected.result, Exception) or isinstance(actual.result, Exception):
         if _is_same_error(actual.result, expected.result):
             return None
         return f"{_shown_error(actual.result)} instead of {_shown_error(expected.result)}"
-    text = difference(actual.result, expected.result, device)
+    text = difference(actual.result, expected.result, DEVICE)
     if text is not None:
         return f"result{'' if text.startswith('[') else ': '}{text}"
     pairs = zip(actual.arguments.tensors(), expected.arguments.tensors(), strict=True)
     for index, (one, other) in enumerate(pairs):
-        text = difference(one, other, CPU if one.is_cpu else device)
+        text = difference(one, other, CPU if one.is_cpu else DEVICE)
         if text is not None:
             return f"argument {index} afterwards: {text}"
     if actual.relations != expected.relations:
@@ -163,9 +198,9 @@ class SweepTestCase(OpenRegTestCase):
         name: str,
         variant: str,
         dtypes: Iterable[torch.dtype],
-        check: Callable[[torch.dtype], Iterator[str | None]],
+        calls: Callable[[torch.dtype], Iterator[Call]],
     ) -> None:
-        """Checks samples of each dtype and fails if one differs that is not in the list of gaps.
+        """Compares calls with each dtype; fails if one differs that is not in the list of gaps.
 
         A dtype is checked up to its first difference. A gap that is listed and does not show is a
         failure, too.
@@ -174,13 +209,13 @@ class SweepTestCase(OpenRegTestCase):
             name: of the operator.
             variant: what is done with it, such as "forward".
             dtypes: those to check.
-            check: yields the difference of each sample of a dtype, or None.
+            calls: yields the calls with a dtype.
         """
         record = Record(name, variant)
         failures = []
         for dtype in sorted(dtypes, key=str):
             gap = _gap_of(name, variant, dtype)
-            text = self._first_difference(check(dtype), record)
+            text = self._first_difference(calls(dtype), record)
             if text is None and gap is None:
                 record.passed += 1
             elif text is not None and gap is not None:
@@ -193,15 +228,19 @@ class SweepTestCase(OpenRegTestCase):
         if failures:
             self.fail("\n" + "\n".join(failures))
 
-    def _first_difference(self, checks: Iterator[str | None], record: Record) -> str | None:
+    def _first_difference(self, calls: Iterator[Call], record: Record) -> str | None:
         index = -1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                for index, text in enumerate(checks):
-                    record.samples += 1
+                for index, call in enumerate(calls):
+                    text, waited = call.difference()
                     if text is not None:
                         return f"sample {index}: {text}"
+                    if not record.samples:
+                        record.operators = call.operators()
+                    record.samples += 1
+                    record.waited = sorted({*record.waited, *waited})
             except Exception as error:
                 return f"after sample {index}: {_shown_error(error)}"
         return None

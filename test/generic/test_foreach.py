@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
 from operators import arguments_of, gradients_of
-from sweep import IS_FULL, SweepTestCase, check_call, seed
+from sweep import IS_FULL, Call, SweepTestCase, seed
 from torch.testing._internal import common_methods_invocations as database
 
 _INFOS = [
@@ -43,12 +43,12 @@ def _samples_of(
 
 class TestForeach(SweepTestCase):
     def check_foreach(self, info: Any, variant: str, function: Callable[..., Any]) -> None:
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             limit = None if dtype == torch.float32 else _SAMPLES
             for sample in _samples_of(info, dtype, limit):
-                yield check_call(function, arguments_of(info, sample))
+                yield Call(function, arguments_of(info, sample))
 
-        self.sweep(info.name, variant, info.supported_dtypes("cpu"), check)
+        self.sweep(info.name, variant, info.supported_dtypes("cpu"), calls)
 
     @parametrize("info", _WITH_FUNCTION)
     def test_forward(self, info):
@@ -60,12 +60,12 @@ class TestForeach(SweepTestCase):
 
     @parametrize("info", _DIFFERENTIABLE)
     def test_backward(self, info):
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             limit = None if dtype == torch.float32 else _SAMPLES
             for sample in _samples_of(info, dtype, limit, requires_grad=True):
-                yield check_call(gradients_of(info.op), arguments_of(info, sample))
+                yield Call(gradients_of(info.op), arguments_of(info, sample))
 
-        self.sweep(info.name, "backward", (torch.float32, torch.complex64), check)
+        self.sweep(info.name, "backward", (torch.float32, torch.complex64), calls)
 
 
 instantiate_parametrized_tests(TestForeach)

@@ -7,7 +7,7 @@ import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
 from operators import gradients_of
 from samples import Arguments
-from sweep import IS_FULL, SweepTestCase, check_call, seed
+from sweep import IS_FULL, Call, SweepTestCase, seed
 from torch.testing._internal.common_modules import module_db
 
 _MODULES = [subtest(info, name=info.formatted_name) for info in module_db]
@@ -28,7 +28,7 @@ class TestModules(SweepTestCase):
     @parametrize("info", _MODULES)
     @parametrize("is_training", [True, False], name_fn=lambda value: "train" if value else "eval")
     def test_module(self, info, is_training):
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             def call(construction_args, construction_kwargs, args, kwargs, device):
                 with torch.device(device):
                     module = info.module_cls(*construction_args, **construction_kwargs)
@@ -44,9 +44,9 @@ class TestModules(SweepTestCase):
                 info, device="cpu", dtype=dtype, requires_grad=True, training=is_training
             )
             for sample in samples if IS_FULL or dtype == torch.float32 else samples[:_SAMPLES]:
-                yield check_call(call, _arguments_of(sample))
+                yield Call(call, _arguments_of(sample))
 
-        self.sweep(info.name, "train" if is_training else "eval", info.dtypes, check)
+        self.sweep(info.name, "train" if is_training else "eval", info.dtypes, calls)
 
     @parametrize("info", _WITH_ERRORS)
     def test_errors(self, info):
@@ -57,15 +57,15 @@ class TestModules(SweepTestCase):
                 return module(*args, **kwargs)
             return None
 
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             seed()
             samples = info.module_error_inputs_func(
                 info, device="cpu", dtype=dtype, requires_grad=False, training=True
             )
             for sample in samples:
-                yield check_call(call, _arguments_of(sample.module_error_input))
+                yield Call(call, _arguments_of(sample.module_error_input))
 
-        self.sweep(info.name, "errors", (torch.float32,), check)
+        self.sweep(info.name, "errors", (torch.float32,), calls)
 
 
 instantiate_parametrized_tests(TestModules)

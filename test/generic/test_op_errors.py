@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from operators import OPERATORS, arguments_of
-from sweep import SweepTestCase, check_call, seed
+from sweep import Call, SweepTestCase, seed
 
 _WITH_ERRORS = [one for one in OPERATORS if one.arg_values.error_inputs_func is not None]
 
@@ -13,13 +13,13 @@ _WITH_ERRORS = [one for one in OPERATORS if one.arg_values.error_inputs_func is 
 class TestErrors(SweepTestCase):
     @parametrize("info", _WITH_ERRORS)
     def test_errors(self, info):
-        def check(_: torch.dtype) -> Iterator[str | None]:
+        def calls(_: torch.dtype) -> Iterator[Call]:
             seed()
             for error_input in info.error_inputs_func(info, "cpu"):
-                yield check_call(info.op, arguments_of(info, error_input.sample_input))
+                yield Call(info.op, arguments_of(info, error_input.sample_input))
 
         # The inputs of the database have dtypes of their own.
-        self.sweep(info.formatted_name, "errors", [torch.float32], check)
+        self.sweep(info.formatted_name, "errors", [torch.float32], calls)
 
 
 instantiate_parametrized_tests(TestErrors)

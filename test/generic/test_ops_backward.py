@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from operators import OPERATORS, arguments_of, call_of, gradients_of, samples_of
-from sweep import SweepTestCase, check_call
+from sweep import Call, SweepTestCase
 
 _DTYPES = (torch.float32, torch.complex64)
 _SAMPLES = 3  # of complex64
@@ -18,16 +18,16 @@ _DIFFERENTIABLE = [
 class TestBackward(SweepTestCase):
     @parametrize("info", _DIFFERENTIABLE)
     def test_backward(self, info):
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             limit = None if dtype == torch.float32 else _SAMPLES
             for sample in samples_of(info, dtype, limit, requires_grad=True):
                 function = call_of(
                     info, gradients_of(info.op, choose=sample.output_process_fn_grad)
                 )
-                yield check_call(function, arguments_of(info, sample))
+                yield Call(function, arguments_of(info, sample))
 
         dtypes = [one for one in _DTYPES if one in info.supported_backward_dtypes("cpu")]
-        self.sweep(info.formatted_name, "backward", dtypes, check)
+        self.sweep(info.formatted_name, "backward", dtypes, calls)
 
 
 instantiate_parametrized_tests(TestBackward)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
-from sweep import SweepTestCase, check_call
+from sweep import Call, SweepTestCase
 
 _SAMPLES = 3  # of each dtype but float32
 
@@ -15,12 +15,12 @@ class TestForward(SweepTestCase):
     def test_forward(self, info):
         function = call_of(info, info.op)
 
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             limit = None if dtype == torch.float32 else _SAMPLES
             for sample in samples_of(info, dtype, limit):
-                yield check_call(function, arguments_of(info, sample))
+                yield Call(function, arguments_of(info, sample))
 
-        self.sweep(info.formatted_name, "forward", cpu_dtypes(info), check)
+        self.sweep(info.formatted_name, "forward", cpu_dtypes(info), calls)
 
 
 instantiate_parametrized_tests(TestForward)

@@ -7,7 +7,7 @@ import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
 from samples import CPU
-from sweep import SweepTestCase, check_call, outcome
+from sweep import Call, SweepTestCase, outcome
 
 _SAMPLES = 2  # of each dtype but float32
 
@@ -57,26 +57,26 @@ class TestVariants(SweepTestCase):
     def test_inplace(self, info):
         function = call_of(info, info.inplace_variant)
 
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             limit = None if dtype == torch.float32 else _SAMPLES
             for sample in samples_of(info, dtype, limit):
                 if isinstance(sample.input, torch.Tensor):
-                    yield check_call(function, arguments_of(info, sample))
+                    yield Call(function, arguments_of(info, sample))
 
-        self.sweep(info.formatted_name, "inplace", cpu_dtypes(info), check)
+        self.sweep(info.formatted_name, "inplace", cpu_dtypes(info), calls)
 
     @parametrize("info", _WITH_OUT)
     def test_out(self, info):
         function = call_of(info, info.op)
 
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             limit = None if dtype == torch.float32 else _SAMPLES
             for sample in samples_of(info, dtype, limit):
                 arguments = arguments_of(info, sample)
                 for out in _outs_of(info, outcome(function, arguments, CPU).result):
-                    yield check_call(function, arguments.with_keywords(out=out))
+                    yield Call(function, arguments.with_keywords(out=out))
 
-        self.sweep(info.formatted_name, "out", cpu_dtypes(info), check)
+        self.sweep(info.formatted_name, "out", cpu_dtypes(info), calls)
 
 
 instantiate_parametrized_tests(TestVariants)

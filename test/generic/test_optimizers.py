@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
 from samples import Arguments, HostTensor
-from sweep import SweepTestCase, check_call, seed
+from sweep import Call, SweepTestCase, seed
 from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
 
 _OPTIMIZERS = [subtest(info, name=info.name) for info in optim_db]
@@ -116,7 +116,7 @@ class TestOptimizers(SweepTestCase):
     def test_optimizer(self, info):
         function = (_sparse_steps if info.only_supports_sparse_grads else _steps)(info)
 
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             for kwargs in _configurations(info):
                 seed()
                 parameters = [torch.nn.Parameter(torch.randn(s, dtype=dtype)) for s in _SHAPES]
@@ -127,9 +127,9 @@ class TestOptimizers(SweepTestCase):
                     {name: _on_host(value) for name, value in kwargs.items()},
                 )
                 with _capturable_on_cpu():
-                    yield check_call(function, arguments)
+                    yield Call(function, arguments)
 
-        self.sweep(info.name, "steps", (torch.float32,), check)
+        self.sweep(info.name, "steps", (torch.float32,), calls)
 
     @parametrize("info", _WITH_ERRORS)
     def test_errors(self, info):
@@ -140,16 +140,16 @@ class TestOptimizers(SweepTestCase):
             if is_stepping:
                 optimizer.step()
 
-        def check(dtype: torch.dtype) -> Iterator[str | None]:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
             for error_input in info.optim_error_inputs_func("cpu", dtype):
                 sample = error_input.optimizer_error_input
                 parameters = sample.params
                 if parameters is None:
                     parameters = [torch.nn.Parameter(torch.randn(2, 3, dtype=dtype))]
                 is_stepping = error_input.error_on == OptimizerErrorEnum.STEP_ERROR
-                yield check_call(call, Arguments((parameters, is_stepping), sample.kwargs))
+                yield Call(call, Arguments((parameters, is_stepping), sample.kwargs))
 
-        self.sweep(info.name, "errors", (torch.float32,), check)
+        self.sweep(info.name, "errors", (torch.float32,), calls)
 
 
 instantiate_parametrized_tests(TestOptimizers)
