@@ -5,9 +5,9 @@ tests. A test that crashes its worker or exceeds the time limit counts as failed
 worker goes on with the test after it. So no crash hides another test, and no file inherits the
 state that another one left behind.
 
-The sweeps over operators (``test/generic``) report what they compared; the run prints a table of it.
+The sweeps (``test/generic``) report what they compared with the CPU; the run prints tables of it.
 
-The run fails if a test fails, if a file has no tests, if no test passed at all, or if no operator of
+The run fails if a test fails, if a file has no tests, if no test passed at all, or if nothing of
 the sweeps ran asynchronously.
 """
 

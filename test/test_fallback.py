@@ -612,7 +612,9 @@ class TestRepeatedCalls(FallbackTestCase):
             subtest(lambda x: x.abs(), name="out_that_is_resized"),
             subtest(lambda x: torch.arange(1, 4.5, 0.5, device=x.device), name="arange"),
             subtest(lambda x: torch._foreach_mul([x, x[0]], [2.0, 3.0])[1], name="lists"),
-            subtest(lambda x: x.clone().index_put_((x[:, 0].long().abs(),), x[0]), name="index_put"),
+            subtest(
+                lambda x: x.clone().index_put_((x[:, 0].long().abs(),), x[0]), name="index_put"
+            ),
             subtest(lambda x: torch.nn.functional.conv1d(x[None], x[None, :, :3]), name="conv1d"),
             subtest(
                 lambda x: torch.nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3),

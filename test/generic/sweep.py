@@ -222,7 +222,7 @@ class SweepTestCase(OpenRegTestCase):
                 record.listed += 1
             else:
                 record.failed += 1
-                text = text or f"passes, but is a known gap: {gap}"
+                text = text or f"passes, but is a known gap: {gap.reason}"
                 failures.append(f"{name} {variant} {dtype_name(dtype)} {text}")
         write_record(record)
         if failures:
