@@ -1,5 +1,6 @@
 """Arguments of calls, copied to a device: nested tensors with all that makes them what they are."""
 
+import contextlib
 import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,14 @@ class Arguments:
         copier = _Copier(device)
         return Arguments(copier.copy(self.args), copier.copy(self.kwargs))
 
+    def with_other_numbers(self) -> "Arguments":
+        """The same with other contents of the tensors, on the CPU."""
+        copier = _Copier(CPU, is_for_call=False)
+        others = Arguments(copier.copy(self.args), copier.copy(self.kwargs))
+        for tensor in others.tensors():
+            _change_numbers(tensor)
+        return others
+
     def tensors(self) -> list[torch.Tensor]:
         """All tensors in the order of the arguments."""
         return tensors_in((self.args, self.kwargs))
@@ -63,11 +72,24 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [tensor for part in value for tensor in tensors_in(part)]
 
 
+@torch.no_grad()
+def _change_numbers(tensor: torch.Tensor) -> None:
+    """Shifts the elements by one, so that indices stay valid, and sets some that are none to 0."""
+    if tensor.layout != torch.strided or not tensor.is_cpu or not tensor.numel():
+        return
+    numbers = tensor.clone().flatten().roll(1)
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        numbers[::3] = 0
+    with contextlib.suppress(RuntimeError):  # elements that share memory
+        tensor.copy_(numbers.view(tensor.shape))
+
+
 class _Copier:
     """Copies values to a device; what is the same tensor or memory stays the same."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, is_for_call: bool = True) -> None:
         self._device = device
+        self._is_for_call = is_for_call
         self._tensors: dict[int, torch.Tensor] = {}
         self._storages: dict[int, torch.UntypedStorage] = {}
 
@@ -77,7 +99,7 @@ class _Copier:
                 self._tensors[id(value)] = self._copy_tensor(value)
             return self._tensors[id(value)]
         if isinstance(value, HostTensor):
-            return value.tensor.clone()
+            return value.tensor.clone() if self._is_for_call else value
         if isinstance(value, str | torch.device) and str(value) == "cpu":
             return self._device
         if isinstance(value, torch.Size):

@@ -109,10 +109,17 @@ def _has_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """A call to compare."""
+    """A call to compare.
+
+    Attributes:
+        function: what is called.
+        arguments: with what.
+        before: arguments of a call on openreg that comes before; None for no such call.
+    """
 
     function: Callable[..., Any]
     arguments: Arguments
+    before: Arguments | None = None
 
     def difference(self) -> tuple[str | None, frozenset[str]]:
         """Describes how the call on openreg differs from the same call on the CPU.
@@ -125,6 +132,8 @@ class Call:
             The description of the first difference, or None if there is none; and the operators
             for which the host waited in the second call.
         """
+        if self.before is not None:
+            outcome(self.function, self.before, DEVICE)
         expected = outcome(self.function, self.arguments, CPU)
         for number in (1, 2):
             torch.openreg.reset_fallback_stats()
@@ -139,6 +148,8 @@ class Call:
         copies = self.arguments.copied_to(DEVICE)
         with _OperatorNames() as mode, contextlib.suppress(Exception):
             self.function(*copies.args, **copies.kwargs)
+        with contextlib.suppress(Exception):
+            torch.accelerator.synchronize(DEVICE)
         return {name: tier_of(name) for name in sorted(mode.names)}
 
 
