@@ -5,7 +5,10 @@ tests. A test that crashes its worker or exceeds the time limit counts as failed
 worker goes on with the test after it. So no crash hides another test, and no file inherits the
 state that another one left behind.
 
-The run fails if a test fails, if a file has no tests, or if no test passed at all.
+The sweeps (``test/generic``) report what they compared with the CPU; the run prints tables of it.
+
+The run fails if a test fails, if a file has no tests, if no test passed at all, or if nothing of
+the sweeps ran asynchronously.
 """
 
 import argparse
@@ -18,15 +21,17 @@ import tempfile
 import time
 import xml.etree.ElementTree
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from generic.report import is_asynchronous, read_records, summary
 
 __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TEST_TIMEOUT_S = 300
-_FILE_TIMEOUT_S = 1200
+_FILE_TIMEOUT_S = 3600
 _MAX_CRASHES = 50
 _NO_TESTS = 5  # pytest's exit code
 
@@ -67,8 +72,14 @@ def main() -> int:
     files = options.files or sorted((_ROOT / "test").rglob("test_*.py"))
     start = time.monotonic()
     outcomes = []
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as executor:
-        runs = [executor.submit(_run_file, file, pytest_arguments) for file in files]
+    with (
+        tempfile.TemporaryDirectory() as report,
+        concurrent.futures.ThreadPoolExecutor(options.jobs) as executor,
+    ):
+        environment = os.environ | {"OPENREG_TEST_REPORT": report}
+        if options.full:
+            environment["OPENREG_TEST_FULL"] = "1"
+        runs = [executor.submit(_run_file, file, pytest_arguments, environment) for file in files]
         try:
             for run in concurrent.futures.as_completed(runs):
                 outcome = run.result()
@@ -81,6 +92,7 @@ def main() -> int:
             for process in _running:
                 os.killpg(process.pid, signal.SIGKILL)
             raise
+        records = list(read_records(Path(report)))
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
     failed = sorted(str(outcome.file) for outcome in outcomes if not outcome.is_success)
     print(
@@ -88,11 +100,16 @@ def main() -> int:
         + "".join(f"{count} {what}, " for what, count in counts.items())
         + f"{time.monotonic() - start:.0f} s"
     )
+    if records:
+        print(f"\n{summary(records)}\n")
     if failed:
         print(f"FAILED: {', '.join(failed)}")
     if not counts["passed"]:
         print("FAILED: no test passed")
-    return 1 if failed or not counts["passed"] else 0
+    is_waiting = bool(records) and not any(is_asynchronous(record) for record in records)
+    if is_waiting:
+        print("FAILED: nothing ran asynchronously")
+    return 1 if failed or not counts["passed"] or is_waiting else 0
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -101,12 +118,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "-j", "--jobs", type=int, default=os.cpu_count(), help="files at a time (%(default)s)"
     )
+    parser.add_argument(
+        "--full", action="store_true", help="all samples of all dtypes in test/generic (slow)"
+    )
     return parser.parse_args(arguments)
 
 
-def _run_file(file: Path, pytest_arguments: Sequence[str]) -> Outcome:
+def _run_file(
+    file: Path, pytest_arguments: Sequence[str], environment: Mapping[str, str]
+) -> Outcome:
     # Idle OpenMP threads would spin and take the processor from the files that run beside.
-    environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
+    environment = {"OMP_WAIT_POLICY": "passive"} | dict(environment)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
@@ -129,7 +151,7 @@ def _run_file(file: Path, pytest_arguments: Sequence[str]) -> Outcome:
     return Outcome(file.resolve().relative_to(_ROOT), is_success, counts, seconds, output)
 
 
-def _run_limited(command: Sequence[str], environment: dict[str, str]) -> tuple[int, str]:
+def _run_limited(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
     """Runs a command in a process group of its own and ends the group if it takes too long."""
     process = subprocess.Popen(
         command,

@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -27,6 +28,7 @@ sys.path.insert(0, str(_DOCS / "_ext"))
 
 import mapping  # noqa: E402  (needs the path above)
 import sources  # noqa: E402
+import tiers  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,28 @@ class TestTables(OpenRegTestCase):
         documented = [(one.name, one.number, one.text) for one in sources.error_codes()]
         self.assertEqual(documented, _C._error_table())
 
+    def test_every_operator_has_a_tier_and_every_tier_operators(self):
+        counts = tiers.counts()
+        self.assertEqual(set(counts), set(tiers.TIERS))
+        self.assertEqual(
+            counts.total(),
+            sum(name.startswith("aten::") for name in torch._C._dispatch_get_all_op_names()),
+        )
+
+    @parametrize(
+        "operator,tier",
+        [
+            subtest(("aten::add.Tensor", "generated"), name="generated"),
+            subtest(("aten::empty_strided", "hand-written"), name="hand_written"),
+            subtest(("aten::_linalg_eigvals", "fallback"), name="fallback"),
+            subtest(("aten::convolution", "fallback"), name="fallback_by_name"),
+            subtest(("aten::matmul", "composite"), name="composite"),
+            subtest(("aten::_cudnn_rnn", "no kernel"), name="no_kernel"),
+        ],
+    )
+    def test_tier_of_an_operator(self, operator, tier):
+        self.assertEqual(tiers.tier_of(operator), tier)
+
     def test_mapping_is_complete(self):
         mapping.complete_bindings()
 
@@ -180,6 +204,7 @@ class TestTables(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestExamples)
+instantiate_parametrized_tests(TestTables)
 
 if __name__ == "__main__":
     run_tests()

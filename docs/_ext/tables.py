@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cpp
 import mapping
 import sources
+import tiers
 
 Rows = list[list[str]]
 
@@ -103,11 +104,21 @@ def _runtime() -> tuple[list[str], Rows]:
     ]
 
 
+def _operator_tiers() -> tuple[list[str], Rows]:
+    counts = tiers.counts()
+    rows = [[tier, str(counts[tier]), what] for tier, what in tiers.TIERS.items()]
+    return ["tier", "operators", "how they run"], [
+        *rows,
+        ["all", str(counts.total()), "of `aten`, each overload for itself"],
+    ]
+
+
 _TABLES: dict[str, Callable[..., tuple[list[str], Rows]]] = {
     "bindings": _bindings,
     "errors": _errors,
     "interfaces": _interfaces,
     "kernel-exceptions": _kernel_exceptions,
+    "operator-tiers": _operator_tiers,
     "properties": _properties,
     "python-only": _python_only,
     "runtime": _runtime,

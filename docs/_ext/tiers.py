@@ -1,0 +1,65 @@
+"""How each of ATen's operators runs on openreg, as the dispatcher of the running torch knows it.
+
+Unlike the modules beside, this one imports torch, when it is asked.
+"""
+
+import functools
+import json
+import re
+from collections import Counter
+
+from sources import ROOT, SourceError
+
+TIERS = {
+    "generated": "from torch's declarations, on the stream",
+    "hand-written": "in `csrc/aten`, on the stream",
+    "fallback": "by the boxed fallback",
+    "composite": "by ATen, of other operators",
+    "no kernel": "raises `NotImplementedError`: neither openreg nor the CPU has a kernel",
+}
+
+_TABLE = ROOT / "build" / "generated" / "structured_ops.json"
+_COMPOSITE_KEYS = (
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+)
+
+
+@functools.cache
+def _generated() -> frozenset[str]:
+    if not _TABLE.is_file():
+        raise SourceError(f"{_TABLE.relative_to(ROOT)}: expected the table that the build writes")
+    groups = json.loads(_TABLE.read_text(encoding="utf-8"))["generated"]
+    return frozenset(f"aten::{name}" for names in groups.values() for name in names)
+
+
+@functools.cache
+def tier_of(operator: str) -> str:
+    """Returns the tier of an operator, such as "aten::add.Tensor": a key of TIERS."""
+    import torch
+
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if operator in _generated():
+        return "generated"
+    if has_kernel(operator, "PrivateUse1"):
+        return "fallback" if _is_boxed(operator) else "hand-written"
+    if any(has_kernel(operator, key) for key in _COMPOSITE_KEYS):
+        return "composite"
+    return "fallback" if has_kernel(operator, "CPU") else "no kernel"
+
+
+def _is_boxed(operator: str) -> bool:
+    """Whether our kernel takes any operator: then it is the fallback's, registered by name."""
+    import torch
+
+    dump = torch._C._dispatch_dump(operator)
+    return re.search(r"^PrivateUse1: .* \[ boxed \]$", dump, re.MULTILINE) is not None
+
+
+def counts() -> Counter[str]:
+    """Returns how many operators of ATen each tier has."""
+    import torch
+
+    names = torch._C._dispatch_get_all_op_names()
+    return Counter(tier_of(name) for name in names if name.startswith("aten::"))

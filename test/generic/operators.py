@@ -1,0 +1,123 @@
+"""torch's database of operators, and what its samples need to be called on openreg."""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from common import subtest
+from samples import Arguments, HostTensor, tensors_in
+from sweep import IS_FULL, seed
+from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
+from torch.testing._internal.common_methods_invocations import op_db
+
+__all__ = ["OPERATORS", "arguments_of", "call_of", "cpu_dtypes", "gradients_of", "samples_of"]
+
+OPERATORS = [subtest(info, name=info.formatted_name) for info in op_db]
+
+# Arguments that have to be on the CPU for any device, by position.
+_HOST_ARGUMENTS = {"tensor_split": 1}
+
+# These leave memory as they find it, or a CPU kernel of theirs reads memory that nobody wrote.
+# They are compared in the mode that fills new memory.
+_READS_NEW_MEMORY = {
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "linalg_lstsq",
+    "linalg_lstsq_grad_oriented",
+    "new_empty",
+    "new_empty_strided",
+}
+
+
+def cpu_dtypes(info: Any) -> list[torch.dtype]:
+    return sorted(info.supported_dtypes("cpu"), key=str)
+
+
+def samples_of(
+    info: Any, dtype: torch.dtype, limit: int | None, requires_grad: bool = False
+) -> Iterator[Any]:
+    """The first SampleInputs of a dtype, on the CPU, always the same ones; all in a full run."""
+    samples = iter(info.sample_inputs_func(info, "cpu", dtype, requires_grad))
+    for _ in itertools.count() if IS_FULL or limit is None else range(limit):
+        seed()
+        sample = next(samples, None)
+        if sample is None:
+            return
+        yield sample
+
+
+def arguments_of(info: Any, sample: Any) -> Arguments:
+    args = [sample.input, *sample.args]
+    index = _HOST_ARGUMENTS.get(info.name)
+    if index is not None and isinstance(args[index], torch.Tensor):
+        args[index] = HostTensor(args[index])
+    kwargs = {name: _for_any_device(value) for name, value in sample.kwargs.items()}
+    return Arguments(tuple(args), kwargs)
+
+
+def _for_any_device(value: Any) -> Any:
+    """The options of linear_cross_entropy, without what torch chooses by the name of the device."""
+    if isinstance(value, LinearCrossEntropyOptions) and value.acc_policy == "auto":
+        return dataclasses.replace(value, acc_policy="accurate")
+    return value
+
+
+def call_of(info: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, in the mode that the operator needs for a defined result."""
+    if info.formatted_name not in _READS_NEW_MEMORY:
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _filled_memory():
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def _filled_memory() -> Iterator[None]:
+    was_enabled = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was_enabled)
+
+
+def gradients_of(
+    function: Callable[..., Any],
+    parameters: Sequence[torch.Tensor] = (),
+    choose: Callable[[Any], Any] = lambda result: result,
+) -> Callable[..., Any]:
+    """Makes a call that returns a function's differentiable results and gradients.
+
+    Args:
+        function: What to differentiate.
+        parameters: Tensors beside the arguments to differentiate by.
+        choose: The part of the result to differentiate.
+
+    Returns:
+        A function that returns the results and the gradients of all arguments and parameters that
+        require one.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        inputs = [one for one in (*tensors_in((args, kwargs)), *parameters) if one.requires_grad]
+        results = tensors_in(choose(function(*args, **kwargs)))
+        outputs = [one for one in results if one.requires_grad]
+        numbers = torch.Generator().manual_seed(1)
+        directions = [
+            torch.randn(one.shape, dtype=one.dtype, generator=numbers).to(one.device)
+            for one in outputs
+        ]
+        if not outputs or not inputs:
+            return results, ()
+        gradients = torch.autograd.grad(outputs, inputs, directions, allow_unused=True)
+        return [one.detach() for one in results], gradients
+
+    return call

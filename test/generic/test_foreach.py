@@ -1,0 +1,74 @@
+"""The operators on lists of tensors give the CPU's results and gradients."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
+from operators import arguments_of, gradients_of
+from sweep import IS_FULL, Call, SweepTestCase, seed
+from torch.testing._internal import common_methods_invocations as database
+
+_INFOS = [
+    *database.foreach_unary_op_db,
+    *database.foreach_binary_op_db,
+    *database.foreach_pointwise_op_db,
+    *database.foreach_reduce_op_db,
+    *database.foreach_other_op_db,
+]
+_OPERATORS = [subtest(info, name=info.name) for info in _INFOS]
+_WITH_INPLACE = [one for one in _OPERATORS if one.arg_values.inplace_variant]
+_WITH_FUNCTION = [one for one in _OPERATORS if one.arg_values.supports_out]
+_DIFFERENTIABLE = [one for one in _WITH_FUNCTION if one.arg_values.supports_autograd]
+
+_SAMPLES = 2  # of each dtype but float32
+
+# The database leaves lists with empty tensors out for a device that is named "cpu".
+_CPU = "cpu:0"
+
+
+def _samples_of(
+    info: Any, dtype: torch.dtype, limit: int | None, requires_grad: bool = False
+) -> Iterator[Any]:
+    seed()
+    # The generator takes its keyword arguments away.
+    sizes = {} if IS_FULL else {"num_input_tensors": [7]}
+    samples = itertools.chain(
+        info.sample_inputs_func(info, _CPU, dtype, requires_grad, **sizes),
+        info.sample_zero_size_inputs(_CPU, dtype, requires_grad) if IS_FULL else (),
+    )
+    return itertools.islice(samples, None if IS_FULL else limit)
+
+
+class TestForeach(SweepTestCase):
+    def check_foreach(self, info: Any, variant: str, function: Callable[..., Any]) -> None:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
+            limit = None if dtype == torch.float32 else _SAMPLES
+            for sample in _samples_of(info, dtype, limit):
+                yield Call(function, arguments_of(info, sample))
+
+        self.sweep(info.name, variant, info.supported_dtypes("cpu"), calls)
+
+    @parametrize("info", _WITH_FUNCTION)
+    def test_forward(self, info):
+        self.check_foreach(info, "forward", info.op)
+
+    @parametrize("info", _WITH_INPLACE)
+    def test_inplace(self, info):
+        self.check_foreach(info, "inplace", info.inplace_variant)
+
+    @parametrize("info", _DIFFERENTIABLE)
+    def test_backward(self, info):
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
+            limit = None if dtype == torch.float32 else _SAMPLES
+            for sample in _samples_of(info, dtype, limit, requires_grad=True):
+                yield Call(gradients_of(info.op), arguments_of(info, sample))
+
+        self.sweep(info.name, "backward", (torch.float32, torch.complex64), calls)
+
+
+instantiate_parametrized_tests(TestForeach)
+
+if __name__ == "__main__":
+    run_tests()
