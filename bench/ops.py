@@ -12,24 +12,34 @@ __all__ = ["benchmarks", "launch_share", "pair"]
 _MILLION = 1_000_000
 _CHAIN_LENGTH = 1000
 _LAUNCH_SIZE = 2048
+_VIEW = Target(1.3)
+_LARGE = Target(1.1)
 
 
 def benchmarks() -> list[Benchmark]:
     """Returns the rows of this topic."""
     chain = f"z = x\nfor _ in range({_CHAIN_LENGTH}):\n    z = z + y"
     return [
-        versus_cpu("op: add, 1 element, call returns", "x + y", pair(1), waits=False),
+        versus_cpu(
+            "op: add, 1 element, call returns",
+            "x + y",
+            pair(1),
+            waits=False,
+            target=Target(1.5),
+        ),
         versus_cpu("op: add, 1 element, until done", "x + y", pair(1)),
         versus_cpu("op: add_, 1 element, until done", "x.add_(y)", pair(1)),
-        versus_cpu(f"op: {_CHAIN_LENGTH} dependent adds, 1 element", chain, pair(1)),
-        versus_cpu("op: view", "x.view(16, 4)", pair(64)),
-        versus_cpu("op: slice", "x[8:16]", pair(64)),
-        versus_cpu("op: transpose", "x.t()", pair(8, 8)),
-        versus_cpu("op: add, 1M elements", "x + y", pair(_MILLION)),
-        versus_cpu("op: add_, 1M elements", "x.add_(y)", pair(_MILLION)),
+        versus_cpu(
+            f"op: {_CHAIN_LENGTH} dependent adds, 1 element", chain, pair(1), target=Target(1.5)
+        ),
+        versus_cpu("op: view", "x.view(16, 4)", pair(64), target=_VIEW),
+        versus_cpu("op: slice", "x[8:16]", pair(64), target=_VIEW),
+        versus_cpu("op: transpose", "x.t()", pair(8, 8), target=_VIEW),
+        versus_cpu("op: add, 1M elements", "x + y", pair(_MILLION), target=Target(0.9)),
+        versus_cpu("op: add_, 1M elements", "x.add_(y)", pair(_MILLION), target=_LARGE),
         versus_cpu("op: add out=, 1M elements", "add(x, y, out=z)", pair(_MILLION)),
         versus_cpu("op: sum, 1M elements", "x.sum()", pair(_MILLION)),
-        versus_cpu("op: matmul 512x512", "x @ y", pair(512, 512)),
+        versus_cpu("op: matmul 512x512", "x @ y", pair(512, 512), target=_LARGE),
         versus_cpu("op: matmul 2048x2048", "x @ y", pair(_LAUNCH_SIZE, _LAUNCH_SIZE)),
         Benchmark("op: matmul 2048x2048, call returns", "until done", launch_share, Target(0.02)),
     ]
