@@ -20,9 +20,9 @@ namespace {
 // that the kernel sees what is the same tensor as the same.
 class EnqueuedCall {
  public:
-  EnqueuedCall(const c10::OperatorHandle& op, c10::Device device,
+  EnqueuedCall(const FallbackOperator& known, const c10::OperatorHandle& op, c10::Device device,
                c10::ArrayRef<c10::IValue> arguments)
-      : op_(op) {
+      : op_(op), known_(known) {
     const auto& schema = op.schema();
     values_.reserve(arguments.size());
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -62,7 +62,15 @@ class EnqueuedCall {
     for (Value& value : values_) {
       stack.push_back(release(std::move(value), tensors, next));
     }
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+    if (known_.outVariant().has_value() && areAllNew()) {
+      for (const Destinations& result : results_) {
+        stack.emplace_back(result.tensors.front().second.tensor());
+      }
+      known_.outVariant()->redispatchBoxed(kCpu, &stack);
+      return;
+    }
+    op_.redispatchBoxed(kCpu, &stack);
     for (size_t i = 0; i < results_.size(); ++i) {
       store(results_[i], stack[i]);
     }
@@ -158,6 +166,16 @@ class EnqueuedCall {
     TORCH_INTERNAL_ASSERT(false);
   }
 
+  // Whether all results are single tensors that the kernel can write as they are.
+  bool areAllNew() const {
+    const auto is_new = [](const PlannedTensor& planned) {
+      return planned.kind == PlannedTensor::Kind::New && !planned.is_conj && !planned.is_neg;
+    };
+    return std::all_of(results_.begin(), results_.end(), [&](const Destinations& result) {
+      return !result.is_list && is_new(result.tensors.front().first);
+    });
+  }
+
   static void store(const Destinations& destinations, const c10::IValue& result) {
     if (!destinations.is_list) {
       storeTensor(destinations.tensors.front(), result.toTensor());
@@ -185,6 +203,7 @@ class EnqueuedCall {
   static constexpr size_t kNoTensor = static_cast<size_t>(-1);
 
   c10::OperatorHandle op_;
+  const FallbackOperator& known_;
   std::vector<Value> values_;
   std::vector<size_t> slots_;  // per tensor argument or element, its place in `aliases_`
   std::vector<TensorAlias> aliases_;
@@ -234,7 +253,7 @@ void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
                   const CallPlan& plan, c10::Device device, torch::jit::Stack* stack) {
   const auto arguments = argumentsOnStack(op.schema(), *stack);
   resizeArguments(arguments, plan.resizes);
-  auto call = std::make_unique<EnqueuedCall>(op, device, arguments);
+  auto call = std::make_unique<EnqueuedCall>(known, op, device, arguments);
   torch::jit::Stack results;
   call->allocateResults(plan.results, device, &results);
   c10::openreg::launchKernel(known.kernel(), c10::openreg::getCurrentOpenRegStream(device.index()),

@@ -72,6 +72,33 @@ bool isPredictableOperator(const c10::OperatorHandle& op, const std::string& nam
          !hasUntaggedDynamicShape(name);
 }
 
+bool takesTheSameAndResults(const c10::FunctionSchema& schema, const c10::FunctionSchema& out) {
+  const auto& own = schema.arguments();
+  const auto& others = out.arguments();
+  const auto is_same = [](const c10::Argument& one, const c10::Argument& other) {
+    return one.name() == other.name() && *one.type() == *other.type();
+  };
+  const auto is_result = [](const c10::Argument& argument) {
+    return argument.is_out() && argument.type()->kind() == c10::TypeKind::TensorType;
+  };
+  return others.size() == own.size() + schema.returns().size() &&
+         std::equal(own.begin(), own.end(), others.begin(), is_same) &&
+         std::all_of(others.begin() + static_cast<ptrdiff_t>(own.size()), others.end(), is_result);
+}
+
+// Only where both have kernels of their own: an `out=` that ATen makes of the functional operator
+// would copy as well.
+std::optional<c10::OperatorHandle> findOutVariant(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  const std::string overload = name.overload_name.empty() ? "out" : name.overload_name + "_out";
+  const auto out = c10::Dispatcher::singleton().findSchema({name.name, overload});
+  const bool is_usable = out.has_value() && !op.schema().is_mutable() &&
+                         op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+                         out->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+                         takesTheSameAndResults(op.schema(), out->schema());
+  return is_usable ? out : std::nullopt;
+}
+
 }  // namespace
 
 FallbackMode fallbackMode() { return mode().load(std::memory_order_relaxed); }
@@ -113,6 +140,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
       is_predictable_(isPredictableOperator(op, name_)),
       counts_with_numbers_(op.operator_name().name == "aten::arange" ||
                            op.operator_name().name == "aten::range"),
+      out_variant_(findOutVariant(op)),
       kernel_(describeCallOnStream(name_.c_str())) {}
 
 void FallbackOperator::countSynchronousCall() {

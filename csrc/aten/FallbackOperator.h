@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "csrc/aten/Fallback.h"
@@ -26,6 +27,10 @@ class FallbackOperator {
   // Whether sizes depend on numbers such as the end of a range, and not only on integers.
   bool countsWithNumbers() const { return counts_with_numbers_; }
 
+  // The CPU's variant that writes results which the caller has allocated, in the order in which
+  // this operator returns them: what this operator takes, and the results.
+  const std::optional<c10::OperatorHandle>& outVariant() const { return out_variant_; }
+
   // How the stream's worker runs a call.
   const orKernel& kernel() const { return kernel_; }
 
@@ -46,6 +51,7 @@ class FallbackOperator {
   const std::string name_;
   const bool is_predictable_;
   const bool counts_with_numbers_;
+  const std::optional<c10::OperatorHandle> out_variant_;
   const orKernel kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;
   std::atomic<int64_t> synchronous_calls_ = 0;
