@@ -86,13 +86,18 @@ bool takesTheSameAndResults(const c10::FunctionSchema& schema, const c10::Functi
          std::all_of(others.begin() + static_cast<ptrdiff_t>(own.size()), others.end(), is_result);
 }
 
+// Variants that use the result as scratch memory of other sizes.
+bool resizesItsResult(const c10::OperatorName& name) {
+  return name.name == "aten::binary_cross_entropy" || name.name == "aten::huber_loss";
+}
+
 // Only where both have kernels of their own: an `out=` that ATen makes of the functional operator
 // would copy as well.
 std::optional<c10::OperatorHandle> findOutVariant(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
   const std::string overload = name.overload_name.empty() ? "out" : name.overload_name + "_out";
   const auto out = c10::Dispatcher::singleton().findSchema({name.name, overload});
-  const bool is_usable = out.has_value() && !op.schema().is_mutable() &&
+  const bool is_usable = out.has_value() && !resizesItsResult(name) && !op.schema().is_mutable() &&
                          op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                          out->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                          takesTheSameAndResults(op.schema(), out->schema());
