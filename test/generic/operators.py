@@ -62,9 +62,14 @@ def arguments_of(info: Any, sample: Any) -> Arguments:
 
 def _for_any_device(value: Any) -> Any:
     """The options of linear_cross_entropy, without what torch chooses by the name of the device."""
-    if isinstance(value, LinearCrossEntropyOptions) and value.acc_policy == "auto":
-        return dataclasses.replace(value, acc_policy="accurate")
-    return value
+    if not isinstance(value, LinearCrossEntropyOptions):
+        return value
+    choices = {}
+    if value.acc_policy == "auto":
+        choices["acc_policy"] = "accurate"
+    if value.chunking_method == "auto" and value.batch_chunk_size is None:
+        choices["chunking_method"] = "aspect_ratio"
+    return dataclasses.replace(value, **choices)
 
 
 def call_of(info: Any, function: Callable[..., Any]) -> Callable[..., Any]:

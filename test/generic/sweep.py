@@ -259,6 +259,6 @@ class SweepTestCase(OpenRegTestCase):
 
 def _gap_of(name: str, variant: str, dtype: torch.dtype) -> Gap | None:
     for gap in GAPS:
-        if gap.matches(name, variant, dtype_name(dtype)):
+        if gap.matches(name, variant, dtype_name(dtype), IS_FULL):
             return gap
     return None
