@@ -1,6 +1,8 @@
 #include "csrc/aten/AsynchronousCall.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/copy_native.h>
 
 #include <algorithm>
@@ -227,7 +229,11 @@ void resizeArguments(c10::ArrayRef<c10::IValue> arguments,
   });
   for (const PlannedResize& resize : resizes) {
     const Tensor& tensor = tensors[resize.argument_index];
-    tensor.resize_(resize.sizes);
+    const size_t nbytes = at::detail::computeStorageNbytes(
+        resize.sizes, resize.strides, tensor.itemsize(), tensor.storage_offset());
+    if (nbytes > tensor.storage().nbytes()) {
+      at::native::resize_bytes_nocuda(tensor.storage(), nbytes);
+    }
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(resize.sizes, resize.strides);
   }
 }

@@ -3,6 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <ATen/native/Resize.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <utility>
@@ -145,8 +146,8 @@ class HostCall {
       impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
       return;
     }
-    original.resize_(alias.sizes());
-    impl->set_sizes_and_strides(alias.sizes(), alias.strides());
+    at::native::resize_bytes_nocuda(original.storage(), alias.storage().nbytes());
+    impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
     copy(original, alias, /*non_blocking=*/false);
   }
 
