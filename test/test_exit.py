@@ -54,6 +54,13 @@ node.gradient = torch.ones(3, device="openreg", requires_grad=True)
 """,
         0,
     ),
+    "backward_at_the_end": (
+        """
+y = torch.ones(8, 8, device="openreg", requires_grad=True)
+(y @ y).relu().sum().backward()
+""",
+        0,
+    ),
     "exception_in_flight": (
         """
 for _ in range(30):

@@ -27,4 +27,5 @@ PYBIND11_MODULE(_C, m) {
   torch_openreg::bindRandom(m);
   torch_openreg::bindFallback(m);
   torch_openreg::bindGate(m);
+  torch_openreg::bindAutograd(m);
 }

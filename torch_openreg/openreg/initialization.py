@@ -1,6 +1,8 @@
 """Lazy initialization: what the process knows about its use of the device."""
 
+import atexit
 import threading
+from pathlib import Path
 
 from torch_openreg import _C
 
@@ -8,6 +10,9 @@ __all__ = ["init", "is_initialized"]
 
 _was_initialized = False
 _lock = threading.Lock()
+
+# Far longer than an idle autograd thread needs; one that hangs must not keep the process.
+_AUTOGRAD_TIMEOUT_S = 2.0
 
 
 def init() -> None:
@@ -59,3 +64,27 @@ def _lazy_init() -> None:
 
 
 # docs: end
+
+
+def _has_autograd_threads() -> bool:
+    for name in Path("/proc/self/task").glob("*/comm"):
+        try:
+            if name.read_text().startswith("pt_autograd"):
+                return True
+        except OSError:  # the thread has ended
+            continue
+    return False
+
+
+@atexit.register
+def _finish_autograd() -> None:
+    """Waits until torch's autograd threads have let go of the backward passes that are over.
+
+    Such a thread holds Python objects for a moment longer than ``backward()`` takes. If it lets go
+    of them while the interpreter ends, it aborts the process.
+    """
+    if _C._is_in_bad_fork() or not _has_autograd_threads():
+        return
+    for index in range(_C._device_count()):
+        if _C._is_device_active(index):
+            _C._wait_for_autograd(index, _AUTOGRAD_TIMEOUT_S)

@@ -1,0 +1,52 @@
+// The threads of torch's autograd engine, at the end of the process.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <torch/autograd.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "csrc/core/Functions.h"
+#include "csrc/python/Bindings.h"
+
+namespace torch_openreg {
+namespace {
+
+// A backward pass without kernels. Its nodes run on the device's autograd thread, after all that
+// the thread was given before.
+void runEmptyBackward(c10::Device device) {
+  const c10::AutoGradMode enable_grad(true);
+  const at::Tensor leaf = at::empty({0}, device).requires_grad_();
+  torch::autograd::backward({leaf.view({0})}, {at::empty({0}, device)});
+}
+
+// Waits until the autograd thread of a device has let go of its earlier backward passes.
+// Returns whether it has; it may stand in a kernel's way for ever.
+bool waitForAutograd(int64_t device, double timeout_s) {
+  auto done = std::make_shared<std::promise<bool>>();
+  std::future<bool> has_run = done->get_future();
+  const c10::Device one(c10::openreg::kDeviceType, c10::openreg::resolveDeviceIndex(device));
+  // A thread of its own, which can be left behind and holds no state of Python's.
+  std::thread([one, done] {
+    try {
+      runEmptyBackward(one);
+      done->set_value(true);
+    } catch (const std::exception&) {
+      done->set_value(false);
+    }
+  }).detach();
+  const auto timeout = std::chrono::duration<double>(timeout_s);
+  return has_run.wait_for(timeout) == std::future_status::ready && has_run.get();
+}
+
+}  // namespace
+
+void bindAutograd(pybind11::module& m) {
+  m.def("_wait_for_autograd", &waitForAutograd, ReleaseGil());
+}
+
+}  // namespace torch_openreg
