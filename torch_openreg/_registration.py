@@ -89,8 +89,9 @@ def _explain_missing_library() -> str:
 
 
 def _attach_module() -> None:
-    from torch_openreg import openreg
+    from torch_openreg import _comm, openreg
 
+    _comm.provide()
     torch._register_device_module(DEVICE_NAME, openreg)
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
     # would have classes of its own.

@@ -1,7 +1,6 @@
 """Function transforms, parametrizations and utilities for training give the CPU's results."""
 
 import contextlib
-import unittest
 import warnings
 
 import torch
@@ -282,8 +281,6 @@ class TestTrainingUtilities(DeviceTestCase):
 
         self.assert_same_on_both(run)
 
-    # torch's build for the CPU lacks torch._C._scatter, which this calls for any device.
-    @unittest.expectedFailure
     @requires_two_devices
     def test_data_parallel_gives_the_gradients_of_one_device(self):
         def run(device, wrap):
@@ -375,7 +372,7 @@ class TestMemory(DeviceTestCase):
         "call",
         [
             subtest(lambda x: torch.add(x[:-1], 1, out=x[1:]), name="generated"),
-            subtest(scan_onto_itself, name="scan", decorators=[unittest.expectedFailure]),
+            subtest(scan_onto_itself, name="scan"),
             subtest(lambda x: torch.special.airy_ai(x[:-1], out=x[1:]), name="special"),
             subtest(select_onto_itself, name="index"),
             subtest(lambda x: x[1:].copy_(x[:-1]), name="copy"),

@@ -1,0 +1,100 @@
+"""What ``torch.nn.DataParallel`` asks of ``torch._C`` to move tensors between devices.
+
+torch's builds with CUDA have these functions in C++, and builds without lack them, though
+``torch.nn.parallel.comm`` calls them for any kind of device.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torch_openreg import openreg
+
+__all__ = ["provide"]
+
+_CPU_INDEX = -1  # in place of the index of a device
+
+
+def provide() -> None:
+    """Gives ``torch._C`` the functions, unless it has them."""
+    for function in (
+        _broadcast,
+        _broadcast_coalesced,
+        _broadcast_out,
+        _gather,
+        _gather_out,
+        _scatter,
+        _scatter_out,
+    ):
+        if not hasattr(torch._C, function.__name__):
+            setattr(torch._C, function.__name__, function)
+
+
+def _device(index: int) -> torch.device:
+    return torch.device("cpu") if index == _CPU_INDEX else torch.device("openreg", index)
+
+
+def _broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
+    return [tensor.to(_device(index), non_blocking=True) for index in devices]
+
+
+def _broadcast_out(tensor: Tensor, out: Sequence[Tensor]) -> list[Tensor]:
+    return [one.copy_(tensor, non_blocking=True) for one in out]
+
+
+def _broadcast_coalesced(
+    tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
+) -> list[list[Tensor]]:
+    # A copy between devices costs no more for a small tensor than for a part of a buffer.
+    del buffer_size
+    return [
+        [tensor.to(_device(index), non_blocking=True) for tensor in tensors] for index in devices
+    ]
+
+
+def _scatter(
+    tensor: Tensor,
+    devices: Sequence[int],
+    chunk_sizes: Sequence[int] | None,
+    dim: int,
+    streams: Sequence[openreg.Stream | None] | None,
+) -> list[Tensor]:
+    chunks = (
+        tensor.chunk(len(devices), dim)
+        if chunk_sizes is None
+        else tensor.split(list(chunk_sizes), dim)
+    )
+    scattered = []
+    for i, (chunk, index) in enumerate(zip(chunks, devices, strict=False)):
+        with openreg.stream(streams[i] if streams else None):
+            scattered.append(chunk.to(_device(index), non_blocking=True))
+    return scattered
+
+
+def _scatter_out(
+    tensor: Tensor,
+    out: Sequence[Tensor],
+    dim: int,
+    streams: Sequence[openreg.Stream | None] | None,
+) -> list[Tensor]:
+    chunks = tensor.split([one.size(dim) for one in out], dim)
+    for i, (one, chunk) in enumerate(zip(out, chunks, strict=True)):
+        with openreg.stream(streams[i] if streams else None):
+            one.copy_(chunk, non_blocking=True)
+    return list(out)
+
+
+def _gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Tensor:
+    index = openreg.current_device() if destination is None else destination
+    device = _device(index)
+    return torch.cat(
+        [tensor.to(device, non_blocking=index != _CPU_INDEX) for tensor in tensors], dim
+    )
+
+
+def _gather_out(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
+    parts = out.split([tensor.size(dim) for tensor in tensors], dim)
+    for part, tensor in zip(parts, tensors, strict=True):
+        part.copy_(tensor, non_blocking=not out.is_cpu)
+    return out
