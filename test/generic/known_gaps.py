@@ -42,11 +42,6 @@ class Gap:
 GAPS: list[Gap] = [
     Gap("sparse_mm_reduce", "backward", _SPARSE_CRASH, is_crash=True),
     Gap("sparse_sampled_addmm", "out", _SPARSE),
-    Gap("linalg_lstsq", "backward", _RESULT),
-    Gap("linalg_lstsq_grad_oriented", "backward", _RESULT),
-    Gap("linalg_lstsq", "forward", _RESULT, ("complex128",), is_late=True),
-    Gap("linalg_lstsq", "out", _RESULT, ("complex128",), is_late=True),
-    Gap("linalg_lstsq_grad_oriented", "forward", _RESULT, ("complex128",), is_late=True),
     Gap("linalg_lu_solve", "backward", _CONJUGATE, ("complex64",), is_late=True),
     Gap("triangular_solve", "out", _RESULT, ("float32",)),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "complex64", "float64"), is_late=True),

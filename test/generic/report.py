@@ -8,6 +8,7 @@ from pathlib import Path
 
 __all__ = ["Record", "is_asynchronous", "read_records", "summary", "write_record"]
 
+_OF_OPERATORS = ("forward", "inplace", "out")
 _FOLDER_VARIABLE = "OPENREG_TEST_REPORT"
 
 
@@ -63,7 +64,10 @@ def read_records(folder: Path) -> Iterator[Record]:
 
 def summary(records: Sequence[Record]) -> str:
     """Returns tables of the records, as text."""
-    by_tier = _grouped(records, lambda record: record.tier)
+    by_tier = _grouped(
+        [record for record in records if record.variant in _OF_OPERATORS],
+        lambda record: record.tier,
+    )
     by_variant = _grouped(records, lambda record: record.variant)
     asynchronous = sum(is_asynchronous(record) for record in records)
     head = ("tests", "samples", "dtypes passed", "failed", "known gaps")
