@@ -5,6 +5,7 @@
 #include <ATen/core/List.h>
 #include <ATen/native/Resize.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
 
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ class HostCall {
     for (size_t i = 0; i < schema_.arguments().size(); ++i) {
       replaceArgument((*stack_)[first + i], schema_.arguments()[i]);
     }
+    passOnRequiresGrad();
     callCpuKernel();
     for (size_t i = 0; i < aliases_.size(); ++i) {
       takeOverResize(i);
@@ -106,6 +108,18 @@ class HostCall {
     storage->set_resizable(true);
     aliases_.emplace_back(tensor, alias);
     return alias;
+  }
+
+  // Kernels of sparse matrices compute what only their backward needs if somebody requires it.
+  void passOnRequiresGrad() {
+    if (cpu_key_ == c10::DispatchKey::CPU || !c10::GradMode::is_enabled()) {
+      return;
+    }
+    for (auto& [original, alias] : aliases_) {
+      if (original.requires_grad()) {
+        alias.set_requires_grad(true);
+      }
+    }
   }
 
   void callCpuKernel() {

@@ -6,7 +6,6 @@ __all__ = ["GAPS", "Gap"]
 
 _SPARSE = "operators on sparse tensors are not all there"
 _CONJUGATE = "conjugated already, where the CPU conjugates later and operators round otherwise"
-_SPARSE_CRASH = "the gradients of the reductions amax and amin end in a segmentation fault"
 _RESULT = "a result of the CPU's kernel is not taken over as it is"
 
 
@@ -20,7 +19,6 @@ class Gap:
         reason: why it differs.
         dtypes: names such as "float32"; empty for all.
         is_late: whether only samples show it that the default run leaves out.
-        is_crash: whether it ends the process, and is therefore not tried.
     """
 
     name: str
@@ -28,7 +26,6 @@ class Gap:
     reason: str
     dtypes: tuple[str, ...] = ()
     is_late: bool = False
-    is_crash: bool = False
 
     def matches(self, name: str, variant: str, dtype: str, is_full_run: bool) -> bool:
         return (
@@ -40,8 +37,6 @@ class Gap:
 
 
 GAPS: list[Gap] = [
-    Gap("sparse_mm_reduce", "backward", _SPARSE_CRASH, is_crash=True),
-    Gap("sparse_sampled_addmm", "out", _SPARSE),
     Gap("linalg_lu_solve", "backward", _CONJUGATE, ("complex64",), is_late=True),
     Gap("triangular_solve", "out", _RESULT, ("float32",)),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "complex64", "float64"), is_late=True),

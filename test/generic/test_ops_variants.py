@@ -17,7 +17,7 @@ _WITH_OUT = [one for one in OPERATORS if one.arg_values.supports_out]
 
 def _fitting(result: torch.Tensor) -> torch.Tensor:
     """What the operator would have allocated, with contents that it has to overwrite."""
-    return torch.full_like(result, 1)
+    return torch.full_like(result, 1) if result.layout is torch.strided else result.clone()
 
 
 def _empty(result: torch.Tensor) -> torch.Tensor:
@@ -40,6 +40,8 @@ def _outs_of(info: Any, result: Any) -> Iterator[Any]:
     ways = [_fitting, _empty]
     if info.formatted_name not in _NEEDS_DENSE_OUT:
         ways.append(_strided)
+    if isinstance(result, torch.Tensor) and result.layout is not torch.strided:
+        ways = [_fitting]  # sparse tensors have other shapes than these
     for way in ways:
         if isinstance(result, torch.Tensor):
             yield way(result)
