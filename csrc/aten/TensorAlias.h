@@ -64,7 +64,7 @@ class OPENREG_EXPORT TensorAlias {
 
   // Whether both are tensors on the same device storage.
   bool sharesStorageWith(const TensorAlias& other) const {
-    return kind_ == Kind::Memory && other.kind_ == Kind::Memory &&
+    return storage_nbytes_ > 0 && kind_ == Kind::Memory && other.kind_ == Kind::Memory &&
            storage_data_ == other.storage_data_ && storage_nbytes_ == other.storage_nbytes_;
   }
 
