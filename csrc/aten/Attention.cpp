@@ -14,15 +14,15 @@
 #include <optional>
 #include <tuple>
 
-#include "csrc/aten/KernelArguments.h"
 #include "csrc/aten/TensorAlias.h"
+#include "csrc/aten/TensorLayouts.h"
 
 namespace at::openreg {
 namespace {
 
 // A CPU tensor with the metadata that the choice depends on; its contents are not looked at.
 Tensor standIn(const Tensor& tensor) {
-  if (!isOpenReg(tensor) || tensor.layout() != kStrided || tensor.is_nested()) {
+  if (!isOpenReg(tensor) || !isPlain(tensor)) {
     return tensor;
   }
   Tensor alias = hostView(tensor);

@@ -13,6 +13,7 @@
 
 #include "csrc/aten/Factories.h"
 #include "csrc/aten/TensorAlias.h"
+#include "csrc/aten/TensorLayouts.h"
 
 namespace at::openreg {
 namespace {
@@ -109,8 +110,7 @@ bool CallSignature::addTensor(const Tensor& tensor) {
     return true;
   }
   const bool is_host_scalar = tensor.is_cpu() && tensor.dim() == 0;
-  if (tensor.layout() != kStrided || tensor.is_quantized() || tensor.is_nested() ||
-      tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
+  if (!isPlain(tensor) || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
       !(isOpenReg(tensor) || is_host_scalar)) {
     return false;
   }

@@ -8,13 +8,13 @@
 #include <torch/library.h>
 
 #include "csrc/aten/TensorAlias.h"
+#include "csrc/aten/TensorLayouts.h"
 
 namespace at::openreg {
 namespace {
 
 bool isDense(const Tensor& tensor) {
-  return (tensor.is_cpu() || isOpenReg(tensor)) && tensor.layout() == kStrided &&
-         !tensor.is_quantized() && !tensor.is_nested();
+  return (tensor.is_cpu() || isOpenReg(tensor)) && isPlain(tensor);
 }
 
 bool hasCompatibleShallowCopyType(const Tensor& self, const Tensor& from) {

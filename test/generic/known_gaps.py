@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 __all__ = ["GAPS", "Gap"]
 
-_SPARSE = "operators on sparse tensors are not all there"
 _CONJUGATE = "conjugated already, where the CPU conjugates later and operators round otherwise"
 _RESULT = "a result of the CPU's kernel is not taken over as it is"
 

@@ -26,11 +26,6 @@ class Arguments:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of_sample(cls, sample: Any) -> "Arguments":
-        """The arguments of a SampleInput of torch's databases of operators."""
-        return cls((sample.input, *sample.args), dict(sample.kwargs))
-
     def with_keywords(self, **kwargs: Any) -> "Arguments":
         return Arguments(self.args, self.kwargs | kwargs)
 

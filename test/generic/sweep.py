@@ -27,7 +27,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "_ext"))
 
 from tiers import tier_of
 
-__all__ = ["DEVICE", "IS_FULL", "Call", "SweepTestCase", "dtype_name", "outcome", "seed"]
+__all__ = [
+    "DEVICE",
+    "IS_FULL",
+    "Call",
+    "DeviceTestCase",
+    "SweepTestCase",
+    "dtype_name",
+    "outcome",
+    "seed",
+]
 
 DEVICE = torch.device("openreg", 0)
 
@@ -199,6 +208,19 @@ def _shown_error(value: Any) -> str:
         return "no exception"
     text = str(value).strip().split("\n")[0]
     return f"{type(value).__name__}({text[:300]!r})"
+
+
+class DeviceTestCase(OpenRegTestCase):
+    """A test of code that takes a device."""
+
+    def assert_same_on_both(self, function: Callable[[torch.device], object]) -> None:
+        """The function, called with a device, has to return the same on openreg and on the CPU."""
+        results = []
+        for device in (CPU, DEVICE):
+            seed()
+            results.append(function(device))
+        expected, actual = results
+        self.assertIsNone(difference(actual, expected, DEVICE))
 
 
 class SweepTestCase(OpenRegTestCase):

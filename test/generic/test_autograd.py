@@ -5,7 +5,6 @@ import warnings
 
 import torch
 from common import (
-    OpenRegTestCase,
     call_in_thread,
     instantiate_parametrized_tests,
     parametrize,
@@ -14,7 +13,7 @@ from common import (
 )
 from comparison import difference
 from samples import CPU
-from sweep import DEVICE, seed
+from sweep import DEVICE, DeviceTestCase, seed
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 OTHER = torch.device("openreg", 1)
@@ -39,16 +38,7 @@ def batch(device: torch.device) -> torch.Tensor:
     return x.to(device)
 
 
-class TestAutograd(OpenRegTestCase):
-    def assert_same_on_both(self, function):
-        """The function, called with a device, has to return the same on openreg and on the CPU."""
-        results = []
-        for device in (CPU, DEVICE):
-            seed()
-            results.append(function(device))
-        expected, actual = results
-        self.assertIsNone(difference(actual, expected, DEVICE))
-
+class TestAutograd(DeviceTestCase):
     # --- Hooks
 
     def test_tensor_hook_sees_and_replaces_the_gradient(self):

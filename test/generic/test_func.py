@@ -5,7 +5,6 @@ import warnings
 
 import torch
 from common import (
-    OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
     requires_two_devices,
@@ -14,7 +13,7 @@ from common import (
 )
 from comparison import difference
 from samples import CPU
-from sweep import DEVICE, seed
+from sweep import DEVICE, DeviceTestCase, seed
 from torch.nn.utils import parametrizations
 from torch.nn.utils import parametrize as nn_parametrize
 from torch.utils import deterministic
@@ -35,26 +34,12 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([x[0] * x[1], x[1].sin() + x[2], x[2].exp() * x[0]])
 
 
-# The worker does not see that arguments share memory; see known_gaps.py.
-
-
 def scan_onto_itself(x: torch.Tensor) -> None:
     torch.cumsum(x[:-1], 0, out=x[1:])
 
 
 def select_onto_itself(x: torch.Tensor) -> None:
     torch.index_select(x, 0, torch.tensor([1], device=x.device), out=x[1:2])
-
-
-class DeviceTestCase(OpenRegTestCase):
-    def assert_same_on_both(self, function):
-        """The function, called with a device, has to return the same on openreg and on the CPU."""
-        results = []
-        for device in (CPU, DEVICE):
-            seed()
-            results.append(function(device))
-        expected, actual = results
-        self.assertIsNone(difference(actual, expected, DEVICE))
 
 
 class TestTransforms(DeviceTestCase):
