@@ -35,12 +35,12 @@ struct Block {
   Block* previous = nullptr;  // in the same segment
   Block* next = nullptr;
   bool is_allocated = false;
-  bool is_poisoned = false;                  // free: all of it; allocated: its guard zone
-  bool is_oversize_allocation = false;       // how the statistics counted it,
-  bool is_oversize_segment = false;          // whatever the settings say later
-  int pending_events = 0;                    // other streams that must pass before it may be reused
-  uint64_t freed_at = 0;                     // the pools' search count when it became free
-  std::unordered_set<OpenRegStream> used_on{};  // other streams that record_stream named
+  bool is_poisoned = false;             // free: all of it; allocated: its guard zone
+  bool is_oversize_allocation = false;  // how the statistics counted it,
+  bool is_oversize_segment = false;     // whatever the settings say later
+  int pending_events = 0;               // other streams that must pass before it may be reused
+  uint64_t freed_at = 0;                // the pools' search count when it became free
+  std::unordered_set<OpenRegStream> used_on{};            // other streams that record_stream named
   std::shared_ptr<GatheredContext> allocation_context{};  // stack of who allocated it, if recorded
   std::shared_ptr<GatheredContext> segment_context{};     // of the first block of a segment
 
@@ -83,6 +83,8 @@ struct PrivatePool {
   BlockPool large{CachingAllocator::StatType::LARGE_POOL, this};
 };
 
-inline MempoolId_t BlockPool::id() const { return owner == nullptr ? MempoolId_t{0, 0} : owner->id; }
+inline MempoolId_t BlockPool::id() const {
+  return owner == nullptr ? MempoolId_t{0, 0} : owner->id;
+}
 
 }  // namespace c10::openreg

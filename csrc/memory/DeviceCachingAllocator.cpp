@@ -347,10 +347,9 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
 void DeviceCachingAllocator::processDeferred() {
   std::vector<Block*> deferred = std::exchange(deferred_, {});
   for (Block* block : deferred) {
-    const bool must_wait =
-        std::any_of(block->used_on.begin(), block->used_on.end(), [](const OpenRegStream& stream) {
-          return stream.isAlive() && stream.isCapturing();
-        });
+    const bool must_wait = std::any_of(
+        block->used_on.begin(), block->used_on.end(),
+        [](const OpenRegStream& stream) { return stream.isAlive() && stream.isCapturing(); });
     if (must_wait) {
       deferred_.push_back(block);
     } else {
@@ -496,8 +495,8 @@ void DeviceCachingAllocator::releaseSegment(Block* block) {
   OPENREG_CHECK(orFree(block->address));
   ++stats_.num_device_free;
   changeReserved(*block, false);
-  record(TraceEntry::SEGMENT_FREE, addressOf(*block), block->size, block->stream,
-         block->pool->id(), block->segment_context);
+  record(TraceEntry::SEGMENT_FREE, addressOf(*block), block->size, block->stream, block->pool->id(),
+         block->segment_context);
   blocks_.erase(block);
   delete block;
 }
@@ -588,8 +587,8 @@ void DeviceCachingAllocator::throwOutOfMemory(const Request& request) {
                    " has a total capacity of ", format_size(total_size), " of which ",
                    format_size(free_size), " is free.", limits, " Of the memory in use, ",
                    format_size(allocated), " is allocated by PyTorch, and ",
-                   format_size(reserved - allocated),
-                   " is reserved by PyTorch but unallocated.", pools,
+                   format_size(reserved - allocated), " is reserved by PyTorch but unallocated.",
+                   pools,
                    " The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
                    "unallocated, it may be fragmented: see torch.openreg.memory_summary(), and "
                    "max_split_size_mb in PYTORCH_ALLOC_CONF.");
@@ -695,9 +694,8 @@ std::vector<SegmentInfo> DeviceCachingAllocator::snapshot(MempoolId_t pool) {
     }
     segments.push_back(std::move(segment));
   }
-  std::sort(segments.begin(), segments.end(), [](const SegmentInfo& a, const SegmentInfo& b) {
-    return a.address < b.address;
-  });
+  std::sort(segments.begin(), segments.end(),
+            [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
   record(TraceEntry::SNAPSHOT, 0, currentTotal(stats_.reserved_bytes),
          getDefaultOpenRegStream(device_), kDefaultPools, nullptr);
   return segments;
@@ -746,9 +744,8 @@ std::vector<Corruption> DeviceCachingAllocator::findCorruptions() {
       found.push_back(std::move(*corruption));
     }
   }
-  std::sort(found.begin(), found.end(), [](const Corruption& a, const Corruption& b) {
-    return a.address < b.address;
-  });
+  std::sort(found.begin(), found.end(),
+            [](const Corruption& a, const Corruption& b) { return a.address < b.address; });
   return found;
 }
 

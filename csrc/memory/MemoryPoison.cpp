@@ -34,8 +34,7 @@ size_t guardSize() { return isPoisonOn() ? kGuardSize : 0; }
 void poison(Block& block) {
   block.is_poisoned = isPoisonOn() && block.stream.isAlive() && !block.stream.isCapturing();
   if (block.is_poisoned) {
-    OPENREG_CHECK(
-        orMemsetAsync(block.address, kPattern, block.size, block.stream.handle()));
+    OPENREG_CHECK(orMemsetAsync(block.address, kPattern, block.size, block.stream.handle()));
   }
 }
 

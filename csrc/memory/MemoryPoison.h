@@ -33,12 +33,12 @@ void poison(Block& block);
 // there.
 struct Corruption {
   DeviceIndex device;
-  const void* address;    // of the block
-  size_t requested_size;  // of its allocation; 0 for a free block
-  size_t offset;          // of the first changed byte in the block
-  size_t length;          // from the first to the last changed byte
-  unsigned char value;    // of the first
-  bool is_free;           // whether it was a free block, not a guard zone
+  const void* address;                       // of the block
+  size_t requested_size;                     // of its allocation; 0 for a free block
+  size_t offset;                             // of the first changed byte in the block
+  size_t length;                             // from the first to the last changed byte
+  unsigned char value;                       // of the first
+  bool is_free;                              // whether it was a free block, not a guard zone
   std::shared_ptr<GatheredContext> context;  // of its allocation, if recorded
 };
 

@@ -26,6 +26,7 @@ namespace {
 namespace py = pybind11;
 using namespace c10::openreg;
 using c10::CachingAllocator::AcceleratorAllocatorConfig;
+using c10::CachingAllocator::StatType;
 using c10::CachingDeviceAllocator::BlockInfo;
 using c10::CachingDeviceAllocator::RecordContext;
 using c10::CachingDeviceAllocator::SegmentInfo;
@@ -120,10 +121,15 @@ constexpr std::array<const char*, TraceEntry::OOM + 1> kActions = {
     "segment_map", "segment_unmap",  "snapshot",       "oom",
 };
 
+// Converts the times of entries. It must exist before the first of them is made.
+c10::ApproximateClockToUnixTimeConverter& clockOfHistory() {
+  static c10::ApproximateClockToUnixTimeConverter clock;
+  return clock;
+}
+
 py::list describeHistory(int64_t device) {
-  std::vector<TraceEntry> entries = memoryHistory(resolveDeviceIndex(device));
-  c10::ApproximateClockToUnixTimeConverter clock;
-  const auto to_unix_ns = clock.makeConverter();
+  const std::vector<TraceEntry> entries = memoryHistory(resolveDeviceIndex(device));
+  const auto to_unix_ns = clockOfHistory().makeConverter();
   py::list result;
   Frames frames;
   for (const TraceEntry& entry : entries) {
@@ -145,8 +151,9 @@ py::list describeHistory(int64_t device) {
 void recordHistory(const std::optional<std::string>& enabled,
                    const std::optional<std::string>& context, bool has_native_frames,
                    size_t max_entries, bool clears, const std::vector<std::string>& skipped) {
-  static const std::map<std::string, RecordContext> levels = {
-      {"state", RecordContext::STATE}, {"alloc", RecordContext::ALLOC}, {"all", RecordContext::ALL}};
+  static const std::map<std::string, RecordContext> levels = {{"state", RecordContext::STATE},
+                                                              {"alloc", RecordContext::ALLOC},
+                                                              {"all", RecordContext::ALL}};
   HistorySettings settings;
   settings.is_enabled = enabled.has_value();
   settings.keeps_entries = enabled == "all";
@@ -156,6 +163,7 @@ void recordHistory(const std::optional<std::string>& enabled,
   for (const std::string& action : skipped) {
     settings.is_skipped.at(c10::CachingDeviceAllocator::parseTraceEntryAction(action)) = true;
   }
+  clockOfHistory();
   const py::gil_scoped_release released;
   recordMemoryHistory(settings, clears);
 }
@@ -243,9 +251,7 @@ void endAllocateOnThread(int64_t device, c10::MempoolId_t pool) {
   releasePool(resolveDeviceIndex(device), pool);
 }
 
-// --- Pinned memory
-
-at::HostAllocator& hostAllocator() { return *at::getHostAllocator(at::kPrivateUse1); }
+// --- Statistics
 
 py::dict describe(const c10::CachingAllocator::Stat& stat) {
   py::dict result;
@@ -255,6 +261,27 @@ py::dict describe(const c10::CachingAllocator::Stat& stat) {
   result["freed"] = stat.freed;
   return result;
 }
+
+// What core's own binding of the statistics leaves out.
+py::dict describePrivatePools(int64_t device) {
+  const auto stats =
+      c10::getDeviceAllocator(at::kPrivateUse1)->getDeviceStats(resolveDeviceIndex(device));
+  py::dict result;
+  for (const auto& [id, stat] : stats.reserved_bytes_by_private_pools) {
+    py::dict pool;
+    for (const auto& [name, type] :
+         {std::pair("all", StatType::AGGREGATE), std::pair("small_pool", StatType::SMALL_POOL),
+          std::pair("large_pool", StatType::LARGE_POOL)}) {
+      pool[name] = describe(stat.at(static_cast<size_t>(type)));
+    }
+    result[py::cast(id)] = pool;
+  }
+  return result;
+}
+
+// --- Pinned memory
+
+at::HostAllocator& hostAllocator() { return *at::getHostAllocator(at::kPrivateUse1); }
 
 py::dict describe(const c10::CachingAllocator::DurationStat& stat) {
   py::dict result;
@@ -280,12 +307,6 @@ py::dict describeHostStats() {
   return result;
 }
 
-OpenRegStream streamOf(int64_t device, int64_t stream_id) {
-  return OpenRegStream(c10::Stream(c10::Stream::UNSAFE,
-                                   c10::Device(kDeviceType, resolveDeviceIndex(device)),
-                                   stream_id));
-}
-
 }  // namespace
 
 void bindMemory(py::module& m) {
@@ -298,14 +319,15 @@ void bindMemory(py::module& m) {
   m.def("_begin_allocate_on_thread", &beginAllocateOnThread);
   m.def("_end_allocate_on_thread", &endAllocateOnThread);
 
-  m.def("_raw_allocate", [](size_t size, int64_t device, int64_t stream_id) {
-    return reinterpret_cast<size_t>(rawAllocate(size, streamOf(device, stream_id)));
+  m.def("_raw_allocate", [](size_t size, int64_t id, int64_t index, int64_t type) {
+    return reinterpret_cast<size_t>(rawAllocate(size, unpackStream(id, index, type)));
   });
   m.def("_raw_free", [](size_t address) { rawFree(reinterpret_cast<void*>(address)); });
   m.def("_set_memory_fraction", [](double fraction, int64_t device) {
     setMemoryFraction(resolveDeviceIndex(device), fraction);
   });
-  m.def("_memory_fraction", [](int64_t device) { return memoryFraction(resolveDeviceIndex(device)); });
+  m.def("_memory_fraction",
+        [](int64_t device) { return memoryFraction(resolveDeviceIndex(device)); });
 
   m.def("_memory_segments", &describeSegments);
   m.def("_memory_history", &describeHistory);
@@ -316,9 +338,9 @@ void bindMemory(py::module& m) {
   m.def("_is_allocator_valid",
         [](int64_t device) { return isAllocatorValid(resolveDeviceIndex(device)); });
 
+  m.def("_private_pool_stats", &describePrivatePools);
   m.def("_host_memory_stats", &describeHostStats);
-  m.def("_reset_accumulated_host_memory_stats",
-        [] { hostAllocator().reset_accumulated_stats(); });
+  m.def("_reset_accumulated_host_memory_stats", [] { hostAllocator().reset_accumulated_stats(); });
   m.def("_reset_peak_host_memory_stats", [] { hostAllocator().reset_peak_stats(); });
 }
 
