@@ -200,7 +200,9 @@ Block* DeviceCachingAllocator::retryAllocate(Request& request) {
 
 BlockPool& DeviceCachingAllocator::poolFor(const Request& request) {
   const bool is_small = request.rounded <= kSmallSize;
-  for (const auto& [pool, filter] : allocating_to_) {
+  for (auto redirection = allocating_to_.rbegin(); redirection != allocating_to_.rend();
+       ++redirection) {
+    const auto& [pool, filter] = *redirection;
     if (filter(request.stream)) {
       return is_small ? pool->small : pool->large;
     }

@@ -66,7 +66,7 @@ class DeviceCachingAllocator {
   int poolUseCount(MempoolId_t id);
 
   // Adds a user; until endAllocateToPool() allocations on the streams that the filter picks come
-  // from the pool. Filters of several pools are asked in the order of these calls.
+  // from the pool. Of several pools whose filters do, it is the one of the latest call.
   // Errors: RuntimeError if the pool is already being allocated to.
   void beginAllocateToPool(MempoolId_t id, StreamFilter filter);
 
