@@ -187,6 +187,7 @@ setup(
                     "aten",
                     "autocast",
                     "custom",
+                    "serialization",
                 )
             ],
             libraries=["openreg", "c10", "torch_cpu", "torch"],

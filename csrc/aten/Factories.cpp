@@ -99,6 +99,8 @@ const Tensor& resizeTensor(const Tensor& self, IntArrayRef size,
   return self;
 }
 
+}  // namespace
+
 Tensor& setStorage(Tensor& self, Storage source, int64_t storage_offset, IntArrayRef size,
                    IntArrayRef stride) {
   at::native::checkSetStorage(self, source, storage_offset, size, stride);
@@ -115,6 +117,8 @@ Tensor& setStorage(Tensor& self, Storage source, int64_t storage_offset, IntArra
   }
   return self;
 }
+
+namespace {
 
 Tensor& setWholeStorage(Tensor& self, Storage source) {
   const auto numel = static_cast<int64_t>(source.nbytes() / self.element_size());

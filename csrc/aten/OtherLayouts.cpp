@@ -25,6 +25,7 @@
 #include <torch/library.h>
 
 #include "csrc/aten/Copy.h"
+#include "csrc/aten/Factories.h"
 #include "csrc/aten/Fallback.h"
 #include "csrc/aten/TensorAlias.h"
 #include "csrc/aten/TensorLayouts.h"
@@ -116,6 +117,7 @@ TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   m.impl("q_scale", TORCH_FN(at::native::q_scale_quant));
   m.impl("q_zero_point", TORCH_FN(at::native::q_zero_point_quant));
   m.impl("qscheme", TORCH_FN(at::native::qscheme_quant));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(setStorage));
   registerOperatorsOf(c10::DispatchKey::QuantizedCPU, c10::DispatchKey::QuantizedPrivateUse1, m);
 }
 
