@@ -169,6 +169,7 @@ setup(
                     "memory",
                     "random",
                     "hooks",
+                    "ipc",
                     "aten",
                     "autocast",
                     "custom",

@@ -17,9 +17,21 @@ namespace {
 
 void freeBlock(void* context);
 
+struct ForeignMemory {
+  DeleterFnPtr deleter = nullptr;
+  void (*record_stream)(void* context, const OpenRegStream& stream) = nullptr;
+};
+
+// Set while the library is loaded, by static initializers.
+ForeignMemory& foreignMemory() {
+  static ForeignMemory foreign;
+  return foreign;
+}
+
 // Note [DataPtr contexts]
 // The context of our DataPtrs is the Block, and the deleter freeBlock tells that it is one. A
-// DataPtr with another deleter is not from here and not ours to record.
+// DataPtr with another deleter is not from here: registerForeignMemory() tells whose it is, if it
+// is the backend's at all.
 class OpenRegAllocator final : public DeviceAllocator {
  public:
   DataPtr allocate(size_t size) override {
@@ -66,6 +78,11 @@ class OpenRegAllocator final : public DeviceAllocator {
     if (data.get_deleter() == &freeBlock && data.get_context() != nullptr) {
       auto* block = static_cast<Block*>(data.get_context());
       cacheOf(block->device).recordStream(block, OpenRegStream(stream));
+      return;
+    }
+    const ForeignMemory foreign = foreignMemory();
+    if (data.get_deleter() == foreign.deleter && data.get_context() != nullptr) {
+      foreign.record_stream(data.get_context(), OpenRegStream(stream));
     }
   }
 
@@ -147,6 +164,20 @@ struct AllocatorRegistration {
 } registration;
 
 }  // namespace
+
+void registerForeignMemory(DeleterFnPtr deleter,
+                           void (*record_stream)(void* context, const OpenRegStream& stream)) {
+  TORCH_INTERNAL_ASSERT(foreignMemory().deleter == nullptr, "there is one kind of foreign memory");
+  foreignMemory() = {deleter, record_stream};
+}
+
+std::vector<OpenRegStream> streamsOf(const DataPtr& data) {
+  if (data.get_deleter() != &freeBlock || data.get_context() == nullptr) {
+    return {};
+  }
+  auto* block = static_cast<Block*>(data.get_context());
+  return allocator().cacheOf(block->device).streamsOf(block);
+}
 
 bool isAllocatorValid(DeviceIndex device) {
   return allocator().cacheOf(resolveDeviceIndex(device)).isValid();

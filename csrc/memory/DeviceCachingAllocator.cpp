@@ -330,6 +330,13 @@ void DeviceCachingAllocator::releaseSegment(Block* block) {
   delete block;
 }
 
+std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<OpenRegStream> streams{block->stream};
+  streams.insert(streams.end(), block->used_on.begin(), block->used_on.end());
+  return streams;
+}
+
 void DeviceCachingAllocator::emptyCache() {
   const std::lock_guard<std::mutex> lock(mutex_);
   waitForEvents();

@@ -37,6 +37,9 @@ class DeviceCachingAllocator {
   // Keeps the block from being reused before the work now on the stream is done.
   void recordStream(Block* block, const OpenRegStream& stream);
 
+  // The stream that the block was allocated for, and those that recordStream() named.
+  std::vector<OpenRegStream> streamsOf(Block* block);
+
   // Returns all segments without a block in use to the device.
   void emptyCache();
 

@@ -44,6 +44,7 @@ from torch_openreg.openreg.initialization import (  # noqa: F401
     init,
     is_initialized,
 )
+from torch_openreg.openreg.ipc import ipc_collect
 from torch_openreg.openreg.memory import (
     empty_cache,
     max_memory_allocated,
@@ -114,6 +115,7 @@ __all__ = [
     "get_stream_from_external",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
     "is_current_stream_capturing",
