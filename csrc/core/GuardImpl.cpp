@@ -140,19 +140,15 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
   ScopedDevice device(stream.device_index());
   orEvent_t handle = asEvent(*event);
   if (handle == nullptr) {
-    unsigned flags = orEventDefault;
-    switch (flag) {
-      case EventFlag::PYTORCH_DEFAULT:
-        flags = orEventDisableTiming;
-        break;
-      case EventFlag::BACKEND_DEFAULT:
-        break;
-      case kInterprocessEvent:
-        flags = orEventDisableTiming | orEventInterprocess;
-        break;
-      default:
-        TORCH_CHECK(false, "Event.record: expected PYTORCH_DEFAULT or BACKEND_DEFAULT, got flag ",
-                    static_cast<int>(flag));
+    unsigned flags = orEventDisableTiming;
+    if (flag == kInterprocessEvent) {
+      flags |= orEventInterprocess;
+    } else if (flag == EventFlag::BACKEND_DEFAULT) {
+      flags = orEventDefault;
+    } else {
+      TORCH_CHECK(flag == EventFlag::PYTORCH_DEFAULT,
+                  "Event.record: expected PYTORCH_DEFAULT or BACKEND_DEFAULT, got flag ",
+                  static_cast<int>(flag));
     }
     OPENREG_CHECK(orEventCreateWithFlags(&handle, flags));
     *event = handle;

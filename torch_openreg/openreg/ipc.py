@@ -43,7 +43,8 @@ def _reduce_storage(storage: torch.UntypedStorage) -> _Reduced:
     torch's own reducers break tensors of every layout down to storages.
     """
     if storage.device.type != DEVICE_TYPE:
-        return reductions.reduce_storage(storage)
+        reduced: _Reduced = reductions.reduce_storage(storage)
+        return reduced
     _check_fork()
     return _receive_storage, (_C._share_storage(storage),)
 
