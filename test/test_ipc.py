@@ -367,6 +367,7 @@ class TestTensors(IpcTestCase):
         self.peer.call(keep_tensor, tensor)
         with self.assertRaisesRegex(RuntimeError, "not resizable"):
             tensor.resize_(400)
+        self.assertEqual(tensor.shape, (4,))
         self.assertEqual(self.peer.call(resize, tensor, 2), [0, 1])
         self.peer.call(forget)
         self.assert_nothing_is_out()
