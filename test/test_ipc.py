@@ -131,6 +131,7 @@ def double_and_return(tensor):
 
 def make(size, device="openreg"):
     kept["tensor"] = torch.arange(size, dtype=torch.float32, device=device)
+    torch.openreg.synchronize()
     return kept["tensor"]
 
 
@@ -504,14 +505,16 @@ class TestLifetime(IpcTestCase):
         message = dumps(torch.ones(1000, device="openreg"))
         torch.openreg.ipc_collect()
         self.assertGreater(torch.openreg.memory_allocated(), before)
-        del message
         self.assertEqual(_C._collect_shared(), 1)
+        pickle.loads(message)
+        self.assertEqual(torch.openreg.memory_allocated(), before)
 
     def test_record_stream_on_a_received_tensor(self):
         peer = self.start_peer()
         tensor = peer.call(make, 100)
         side = torch.openreg.Stream()
         result = torch.zeros(100, device="openreg")
+        side.wait_stream(torch.openreg.current_stream())
         with StreamGate(side):
             with torch.openreg.stream(side):
                 result.copy_(tensor)
@@ -717,8 +720,7 @@ def is_idle():
 def fail_and_make(size):
     tensor = torch.zeros(size, device="openreg")
     torch.openreg.synchronize()
-    tensor[torch.tensor([size], device="openreg")] = 1.0
-    return tensor
+    return tensor[torch.full((size,), size, device="openreg")]
 
 
 def make_behind_a_gate(size):

@@ -7,6 +7,7 @@
 #include "command.h"
 #include "device.h"
 #include "graph.h"
+#include "os.h"
 #include "process.h"
 #include "stream.h"
 #include "trace.h"
@@ -51,11 +52,8 @@ orError_t Event::share() {
 
 // docs: event-record
 orError_t Event::record(Stream& stream) {
+  if (is_interprocess()) return record_shared(stream);
   CompletionRef completion = CompletionRef::make();
-  if (is_interprocess()) {
-    if (const orError_t error = check_not_capturing(stream, "orEventRecord")) return error;
-    if (const orError_t error = completion->share()) return error;
-  }
   uint64_t sequence = 0;
   if (const orError_t error =
           submit(stream, CommandKind::Record, record_kernel, completion, &sequence)) {
@@ -64,13 +62,31 @@ orError_t Event::record(Stream& stream) {
   if (sequence == 0) return orSuccess;
   completion->bind(stream, sequence);
   const std::lock_guard lock(mutex_);
-  if (is_interprocess()) {
-    Ledger::existing()->set_latest(shared_slot_, completion->shared_name());
-  }
   std::swap(latest_, completion);
   return orSuccess;
 }
 // docs: end
+
+orError_t Event::record_shared(Stream& stream) {
+  if (const orError_t error = check_not_capturing(stream, "orEventRecord")) return error;
+  CompletionRef completion = CompletionRef::make();
+  if (const orError_t error = completion->share()) return error;
+  uint64_t sequence = stream.submitted();
+  if (stream.retired() >= sequence && !stream.has_failure()) {
+    // Nothing is pending: the others need not depend on this process living any longer.
+    completion->resolve(os::now_ns(), nullptr);
+  } else if (const orError_t error =
+                 submit(stream, CommandKind::Record, record_kernel, completion, &sequence)) {
+    return error;
+  } else if (sequence == 0) {
+    return orSuccess;
+  }
+  completion->bind(stream, sequence);
+  const std::lock_guard lock(mutex_);
+  Ledger::existing()->set_latest(shared_slot_, completion->shared_name());
+  std::swap(latest_, completion);
+  return orSuccess;
+}
 
 orError_t Event::find_latest(CompletionRef* latest) const {
   if (is_peers()) {

@@ -43,6 +43,8 @@ class Event {
   orError_t find_latest(CompletionRef* latest) const;
 
  private:
+  orError_t record_shared(Stream& stream);
+
   const unsigned flags_;
   uint32_t shared_slot_ = LedgerFile::no_slot;
   const PeerEvent peer_event_;

@@ -496,9 +496,21 @@ TEST(an_event_that_its_process_destroyed_is_recognised) {
   producer.check_success();
 }
 
+TEST(an_event_recorded_on_an_idle_stream_is_complete) {
+  orEvent_t event = make_shared_event();
+  CHECK_OK(launch(nullptr, "earlier", [] { return orSuccess; }));
+  CHECK_OK(orStreamSynchronize(nullptr));
+  CHECK_OK(orEventRecord(event, nullptr));
+  CHECK_OK(orEventQuery(event));
+  CHECK_OK(orEventSynchronize(event));
+}
+
 TEST(records_come_and_go_without_end) {
   orEvent_t event = make_shared_event();
-  for (int i = 0; i < 300'000; ++i) CHECK_OK(orEventRecord(event, nullptr));
+  for (int i = 0; i < 300'000; ++i) {
+    CHECK_OK(launch(nullptr, "work", [] { return orSuccess; }));
+    CHECK_OK(orEventRecord(event, nullptr));
+  }
   CHECK_OK(orEventSynchronize(event));
 }
 
