@@ -98,10 +98,17 @@ char* open_memory(const orIpcMemHandle_t& handle) {
   return static_cast<char*>(memory);
 }
 
+// Keeps events until the process ends, as they may be in use by then.
+orEvent_t kept(orEvent_t event) {
+  static auto* events = new std::vector<orEvent_t>;
+  events->push_back(event);
+  return event;
+}
+
 orEvent_t make_shared_event() {
   orEvent_t event = nullptr;
   CHECK_OK(orEventCreateWithFlags(&event, orEventInterprocess | orEventDisableTiming));
-  return event;
+  return kept(event);
 }
 
 orIpcEventHandle_t share(orEvent_t event) {
@@ -113,7 +120,7 @@ orIpcEventHandle_t share(orEvent_t event) {
 orEvent_t open_event(const orIpcEventHandle_t& handle) {
   orEvent_t event = nullptr;
   CHECK_OK(orIpcOpenEventHandle(&event, handle));
-  return event;
+  return kept(event);
 }
 
 struct Grant {
@@ -289,7 +296,8 @@ TEST(what_is_no_device_memory_is_not_shared) {
   CHECK_ERROR(orIpcGetMemHandle(&handle, test::host_malloc(10)), orErrorInvalidValue);
   CHECK_ERROR(orIpcGetMemHandle(&handle, nullptr), orErrorInvalidValue);
   orIpcEventHandle_t event_handle;
-  CHECK_ERROR(orIpcGetEventHandle(&event_handle, test::make_event()), orErrorInvalidResourceHandle);
+  CHECK_ERROR(orIpcGetEventHandle(&event_handle, kept(test::make_event())),
+              orErrorInvalidResourceHandle);
   orEvent_t event = nullptr;
   CHECK_ERROR(orEventCreateWithFlags(&event, orEventInterprocess), orErrorInvalidValue);
 }
