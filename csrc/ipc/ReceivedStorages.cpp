@@ -14,7 +14,7 @@
 #include "csrc/core/Exception.h"
 #include "csrc/core/Launch.h"
 #include "csrc/ipc/StorageSharing.h"
-#include "csrc/memory/Allocator.h"
+#include "csrc/memory/StreamUses.h"
 
 namespace c10::openreg {
 namespace {
@@ -83,7 +83,7 @@ void recordStreamOfReceived(void* context, const OpenRegStream& stream) {
 }
 
 struct Registration {
-  Registration() { registerForeignMemory(&freeReceived, &recordStreamOfReceived); }
+  Registration() { foreignMemory() = {&freeReceived, &recordStreamOfReceived}; }
 } registration;
 
 // The storage at an address, null if there is none. Storages are locked.

@@ -9,7 +9,7 @@
 #include "csrc/ipc/ReceivedStorages.h"
 #include "csrc/ipc/SentStorages.h"
 #include "csrc/ipc/StorageMessage.h"
-#include "csrc/memory/Allocator.h"
+#include "csrc/memory/StreamUses.h"
 
 namespace c10::openreg {
 namespace {

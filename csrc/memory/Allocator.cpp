@@ -11,22 +11,12 @@
 #include "csrc/core/Exception.h"
 #include "csrc/core/Functions.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
+#include "csrc/memory/StreamUses.h"
 
 namespace c10::openreg {
 namespace {
 
 void freeBlock(void* context);
-
-struct ForeignMemory {
-  DeleterFnPtr deleter = nullptr;
-  void (*record_stream)(void* context, const OpenRegStream& stream) = nullptr;
-};
-
-// Set while the library is loaded, by static initializers.
-ForeignMemory& foreignMemory() {
-  static ForeignMemory foreign;
-  return foreign;
-}
 
 // Note [DataPtr contexts]
 // The context of our DataPtrs is the Block, and the deleter freeBlock tells that it is one. A
@@ -80,7 +70,7 @@ class OpenRegAllocator final : public DeviceAllocator {
       cacheOf(block->device).recordStream(block, OpenRegStream(stream));
       return;
     }
-    const ForeignMemory foreign = foreignMemory();
+    const ForeignMemory& foreign = foreignMemory();
     if (data.get_deleter() == foreign.deleter && data.get_context() != nullptr) {
       foreign.record_stream(data.get_context(), OpenRegStream(stream));
     }
@@ -165,10 +155,8 @@ struct AllocatorRegistration {
 
 }  // namespace
 
-void registerForeignMemory(DeleterFnPtr deleter,
-                           void (*record_stream)(void* context, const OpenRegStream& stream)) {
-  TORCH_INTERNAL_ASSERT(foreignMemory().deleter == nullptr, "there is one kind of foreign memory");
-  foreignMemory() = {deleter, record_stream};
+bool isAllocatorValid(DeviceIndex device) {
+  return allocator().cacheOf(resolveDeviceIndex(device)).isValid();
 }
 
 std::vector<OpenRegStream> streamsOf(const DataPtr& data) {
@@ -179,8 +167,9 @@ std::vector<OpenRegStream> streamsOf(const DataPtr& data) {
   return allocator().cacheOf(block->device).streamsOf(block);
 }
 
-bool isAllocatorValid(DeviceIndex device) {
-  return allocator().cacheOf(resolveDeviceIndex(device)).isValid();
+ForeignMemory& foreignMemory() {
+  static ForeignMemory foreign;
+  return foreign;
 }
 
 }  // namespace c10::openreg

@@ -272,6 +272,13 @@ bool DeviceCachingAllocator::mergeWith(Block* block, Block* neighbour) {
   return true;
 }
 
+std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<OpenRegStream> streams{block->stream};
+  streams.insert(streams.end(), block->used_on.begin(), block->used_on.end());
+  return streams;
+}
+
 void DeviceCachingAllocator::recordStream(Block* block, const OpenRegStream& stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stream != block->stream) {
@@ -328,13 +335,6 @@ void DeviceCachingAllocator::releaseSegment(Block* block) {
   }
   blocks_.erase(block);
   delete block;
-}
-
-std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<OpenRegStream> streams{block->stream};
-  streams.insert(streams.end(), block->used_on.begin(), block->used_on.end());
-  return streams;
 }
 
 void DeviceCachingAllocator::emptyCache() {

@@ -8,8 +8,8 @@ namespace torch_openreg {
 void bindDevice(pybind11::module& m);
 void bindStream(pybind11::module& m);
 void bindEvent(pybind11::module& m);
-void bindIpc(pybind11::module& m);
 void bindRandom(pybind11::module& m);
+void bindIpc(pybind11::module& m);
 void bindFallback(pybind11::module& m);
 void bindGate(pybind11::module& m);
 void bindAutograd(pybind11::module& m);
