@@ -88,15 +88,15 @@ orError_t Event::record_shared(Stream& stream) {
   return orSuccess;
 }
 
-orError_t Event::find_latest(CompletionRef* latest) const {
-  if (is_peers()) {
-    PeerRecord record;
-    if (const orError_t error = openreg::find_latest(peer_event_, &record)) return error;
-    if (record.peer != nullptr) *latest = CompletionRef::make(std::move(record));
-    return orSuccess;
-  }
+CompletionRef Event::latest() const {
   const std::lock_guard lock(mutex_);
-  *latest = latest_;
+  return latest_;
+}
+
+orError_t Event::find_peers_latest(CompletionRef* latest) const {
+  PeerRecord record;
+  if (const orError_t error = find_latest(peer_event_, &record)) return error;
+  if (record.peer != nullptr) *latest = CompletionRef::make(std::move(record));
   return orSuccess;
 }
 
@@ -138,8 +138,7 @@ orError_t create_event(orEvent_t* event, unsigned flags) {
 // Stores the time of an event's latest record.
 orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
   if (const orError_t error = check_event(event, "orEventElapsedTime")) return error;
-  CompletionRef completion;
-  if (const orError_t error = event->find_latest(&completion)) return error;
+  const CompletionRef completion = event->latest();
   if (!event->has_timing() || !completion) {
     return fail(
         orErrorInvalidResourceHandle,
@@ -150,6 +149,14 @@ orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
   if (!completion->is_complete()) return orErrorNotReady;
   *time_ns = completion->time_ns();
   return report(completion->failure());
+}
+
+// The completion that a caller waits for or asks about; empty if there is no record.
+orError_t find_awaited(orEvent_t event, const char* function, CompletionRef* completion) {
+  if (const orError_t error = check_event(event, function)) return error;
+  if (event->is_peers()) return event->find_peers_latest(completion);
+  *completion = event->latest();
+  return orSuccess;
 }
 
 }  // namespace
@@ -189,9 +196,8 @@ orError_t orEventRecord(orEvent_t event, orStream_t handle) {
 orError_t orEventQuery(orEvent_t event) {
   return openreg::guarded([&] {
     using namespace openreg;
-    if (const orError_t error = check_event(event, "orEventQuery")) return error;
     CompletionRef completion;
-    if (const orError_t error = event->find_latest(&completion)) return error;
+    if (const orError_t error = find_awaited(event, "orEventQuery", &completion)) return error;
     if (!completion) return orSuccess;
     return completion->is_complete() ? report(completion->failure()) : orErrorNotReady;
   });
@@ -200,9 +206,9 @@ orError_t orEventQuery(orEvent_t event) {
 orError_t orEventSynchronize(orEvent_t event) {
   return openreg::guarded([&] {
     using namespace openreg;
-    if (const orError_t error = check_event(event, "orEventSynchronize")) return error;
     CompletionRef completion;
-    if (const orError_t error = event->find_latest(&completion)) return error;
+    if (const orError_t error = find_awaited(event, "orEventSynchronize", &completion))
+      return error;
     if (!completion) return orSuccess;
     const Stream* stream = completion->stream();
     const bool is_own = stream != nullptr;
@@ -239,7 +245,7 @@ orError_t orStreamWaitEvent(orStream_t handle, orEvent_t event, unsigned flags) 
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
     CompletionRef completion;
-    if (const orError_t error = event->find_latest(&completion)) return error;
+    if (const orError_t error = find_awaited(event, "orStreamWaitEvent", &completion)) return error;
     return completion ? wait_for(*stream, completion) : orSuccess;
   });
 }

@@ -38,9 +38,11 @@ class Event {
   // Enqueues a record.
   orError_t record(Stream& stream);
 
-  // Stores the completion of the latest record; empty if there is none. Fails for an event of
-  // another process that is no longer there.
-  orError_t find_latest(CompletionRef* latest) const;
+  // The completion of the latest record; empty if there is none. Only for an event of this process.
+  CompletionRef latest() const;
+
+  // The same for another process's event. Fails if that has been destroyed.
+  orError_t find_peers_latest(CompletionRef* latest) const;
 
  private:
   orError_t record_shared(Stream& stream);
