@@ -261,6 +261,13 @@ class TestTensors(IpcTestCase):
         self.check_arrives(base[0, 0, :1].expand(7))
         self.check_arrives(base.select(1, 3))
 
+    def test_conjugate_and_negative_views_arrive(self):
+        base = torch.tensor([1 + 2j, 3 - 4j], device="openreg")
+        for view in (base.conj(), base.conj().imag, base.conj().imag[1:]):
+            self.assertTrue(view.is_conj() or view.is_neg())
+            self.check_arrives(view)
+            self.assertEqual(self.peer.call(lazy_bits, view), (view.is_conj(), view.is_neg()))
+
     def test_empty_tensors_and_scalars_arrive(self):
         self.check_arrives(torch.empty(0, device="openreg"))
         self.check_arrives(torch.empty(3, 0, 2, device="openreg", requires_grad=True))
@@ -382,6 +389,10 @@ class TestTensors(IpcTestCase):
 
     def test_capturing_nothing_else_is_sent(self):
         self.assertEqual(self.peer.call(double_and_return, torch.ones(2)), [2, 2])
+
+
+def lazy_bits(tensor):
+    return tensor.is_conj(), tensor.is_neg()
 
 
 def describe_sparse(tensor):

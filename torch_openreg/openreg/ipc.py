@@ -40,7 +40,7 @@ def _receive_storage(message: bytes) -> torch.UntypedStorage:
 def _reduce_storage(storage: torch.UntypedStorage) -> _Reduced:
     """Reduces a storage, of any device, for ``ForkingPickler``.
 
-    torch's own reducers break tensors of every layout down to storages.
+    torch's own reducers take tensors of every layout apart, down to storages.
     """
     if storage.device.type != DEVICE_TYPE:
         reduced: _Reduced = reductions.reduce_storage(storage)
@@ -50,6 +50,31 @@ def _reduce_storage(storage: torch.UntypedStorage) -> _Reduced:
 
 
 # docs: end
+
+
+def _receive_lazy_view(
+    rebuild: Callable[..., torch.Tensor], arguments: tuple[Any, ...], is_conj: bool, is_neg: bool
+) -> torch.Tensor:
+    tensor = rebuild(*arguments)
+    if is_neg:
+        tensor = torch._neg_view(tensor)
+    return tensor.conj() if is_conj else tensor
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> _Reduced:
+    """Reduces a tensor, of any device, as torch does.
+
+    torch 2.13 sends the bytes of a conjugate or negative view, and forgets that it is one.
+    """
+    reduced: _Reduced
+    is_plain = tensor.layout == torch.strided and not tensor.is_nested
+    if tensor.device.type == DEVICE_TYPE and is_plain and (tensor.is_conj() or tensor.is_neg()):
+        stored = tensor.conj() if tensor.is_conj() else tensor
+        stored = torch._neg_view(stored) if tensor.is_neg() else stored
+        reduced = reductions.reduce_tensor(stored)
+        return _receive_lazy_view, (*reduced, tensor.is_conj(), tensor.is_neg())
+    reduced = reductions.reduce_tensor(tensor)
+    return reduced
 
 
 def _receive_event(device: int, handle: bytes) -> Event:
@@ -64,4 +89,5 @@ def _reduce_event(event: Event) -> _Reduced:
 def register_reducers() -> None:
     """Makes the queues and pipes of ``multiprocessing`` send what lives on openreg devices."""
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
+    ForkingPickler.register(torch.Tensor, _reduce_tensor)
     ForkingPickler.register(Event, _reduce_event)

@@ -158,7 +158,7 @@ orError_t open_event_handle(orEvent_t* event, const orIpcEventHandle_t& handle) 
   if (const orError_t error = read_handle(handle, TicketKind::Event, function, &ticket)) {
     return error;
   }
-  if (ticket.first >= LedgerFile::slot_count) {
+  if (ticket.first >= LedgerFile::slot_count || !LedgerFile::Event::is_live(ticket.second)) {
     return fail(orErrorInvalidResourceHandle, concat(function, ": the handle names no event"));
   }
   PeerEvent opened{nullptr, static_cast<uint32_t>(ticket.first),

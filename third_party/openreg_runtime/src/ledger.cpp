@@ -142,7 +142,8 @@ orError_t Ledger::grant(uint64_t* lease) {
   const std::optional<uint32_t> slot = leases_.take();
   if (!slot) return fail_full("leases");
   LeaseState& granted = file_->leases[*slot];
-  const uint32_t generation = generation_of(granted.state.load(std::memory_order_relaxed)) + 1;
+  uint32_t generation = generation_of(granted.state.load(std::memory_order_relaxed)) + 1;
+  if (generation == 0) ++generation;
   granted.holder_start.store(0, std::memory_order_relaxed);
   granted.state.store(make_state(generation, LeaseState::nobody), std::memory_order_release);
   is_granted_[*slot] = true;

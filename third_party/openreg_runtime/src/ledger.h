@@ -63,15 +63,19 @@ struct LedgerFile {
   };
 
   struct Event {
-    std::atomic<uint32_t> generation;  // changes when the event is made and destroyed
-    std::atomic<uint64_t> latest;      // the packed name of its latest record, 0: none
+    // Odd while there is an event: it goes up when one is made and when it is destroyed.
+    std::atomic<uint32_t> generation;
+    std::atomic<uint64_t> latest;  // the packed name of its latest record, 0: none
+
+    static bool is_live(uint64_t generation) { return generation % 2 == 1; }
   };
 
   struct Lease {
     static constexpr uint32_t nobody = 0;      // granted, not taken
     static constexpr uint32_t no_lease = ~0u;  // not granted
 
-    std::atomic<uint64_t> state;  // generation << 32 | number of the process that holds it
+    // generation << 32 | number of the process that holds it. A generation is never 0.
+    std::atomic<uint64_t> state;
     std::atomic<uint64_t> holder_start;
     std::atomic<uint32_t> next_ended;  // slot + 1 of the next in the list of ended leases, 0: last
   };

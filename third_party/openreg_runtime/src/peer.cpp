@@ -176,10 +176,10 @@ orError_t PeerRecord::wait(FailureRef* failure) const {
 
 orError_t take_lease(std::shared_ptr<Peer> peer, uint64_t lease, HeldLease* held) {
   const uint32_t slot = static_cast<uint32_t>(lease) - 1;
-  if (slot >= LedgerFile::slot_count) return fail_invalid("it names no lease");
+  const uint64_t generation = lease >> 32 << 32;
+  if (slot >= LedgerFile::slot_count || generation == 0) return fail_invalid("it names no lease");
   LedgerFile::Lease& taken = peer->file().leases[slot];
   const auto process = static_cast<uint32_t>(os::process_id());
-  const uint64_t generation = lease >> 32 << 32;
   uint64_t expected = generation | LedgerFile::Lease::nobody;
   if (!taken.state.compare_exchange_strong(expected, generation | process)) {
     return fail(orErrorInvalidResourceHandle,

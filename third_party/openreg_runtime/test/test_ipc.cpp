@@ -335,6 +335,80 @@ TEST(damaged_handles_are_recognised) {
   producer.check_success();
 }
 
+namespace {
+
+// What a program can do that knows how handles are checked: it changes some bytes and makes the
+// checksum fit.
+template <typename Handle>
+Handle forge(Handle handle, size_t offset, uint64_t value, size_t size) {
+  constexpr size_t checksum_offset = 36;
+  std::memcpy(handle.reserved + offset, &value, size);
+  std::memset(handle.reserved + checksum_offset, 0, sizeof(uint32_t));
+  uint32_t hash = 2166136261u;
+  for (const char byte : handle.reserved) {
+    hash = (hash ^ static_cast<unsigned char>(byte)) * 16777619u;
+  }
+  std::memcpy(handle.reserved + checksum_offset, &hash, sizeof(hash));
+  return handle;
+}
+
+}  // namespace
+
+TEST(forged_handles_open_nothing) {
+  Process producer = start(exit_after_sharing);
+  const auto memory = producer.channel.receive<orIpcMemHandle_t>();
+  const auto lease = producer.channel.receive<orIpcLeaseHandle_t>();
+  const auto event = producer.channel.receive<orIpcEventHandle_t>();
+  const auto open_forged = [&](size_t offset, uint64_t value, size_t size) {
+    void* pointer = nullptr;
+    return orIpcOpenMemHandle(&pointer, forge(memory, offset, value, size), 0);
+  };
+  // Process, its file, its start, its key; then device, offset and size in the arena.
+  CHECK(open_forged(0, uint64_t(getpid()), 4) != orSuccess);
+  CHECK_ERROR(open_forged(0, 0x7fffffff, 4), orErrorProcessEnded);
+  int true_file = -1;
+  std::memcpy(&true_file, memory.reserved + 4, sizeof(true_file));
+  for (int file = 0; file < 16; ++file) {
+    CHECK_EQUAL(open_forged(4, uint64_t(file), 4) == orSuccess, file == true_file);
+  }
+  CHECK_ERROR(open_forged(4, 1000, 4), orErrorOperatingSystem);
+  CHECK_ERROR(open_forged(8, 1, 8), orErrorProcessEnded);
+  CHECK_ERROR(open_forged(16, 1, 8), orErrorInvalidResourceHandle);
+  CHECK_ERROR(open_forged(34, 1, 2), orErrorInvalidResourceHandle);  // not shared
+  CHECK_ERROR(open_forged(34, 64, 2), orErrorInvalidResourceHandle);
+  CHECK_ERROR(open_forged(40, UINT64_MAX, 8), orErrorInvalidResourceHandle);
+  CHECK_ERROR(open_forged(48, UINT64_MAX, 8), orErrorInvalidResourceHandle);
+  CHECK_ERROR(open_forged(48, 0, 8), orErrorInvalidResourceHandle);
+  orIpcLease_t taken = nullptr;
+  orEvent_t opened = nullptr;
+  for (const uint64_t slot : {uint64_t{0}, uint64_t{5}, uint64_t{1} << 40, UINT64_MAX}) {
+    CHECK_ERROR(orIpcLeaseTake(&taken, forge(lease, 40, slot, 8)), orErrorInvalidResourceHandle);
+  }
+  for (const uint64_t slot : {uint64_t{7}, uint64_t{1} << 40, UINT64_MAX}) {
+    CHECK_ERROR(orIpcOpenEventHandle(&opened, forge(event, 40, slot, 8)),
+                orErrorInvalidResourceHandle);
+  }
+  CHECK_ERROR(orIpcOpenEventHandle(&opened, forge(event, 48, 77, 8)), orErrorInvalidResourceHandle);
+  CHECK_ERROR(orIpcOpenEventHandle(&opened, forge(forge(event, 40, 7, 8), 48, 0, 8)),
+              orErrorInvalidResourceHandle);
+  producer.channel.signal();
+  producer.check_success();
+}
+
+TEST(touching_the_memory_of_another_process_names_it) {
+  Process producer = start(exit_after_sharing);
+  const auto handle = producer.channel.receive<orIpcMemHandle_t>();
+  const test::ChildResult result = test::run_child([&] {
+    char* memory = open_memory(handle);
+    static_cast<volatile char*>(memory)[20] = 1;
+  });
+  CHECK(WIFSIGNALED(result.status) && WTERMSIG(result.status) == SIGSEGV);
+  CHECK_CONTAINS(result.error, "device 0 of process " + std::to_string(producer.id));
+  CHECK_CONTAINS(result.error, "(size 10000 bytes) + offset 20");
+  producer.channel.signal();
+  producer.check_success();
+}
+
 TEST(memory_of_a_larger_process_or_of_a_missing_device_is_refused) {
   setenv("OPENREG_DEVICE_MEMORY", "64MiB", 1);
   Process producer = start([](Channel& channel) {
