@@ -439,7 +439,7 @@ void record_behind_a_gate(Channel& channel) {
   const orStream_t stream = make_stream();
   orEvent_t event = make_shared_event();
   char* memory = test::device_malloc(memory_size);
-  static Gate gate;
+  static Gate& gate = *new Gate;  // the worker may still be in it at exit
   gate.hold(stream);
   CHECK_OK(orMemsetAsync(memory, 7, memory_size, stream));
   CHECK_OK(orEventRecord(event, stream));
@@ -493,7 +493,7 @@ TEST(a_wait_refers_to_the_record_at_the_time_of_the_call) {
     const orStream_t first = make_stream();
     const orStream_t second = make_stream();
     orEvent_t event = make_shared_event();
-    static Gate gate;
+    static Gate& gate = *new Gate;  // the worker may still be in it at exit
     channel.send(share(event));
     channel.wait();
     gate.hold(first);
