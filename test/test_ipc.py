@@ -48,7 +48,7 @@ class Peer:
     def __init__(self, method="forkserver"):
         context = multiprocessing.get_context(method)
         if method == "forkserver":
-            context.set_forkserver_preload(["torch"])
+            context.set_forkserver_preload(["torch", "torch.testing._internal.common_utils"])
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,))
         self.process.start()
