@@ -184,6 +184,7 @@ setup(
                     "memory",
                     "random",
                     "hooks",
+                    "ipc",
                     "aten",
                     "autocast",
                     "custom",

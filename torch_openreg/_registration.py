@@ -90,8 +90,10 @@ def _explain_missing_library() -> str:
 
 def _attach_module() -> None:
     from torch_openreg import _comm, openreg
+    from torch_openreg.openreg import ipc
 
     _comm.provide()
+    ipc.register_reducers()
     torch._register_device_module(DEVICE_NAME, openreg)
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
     # would have classes of its own.

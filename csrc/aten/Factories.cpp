@@ -10,6 +10,7 @@
 #include <ATen/ops/set_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
 #include "csrc/aten/Fill.h"
@@ -69,9 +70,11 @@ Tensor efficientZeroTensor(IntArrayRef size, std::optional<ScalarType> dtype,
                                           c10::dtype_or_default(dtype), std::nullopt));
 }
 
-void growStorage(TensorImpl* impl, size_t new_size) {
+// Makes the storage large enough for a tensor of these sizes. Called before the tensor gets them:
+// if the storage cannot be resized, the tensor stays as it was.
+void growStorage(TensorImpl* impl, IntArrayRef size, size_t new_size) {
   // Storage is only ever grown, and never for a tensor without elements.
-  if (impl->numel() > 0 && new_size > impl->unsafe_storage().nbytes()) {
+  if (c10::multiply_integers(size) > 0 && new_size > impl->unsafe_storage().nbytes()) {
     at::native::resize_bytes_nocuda(impl->unsafe_storage(), new_size);
   }
 }
@@ -82,9 +85,10 @@ const Tensor& resizeTensor(const Tensor& self, IntArrayRef size,
   TensorImpl* impl = self.unsafeGetTensorImpl();
   const size_t old_size = self.storage().nbytes();
   if (impl->sizes() != size) {
+    growStorage(impl, size,
+                at::detail::computeStorageNbytesContiguous(size, self.element_size(),
+                                                           impl->storage_offset()));
     impl->set_sizes_contiguous(size);
-    growStorage(impl, at::detail::computeStorageNbytesContiguous(size, self.element_size(),
-                                                                 impl->storage_offset()));
   }
   if (memory_format.has_value()) {
     TORCH_CHECK(*memory_format != MemoryFormat::Preserve, "Unsupported memory format",
@@ -105,16 +109,23 @@ Tensor& setStorage(Tensor& self, Storage source, int64_t storage_offset, IntArra
                    IntArrayRef stride) {
   at::native::checkSetStorage(self, source, storage_offset, size, stride);
   TensorImpl* impl = self.unsafeGetTensorImpl();
+  // The old sizes do not fit the new storage: if that cannot grow, the tensor ends up empty.
+  auto empty = c10::make_scope_exit([impl] {
+    impl->set_storage_offset(0);
+    impl->set_sizes_contiguous({0});
+  });
   impl->set_storage_offset(storage_offset);
   if (stride.data() != nullptr) {
     if (impl->sizes() != size || impl->strides() != stride) {
+      growStorage(
+          impl, size,
+          at::detail::computeStorageNbytes(size, stride, self.element_size(), storage_offset));
       impl->set_sizes_and_strides(size, stride);
-      growStorage(impl, at::detail::computeStorageNbytes(size, stride, self.element_size(),
-                                                         storage_offset));
     }
   } else {
     resizeTensor(self, size, std::nullopt);
   }
+  empty.release();
   return self;
 }
 

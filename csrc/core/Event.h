@@ -27,6 +27,8 @@ class OpenRegEvent {
   OpenRegEvent& operator=(const OpenRegEvent&) = delete;
   ~OpenRegEvent() { OPENREG_WARN_IF_FAILED(orEventDestroy(handle_)); }
 
+  orEvent_t handle() const { return handle_; }
+
   void record(const OpenRegStream& stream) {
     OPENREG_CHECK(orEventRecord(handle_, stream.handle()));
   }

@@ -4,6 +4,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <openreg/openreg.h>
 
+#include <utility>
+
 #include "csrc/core/Exception.h"
 #include "csrc/core/Stream.h"
 
@@ -11,6 +13,9 @@ namespace c10::openreg {
 namespace {
 
 orEvent_t asEvent(void* event) { return static_cast<orEvent_t>(event); }
+
+// What the next record of this thread puts into its event; see wrapEvent().
+thread_local orEvent_t wrapped_event = nullptr;
 
 Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
 
@@ -27,6 +32,14 @@ class ScopedDevice {
 };
 
 }  // namespace
+
+// A c10::Event gets its handle from a record and in no other way.
+c10::Event wrapEvent(orEvent_t handle, DeviceIndex device) {
+  c10::Event event(kDeviceType, kInterprocessEvent);
+  wrapped_event = handle;
+  event.record(getDefaultOpenRegStream(device));
+  return event;
+}
 
 DeviceType OpenRegGuardImpl::type() const { return kDeviceType; }
 
@@ -119,20 +132,23 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
   TORCH_CHECK(index == -1 || index == stream.device_index(),
               "Event.record: expected a stream of device ", static_cast<int>(index),
               ", the event's, got one of device ", static_cast<int>(stream.device_index()));
+  if (wrapped_event != nullptr) {
+    *event = std::exchange(wrapped_event, nullptr);
+    return;
+  }
   const OpenRegStream openreg_stream(stream);
   ScopedDevice device(stream.device_index());
   orEvent_t handle = asEvent(*event);
   if (handle == nullptr) {
-    unsigned flags = orEventDefault;
-    switch (flag) {
-      case EventFlag::PYTORCH_DEFAULT:
-        flags = orEventDisableTiming;
-        break;
-      case EventFlag::BACKEND_DEFAULT:
-        break;
-      default:
-        TORCH_CHECK(false, "Event.record: expected PYTORCH_DEFAULT or BACKEND_DEFAULT, got flag ",
-                    static_cast<int>(flag));
+    unsigned flags = orEventDisableTiming;
+    if (flag == kInterprocessEvent) {
+      flags |= orEventInterprocess;
+    } else if (flag == EventFlag::BACKEND_DEFAULT) {
+      flags = orEventDefault;
+    } else {
+      TORCH_CHECK(flag == EventFlag::PYTORCH_DEFAULT,
+                  "Event.record: expected PYTORCH_DEFAULT or BACKEND_DEFAULT, got flag ",
+                  static_cast<int>(flag));
     }
     OPENREG_CHECK(orEventCreateWithFlags(&handle, flags));
     *event = handle;

@@ -2,11 +2,21 @@
 // torch.accelerator.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <openreg/event.h>
 
 #include "csrc/core/Functions.h"
 
 namespace c10::openreg {
+
+// The flag of an event that may be shared with other processes. c10 has none for it in 2.13, and
+// hands the flag of an event to the backend as it is.
+constexpr EventFlag kInterprocessEvent = static_cast<EventFlag>(0x100);
+
+// Puts an event of the runtime behind a new c10::Event, on a device, as if it had been recorded by
+// that. Takes over the handle; it may be an event of another process.
+OPENREG_EXPORT c10::Event wrapEvent(orEvent_t handle, DeviceIndex device);
 
 // Implements every virtual of the interface. The ones that are noexcept report failures as
 // warnings.

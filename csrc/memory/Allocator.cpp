@@ -14,6 +14,7 @@
 #include "csrc/core/Functions.h"
 #include "csrc/memory/AllocatorSettings.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
+#include "csrc/memory/StreamUses.h"
 
 namespace c10::openreg {
 namespace {
@@ -22,7 +23,8 @@ void freeBlock(void* context);
 
 // Note [DataPtr contexts]
 // The context of our DataPtrs is the Block, and the deleter freeBlock tells that it is one. A
-// DataPtr with another deleter is not from here and not ours to record.
+// DataPtr with another deleter is not from here: registerForeignMemory() tells whose it is, if it
+// is the backend's at all.
 class OpenRegAllocator final : public DeviceAllocator {
  public:
   DataPtr allocate(size_t size) override {
@@ -69,6 +71,11 @@ class OpenRegAllocator final : public DeviceAllocator {
     if (data.get_deleter() == &freeBlock && data.get_context() != nullptr) {
       auto* block = static_cast<Block*>(data.get_context());
       cacheOf(block->device).recordStream(block, OpenRegStream(stream));
+      return;
+    }
+    const ForeignMemory& foreign = foreignMemory();
+    if (data.get_deleter() == foreign.deleter && data.get_context() != nullptr) {
+      foreign.record_stream(data.get_context(), OpenRegStream(stream));
     }
   }
 
@@ -293,5 +300,18 @@ std::vector<Corruption> findCorruptions() {
 }
 
 bool isAllocatorValid(DeviceIndex device) { return allocator().cacheOf(device).isValid(); }
+
+std::vector<OpenRegStream> streamsOf(const DataPtr& data) {
+  if (data.get_deleter() != &freeBlock || data.get_context() == nullptr) {
+    return {};
+  }
+  auto* block = static_cast<Block*>(data.get_context());
+  return allocator().cacheOf(block->device).streamsOf(block);
+}
+
+ForeignMemory& foreignMemory() {
+  static ForeignMemory foreign;
+  return foreign;
+}
 
 }  // namespace c10::openreg

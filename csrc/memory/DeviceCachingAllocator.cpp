@@ -347,7 +347,10 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
 
 // Records the events of freed blocks whose streams do not capture any more.
 void DeviceCachingAllocator::processDeferred() {
-  std::vector<Block*> deferred = std::exchange(deferred_, {});
+  if (deferred_.empty()) {
+    return;
+  }
+  const std::vector<Block*> deferred = std::exchange(deferred_, {});
   for (Block* block : deferred) {
     const bool must_wait = std::any_of(
         block->used_on.begin(), block->used_on.end(),
@@ -429,6 +432,13 @@ bool DeviceCachingAllocator::mergeWith(Block* block, Block* neighbour) {
   return true;
 }
 
+std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<OpenRegStream> streams{block->stream};
+  streams.insert(streams.end(), block->used_on.begin(), block->used_on.end());
+  return streams;
+}
+
 void DeviceCachingAllocator::recordStream(Block* block, const OpenRegStream& stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stream != block->stream) {
@@ -437,6 +447,9 @@ void DeviceCachingAllocator::recordStream(Block* block, const OpenRegStream& str
 }
 
 void DeviceCachingAllocator::processEvents() {
+  if (events_.empty()) {
+    return;
+  }
   for (auto entry = events_.begin(); entry != events_.end();) {
     auto& queue = entry->second;
     while (!queue.empty() && queue.front().first.isComplete()) {

@@ -47,6 +47,9 @@ class DeviceCachingAllocator {
   // Takes a block back, to be reused in stream order. Never waits and never throws.
   void free(Block* block) noexcept;
 
+  // The stream that the block was allocated for, and those that recordStream() named.
+  std::vector<OpenRegStream> streamsOf(Block* block);
+
   // Keeps the block from being reused before the work now on the stream is done.
   void recordStream(Block* block, const OpenRegStream& stream);
 

@@ -12,6 +12,7 @@ void bindStream(pybind11::module& m);
 void bindEvent(pybind11::module& m);
 void bindMemory(pybind11::module& m);
 void bindRandom(pybind11::module& m);
+void bindIpc(pybind11::module& m);
 void bindFallback(pybind11::module& m);
 void bindGate(pybind11::module& m);
 void bindAutograd(pybind11::module& m);

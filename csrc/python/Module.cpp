@@ -26,6 +26,7 @@ PYBIND11_MODULE(_C, m) {
   torch_openreg::bindEvent(m);
   torch_openreg::bindMemory(m);
   torch_openreg::bindRandom(m);
+  torch_openreg::bindIpc(m);
   torch_openreg::bindFallback(m);
   torch_openreg::bindGate(m);
   torch_openreg::bindAutograd(m);

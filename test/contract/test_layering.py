@@ -34,15 +34,16 @@ ALLOWED_FOLDERS = {
     "memory": {"core"},
     "random": {"core", "memory"},
     "hooks": {"core", "memory", "random"},
+    "ipc": {"core", "memory"},
     "aten": {"core", "memory", "random"},
     "autocast": set(),
     "custom": {"aten", "core"},
     "serialization": {"core"},
-    "python": {"core", "memory", "random", "hooks", "aten"},
+    "python": {"core", "memory", "random", "hooks", "ipc", "aten"},
 }
 
 # Folders that wrap the runtime for the others.
-WRAPPING_FOLDERS = {"core", "memory", "random", "hooks"}
+WRAPPING_FOLDERS = {"core", "memory", "random", "hooks", "ipc"}
 
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {

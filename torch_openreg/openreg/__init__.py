@@ -44,6 +44,7 @@ from torch_openreg.openreg.initialization import (  # noqa: F401
     init,
     is_initialized,
 )
+from torch_openreg.openreg.ipc import ipc_collect
 from torch_openreg.openreg.memory import (
     MemPool,
     caching_allocator_alloc,
@@ -133,6 +134,7 @@ __all__ = [
     "host_memory_stats_as_nested_dict",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
     "is_current_stream_capturing",

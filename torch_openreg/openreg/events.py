@@ -4,8 +4,10 @@ import ctypes
 from typing import Self
 
 import torch
+from torch.types import Device
 
 from torch_openreg import _C
+from torch_openreg.openreg._utils import _checked_index
 
 __all__ = ["Event"]
 
@@ -36,7 +38,8 @@ class Event(torch.Event):
     Args:
         enable_timing: Whether the event takes the time; needed for :meth:`elapsed_time`.
         blocking: Accepted for compatibility; a wait always blocks.
-        interprocess: Must be False.
+        interprocess: Whether other processes may wait for the event; such an event takes no time.
+            :class:`torch.Event` has no such events of any device in torch 2.13.
 
     Example:
         >>> start, end = (torch.openreg.Event(enable_timing=True) for _ in range(2))
@@ -48,21 +51,62 @@ class Event(torch.Event):
     """
 
     _has_timing: bool
+    _is_interprocess: bool
 
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> Self:
         """Creates an event. Creates no device."""
-        if interprocess:
-            raise RuntimeError(
-                "torch.openreg.Event: expected interprocess=False, got True; an event cannot be "
-                "shared between processes"
+        if interprocess and enable_timing:
+            raise ValueError(
+                "torch.openreg.Event: expected enable_timing=False with interprocess=True, got True"
             )
         self = super().__new__(
             cls, torch.device("openreg"), enable_timing=enable_timing, blocking=blocking
         )
         self._has_timing = enable_timing
+        self._is_interprocess = interprocess
+        if interprocess:
+            _C._event_make_interprocess(self)
         return self
+
+    @classmethod
+    def from_ipc_handle(cls, device: Device, ipc_handle: bytes) -> Self:
+        """Opens the event of another process.
+
+        The event can be waited for and queried, and follows the records that its process makes; it
+        cannot be recorded. If its process ends before a record that is waited for completes, the
+        wait ends with an error.
+
+        Args:
+            device: The device that the event is bound to.
+            ipc_handle: What :meth:`ipc_handle` returned in the other process.
+
+        Raises:
+            RuntimeError: The handle was made by this process, its event has been destroyed, or the
+                process that made it has ended.
+            ValueError: The handle has another length.
+        """
+        index = _checked_index("torch.openreg.Event.from_ipc_handle", device)
+        event = cls(interprocess=True)
+        _C._event_open_ipc_handle(event, index, ipc_handle)
+        return event
+
+    def ipc_handle(self) -> bytes:
+        """Returns a handle with which other processes open the event.
+
+        The handle is valid as long as this object lives. An event that was never recorded is bound
+        to the current device.
+
+        Raises:
+            RuntimeError: The event was made without ``interprocess=True``, or was received from
+                another process.
+        """
+        if not self._is_interprocess:
+            raise RuntimeError(
+                "torch.openreg.Event.ipc_handle: expected an event made with interprocess=True"
+            )
+        return _C._event_ipc_handle(self)
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:

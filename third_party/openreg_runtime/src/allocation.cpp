@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "device.h"
+#include "peer.h"
 #include "process.h"
 #include "setting.h"
 #include "trace.h"
@@ -46,24 +47,30 @@ Device* device_of(uintptr_t address) {
   return space == nullptr ? nullptr : Device::active(space->device_of(address));
 }
 
+bool is_kernel_address(uintptr_t address) {
+  const AddressSpace* space = AddressSpace::get();
+  if (space == nullptr || space->kernel_offset == 0) return false;
+  return space->is_kernel_address(address) ||
+         find_imported(address - static_cast<uintptr_t>(space->kernel_offset)).has_value();
+}
+
 uintptr_t to_address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
-orError_t find_device_place(Device& device, uintptr_t address, size_t size, const char* function,
-                            Place* place) {
-  const std::optional<Allocation> found = device.arena().find(address);
+// `found` is the allocation that the address lies in.
+orError_t find_device_place(int device, const std::optional<Allocation>& found, uintptr_t address,
+                            size_t size, const char* function, Place* place) {
   if (!found) {
-    return fail(orErrorIllegalAddress,
-                concat(function, ": ", reinterpret_cast<void*>(address),
-                       " is in no live allocation of device ", device.index()));
+    return fail(orErrorIllegalAddress, concat(function, ": ", reinterpret_cast<void*>(address),
+                                              " is in no live allocation of device ", device));
   }
   const size_t offset = address - found->address;
   if (size > found->size - offset) {
-    return fail(orErrorInvalidValue, concat(function, ": ", size, " bytes at offset ", offset,
-                                            " leave their allocation of ", found->size,
-                                            " bytes on device ", device.index()));
+    return fail(orErrorInvalidValue,
+                concat(function, ": ", size, " bytes at offset ", offset,
+                       " leave their allocation of ", found->size, " bytes on device ", device));
   }
   const auto kernel_offset = static_cast<uintptr_t>(AddressSpace::get()->kernel_offset);
-  *place = {orMemoryTypeDevice, device.index(), reinterpret_cast<void*>(address + kernel_offset)};
+  *place = {orMemoryTypeDevice, device, reinterpret_cast<void*>(address + kernel_offset)};
   return orSuccess;
 }
 
@@ -172,6 +179,11 @@ orPointerAttributes attributes_of(uintptr_t address) {
       return {orMemoryTypeDevice, device->index(), reinterpret_cast<void*>(found->address),
               found->size};
     }
+  } else if (const std::optional<ImportedAllocation> imported = find_imported(address)) {
+    if (imported->address != 0) {
+      return {orMemoryTypeDevice, imported->device, reinterpret_cast<void*>(imported->address),
+              imported->size};
+    }
   } else if (const std::optional<PinnedAllocation> found = find_pinned(address)) {
     return {orMemoryTypeHost, found->device, reinterpret_cast<void*>(found->address), found->size};
   }
@@ -186,10 +198,15 @@ orError_t find_place(const void* pointer, size_t size, const char* function, Pla
   }
   const uintptr_t address = to_address(pointer);
   if (Device* device = device_of(address)) {
-    return find_device_place(*device, address, size, function, place);
+    return find_device_place(device->index(), device->arena().find(address), address, size,
+                             function, place);
   }
-  const AddressSpace* space = AddressSpace::get();
-  if (space != nullptr && space->is_kernel_address(address)) {
+  if (const std::optional<ImportedAllocation> imported = find_imported(address)) {
+    std::optional<Allocation> found;
+    if (imported->address != 0) found = Allocation{imported->address, imported->size};
+    return find_device_place(imported->device, found, address, size, function, place);
+  }
+  if (is_kernel_address(address)) {
     return fail(orErrorInvalidValue,
                 concat(function, ": expected a device address, got the kernel address ", pointer));
   }
@@ -201,6 +218,7 @@ orError_t find_place(const void* pointer, size_t size, const char* function, Pla
 }
 
 void lock_allocations() {
+  lock_imports();
   pinned_memory().mutex.lock();
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
     if (Device* device = Device::active(i)) device->arena().lock();
@@ -212,6 +230,7 @@ void unlock_allocations() {
     if (Device* device = Device::active(i)) device->arena().unlock();
   }
   pinned_memory().mutex.unlock();
+  unlock_imports();
 }
 
 }  // namespace openreg

@@ -1,7 +1,7 @@
 // Allocations: device memory and pinned host memory, and what a pointer points at.
 //
-// Lock order: the lock of pinned memory, then the arenas' by device number. Only
-// lock_allocations() holds more than one.
+// Lock order: the lock of imports, the lock of pinned memory, then the arenas' by device number.
+// Only lock_allocations() holds more than one.
 #pragma once
 
 #include <openreg/memory.h>

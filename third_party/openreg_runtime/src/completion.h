@@ -4,13 +4,20 @@
 // A completion names a command of a stream, its record, and is complete when that has retired.
 // So there is one way to wait, the stream's timeline, and no lock of its own: the worker stores
 // the result before it retires the record, and others read it after they saw that.
+//
+// Two kinds reach across processes: that of an event which other processes may wait for is told to
+// them through the ledger, and that of another process's event is found there. The latter is made
+// for one wait, and used by one thread at a time.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "error.h"
+#include "ledger.h"
+#include "peer.h"
 
 namespace openreg {
 
@@ -20,6 +27,10 @@ class Completion {
  public:
   // Host: binds it to its record. Called once, before another thread may see it.
   void bind(Stream& stream, uint64_t sequence);
+
+  // Host: makes it known to other processes when it is complete. Called before bind().
+  orError_t share();
+  RecordName shared_name() const { return *shared_; }
 
   // Worker: stores the result, before it retires the record.
   void resolve(int64_t time_ns, FailureRef failure);
@@ -33,15 +44,20 @@ class Completion {
   int64_t time_ns() const { return time_ns_; }
   const FailureRef& failure() const { return failure_; }
 
-  Stream& stream() const { return *stream_; }
+  // The stream of the record, null if that is another process's.
+  Stream* stream() const { return stream_; }
 
  private:
   friend class CompletionRef;
 
+  void clear();
+
   Stream* stream_ = nullptr;
   uint64_t sequence_ = 0;
   int64_t time_ns_ = 0;
-  FailureRef failure_;
+  mutable FailureRef failure_;
+  std::optional<RecordName> shared_;
+  std::optional<PeerRecord> peer_record_;
   std::atomic<int> references_{0};
   Completion* next_free_ = nullptr;
 };
@@ -51,6 +67,7 @@ class CompletionRef {
  public:
   CompletionRef() = default;
   static CompletionRef make();
+  static CompletionRef make(PeerRecord record);
 
   CompletionRef(const CompletionRef& other);
   CompletionRef(CompletionRef&& other) noexcept

@@ -75,19 +75,21 @@ orError_t prepare_process(const AddressSpace** space) {
   return orSuccess;
 }
 
-// Puts memory behind a device's kernel addresses.
-orError_t map_memory(int index, const AddressSpace& space) {
+// Puts memory behind a device's kernel addresses. Stores its file.
+orError_t map_memory(int index, const AddressSpace& space, int* file) {
   const auto failed = [index](const char* call) {
     return fail(orErrorInitializationError,
                 concat("cannot create the memory of device ", index, ": ", os::error_text(call)));
   };
-  const int file = os::create_memory_file(concat("openreg-device-", index).c_str(), space.capacity);
-  if (file < 0) return failed("memfd_create");
+  *file = os::create_memory_file(concat("openreg-device-", index).c_str(), space.capacity);
+  if (*file < 0) return failed("memfd_create");
   const uintptr_t address = space.base_of(index) + static_cast<uintptr_t>(space.kernel_offset);
-  const bool is_mapped =
-      os::map_memory_file(reinterpret_cast<void*>(address), space.capacity, file);
-  os::close_file(file);
-  return is_mapped ? orSuccess : failed("mmap");
+  if (os::map_memory_file(reinterpret_cast<void*>(address), space.capacity, *file)) {
+    return orSuccess;
+  }
+  const orError_t error = failed("mmap");
+  os::close_file(*file);
+  return error;
 }
 
 orError_t synchronize(const std::vector<Device*>& waited_for, const char* function) {
@@ -165,8 +167,9 @@ orError_t Device::get(int index, Device** device) {
   if (active(index) == nullptr) {
     const AddressSpace* space = nullptr;
     if (const orError_t error = prepare_process(&space)) return error;
-    if (const orError_t error = map_memory(index, *space)) return error;
-    slot.store(new Device(index, *space), std::memory_order_release);
+    int memory_file = -1;
+    if (const orError_t error = map_memory(index, *space, &memory_file)) return error;
+    slot.store(new Device(index, *space, memory_file), std::memory_order_release);
   }
   *device = active(index);
   return orSuccess;
@@ -177,8 +180,9 @@ Device* Device::active(int index) {
   return devices[static_cast<size_t>(index)].load(std::memory_order_acquire);
 }
 
-Device::Device(int index, const AddressSpace& space)
+Device::Device(int index, const AddressSpace& space, int memory_file)
     : index_(index),
+      memory_file_(memory_file),
       arena_(space.base_of(index), space.kernel_offset, space.capacity),
       default_stream_(make_stream(*this, static_cast<uint64_t>(index), orStreamDefault,
                                   least_stream_priority)) {

@@ -28,11 +28,16 @@ class Device {
   // The device, null if it has not been created. Async-signal-safe.
   static Device* active(int index);
 
-  Device(int index, const AddressSpace& space);
+  // Takes over the file behind the device's memory.
+  Device(int index, const AddressSpace& space, int memory_file);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   int index() const { return index_; }
+
+  // The file of its memory, open for as long as the process lives: others open it by its number.
+  int memory_file() const { return memory_file_; }
+
   Arena& arena() { return arena_; }
   const Arena& arena() const { return arena_; }
   Stream& default_stream() { return *default_stream_; }
@@ -47,6 +52,7 @@ class Device {
 
  private:
   const int index_;
+  const int memory_file_;
   Arena arena_;
 
   std::mutex mutex_;

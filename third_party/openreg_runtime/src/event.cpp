@@ -1,10 +1,13 @@
 #include "event.h"
 
+#include <memory>
 #include <new>
 #include <utility>
 
 #include "command.h"
 #include "device.h"
+#include "graph.h"
+#include "os.h"
 #include "process.h"
 #include "stream.h"
 #include "trace.h"
@@ -37,8 +40,19 @@ orError_t submit(Stream& stream, CommandKind kind, const orKernel& kernel,
 
 }  // namespace
 
+Event::~Event() {
+  if (shared_slot_ != LedgerFile::no_slot) Ledger::existing()->drop_event(shared_slot_);
+}
+
+orError_t Event::share() {
+  Ledger* ledger = nullptr;
+  if (const orError_t error = Ledger::get(&ledger)) return error;
+  return ledger->make_event(&shared_slot_);
+}
+
 // docs: event-record
 orError_t Event::record(Stream& stream) {
+  if (is_interprocess()) return record_shared(stream);
   CompletionRef completion = CompletionRef::make();
   uint64_t sequence = 0;
   if (const orError_t error =
@@ -53,9 +67,37 @@ orError_t Event::record(Stream& stream) {
 }
 // docs: end
 
+orError_t Event::record_shared(Stream& stream) {
+  if (const orError_t error = check_not_capturing(stream, "orEventRecord")) return error;
+  CompletionRef completion = CompletionRef::make();
+  if (const orError_t error = completion->share()) return error;
+  uint64_t sequence = stream.submitted();
+  if (stream.retired() >= sequence && !stream.has_failure()) {
+    // Nothing is pending: the others need not depend on this process living any longer.
+    completion->resolve(os::now_ns(), nullptr);
+  } else if (const orError_t error =
+                 submit(stream, CommandKind::Record, record_kernel, completion, &sequence)) {
+    return error;
+  } else if (sequence == 0) {
+    return orSuccess;
+  }
+  completion->bind(stream, sequence);
+  const std::lock_guard lock(mutex_);
+  Ledger::existing()->set_latest(shared_slot_, completion->shared_name());
+  std::swap(latest_, completion);
+  return orSuccess;
+}
+
 CompletionRef Event::latest() const {
   const std::lock_guard lock(mutex_);
   return latest_;
+}
+
+orError_t Event::find_peers_latest(CompletionRef* latest) const {
+  PeerRecord record;
+  if (const orError_t error = find_latest(peer_event_, &record)) return error;
+  if (record.peer != nullptr) *latest = CompletionRef::make(std::move(record));
+  return orSuccess;
 }
 
 orError_t wait_for(Stream& stream, const CompletionRef& completion) {
@@ -76,12 +118,20 @@ orError_t check_event(orEvent_t event, const char* function) {
 orError_t create_event(orEvent_t* event, unsigned flags) {
   if (const orError_t error = check_not_forked()) return error;
   if (event == nullptr) return fail(orErrorInvalidValue, "orEventCreate: event is null");
-  if ((flags & ~(orEventBlockingSync | orEventDisableTiming)) != 0) {
+  if ((flags & ~(orEventBlockingSync | orEventDisableTiming | orEventInterprocess)) != 0) {
     return fail(orErrorInvalidValue,
-                concat("orEventCreateWithFlags: expected a sum of ", orEventBlockingSync, " and ",
-                       orEventDisableTiming, ", got ", flags));
+                concat("orEventCreateWithFlags: expected a sum of ", orEventBlockingSync, ", ",
+                       orEventDisableTiming, " and ", orEventInterprocess, ", got ", flags));
   }
-  *event = new orEvent(flags);
+  auto made = std::make_unique<orEvent>(flags);
+  if (made->is_interprocess()) {
+    if (made->has_timing()) {
+      return fail(orErrorInvalidValue,
+                  "orEventCreateWithFlags: expected orEventDisableTiming with orEventInterprocess");
+    }
+    if (const orError_t error = made->share()) return error;
+  }
+  *event = made.release();
   return orSuccess;
 }
 
@@ -99,6 +149,14 @@ orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
   if (!completion->is_complete()) return orErrorNotReady;
   *time_ns = completion->time_ns();
   return report(completion->failure());
+}
+
+// The completion that a caller waits for or asks about; empty if there is no record.
+orError_t find_awaited(orEvent_t event, const char* function, CompletionRef* completion) {
+  if (const orError_t error = check_event(event, function)) return error;
+  if (event->is_peers()) return event->find_peers_latest(completion);
+  *completion = event->latest();
+  return orSuccess;
 }
 
 }  // namespace
@@ -125,6 +183,10 @@ orError_t orEventRecord(orEvent_t event, orStream_t handle) {
   return openreg::guarded([&] {
     using namespace openreg;
     if (const orError_t error = check_event(event, "orEventRecord")) return error;
+    if (event->is_peers()) {
+      return fail(orErrorNotPermitted,
+                  "orEventRecord: the event belongs to another process, which alone records it");
+    }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
     return event->record(*stream);
@@ -134,8 +196,8 @@ orError_t orEventRecord(orEvent_t event, orStream_t handle) {
 orError_t orEventQuery(orEvent_t event) {
   return openreg::guarded([&] {
     using namespace openreg;
-    if (const orError_t error = check_event(event, "orEventQuery")) return error;
-    const CompletionRef completion = event->latest();
+    CompletionRef completion;
+    if (const orError_t error = find_awaited(event, "orEventQuery", &completion)) return error;
     if (!completion) return orSuccess;
     return completion->is_complete() ? report(completion->failure()) : orErrorNotReady;
   });
@@ -144,11 +206,15 @@ orError_t orEventQuery(orEvent_t event) {
 orError_t orEventSynchronize(orEvent_t event) {
   return openreg::guarded([&] {
     using namespace openreg;
-    if (const orError_t error = check_event(event, "orEventSynchronize")) return error;
-    const CompletionRef completion = event->latest();
+    CompletionRef completion;
+    if (const orError_t error = find_awaited(event, "orEventSynchronize", &completion))
+      return error;
     if (!completion) return orSuccess;
+    const Stream* stream = completion->stream();
+    const bool is_own = stream != nullptr;
     const trace::Span span(orActivitySynchronize, "orEventSynchronize",
-                           completion->stream().device().index(), completion->stream().id());
+                           is_own ? stream->device().index() : -1,
+                           is_own ? stream->id() : UINT64_MAX);
     if (const orError_t error = completion->wait()) return error;
     return report(completion->failure());
   });
@@ -178,7 +244,8 @@ orError_t orStreamWaitEvent(orStream_t handle, orEvent_t event, unsigned flags) 
     }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
-    const CompletionRef completion = event->latest();
+    CompletionRef completion;
+    if (const orError_t error = find_awaited(event, "orStreamWaitEvent", &completion)) return error;
     return completion ? wait_for(*stream, completion) : orSuccess;
   });
 }

@@ -4,9 +4,12 @@
 #include <openreg/event.h>
 
 #include <mutex>
+#include <utility>
 
 #include "completion.h"
 #include "error.h"
+#include "ledger.h"
+#include "peer.h"
 
 namespace openreg {
 
@@ -16,16 +19,37 @@ class Event {
  public:
   explicit Event(unsigned flags) : flags_(flags) {}
 
+  explicit Event(PeerEvent event)
+      : flags_(orEventDisableTiming | orEventInterprocess), peer_event_(std::move(event)) {}
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event();
+
   bool has_timing() const { return (flags_ & orEventDisableTiming) == 0; }
+  bool is_interprocess() const { return (flags_ & orEventInterprocess) != 0; }
+  bool is_peers() const { return peer_event_.peer != nullptr; }
+
+  // The event's slot in the ledger. Only for an interprocess event of this process.
+  uint32_t shared_slot() const { return shared_slot_; }
+
+  // Gives an interprocess event its slot. Called before another thread may see it.
+  orError_t share();
 
   // Enqueues a record.
   orError_t record(Stream& stream);
 
-  // The completion of the latest record; empty if there is none.
+  // The completion of the latest record; empty if there is none. Only for an event of this process.
   CompletionRef latest() const;
 
+  // The same for another process's event. Fails if that has been destroyed.
+  orError_t find_peers_latest(CompletionRef* latest) const;
+
  private:
+  orError_t record_shared(Stream& stream);
+
   const unsigned flags_;
+  uint32_t shared_slot_ = LedgerFile::no_slot;
+  const PeerEvent peer_event_;
 
   mutable std::mutex mutex_;  // a leaf
   CompletionRef latest_;

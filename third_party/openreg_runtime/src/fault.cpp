@@ -5,6 +5,7 @@
 #include "arena.h"
 #include "device.h"
 #include "os.h"
+#include "peer.h"
 
 namespace openreg {
 namespace {
@@ -50,14 +51,32 @@ void add_allocation(Line& line, int device_index, uintptr_t address) {
   line.add(" (size ").add(found->size).add(" bytes) + offset ").add(address - found->address);
 }
 
+void add_allocation(Line& line, const ImportedAllocation& found, uintptr_t address) {
+  line.add(" of process ").add(static_cast<uint64_t>(found.process));
+  if (found.address == 0) {
+    line.add(", in nothing that is opened");
+    return;
+  }
+  line.add(", allocation ").add_address(found.address);
+  line.add(" (size ").add(found.size).add(" bytes) + offset ").add(address - found.address);
+}
+
 void describe_fault(uintptr_t address) {
   const AddressSpace* space = AddressSpace::get();
-  const int device = space == nullptr ? -1 : space->device_of(address);
-  if (device < 0) return;
+  if (space == nullptr) return;
+  const int own_device = space->device_of(address);
+  std::optional<ImportedAllocation> imported;
+  bool is_known = false;
+  if (own_device < 0) imported = try_find_imported(address, &is_known);
+  if (own_device < 0 && !imported) return;
   Line line;
   line.add("openreg: the host touched device memory: address ").add_address(address);
-  line.add(", device ").add(static_cast<uint64_t>(device));
-  add_allocation(line, device, address);
+  line.add(", device ").add(static_cast<uint64_t>(imported ? imported->device : own_device));
+  if (imported) {
+    add_allocation(line, *imported, address);
+  } else {
+    add_allocation(line, own_device, address);
+  }
   line.add("; copy it to the host first (or set OPENREG_MEMORY_PROTECTION=0 to debug)\n");
   line.write();
 }

@@ -1,10 +1,13 @@
 #include "os.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,12 +19,16 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <sstream>
 
 namespace openreg::os {
 namespace {
 
 // Linux limit of a thread's name, without the final zero.
 constexpr size_t max_thread_name_length = 15;
+
+// What fixes the size of a memory file for ever.
+constexpr int size_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::atomic<FaultObserver> fault_observer{nullptr};
 struct sigaction previous_fault_action;
@@ -148,13 +155,42 @@ void* map_memory(size_t size) {
 void unmap(void* address, size_t size) { munmap(address, size); }
 
 int create_memory_file(const char* name, size_t size) {
-  const int file = memfd_create(name, MFD_CLOEXEC);
+  const int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return -1;
-  if (ftruncate(file, static_cast<off_t>(size)) == 0) return file;
+  // Sealed, so that a process that maps the file can rely on every page being there.
+  if (ftruncate(file, static_cast<off_t>(size)) == 0 && fchmod(file, S_IRUSR | S_IWUSR) == 0 &&
+      fcntl(file, F_ADD_SEALS, size_seals) == 0) {
+    return file;
+  }
   const int cause = errno;
   close(file);
   errno = cause;
   return -1;
+}
+
+int open_memory_file(int process, int file) {
+  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
+  // Opening some other kind of file might wait, or have an effect.
+  constexpr char prefix[] = "/memfd:openreg-";
+  char target[sizeof(prefix) - 1];
+  if (readlink(path.c_str(), target, sizeof(target)) < 0) return -1;
+  if (std::memcmp(target, prefix, sizeof(target)) != 0) {
+    errno = ENOENT;
+    return -1;
+  }
+  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (opened < 0) return -1;
+  if ((fcntl(opened, F_GET_SEALS) & size_seals) == size_seals) return opened;
+  close(opened);
+  errno = ENOENT;
+  return -1;
+}
+
+bool identify_file(int file, FileIdentity* identity) {
+  struct stat status;
+  if (fstat(file, &status) != 0) return false;
+  *identity = {status.st_ino, static_cast<uint64_t>(status.st_size)};
+  return true;
 }
 
 void close_file(int file) { close(file); }
@@ -166,6 +202,39 @@ bool map_memory_file(void* address, size_t size, int file) {
 }
 
 bool discard(void* address, size_t size) { return madvise(address, size, MADV_REMOVE) == 0; }
+
+int process_id() { return getpid(); }
+
+uint64_t process_start(int process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return 0;
+  // The second field, in parentheses, is the program's name and may contain anything.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  fields >> field;
+  if (field == "Z" || field == "X") return 0;
+  constexpr int start_field = 22;
+  for (int number = 4; number < start_field; ++number) fields >> field;
+  uint64_t start = 0;
+  fields >> start;
+  return fields ? start : 0;
+}
+
+bool fill_random(void* memory, size_t size) {
+  return getrandom(memory, size, 0) == static_cast<ssize_t>(size);
+}
+
+void wait_for_change(const std::atomic<uint32_t>& word, uint32_t value, int64_t duration_ns) {
+  const timespec duration{duration_ns / 1'000'000'000, duration_ns % 1'000'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &duration, nullptr, 0);
+}
+
+void wake_all(const std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
 
 bool at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) {
   errno = pthread_atfork(before, in_parent, in_child);

@@ -4,6 +4,7 @@
 // can fail returns false, null or -1 and leaves the cause to error_text().
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -75,8 +76,21 @@ void* map_memory(size_t size);
 
 void unmap(void* address, size_t size);
 
-// Creates an unnamed file that lives in memory and reads as zeros. Returns its descriptor.
+// Creates an unnamed file that lives in memory and reads as zeros. Returns its descriptor. The size
+// is final, and no other user may open the file.
 int create_memory_file(const char* name, size_t size);
+
+// Opens a memory file of a process of this user, by the number it has there. Opens no other kind of
+// file.
+int open_memory_file(int process, int file);
+
+// What tells a memory file from all others of the machine, and its size.
+struct FileIdentity {
+  uint64_t number;
+  uint64_t size;
+};
+
+bool identify_file(int file, FileIdentity* identity);
 
 void close_file(int file);
 
@@ -86,6 +100,26 @@ bool map_memory_file(void* address, size_t size, int file);
 
 // Gives whole pages of a memory file back to the machine; they read as zeros afterwards.
 bool discard(void* address, size_t size);
+
+// --- Other processes
+
+// The number of this process.
+int process_id();
+
+// When a process started, in a unit of the operating system's. With the number it names a process
+// for the time the machine is up. 0 if there is no such process, or it has ended and its parent has
+// not noticed.
+uint64_t process_start(int process);
+
+// Fills memory with numbers that nobody can guess.
+bool fill_random(void* memory, size_t size);
+
+// Waits while the word has the value, but not longer than that; may end early. The word may lie in
+// memory that processes share.
+void wait_for_change(const std::atomic<uint32_t>& word, uint32_t value, int64_t duration_ns);
+
+// Ends all waits for the word to change.
+void wake_all(const std::atomic<uint32_t>& word);
 
 // --- Process
 

@@ -45,6 +45,8 @@ SANITIZER_ENVIRONMENT = {
 LEAKING_TESTS = (
     "test_process.",
     "test_fault.",
+    "test_ipc.exit_does_not_wait",
+    "test_ipc.touching_",
     "test_error.last_error_works_while_a_thread_ends",
     "stress",
 )

@@ -37,7 +37,8 @@
   X(orErrorStreamCaptureInvalidated, 901, "capture was invalidated by an earlier error")       \
   X(orErrorUnknown, 999, "unknown error")                                                      \
   X(orErrorForked, 2001, "the runtime was used before fork(); it cannot be used in the child") \
-  X(orErrorInvalidSetting, 2002, "an environment variable has a bad value")
+  X(orErrorInvalidSetting, 2002, "an environment variable has a bad value")                    \
+  X(orErrorProcessEnded, 2003, "the process that shares a resource has ended")
 
 typedef enum orError_t {
 #define OPENREG_DEFINE_ERROR(name, number, text) name = number,

@@ -16,11 +16,13 @@
 #define orEventDefault 0x0u
 #define orEventBlockingSync 0x1u /* accepted; waits always block */
 #define orEventDisableTiming 0x2u
+#define orEventInterprocess 0x4u /* may be shared (ipc.h); needs orEventDisableTiming */
 
 OPENREG_EXTERN_C_BEGIN
 
 /* Creates an event. Creates no device.
- * Errors: orErrorInvalidValue for unknown flags. */
+ * Errors: orErrorInvalidValue for unknown flags, and orEventInterprocess without
+ * orEventDisableTiming. */
 OPENREG_API orError_t orEventCreateWithFlags(orEvent_t* event, unsigned flags) OPENREG_CHECKED;
 
 /* Creates an event with timing. */
@@ -30,7 +32,8 @@ OPENREG_API orError_t orEventCreate(orEvent_t* event) OPENREG_CHECKED;
  * In a forked child it frees nothing and returns orSuccess. */
 OPENREG_API orError_t orEventDestroy(orEvent_t event) OPENREG_CHECKED;
 
-/* Enqueues a record: it completes, and takes the time, when the stream reaches it. */
+/* Enqueues a record: it completes, and takes the time, when the stream reaches it.
+ * Errors: orErrorNotPermitted for an event that another process shares. */
 OPENREG_API orError_t orEventRecord(orEvent_t event, orStream_t stream) OPENREG_CHECKED;
 
 /* Returns orSuccess if the latest record is complete or there is none, orErrorNotReady if it

@@ -30,6 +30,7 @@
 #include <openreg/error.h>
 #include <openreg/event.h>
 #include <openreg/graph.h>
+#include <openreg/ipc.h>
 #include <openreg/memory.h>
 #include <openreg/setting.h>
 #include <openreg/stream.h>

@@ -1,0 +1,48 @@
+// What this process has sent and keeps alive. See Note [Life of a shared storage].
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <cstddef>
+#include <mutex>
+#include <unordered_map>
+
+#include "csrc/core/Event.h"
+
+namespace c10::openreg {
+
+// Any thread may call any function at any time. Storages are freed with no lock held.
+class SentStorages {
+ public:
+  static SentStorages& get();
+
+  // Keeps the storage and the event until the lease has ended.
+  void keep(unsigned long long lease, Storage storage, OpenRegEvent event);
+
+  // Takes back what was kept for a lease that nobody else will take. Throws if somebody has.
+  std::pair<Storage, OpenRegEvent> takeBack(unsigned long long lease);
+
+  // Frees that of ended leases; returns how many are left. Looks for holders that died if it is
+  // told to, or if the number has doubled since it did.
+  size_t collect(bool checks_holders);
+
+ private:
+  struct Sent {
+    Storage storage;
+    OpenRegEvent event;
+  };
+
+  struct Resizing {
+    size_t messages = 0;
+    bool was_resizable = false;
+  };
+
+  Sent remove(unsigned long long lease);
+
+  std::mutex mutex_;  // guards everything below
+  std::unordered_map<unsigned long long, Sent> sent_;
+  std::unordered_map<StorageImpl*, Resizing> resizing_;
+  size_t next_check_ = 0;
+};
+
+}  // namespace c10::openreg

@@ -1,0 +1,30 @@
+// A storage on its way to another process: plain bytes.
+#pragma once
+
+#include <openreg/ipc.h>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace c10::openreg {
+
+struct StorageMessage {
+  orIpcMemHandle_t memory;
+  orIpcEventHandle_t event;  // what was pending when the storage was sent
+  orIpcLeaseHandle_t lease;  // keeps the storage alive in its own process
+  uint64_t offset;           // of the storage in the memory
+  uint64_t size;             // 0: the handles are not set
+  int64_t device;
+  uint64_t checksum;  // of all bytes before it
+
+  // Sets the checksum and returns the bytes.
+  std::string write();
+
+  // Throws if the bytes are not what write() returned.
+  static StorageMessage read(const std::string& bytes);
+};
+
+static_assert(std::has_unique_object_representations_v<StorageMessage>, "every byte is checked");
+
+}  // namespace c10::openreg

@@ -1,0 +1,127 @@
+#include "csrc/ipc/StorageSharing.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
+#include <openreg/openreg.h>
+
+#include "csrc/core/Event.h"
+#include "csrc/core/Exception.h"
+#include "csrc/ipc/ReceivedStorages.h"
+#include "csrc/ipc/SentStorages.h"
+#include "csrc/ipc/StorageMessage.h"
+#include "csrc/memory/Allocator.h"
+#include "csrc/memory/StreamUses.h"
+
+namespace c10::openreg {
+namespace {
+
+struct CallbackRegistration {
+  CallbackRegistration() {
+    addFreeMemoryCallback([] { collectShared(); });
+  }
+} registration;
+
+// Records an event after all that is known to use the storage. See Note [Order across processes].
+OpenRegEvent recordUses(const Storage& storage, const OpenRegStream& stream) {
+  for (const OpenRegStream& other : streamsOf(storage.data_ptr())) {
+    waitForStream(stream, other);
+  }
+  OpenRegEvent event(orEventDisableTiming | orEventInterprocess);
+  event.record(stream);
+  return event;
+}
+
+void checkSharable(const Storage& storage) {
+  TORCH_CHECK(storage.device_type() == kDeviceType,
+              "sharing a storage: expected one of an openreg device, got one of ",
+              storage.device());
+  TORCH_CHECK(!isReceived(storage),
+              "sharing a storage: this one was received from another process, and only the process "
+              "that owns it can share it; share a clone() of the tensor");
+}
+
+void checkNotCapturing(const OpenRegStream& stream, const char* operation) {
+  TORCH_CHECK(!stream.isCapturing(), operation,
+              ": the current stream is capturing a graph, and a message is not part of one");
+}
+
+Storage receiveOwn(unsigned long long lease, const OpenRegStream& stream) {
+  auto [storage, event] = SentStorages::get().takeBack(lease);
+  event.block(stream);
+  return std::move(storage);
+}
+
+void waitForSender(const orIpcEventHandle_t& handle, const OpenRegStream& stream) {
+  orEvent_t event = nullptr;
+  OPENREG_CHECK(orIpcOpenEventHandle(&event, handle));
+  const orError_t error = orStreamWaitEvent(stream.handle(), event, 0);
+  if (error == orSuccess) {
+    OPENREG_CHECK(orEventDestroy(event));
+    return;
+  }
+  auto destroy = c10::make_scope_exit([&] { OPENREG_WARN_IF_FAILED(orEventDestroy(event)); });
+  OPENREG_CHECK(error);
+}
+
+}  // namespace
+
+// docs: share-storage
+std::string shareStorage(const Storage& storage) {
+  checkSharable(storage);
+  SentStorages::get().collect(/*checks_holders=*/false);
+  StorageMessage message{};
+  message.device = storage.device().index();
+  message.size = storage.nbytes();
+  if (message.size == 0) {
+    return message.write();
+  }
+  const c10::DeviceGuard guard(storage.device());
+  const OpenRegStream stream = getCurrentOpenRegStream();
+  checkNotCapturing(stream, "sharing a storage");
+  void* data = storage.mutable_data();
+  OPENREG_CHECK(orIpcGetMemHandle(&message.memory, data));
+  orPointerAttributes attributes;
+  OPENREG_CHECK(orPointerGetAttributes(&attributes, data));
+  message.offset = static_cast<uint64_t>(static_cast<char*>(data) -
+                                         static_cast<char*>(attributes.allocationBase));
+  OpenRegEvent event = recordUses(storage, stream);
+  OPENREG_CHECK(orIpcGetEventHandle(&message.event, event.handle()));
+  unsigned long long lease = 0;
+  OPENREG_CHECK(orIpcLeaseGrant(&lease, &message.lease));
+  SentStorages::get().keep(lease, storage, std::move(event));
+  return message.write();
+}
+// docs: end
+
+// docs: receive-storage
+Storage receiveStorage(const std::string& bytes) {
+  const StorageMessage message = StorageMessage::read(bytes);
+  releaseDeferred();
+  TORCH_CHECK(message.device < deviceCount(), "receiving a storage: it is on device ",
+              message.device, " of its process, and this one has ", static_cast<int>(deviceCount()),
+              " devices");
+  const c10::DeviceGuard guard(Device(kDeviceType, static_cast<DeviceIndex>(message.device)));
+  c10::Allocator* allocator = c10::GetAllocator(kDeviceType);
+  if (message.size == 0) {
+    return Storage(Storage::use_byte_size_t(), 0, allocator->allocate(0), allocator, true);
+  }
+  const OpenRegStream stream = getCurrentOpenRegStream();
+  checkNotCapturing(stream, "receiving a storage");
+  unsigned long long own_lease = 0;
+  OPENREG_CHECK(orIpcLeaseFind(&own_lease, message.lease));
+  if (own_lease != 0) {
+    return receiveOwn(own_lease, stream);
+  }
+  auto memory = std::make_shared<ReceivedMemory>(message.memory, message.lease);
+  waitForSender(message.event, stream);
+  char* data = static_cast<char*>(memory->base()) + message.offset;
+  return storageOf(std::move(memory), data, message.size, guard.current_device().index());
+}
+// docs: end
+
+size_t collectShared() {
+  releaseDeferred();
+  return SentStorages::get().collect(/*checks_holders=*/true);
+}
+
+}  // namespace c10::openreg

@@ -1,0 +1,56 @@
+#include <torch/csrc/Event.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "csrc/core/Functions.h"
+#include "csrc/ipc/EventSharing.h"
+#include "csrc/ipc/StorageSharing.h"
+#include "csrc/python/Bindings.h"
+
+namespace torch_openreg {
+namespace {
+
+namespace py = pybind11;
+using namespace c10::openreg;
+
+c10::Event& asEvent(py::handle object) {
+  if (!PyObject_TypeCheck(object.ptr(), THPEventClass)) {
+    throw py::type_error("expected a torch.Event");
+  }
+  return reinterpret_cast<THPEvent*>(object.ptr())->event;
+}
+
+// Sharing and receiving may wait for room in a stream's queue: they run without the GIL.
+py::bytes share(const at::Storage& storage) {
+  std::string message;
+  {
+    const py::gil_scoped_release no_gil;
+    message = shareStorage(storage);
+  }
+  return message;
+}
+
+at::Storage receive(const py::bytes& message) {
+  const std::string bytes = message;
+  const py::gil_scoped_release no_gil;
+  return receiveStorage(bytes);
+}
+
+}  // namespace
+
+void bindIpc(py::module& m) {
+  // docs: bindings-ipc
+  m.def("_share_storage", &share);
+  m.def("_receive_storage", &receive);
+  m.def("_is_received_storage", &isReceived);
+  m.def("_collect_shared", &collectShared, ReleaseGil());
+  m.def("_event_make_interprocess",
+        [](py::handle event) { asEvent(event) = makeInterprocessEvent(); });
+  m.def("_event_ipc_handle",
+        [](py::handle event) { return py::bytes(eventHandle(asEvent(event))); });
+  m.def("_event_open_ipc_handle", [](py::handle event, int64_t device, const std::string& handle) {
+    asEvent(event) = openEvent(handle, resolveDeviceIndex(device));
+  });
+  // docs: end
+}
+
+}  // namespace torch_openreg
