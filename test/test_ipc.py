@@ -455,6 +455,20 @@ class TestLifetime(IpcTestCase):
         torch.openreg.ipc_collect()
         self.assertEqual(torch.openreg.memory_allocated(), before)
 
+    @parametrize("is_out_of_memory", [False, True])
+    def test_released_memory_comes_back_when_memory_is_wanted(self, is_out_of_memory):
+        peer = self.start_peer()
+        before = torch.openreg.memory_allocated()
+        peer.call(keep_tensor, torch.ones(1 << 20, device="openreg"))
+        peer.call(forget)
+        self.assertGreaterEqual(torch.openreg.memory_allocated() - before, 4 << 20)
+        if is_out_of_memory:
+            with self.assertRaises(torch.OutOfMemoryError):
+                torch.empty(1 << 50, dtype=torch.uint8, device="openreg")
+        else:
+            torch.openreg.empty_cache()
+        self.assertEqual(torch.openreg.memory_allocated(), before)
+
     def test_next_share_frees_what_was_released(self):
         peer = self.start_peer()
         before = torch.openreg.memory_allocated()
@@ -869,6 +883,7 @@ class TestCpuTensors(OpenRegTestCase):
 
 instantiate_parametrized_tests(TestQueues)
 instantiate_parametrized_tests(TestTensors)
+instantiate_parametrized_tests(TestLifetime)
 
 
 if __name__ == "__main__":
