@@ -58,6 +58,7 @@ PUBLIC_HEADERS = (
     "core/Event.h",
     "core/Exception.h",
     "core/Functions.h",
+    "core/HostWork.h",
     "core/Launch.h",
     "core/Macros.h",
     "core/Stream.h",
@@ -79,6 +80,8 @@ TORCH_COMPILE_ARGS = [
     "-Wno-maybe-uninitialized",
     "-Wno-array-bounds",
     *(f"-isystem{path}" for path in include_paths()),
+    # The headers of torch that include Kineto's look for them there.
+    *(f"-isystem{path}/kineto" for path in include_paths()[:1]),
 ]
 
 
@@ -172,6 +175,7 @@ setup(
                     "aten",
                     "autocast",
                     "custom",
+                    "profiler",
                 )
             ],
             libraries=["openreg", "c10", "torch_cpu", "torch"],

@@ -103,10 +103,10 @@ struct Argument<std::optional<Generator>> {
 
 }  // namespace detail
 
-template <c10::openreg::KernelName Name, typename Function, typename... Args>
-void enqueue(c10::Device device, Function function, const Args&... args) {
-  launchOp<Name>(
-      device,
+// The call of `function` as a closure, with the arguments as described above.
+template <typename Function, typename... Args>
+auto bindArguments(c10::Device device, Function function, const Args&... args) {
+  return
       [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)]() mutable {
         std::apply(
             [&](auto&... one) {
@@ -114,7 +114,12 @@ void enqueue(c10::Device device, Function function, const Args&... args) {
               std::apply([&](auto&... values) { function(values...); }, released);
             },
             held);
-      });
+      };
+}
+
+template <c10::openreg::KernelName Name, typename Function, typename... Args>
+void enqueue(c10::Device device, Function function, const Args&... args) {
+  launchOp<Name>(device, bindArguments(device, function, args...));
 }
 
 // Throws unless all tensors are on the device or are CPU tensors of 0 dimensions. `operation` is

@@ -12,6 +12,7 @@ void bindRandom(pybind11::module& m);
 void bindFallback(pybind11::module& m);
 void bindGate(pybind11::module& m);
 void bindAutograd(pybind11::module& m);
+void bindProfiler(pybind11::module& m);
 
 // Binds a function that may wait: it runs without the GIL.
 using ReleaseGil = pybind11::call_guard<pybind11::gil_scoped_release>;

@@ -31,6 +31,7 @@
 #include <openreg/event.h>
 #include <openreg/graph.h>
 #include <openreg/memory.h>
+#include <openreg/range.h>
 #include <openreg/setting.h>
 #include <openreg/stream.h>
 #include <openreg/trace.h>
