@@ -43,12 +43,14 @@ void copyKernel(Tensor& destination, const Tensor& source) {
   at::native::copy_(destination, source, /*non_blocking=*/false);
 }
 
+// docs: copy-described
 // Enqueues a copy on the current stream of `device`.
 template <c10::openreg::KernelName Name, typename Destination, typename Source>
 void enqueueCopy(c10::Device device, const WorkDescription& description,
                  const Destination& destination, const Source& source) {
   launchOp<Name>(device, description, bindArguments(device, copyKernel, destination, source));
 }
+// docs: end
 
 // Keeps pinned memory from being reused before the stream has passed this point.
 void recordPinned(const Tensor& host, const OpenRegStream& stream) {

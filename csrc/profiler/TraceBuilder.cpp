@@ -198,6 +198,7 @@ void TraceBuilder::addWork(const orActivityRecord& record) {
   activity.addMetadata("correlation", record.correlation_id);
   activity.addMetadata("device", record.device);
   activity.addMetadata("stream", record.stream_id);
+  activity.addMetadata("queued", clock_.toEpochNs(record.submit_ns));
   activity.addMetadata("queue delay (us)", microseconds(record.start_ns - record.submit_ns));
   if (record.kind == orActivityMemcpy || record.kind == orActivityMemset) {
     activity.addMetadata("bytes", record.bytes);
@@ -240,6 +241,7 @@ void TraceBuilder::addAnnotations(const std::vector<orActivityRecord>& records,
   }
 }
 
+// docs: profiler-link
 // Makes an activity a part of the operator that its external id names. The id of an activity that
 // belongs to none stays 0: torch takes any other for that of an operator.
 void TraceBuilder::link(GenericTraceActivity& activity, const orActivityRecord& record) const {
@@ -259,6 +261,7 @@ void TraceBuilder::connect(GenericTraceActivity& activity, uint64_t correlation_
   activity.flow.type = libkineto::kLinkAsyncCpuGpu;
   activity.flow.start = is_start ? 1 : 0;
 }
+// docs: end
 
 std::string TraceBuilder::textOf(const Annotation& annotation) const {
   if (annotation.torch_id == 0) {

@@ -192,6 +192,7 @@ std::string TraceSession::getDeviceProperties() {
   return objects;
 }
 
+// docs: profiler-push
 void TraceSession::pushCorrelationId(uint64_t id) {
   ThreadState& state = threadState();
   if (orTracePushExternalId(id) == orSuccess) {
@@ -207,6 +208,7 @@ void TraceSession::popCorrelationId() {
     --state.external_ids;
   }
 }
+// docs: end
 
 void TraceSession::pushUserCorrelationId(uint64_t id) {
   ThreadState& state = threadState();

@@ -11,7 +11,7 @@ from pathlib import Path
 from sources import ROOT, RUNTIME_HEADERS, SourceError, read
 
 # The parts of csrc that the tables are about; operators are not listed one by one.
-_BACKEND_PARTS = ("core", "memory", "random", "hooks")
+_BACKEND_PARTS = ("core", "memory", "random", "hooks", "profiler")
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-import torch
-from torch._C._profiler import (
-    ProfilerConfig,
-    ProfilerState,
-    _ExperimentalConfig,
-)
-from torch.autograd import _disable_profiler, _enable_profiler
+from torch._C._autograd import _disable_profiler, _enable_profiler, _profiler_enabled
+from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
 from torch_openreg import _C
 from torch_openreg._C import _Activity as Activity
@@ -183,8 +178,9 @@ class emit_ranges:
         record_shapes: Whether the names contain the sizes of the operators' tensors.
 
     Example:
-        >>> with torch.openreg.profiler.collect() as activities, torch.openreg.profiler.emit_ranges():
-        ...     y = x + x
+        >>> with torch.openreg.profiler.collect() as activities:
+        ...     with torch.openreg.profiler.emit_ranges():
+        ...         y = x + x
     """
 
     def __init__(self, record_shapes: bool = False) -> None:
@@ -206,7 +202,7 @@ class emit_ranges:
             False,
             _ExperimentalConfig(),
         )
-        if torch.autograd._profiler_enabled():
+        if _profiler_enabled():
             raise RuntimeError("emit_ranges: expected a thread without a profiler, got one with")
         _enable_profiler(config, set())
         return self
