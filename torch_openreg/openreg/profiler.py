@@ -4,7 +4,9 @@
 ranges and marks made here beside its own ``record_function`` blocks.
 """
 
+import atexit
 import contextlib
+import os
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -29,6 +31,18 @@ __all__ = [
     "start",
     "stop",
 ]
+
+
+_process = os.getpid()
+
+
+def _end_session() -> None:
+    # torch 2.13 crashes in its static destructors if this thread still profiles.
+    if os.getpid() == _process and _profiler_enabled():
+        _disable_profiler()
+
+
+atexit.register(_end_session)
 
 
 def range_push(message: str) -> int:
