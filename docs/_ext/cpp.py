@@ -172,7 +172,7 @@ def overrides() -> list[str]:
             text = _without_comments(read(path))
             for found in re.finditer(r"\b(?:class|struct)\s+(?:[A-Z_]+\s+)?(\w+)[^;{}()]*\{", text):
                 body = text[found.end() : _closing_brace(text, found.end() - 1)]
-                for name in re.findall(r"(\w+)\([^;{}]*?\)[^;{}()]*\boverride\b", body):
+                for name in re.findall(r"(?<!~)\b(\w+)\([^;{}]*?\)[^;{}()]*\boverride\b", body):
                     names[f"{found[1]}::{name}"] = None
     return list(names)
 

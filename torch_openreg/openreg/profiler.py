@@ -6,7 +6,6 @@ ranges and marks made here beside its own ``record_function`` blocks.
 
 import atexit
 import contextlib
-import os
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -33,12 +32,9 @@ __all__ = [
 ]
 
 
-_process = os.getpid()
-
-
 def _end_session() -> None:
     # torch 2.13 crashes in its static destructors if this thread still profiles.
-    if os.getpid() == _process and _profiler_enabled():
+    if _profiler_enabled() and not _C._is_in_bad_fork():
         _disable_profiler()
 
 
