@@ -23,17 +23,12 @@ Owner& owner() {
 }
 
 // Forgets what was recorded and starts anew.
-orError_t take(Owner& current, uint64_t session, unsigned kinds) {
-  if (const orError_t error = orTraceConsume(nullptr, nullptr)) {
-    return error;
-  }
-  if (const orError_t error = orTraceStart(kinds)) {
-    return error;
-  }
+void take(Owner& current, uint64_t session, unsigned kinds) {
+  OPENREG_CHECK(orTraceConsume(nullptr, nullptr));
+  OPENREG_CHECK(orTraceStart(kinds));
   current.session = session;
   current.kinds = kinds;
   current.is_paused = false;
-  return orSuccess;
 }
 
 }  // namespace
@@ -43,10 +38,10 @@ uint64_t Collection::nextSession() {
   return last.fetch_add(1) + 1;
 }
 
-orError_t Collection::begin(uint64_t session, unsigned kinds) {
+void Collection::begin(uint64_t session, unsigned kinds) {
   Owner& current = owner();
   const std::lock_guard<std::mutex> lock(current.mutex);
-  return take(current, session, kinds);
+  take(current, session, kinds);
 }
 
 bool Collection::end(uint64_t session) {
@@ -67,7 +62,7 @@ uint64_t Collection::beginAlone() {
   TORCH_CHECK(current.session == 0,
               "collect: expected no session of a profiler to be running, got one");
   const uint64_t session = nextSession();
-  OPENREG_CHECK(take(current, session, orActivityAll));
+  take(current, session, orActivityAll);
   return session;
 }
 

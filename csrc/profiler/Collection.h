@@ -10,11 +10,11 @@
 
 namespace at::openreg {
 
-class Collection {
+class OPENREG_EXPORT Collection {
  public:
   // Forgets earlier records and starts to record for a session; whoever recorded before loses the
-  // trace. Returns the runtime's error, such as that of a forked process.
-  static orError_t begin(uint64_t session, unsigned kinds);
+  // trace. Throws in a forked process.
+  static void begin(uint64_t session, unsigned kinds);
 
   // Stops, if the session still has the trace; returns whether it had.
   static bool end(uint64_t session);
@@ -24,18 +24,18 @@ class Collection {
 
   // Does the same for a session of no profiler's, with all kinds of record, and returns its
   // number. Throws if another session has the trace.
-  OPENREG_EXPORT static uint64_t beginAlone();
+  static uint64_t beginAlone();
 
   // Ends it and returns its records. Throws if a session of torch.profiler took the trace.
-  OPENREG_EXPORT static std::vector<orActivityRecord> endAlone(uint64_t session);
+  static std::vector<orActivityRecord> endAlone(uint64_t session);
 
   // All records made so far, which are then forgotten.
   static std::vector<orActivityRecord> takeRecords();
 
   // Interrupts and continues the recording of the session that has the trace. Without one they do
   // nothing.
-  OPENREG_EXPORT static void pause();
-  OPENREG_EXPORT static void resume();
+  static void pause();
+  static void resume();
 };
 
 }  // namespace at::openreg

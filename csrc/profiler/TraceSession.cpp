@@ -93,11 +93,12 @@ TraceSession::~TraceSession() { stop(); }
 
 void TraceSession::start() {
   clock_ = TraceClock::measure();
-  const orError_t error = Collection::begin(number_, kindsFor(types_));
-  if (error == orSuccess) {
+  try {
+    Collection::begin(number_, kindsFor(types_));
     status_ = libkineto::TraceStatus::RECORDING;
-  } else {
-    errors_.push_back(c10::str("openreg: ", orGetErrorName(error), ": ", orGetLastErrorMessage()));
+  } catch (const c10::Error& error) {
+    // A forked process: it has no work of its own to show, and can profile its CPU.
+    errors_.emplace_back(error.what_without_backtrace());
     status_ = libkineto::TraceStatus::ERROR;
   }
 }

@@ -23,7 +23,10 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 
 C_STANDARD_HEADERS = {"<stddef.h>", "<stdint.h>"}
 FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|Python\.h)\b")
-OF_PYTHON = re.compile(r"[<\"](Python\.h|pybind11/|torch/csrc/|torch/extension\.h|torch/python\.h)")
+# Of torch/csrc, the profiler is a part of libtorch_cpu.
+OF_PYTHON = re.compile(
+    r"[<\"](Python\.h|pybind11/|torch/csrc/(?!profiler/(?!python/))|torch/extension\.h|torch/python\.h)"
+)
 
 # What the files of each folder of csrc may include of csrc, besides their own folder.
 ALLOWED_FOLDERS = {
