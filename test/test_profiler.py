@@ -670,9 +670,9 @@ class TestSessions(ProfilerTestCase):
 
     def test_events_are_kept_across_cycles_if_asked_for(self):
         with profile_both(
-            schedule=schedule(wait=0, warmup=0, active=1, repeat=2), acc_events=True
+            schedule=schedule(wait=0, warmup=1, active=1, repeat=2), acc_events=True
         ) as profiler:
-            for _ in range(2):
+            for _ in range(4):
                 self.x.relu()
                 profiler.step()
         self.assertEqual(len(device_names(profiler)), 2)
@@ -773,6 +773,32 @@ class TestSessions(ProfilerTestCase):
         operators = [e.name for e in profiler.events() if e.name in ("aten::neg", "aten::relu")]
         self.assertEqual(operators[0:2], ["aten::neg", "aten::relu"])
 
+    def test_sessions_come_and_go_while_threads_work(self):
+        is_over = threading.Event()
+
+        def work():
+            stream = torch.openreg.Stream()
+            x = torch.ones(16, device="openreg", requires_grad=True)
+            with torch.openreg.stream(stream):
+                while not is_over.is_set():
+                    (x * 2).sum().backward()
+                    x.grad = None
+            stream.synchronize()
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(10):
+                with profile_both() as profiler:
+                    self.x.relu()
+                self.assert_well_formed(Trace(profiler))
+                self.assertIn("aten::relu", device_names(profiler))
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+
     def test_start_and_stop_outside_of_a_session_do_nothing(self):
         torch.openreg.profiler.start()
         torch.openreg.profiler.stop()
@@ -795,9 +821,13 @@ class TestOlderProfiler(ProfilerTestCase):
         with torch.autograd.profiler.profile(use_device="openreg") as profiler, gate:
             self.x.relu()
             gate.wait_until_reached()
+            opened_ns = time.perf_counter_ns()
+        ended_ns = time.perf_counter_ns()
         event = self.operator(profiler, "aten::relu")
         self.assertTrue(event.is_legacy)
-        self.assertGreaterEqual(event.device_time_total, 0)
+        # The first event comes after the gate, so that the time before it opened is not in it.
+        self.assertGreater(event.device_time_total, 0)
+        self.assertLessEqual(event.device_time_total, (ended_ns - opened_ns) / 1000)
         self.assertIn("OPENREG total", profiler.table(sort_by="device_time_total"))
 
     def test_a_long_kernel_takes_device_time_and_no_host_time(self):
