@@ -543,8 +543,9 @@ class TestResults(ProfilerTestCase):
             multiply()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "stacks.txt"
-            profiler.export_stacks(str(path), "self_cpu_time_total")
-            self.assertIn("multiply", path.read_text())
+            for metric in ("self_cpu_time_total", "self_privateuse1_time_total"):
+                profiler.export_stacks(str(path), metric)
+                self.assertIn("multiply", path.read_text())
 
     def test_modules_are_accepted(self):
         model = torch.nn.Linear(64, 4).to("openreg")
@@ -798,6 +799,12 @@ class TestSessions(ProfilerTestCase):
             is_over.set()
             for thread in threads:
                 thread.join()
+
+    def test_torch_s_own_switch_does_not_reach_the_device(self):
+        with profile_both() as profiler:
+            profiler.toggle_collection_dynamic(False, [ProfilerActivity.PrivateUse1])
+            self.x.relu()
+        self.assertEqual(device_names(profiler), ["aten::relu"])
 
     def test_start_and_stop_outside_of_a_session_do_nothing(self):
         torch.openreg.profiler.start()

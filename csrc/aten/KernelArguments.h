@@ -106,15 +106,14 @@ struct Argument<std::optional<Generator>> {
 // The call of `function` as a closure, with the arguments as described above.
 template <typename Function, typename... Args>
 auto bindArguments(c10::Device device, Function function, const Args&... args) {
-  return
-      [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)]() mutable {
-        std::apply(
-            [&](auto&... one) {
-              std::tuple released(detail::Argument<Args>::release(one)...);
-              std::apply([&](auto&... values) { function(values...); }, released);
-            },
-            held);
-      };
+  return [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)] {
+    std::apply(
+        [&](const auto&... one) {
+          std::tuple released(detail::Argument<Args>::release(one)...);
+          std::apply([&](auto&... values) { function(values...); }, released);
+        },
+        held);
+  };
 }
 
 template <c10::openreg::KernelName Name, typename Function, typename... Args>

@@ -37,7 +37,7 @@ struct InWorkerEnvironment {
   Kernel kernel;
   int num_threads;
 
-  void operator()() {
+  void operator()() const {
     enterWorkerEnvironment(num_threads);
     kernel();
   }
@@ -49,7 +49,7 @@ struct Described {
   Kernel kernel;
   c10::openreg::WorkDescription description;
 
-  void operator()() { kernel(); }
+  void operator()() const { kernel(); }
   void describe(orActivityRecord* record) const { description.describe(record); }
 };
 

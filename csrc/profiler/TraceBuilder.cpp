@@ -1,10 +1,10 @@
 #include "csrc/profiler/TraceBuilder.h"
 
+#include <fmt/format.h>
 #include <openreg/memory.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 
 namespace at::openreg {
@@ -84,21 +84,16 @@ std::string printable(std::string name) {
   return name;
 }
 
-// Kineto writes a value as it is: a number has to look like one in JSON.
+// Kineto writes a value as it is: a number has to look like one in JSON, in every locale.
 std::string microseconds(int64_t ns) {
-  std::string text(32, '\0');
-  text.resize(std::snprintf(text.data(), text.size(), "%.3f", static_cast<double>(ns) / 1e3));
-  return text;
+  return fmt::format("{:.3f}", static_cast<double>(ns) / 1e3);
 }
 
 // Bytes per nanosecond are gigabytes per second.
 std::string gigabytesPerSecond(const orActivityRecord& record) {
-  const auto duration_ns =
-      static_cast<double>(std::max<int64_t>(record.end_ns - record.start_ns, 1));
-  std::string text(32, '\0');
-  text.resize(std::snprintf(text.data(), text.size(), "%.6g",
-                            static_cast<double>(record.bytes) / duration_ns));
-  return text;
+  const int64_t duration_ns = std::max<int64_t>(record.end_ns - record.start_ns, 1);
+  return fmt::format("{:.6g}",
+                     static_cast<double>(record.bytes) / static_cast<double>(duration_ns));
 }
 
 }  // namespace

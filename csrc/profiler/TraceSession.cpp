@@ -105,8 +105,9 @@ void TraceSession::start() {
 
 void TraceSession::stop() {
   if (status_ == libkineto::TraceStatus::RECORDING) {
-    Collection::end(number_);
-    status_ = libkineto::TraceStatus::PROCESSING;
+    // Another session may have taken the trace; its records are not ours.
+    status_ = Collection::end(number_) ? libkineto::TraceStatus::PROCESSING
+                                       : libkineto::TraceStatus::ERROR;
   }
 }
 
