@@ -58,6 +58,7 @@ PUBLIC_HEADERS = (
     "core/Event.h",
     "core/Exception.h",
     "core/Functions.h",
+    "core/HostWork.h",
     "core/Launch.h",
     "core/Macros.h",
     "core/Stream.h",
@@ -76,7 +77,9 @@ def torch_include_paths() -> list[str]:
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(installed)
-    return [str(link / Path(path).relative_to(installed)) for path in include_paths()]
+    folders = [str(link / Path(path).relative_to(installed)) for path in include_paths()]
+    # The headers of torch that include Kineto's look for them there.
+    return [*folders, f"{folders[0]}/kineto"]
 
 
 DEBUG = os.environ.get("DEBUG", "0") == "1"
@@ -188,6 +191,7 @@ setup(
                     "aten",
                     "autocast",
                     "custom",
+                    "profiler",
                     "serialization",
                 )
             ],

@@ -39,6 +39,7 @@ def register() -> None:
     if hasattr(torch, DEVICE_NAME):
         return
     _attach_module()
+    _name_profiler_activity()
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
@@ -86,6 +87,13 @@ def _explain_missing_library() -> str:
             "another directory, or install with 'pip install -e .'."
         )
     return f"{text} Install torch_openreg again."
+
+
+def _name_profiler_activity() -> None:
+    from torch._C._profiler import ProfilerActivity
+
+    # As ProfilerActivity.CUDA; torch's own name for it is PrivateUse1.
+    setattr(ProfilerActivity, DEVICE_NAME.upper(), ProfilerActivity.PrivateUse1)
 
 
 def _attach_module() -> None:

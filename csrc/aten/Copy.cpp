@@ -10,6 +10,7 @@
 #include <ATen/ops/resize.h>
 #include <ATen/ops/zero.h>
 #include <c10/core/DeviceGuard.h>
+#include <openreg/memory.h>
 #include <torch/library.h>
 
 #include "csrc/aten/KernelArguments.h"
@@ -23,6 +24,7 @@ namespace {
 using c10::openreg::getCurrentOpenRegStream;
 using c10::openreg::kDeviceType;
 using c10::openreg::OpenRegStream;
+using c10::openreg::WorkDescription;
 
 // A pageable source up to this size is copied aside at once, so that the call need not wait; the
 // runtime's own copies draw the same line.
@@ -41,6 +43,15 @@ void copyKernel(Tensor& destination, const Tensor& source) {
   at::native::copy_(destination, source, /*non_blocking=*/false);
 }
 
+// docs: copy-described
+// Enqueues a copy on the current stream of `device`.
+template <c10::openreg::KernelName Name, typename Destination, typename Source>
+void enqueueCopy(c10::Device device, const WorkDescription& description,
+                 const Destination& destination, const Source& source) {
+  launchOp<Name>(device, description, bindArguments(device, copyKernel, destination, source));
+}
+// docs: end
+
 // Keeps pinned memory from being reused before the stream has passed this point.
 void recordPinned(const Tensor& host, const OpenRegStream& stream) {
   const c10::DataPtr& data = host.storage().data_ptr();
@@ -50,28 +61,33 @@ void recordPinned(const Tensor& host, const OpenRegStream& stream) {
 // Copies at once if the stream has nothing to do: the host waits for the copy in any case, and
 // waking a worker takes longer than copying a megabyte. Returns false if the stream is busy.
 // Errors: the stream's asynchronous error.
-bool copyOnCallingThread(const OpenRegStream& stream, Tensor destination, const Tensor& source) {
+bool copyOnCallingThread(const OpenRegStream& stream, const char* name,
+                         const WorkDescription& description, Tensor destination,
+                         const Tensor& source) {
   if (!stream.query()) {
     return false;
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::openreg::HostWork work(stream, name, description);
   copyKernel(destination, source);
   return true;
 }
 
 void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
+  const auto description = WorkDescription::copy(orMemcpyHostToDevice, self.nbytes());
   const bool is_pinned = isPinnedPointer(source.storage().data());
   if (!is_pinned && source.nbytes() <= kStagedCopyLimit) {
-    enqueue<"aten::copy_ (host to device)">(self.device(), copyKernel, self,
-                                            StagedTensor{source.clone()});
+    enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self,
+                                                StagedTensor{source.clone()});
     return;
   }
   const bool is_asynchronous = is_pinned && non_blocking;
-  if (!is_asynchronous && copyOnCallingThread(stream, hostView(self), source)) {
+  if (!is_asynchronous && copyOnCallingThread(stream, "aten::copy_ (host to device)", description,
+                                              hostView(self), source)) {
     return;
   }
-  enqueue<"aten::copy_ (host to device)">(self.device(), copyKernel, self, HostTensor{source});
+  enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self, HostTensor{source});
   if (is_asynchronous) {
     recordPinned(source, stream);
   } else {
@@ -81,11 +97,14 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
 
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
+  const auto description = WorkDescription::copy(orMemcpyDeviceToHost, self.nbytes());
   const bool is_asynchronous = non_blocking && isPinnedPointer(self.storage().data());
-  if (!is_asynchronous && copyOnCallingThread(stream, self, hostView(source))) {
+  if (!is_asynchronous && copyOnCallingThread(stream, "aten::copy_ (device to host)", description,
+                                              self, hostView(source))) {
     return;
   }
-  enqueue<"aten::copy_ (device to host)">(source.device(), copyKernel, HostTensor{self}, source);
+  enqueueCopy<"aten::copy_ (device to host)">(source.device(), description, HostTensor{self},
+                                              source);
   if (is_asynchronous) {
     recordPinned(self, stream);
   } else {
@@ -98,7 +117,9 @@ void copyBetweenDevices(Tensor& self, const Tensor& source) {
   const OpenRegStream other = getCurrentOpenRegStream(self.device().index());
   // The destination may still be in use by its own stream, and is needed there afterwards.
   c10::openreg::waitForStream(stream, other);
-  enqueue<"aten::copy_ (between devices)">(source.device(), copyKernel, self, source);
+  const auto description =
+      WorkDescription::copy(orMemcpyDeviceToDevice, self.nbytes(), self.device().index());
+  enqueueCopy<"aten::copy_ (between devices)">(source.device(), description, self, source);
   c10::openreg::waitForStream(other, stream);
 }
 
@@ -138,7 +159,11 @@ Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
     copyBetweenDevices(self, from);
   } else {
     at::assert_no_partial_overlap(self, from);
-    enqueue<"aten::copy_">(self.device(), copyKernel, self, from);
+    // A conversion is a kernel like any other.
+    const auto description = self.scalar_type() == from.scalar_type()
+                                 ? WorkDescription::copy(orMemcpyDeviceToDevice, self.nbytes())
+                                 : WorkDescription();
+    enqueueCopy<"aten::copy_">(self.device(), description, self, from);
   }
   return self;
 }

@@ -84,7 +84,7 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     return;
   }
   known.countSynchronousCall();
-  ResultPlan learned = callOnHost(op, cpuKey(keys), device, stack);
+  ResultPlan learned = callOnHost(known.name().c_str(), op, cpuKey(keys), device, stack);
   if (signature.has_value() && plan == nullptr) {
     keepPlan(*signature, std::move(learned));
   }

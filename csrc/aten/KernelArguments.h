@@ -103,18 +103,22 @@ struct Argument<std::optional<Generator>> {
 
 }  // namespace detail
 
+// The call of `function` as a closure, with the arguments as described above.
+template <typename Function, typename... Args>
+auto bindArguments(c10::Device device, Function function, const Args&... args) {
+  return [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)] {
+    std::apply(
+        [&](const auto&... one) {
+          std::tuple released(detail::Argument<Args>::release(one)...);
+          std::apply([&](auto&... values) { function(values...); }, released);
+        },
+        held);
+  };
+}
+
 template <c10::openreg::KernelName Name, typename Function, typename... Args>
 void enqueue(c10::Device device, Function function, const Args&... args) {
-  launchOp<Name>(
-      device,
-      [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)]() mutable {
-        std::apply(
-            [&](auto&... one) {
-              std::tuple released(detail::Argument<Args>::release(one)...);
-              std::apply([&](auto&... values) { function(values...); }, released);
-            },
-            held);
-      });
+  launchOp<Name>(device, bindArguments(device, function, args...));
 }
 
 // Throws unless all tensors are on the device or are CPU tensors of 0 dimensions. `operation` is

@@ -9,9 +9,11 @@
 
 #include <ATen/Parallel.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "csrc/aten/TensorAlias.h"
+#include "csrc/core/HostWork.h"
 #include "csrc/core/Launch.h"
 
 namespace at::openreg {
@@ -28,17 +30,49 @@ OPENREG_EXPORT void waitForCurrentStream(c10::Device device);
 //     by that number.
 OPENREG_EXPORT void enterWorkerEnvironment(int num_threads);
 
+namespace detail {
+
+template <typename Kernel>
+struct InWorkerEnvironment {
+  Kernel kernel;
+  int num_threads;
+
+  void operator()() const {
+    enterWorkerEnvironment(num_threads);
+    kernel();
+  }
+};
+
+// A kernel and what a trace says about it.
+template <typename Kernel>
+struct Described {
+  Kernel kernel;
+  c10::openreg::WorkDescription description;
+
+  void operator()() const { kernel(); }
+  void describe(orActivityRecord* record) const { description.describe(record); }
+};
+
+}  // namespace detail
+
 // docs: launch-op
 // Enqueues `kernel` on the current stream of `device`, in the environment above.
 template <c10::openreg::KernelName Name, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
-  c10::openreg::launchKernel<Name>(
-      c10::openreg::getCurrentOpenRegStream(device.index()),
-      [kernel = std::forward<Kernel>(kernel), num_threads = at::get_num_threads()]() mutable {
-        enterWorkerEnvironment(num_threads);
-        kernel();
-      });
+  using Closure = detail::InWorkerEnvironment<std::decay_t<Kernel>>;
+  c10::openreg::launchKernel<Name>(c10::openreg::getCurrentOpenRegStream(device.index()),
+                                   Closure{std::forward<Kernel>(kernel), at::get_num_threads()});
 }
 // docs: end
+
+// The same for a copy or a fill, which a trace shows as such.
+template <c10::openreg::KernelName Name, typename Kernel>
+void launchOp(c10::Device device, const c10::openreg::WorkDescription& description,
+              Kernel&& kernel) {
+  using Closure = detail::Described<detail::InWorkerEnvironment<std::decay_t<Kernel>>>;
+  c10::openreg::launchKernel<Name>(
+      c10::openreg::getCurrentOpenRegStream(device.index()),
+      Closure{{std::forward<Kernel>(kernel), at::get_num_threads()}, description});
+}
 
 }  // namespace at::openreg

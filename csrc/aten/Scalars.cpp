@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/equal_native.h>
+#include <openreg/memory.h>
 #include <torch/library.h>
 
 #include "csrc/aten/OpLaunch.h"
@@ -9,8 +10,16 @@
 namespace at::openreg {
 namespace {
 
+using c10::openreg::getCurrentOpenRegStream;
+using c10::openreg::HostWork;
+using c10::openreg::OpenRegStream;
+using c10::openreg::WorkDescription;
+
 Scalar localScalarDense(const Tensor& self) {
-  waitForCurrentStream(self.device());
+  const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
+  stream.synchronize();
+  const HostWork work(stream, "aten::_local_scalar_dense",
+                      WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
   return at::native::_local_scalar_dense_cpu(hostView(self));
 }
 
@@ -18,7 +27,9 @@ bool equal(const Tensor& self, const Tensor& other) {
   TORCH_CHECK(self.device() == other.device(),
               "Expected all tensors to be on the same device, but found at least two devices, ",
               self.device(), " and ", other.device(), "! (aten::equal)");
-  waitForCurrentStream(self.device());
+  const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
+  stream.synchronize();
+  const HostWork work(stream, "aten::equal");
   return at::native::cpu_equal(hostView(self), hostView(other));
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/native/Resize.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
+#include <openreg/memory.h>
 
 #include <utility>
 #include <vector>
@@ -21,14 +22,24 @@
 namespace at::openreg {
 namespace {
 
+using c10::openreg::getCurrentOpenRegStream;
+using c10::openreg::HostWork;
+using c10::openreg::OpenRegStream;
+using c10::openreg::WorkDescription;
+
 // Note [One call of the fallback]
 // The arguments of one call, on their way to the CPU kernel and back. Every openreg tensor has one
 // alias, however often it is passed, so that the kernel sees what is the same tensor as the same.
 class HostCall {
  public:
-  HostCall(const c10::OperatorHandle& op, c10::DispatchKey cpu_key, c10::Device device,
-           torch::jit::Stack* stack)
-      : schema_(op.schema()), op_(op), cpu_key_(cpu_key), device_(device), stack_(stack) {}
+  HostCall(const char* kernel_name, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
+           c10::Device device, torch::jit::Stack* stack)
+      : kernel_name_(kernel_name),
+        schema_(op.schema()),
+        op_(op),
+        cpu_key_(cpu_key),
+        device_(device),
+        stack_(stack) {}
 
   // docs: fallback-run
   ResultPlan run() {
@@ -135,6 +146,7 @@ class HostCall {
         ": neither openreg nor the CPU has a kernel for it. Register one with "
         "torch.library.impl(\"",
         schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
+    const HostWork work(getCurrentOpenRegStream(device_.index()), kernel_name_);
     op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
   }
 
@@ -255,12 +267,17 @@ class HostCall {
     moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
     moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
     if (result.numel() > 0) {
-      waitForCurrentStream(device_);  // an allocation may reuse memory that work has yet to leave
+      // An allocation may reuse memory that work has yet to leave.
+      const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
+      stream.synchronize();
+      const HostWork work(stream, "aten::copy_ (of a result)",
+                          WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
       hostView(moved).copy_(result);
     }
     return moved;
   }
 
+  const char* kernel_name_;
   const c10::FunctionSchema& schema_;
   const c10::OperatorHandle& op_;
   const c10::DispatchKey cpu_key_;
@@ -273,9 +290,9 @@ class HostCall {
 
 }  // namespace
 
-ResultPlan callOnHost(const c10::OperatorHandle& op, c10::DispatchKey cpu_key, c10::Device device,
-                      torch::jit::Stack* stack) {
-  return HostCall(op, cpu_key, device, stack).run();
+ResultPlan callOnHost(const char* kernel_name, const c10::OperatorHandle& op,
+                      c10::DispatchKey cpu_key, c10::Device device, torch::jit::Stack* stack) {
+  return HostCall(kernel_name, op, cpu_key, device, stack).run();
 }
 
 }  // namespace at::openreg

@@ -10,10 +10,12 @@
 //
 // What a closure may do: throw. The exception ends the stream's success and comes out of the
 // next synchronizing call with the kernel's name (csrc/core/Exception.h). It may not wait for
-// its own stream, and it may not take the GIL.
+// its own stream, and it may not take the GIL. If it has describe(orActivityRecord*), that
+// completes the record that a trace keeps of it (openreg/stream.h).
 #pragma once
 
 #include <openreg/stream.h>
+#include <openreg/trace.h>
 
 #include <cstddef>
 #include <new>
@@ -61,6 +63,25 @@ void destroyClosure(void* closure) {
   static_cast<Fn*>(closure)->~Fn();
 }
 
+// Closures that have describe(orActivityRecord*) say more about themselves in a trace.
+template <typename Fn>
+concept Describable =
+    requires(const Fn& function, orActivityRecord* record) { function.describe(record); };
+
+template <typename Fn>
+void describeClosure(const void* closure, orActivityRecord* record) {
+  static_cast<const Fn*>(closure)->describe(record);
+}
+
+template <typename Fn>
+constexpr orClosureDescribeFn describerOf() {
+  if constexpr (Describable<Fn>) {
+    return &describeClosure<Fn>;
+  } else {
+    return nullptr;
+  }
+}
+
 }  // namespace detail
 
 // What the runtime needs to know to run closures of one type. `name` lives as long as the process.
@@ -71,6 +92,7 @@ constexpr orKernel describeKernel(const char* name) {
       &detail::runClosure<Fn>,
       std::is_trivially_copyable_v<Fn> ? nullptr : &detail::moveClosure<Fn>,
       std::is_trivially_destructible_v<Fn> ? nullptr : &detail::destroyClosure<Fn>,
+      detail::describerOf<Fn>(),
   };
 }
 

@@ -16,6 +16,7 @@ void bindIpc(pybind11::module& m);
 void bindFallback(pybind11::module& m);
 void bindGate(pybind11::module& m);
 void bindAutograd(pybind11::module& m);
+void bindProfiler(pybind11::module& m);
 
 // The stream that Python names by the fields of a torch.Stream.
 inline c10::openreg::OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {

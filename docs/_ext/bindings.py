@@ -138,4 +138,6 @@ def _class_users(name: str, users: dict[str, list[str]]) -> list[str]:
     if owner == "_Gate":
         method = "" if member in ("block", "__init__") else f".{member}"
         return [f"`torch_openreg.testing.StreamGate{method}`"]
+    if owner == "_Activity":
+        return [f"`torch.openreg.profiler.Activity.{member}`"]
     return [f"`torch.openreg.get_device_properties().{member}`"] if users else []

@@ -88,6 +88,35 @@ INTERFACES: dict[str, str] = {
     "OpenRegGeneratorImpl::set_state": "`torch.Generator.set_state`",
     "OpenRegGeneratorImpl::get_state": "`torch.Generator.get_state`",
     "OpenRegGeneratorImpl::clone_impl": "`torch.Generator.clone_state`",
+    # --- libkineto::IActivityProfiler
+    "KinetoProfiler::name": "Kineto, for its log",
+    "KinetoProfiler::availableActivities": "Kineto",
+    "KinetoProfiler::configure": "`torch.profiler.profile.prepare_trace`",
+    # --- libkineto::IActivityProfilerSession
+    "TraceSession::start": "`torch.profiler.profile.start_trace`",
+    "TraceSession::stop": "`torch.profiler.profile.stop_trace`",
+    "TraceSession::errors": "Kineto",
+    "TraceSession::processTrace": "`torch.profiler.profile.stop_trace`",
+    "TraceSession::getDeviceInfo": "`torch.profiler.profile.stop_trace`, for names of rows",
+    "TraceSession::getResourceInfos": "the same",
+    "TraceSession::getTraceBuffer": "`torch.profiler.profile.stop_trace`",
+    "TraceSession::getDeviceProperties": "the same",
+    "TraceSession::pushCorrelationId": "each operator that begins in a session",
+    "TraceSession::popCorrelationId": "each operator that ends",
+    "TraceSession::pushUserCorrelationId": "`torch.profiler.record_function`",
+    "TraceSession::popUserCorrelationId": "the same",
+    # --- torch::profiler::impl::ProfilerStubs
+    "ProfilerStubs::record": "each operator, with `torch.autograd.profiler.profile(use_device=)`",
+    "ProfilerStubs::elapsed": "the results of the same",
+    "ProfilerStubs::mark": "torch's C++ profiler of old",
+    "ProfilerStubs::rangePush": "the same",
+    "ProfilerStubs::rangePop": "the same",
+    "ProfilerStubs::enabled": "the same",
+    "ProfilerStubs::onEachDevice": "the same",
+    "ProfilerStubs::synchronize": "the same",
+    # --- torch::profiler::impl::ProfilerStateBase
+    "RangeState::profilerType": "torch, while `torch.openreg.profiler.emit_ranges` is on",
+    "RangeState::reportMemoryUsage": "allocators, while the same is on and asks for memory",
 }
 
 # Public names of torch.openreg that need nothing below Python -> what they are.

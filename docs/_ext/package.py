@@ -33,6 +33,9 @@ def _exported_names() -> set[str]:
     return names
 
 
+# Modules whose functions are used by the module's name.
+_NAMED_MODULES = {"profiler": "torch.openreg.profiler", "testing": "torch_openreg.testing"}
+
 # Helpers that nearly every function calls: their users are not worth a list.
 _COMMON_HELPERS = {
     "_checked_index": "every function that takes a device",
@@ -56,13 +59,14 @@ def python_users() -> dict[str, list[str]]:
                 callers.setdefault(name, set()).add(qualified)
 
     def public(function: str, seen: frozenset[str]) -> set[str]:
-        name = function.split(".", 1)[1] if function.startswith("testing.") else function
+        module = next((m for m in _NAMED_MODULES if function.startswith(f"{m}.")), None)
+        name = function.split(".", 1)[1] if module else function
         head = name.split(".")[0]
         if head in _COMMON_HELPERS:
             label = "torch.openreg." if head in exported else ""
             return {f"`{label}{head}` ({_COMMON_HELPERS[head]})"}
-        if function.startswith("testing.") and not head.startswith("_"):
-            return {f"`torch_openreg.testing.{_shown(name)}`"}
+        if module and not head.startswith("_"):
+            return {f"`{_NAMED_MODULES[module]}.{_shown(name)}`"}
         if head in exported:
             return {f"`torch.openreg.{_shown(name)}`"}
         found: set[str] = set()
@@ -84,7 +88,7 @@ def _shown(name: str) -> str:
 
 
 def _python_functions(path: Path) -> Iterator[tuple[str, ast.AST]]:
-    prefix = "testing." if path.stem == "testing" else ""
+    prefix = f"{path.stem}." if path.stem in _NAMED_MODULES else ""
     for node in ast.parse(read(path)).body:
         if isinstance(node, ast.FunctionDef):
             yield f"{prefix}{node.name}", node

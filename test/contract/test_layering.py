@@ -23,9 +23,10 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 
 C_STANDARD_HEADERS = {"<stddef.h>", "<stdint.h>"}
 FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|Python\.h)\b")
-# Of torch/csrc, the pickler is a part of libtorch_cpu.
+# Of torch/csrc, the pickler and the profiler are parts of libtorch_cpu.
 OF_PYTHON = re.compile(
-    r"[<\"](Python\.h|pybind11/|torch/csrc/(?!jit/)|torch/extension\.h|torch/python\.h)"
+    r"[<\"](Python\.h|pybind11/|torch/extension\.h|torch/python\.h"
+    r"|torch/csrc/(?!jit/|profiler/(?!python/)))"
 )
 
 # What the files of each folder of csrc may include of csrc, besides their own folder.
@@ -38,8 +39,9 @@ ALLOWED_FOLDERS = {
     "aten": {"core", "memory", "random"},
     "autocast": set(),
     "custom": {"aten", "core"},
+    "profiler": {"core"},
     "serialization": {"core"},
-    "python": {"core", "memory", "random", "hooks", "ipc", "aten"},
+    "python": {"core", "memory", "random", "hooks", "ipc", "aten", "profiler"},
 }
 
 # Folders that wrap the runtime for the others.
@@ -48,12 +50,31 @@ WRAPPING_FOLDERS = {"core", "memory", "random", "hooks", "ipc"}
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {
     ("aten/TensorAlias.cpp", "orGetKernelOffset"): "aliases are the one user of kernel addresses",
+    ("profiler/Collection.cpp", "orTraceStart"): "the profiler is the one user of the trace",
+    ("profiler/Collection.cpp", "orTraceStop"): "the profiler is the one user of the trace",
+    ("profiler/Collection.cpp", "orTraceConsume"): "the profiler is the one user of the trace",
+    ("profiler/ProfilerStubs.cpp", "orEventElapsedTime"): "torch.Event has the guard for it",
+    ("profiler/ProfilerStubs.cpp", "orMark"): "one line per function",
+    ("profiler/ProfilerStubs.cpp", "orRangePop"): "one line per function",
+    ("profiler/ProfilerStubs.cpp", "orRangePush"): "one line per function",
+    ("profiler/RangeObserver.cpp", "orRangePop"): "operators become ranges",
+    ("profiler/RangeObserver.cpp", "orRangePush"): "operators become ranges",
+    ("profiler/TraceClock.cpp", "orTraceGetTime"): "the clock of the trace",
+    ("profiler/TraceSession.cpp", "orGetDeviceCount"): "a trace names the devices",
+    ("profiler/TraceSession.cpp", "orGetDeviceProperties"): "a trace names the devices",
+    ("profiler/TraceSession.cpp", "orTracePopExternalId"): "torch numbers its operators",
+    ("profiler/TraceSession.cpp", "orTracePushExternalId"): "torch numbers its operators",
     ("python/DeviceBindings.cpp", "orGetDeviceProperties"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orDeviceCanAccessPeer"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orDeviceSynchronizeAll"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orGetSettingCount"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orGetSetting"): "the settings are the runtime's table",
     ("python/GateBindings.cpp", "orLaunchHostFunc"): "a gate is a host function in the stream",
+    ("python/ProfilerBindings.cpp", "orMark"): "one line per function",
+    ("python/ProfilerBindings.cpp", "orRangeEnd"): "one line per function",
+    ("python/ProfilerBindings.cpp", "orRangePop"): "one line per function",
+    ("python/ProfilerBindings.cpp", "orRangePush"): "one line per function",
+    ("python/ProfilerBindings.cpp", "orRangeStart"): "one line per function",
     ("python/StreamBindings.cpp", "orStreamCreateWithPriority"): "external streams, for tests",
     ("python/StreamBindings.cpp", "orStreamDestroy"): "external streams, for tests",
     ("python/StreamBindings.cpp", "orStreamValidate"): "external streams, for tests",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 # Names with an underscore are here because torch looks them up, hence the F401s.
-from torch_openreg.openreg import _utils  # noqa: F401
+from torch_openreg.openreg import _utils, profiler  # noqa: F401
 from torch_openreg.openreg.amp import (
     get_amp_supported_dtype,
     is_bf16_supported,
@@ -151,6 +151,7 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "profiler",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_fallback_stats",

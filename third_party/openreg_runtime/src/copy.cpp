@@ -91,9 +91,11 @@ struct Copy {
 
   CopyTask task() const { return {destination.kernel_address, source.kernel_address, size}; }
 
-  Submission submission(const orKernel& kernel, CopyTask* closure, size_t closure_size) const {
+  Submission submission(const Stream& stream, const orKernel& kernel, CopyTask* closure,
+                        size_t closure_size) const {
     const bool is_between_devices =
         kind == orMemcpyDeviceToDevice && destination.device != source.device;
+    const int peer = source.device != stream.device().index() ? source.device : destination.device;
     return {.kind = CommandKind::Copy,
             .function = function,
             .kernel = &kernel,
@@ -101,7 +103,7 @@ struct Copy {
             .closure_size = closure_size,
             .bytes = size,
             .memcpy_kind = kind,
-            .peer_device = is_between_devices ? source.device : -1};
+            .peer_device = is_between_devices ? peer : -1};
   }
 };
 
@@ -132,13 +134,22 @@ orError_t check_kind(orMemcpyKind kind, const char* function) {
 orError_t copy_and_wait(Stream& stream, const Copy& copy) {
   if (const orError_t error = check_not_capturing(stream, copy.function)) return error;
   CopyTask task = copy.task();
-  const Submission submission = copy.submission(copy_kernel, &task, sizeof(task));
+  const Submission submission = copy.submission(stream, copy_kernel, &task, sizeof(task));
   if (!stream.is_idle() || stream.has_failure()) return stream.launch_and_finish(submission);
-  trace::Span span(orActivityMemcpy, copy.function, stream.device().index(), stream.id());
-  span.record().bytes = submission.bytes;
-  span.record().memcpy_kind = submission.memcpy_kind;
-  span.record().peer_device = submission.peer_device;
+  if (!trace::is_on()) {
+    run(task);
+    return orSuccess;
+  }
+  orActivityRecord record = {};
+  record.kind = orActivityMemcpy;
+  record.name = copy.function;
+  record.bytes = submission.bytes;
+  record.memcpy_kind = submission.memcpy_kind;
+  record.peer_device = submission.peer_device;
+  record.start_ns = os::now_ns();
   run(task);
+  record.end_ns = os::now_ns();
+  trace::keep_host_work(record, copy.function, stream.device().index(), stream.id());
   return orSuccess;
 }
 
@@ -150,9 +161,10 @@ orError_t enqueue_copy(Stream& stream, const Copy& copy) {
     return copy_and_wait(stream, copy);
   }
   if (has_unregistered_source) {
-    return stream.launch(copy.submission(staged_copy_kernel, &task, sizeof(task) + copy.size));
+    return stream.launch(
+        copy.submission(stream, staged_copy_kernel, &task, sizeof(task) + copy.size));
   }
-  return stream.launch(copy.submission(copy_kernel, &task, sizeof(task)));
+  return stream.launch(copy.submission(stream, copy_kernel, &task, sizeof(task)));
 }
 
 // The default stream of the device involved, the destination's if two are.

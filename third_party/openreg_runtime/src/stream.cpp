@@ -69,6 +69,11 @@ orError_t run_borrowed(void* closure) {
   return error;
 }
 
+void describe_borrowed(const void* closure, orActivityRecord* record) {
+  const BorrowedClosure& borrowed = **static_cast<BorrowedClosure* const*>(closure);
+  if (borrowed.original->describe != nullptr) borrowed.original->describe(borrowed.closure, record);
+}
+
 orError_t fail_own_wait(uint64_t id) {
   return fail(orErrorNotPermitted,
               concat("work on stream ", id, " cannot wait for its own stream"));
@@ -169,7 +174,9 @@ orError_t Stream::launch_and_finish(const Submission& submission) {
   if (const orError_t error = check_not_capturing(*this, submission.function)) return error;
   uint64_t sequence = 0;
   if (const orError_t error = submit(submission, &sequence)) return error;
-  return sequence == 0 ? fail_exiting() : finish(sequence);
+  if (sequence == 0) return fail_exiting();
+  const trace::Span span(orActivitySynchronize, submission.function, device_.index(), id_);
+  return finish(sequence);
 }
 
 orError_t Stream::wait(uint64_t count) {
@@ -261,7 +268,8 @@ orError_t launch_kernel(const orKernel* kernel, void* closure, size_t closure_si
       Worker::current_stream() == stream) {
     return stream->launch({CommandKind::Kernel, "orLaunchKernel", kernel, closure, closure_size});
   }
-  BorrowedClosure borrowed{{kernel->name, run_borrowed, nullptr, nullptr}, kernel, closure};
+  BorrowedClosure borrowed{
+      {kernel->name, run_borrowed, nullptr, nullptr, describe_borrowed}, kernel, closure};
   BorrowedClosure* pointer = &borrowed;
   return stream->launch(
       {CommandKind::Kernel, "orLaunchKernel", &borrowed.kernel, &pointer, sizeof(pointer)});

@@ -5,8 +5,10 @@
 #include <new>
 #include <vector>
 
+#include "device.h"
 #include "os.h"
 #include "process.h"
+#include "stream.h"
 #include "thread_object.h"
 
 namespace openreg::trace {
@@ -106,6 +108,25 @@ orError_t start(unsigned kinds) {
   return orSuccess;
 }
 
+orError_t record_work(orStream_t handle, const char* call, const orActivityRecord* work) {
+  if (!is_on()) return orSuccess;
+  if (call == nullptr || work == nullptr || work->name == nullptr) {
+    return fail(orErrorInvalidValue, "orTraceRecordWork: a pointer is null");
+  }
+  constexpr unsigned kinds = orActivityKernel | orActivityMemcpy | orActivityMemset;
+  if ((work->kind & kinds) != work->kind || work->kind == 0 || work->end_ns < work->start_ns) {
+    return fail(
+        orErrorInvalidValue,
+        concat("orTraceRecordWork: expected a kernel, memcpy or memset that ended after it "
+               "started, got kind ",
+               static_cast<unsigned>(work->kind), " from ", work->start_ns, " to ", work->end_ns));
+  }
+  Stream* stream = nullptr;
+  if (const orError_t error = find_stream(handle, &stream)) return error;
+  keep_host_work(*work, call, stream->device().index(), stream->id());
+  return orSuccess;
+}
+
 orError_t consume(orActivityFn function, void* user_data) {
   std::vector<orActivityRecord> records = take_all();
   if (function == nullptr) return orSuccess;
@@ -127,22 +148,59 @@ void stamp_external_id(bool* has_external_id, uint64_t* external_id) {
   *external_id = ids.empty() ? 0 : ids.back();
 }
 
-orActivityRecord describe(const Command& command, int device, uint64_t stream_id) {
-  return {.kind = kind_of(command.kind),
-          .name = command.name(),
-          .device = device,
-          .stream_id = stream_id,
-          .correlation_id = command.correlation_id,
-          .external_id = command.external_id,
-          .has_external_id = command.has_external_id,
-          .thread_id = os::thread_id(),
-          .submit_ns = command.submit_ns,
-          .start_ns = os::now_ns(),
-          .end_ns = 0,
-          .bytes = command.bytes,
-          .address = 0,
-          .memcpy_kind = command.memcpy_kind,
-          .peer_device = command.peer_device};
+orActivityRecord describe(Command& command, int device, uint64_t stream_id) {
+  orActivityRecord record = {.kind = kind_of(command.kind),
+                             .name = command.name(),
+                             .device = device,
+                             .stream_id = stream_id,
+                             .correlation_id = command.correlation_id,
+                             .external_id = command.external_id,
+                             .has_external_id = command.has_external_id,
+                             .thread_id = os::thread_id(),
+                             .submit_ns = command.submit_ns,
+                             .start_ns = os::now_ns(),
+                             .end_ns = 0,
+                             .bytes = command.bytes,
+                             .address = 0,
+                             .memcpy_kind = command.memcpy_kind,
+                             .peer_device = command.peer_device};
+  if (command.kernel->describe != nullptr) command.kernel->describe(command.closure(), &record);
+  return record;
+}
+
+orActivityRecord host_record(orActivityKind kind, const char* name) {
+  orActivityRecord record = {};
+  bool has_external_id = false;
+  stamp_external_id(&has_external_id, &record.external_id);
+  record.has_external_id = has_external_id;
+  record.kind = kind;
+  record.name = name;
+  record.device = -1;
+  record.stream_id = UINT64_MAX;
+  record.correlation_id = next_correlation_id();
+  record.thread_id = os::thread_id();
+  record.memcpy_kind = -1;
+  record.peer_device = -1;
+  return record;
+}
+
+void keep_host_work(orActivityRecord work, const char* call, int device, uint64_t stream_id) {
+  orActivityRecord host = host_record(orActivityRuntime, call);
+  host.device = device;
+  host.stream_id = stream_id;
+  host.submit_ns = work.start_ns;
+  host.start_ns = work.start_ns;
+  host.end_ns = work.end_ns;
+  work.device = device;
+  work.stream_id = stream_id;
+  work.correlation_id = host.correlation_id;
+  work.external_id = host.external_id;
+  work.has_external_id = host.has_external_id;
+  work.thread_id = host.thread_id;
+  work.submit_ns = work.start_ns;
+  work.address = 0;
+  keep(host);
+  keep(work);
 }
 
 void keep(const orActivityRecord& record) {
@@ -157,17 +215,9 @@ void keep(const orActivityRecord& record) {
 
 Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) : record_{} {
   if (!trace::is_on()) return;
-  bool has_external_id = false;
-  stamp_external_id(&has_external_id, &record_.external_id);
-  record_.has_external_id = has_external_id;
-  record_.kind = kind;
-  record_.name = name;
+  record_ = host_record(kind, name);
   record_.device = device;
   record_.stream_id = stream_id;
-  record_.correlation_id = next_correlation_id();
-  record_.thread_id = os::thread_id();
-  record_.memcpy_kind = -1;
-  record_.peer_device = -1;
   record_.start_ns = os::now_ns();
   record_.submit_ns = record_.start_ns;
 }
@@ -195,6 +245,20 @@ orError_t orTraceStop(void) {
     openreg::trace::recorded_kinds.store(0);
     return orSuccess;
   });
+}
+
+orError_t orTraceIsOn(int* is_on) {
+  return openreg::guarded([&] {
+    if (is_on == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orTraceIsOn: is_on is null");
+    }
+    *is_on = openreg::trace::is_on() ? 1 : 0;
+    return orSuccess;
+  });
+}
+
+orError_t orTraceRecordWork(orStream_t stream, const char* call, const orActivityRecord* work) {
+  return openreg::guarded([&] { return openreg::trace::record_work(stream, call, work); });
 }
 
 orError_t orTraceConsume(orActivityFn consume, void* user_data) {

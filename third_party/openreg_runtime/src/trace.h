@@ -20,9 +20,17 @@ uint64_t next_correlation_id();
 // Stores this thread's innermost external id, if it has one.
 void stamp_external_id(bool* has_external_id, uint64_t* external_id);
 
-// Fills in what a command tells about itself. `command` is traced: tracing was on when it was
-// submitted. Made before the command runs, as its closure and name may not outlive it.
-orActivityRecord describe(const Command& command, int device, uint64_t stream_id);
+// Fills in what a command, and its kernel, tell about it. `command` is traced: tracing was on when
+// it was submitted. Made before the command runs, as its closure and name may not outlive it.
+orActivityRecord describe(Command& command, int device, uint64_t stream_id);
+
+// What the calling thread does, without times: a correlation id of its own, this thread's external
+// id, no device and no stream.
+orActivityRecord host_record(orActivityKind kind, const char* name);
+
+// Keeps two records of work that the calling thread did in place of a stream: of the work, given
+// with its times, and of the call that led to it. Fills in the members that both share.
+void keep_host_work(orActivityRecord work, const char* call, int device, uint64_t stream_id);
 
 // Keeps a record, if its kind is recorded and what it is about was submitted since the start.
 void keep(const orActivityRecord& record);

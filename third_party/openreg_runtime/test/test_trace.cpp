@@ -50,7 +50,8 @@ std::vector<orActivityRecord> trace(Work work) {
 TEST(bad_arguments_are_refused) {
   uint64_t id = 0;
   CHECK_ERROR(orTraceStart(0), orErrorInvalidValue);
-  CHECK_ERROR(orTraceStart(0x80), orErrorInvalidValue);
+  CHECK_ERROR(orTraceStart(orActivityAll + 1), orErrorInvalidValue);
+  CHECK_ERROR(orTraceIsOn(nullptr), orErrorInvalidValue);
   CHECK_ERROR(orTraceGetTime(nullptr), orErrorInvalidValue);
   CHECK_ERROR(orTracePopExternalId(&id), orErrorInvalidValue);
   CHECK_OK(orTracePushExternalId(1));
@@ -126,9 +127,130 @@ TEST(a_copy_that_runs_on_the_host_thread_leaves_a_record) {
   CHECK_OK(orDeviceSynchronize());
   const auto records = trace([&] { CHECK_OK(orMemcpy(&byte, memory, 1, orMemcpyDeviceToHost)); });
   const orActivityRecord copy = only(records, orActivityMemcpy);
+  const orActivityRecord runtime = only(records, orActivityRuntime);
   CHECK_EQUAL(copy.bytes, 1u);
   CHECK_EQUAL(copy.memcpy_kind, static_cast<int>(orMemcpyDeviceToHost));
   CHECK_EQUAL(copy.stream_id, 0u);
+  CHECK_EQUAL(copy.thread_id, static_cast<int>(getpid()));
+  CHECK_EQUAL(std::string(runtime.name), "orMemcpy");
+  CHECK_EQUAL(runtime.correlation_id, copy.correlation_id);
+}
+
+TEST(a_copy_that_waits_for_the_stream_leaves_a_record_of_the_wait) {
+  char* memory = test::device_malloc(10);
+  const auto records = trace([&] { CHECK_OK(orMemset(memory, 1, 10)); });
+  const orActivityRecord fill = only(records, orActivityMemset);
+  const orActivityRecord wait = only(records, orActivitySynchronize);
+  CHECK_EQUAL(std::string(wait.name), "orMemset");
+  CHECK(wait.end_ns >= fill.end_ns);
+  CHECK_EQUAL(wait.thread_id, static_cast<int>(getpid()));
+}
+
+namespace {
+
+struct CopyOfSeven {
+  void describe(orActivityRecord* record) const {
+    record->kind = orActivityMemcpy;
+    record->bytes = 7;
+    record->memcpy_kind = orMemcpyHostToDevice;
+    record->peer_device = 1;
+  }
+};
+
+const orKernel described_kernel = {"described", [](void*) { return orSuccess; }, nullptr, nullptr,
+                                   [](const void* closure, orActivityRecord* record) {
+                                     static_cast<const CopyOfSeven*>(closure)->describe(record);
+                                   }};
+
+void check_described_kernel() {
+  const auto records = trace([] {
+    CopyOfSeven closure;
+    CHECK_OK(orLaunchKernel(&described_kernel, &closure, sizeof(closure), nullptr));
+    CHECK_OK(orStreamSynchronize(nullptr));
+  });
+  const orActivityRecord copy = only(records, orActivityMemcpy);
+  CHECK_EQUAL(std::string(copy.name), "described");
+  CHECK_EQUAL(copy.bytes, 7u);
+  CHECK_EQUAL(copy.memcpy_kind, static_cast<int>(orMemcpyHostToDevice));
+  CHECK_EQUAL(copy.peer_device, 1);
+  CHECK_EQUAL(copy.correlation_id, only(records, orActivityRuntime).correlation_id);
+}
+
+}  // namespace
+
+TEST(a_kernel_may_describe_itself) { check_described_kernel(); }
+
+TEST(a_kernel_may_describe_itself_in_blocking_mode) {
+  setenv("OPENREG_LAUNCH_BLOCKING", "1", 1);
+  check_described_kernel();
+}
+
+TEST(an_untraced_kernel_is_not_asked_to_describe_itself) {
+  static bool is_asked = false;
+  static const orKernel kernel = {"unseen", [](void*) { return orSuccess; }, nullptr, nullptr,
+                                  [](const void*, orActivityRecord*) { is_asked = true; }};
+  CHECK_OK(orLaunchKernel(&kernel, nullptr, 0, nullptr));
+  CHECK_OK(orStreamSynchronize(nullptr));
+  CHECK(!is_asked);
+}
+
+TEST(work_of_the_host_leaves_the_records_of_submitted_work) {
+  const orStream_t stream = make_stream(1);
+  orActivityRecord work = {};
+  work.kind = orActivityKernel;
+  work.name = "aten::nonzero";
+  work.memcpy_kind = -1;
+  work.peer_device = -1;
+  work.start_ns = 10;
+  work.end_ns = 30;
+  CHECK_OK(orTraceRecordWork(stream, "by hand", &work));  // off: no record
+  const auto records = trace([&] {
+    int is_on = 0;
+    CHECK_OK(orTraceIsOn(&is_on));
+    CHECK_EQUAL(is_on, 1);
+    CHECK_OK(orTracePushExternalId(5));
+    CHECK_OK(orTraceRecordWork(stream, "by hand", &work));
+    uint64_t id = 0;
+    CHECK_OK(orTracePopExternalId(&id));
+  });
+  const orActivityRecord kernel = only(records, orActivityKernel);
+  const orActivityRecord runtime = only(records, orActivityRuntime);
+  CHECK_EQUAL(std::string(kernel.name), "aten::nonzero");
+  CHECK_EQUAL(std::string(runtime.name), "by hand");
+  CHECK_EQUAL(kernel.correlation_id, runtime.correlation_id);
+  for (const orActivityRecord& record : records) {
+    CHECK_EQUAL(record.device, 1);
+    CHECK_EQUAL(record.stream_id, 2u);
+    CHECK_EQUAL(record.thread_id, static_cast<int>(getpid()));
+    CHECK_EQUAL(record.has_external_id, 1);
+    CHECK_EQUAL(record.external_id, 5u);
+    CHECK_EQUAL(record.start_ns, 10);
+    CHECK_EQUAL(record.end_ns, 30);
+  }
+  int is_on = 1;
+  CHECK_OK(orTraceIsOn(&is_on));
+  CHECK_EQUAL(is_on, 0);
+}
+
+TEST(records_of_the_host_s_work_are_checked) {
+  orActivityRecord work = {};
+  work.kind = orActivityMemcpy;
+  work.name = "copy";
+  CHECK_OK(orTraceStart(orActivityAll));
+  CHECK_OK(orTraceRecordWork(nullptr, "by hand", &work));
+  CHECK_ERROR(orTraceRecordWork(nullptr, nullptr, &work), orErrorInvalidValue);
+  CHECK_ERROR(orTraceRecordWork(nullptr, "by hand", nullptr), orErrorInvalidValue);
+  work.end_ns = -1;
+  CHECK_ERROR(orTraceRecordWork(nullptr, "by hand", &work), orErrorInvalidValue);
+  work.end_ns = 0;
+  work.kind = orActivityRuntime;
+  CHECK_ERROR(orTraceRecordWork(nullptr, "by hand", &work), orErrorInvalidValue);
+  work.kind = static_cast<orActivityKind>(0);
+  CHECK_ERROR(orTraceRecordWork(nullptr, "by hand", &work), orErrorInvalidValue);
+  work.kind = orActivityMemcpy;
+  work.name = nullptr;
+  CHECK_ERROR(orTraceRecordWork(nullptr, "by hand", &work), orErrorInvalidValue);
+  CHECK_OK(orTraceStop());
 }
 
 TEST(allocations_and_frees_leave_records) {

@@ -32,6 +32,7 @@
 #include <openreg/graph.h>
 #include <openreg/ipc.h>
 #include <openreg/memory.h>
+#include <openreg/range.h>
 #include <openreg/setting.h>
 #include <openreg/stream.h>
 #include <openreg/trace.h>

@@ -23,9 +23,12 @@
 #define orStreamDefault 0x0u
 #define orStreamNonBlocking 0x1u /* accepted; all streams are */
 
+struct orActivityRecord;
+
 typedef orError_t (*orKernelFn)(void* closure);
 typedef void (*orClosureMoveFn)(void* to, void* from);
 typedef void (*orClosureDestroyFn)(void* closure);
+typedef void (*orClosureDescribeFn)(const void* closure, struct orActivityRecord* record);
 typedef void (*orHostFn)(void* user_data);
 
 /* What the runtime needs to know about a kind of kernel. One static object per kind. */
@@ -35,6 +38,9 @@ typedef struct orKernel {
   orClosureMoveFn move;       /* moves a closure into fresh storage and destroys the old one;
                                  NULL: the closure may be moved by copying its bytes */
   orClosureDestroyFn destroy; /* NULL: nothing to destroy */
+  /* NULL, or completes the record that a trace keeps of the work (trace.h): kind (kernel, memcpy
+   * or memset), bytes, memcpy_kind and peer_device. Called before `run`, if the work is traced. */
+  orClosureDescribeFn describe OPENREG_OPTIONAL;
 } orKernel;
 
 /* Closures up to this size are stored in the queue itself; larger ones cost one heap
@@ -80,9 +86,9 @@ OPENREG_API orError_t orStreamWaitEvent(orStream_t stream, orEvent_t event,
 /* Enqueues a kernel. `run` is called once, unless the stream holds an error, then `destroy`.
  * Owns: takes over the closure on success only; on error it is still whole and the caller's.
  * Closures still queued when the process exits are leaked.
- * Threads: `run` and `destroy` are called by the worker, `move` by this thread. No lock is held
- * during any of them. With OPENREG_LAUNCH_BLOCKING the closure stays where it is.
- * Errors: with OPENREG_LAUNCH_BLOCKING, the kernel's own. */
+ * Threads: `run`, `describe` and `destroy` are called by the worker, `move` by this thread. No lock
+ * is held during any of them. With OPENREG_LAUNCH_BLOCKING the closure stays where it is. Errors:
+ * with OPENREG_LAUNCH_BLOCKING, the kernel's own. */
 OPENREG_API orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
                                      orStream_t stream) OPENREG_CHECKED;
 

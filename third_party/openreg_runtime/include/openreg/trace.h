@@ -17,12 +17,14 @@ typedef enum orActivityKind {
   orActivitySynchronize = 1u << 4, /* a host thread waited */
   orActivityMemory = 1u << 5,      /* an allocation or a free */
   orActivityRuntime = 1u << 6,     /* the host side of a submission */
-  orActivityAll = 0x7fu
+  orActivityRange = 1u << 7,       /* a range of host time; see range.h */
+  orActivityMark = 1u << 8,        /* a moment of host time */
+  orActivityAll = 0x1ffu
 } orActivityKind;
 
 typedef struct orActivityRecord {
   orActivityKind kind;
-  const char* name; /* a kernel's name, else the function's */
+  const char* name; /* of the kernel, the range or the mark; else the function's */
   int device;
   unsigned long long stream_id; /* as orStreamGetId; UINT64_MAX if no stream is involved */
   uint64_t correlation_id;      /* links a runtime record with the work it submitted; from 1 */
@@ -35,7 +37,7 @@ typedef struct orActivityRecord {
   uint64_t bytes;               /* copied, set, allocated (frees too); 0 for others */
   uint64_t address;             /* of a memory record; 0 for others */
   int memcpy_kind;              /* an orMemcpyKind of a memcpy record; -1 for others */
-  int peer_device;              /* source device of a copy between devices; -1 for others */
+  int peer_device;              /* the other device of a copy between two; -1 for others */
 } orActivityRecord;
 
 typedef void (*orActivityFn)(const orActivityRecord* record, void* user_data);
@@ -49,6 +51,19 @@ OPENREG_API orError_t orTraceStart(unsigned kinds) OPENREG_CHECKED;
 /* Stops recording. Records made so far stay. Work submitted while tracing was on and not yet
  * retired leaves no record. */
 OPENREG_API orError_t orTraceStop(void) OPENREG_CHECKED;
+
+/* Stores 1 while tracing is on, else 0. */
+OPENREG_API orError_t orTraceIsOn(int* is_on) OPENREG_CHECKED;
+
+/* Records work that the calling thread did in place of a stream, such as a copy that it made
+ * itself after it had waited for the stream. Of `work` are read: kind (kernel, memcpy or memset),
+ * name, start_ns, end_ns, bytes, memcpy_kind and peer_device; the rest is filled in. A record of
+ * kind orActivityRuntime goes with it, named `call`, as with work that was submitted. Does
+ * nothing while tracing is off.
+ * Owns: both names must live as long as the process.
+ * Errors: orErrorInvalidValue for another kind, a null name or a negative duration. */
+OPENREG_API orError_t orTraceRecordWork(orStream_t stream, const char* call,
+                                        const orActivityRecord* work) OPENREG_CHECKED;
 
 /* Hands every record made so far to `consume`, ordered by end_ns, and forgets them. A null
  * function only forgets. No lock is held during the calls. */

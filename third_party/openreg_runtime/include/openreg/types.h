@@ -18,6 +18,13 @@
 /* Marks functions whose result must be looked at: all that return an orError_t. */
 #define OPENREG_CHECKED __attribute__((warn_unused_result))
 
+/* A member that C++ programs may leave out when they initialize a struct; C programs may anyway. */
+#ifdef __cplusplus
+#define OPENREG_OPTIONAL = nullptr
+#else
+#define OPENREG_OPTIONAL
+#endif
+
 /* A queue of work on one device; see stream.h. */
 typedef struct orStream* orStream_t;
 

@@ -1,0 +1,29 @@
+#include "csrc/core/HostWork.h"
+
+#include "csrc/core/Exception.h"
+
+namespace c10::openreg {
+
+HostWork::HostWork(const OpenRegStream& stream, const char* name,
+                   const WorkDescription& description)
+    : stream_(stream.handle()) {
+  int is_on = 0;
+  OPENREG_CHECK(orTraceIsOn(&is_on));
+  if (C10_LIKELY(is_on == 0)) {
+    return;
+  }
+  is_traced_ = true;
+  record_.name = name;
+  description.describe(&record_);
+  OPENREG_CHECK(orTraceGetTime(&record_.start_ns));
+}
+
+HostWork::~HostWork() {
+  if (C10_LIKELY(!is_traced_)) {
+    return;
+  }
+  OPENREG_WARN_IF_FAILED(orTraceGetTime(&record_.end_ns));
+  OPENREG_WARN_IF_FAILED(orTraceRecordWork(stream_, "run on the calling thread", &record_));
+}
+
+}  // namespace c10::openreg

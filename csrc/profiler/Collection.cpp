@@ -1,0 +1,102 @@
+#include "csrc/profiler/Collection.h"
+
+#include <atomic>
+#include <mutex>
+#include <tuple>
+
+#include "csrc/core/Exception.h"
+
+namespace at::openreg {
+namespace {
+
+struct Owner {
+  std::mutex mutex;      // before the runtime's
+  uint64_t session = 0;  // 0: nobody
+  unsigned kinds = 0;
+  bool is_paused = false;
+};
+
+// Leaked: a session may end with the process.
+Owner& owner() {
+  static Owner* owner = new Owner();
+  return *owner;
+}
+
+// Forgets what was recorded and starts anew.
+void take(Owner& current, uint64_t session, unsigned kinds) {
+  OPENREG_CHECK(orTraceConsume(nullptr, nullptr));
+  OPENREG_CHECK(orTraceStart(kinds));
+  current.session = session;
+  current.kinds = kinds;
+  current.is_paused = false;
+}
+
+}  // namespace
+
+uint64_t Collection::nextSession() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1) + 1;
+}
+
+void Collection::begin(uint64_t session, unsigned kinds) {
+  Owner& current = owner();
+  const std::lock_guard<std::mutex> lock(current.mutex);
+  take(current, session, kinds);
+}
+
+bool Collection::end(uint64_t session) {
+  Owner& current = owner();
+  const std::lock_guard<std::mutex> lock(current.mutex);
+  if (current.session != session) {
+    return false;
+  }
+  current.session = 0;
+  // Fails in a forked child only, whose trace is its parent's.
+  std::ignore = orTraceStop();
+  return true;
+}
+
+uint64_t Collection::beginAlone() {
+  Owner& current = owner();
+  const std::lock_guard<std::mutex> lock(current.mutex);
+  TORCH_CHECK(current.session == 0,
+              "collect: expected no session of a profiler to be running, got one");
+  const uint64_t session = nextSession();
+  take(current, session, orActivityAll);
+  return session;
+}
+
+std::vector<orActivityRecord> Collection::endAlone(uint64_t session) {
+  TORCH_CHECK(end(session),
+              "collect: expected to have the trace to the end, but torch.profiler took it");
+  return takeRecords();
+}
+
+std::vector<orActivityRecord> Collection::takeRecords() {
+  std::vector<orActivityRecord> records;
+  const auto keep = [](const orActivityRecord* record, void* records) {
+    static_cast<std::vector<orActivityRecord>*>(records)->push_back(*record);
+  };
+  OPENREG_WARN_IF_FAILED(orTraceConsume(keep, &records));
+  return records;
+}
+
+void Collection::pause() {
+  Owner& current = owner();
+  const std::lock_guard<std::mutex> lock(current.mutex);
+  if (current.session != 0 && !current.is_paused) {
+    OPENREG_CHECK(orTraceStop());
+    current.is_paused = true;
+  }
+}
+
+void Collection::resume() {
+  Owner& current = owner();
+  const std::lock_guard<std::mutex> lock(current.mutex);
+  if (current.session != 0 && current.is_paused) {
+    OPENREG_CHECK(orTraceStart(current.kinds));
+    current.is_paused = false;
+  }
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,53 @@
+// Registers the backend with Kineto, which asks for a session whenever torch.profiler prepares
+// one.
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "csrc/profiler/Kineto.h"
+#include "csrc/profiler/TraceSession.h"
+
+// After Kineto.h, which says that torch has Kineto.
+#include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
+
+namespace at::openreg {
+namespace {
+
+using libkineto::ActivityType;
+using Session = std::unique_ptr<libkineto::IActivityProfilerSession>;
+
+class KinetoProfiler final : public libkineto::IActivityProfiler {
+ public:
+  const std::string& name() const override { return name_; }
+
+  const std::set<ActivityType>& availableActivities() const override {
+    return at::openreg::availableActivities();
+  }
+
+  // No session if nothing of ours is asked for.
+  Session configure(const std::set<ActivityType>& types,
+                    const libkineto::Config& /*config*/) override {
+    std::set<ActivityType> ours;
+    for (const ActivityType type : types) {
+      if (availableActivities().count(type) != 0) {
+        ours.insert(type);
+      }
+    }
+    return ours.empty() ? nullptr : std::make_unique<TraceSession>(ours);
+  }
+
+  // Kineto starts and stops the session itself, also one with a time plan.
+  Session configure(int64_t /*start_ms*/, int64_t /*duration_ms*/,
+                    const std::set<ActivityType>& types, const libkineto::Config& config) override {
+    return configure(types, config);
+  }
+
+ private:
+  const std::string name_ = "openreg";
+};
+
+REGISTER_PRIVATEUSE1_PROFILER(KinetoProfiler);
+
+}  // namespace
+}  // namespace at::openreg

@@ -1,0 +1,85 @@
+// What torch's older profiler asks of a device: torch.autograd.profiler.profile(use_device=...)
+// without Kineto. It brackets each operator by two events.
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/ApproximateClock.h>
+#include <openreg/event.h>
+#include <openreg/range.h>
+#include <torch/csrc/profiler/stubs/base.h>
+
+#include <functional>
+#include <memory>
+
+#include "csrc/core/BlockingRegion.h"
+#include "csrc/core/Event.h"
+#include "csrc/core/Exception.h"
+#include "csrc/core/Functions.h"
+#include "csrc/core/Stream.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::BlockingRegion;
+using c10::openreg::OpenRegEvent;
+using torch::profiler::impl::ProfilerVoidEventStub;
+
+const OpenRegEvent& asEvent(const ProfilerVoidEventStub* event) {
+  return *static_cast<const OpenRegEvent*>(event->get());
+}
+
+class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
+ public:
+  // docs: profiler-stubs-record
+  void record(c10::DeviceIndex* device, ProfilerVoidEventStub* event,
+              int64_t* cpu_ns) const override {
+    const c10::DeviceIndex current = c10::openreg::currentDevice();
+    auto recorded = std::make_shared<OpenRegEvent>(orEventDefault);
+    if (device != nullptr) {
+      *device = current;
+    }
+    if (cpu_ns != nullptr) {
+      *cpu_ns = c10::getTime();
+    }
+    recorded->record(c10::openreg::getCurrentOpenRegStream(current));
+    *event = std::move(recorded);
+  }
+  // docs: end
+
+  // In microseconds. 0, with a warning, if the stream failed and took no time.
+  float elapsed(const ProfilerVoidEventStub* start,
+                const ProfilerVoidEventStub* end) const override {
+    const BlockingRegion region;
+    asEvent(start).synchronize();
+    asEvent(end).synchronize();
+    float elapsed_ms = 0;
+    OPENREG_WARN_IF_FAILED(
+        orEventElapsedTime(&elapsed_ms, asEvent(start).handle(), asEvent(end).handle()));
+    return elapsed_ms * 1000;
+  }
+
+  void mark(const char* name) const override { OPENREG_CHECK(orMark(name)); }
+  void rangePush(const char* name) const override { OPENREG_CHECK(orRangePush(name, nullptr)); }
+  void rangePop() const override { OPENREG_CHECK(orRangePop(nullptr)); }
+
+  bool enabled() const override { return true; }
+
+  void onEachDevice(std::function<void(int)> operation) const override {
+    for (c10::DeviceIndex index = 0; index < c10::openreg::deviceCount(); ++index) {
+      const c10::DeviceGuard guard(c10::Device(c10::openreg::kDeviceType, index));
+      operation(index);
+    }
+  }
+
+  void synchronize() const override {
+    const BlockingRegion region;
+    c10::openreg::synchronizeDevice(c10::openreg::currentDevice());
+  }
+};
+
+struct StubsRegistration {
+  // Leaked: torch keeps the pointer.
+  StubsRegistration() { torch::profiler::impl::registerPrivateUse1Methods(new ProfilerStubs()); }
+} registration;
+
+}  // namespace
+}  // namespace at::openreg

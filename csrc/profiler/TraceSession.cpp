@@ -1,0 +1,243 @@
+#include "csrc/profiler/TraceSession.h"
+
+#include <openreg/device.h>
+#include <openreg/range.h>
+#include <openreg/trace.h>
+
+#include <tuple>
+#include <utility>
+
+#include "csrc/core/Exception.h"
+#include "csrc/profiler/Collection.h"
+
+namespace at::openreg {
+namespace {
+
+using libkineto::ActivityType;
+
+// The runtime's record kinds that a session with these types needs. Calls are always among them:
+// they lead from work to its operator.
+unsigned kindsFor(const std::set<ActivityType>& types) {
+  unsigned kinds = orActivityRuntime;
+  const auto add = [&](ActivityType type, unsigned more) {
+    kinds |= types.count(type) != 0 ? more : 0;
+  };
+  add(ActivityType::CONCURRENT_KERNEL, orActivityKernel | orActivityHostFunc);
+  add(ActivityType::GPU_MEMCPY, orActivityMemcpy);
+  add(ActivityType::GPU_MEMSET, orActivityMemset);
+  add(ActivityType::GPU_USER_ANNOTATION, orActivityRange);
+  add(ActivityType::PRIVATEUSE1_RUNTIME, orActivitySynchronize | orActivityMemory);
+  add(ActivityType::PRIVATEUSE1_DRIVER, orActivityRange | orActivityMark);
+  return kinds;
+}
+
+std::string nameOfDevice(int device) { return c10::str("openreg:", device); }
+
+// Below the rows of host threads.
+int64_t sortIndexOf(int device) { return libkineto::kExceedMaxPid + device; }
+
+// Text in a JSON string. Kineto writes what it gets.
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char one : text) {
+    if (one == '"' || one == '\\') {
+      result += '\\';
+    }
+    result += static_cast<unsigned char>(one) < ' ' ? ' ' : one;
+  }
+  return result;
+}
+
+}  // namespace
+
+const std::set<ActivityType>& availableActivities() {
+  static const auto* types = new std::set<ActivityType>{
+      ActivityType::CONCURRENT_KERNEL,   ActivityType::GPU_MEMCPY,
+      ActivityType::GPU_MEMSET,          ActivityType::GPU_USER_ANNOTATION,
+      ActivityType::PRIVATEUSE1_RUNTIME, ActivityType::PRIVATEUSE1_DRIVER,
+  };
+  return *types;
+}
+
+// What a thread has pushed and not popped. Sessions end while operators run on other threads, so
+// that a pop may come without its push, or never: the counts are those of one session, and what
+// an earlier one left behind is dropped.
+struct TraceSession::ThreadState {
+  uint64_t session = 0;
+  size_t external_ids = 0;
+  std::vector<size_t> blocks;  // places in the session's blocks_
+
+  void beginSession(uint64_t number) {
+    if (session == number) {
+      return;
+    }
+    for (; external_ids > 0; --external_ids) {
+      uint64_t id = 0;
+      std::ignore = orTracePopExternalId(&id);
+    }
+    blocks.clear();
+    session = number;
+  }
+};
+
+TraceSession::ThreadState& TraceSession::threadState() {
+  static thread_local ThreadState state;
+  state.beginSession(number_);
+  return state;
+}
+
+TraceSession::TraceSession(const std::set<ActivityType>& types)
+    : number_(Collection::nextSession()), types_(types) {}
+
+TraceSession::~TraceSession() { stop(); }
+
+void TraceSession::start() {
+  clock_ = TraceClock::measure();
+  try {
+    Collection::begin(number_, kindsFor(types_));
+    status_ = libkineto::TraceStatus::RECORDING;
+  } catch (const c10::Error& error) {
+    // A forked process: it has no work of its own to show, and can profile its CPU.
+    errors_.emplace_back(error.what_without_backtrace());
+    status_ = libkineto::TraceStatus::ERROR;
+  }
+}
+
+void TraceSession::stop() {
+  if (status_ == libkineto::TraceStatus::RECORDING) {
+    // Another session may have taken the trace; its records are not ours.
+    status_ = Collection::end(number_) ? libkineto::TraceStatus::PROCESSING
+                                       : libkineto::TraceStatus::ERROR;
+  }
+}
+
+std::vector<std::string> TraceSession::errors() { return errors_; }
+
+void TraceSession::processTrace(libkineto::ActivityLogger& logger) {
+  const auto find_nothing = [](int32_t) -> const libkineto::ITraceActivity* { return nullptr; };
+  processTrace(logger, find_nothing, 0, Annotation::kOpen);
+}
+
+void TraceSession::processTrace(libkineto::ActivityLogger& logger,
+                                libkineto::getLinkedActivityCallback find_operator,
+                                int64_t start_ns, int64_t end_ns) {
+  if (status_ != libkineto::TraceStatus::PROCESSING) {
+    return;
+  }
+  const std::vector<orActivityRecord> records = Collection::takeRecords();
+  std::vector<Annotation> annotations = blocks();
+  for (const orActivityRecord& record : records) {
+    if (record.kind == orActivityRange) {
+      annotations.push_back({.thread_id = record.thread_id,
+                             .start_ns = record.start_ns,
+                             .end_ns = record.end_ns,
+                             .torch_id = 0,
+                             .name = record.name});
+    }
+  }
+  result_ = std::make_unique<TraceBuilder>(types_, clock_, TraceWindow{start_ns, end_ns},
+                                           std::move(find_operator));
+  result_->build(records, AnnotationIndex(std::move(annotations)));
+  result_->log(logger);
+  // Kineto asks for the description of one device, see getDeviceInfo().
+  for (const int device : result_->devices()) {
+    if (device != *result_->devices().begin()) {
+      logger.handleDeviceInfo({device, sortIndexOf(device), nameOfDevice(device), "OpenReg"},
+                              start_ns);
+    }
+  }
+  status_ = libkineto::TraceStatus::READY;
+}
+
+std::unique_ptr<libkineto::DeviceInfo> TraceSession::getDeviceInfo() {
+  if (result_ == nullptr || result_->devices().empty()) {
+    return nullptr;
+  }
+  const int device = *result_->devices().begin();
+  return std::make_unique<libkineto::DeviceInfo>(
+      libkineto::DeviceInfo{device, sortIndexOf(device), nameOfDevice(device), "OpenReg"});
+}
+
+std::vector<libkineto::ResourceInfo> TraceSession::getResourceInfos() {
+  std::vector<libkineto::ResourceInfo> rows;
+  if (result_ != nullptr) {
+    for (const auto& [device, stream] : result_->streams()) {
+      // The default stream of a device has the device's number; see openreg/stream.h.
+      rows.push_back({stream, stream, device,
+                      c10::str("stream ", stream, stream == device ? " (default)" : "")});
+    }
+  }
+  return rows;
+}
+
+std::unique_ptr<libkineto::CpuTraceBuffer> TraceSession::getTraceBuffer() {
+  return result_ == nullptr ? nullptr : result_->takeBuffer();
+}
+
+std::string TraceSession::getDeviceProperties() {
+  std::string objects;
+  int count = 0;
+  if (orGetDeviceCount(&count) != orSuccess) {
+    return objects;
+  }
+  for (int device = 0; device < count; ++device) {
+    orDeviceProp properties{};
+    if (orGetDeviceProperties(&properties, device) != orSuccess) {
+      continue;
+    }
+    objects +=
+        c10::str(objects.empty() ? "" : ", ", R"({"id": )", device, R"(, "name": ")",
+                 escaped(properties.name), R"(", "totalGlobalMem": )", properties.totalGlobalMem,
+                 R"(, "computeMajor": )", properties.major, R"(, "computeMinor": )",
+                 properties.minor, R"(, "numSms": )", properties.multiProcessorCount, "}");
+  }
+  return objects;
+}
+
+// docs: profiler-push
+void TraceSession::pushCorrelationId(uint64_t id) {
+  ThreadState& state = threadState();
+  if (orTracePushExternalId(id) == orSuccess) {
+    ++state.external_ids;
+  }
+}
+
+void TraceSession::popCorrelationId() {
+  ThreadState& state = threadState();
+  if (state.external_ids > 0) {
+    uint64_t id = 0;
+    std::ignore = orTracePopExternalId(&id);
+    --state.external_ids;
+  }
+}
+// docs: end
+
+void TraceSession::pushUserCorrelationId(uint64_t id) {
+  ThreadState& state = threadState();
+  const int thread_id = libkineto::systemThreadId();
+  const int64_t now_ns = runtimeTimeNs();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state.blocks.push_back(blocks_.size());
+  blocks_.push_back({.thread_id = thread_id,
+                     .start_ns = now_ns,
+                     .end_ns = Annotation::kOpen,
+                     .torch_id = id,
+                     .name = {}});
+}
+
+void TraceSession::popUserCorrelationId() {
+  ThreadState& state = threadState();
+  if (!state.blocks.empty()) {
+    const int64_t now_ns = runtimeTimeNs();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks_[state.blocks.back()].end_ns = now_ns;
+    state.blocks.pop_back();
+  }
+}
+
+std::vector<Annotation> TraceSession::blocks() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return blocks_;
+}
+
+}  // namespace at::openreg

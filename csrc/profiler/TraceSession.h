@@ -1,0 +1,69 @@
+// One session of torch.profiler, as Kineto sees it from configuration to result.
+//
+// Note [Three kinds of id]
+//   correlation id   the runtime's: of a call, and of the work that the call submitted
+//   external id      torch's: of the operator inside which the call was made; 0 is one, too
+//   user id          torch's: of a record_function block; it contains operators and calls
+// Kineto pushes the last two while operators and blocks run. The runtime stamps the innermost
+// external id on what is submitted; blocks are remembered here with their times.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "csrc/profiler/Annotations.h"
+#include "csrc/profiler/Kineto.h"
+#include "csrc/profiler/TraceBuilder.h"
+#include "csrc/profiler/TraceClock.h"
+
+namespace at::openreg {
+
+// Which activities a session may be asked for.
+const std::set<libkineto::ActivityType>& availableActivities();
+
+class TraceSession final : public libkineto::IActivityProfilerSession {
+ public:
+  // Records nothing before start().
+  explicit TraceSession(const std::set<libkineto::ActivityType>& types);
+  ~TraceSession() override;
+
+  void start() override;
+  void stop() override;
+  std::vector<std::string> errors() override;
+
+  // Kineto calls the second one. The first knows no window and no operators.
+  void processTrace(libkineto::ActivityLogger& logger) override;
+  void processTrace(libkineto::ActivityLogger& logger,
+                    libkineto::getLinkedActivityCallback find_operator, int64_t start_ns,
+                    int64_t end_ns) override;
+
+  std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override;
+  std::vector<libkineto::ResourceInfo> getResourceInfos() override;
+  std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override;
+  std::string getDeviceProperties() override;
+
+  // Called by any thread that runs operators, between configuration and reset.
+  void pushCorrelationId(uint64_t id) override;
+  void popCorrelationId() override;
+  void pushUserCorrelationId(uint64_t id) override;
+  void popUserCorrelationId() override;
+
+ private:
+  struct ThreadState;
+  ThreadState& threadState();
+  std::vector<Annotation> blocks();
+
+  const uint64_t number_;  // of the session
+  const std::set<libkineto::ActivityType> types_;
+  TraceClock clock_;
+  std::vector<std::string> errors_;
+  std::unique_ptr<TraceBuilder> result_;
+
+  std::mutex mutex_;
+  std::vector<Annotation> blocks_;  // guarded by mutex_
+};
+
+}  // namespace at::openreg
