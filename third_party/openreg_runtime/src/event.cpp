@@ -26,11 +26,16 @@ constexpr orKernel wait_kernel{"orStreamWaitEvent", nullptr, move_completion, de
 
 // Submits a command whose closure is the completion.
 orError_t submit(Stream& stream, CommandKind kind, const orKernel& kernel,
-                 const CompletionRef& completion, uint64_t* sequence) {
+                 const CompletionRef& completion, const trace::Span* call, uint64_t* sequence) {
   alignas(CompletionRef) std::byte closure[sizeof(CompletionRef)];
   auto* reference = new (closure) CompletionRef(completion);
-  const orError_t error =
-      stream.submit({kind, kernel.name, &kernel, reference, sizeof(closure)}, sequence);
+  const orError_t error = stream.submit({.kind = kind,
+                                         .function = kernel.name,
+                                         .kernel = &kernel,
+                                         .closure = reference,
+                                         .closure_size = sizeof(closure),
+                                         .call = call},
+                                        sequence);
   if (error != orSuccess) reference->~CompletionRef();
   return error;
 }
@@ -39,30 +44,47 @@ orError_t submit(Stream& stream, CommandKind kind, const orKernel& kernel,
 
 // docs: event-record
 orError_t Event::record(Stream& stream) {
-  CompletionRef completion = CompletionRef::make();
-  uint64_t sequence = 0;
-  if (const orError_t error =
-          submit(stream, CommandKind::Record, record_kernel, completion, &sequence)) {
-    return error;
+  while (const std::shared_ptr<Capture> capture = stream.capture()) {
+    Record record;
+    bool has_ended = false;
+    if (const orError_t error = capture->mark(stream, &record.mark, &has_ended)) return error;
+    if (has_ended) continue;
+    set_latest(std::move(record));
+    return orSuccess;
   }
-  if (sequence == 0) return orSuccess;
-  completion->bind(stream, sequence);
-  const std::lock_guard lock(mutex_);
-  std::swap(latest_, completion);
+  Record record{.completion = CompletionRef::make(), .mark = {}};
+  uint64_t sequence = 0;
+  if (const orError_t error = submit_record(stream, record.completion, &sequence)) return error;
+  if (sequence > 0) set_latest(std::move(record));
   return orSuccess;
 }
 // docs: end
 
-CompletionRef Event::latest() const {
+Event::Record Event::latest() const {
   const std::lock_guard lock(mutex_);
   return latest_;
 }
 
-orError_t wait_for(Stream& stream, const CompletionRef& completion) {
-  const bool holds_nothing = completion->is_complete() && completion->failure() == nullptr;
-  if (holds_nothing && stream.sink() == nullptr) return orSuccess;
-  uint64_t sequence = 0;
-  return submit(stream, CommandKind::Wait, wait_kernel, completion, &sequence);
+void Event::set_latest(Record record) {
+  const std::lock_guard lock(mutex_);
+  std::swap(latest_, record);
+}
+
+orError_t submit_record(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
+                        const trace::Span* call) {
+  if (const orError_t error =
+          submit(stream, CommandKind::Record, record_kernel, completion, call, sequence)) {
+    return error;
+  }
+  if (*sequence > 0) completion->bind(stream, *sequence);
+  return orSuccess;
+}
+
+orError_t submit_wait(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
+                      const trace::Span* call) {
+  *sequence = 0;
+  if (completion->is_complete() && completion->failure() == nullptr) return orSuccess;
+  return submit(stream, CommandKind::Wait, wait_kernel, completion, call, sequence);
 }
 
 namespace {
@@ -88,7 +110,9 @@ orError_t create_event(orEvent_t* event, unsigned flags) {
 // Stores the time of an event's latest record.
 orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
   if (const orError_t error = check_event(event, "orEventElapsedTime")) return error;
-  const CompletionRef completion = event->latest();
+  const Event::Record record = event->latest();
+  if (record.is_captured()) return fail_captured(record.mark, "orEventElapsedTime");
+  const CompletionRef& completion = record.completion;
   if (!event->has_timing() || !completion) {
     return fail(
         orErrorInvalidResourceHandle,
@@ -99,6 +123,28 @@ orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
   if (!completion->is_complete()) return orErrorNotReady;
   *time_ns = completion->time_ns();
   return report(completion->failure());
+}
+
+// The completion that a caller waits for or asks about; empty if there is no record.
+orError_t find_awaited(orEvent_t event, const char* function, CompletionRef* completion) {
+  if (const orError_t error = check_event(event, function)) return error;
+  Event::Record record = event->latest();
+  if (record.is_captured()) return fail_captured(record.mark, function);
+  *completion = std::move(record.completion);
+  return check_safe(function);
+}
+
+// Makes later work of the stream wait for what the latest record of the event stands for.
+orError_t wait_for_event(Stream& stream, const Event::Record& record) {
+  if (record.is_captured()) return wait_for(stream, record.mark);
+  if (!record.completion) return orSuccess;
+  if (const std::shared_ptr<Capture> capture = stream.capture()) {
+    return capture->refuse(orErrorStreamCaptureIsolation,
+                           concat("orStreamWaitEvent: expected an event recorded in ",
+                                  capture->description(), ", got one recorded outside of it"));
+  }
+  uint64_t sequence = 0;
+  return submit_wait(stream, record.completion, &sequence);
 }
 
 }  // namespace
@@ -134,8 +180,8 @@ orError_t orEventRecord(orEvent_t event, orStream_t handle) {
 orError_t orEventQuery(orEvent_t event) {
   return openreg::guarded([&] {
     using namespace openreg;
-    if (const orError_t error = check_event(event, "orEventQuery")) return error;
-    const CompletionRef completion = event->latest();
+    CompletionRef completion;
+    if (const orError_t error = find_awaited(event, "orEventQuery", &completion)) return error;
     if (!completion) return orSuccess;
     return completion->is_complete() ? report(completion->failure()) : orErrorNotReady;
   });
@@ -144,8 +190,9 @@ orError_t orEventQuery(orEvent_t event) {
 orError_t orEventSynchronize(orEvent_t event) {
   return openreg::guarded([&] {
     using namespace openreg;
-    if (const orError_t error = check_event(event, "orEventSynchronize")) return error;
-    const CompletionRef completion = event->latest();
+    CompletionRef completion;
+    if (const orError_t error = find_awaited(event, "orEventSynchronize", &completion))
+      return error;
     if (!completion) return orSuccess;
     const trace::Span span(orActivitySynchronize, "orEventSynchronize",
                            completion->stream().device().index(), completion->stream().id());
@@ -178,8 +225,7 @@ orError_t orStreamWaitEvent(orStream_t handle, orEvent_t event, unsigned flags) 
     }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
-    const CompletionRef completion = event->latest();
-    return completion ? wait_for(*stream, completion) : orSuccess;
+    return wait_for_event(*stream, event->latest());
   });
 }
 

@@ -27,7 +27,8 @@ class Worker {
   void execute(Command& command);
   void await(Command& command);
   void record(Command& command);
-  void work(Command& command);
+  bool work(Command& command, int device);
+  void run_segment(Command& command);
   orError_t call(Command& command);
   void fail_stream(const Command& command, orError_t code);
   [[noreturn]] void park();
