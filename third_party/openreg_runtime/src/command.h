@@ -53,7 +53,8 @@ enum class CommandKind : uint8_t {
   Copy,
   Fill,
   Record,
-  Wait,
+  Wait,     // dropped if the stream has failed
+  Follow,   // a wait that is not
   Segment,  // a piece of a graph's launch; see graph_exec.h
   Recover,  // forgets the stream's failure
 };

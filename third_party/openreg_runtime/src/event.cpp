@@ -81,10 +81,10 @@ orError_t submit_record(Stream& stream, const CompletionRef& completion, uint64_
 }
 
 orError_t submit_wait(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
-                      const trace::Span* call) {
+                      CommandKind kind, const trace::Span* call) {
   *sequence = 0;
   if (completion->is_complete() && completion->failure() == nullptr) return orSuccess;
-  return submit(stream, CommandKind::Wait, wait_kernel, completion, call, sequence);
+  return submit(stream, kind, wait_kernel, completion, call, sequence);
 }
 
 namespace {

@@ -48,9 +48,10 @@ class Event {
 orError_t submit_record(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
                         const trace::Span* call = nullptr);
 
-// Enqueues a wait for a completion. Stores its number, 0 if there was nothing to wait for.
+// Enqueues a wait for a completion, of kind Wait or Follow. Stores its number, 0 if there was
+// nothing to wait for.
 orError_t submit_wait(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
-                      const trace::Span* call = nullptr);
+                      CommandKind kind = CommandKind::Wait, const trace::Span* call = nullptr);
 
 }  // namespace openreg
 

@@ -199,9 +199,13 @@ class GraphProgram::Launch {
     return orSuccess;
   }
 
+  // Also on a stream that has failed: if its failure is cleared meanwhile, segments run.
   orError_t wait(Stream& stream, const CompletionRef& completion) {
     uint64_t sequence = 0;
-    if (const orError_t error = submit_wait(stream, completion, &sequence, &call_)) return error;
+    if (const orError_t error =
+            submit_wait(stream, completion, &sequence, CommandKind::Follow, &call_)) {
+      return error;
+    }
     if (sequence > 0) note(stream, sequence);
     return orSuccess;
   }

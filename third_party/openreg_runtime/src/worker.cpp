@@ -36,7 +36,7 @@ void Worker::run() {
   os::set_thread_name(concat("or-dev", stream_.device().index(), "-s", stream_.id()));
   CommandRing& ring = stream_.ring_;
   while (Command* command = ring.next()) {
-    if (command->kind == CommandKind::Wait) await(*command);
+    if (waits(*command)) await(*command);
     // An exit sets its flag before it looks at ours.
     stream_.is_running_.store(true);
     if (is_exiting()) park();
@@ -60,6 +60,7 @@ void Worker::execute(Command& command) {
       stream_.take_failure();
       break;
     case CommandKind::Wait:
+    case CommandKind::Follow:
       break;
     case CommandKind::Segment:
       if (!stream_.has_failure()) run_segment(command);
@@ -74,7 +75,11 @@ void Worker::execute(Command& command) {
   }
 }
 
-// Also if the stream has failed: work that comes after the failure is cleared needs the order.
+bool Worker::waits(const Command& command) const {
+  if (command.kind == CommandKind::Wait) return !stream_.has_failure();
+  return command.kind == CommandKind::Follow;
+}
+
 void Worker::await(Command& command) {
   const CompletionRef& completion = *static_cast<CompletionRef*>(command.closure());
   if (completion->wait() != orSuccess) park();

@@ -25,6 +25,7 @@ class Worker {
 
   void run();
   void execute(Command& command);
+  bool waits(const Command& command) const;
   void await(Command& command);
   void record(Command& command);
   bool work(Command& command, int device);
