@@ -1,8 +1,7 @@
-"""The caching allocator against a model: long random programs, with the books checked on the way;
-reuse in stream order; running out of memory.
+"""The caching allocator against a model (allocator_model.py): long random programs, with addresses
+and books checked on the way; reuse in stream order; running out of memory.
 """
 
-import bisect
 import gc
 import json
 import random
@@ -11,6 +10,7 @@ import threading
 from pathlib import Path
 
 import torch
+from allocator_model import KIB, MIB, ROUNDING, SMALL_SIZE, Model
 from common import (
     DEVICE_COUNT,
     OpenRegTestCase,
@@ -20,126 +20,16 @@ from common import (
     requires_two_devices,
     run_program,
     run_tests,
+    subtest,
 )
 
 from torch_openreg import _C
 
 LAST = DEVICE_COUNT - 1
-KIB, MIB = 1024, 1024 * 1024
-ROUNDING = 512
-SMALL_SIZE = MIB  # requests up to it come from the small pool
-SMALL_SEGMENT = 2 * MIB
-POOLS = ("all", "small_pool", "large_pool")
-QUANTITIES = (
-    "allocation",
-    "allocated_bytes",
-    "requested_bytes",
-    "active",
-    "active_bytes",
-    "segment",
-    "reserved_bytes",
-    "inactive_split",
-    "inactive_split_bytes",
-)
 
 
 def allocate(size, device="openreg"):
     return torch.empty(size, dtype=torch.uint8, device=device)
-
-
-def rounded(size):
-    return -(-size // ROUNDING) * ROUNDING
-
-
-class Model:
-    """What the statistics have to say about the tensors that a program holds.
-
-    Counts from the state at its beginning, as other tests may have left something behind.
-    """
-
-    def __init__(self, case, device):
-        self.case = case
-        self.device = device
-        self.sizes = {}  # requested bytes by address
-        self.addresses = []  # sorted
-        gc.collect()
-        torch.openreg.synchronize(device)
-        torch.openreg.empty_cache()
-        self.start = torch.openreg.memory_stats(device)
-
-    def add(self, x):
-        """Notes a new tensor; its memory must not overlap that of another one."""
-        address, size = x.data_ptr(), x.nbytes
-        self.case.assertEqual(address % ROUNDING, 0)
-        position = bisect.bisect(self.addresses, address)
-        if position > 0:
-            before = self.addresses[position - 1]
-            self.case.assertLessEqual(before + self.sizes[before], address)
-        if position < len(self.addresses):
-            self.case.assertLessEqual(address + size, self.addresses[position])
-        self.addresses.insert(position, address)
-        self.sizes[address] = size
-
-    def remove(self, x):
-        address = x.data_ptr()
-        del self.sizes[address]
-        del self.addresses[bisect.bisect_left(self.addresses, address)]
-
-    def check(self, is_settled=True):
-        """Compares the statistics with the model.
-
-        Args:
-            is_settled: whether no freed memory waits for another stream.
-        """
-        now = torch.openreg.memory_stats(self.device)
-        for pool in POOLS:
-            sizes = [
-                size
-                for size in self.sizes.values()
-                if pool == "all" or (pool == "small_pool") == (rounded(size) <= SMALL_SIZE)
-            ]
-            self._check_pool(pool, sizes, now, is_settled)
-        for quantity in QUANTITIES:
-            self._check_sums(quantity, now)
-        self.case.assertTrue(_C._is_allocator_valid(self.device))
-
-    def _check_pool(self, pool, sizes, now, is_settled):
-        change = {
-            quantity: now[f"{quantity}.{pool}.current"] - self.start[f"{quantity}.{pool}.current"]
-            for quantity in QUANTITIES
-        }
-        equal, less_equal = self.case.assertEqual, self.case.assertLessEqual
-        least = sum(map(rounded, sizes))
-        equal(change["allocation"], len(sizes))
-        equal(change["requested_bytes"], sum(sizes))
-        less_equal(least, change["allocated_bytes"])
-        if pool == "small_pool":
-            equal(change["allocated_bytes"], least)
-            equal(change["reserved_bytes"], change["segment"] * SMALL_SEGMENT)
-        else:
-            # A rest of up to SMALL_SIZE is not worth a block of its own.
-            less_equal(change["allocated_bytes"], least + len(sizes) * SMALL_SIZE)
-        if is_settled:
-            equal(change["active"], change["allocation"])
-            equal(change["active_bytes"], change["allocated_bytes"])
-        else:
-            less_equal(change["allocation"], change["active"])
-            less_equal(change["allocated_bytes"], change["active_bytes"])
-        less_equal(
-            change["active_bytes"] + change["inactive_split_bytes"], change["reserved_bytes"]
-        )
-        equal(change["inactive_split"] == 0, change["inactive_split_bytes"] == 0)
-
-    def _check_sums(self, quantity, now):
-        for pool in POOLS:
-            name = f"{quantity}.{pool}"
-            grown = now[f"{name}.allocated"] - now[f"{name}.freed"]
-            self.case.assertEqual(now[f"{name}.current"], grown, msg=name)
-            self.case.assertLessEqual(now[f"{name}.current"], now[f"{name}.peak"], msg=name)
-        self.case.assertEqual(
-            now[f"{quantity}.all.current"],
-            now[f"{quantity}.small_pool.current"] + now[f"{quantity}.large_pool.current"],
-        )
 
 
 def some_size(rng):
@@ -155,58 +45,196 @@ def some_size(rng):
     return rng.randint(1, 24 * MIB)
 
 
+def settle():
+    """Lets nothing be left that could still be freed."""
+    gc.collect()
+    torch.accelerator.synchronize()
+    torch.openreg.empty_cache()
+
+
+class Program:
+    """A random program on streams of its own, followed by a model step by step."""
+
+    def __init__(self, case, seed, device, stream_count, names_streams=True, **rules):
+        settle()
+        self.names_streams = names_streams
+        self.case = case
+        self.rng = random.Random(seed)
+        self.device = device
+        self.handles = [_C._create_external_stream(0, device) for _ in range(stream_count)]
+        self.streams = [torch.openreg.ExternalStream(h, device) for h in self.handles]
+        self.model = Model(**rules)
+        self.tensors = []
+
+    def close(self):
+        for handle in self.handles:
+            _C._destroy_external_stream(handle)
+
+    def run(self, steps, most=60):
+        """Allocates and frees; `most` is about how many tensors live at a time."""
+        for _ in range(steps):
+            if self.rng.random() < (0.55 if len(self.tensors) < most else 0.4) or not self.tensors:
+                self.allocate()
+            else:
+                self.free()
+
+    def allocate(self):
+        size, stream = some_size(self.rng), self.rng.choice(self.streams)
+        with stream:
+            x = allocate(size, f"openreg:{self.device}")
+        self.model.allocate(size, stream.stream_id, x.data_ptr())
+        self.tensors.append(x)
+
+    def free(self):
+        # The last reference is the list's, so the memory is freed where the list drops it.
+        place = self.rng.randrange(len(self.tensors))
+        address = self.tensors[place].data_ptr()
+        named = []
+        if self.names_streams and self.rng.random() < 0.2 and not self.model.awaiting:
+            named = self.rng.sample(self.streams, 2)
+        for stream in named:
+            self.tensors[place].record_stream(stream)
+            self.model.record_stream(address, stream.stream_id)
+        del self.tensors[place]
+        for stream in named:
+            stream.synchronize()
+        self.model.free(address)
+
+    def layout(self):
+        """What the allocator says about the program's streams, as Model.layout()."""
+        mine = {stream.stream_id for stream in self.streams}
+        return sorted(
+            (
+                segment["stream"],
+                f"{segment['segment_type']}_pool",
+                [
+                    (block["address"], block["size"], block["requested_size"], block["state"])
+                    for block in segment["blocks"]
+                ],
+            )
+            for segment in torch.openreg.memory_snapshot()
+            if segment["device"] == self.device and segment["stream"] in mine
+        )
+
+
+class Books:
+    """The statistics of a device, from their state when this was made."""
+
+    def __init__(self, device):
+        self.device = device
+        torch.openreg.reset_peak_memory_stats(device)
+        torch.openreg.reset_accumulated_memory_stats(device)
+        self.start = torch.openreg.memory_stats(device)
+
+    def change(self):
+        """How far each statistic has moved; a peak, from the value it began with."""
+        now = torch.openreg.memory_stats(self.device)
+        return {
+            name: value - self.start[name.replace(".peak", ".current")]
+            for name, value in now.items()
+            if isinstance(value, int) and name in self.start
+        }
+
+    def check(self, case, models, with_peaks=True):
+        """Compares all statistics with the sums of the models'."""
+        change = self.change()
+        expected = {}
+        for model in models:
+            for name, value in model.flat_stats().items():
+                expected[name] = expected.get(name, 0) + value
+        for name, value in expected.items():
+            if with_peaks or not name.endswith("peak"):
+                case.assertEqual(change[name], value, msg=name)
+        for name in ("num_ooms", "num_alloc_retries"):
+            case.assertEqual(change[name], 0, msg=name)
+        case.assertTrue(_C._is_allocator_valid(self.device))
+
+
 class TestModel(OpenRegTestCase):
     @parametrize("seed", range(3))
-    def test_statistics_follow_a_random_program(self, seed):
-        rng = random.Random(seed)
-        model = Model(self, device=0)
-        tensors = []
-        for step in range(10_000):
-            if rng.random() < (0.55 if len(tensors) < 100 else 0.4) or not tensors:
-                x = allocate(some_size(rng))
-                model.add(x)
-                tensors.append(x)
-            else:
-                x = tensors.pop(rng.randrange(len(tensors)))
-                model.remove(x)
-            del x
-            if rng.random() < 0.002:
+    def test_addresses_and_all_statistics_follow_a_model(self, seed):
+        device = seed % DEVICE_COUNT
+        program = Program(self, seed, device, stream_count=3)
+        books = Books(device)
+        steps = 0
+        while steps < 34_000:  # three seeds, so 100,000 in all
+            program.run(500)
+            steps += 500
+            books.check(self, [program.model])
+            self.assertEqual(program.layout(), program.model.layout())
+            if steps % 2_000 == 0:
                 torch.openreg.empty_cache()
-            if step % 250 == 0:
-                model.check()
-        model.check()
-        while tensors:
-            model.remove(tensors.pop())
-        model.check()
+                program.model.empty_cache()
+        while program.tensors:
+            program.free()
+        books.check(self, [program.model])
+        torch.openreg.empty_cache()
+        program.model.empty_cache()
+        books.check(self, [program.model])
+        self.assertEqual(program.layout(), [])
+        program.close()
 
-    def test_statistics_follow_a_random_program_on_several_streams(self):
-        rng = random.Random(7)
-        model = Model(self, device=LAST)
-        streams = [torch.openreg.Stream(LAST) for _ in range(3)]
-        streams.append(torch.openreg.default_stream(LAST))
-        tensors = []
-        for step in range(5_000):
-            if rng.random() < (0.6 if len(tensors) < 60 else 0.4) or not tensors:
-                with rng.choice(streams):
-                    x = allocate(some_size(rng), f"openreg:{LAST}")
-                model.add(x)
-                tensors.append(x)
-            else:
-                x = tensors.pop(rng.randrange(len(tensors)))
-                for _ in range(rng.randint(0, 2)):
-                    x.record_stream(rng.choice(streams))
-                model.remove(x)
-            del x
-            if step % 250 == 0:
-                model.check(is_settled=False)
-        tensors.clear()
-        torch.openreg.synchronize(LAST)
-        torch.openreg.empty_cache()  # waits for what record_stream has named
-        model.sizes.clear()
-        model.check()
-        now = torch.openreg.memory_stats(LAST)
-        self.assertEqual(
-            now["reserved_bytes.all.current"], model.start["reserved_bytes.all.current"]
+    def test_statistics_are_the_sum_of_what_threads_do(self):
+        # Any thread's allocation frees the blocks whose streams have passed; so no stream is named.
+        programs = [
+            Program(self, seed, LAST, stream_count=2, names_streams=False) for seed in range(4)
+        ]
+        books = Books(LAST)
+        for _ in range(5):
+            failures = []
+
+            def run(program, failures=failures):
+                try:
+                    program.run(1_000, most=30)
+                except BaseException as error:
+                    failures.append(error)
+                    raise
+
+            threads = [threading.Thread(target=run, args=(program,)) for program in programs]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(failures, [])
+            books.check(self, [program.model for program in programs], with_peaks=False)
+            for program in programs:
+                self.assertEqual(program.layout(), program.model.layout())
+        for program in programs:
+            program.tensors.clear()
+            program.close()
+
+    @parametrize(
+        "settings,rules",
+        [
+            subtest(
+                (
+                    "max_split_size_mb:20,max_non_split_rounding_mb:22",
+                    {"max_split_size": 20 * MIB, "max_non_split_rounding": 22 * MIB},
+                ),
+                name="max_split_size",
+            ),
+            subtest(("roundup_power2_divisions:4", {"divisions": 4}), name="roundup"),
+        ],
+    )
+    def test_settings_change_the_model_as_documented(self, settings, rules):
+        run_program(
+            f"""
+            import sys, unittest
+            sys.path[:0] = [{str(Path(__file__).parent)!r}]
+            import torch
+            from test_allocator_model import Books, Program
+            case = unittest.TestCase()
+            torch.empty(1, device="openreg")
+            program = Program(case, 11, 0, stream_count=2, **{rules!r})
+            books = Books(0)
+            for _ in range(20):
+                program.run(250)
+                books.check(case, [program.model])
+                case.assertEqual(program.layout(), program.model.layout())
+            assert (program.model.oversize["oversize_segments"].allocated > 0) == (
+                "max_split_size" in {rules!r})
+            """,
+            {"PYTORCH_ALLOC_CONF": settings},
         )
 
     def test_contents_survive_what_happens_around_them(self):
@@ -257,20 +285,15 @@ class TestModel(OpenRegTestCase):
 
     @requires_two_devices
     def test_devices_do_not_share_memory(self):
-        models = [Model(self, device) for device in range(2)]
-        rng = random.Random(5)
-        tensors = []
-        for _ in range(500):
-            device = rng.randrange(2)
-            x = allocate(some_size(rng), f"openreg:{device}")
-            models[device].add(x)
-            tensors.append(x)
-            if len(tensors) > 60:
-                x = tensors.pop(rng.randrange(len(tensors)))
-                models[x.device.index].remove(x)
-            del x
-        for model in models:
-            model.check()
+        programs = [Program(self, 5 + device, device, stream_count=2) for device in range(2)]
+        books = [Books(device) for device in range(2)]
+        for _ in range(20):
+            for program in programs:
+                program.run(30)
+        for program, book in zip(programs, books, strict=True):
+            book.check(self, [program.model])
+            program.tensors.clear()
+            program.close()
 
 
 class TestProfiler(OpenRegTestCase):

@@ -4,12 +4,15 @@
 
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Exception.h"
 #include "csrc/core/Functions.h"
+#include "csrc/memory/AllocatorSettings.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
 
 namespace c10::openreg {
@@ -28,10 +31,15 @@ class OpenRegAllocator final : public DeviceAllocator {
     if (size == 0) {
       return DataPtr(nullptr, nullptr, &freeBlock, owner);
     }
-    DeviceCachingAllocator& cache = cacheOf(device);
-    Block* block = cache.allocate(size, getCurrentOpenRegStream(device));
-    report(device, block->address, static_cast<int64_t>(block->size));
+    Block* block = allocate(size, getCurrentOpenRegStream(device));
     return DataPtr(block->address, block, &freeBlock, owner);
+  }
+
+  // `size` is more than 0.
+  Block* allocate(size_t size, const OpenRegStream& stream) {
+    Block* block = cacheOf(stream.device_index()).allocate(size, stream);
+    report(block->device, block->address, static_cast<int64_t>(block->size));
+    return block;
   }
 
   // A raw pointer could not be traced back to its block; see Note [DataPtr contexts].
@@ -52,14 +60,9 @@ class OpenRegAllocator final : public DeviceAllocator {
   }
 
   void emptyCache(MempoolId_t pool) override {
-    TORCH_CHECK(pool == MempoolId_t({0, 0}), "empty_cache: expected the default pool, got pool (",
-                pool.first, ", ", pool.second, ")");
+    runFreeMemoryCallbacks();
     const BlockingRegion region;
-    for (DeviceIndex device = 0; device < deviceCount(); ++device) {
-      if (isDeviceActive(device)) {
-        cacheOf(device).emptyCache();
-      }
-    }
+    forEachActive([&](DeviceCachingAllocator& cache) { cache.emptyCache(pool); });
   }
 
   void recordStream(const DataPtr& data, Stream stream) override {
@@ -101,12 +104,23 @@ class OpenRegAllocator final : public DeviceAllocator {
     report(device, address, -size);
   }
 
+  // Visits the caches of the devices in use.
+  template <typename Visit>
+  void forEachActive(Visit&& visit) {
+    for (DeviceIndex device = 0; device < deviceCount(); ++device) {
+      if (isDeviceActive(device)) {
+        visit(cacheOf(device));
+      }
+    }
+  }
+
   DeviceCachingAllocator& cacheOf(DeviceIndex device) {
     Cache& cache = caches_[device];
     DeviceCachingAllocator* found = cache.allocator.load(std::memory_order_acquire);
     if (C10_LIKELY(found != nullptr)) {
       return *found;
     }
+    checkAllocatorSettings();
     std::call_once(cache.created, [&] {
       cache.allocator.store(new DeviceCachingAllocator(device), std::memory_order_release);
     });
@@ -146,10 +160,138 @@ struct AllocatorRegistration {
   AllocatorRegistration() { c10::SetAllocator(kDeviceType, &allocator()); }
 } registration;
 
+// Blocks that rawAllocate() gave out, by address.
+struct RawBlocks {
+  std::mutex mutex;
+  std::unordered_map<void*, Block*> live;
+};
+
+RawBlocks& rawBlocks() {
+  static RawBlocks* instance = new RawBlocks;
+  return *instance;
+}
+
+struct FreeMemoryCallbacks {
+  std::mutex mutex;
+  std::vector<std::function<void()>> all;
+};
+
+FreeMemoryCallbacks& freeMemoryCallbacks() {
+  static FreeMemoryCallbacks* instance = new FreeMemoryCallbacks;
+  return *instance;
+}
+
 }  // namespace
 
-bool isAllocatorValid(DeviceIndex device) {
-  return allocator().cacheOf(resolveDeviceIndex(device)).isValid();
+void* rawAllocate(size_t size, const OpenRegStream& stream) {
+  if (size == 0) {
+    return nullptr;
+  }
+  Block* block = allocator().allocate(size, stream);
+  const std::lock_guard<std::mutex> lock(rawBlocks().mutex);
+  rawBlocks().live.emplace(block->address, block);
+  return block->address;
 }
+
+void rawFree(void* pointer) {
+  if (pointer == nullptr) {
+    return;
+  }
+  std::unordered_map<void*, Block*>::node_type node;
+  {
+    const std::lock_guard<std::mutex> lock(rawBlocks().mutex);
+    node = rawBlocks().live.extract(pointer);
+  }
+  TORCH_CHECK_VALUE(!node.empty(), "caching_allocator_delete: expected an address that ",
+                    "caching_allocator_alloc returned and nobody has deleted, got ", pointer);
+  allocator().free(node.mapped());
+}
+
+void setMemoryFraction(DeviceIndex device, double fraction) {
+  TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1,
+                    "set_per_process_memory_fraction: expected a fraction from 0 to 1, got ",
+                    fraction);
+  allocator().cacheOf(device).setMemoryFraction(fraction);
+}
+
+double memoryFraction(DeviceIndex device) { return allocator().cacheOf(device).memoryFraction(); }
+
+void addFreeMemoryCallback(std::function<void()> callback) {
+  const std::lock_guard<std::mutex> lock(freeMemoryCallbacks().mutex);
+  freeMemoryCallbacks().all.push_back(std::move(callback));
+}
+
+void runFreeMemoryCallbacks() {
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::lock_guard<std::mutex> lock(freeMemoryCallbacks().mutex);
+    callbacks = freeMemoryCallbacks().all;
+  }
+  for (const auto& callback : callbacks) {
+    callback();
+  }
+}
+
+MempoolId_t createPoolId(bool by_user) {
+  static std::atomic<CaptureId_t> last{0};
+  const CaptureId_t number = ++last;
+  return by_user ? MempoolId_t{0, number} : MempoolId_t{number, 0};
+}
+
+void retainPool(DeviceIndex device, MempoolId_t id) { allocator().cacheOf(device).retainPool(id); }
+
+void releasePool(DeviceIndex device, MempoolId_t id) {
+  allocator().cacheOf(device).releasePool(id);
+}
+
+int poolUseCount(DeviceIndex device, MempoolId_t id) {
+  return allocator().cacheOf(device).poolUseCount(id);
+}
+
+void beginAllocateToPool(DeviceIndex device, MempoolId_t id,
+                         std::function<bool(const OpenRegStream&)> filter) {
+  allocator().cacheOf(device).beginAllocateToPool(id, std::move(filter));
+}
+
+void endAllocateToPool(DeviceIndex device, MempoolId_t id) {
+  allocator().cacheOf(device).endAllocateToPool(id);
+}
+
+void emptyPool(DeviceIndex device, MempoolId_t id) {
+  const BlockingRegion region;
+  allocator().cacheOf(device).emptyCache(id);
+}
+
+std::vector<CachingDeviceAllocator::SegmentInfo> memorySnapshot(MempoolId_t pool) {
+  std::vector<CachingDeviceAllocator::SegmentInfo> all;
+  allocator().forEachActive([&](DeviceCachingAllocator& cache) {
+    auto segments = cache.snapshot(pool);
+    std::move(segments.begin(), segments.end(), std::back_inserter(all));
+  });
+  return all;
+}
+
+void recordMemoryHistory(const HistorySettings& settings, bool clears) {
+  setHistorySettings(settings);
+  if (clears) {
+    allocator().forEachActive([](DeviceCachingAllocator& cache) { cache.clearHistory(); });
+  }
+}
+
+std::vector<MemoryHistory::TraceEntry> memoryHistory(DeviceIndex device) {
+  return allocator().cacheOf(device).history();
+}
+
+std::vector<Corruption> findCorruptions() {
+  const BlockingRegion region;
+  std::vector<Corruption> all;
+  allocator().forEachActive([&](DeviceCachingAllocator& cache) {
+    auto found = cache.findCorruptions();
+    std::move(found.begin(), found.end(), std::back_inserter(all));
+  });
+  return all;
+}
+
+bool isAllocatorValid(DeviceIndex device) { return allocator().cacheOf(device).isValid(); }
 
 }  // namespace c10::openreg

@@ -6,12 +6,15 @@
 //             form a doubly linked list in address order
 //   pool      all free blocks of one class: small (requests up to kSmallSize) or large. A block
 //             stays in the class it was cut for
+//   private   a small and a large pool of their own for those who asked for them: a graph, whose
+//   pool      addresses must stay its own between replays, or a program's MemPool
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <unordered_set>
@@ -32,8 +35,14 @@ struct Block {
   Block* previous = nullptr;  // in the same segment
   Block* next = nullptr;
   bool is_allocated = false;
-  int pending_events = 0;  // other streams that must pass before it may be reused
-  std::unordered_set<OpenRegStream> used_on{};  // other streams that record_stream named
+  bool is_poisoned = false;             // free: all of it; allocated: its guard zone
+  bool is_oversize_allocation = false;  // how the statistics counted it,
+  bool is_oversize_segment = false;     // whatever the settings say later
+  int pending_events = 0;               // other streams that must pass before it may be reused
+  uint64_t freed_at = 0;                // the pools' search count when it became free
+  std::unordered_set<OpenRegStream> used_on{};            // other streams that record_stream named
+  std::shared_ptr<GatheredContext> allocation_context{};  // stack of who allocated it, if recorded
+  std::shared_ptr<GatheredContext> segment_context{};     // of the first block of a segment
 
   bool isSplit() const { return previous != nullptr || next != nullptr; }
   // Free for reuse: neither in use nor waiting for another stream.
@@ -51,13 +60,31 @@ struct BlockOrder {
   }
 };
 
+struct PrivatePool;
+
 struct BlockPool {
-  explicit BlockPool(CachingAllocator::StatType type) : type(type) {}
+  BlockPool(CachingAllocator::StatType type, PrivatePool* owner) : type(type), owner(owner) {}
 
   std::set<Block*, BlockOrder> free_blocks;
   const CachingAllocator::StatType type;
+  PrivatePool* const owner;  // null: the default pools
 
   bool isSmall() const { return type == CachingAllocator::StatType::SMALL_POOL; }
+  MempoolId_t id() const;
 };
+
+struct PrivatePool {
+  explicit PrivatePool(MempoolId_t id) : id(id) {}
+
+  const MempoolId_t id;
+  int use_count = 0;         // at 0 its memory may go back to the device
+  size_t segment_count = 0;  // at 0, too, it may be deleted
+  BlockPool small{CachingAllocator::StatType::SMALL_POOL, this};
+  BlockPool large{CachingAllocator::StatType::LARGE_POOL, this};
+};
+
+inline MempoolId_t BlockPool::id() const {
+  return owner == nullptr ? MempoolId_t{0, 0} : owner->id;
+}
 
 }  // namespace c10::openreg

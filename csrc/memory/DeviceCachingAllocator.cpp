@@ -7,20 +7,31 @@
 
 #include <algorithm>
 
+#include "csrc/core/BlockingRegion.h"
+#include "csrc/memory/Allocator.h"
+
 namespace c10::openreg {
 namespace {
 
 using CachingAllocator::AcceleratorAllocatorConfig;
+using CachingAllocator::format_size;
 using CachingAllocator::Stat;
+using CachingAllocator::StatArray;
 using CachingAllocator::StatType;
+using CachingDeviceAllocator::BlockInfo;
+using CachingDeviceAllocator::DeviceStats;
+using CachingDeviceAllocator::RecordContext;
+using CachingDeviceAllocator::SegmentInfo;
 
 // Sizes are c10's, so that a program sees the numbers it knows from other devices.
-constexpr size_t kRounding = 512;
+constexpr size_t kRounding = CachingAllocator::kMinBlockSize;
 static_assert(kRounding % OPENREG_MEMORY_ALIGNMENT == 0, "blocks keep the device's alignment");
 constexpr size_t kSmallSize = CachingAllocator::kSmallSize;
-constexpr size_t kSmallSegment = 2 * 1024 * 1024;
+constexpr size_t kSmallSegment = CachingAllocator::kSmallBuffer;
 constexpr size_t kMinLargeAlloc = CachingAllocator::kMinLargeAlloc;
 constexpr size_t kRoundLarge = CachingAllocator::kRoundLarge;
+
+constexpr MempoolId_t kDefaultPools = {0, 0};
 
 size_t roundUp(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
@@ -43,121 +54,193 @@ size_t segmentSize(size_t size) {
   return roundUp(size, kRoundLarge);
 }
 
-std::string formatSize(size_t size) {
-  constexpr std::array<const char*, 3> units = {"KiB", "MiB", "GiB"};
-  if (size < 1024) {
-    return c10::str(size, " bytes");
+size_t addressOf(const Block& block) { return reinterpret_cast<size_t>(block.address); }
+
+size_t currentTotal(const StatArray& stat) {
+  return static_cast<size_t>(stat[static_cast<size_t>(StatType::AGGREGATE)].current);
+}
+
+// Visits every Stat of the statistics.
+template <typename Visit>
+void forEachStat(DeviceStats& stats, Visit&& visit) {
+  for (StatArray* array : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
+                           &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
+                           &stats.inactive_split_bytes, &stats.requested_bytes}) {
+    std::for_each(array->begin(), array->end(), visit);
   }
-  double value = static_cast<double>(size) / 1024;
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < units.size()) {
-    value /= 1024;
-    ++unit;
+  for (auto& [id, array] : stats.reserved_bytes_by_private_pools) {
+    std::for_each(array.begin(), array.end(), visit);
   }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f %s", value, units[unit]);
-  return text.data();
+  visit(stats.oversize_allocations);
+  visit(stats.oversize_segments);
+}
+
+void change(Stat& stat, size_t amount, bool is_added) {
+  is_added ? stat.increase(amount) : stat.decrease(amount);
 }
 
 }  // namespace
 
+// --- Statistics
+
 template <typename Update>
-void DeviceCachingAllocator::updateStat(std::array<Stat, 3>& stat, const BlockPool& pool,
-                                        Update&& update) {
+void DeviceCachingAllocator::updateStat(StatArray& stat, const BlockPool& pool, Update&& update) {
   update(stat[static_cast<size_t>(StatType::AGGREGATE)]);
   update(stat[static_cast<size_t>(pool.type)]);
 }
 
+void DeviceCachingAllocator::changeReserved(const Block& block, bool is_added) {
+  const auto bytes = [&](Stat& one) { change(one, block.size, is_added); };
+  updateStat(stats_.segment, *block.pool, [&](Stat& one) { change(one, 1, is_added); });
+  updateStat(stats_.reserved_bytes, *block.pool, bytes);
+  if (block.is_oversize_segment) {
+    change(stats_.oversize_segments, 1, is_added);
+  }
+  if (PrivatePool* owner = block.pool->owner) {
+    updateStat(stats_.reserved_bytes_by_private_pools[owner->id], *block.pool, bytes);
+    owner->segment_count += is_added ? 1 : -1;
+  }
+}
+
 void DeviceCachingAllocator::changeActive(const Block& block, bool is_active) {
-  const auto change = [&](auto& stat, size_t amount) {
-    updateStat(stat, *block.pool,
-               [&](Stat& one) { is_active ? one.increase(amount) : one.decrease(amount); });
-  };
-  change(stats_.active, 1);
-  change(stats_.active_bytes, block.size);
+  updateStat(stats_.active, *block.pool, [&](Stat& one) { change(one, 1, is_active); });
+  updateStat(stats_.active_bytes, *block.pool,
+             [&](Stat& one) { change(one, block.size, is_active); });
 }
 
 void DeviceCachingAllocator::changeInactiveSplit(const Block& block, bool is_added) {
   if (!block.isSplit()) {
     return;
   }
-  const auto change = [&](auto& stat, size_t amount) {
-    updateStat(stat, *block.pool,
-               [&](Stat& one) { is_added ? one.increase(amount) : one.decrease(amount); });
-  };
-  change(stats_.inactive_split, 1);
-  change(stats_.inactive_split_bytes, block.size);
+  updateStat(stats_.inactive_split, *block.pool, [&](Stat& one) { change(one, 1, is_added); });
+  updateStat(stats_.inactive_split_bytes, *block.pool,
+             [&](Stat& one) { change(one, block.size, is_added); });
 }
 
-BlockPool& DeviceCachingAllocator::poolFor(size_t size) {
-  return size <= kSmallSize ? small_ : large_;
+CachingDeviceAllocator::DeviceStats DeviceCachingAllocator::stats() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stats_.max_split_size = static_cast<int64_t>(AcceleratorAllocatorConfig::max_split_size());
+  return stats_;
 }
+
+void DeviceCachingAllocator::resetAccumulatedStats() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  forEachStat(stats_, [](Stat& one) { one.reset_accumulated(); });
+  stats_.num_alloc_retries = 0;
+  stats_.num_ooms = 0;
+  stats_.num_sync_all_streams = 0;
+  stats_.num_device_alloc = 0;
+  stats_.num_device_free = 0;
+}
+
+void DeviceCachingAllocator::resetPeakStats() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  forEachStat(stats_, [](Stat& one) { one.reset_peak(); });
+}
+
+std::pair<size_t, size_t> DeviceCachingAllocator::usage() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return {currentTotal(stats_.allocated_bytes), currentTotal(stats_.reserved_bytes)};
+}
+
+// --- Allocating
 
 // docs: allocate
 Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  // Stacks are gathered, memory is freed by others, and the device is waited for without the lock.
+  Request request{size, roundedSize(size + guardSize()), stream,
+                  gatherContext(RecordContext::STATE)};
+  if (Block* block = tryAllocate(request)) {
+    return block;
+  }
+  runFreeMemoryCallbacks();
+  const BlockingRegion region;
+  if (Block* block = retryAllocate(request)) {
+    return block;
+  }
+  throwOutOfMemory(request);
+}
+
+// What nearly all calls come to: a block of the cache, or of a new segment. Waits for nothing.
+Block* DeviceCachingAllocator::tryAllocate(Request& request) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  processDeferred();
   processEvents();
-  const size_t rounded = roundedSize(size);
-  BlockPool& pool = poolFor(rounded);
-  Block* block = takeFromCache(pool, rounded, stream);
+  request.pool = &poolFor(request);
+  Block* block = takeFromCache(request);
+  if (block == nullptr && !isGarbageDue()) {
+    block = takeFromDevice(request);
+  }
+  return block == nullptr ? nullptr : handOut(block, request);
+}
+
+// There is no free range, or too much is cached: gives memory back to the device, which waits.
+Block* DeviceCachingAllocator::retryAllocate(Request& request) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  request.pool = &poolFor(request);
+  collectGarbage();
+  Block* block = takeFromCache(request);
   if (block == nullptr) {
-    block = takeFromDevice(pool, rounded, stream);
+    block = takeFromDevice(request);
   }
   if (block == nullptr) {
-    // Not enough: wait for what other streams still hold; then give everything unused back, which
-    // also joins free ranges, and try once more.
+    // Wait for what other streams still hold. If nothing of it fits, give everything unused back,
+    // which also joins free ranges, and try once more.
     ++stats_.num_alloc_retries;
     waitForEvents();
-    block = takeFromCache(pool, rounded, stream);
+    block = takeFromCache(request);
   }
   if (block == nullptr) {
     releaseCachedSegments();
-    block = takeFromDevice(pool, rounded, stream);
+    block = takeFromDevice(request);
   }
-  if (block == nullptr) {
-    throwOutOfMemory(size, lock);
+  return block == nullptr ? nullptr : handOut(block, request);
+}
+// docs: end
+
+BlockPool& DeviceCachingAllocator::poolFor(const Request& request) {
+  const bool is_small = request.rounded <= kSmallSize;
+  for (auto redirection = allocating_to_.rbegin(); redirection != allocating_to_.rend();
+       ++redirection) {
+    const auto& [pool, filter] = *redirection;
+    if (filter(request.stream)) {
+      return is_small ? pool->small : pool->large;
+    }
   }
-  // docs: end
-  splitIfWorthwhile(block, rounded);
-  block->is_allocated = true;
-  block->requested_size = size;
-  updateStat(stats_.allocation, pool, [](Stat& one) { one.increase(1); });
-  updateStat(stats_.allocated_bytes, pool, [&](Stat& one) { one.increase(block->size); });
-  updateStat(stats_.requested_bytes, pool, [&](Stat& one) { one.increase(size); });
-  changeActive(*block, true);
-  if (block->size >= AcceleratorAllocatorConfig::max_split_size()) {
-    stats_.oversize_allocations.increase(1);
-  }
-  return block;
+  return is_small ? small_ : large_;
 }
 
-Block* DeviceCachingAllocator::takeFromCache(BlockPool& pool, size_t size,
-                                             const OpenRegStream& stream) {
-  Block key{device_, stream};
-  key.size = size;
-  const auto found = pool.free_blocks.lower_bound(&key);
-  if (found == pool.free_blocks.end() || (*found)->stream != stream) {
+Block* DeviceCachingAllocator::takeFromCache(const Request& request) {
+  ++search_count_;
+  std::set<Block*, BlockOrder>& free_blocks = request.pool->free_blocks;
+  Block key{device_, request.stream};
+  key.size = request.rounded;
+  const auto found = free_blocks.lower_bound(&key);
+  if (found == free_blocks.end() || (*found)->stream != request.stream) {
     return nullptr;
   }
   Block* block = *found;
   const size_t max_split_size = AcceleratorAllocatorConfig::max_split_size();
   // A block too large to split may only serve a request of about its own size.
-  if ((size < max_split_size && block->size >= max_split_size) ||
-      (size >= max_split_size &&
-       block->size >= size + AcceleratorAllocatorConfig::max_non_split_rounding_size())) {
+  if ((request.rounded < max_split_size && block->size >= max_split_size) ||
+      (request.rounded >= max_split_size &&
+       block->size >=
+           request.rounded + AcceleratorAllocatorConfig::max_non_split_rounding_size())) {
     return nullptr;
   }
   changeInactiveSplit(*block, false);
-  pool.free_blocks.erase(found);
+  free_blocks.erase(found);
   return block;
 }
 
-Block* DeviceCachingAllocator::takeFromDevice(BlockPool& pool, size_t size,
-                                              const OpenRegStream& stream) {
+Block* DeviceCachingAllocator::takeFromDevice(const Request& request) {
+  const size_t size = segmentSize(request.rounded);
+  if (currentTotal(stats_.reserved_bytes) + size > limit()) {
+    return nullptr;
+  }
   void* address = nullptr;
-  const size_t segment_size = segmentSize(size);
   const DeviceIndex previous = exchangeDevice(device_);
-  const orError_t error = orMalloc(&address, segment_size);
+  const orError_t error = orMalloc(&address, size);
   exchangeDevice(previous);
   if (error == orErrorMemoryAllocation) {
     // The caller tries again or reports; it is not this thread's last error.
@@ -166,16 +249,40 @@ Block* DeviceCachingAllocator::takeFromDevice(BlockPool& pool, size_t size,
   }
   OPENREG_CHECK(error);
   ++stats_.num_device_alloc;
-  auto* block = new Block{device_, stream};
-  block->size = segment_size;
-  block->pool = &pool;
+  auto* block = new Block{device_, request.stream};
+  block->size = size;
+  block->pool = request.pool;
   block->address = static_cast<std::byte*>(address);
+  block->is_oversize_segment = size >= AcceleratorAllocatorConfig::max_split_size();
+  block->segment_context = request.context;
   blocks_.insert(block);
-  updateStat(stats_.segment, pool, [](Stat& one) { one.increase(1); });
-  updateStat(stats_.reserved_bytes, pool, [&](Stat& one) { one.increase(segment_size); });
-  if (segment_size >= AcceleratorAllocatorConfig::max_split_size()) {
-    stats_.oversize_segments.increase(1);
+  changeReserved(*block, true);
+  record(TraceEntry::SEGMENT_ALLOC, addressOf(*block), size, block->stream, block->pool->id(),
+         request.context);
+  poison(*block);
+  return block;
+}
+
+// Turns a free block that is in no pool into the request's.
+Block* DeviceCachingAllocator::handOut(Block* block, const Request& request) {
+  splitIfWorthwhile(block, request.rounded);
+  if (isPoisonOn() && !block->is_poisoned) {
+    poison(*block);
   }
+  block->is_allocated = true;
+  block->requested_size = request.size;
+  block->allocation_context = request.context;
+  block->is_oversize_allocation = block->size >= AcceleratorAllocatorConfig::max_split_size();
+  const BlockPool& pool = *block->pool;
+  updateStat(stats_.allocation, pool, [](Stat& one) { one.increase(1); });
+  updateStat(stats_.allocated_bytes, pool, [&](Stat& one) { one.increase(block->size); });
+  updateStat(stats_.requested_bytes, pool, [&](Stat& one) { one.increase(request.size); });
+  changeActive(*block, true);
+  if (block->is_oversize_allocation) {
+    stats_.oversize_allocations.increase(1);
+  }
+  record(TraceEntry::ALLOC, addressOf(*block), block->size, block->stream, pool.id(),
+         request.context);
   return block;
 }
 
@@ -192,6 +299,9 @@ void DeviceCachingAllocator::splitIfWorthwhile(Block* block, size_t size) {
   rest->size = remaining;
   rest->pool = block->pool;
   rest->address = block->address + size;
+  rest->is_poisoned = block->is_poisoned;
+  rest->is_oversize_segment = block->is_oversize_segment;
+  rest->freed_at = search_count_;
   rest->previous = block;
   rest->next = block->next;
   if (rest->next != nullptr) {
@@ -204,17 +314,53 @@ void DeviceCachingAllocator::splitIfWorthwhile(Block* block, size_t size) {
   changeInactiveSplit(*rest, true);
 }
 
+// --- Freeing
+
 void DeviceCachingAllocator::free(Block* block) noexcept {
+  std::shared_ptr<GatheredContext> context;
+  try {
+    context = gatherContext(RecordContext::ALL);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "openreg: the stack of a free could not be recorded: %s\n", error.what());
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
-  block->is_allocated = false;
+  const BlockPool& pool = *block->pool;
   const size_t requested = block->requested_size;
-  updateStat(stats_.allocation, *block->pool, [](Stat& one) { one.decrease(1); });
-  updateStat(stats_.allocated_bytes, *block->pool, [&](Stat& one) { one.decrease(block->size); });
-  updateStat(stats_.requested_bytes, *block->pool, [&](Stat& one) { one.decrease(requested); });
+  record(TraceEntry::FREE_REQUESTED, addressOf(*block), block->size, block->stream, pool.id(),
+         std::move(context));
+  block->is_allocated = false;
   block->requested_size = 0;
-  if (block->size >= AcceleratorAllocatorConfig::max_split_size()) {
+  updateStat(stats_.allocation, pool, [](Stat& one) { one.decrease(1); });
+  updateStat(stats_.allocated_bytes, pool, [&](Stat& one) { one.decrease(block->size); });
+  updateStat(stats_.requested_bytes, pool, [&](Stat& one) { one.decrease(requested); });
+  if (block->is_oversize_allocation) {
     stats_.oversize_allocations.decrease(1);
   }
+  if (!block->used_on.empty()) {
+    ++block->pending_events;
+    deferred_.push_back(block);
+    processDeferred();
+  } else {
+    makeFree(block);
+  }
+}
+
+// Records the events of freed blocks whose streams do not capture any more.
+void DeviceCachingAllocator::processDeferred() {
+  std::vector<Block*> deferred = std::exchange(deferred_, {});
+  for (Block* block : deferred) {
+    const bool must_wait = std::any_of(
+        block->used_on.begin(), block->used_on.end(),
+        [](const OpenRegStream& stream) { return stream.isAlive() && stream.isCapturing(); });
+    if (must_wait) {
+      deferred_.push_back(block);
+    } else {
+      recordEvents(block);
+    }
+  }
+}
+
+void DeviceCachingAllocator::recordEvents(Block* block) {
   try {
     for (const OpenRegStream& stream : std::exchange(block->used_on, {})) {
       if (!stream.isAlive()) {
@@ -228,21 +374,30 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
     }
   } catch (const c10::Error& error) {
     // Without the event nobody knows when the other stream is done, so the block stays reserved.
-    ++block->pending_events;
     std::fprintf(stderr, "openreg: a block of device memory is lost: %s\n",
                  error.what_without_backtrace());
     return;
   }
-  if (block->isFree()) {
+  finishEvent(block);
+}
+
+void DeviceCachingAllocator::finishEvent(Block* block) {
+  if (--block->pending_events == 0) {
     makeFree(block);
   }
 }
 
 void DeviceCachingAllocator::makeFree(Block* block) {
+  record(TraceEntry::FREE_COMPLETED, addressOf(*block), block->size, block->stream,
+         block->pool->id(), std::exchange(block->allocation_context, nullptr));
   changeActive(*block, false);
+  if (isPoisonOn()) {
+    poison(*block);
+  }
   for (Block* neighbour : {block->previous, block->next}) {
     mergeWith(block, neighbour);
   }
+  block->freed_at = search_count_;
   block->pool->free_blocks.insert(block);
   changeInactiveSplit(*block, true);
 }
@@ -256,6 +411,7 @@ bool DeviceCachingAllocator::mergeWith(Block* block, Block* neighbour) {
   neighbour->pool->free_blocks.erase(neighbour);
   if (neighbour == block->previous) {
     block->address = neighbour->address;
+    block->segment_context = std::move(neighbour->segment_context);
     block->previous = neighbour->previous;
     if (block->previous != nullptr) {
       block->previous->next = block;
@@ -267,6 +423,7 @@ bool DeviceCachingAllocator::mergeWith(Block* block, Block* neighbour) {
     }
   }
   block->size += neighbour->size;
+  block->is_poisoned = block->is_poisoned && neighbour->is_poisoned;
   blocks_.erase(neighbour);
   delete neighbour;
   return true;
@@ -285,9 +442,7 @@ void DeviceCachingAllocator::processEvents() {
     while (!queue.empty() && queue.front().first.isComplete()) {
       Block* block = queue.front().second;
       queue.pop_front();
-      if (--block->pending_events == 0) {
-        makeFree(block);
-      }
+      finishEvent(block);
     }
     entry = queue.empty() ? events_.erase(entry) : std::next(entry);
   }
@@ -295,109 +450,267 @@ void DeviceCachingAllocator::processEvents() {
 
 void DeviceCachingAllocator::waitForEvents() {
   ++stats_.num_sync_all_streams;
+  processDeferred();
   for (auto& [stream, queue] : events_) {
     queue.back().first.synchronize();
   }
   processEvents();
 }
 
-size_t DeviceCachingAllocator::releaseCachedSegments() {
-  size_t released = 0;
-  for (BlockPool* pool : {&small_, &large_}) {
-    for (auto it = pool->free_blocks.begin(); it != pool->free_blocks.end();) {
-      Block* block = *it;
-      if (block->isSplit()) {
-        ++it;
-        continue;
-      }
-      it = pool->free_blocks.erase(it);
-      released += block->size;
-      releaseSegment(block);
-    }
+// --- Giving memory back
+
+template <typename Visit>
+void DeviceCachingAllocator::forEachPool(Visit&& visit) {
+  visit(small_);
+  visit(large_);
+  for (auto& [id, pool] : private_pools_) {
+    visit(pool.small);
+    visit(pool.large);
   }
-  return released;
+}
+
+void DeviceCachingAllocator::releaseSegments(BlockPool& pool) {
+  for (auto it = pool.free_blocks.begin(); it != pool.free_blocks.end();) {
+    Block* block = *it;
+    if (block->isSplit()) {
+      ++it;
+      continue;
+    }
+    it = pool.free_blocks.erase(it);
+    releaseSegment(block);
+  }
+}
+
+// Of the default pools, and of private pools that nobody uses any more.
+void DeviceCachingAllocator::releaseCachedSegments() {
+  forEachPool([&](BlockPool& pool) {
+    if (pool.owner == nullptr || pool.owner->use_count == 0) {
+      releaseSegments(pool);
+    }
+  });
+  std::erase_if(private_pools_, [](const auto& entry) {
+    return entry.second.use_count == 0 && entry.second.segment_count == 0;
+  });
 }
 
 void DeviceCachingAllocator::releaseSegment(Block* block) {
   OPENREG_CHECK(orFree(block->address));
   ++stats_.num_device_free;
-  updateStat(stats_.segment, *block->pool, [](Stat& one) { one.decrease(1); });
-  updateStat(stats_.reserved_bytes, *block->pool, [&](Stat& one) { one.decrease(block->size); });
-  if (block->size >= AcceleratorAllocatorConfig::max_split_size()) {
-    stats_.oversize_segments.decrease(1);
-  }
+  changeReserved(*block, false);
+  record(TraceEntry::SEGMENT_FREE, addressOf(*block), block->size, block->stream, block->pool->id(),
+         block->segment_context);
   blocks_.erase(block);
   delete block;
 }
 
-void DeviceCachingAllocator::emptyCache() {
+void DeviceCachingAllocator::emptyCache(MempoolId_t pool) {
   const std::lock_guard<std::mutex> lock(mutex_);
   waitForEvents();
-  releaseCachedSegments();
+  if (const auto found = private_pools_.find(pool); found != private_pools_.end()) {
+    releaseSegments(found->second.small);
+    releaseSegments(found->second.large);
+  }
+  if (pool == kDefaultPools) {
+    releaseCachedSegments();
+  }
 }
 
-void DeviceCachingAllocator::throwOutOfMemory(size_t size, std::unique_lock<std::mutex>& lock) {
-  ++stats_.num_ooms;
-  const auto aggregate = static_cast<size_t>(StatType::AGGREGATE);
-  const auto allocated = static_cast<size_t>(stats_.allocated_bytes[aggregate].current);
-  const auto reserved = static_cast<size_t>(stats_.reserved_bytes[aggregate].current);
-  lock.unlock();
+bool DeviceCachingAllocator::isGarbageDue() const {
+  const double threshold = AcceleratorAllocatorConfig::garbage_collection_threshold();
+  return threshold > 0 && static_cast<double>(currentTotal(stats_.reserved_bytes)) >
+                              threshold * static_cast<double>(limit());
+}
+
+// Releases segments that have not been asked for in a long time, oldest first, until what is
+// reserved is below the threshold. The age of a segment is the number of searches it has been
+// passed over; those of at least average age go, as long as there are any.
+void DeviceCachingAllocator::collectGarbage() {
+  while (isGarbageDue()) {
+    std::vector<Block*> candidates;
+    uint64_t total_age = 0;
+    for (BlockPool* pool : {&small_, &large_}) {
+      for (Block* block : pool->free_blocks) {
+        if (!block->isSplit()) {
+          candidates.push_back(block);
+          total_age += search_count_ - block->freed_at;
+        }
+      }
+    }
+    if (candidates.empty()) {
+      return;
+    }
+    const uint64_t average_age = total_age / candidates.size();
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Block* a, const Block* b) { return a->freed_at < b->freed_at; });
+    for (Block* block : candidates) {
+      if (!isGarbageDue() || search_count_ - block->freed_at < average_age) {
+        break;
+      }
+      block->pool->free_blocks.erase(block);
+      releaseSegment(block);
+    }
+  }
+}
+
+void DeviceCachingAllocator::throwOutOfMemory(const Request& request) {
   size_t free_size = 0;
   size_t total_size = 0;
   OPENREG_CHECK(orMemGetInfo(&free_size, &total_size, device_));
-  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size), allocated, reserved,
+  size_t allocated = 0;
+  size_t reserved = 0;
+  size_t reserved_privately = 0;
+  size_t allowed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++stats_.num_ooms;
+    allocated = currentTotal(stats_.allocated_bytes);
+    reserved = currentTotal(stats_.reserved_bytes);
+    allowed = limit();
+    for (const auto& [id, stat] : stats_.reserved_bytes_by_private_pools) {
+      reserved_privately += currentTotal(stat);
+    }
+    record(TraceEntry::OOM, free_size, request.size, request.stream, request.pool->id(),
+           request.context);
+  }
+  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(request.size), allocated, reserved,
                                    Device(kDeviceType, device_));
+  std::string limits;
+  if (allowed < total_size) {
+    limits = c10::str(" This process may reserve ", format_size(allowed),
+                      " (torch.openreg.set_per_process_memory_fraction).");
+  }
+  std::string pools;
+  if (reserved_privately > 0) {
+    pools = c10::str(" Private pools of graphs and of MemPool hold ",
+                     format_size(reserved_privately), ".");
+  }
   TORCH_CHECK_WITH(OutOfMemoryError, false, "OpenReg out of memory. Tried to allocate ",
-                   formatSize(size), ". Device ", static_cast<int>(device_),
-                   " has a total capacity of ", formatSize(total_size), " of which ",
-                   formatSize(free_size), " is free. Of the memory in use, ", formatSize(allocated),
-                   " is allocated by PyTorch, and ", formatSize(reserved - allocated),
-                   " is reserved by PyTorch but unallocated. The capacity is the setting "
-                   "OPENREG_DEVICE_MEMORY.");
+                   format_size(request.size), ". Device ", static_cast<int>(device_),
+                   " has a total capacity of ", format_size(total_size), " of which ",
+                   format_size(free_size), " is free.", limits, " Of the memory in use, ",
+                   format_size(allocated), " is allocated by PyTorch, and ",
+                   format_size(reserved - allocated), " is reserved by PyTorch but unallocated.",
+                   pools,
+                   " The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
+                   "unallocated, it may be fragmented: see torch.openreg.memory_summary(), and "
+                   "max_split_size_mb in PYTORCH_ALLOC_CONF.");
 }
 
-CachingDeviceAllocator::DeviceStats DeviceCachingAllocator::stats() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  stats_.max_split_size = static_cast<int64_t>(AcceleratorAllocatorConfig::max_split_size());
-  return stats_;
+// --- Private pools
+
+PrivatePool& DeviceCachingAllocator::findOrCreatePool(MempoolId_t id) {
+  TORCH_CHECK(id != kDefaultPools, "a memory pool's id must not be (0, 0)");
+  return private_pools_.try_emplace(id, id).first->second;
 }
 
-void DeviceCachingAllocator::resetAccumulatedStats() {
+void DeviceCachingAllocator::retainPool(MempoolId_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto* stat : {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.inactive_split,
-                     &stats_.allocated_bytes, &stats_.reserved_bytes, &stats_.active_bytes,
-                     &stats_.inactive_split_bytes, &stats_.requested_bytes}) {
-    for (Stat& one : *stat) {
-      one.reset_accumulated();
-    }
+  ++findOrCreatePool(id).use_count;
+}
+
+void DeviceCachingAllocator::releasePool(MempoolId_t id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = private_pools_.find(id);
+  TORCH_CHECK(found != private_pools_.end() && found->second.use_count > 0, "memory pool (",
+              id.first, ", ", id.second, ") of device ", static_cast<int>(device_),
+              " has no user that could release it");
+  --found->second.use_count;
+}
+
+int DeviceCachingAllocator::poolUseCount(MempoolId_t id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = private_pools_.find(id);
+  return found == private_pools_.end() ? 0 : found->second.use_count;
+}
+
+void DeviceCachingAllocator::beginAllocateToPool(MempoolId_t id, StreamFilter filter) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  PrivatePool& pool = findOrCreatePool(id);
+  for (const auto& [other, unused] : allocating_to_) {
+    TORCH_CHECK(other != &pool, "memory pool (", id.first, ", ", id.second,
+                ") is already being allocated to");
   }
-  stats_.num_alloc_retries = 0;
-  stats_.num_ooms = 0;
-  stats_.num_sync_all_streams = 0;
-  stats_.num_device_alloc = 0;
-  stats_.num_device_free = 0;
-  stats_.oversize_allocations.reset_accumulated();
-  stats_.oversize_segments.reset_accumulated();
+  ++pool.use_count;
+  allocating_to_.emplace_back(&pool, std::move(filter));
 }
 
-void DeviceCachingAllocator::resetPeakStats() {
+void DeviceCachingAllocator::endAllocateToPool(MempoolId_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto* stat : {&stats_.allocation, &stats_.segment, &stats_.active, &stats_.inactive_split,
-                     &stats_.allocated_bytes, &stats_.reserved_bytes, &stats_.active_bytes,
-                     &stats_.inactive_split_bytes, &stats_.requested_bytes}) {
-    for (Stat& one : *stat) {
-      one.reset_peak();
+  const size_t erased = std::erase_if(
+      allocating_to_, [&](const auto& redirection) { return redirection.first->id == id; });
+  TORCH_CHECK(erased == 1, "memory pool (", id.first, ", ", id.second,
+              ") is not being allocated to");
+}
+
+// --- Limits
+
+size_t DeviceCachingAllocator::limit() const {
+  orDeviceProp properties{};
+  OPENREG_CHECK(orGetDeviceProperties(&properties, device_));
+  return static_cast<size_t>(memory_fraction_ * static_cast<double>(properties.totalGlobalMem));
+}
+
+void DeviceCachingAllocator::setMemoryFraction(double fraction) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  memory_fraction_ = fraction;
+}
+
+double DeviceCachingAllocator::memoryFraction() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return memory_fraction_;
+}
+
+// --- State and history
+
+void DeviceCachingAllocator::record(TraceEntry::Action action, size_t address, size_t size,
+                                    const OpenRegStream& stream, MempoolId_t pool,
+                                    std::shared_ptr<GatheredContext> context) {
+  history_.record(action, device_, address, size, stream.id(), pool, std::move(context));
+}
+
+std::vector<SegmentInfo> DeviceCachingAllocator::snapshot(MempoolId_t pool) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<SegmentInfo> segments;
+  for (const Block* first : blocks_) {
+    if (first->previous != nullptr || (pool != kDefaultPools && first->pool->id() != pool)) {
+      continue;
     }
+    SegmentInfo segment;
+    segment.device = device_;
+    segment.address = addressOf(*first);
+    segment.stream = reinterpret_cast<void*>(first->stream.id());
+    segment.is_large = !first->pool->isSmall();
+    segment.owner_private_pool_id = first->pool->id();
+    segment.context_when_allocated = first->segment_context;
+    for (const Block* block = first; block != nullptr; block = block->next) {
+      const bool is_active = !block->isFree();
+      segment.total_size += block->size;
+      segment.requested_size += block->requested_size;
+      segment.allocated_size += block->is_allocated ? block->size : 0;
+      segment.active_size += is_active ? block->size : 0;
+      segment.blocks.push_back({block->size, block->requested_size, 0, block->is_allocated,
+                                is_active, block->allocation_context});
+      if (!is_active) {
+        segment.blocks.back().gc_counter = static_cast<int32_t>(search_count_ - block->freed_at);
+      }
+    }
+    segments.push_back(std::move(segment));
   }
-  stats_.oversize_allocations.reset_peak();
-  stats_.oversize_segments.reset_peak();
+  std::sort(segments.begin(), segments.end(),
+            [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
+  record(TraceEntry::SNAPSHOT, 0, currentTotal(stats_.reserved_bytes),
+         getDefaultOpenRegStream(device_), kDefaultPools, nullptr);
+  return segments;
 }
 
-std::pair<size_t, size_t> DeviceCachingAllocator::usage() {
+std::vector<MemoryHistory::TraceEntry> DeviceCachingAllocator::history() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto aggregate = static_cast<size_t>(StatType::AGGREGATE);
-  return {static_cast<size_t>(stats_.allocated_bytes[aggregate].current),
-          static_cast<size_t>(stats_.reserved_bytes[aggregate].current)};
+  return history_.entries();
+}
+
+void DeviceCachingAllocator::clearHistory() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  history_.clear();
 }
 
 bool DeviceCachingAllocator::isValid() {
@@ -405,7 +718,7 @@ bool DeviceCachingAllocator::isValid() {
   size_t reserved = 0;
   size_t allocated = 0;
   size_t free_count = 0;
-  for (const Block* block : blocks_) {
+  for (Block* block : blocks_) {
     reserved += block->size;
     allocated += block->is_allocated ? block->size : 0;
     free_count += block->isFree() ? 1 : 0;
@@ -415,14 +728,27 @@ bool DeviceCachingAllocator::isValid() {
          next->pool != block->pool || (next->isFree() && block->isFree()))) {
       return false;
     }
-    if (block->isFree() != (block->pool->free_blocks.count(const_cast<Block*>(block)) == 1)) {
+    if (block->isFree() != (block->pool->free_blocks.count(block) == 1)) {
       return false;
     }
   }
-  const auto aggregate = static_cast<size_t>(StatType::AGGREGATE);
-  return free_count == small_.free_blocks.size() + large_.free_blocks.size() &&
-         reserved == static_cast<size_t>(stats_.reserved_bytes[aggregate].current) &&
-         allocated == static_cast<size_t>(stats_.allocated_bytes[aggregate].current);
+  forEachPool([&](const BlockPool& pool) { free_count -= pool.free_blocks.size(); });
+  return free_count == 0 && reserved == currentTotal(stats_.reserved_bytes) &&
+         allocated == currentTotal(stats_.allocated_bytes);
+}
+
+std::vector<Corruption> DeviceCachingAllocator::findCorruptions() {
+  synchronizeDevice(device_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Corruption> found;
+  for (const Block* block : blocks_) {
+    if (std::optional<Corruption> corruption = findCorruption(*block)) {
+      found.push_back(std::move(*corruption));
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Corruption& a, const Corruption& b) { return a.address < b.address; });
+  return found;
 }
 
 }  // namespace c10::openreg

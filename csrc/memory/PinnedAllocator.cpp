@@ -3,6 +3,9 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <openreg/openreg.h>
 
+#include <chrono>
+#include <mutex>
+
 #include "csrc/core/Event.h"
 #include "csrc/core/Exception.h"
 #include "csrc/core/Functions.h"
@@ -14,6 +17,25 @@ namespace {
 using c10::openreg::OpenRegEvent;
 using c10::openreg::OpenRegStream;
 
+// Adds the microseconds of its life to a statistic.
+class Timer {
+ public:
+  Timer(std::mutex& mutex, c10::CachingAllocator::DurationStat& stat)
+      : mutex_(mutex), stat_(stat) {}
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  ~Timer() {
+    const auto duration = std::chrono::steady_clock::now() - begin_;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stat_.increase(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+  }
+
+ private:
+  std::mutex& mutex_;
+  c10::CachingAllocator::DurationStat& stat_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 // docs: pinned-allocator
 // What the shared cache asks of a device.
 struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, OpenRegEvent> {
@@ -21,10 +43,14 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
 
  private:
   void allocate_host_memory(size_t size, void** pointer) override {
+    const Timer timer(stats_.timing_mutex_, stats_.host_alloc_time);
     OPENREG_CHECK(orMallocHost(pointer, size));
   }
 
-  void free_block(Block* block) override { OPENREG_CHECK(orFreeHost(block->ptr_)); }
+  void free_block(Block* block) override {
+    const Timer timer(stats_.timing_mutex_, stats_.host_free_time);
+    OPENREG_CHECK(orFreeHost(block->ptr_));
+  }
 
   void record_stream(std::optional<std::vector<OpenRegEvent>>& events,
                      OpenRegStream stream) override {

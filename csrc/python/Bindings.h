@@ -3,15 +3,24 @@
 
 #include <pybind11/pybind11.h>
 
+#include "csrc/core/Stream.h"
+
 namespace torch_openreg {
 
 void bindDevice(pybind11::module& m);
 void bindStream(pybind11::module& m);
 void bindEvent(pybind11::module& m);
+void bindMemory(pybind11::module& m);
 void bindRandom(pybind11::module& m);
 void bindFallback(pybind11::module& m);
 void bindGate(pybind11::module& m);
 void bindAutograd(pybind11::module& m);
+
+// The stream that Python names by the fields of a torch.Stream.
+inline c10::openreg::OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {
+  return c10::openreg::OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
+                                                          static_cast<c10::DeviceType>(type)));
+}
 
 // Binds a function that may wait: it runs without the GIL.
 using ReleaseGil = pybind11::call_guard<pybind11::gil_scoped_release>;

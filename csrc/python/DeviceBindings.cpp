@@ -4,7 +4,6 @@
 #include "csrc/core/Exception.h"
 #include "csrc/core/Functions.h"
 #include "csrc/core/Stream.h"
-#include "csrc/memory/Allocator.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {
@@ -96,7 +95,6 @@ void bindDevice(py::module& m) {
   m.def("_is_device_active",
         [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });
   m.def("_is_in_bad_fork", &isInBadFork);
-  m.def("_is_allocator_valid", &isAllocatorValid);
   m.def("_settings", &settings);
   m.def("_error_table", &errorTable);
   // docs: end

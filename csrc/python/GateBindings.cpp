@@ -20,8 +20,7 @@ class Gate {
  public:
   // Enqueues a wait for the gate on the stream.
   void block(int64_t id, int64_t index, int64_t type) {
-    const c10::openreg::OpenRegStream stream(c10::Stream::unpack3(
-        id, static_cast<c10::DeviceIndex>(index), static_cast<c10::DeviceType>(type)));
+    const c10::openreg::OpenRegStream stream = unpackStream(id, index, type);
     // The enqueued wait owns a share, so the gate may be dropped while it is pending.
     auto share = std::make_unique<std::shared_ptr<State>>(state_);
     OPENREG_CHECK(orLaunchHostFunc(stream.handle(), &Gate::wait, share.get()));

@@ -24,6 +24,7 @@ PYBIND11_MODULE(_C, m) {
   torch_openreg::bindDevice(m);
   torch_openreg::bindStream(m);
   torch_openreg::bindEvent(m);
+  torch_openreg::bindMemory(m);
   torch_openreg::bindRandom(m);
   torch_openreg::bindFallback(m);
   torch_openreg::bindGate(m);

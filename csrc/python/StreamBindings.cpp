@@ -18,11 +18,6 @@ Triple pack(const OpenRegStream& stream) {
   return {data.stream_id, data.device_index, static_cast<int64_t>(data.device_type)};
 }
 
-OpenRegStream unpack(int64_t id, int64_t index, int64_t type) {
-  return OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
-                                            static_cast<c10::DeviceType>(type)));
-}
-
 Triple externalStream(uintptr_t handle, int64_t device) {
   return pack(
       getStreamFromExternal(reinterpret_cast<orStream_t>(handle), resolveDeviceIndex(device)));
@@ -64,13 +59,14 @@ void bindStream(py::module& m) {
   m.def("_create_external_stream", &createExternalStream);
   m.def("_destroy_external_stream", &destroyExternalStream);
   m.def("_set_stream", [](int64_t id, int64_t index, int64_t type) {
-    setCurrentOpenRegStream(unpack(id, index, type));
+    setCurrentOpenRegStream(unpackStream(id, index, type));
   });
-  m.def("_stream_priority",
-        [](int64_t id, int64_t index, int64_t type) { return unpack(id, index, type).priority(); });
+  m.def("_stream_priority", [](int64_t id, int64_t index, int64_t type) {
+    return unpackStream(id, index, type).priority();
+  });
   m.def("_stream_priority_range", &priorityRange);
   m.def("_is_stream_capturing", [](int64_t id, int64_t index, int64_t type) {
-    return unpack(id, index, type).isCapturing();
+    return unpackStream(id, index, type).isCapturing();
   });
   // docs: end
 }

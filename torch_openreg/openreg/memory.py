@@ -1,30 +1,55 @@
-"""Memory: what the caching allocator holds, and what is left.
+"""Memory: what the caching allocator holds, who asked for it, and what is left.
 
 All sizes are bytes. Before the device is used, sizes are 0 and statistics empty. An argument
 ``device`` is as in :mod:`torch.openreg`; one that does not exist raises RuntimeError.
+
+The functions with an underscore keep the names they have in ``torch.cuda.memory``, as programs and
+documents know them. They are meant to be used.
 """
 
+import pickle
+import sys
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.types import Device
 
+from torch_openreg import _C
 from torch_openreg.openreg._utils import _checked_index
+from torch_openreg.openreg.devices import device_count
 from torch_openreg.openreg.initialization import _lazy_init, is_initialized
+from torch_openreg.openreg.streams import current_stream
 
 __all__ = [
+    "Corruption",
+    "MemPool",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "check",
     "empty_cache",
+    "empty_host_cache",
+    "get_per_process_memory_fraction",
+    "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+    "use_mem_pool",
 ]
 
 
@@ -52,7 +77,10 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
     """Returns the statistics of :func:`memory_stats` as dictionaries within a dictionary."""
     index = _checked_index("torch.openreg.memory_stats", device)
-    return torch._C._accelerator_getDeviceStats(index) if _has_statistics() else {}
+    if not _has_statistics():
+        return {}
+    stats = torch._C._accelerator_getDeviceStats(index)
+    return {**stats, "reserved_bytes_by_private_pools": _C._private_pool_stats(index)}
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:
@@ -66,20 +94,25 @@ def memory_stats(device: Device = None) -> dict[str, Any]:
     - pool: ``all``, ``small_pool`` (allocations up to 1 MiB), ``large_pool``;
     - value: ``current``, ``peak``, and the totals ``allocated`` and ``freed``;
 
+    ``"reserved_bytes_by_private_pools.<id>.<pool>.<value>"`` for each private pool there was,
     ``"oversize_allocations.<value>"`` and ``"oversize_segments.<value>"``, and the counters
     ``num_alloc_retries``, ``num_device_alloc``, ``num_device_free``, ``num_ooms`` and
     ``num_sync_all_streams``.
     """
+    return _flattened(memory_stats_as_nested_dict(device))
+
+
+def _flattened(nested: dict[str, Any]) -> dict[str, Any]:
     flat: list[tuple[str, Any]] = []
 
     def flatten(prefix: str, value: Any) -> None:
         if isinstance(value, dict):
             for key, inner in value.items():
-                flatten(f"{prefix}.{key}" if prefix else key, inner)
+                flatten(f"{prefix}.{key}" if prefix else str(key), inner)
         else:
             flat.append((prefix, value))
 
-    flatten("", memory_stats_as_nested_dict(device))
+    flatten("", nested)
     return OrderedDict(sorted(flat))
 
 
@@ -168,3 +201,331 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
             ]
             lines.append(f"{name:30}" + "".join(f"{text:>14}" for text in texts))
     return "\n".join(lines) + "\n"
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """Limits what this process may reserve on a device to a share of its capacity.
+
+    An allocation beyond it is out of memory, as on a device of that size. Memory reserved already
+    stays. The share applies to this process alone, as each process has devices of its own.
+
+    Args:
+        fraction: From 0 to 1.
+        device: The device.
+
+    Raises:
+        TypeError: ``fraction`` is not a number.
+        ValueError: ``fraction`` is not from 0 to 1.
+    """
+    if not isinstance(fraction, (int, float)):
+        raise TypeError(
+            "set_per_process_memory_fraction: expected a number as fraction, got "
+            f"{type(fraction).__name__}"
+        )
+    _lazy_init()
+    index = _checked_index("torch.openreg.set_per_process_memory_fraction", device)
+    _C._set_memory_fraction(float(fraction), index)
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """Returns the share of a device's capacity that this process may reserve."""
+    _lazy_init()
+    index = _checked_index("torch.openreg.get_per_process_memory_fraction", device)
+    return _C._memory_fraction(index)
+
+
+def caching_allocator_alloc(
+    size: int, device: Device = None, stream: torch.Stream | None = None
+) -> int:
+    """Allocates memory that no tensor owns and returns its address.
+
+    For libraries that manage memory themselves and want to share the cache.
+
+    Args:
+        size: How many bytes. 0 gives the address 0.
+        device: The device; that of the stream if there is one.
+        stream: The stream that uses the memory, the device's current one by default.
+
+    Raises:
+        ValueError: ``size`` is negative, or ``stream`` is of another device.
+        torch.OutOfMemoryError: There is no such memory.
+    """
+    _lazy_init()
+    if size < 0:
+        raise ValueError(f"caching_allocator_alloc: expected a size of at least 0, got {size}")
+    if stream is None:
+        stream = current_stream(_checked_index("torch.openreg.caching_allocator_alloc", device))
+    elif device is not None:
+        index = _checked_index("torch.openreg.caching_allocator_alloc", device)
+        if index != stream.device_index:
+            raise ValueError(
+                "caching_allocator_alloc: expected a stream of the device, got device "
+                f"{index} and a stream of device {stream.device_index}"
+            )
+    return _C._raw_allocate(size, stream.stream_id, stream.device_index, stream.device_type)
+
+
+def caching_allocator_delete(address: int) -> None:
+    """Frees what :func:`caching_allocator_alloc` returned, to be reused in stream order.
+
+    Raises:
+        ValueError: The address did not come from there, or has been deleted.
+    """
+    _C._raw_free(address)
+
+
+class MemPool:
+    """Memory of one's own: what is allocated from a pool is reused only within it.
+
+    Belongs to the device that is current when it is made. Its memory goes back to the device when
+    the pool and all tensors in it are gone. Use it with :func:`use_mem_pool`.
+    """
+
+    def __init__(self) -> None:
+        """Makes an empty pool."""
+        _lazy_init()
+        self._pool = _C._MemPool()
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """The pool's id, to be passed to graphs and to :func:`memory_snapshot`."""
+        return self._pool.id
+
+    @property
+    def device(self) -> torch.device:
+        """The device whose memory it is."""
+        return torch.device("openreg", self._pool.device)
+
+    def use_count(self) -> int:
+        """Returns how many use the pool: this object, each :func:`use_mem_pool`, each graph."""
+        return self._pool.use_count()
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Returns the pool's segments, as :func:`memory_snapshot` does."""
+        return memory_snapshot(self.id)
+
+
+@contextmanager
+def use_mem_pool(pool: MemPool, device: Device = None) -> Iterator[None]:
+    """Lets what this thread allocates on the pool's device come from the pool.
+
+    What other threads allocate, autograd's included, does not.
+
+    Args:
+        pool: The pool.
+        device: The pool's device. Only there for programs that name it.
+
+    Raises:
+        ValueError: ``device`` is another device than the pool's.
+        RuntimeError: The pool is in use here already, or by another thread.
+    """
+    if device is not None:
+        index = _checked_index("torch.openreg.use_mem_pool", device)
+        if index != pool.device.index:
+            raise ValueError(
+                f"use_mem_pool: expected the pool's device {pool.device}, got device {index}"
+            )
+    _C._begin_allocate_on_thread(pool.device.index, pool.id)
+    try:
+        yield
+    finally:
+        _C._end_allocate_on_thread(pool.device.index, pool.id)
+
+
+def memory_snapshot(mempool_id: tuple[int, int] | None = None) -> list[dict[str, Any]]:
+    """Returns what the allocators of all devices hold: a list of segments with their blocks.
+
+    Each segment is a dictionary with ``device``, ``address``, ``total_size``, ``allocated_size``,
+    ``active_size``, ``requested_size``, ``stream`` (an id), ``segment_type`` (``"small"`` or
+    ``"large"``), ``segment_pool_id``, ``is_expandable``, ``frames`` and ``blocks``. Each block has
+    ``address``, ``size``, ``requested_size``, ``state`` (``"active_allocated"``,
+    ``"active_awaiting_free"`` while another stream needs it, or ``"inactive"``) and ``frames``:
+    the stack of who allocated it, if it was recorded.
+
+    Args:
+        mempool_id: Only the segments of the private pool with this id.
+    """
+    return _C._memory_segments(mempool_id or (0, 0)) if is_initialized() else []
+
+
+def _record_memory_history(
+    enabled: Literal["state", "all"] | None = "all",
+    context: Literal["state", "alloc", "all"] | None = "all",
+    stacks: Literal["python", "all"] = "all",
+    max_entries: int = sys.maxsize,
+    device: Device = None,
+    clear_history: bool = False,
+    skip_actions: Sequence[str] | None = None,
+) -> None:
+    """Starts to record who allocates memory, or stops; for all devices.
+
+    Args:
+        enabled: ``"state"`` records about memory in use, ``"all"`` also every event of the
+            allocator; None stops.
+        context: Which stacks to keep: of memory in use (``"state"``), also of allocations that
+            have been freed (``"alloc"``), also of those who freed it (``"all"``); None: none.
+        stacks: Which frames: Python's and TorchScript's (``"python"``), or C++'s as well.
+        max_entries: How many events to keep of each device, the newest.
+        device: Accepted, as ``torch.cuda`` does; it makes no difference.
+        clear_history: Whether to forget earlier events.
+        skip_actions: Events not to record, by the names of :func:`_snapshot`.
+
+    Raises:
+        ValueError: A value is none of those above.
+    """
+    _expect_one_of("enabled", enabled, (None, "state", "all"))
+    _expect_one_of("context", context, (None, "state", "alloc", "all"))
+    _expect_one_of("stacks", stacks, ("python", "all"))
+    if max_entries < 0:
+        raise ValueError(
+            f"_record_memory_history: expected max_entries of at least 0, got {max_entries}"
+        )
+    skipped = list(skip_actions or ())
+    for action in skipped:
+        _expect_one_of("an action to skip", action, _ACTIONS)
+    _lazy_init()
+    _C._record_memory_history(
+        enabled, context, stacks == "all", max_entries, clear_history, skipped
+    )
+
+
+_ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "oom",
+    "snapshot",
+)
+
+
+def _expect_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(
+            f"_record_memory_history: expected {name} to be one of {allowed}, got {value!r}"
+        )
+
+
+def _snapshot(device: Device = None) -> dict[str, Any]:
+    """Returns what the allocators hold and what happened, in the form torch's viewer reads.
+
+    That is ``torch.cuda._memory_viz``, or the page https://pytorch.org/memory_viz. The keys are
+    ``segments`` (see :func:`memory_snapshot`); ``device_traces``, one list of events per device;
+    ``allocator_settings``; ``external_annotations``, always empty.
+
+    An event has ``action`` (``"alloc"``, ``"free_requested"``, ``"free_completed"``,
+    ``"segment_alloc"``, ``"segment_free"``, ``"snapshot"`` or ``"oom"``), ``addr`` (or
+    ``device_free`` if it is ``"oom"``), ``size``, ``stream``, ``device``, ``pool_id``,
+    ``time_us`` (UNIX time) and ``frames``.
+
+    Args:
+        device: Accepted, as ``torch.cuda`` does; the snapshot is of all devices.
+    """
+    return {
+        "segments": memory_snapshot(),
+        "device_traces": [
+            _C._memory_history(index) if is_initialized() else [] for index in range(device_count())
+        ],
+        "allocator_settings": _C._memory_settings(),
+        "external_annotations": [],
+    }
+
+
+def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
+    """Writes :func:`_snapshot` to a file, as a pickle."""
+    snapshot = _snapshot()
+    with Path(filename).open("wb") as file:
+        pickle.dump(snapshot, file)
+
+
+class Corruption(NamedTuple):
+    """Bytes of a block of device memory that were written though nobody owned them."""
+
+    device: int
+    address: int  # of the block
+    offset: int  # of the first byte, from the address
+    length: int  # from the first to the last such byte
+    value: int  # of the first
+    requested_size: int  # of the block's allocation; 0 if it is free
+    kind: Literal["guard zone", "free block"]  # written past the end, or after the free
+    frames: list[dict[str, Any]]  # the stack of who allocated it, if recorded
+
+    def __str__(self) -> str:
+        """Returns a sentence."""
+        return (
+            f"openreg:{self.device}: the {self.kind} of the block at {self.address:#x} "
+            f"({self.requested_size} bytes requested) was written to: {self.length} bytes from "
+            f"offset {self.offset}, the first is {self.value:#x}"
+        )
+
+
+def check() -> list[Corruption]:
+    """Looks for writes past the end of allocations and to freed memory; waits for all devices.
+
+    Needs ``OPENREG_MEMORY_POISON=1``, which fills memory that nobody owns with a pattern. Blocks
+    of private pools are looked at only while they are allocated.
+
+    Returns:
+        What was found, by device and address.
+
+    Raises:
+        RuntimeError: ``OPENREG_MEMORY_POISON`` is not 1, or an allocator's books are wrong.
+    """
+    if not _C._is_memory_poisoned():
+        raise RuntimeError(
+            "torch.openreg.memory.check: expected the environment variable OPENREG_MEMORY_POISON "
+            "to be 1 when the process started, got 0; without it there are no guard zones"
+        )
+    if not is_initialized():
+        return []
+    for index in range(device_count()):
+        if not _C._is_allocator_valid(index):
+            raise RuntimeError(f"the books of the allocator of openreg:{index} are wrong")
+    return [
+        Corruption(
+            kind="free block" if found.pop("is_free") else "guard zone",
+            **found,
+        )
+        for found in _C._memory_corruptions()
+    ]
+
+
+def empty_host_cache() -> None:
+    """Gives cached pinned memory that no tensor uses back to the host."""
+    if is_initialized():
+        torch._C._accelerator_emptyHostCache()
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """Returns the statistics of :func:`host_memory_stats` as dictionaries in a dictionary."""
+    return _C._host_memory_stats() if is_initialized() else {}
+
+
+def host_memory_stats() -> dict[str, Any]:
+    """Returns the statistics of the cache of pinned memory, sorted by name.
+
+    Names are ``"<quantity>.<value>"`` with
+
+    - quantity: ``active_requests`` and ``active_bytes`` (in use), ``allocations`` and
+      ``allocated_bytes`` (held, in use or not), and values ``current``, ``peak``, ``allocated``,
+      ``freed``;
+    - quantity: ``host_alloc_time`` and ``host_free_time`` (microseconds in calls to the host) and
+      values ``total``, ``max``, ``min``, ``avg``, ``count``;
+
+    and the counters ``num_host_alloc`` and ``num_host_free``. Sizes are rounded up to powers of
+    two, as the cache does.
+    """
+    return _flattened(host_memory_stats_as_nested_dict())
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Sets the totals of :func:`host_memory_stats` to zero."""
+    if is_initialized():
+        _C._reset_accumulated_host_memory_stats()
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Makes the present values of :func:`host_memory_stats` the peaks."""
+    if is_initialized():
+        _C._reset_peak_host_memory_stats()

@@ -1,0 +1,94 @@
+#include "csrc/memory/MemoryHistory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+namespace c10::openreg {
+namespace {
+
+using CachingDeviceAllocator::RecordContext;
+
+struct Shared {
+  std::atomic<bool> is_enabled{false};  // a copy: what every event asks first
+  std::mutex mutex;                     // a leaf; guards the next
+  HistorySettings settings;
+};
+
+// Leaked: memory may be freed by static destructors.
+Shared& shared() {
+  static Shared* instance = new Shared;
+  return *instance;
+}
+
+HistorySettings currentSettings() {
+  const std::lock_guard<std::mutex> lock(shared().mutex);
+  return shared().settings;
+}
+
+bool isEnabled() { return shared().is_enabled.load(std::memory_order_relaxed); }
+
+}  // namespace
+
+void setHistorySettings(const HistorySettings& settings) {
+  const std::lock_guard<std::mutex> lock(shared().mutex);
+  shared().settings = settings;
+  shared().is_enabled.store(settings.is_enabled, std::memory_order_relaxed);
+}
+
+std::shared_ptr<GatheredContext> gatherContext(RecordContext level) {
+  if (C10_LIKELY(!isEnabled())) {
+    return nullptr;
+  }
+  const HistorySettings settings = currentSettings();
+  return settings.gather != nullptr && settings.when >= level ? settings.gather() : nullptr;
+}
+
+void MemoryHistory::record(TraceEntry::Action action, DeviceIndex device, size_t address,
+                           size_t size, StreamId stream, MempoolId_t pool,
+                           std::shared_ptr<GatheredContext> context) {
+  if (C10_LIKELY(!isEnabled())) {
+    return;
+  }
+  const HistorySettings settings = currentSettings();
+  if (!settings.keeps_entries || settings.max_entries == 0 || settings.is_skipped[action]) {
+    return;
+  }
+  if (settings.when < RecordContext::ALLOC) {
+    context = nullptr;
+  }
+  add(TraceEntry(action, device, address, size, reinterpret_cast<void*>(stream), pool,
+                 getApproximateTime(), std::move(context)),
+      settings.max_entries);
+}
+
+// The ring grows to the limit; then the newest entry takes the place of the oldest.
+void MemoryHistory::add(TraceEntry entry, size_t max_entries) {
+  if (ring_.size() != max_entries && oldest_ != 0) {
+    // The limit has changed. Only a full ring may begin anywhere.
+    ring_ = entries();
+    oldest_ = 0;
+  }
+  if (ring_.size() > max_entries) {
+    ring_.erase(ring_.begin(), ring_.end() - static_cast<std::ptrdiff_t>(max_entries));
+  }
+  if (ring_.size() < max_entries) {
+    ring_.push_back(std::move(entry));
+  } else {
+    ring_[oldest_] = std::move(entry);
+    oldest_ = (oldest_ + 1) % max_entries;
+  }
+}
+
+std::vector<MemoryHistory::TraceEntry> MemoryHistory::entries() const {
+  std::vector<TraceEntry> sorted = ring_;
+  std::rotate(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(oldest_), sorted.end());
+  return sorted;
+}
+
+void MemoryHistory::clear() {
+  ring_.clear();
+  oldest_ = 0;
+}
+
+}  // namespace c10::openreg

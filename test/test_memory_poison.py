@@ -1,0 +1,213 @@
+"""OPENREG_MEMORY_POISON: reads and writes of memory that nobody owns show."""
+
+import torch
+from common import OpenRegTestCase, run_program, run_tests
+
+
+def run_poisoned(code, **settings):
+    return run_program(code, {"OPENREG_MEMORY_POISON": "1", **settings})
+
+
+class TestPoison(OpenRegTestCase):
+    def test_memory_nobody_wrote_reads_as_nan(self):
+        run_poisoned(
+            """
+            import torch
+            for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+                for size in (1, 1000, 3_000_000):
+                    x = torch.empty(size, dtype=dtype, device="openreg")
+                    assert x.isnan().all(), (dtype, size)
+            x = torch.empty(10, dtype=torch.int64, device="openreg")
+            assert (x == -1).all()
+            """
+        )
+
+    def test_freed_memory_reads_as_nan_again(self):
+        run_poisoned(
+            """
+            import torch
+            for size in (100, 3_000_000):
+                x = torch.ones(size, device="openreg")
+                address = x.data_ptr()
+                del x
+                y = torch.empty(size, device="openreg")
+                assert y.data_ptr() == address
+                assert y.isnan().all()
+            """
+        )
+
+    def test_use_after_free_on_another_stream_shows(self):
+        # The program forgets record_stream: the side stream reads when the memory has been freed.
+        run_poisoned(
+            """
+            import torch
+            from common import StreamGate
+            x = torch.ones(1000, device="openreg")
+            torch.openreg.synchronize()
+            side = torch.openreg.Stream()
+            with StreamGate(side) as gate:
+                with side:
+                    y = x + 1
+                del x
+                torch.openreg.current_stream().synchronize()
+                gate.open()
+            side.synchronize()
+            assert y.isnan().all()
+            """
+        )
+
+    def test_recorded_memory_is_not_poisoned_before_its_time(self):
+        run_poisoned(
+            """
+            import torch
+            from common import StreamGate
+            x = torch.ones(1000, device="openreg")
+            torch.openreg.synchronize()
+            side = torch.openreg.Stream()
+            with StreamGate(side) as gate:
+                with side:
+                    y = x + 1
+                x.record_stream(side)
+                del x
+                torch.openreg.current_stream().synchronize()
+                gate.open()
+            side.synchronize()
+            assert (y == 2).all()
+            """
+        )
+
+    def test_results_are_the_same(self):
+        run_poisoned(
+            """
+            import torch
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.LayerNorm(30),
+                                        torch.nn.ReLU(), torch.nn.Linear(30, 5))
+            twin = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.LayerNorm(30),
+                                       torch.nn.ReLU(), torch.nn.Linear(30, 5)).to("openreg")
+            twin.load_state_dict(model.state_dict())
+            data = torch.randn(8, 20)
+            for m, x in ((model, data), (twin, data.to("openreg"))):
+                optimizer = torch.optim.AdamW(m.parameters())
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    m(x).square().sum().backward()
+                    optimizer.step()
+            for a, b in zip(model.parameters(), twin.parameters()):
+                assert torch.equal(a, b.cpu())
+            assert torch.openreg.memory.check() == []
+            """
+        )
+
+
+class TestCheck(OpenRegTestCase):
+    def test_clean_program_has_no_findings(self):
+        run_poisoned(
+            """
+            import torch
+            assert torch.openreg.memory.check() == []
+            tensors = [torch.ones(size, device="openreg") for size in (1, 100, 128, 3_000_000)]
+            del tensors[1]
+            assert torch.openreg.memory.check() == []
+            del tensors
+            torch.openreg.empty_cache()
+            assert torch.openreg.memory.check() == []
+            """
+        )
+
+    def test_write_past_the_end_is_found(self):
+        run_poisoned(
+            """
+            import ctypes, torch
+            memory = torch.openreg.memory
+            memory._record_memory_history("state")
+            def somebody():
+                return torch.zeros(100, dtype=torch.uint8, device="openreg")
+            x = somebody()
+            torch.openreg.synchronize()
+            # As a kernel would that counts one too far.
+            (ctypes.c_uint8 * 103).from_address(x.data_ptr())[100:103] = b"abc"
+            (found,) = memory.check()
+            assert found.kind == "guard zone" and found.device == 0
+            assert found.address == x.data_ptr() and found.requested_size == 100
+            assert (found.offset, found.length, found.value) == (100, 3, ord("a"))
+            assert "somebody" in [frame["name"] for frame in found.frames]
+            assert "the guard zone of the block at" in str(found) and "3 bytes" in str(found)
+            assert memory.check() == [found]
+            """,
+            OPENREG_MEMORY_PROTECTION="0",
+        )
+
+    def test_write_after_free_is_found(self):
+        run_poisoned(
+            """
+            import ctypes, torch
+            x = torch.zeros(1000, dtype=torch.uint8, device="openreg")
+            address = x.data_ptr()
+            del x
+            torch.openreg.synchronize()
+            ctypes.c_uint8.from_address(address + 10).value = 7
+            (found,) = torch.openreg.memory.check()
+            assert found.kind == "free block" and found.requested_size == 0
+            assert found.address + found.offset == address + 10 and found.length == 1
+            """,
+            OPENREG_MEMORY_PROTECTION="0",
+        )
+
+    def test_write_of_a_kernel_on_another_stream_after_the_free_is_found(self):
+        run_poisoned(
+            """
+            import torch
+            from common import StreamGate
+            x = torch.zeros(1000, device="openreg")
+            torch.openreg.synchronize()
+            side = torch.openreg.Stream()
+            with StreamGate(side) as gate:
+                with side:
+                    x.fill_(3)
+                del x
+                torch.openreg.current_stream().synchronize()
+                gate.open()
+            side.synchronize()
+            (found,) = torch.openreg.memory.check()
+            assert found.kind == "free block"
+            """
+        )
+
+    def test_every_end_is_guarded(self):
+        run_poisoned(
+            """
+            import ctypes, torch
+            tensors = [torch.zeros(size, dtype=torch.uint8, device="openreg")
+                       for size in (1, 511, 512, 513, 1 << 20, (1 << 20) + 1, 11 << 20)]
+            torch.openreg.synchronize()
+            assert torch.openreg.memory.check() == []
+            for x in tensors:
+                ctypes.c_uint8.from_address(x.data_ptr() + x.nbytes).value = 0
+            found = torch.openreg.memory.check()
+            assert {f.address for f in found} == {x.data_ptr() for x in tensors}
+            """,
+            OPENREG_MEMORY_PROTECTION="0",
+        )
+
+    def test_it_says_what_it_needs(self):
+        with self.assertRaisesRegex(RuntimeError, "OPENREG_MEMORY_POISON to be 1"):
+            torch.openreg.memory.check()
+
+    def test_bad_value_is_refused(self):
+        run_program(
+            """
+            import torch
+            try:
+                torch.ones(1, device="openreg")
+            except ValueError as error:
+                assert "OPENREG_MEMORY_POISON is 'yes'; allowed: 0 or 1" in str(error)
+            else:
+                raise AssertionError
+            """,
+            {"OPENREG_MEMORY_POISON": "yes"},
+        )
+
+
+if __name__ == "__main__":
+    run_tests()
