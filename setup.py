@@ -168,6 +168,7 @@ setup(
                     "core",
                     "memory",
                     "random",
+                    "graph",
                     "hooks",
                     "aten",
                     "autocast",

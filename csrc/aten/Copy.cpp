@@ -62,12 +62,17 @@ bool copyOnCallingThread(const OpenRegStream& stream, Tensor destination, const 
 void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   const bool is_pinned = isPinnedPointer(source.storage().data());
+  const bool is_asynchronous = is_pinned && non_blocking;
+  if (!is_asynchronous) {
+    checkNotCapturing(stream,
+                      "aten::copy_ (host to device), which is asynchronous only from "
+                      "pinned memory with non_blocking=True");
+  }
   if (!is_pinned && source.nbytes() <= kStagedCopyLimit) {
     enqueue<"aten::copy_ (host to device)">(self.device(), copyKernel, self,
                                             StagedTensor{source.clone()});
     return;
   }
-  const bool is_asynchronous = is_pinned && non_blocking;
   if (!is_asynchronous && copyOnCallingThread(stream, hostView(self), source)) {
     return;
   }
@@ -82,6 +87,11 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
   const bool is_asynchronous = non_blocking && isPinnedPointer(self.storage().data());
+  if (!is_asynchronous) {
+    checkNotCapturing(stream,
+                      "aten::copy_ (device to host), which is asynchronous only to "
+                      "pinned memory with non_blocking=True");
+  }
   if (!is_asynchronous && copyOnCallingThread(stream, self, hostView(source))) {
     return;
   }

@@ -10,7 +10,7 @@ namespace at::openreg {
 namespace {
 
 Scalar localScalarDense(const Tensor& self) {
-  waitForCurrentStream(self.device());
+  waitForCurrentStream(self.device(), "aten::_local_scalar_dense");
   return at::native::_local_scalar_dense_cpu(hostView(self));
 }
 
@@ -18,7 +18,7 @@ bool equal(const Tensor& self, const Tensor& other) {
   TORCH_CHECK(self.device() == other.device(),
               "Expected all tensors to be on the same device, but found at least two devices, ",
               self.device(), " and ", other.device(), "! (aten::equal)");
-  waitForCurrentStream(self.device());
+  waitForCurrentStream(self.device(), "aten::equal");
   return at::native::cpu_equal(hostView(self), hostView(other));
 }
 

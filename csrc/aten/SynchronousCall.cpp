@@ -32,7 +32,7 @@ class HostCall {
 
   // docs: fallback-run
   ResultPlan run() {
-    waitForCurrentStream(device_);
+    waitForCurrentStream(device_, name().c_str());
     const size_t first = stack_->size() - schema_.arguments().size();
     for (size_t i = 0; i < schema_.arguments().size(); ++i) {
       replaceArgument((*stack_)[first + i], schema_.arguments()[i]);
@@ -255,7 +255,8 @@ class HostCall {
     moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
     moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
     if (result.numel() > 0) {
-      waitForCurrentStream(device_);  // an allocation may reuse memory that work has yet to leave
+      // An allocation may reuse memory that work has yet to leave.
+      waitForCurrentStream(device_, name().c_str());
       hostView(moved).copy_(result);
     }
     return moved;

@@ -30,6 +30,7 @@ ALLOWED_FOLDERS = {
     "core": set(),
     "memory": {"core"},
     "random": {"core", "memory"},
+    "graph": {"core", "memory", "random"},
     "hooks": {"core", "memory", "random"},
     "aten": {"core", "memory", "random"},
     "autocast": set(),
@@ -38,7 +39,7 @@ ALLOWED_FOLDERS = {
 }
 
 # Folders that wrap the runtime for the others.
-WRAPPING_FOLDERS = {"core", "memory", "random", "hooks"}
+WRAPPING_FOLDERS = {"core", "memory", "random", "graph", "hooks"}
 
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {
