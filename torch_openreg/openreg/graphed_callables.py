@@ -28,8 +28,9 @@ class _GraphedCall:
         self.args = args
         self.allows_unused = allows_unused
         self.arguments: tuple[torch.Tensor, ...] = tuple(pytree.arg_tree_leaves(*args))
-        is_module = isinstance(function, torch.nn.Module)
-        self.parameters = tuple(function.parameters()) if is_module else ()
+        self.parameters = (
+            tuple(function.parameters()) if isinstance(function, torch.nn.Module) else ()
+        )
         self.outputs: tuple[torch.Tensor, ...] = ()
         self.output_grads: _OptionalTensors = ()
         self.input_grads: _OptionalTensors = ()
@@ -106,7 +107,7 @@ class _GraphedCall:
                 f"{len(arguments)}"
             )
         assert self.output_structure is not None
-        outputs = _Replay.apply(self, *arguments, *self.parameters)
+        outputs = _Replay.apply(self, *arguments, *self.parameters)  # type: ignore[no-untyped-call]
         return pytree.tree_unflatten(outputs, self.output_structure)
 
 
@@ -119,7 +120,7 @@ class _Replay(torch.autograd.Function):
         return call.replay_forward(inputs[: len(call.arguments)])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         return None, *ctx.call.replay_backward(grads)
 

@@ -1,9 +1,9 @@
 """Graphs: work captured from a stream once and replayed many times."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from torch._C import _acceleratorGraph  # type: ignore[attr-defined]
+from torch._C import _acceleratorGraph
 
 from torch_openreg import _C
 from torch_openreg.openreg.devices import synchronize
@@ -12,14 +12,15 @@ from torch_openreg.openreg.memory import empty_cache, empty_host_cache
 from torch_openreg.openreg.streams import Stream
 from torch_openreg.openreg.streams import stream as _select_stream
 
-__all__ = ["Graph", "PoolId", "graph", "graph_pool_handle"]
+__all__ = ["CaptureErrorMode", "Graph", "PoolId", "graph", "graph_pool_handle"]
 
 PoolId = tuple[int, int]
 
-_MODES = ("global", "thread_local", "relaxed")
+# Which threads may not make calls that no graph repeats; see Graph.capture_begin.
+CaptureErrorMode = Literal["default", "global", "thread_local", "relaxed"]
 
 
-class Graph(_acceleratorGraph):  # type: ignore[misc]
+class Graph(_acceleratorGraph):
     """A capture of a stream's work, to be replayed.
 
     While a stream captures, what is submitted to it is kept and not run. :meth:`replay` runs it
@@ -41,30 +42,35 @@ class Graph(_acceleratorGraph):  # type: ignore[misc]
     def __new__(cls, keep_graph: bool = False) -> "Graph":
         """Makes a graph without a capture."""
         _lazy_init()
-        return super().__new__(cls, keep_graph)  # type: ignore[no-any-return]
+        return super().__new__(cls, keep_graph)
 
     def __init__(self, keep_graph: bool = False) -> None:
         """Makes a graph without a capture."""
         super().__init__(keep_graph)
 
-    def capture_begin(self, pool: PoolId | None = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(
+        self,
+        pool: PoolId | None = None,
+        capture_error_mode: CaptureErrorMode = "global",
+    ) -> None:
         """Begins to capture the current stream.
 
         Args:
             pool: The memory pool to share with other graphs, from :func:`graph_pool_handle` or
                 another graph's :meth:`pool`; None for one of the graph's own.
             capture_error_mode: Which threads may not make calls that no graph repeats, such as
-                waiting for a stream: ``"global"``, all; ``"thread_local"``, this one;
-                ``"relaxed"``, none.
+                waiting for a stream: ``"global"`` or ``"default"``, all; ``"thread_local"``,
+                this one; ``"relaxed"``, none.
 
         Raises:
             RuntimeError: The graph has a capture, the current stream is a default stream or is
                 capturing.
             ValueError: There is no such mode.
         """
-        if capture_error_mode not in _MODES:
+        modes = get_args(CaptureErrorMode)
+        if capture_error_mode not in modes:
             raise ValueError(
-                f"Graph.capture_begin: expected a capture_error_mode of {', '.join(_MODES)}, "
+                f"Graph.capture_begin: expected a capture_error_mode of {', '.join(modes)}, "
                 f"got {capture_error_mode!r}"
             )
         super().capture_begin(pool=pool, capture_error_mode=capture_error_mode)
@@ -99,7 +105,7 @@ class Graph(_acceleratorGraph):  # type: ignore[misc]
 
     def pool(self) -> PoolId:
         """Returns the id of the graph's memory pool, to share it with other graphs."""
-        return super().pool()  # type: ignore[no-any-return]
+        return super().pool()
 
     def enable_debug_mode(self) -> None:
         """Keeps what :meth:`debug_dump` needs. Call it before the capture ends."""
@@ -139,7 +145,7 @@ class graph:  # noqa: N801: a context manager named as torch.cuda's
         openreg_graph: Graph,
         pool: PoolId | None = None,
         stream: torch.Stream | None = None,
-        capture_error_mode: str = "global",
+        capture_error_mode: CaptureErrorMode = "global",
     ) -> None:
         """Keeps the arguments; the capture begins by entering."""
         if stream is None:
