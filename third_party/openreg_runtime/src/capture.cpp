@@ -170,6 +170,7 @@ orError_t Capture::check_end() const {
                      "' on stream ", unjoined->stream_id));
 }
 
+// docs: capture-take
 orError_t Capture::take(Stream& stream, const Submission& submission, bool* has_ended) {
   if (const char* obstacle = find_obstacle(submission)) {
     return refuse(orErrorStreamCaptureUnsupported, concat(submission.function, ": ", obstacle));
@@ -201,6 +202,7 @@ orError_t Capture::take(Stream& stream, const Submission& submission, bool* has_
   command.give_back(taken);
   return *has_ended ? orSuccess : fail_invalidated(taken.function);
 }
+// docs: end
 
 orError_t Capture::mark(Stream& stream, CaptureMark* mark, bool* has_ended) {
   const std::lock_guard lock(mutex_);

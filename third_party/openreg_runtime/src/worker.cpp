@@ -106,6 +106,7 @@ bool Worker::work(Command& command, int device) {
   return error == orSuccess;
 }
 
+// docs: worker-run-segment
 void Worker::run_segment(Command& launch) {
   const GraphSegment& segment = static_cast<SegmentLaunch*>(launch.closure())->segment();
   for (Command* command : segment.commands) {
@@ -119,6 +120,7 @@ void Worker::run_segment(Command& launch) {
     if (!work(*command, segment.device)) return;
   }
 }
+// docs: end
 
 // Runs the closure. Whatever leaves it becomes a code, and a text as of orSetKernelError.
 orError_t Worker::call(Command& command) {
