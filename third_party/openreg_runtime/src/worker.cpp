@@ -106,7 +106,7 @@ bool Worker::work(Command& command, int device) {
   return error == orSuccess;
 }
 
-// docs: worker-run-segment
+// docs: segment-run
 void Worker::run_segment(Command& launch) {
   const GraphSegment& segment = static_cast<SegmentLaunch*>(launch.closure())->segment();
   for (Command* command : segment.commands) {
