@@ -64,6 +64,21 @@ PUBLIC_HEADERS = (
     "random/Generator.h",
 )
 
+
+def torch_include_paths() -> list[str]:
+    """Returns torch's include folders by paths that are the same in every build.
+
+    pip's isolated builds each have a torch of their own, somewhere else. A command that names it
+    would make ninja compile everything again.
+    """
+    installed = Path(torch.__file__).parent
+    link = ROOT / "build" / f"torch-{torch.__version__}"
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(installed)
+    return [str(link / Path(path).relative_to(installed)) for path in include_paths()]
+
+
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 COMPILE_ARGS = [
     "-std=c++20",
@@ -78,7 +93,7 @@ TORCH_COMPILE_ARGS = [
     *COMPILE_ARGS,
     "-Wno-maybe-uninitialized",
     "-Wno-array-bounds",
-    *(f"-isystem{path}" for path in include_paths()),
+    *(f"-isystem{path}" for path in torch_include_paths()),
 ]
 
 

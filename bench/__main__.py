@@ -10,12 +10,22 @@ from pathlib import Path
 
 import torch
 
-from bench import copies, graphs, imports, operators, ops, streams, system_calls, training
+from bench import (
+    allocation,
+    copies,
+    graphs,
+    imports,
+    operators,
+    ops,
+    streams,
+    system_calls,
+    training,
+)
 from bench.measure import FULL, QUICK, Benchmark, Ratios, UnmeasurableError
 
 __all__ = ["main"]
 
-_TOPICS = (ops, operators, copies, streams, graphs, training, imports, system_calls)
+_TOPICS = (ops, operators, allocation, copies, streams, graphs, training, imports, system_calls)
 _HEADER = ("what", "median", "min", "max", "1 is", "target", "")
 _ROW = "{:<52} {:>7} {:>7} {:>7}  {:<20} {:<8} {}"
 

@@ -24,6 +24,7 @@ from common import (
     run_tests,
     subtest,
 )
+from interfaces import overrides, virtuals
 from torch import nn
 
 MODES = ("default", "global", "thread_local", "relaxed")
@@ -217,6 +218,56 @@ class TestAcceleratorGraph(GraphTestCase):
             with self.assertRaisesRegex(RuntimeError, "expected the id of a pool"):
                 graph.capture_begin(pool=(1, 1))
         self.assert_usable()
+
+    def test_every_virtual_of_the_interface_is_overridden(self):
+        declared = virtuals("ATen/core/GraphImplInterface.h", "GraphImplInterface")
+        header = Path(__file__).parent.parent / "csrc" / "graph" / "Graph.h"
+        self.assertEqual(len(declared), 8)
+        self.assertEqual(declared, overrides(header, "OpenRegGraph"))
+
+    @requires_two_devices
+    def test_each_device_captures_on_its_own(self):
+        graphs, results = [], []
+        for device in (0, 1):
+            with torch.openreg.device(device):
+                x = torch.ones(3, device="openreg")
+                graph = torch.openreg.Graph()
+                with torch.openreg.graph(graph):
+                    self.assertEqual(torch.openreg.current_device(), device)
+                    results.append(x + device)
+                graphs.append(graph)
+        for graph in graphs:
+            graph.replay()
+        torch.accelerator.synchronize(0)
+        torch.accelerator.synchronize(1)
+        self.assertEqual([one.tolist() for one in results], [[1.0] * 3, [2.0] * 3])
+        self.assertEqual([one.device.index for one in results], [0, 1])
+
+    def test_threads_capture_at_the_same_time(self):
+        inputs = [torch.full((1000,), float(i), device="openreg") for i in range(4)]
+        outputs: dict[int, tuple[torch.openreg.Graph, torch.Tensor]] = {}
+        barrier = threading.Barrier(len(inputs))
+
+        def run(i):
+            graph = torch.openreg.Graph()
+            with torch.openreg.Stream():
+                barrier.wait()
+                graph.capture_begin(capture_error_mode="thread_local")
+                y = inputs[i]
+                for _ in range(20):
+                    y = y + 1
+                graph.capture_end()
+                outputs[i] = graph, y
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(len(inputs))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for graph, _ in outputs.values():
+            graph.replay()
+        for i in range(len(inputs)):
+            self.assertEqual(outputs[i][1].tolist(), [i + 20.0] * 1000)
 
 
 class TestMemory(GraphTestCase):
@@ -723,6 +774,22 @@ class TestRandomNumbers(GraphTestCase):
         for _ in range(2):
             graph.replay()
             self.assert_bit_equal(x.cpu(), torch.randn(100, generator=expected))
+
+    def test_draws_of_others_stay_out_of_a_capture(self):
+        x = torch.empty(100, device="openreg")
+        stream = torch.openreg.Stream()
+        with stream:
+            x.normal_()
+        torch.openreg.synchronize()
+        torch.manual_seed(8)
+        graph = torch.openreg.Graph()
+        with torch.openreg.graph(graph, stream=stream, capture_error_mode="relaxed"):
+            x.normal_()
+            with torch.openreg.stream(torch.openreg.default_stream()):
+                y = torch.randn(100, device="openreg")
+                self.assertFalse(torch.openreg.is_current_stream_capturing())
+        torch.manual_seed(8)
+        self.assert_bit_equal(y.cpu(), torch.randn(100))
 
     @parametrize(
         "call",

@@ -105,16 +105,15 @@ struct Argument<std::optional<Generator>> {
 
 template <c10::openreg::KernelName Name, typename Function, typename... Args>
 void enqueue(c10::Device device, Function function, const Args&... args) {
-  launchOp<Name>(
-      device,
-      [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)]() mutable {
-        std::apply(
-            [&](auto&... one) {
-              std::tuple released(detail::Argument<Args>::release(one)...);
-              std::apply([&](auto&... values) { function(values...); }, released);
-            },
-            held);
-      });
+  launchOp<Name>(device,
+                 [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)] {
+                   std::apply(
+                       [&](const auto&... one) {
+                         std::tuple released(detail::Argument<Args>::release(one)...);
+                         std::apply([&](auto&... values) { function(values...); }, released);
+                       },
+                       held);
+                 });
 }
 
 // Throws unless all tensors are on the device or are CPU tensors of 0 dimensions. `operation` is

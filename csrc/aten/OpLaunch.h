@@ -40,7 +40,7 @@ template <c10::openreg::KernelName Name, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
   c10::openreg::launchKernel<Name>(
       c10::openreg::getCurrentOpenRegStream(device.index()),
-      [kernel = std::forward<Kernel>(kernel), num_threads = at::get_num_threads()]() mutable {
+      [kernel = std::forward<Kernel>(kernel), num_threads = at::get_num_threads()] {
         enterWorkerEnvironment(num_threads);
         kernel();
       });

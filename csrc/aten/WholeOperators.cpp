@@ -31,6 +31,7 @@ constexpr const char* kNames[] = {
     "mode",
     "mode.values",
     // The CPU chooses among several kernels.
+    "_convolution",
     "conv_tbc",
     "convolution",
     "convolution_backward",

@@ -19,6 +19,7 @@ Tensor binaryCrossEntropyBanned(const Tensor&, const Tensor&, const std::optiona
 
 }  // namespace
 
+// docs: autocast-tables
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
@@ -42,5 +43,6 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 
   m.impl("binary_cross_entropy", TORCH_FN(binaryCrossEntropyBanned));
 }
+// docs: end
 
 }  // namespace at::autocast

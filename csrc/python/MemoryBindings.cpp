@@ -307,6 +307,10 @@ py::dict describeHostStats() {
   return result;
 }
 
+void resetAccumulatedHostStats() { hostAllocator().reset_accumulated_stats(); }
+
+void resetPeakHostStats() { hostAllocator().reset_peak_stats(); }
+
 }  // namespace
 
 void bindMemory(py::module& m) {
@@ -340,8 +344,8 @@ void bindMemory(py::module& m) {
 
   m.def("_private_pool_stats", &describePrivatePools);
   m.def("_host_memory_stats", &describeHostStats);
-  m.def("_reset_accumulated_host_memory_stats", [] { hostAllocator().reset_accumulated_stats(); });
-  m.def("_reset_peak_host_memory_stats", [] { hostAllocator().reset_peak_stats(); });
+  m.def("_reset_accumulated_host_memory_stats", &resetAccumulatedHostStats);
+  m.def("_reset_peak_host_memory_stats", &resetPeakHostStats);
 }
 
 }  // namespace torch_openreg

@@ -102,7 +102,9 @@ void OpenRegGeneratorImpl::orderLaunch(const OpenRegStream& stream) {
     return;
   }
   const std::lock_guard<std::mutex> lock(last_stream_mutex_);
-  if (last_stream_.has_value()) {
+  // To wait for a stream that captures would be to join its capture. Whoever began that has waited
+  // for the stream, or has left the order open.
+  if (last_stream_.has_value() && !(last_stream_->isAlive() && last_stream_->isCapturing())) {
     c10::openreg::waitForStream(stream, *last_stream_);
   }
   last_stream_ = stream;

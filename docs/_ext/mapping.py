@@ -73,7 +73,8 @@ INTERFACES: dict[str, str] = {
     "`torch.accelerator.get_memory_info`",
     # --- at::CachingHostAllocatorImpl
     "PinnedAllocatorImpl::allocate_host_memory": "`Tensor.pin_memory`, if the cache has no block",
-    "PinnedAllocatorImpl::free_block": "`torch.accelerator.memory.empty_host_cache`",
+    "PinnedAllocatorImpl::free_block": "`torch.openreg.empty_host_cache`, "
+    "`torch.accelerator.empty_host_cache`",
     "PinnedAllocatorImpl::record_stream": "the cache, when a block that a copy used is freed",
     "PinnedAllocatorImpl::query_event": "the cache, before it gives a block out again",
     "PinnedAllocatorImpl::get_current_stream": "the cache",
@@ -93,6 +94,7 @@ INTERFACES: dict[str, str] = {
 PYTHON_ONLY: dict[str, str] = {
     "AcceleratorError": "the class `torch.AcceleratorError`",
     "OutOfMemoryError": "the class `torch.OutOfMemoryError`",
+    "MemPool": "holds a `torch_openreg._C._MemPool`",
     "get_amp_supported_dtype": "a constant",
     "is_tf32_supported": "a constant",
     "get_offset": "raises",
@@ -108,6 +110,7 @@ BY_ANOTHER: dict[str, str] = {
     "get_device_name": "get_device_properties",
     "get_rng_state_all": "get_rng_state",
     "get_stream_from_external": "ExternalStream",
+    "host_memory_stats": "host_memory_stats_as_nested_dict",
     "init": "_lazy_init",
     "set_rng_state_all": "set_rng_state",
     "set_stream": "_set_stream_by_id",

@@ -1,10 +1,95 @@
-"""What automatic mixed precision can use on the device."""
+"""Automatic mixed precision on the device.
+
+Everything here is ``torch.amp`` with the device filled in; ``torch.autocast("openreg")`` and
+``torch.amp.GradScaler("openreg")`` do the same.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from torch_openreg.openreg.devices import is_available
 
-__all__ = ["get_amp_supported_dtype", "is_bf16_supported", "is_tf32_supported"]
+__all__ = [
+    "GradScaler",
+    "autocast",
+    "custom_bwd",
+    "custom_fwd",
+    "get_amp_supported_dtype",
+    "is_bf16_supported",
+    "is_tf32_supported",
+]
+
+_DEVICE_TYPE = "openreg"
+
+
+class autocast(torch.amp.autocast):
+    """``torch.autocast`` for openreg: a context manager and a decorator.
+
+    Args:
+        enabled: Whether the region casts; False switches an outer region off.
+        dtype: The lower precision, one of :func:`get_amp_supported_dtype`; the first of them, or
+            what ``torch.set_autocast_dtype`` said, by default.
+        cache_enabled: Whether casts of leaves that require gradients are kept for the region.
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        """Prepares the region."""
+        super().__init__(_DEVICE_TYPE, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
+class GradScaler(torch.amp.GradScaler):
+    """``torch.amp.GradScaler`` for openreg, with its arguments and their defaults."""
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        """Starts with the scale ``init_scale``."""
+        super().__init__(
+            _DEVICE_TYPE,
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+            enabled=enabled,
+        )
+
+
+def custom_fwd(
+    forward: Callable[..., Any] | None = None, *, cast_inputs: torch.dtype | None = None
+) -> Callable[..., Any]:
+    """``torch.amp.custom_fwd`` for openreg: decorates the forward of an autograd function.
+
+    Args:
+        forward: The static method. Without it the result is a decorator.
+        cast_inputs: The type that floating point arguments are cast to; the function then runs
+            without autocast. None: it runs with the autocast of its caller.
+    """
+
+    def decorate(forward: Callable[..., Any]) -> Callable[..., Any]:
+        decorated: Callable[..., Any] = torch.amp.custom_fwd(
+            forward, device_type=_DEVICE_TYPE, cast_inputs=cast_inputs
+        )
+        return decorated
+
+    return decorate if forward is None else decorate(forward)
+
+
+def custom_bwd(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.amp.custom_bwd`` for openreg: backward runs with the autocast state of forward."""
+    decorated: Callable[..., Any] = torch.amp.custom_bwd(backward, device_type=_DEVICE_TYPE)
+    return decorated
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -6,7 +6,7 @@ import torch
 from torch._C import _acceleratorGraph
 
 from torch_openreg import _C
-from torch_openreg.openreg.devices import synchronize
+from torch_openreg.openreg.devices import current_device, synchronize
 from torch_openreg.openreg.initialization import _lazy_init
 from torch_openreg.openreg.memory import empty_cache, empty_host_cache
 from torch_openreg.openreg.streams import Stream
@@ -134,11 +134,12 @@ class graph:  # noqa: N801: a context manager named as torch.cuda's
     Args:
         openreg_graph: The graph that gets the capture.
         pool: See :meth:`Graph.capture_begin`.
-        stream: The stream to capture; None for one that all such captures of the process share.
+        stream: The stream to capture; None for one that all such captures on the current
+            device share.
         capture_error_mode: See :meth:`Graph.capture_begin`.
     """
 
-    default_capture_stream: ClassVar[Stream | None] = None
+    _default_streams: ClassVar[dict[int, Stream]] = {}  # per device
 
     def __init__(
         self,
@@ -149,9 +150,10 @@ class graph:  # noqa: N801: a context manager named as torch.cuda's
     ) -> None:
         """Keeps the arguments; the capture begins by entering."""
         if stream is None:
-            if graph.default_capture_stream is None:
-                graph.default_capture_stream = Stream()
-            stream = graph.default_capture_stream
+            device = current_device()
+            if device not in graph._default_streams:
+                graph._default_streams[device] = Stream(device)
+            stream = graph._default_streams[device]
         self.openreg_graph = openreg_graph
         self.pool = pool
         self.capture_stream = stream
