@@ -339,6 +339,40 @@ class TestMemory(GraphTestCase):
         self.assertEqual(z.sum().item(), 3000.0)
         self.assertEqual(sum_of_used.item(), 2000.0)
 
+    def test_replays_check_on_request_that_inputs_are_alive(self):
+        x, y = tensor(1.0), tensor(2.0)
+        graph = torch.openreg.Graph()
+        with torch.openreg.graph(graph, check_input_liveness=True):
+            temporary = x * y
+            z = temporary + 1
+            del temporary
+        graph.replay()
+        self.assertEqual(z.item(), 3.0)
+        del y
+        with self.assertRaisesRegex(RuntimeError, r"got 1 whose .*\n.*float32 \[1\].*aten.mul"):
+            graph.replay()
+        graph.reset()
+        with torch.openreg.graph(graph):
+            z = x + 1
+        graph.replay()
+        self.assertEqual(z.item(), 2.0)
+
+    def test_a_training_step_needs_its_parameters(self):
+        model = nn.Linear(2, 2).to("openreg")
+        batch = torch.ones(3, 2, device="openreg")
+        graph = torch.openreg.Graph()
+        with torch.openreg.Stream():
+            model(batch).sum().backward()
+        torch.openreg.synchronize()
+        model.zero_grad(set_to_none=True)
+        with torch.openreg.graph(graph, check_input_liveness=True):
+            model(batch).sum().backward()
+        graph.replay()
+        del model
+        gc.collect()
+        with self.assertRaisesRegex(RuntimeError, r"float32 \[2, 2\]"):
+            graph.replay()
+
     def test_a_capture_may_take_memory_from_the_device(self):
         x = tensor(1.0)
         graph = torch.openreg.Graph()

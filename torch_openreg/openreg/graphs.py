@@ -7,6 +7,7 @@ from torch._C import _acceleratorGraph
 
 from torch_openreg import _C
 from torch_openreg.openreg.devices import current_device, synchronize
+from torch_openreg.openreg.graph_inputs import _InputTracker
 from torch_openreg.openreg.initialization import _lazy_init
 from torch_openreg.openreg.memory import empty_cache, empty_host_cache
 from torch_openreg.openreg.streams import Stream
@@ -47,11 +48,14 @@ class Graph(_acceleratorGraph):
     def __init__(self, keep_graph: bool = False) -> None:
         """Makes a graph without a capture."""
         super().__init__(keep_graph)
+        self._inputs: _InputTracker | None = None
+        self._is_tracking = False
 
     def capture_begin(
         self,
         pool: PoolId | None = None,
         capture_error_mode: CaptureErrorMode = "global",
+        check_input_liveness: bool = False,
     ) -> None:
         """Begins to capture the current stream.
 
@@ -61,6 +65,8 @@ class Graph(_acceleratorGraph):
             capture_error_mode: Which threads may not make calls that no graph repeats, such as
                 waiting for a stream: ``"global"`` or ``"default"``, all; ``"thread_local"``,
                 this one; ``"relaxed"``, none.
+            check_input_liveness: Whether each replay checks that the tensors which the captured
+                operators used, and had not made, are still alive. Costs time in the capture.
 
         Raises:
             RuntimeError: The graph has a capture, the current stream is a default stream or is
@@ -74,6 +80,15 @@ class Graph(_acceleratorGraph):
                 f"got {capture_error_mode!r}"
             )
         super().capture_begin(pool=pool, capture_error_mode=capture_error_mode)
+        self._inputs = _InputTracker() if check_input_liveness else None
+        if self._inputs is not None:
+            self._inputs.__enter__()  # type: ignore[no-untyped-call]
+            self._is_tracking = True
+
+    def _stop_tracking(self) -> None:
+        if self._is_tracking and self._inputs is not None:
+            self._is_tracking = False
+            self._inputs.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def capture_end(self) -> None:
         """Ends the capture. The current stream must be the one on which it began.
@@ -82,6 +97,7 @@ class Graph(_acceleratorGraph):
             RuntimeError: Something that cannot be captured was tried, or a stream was forked and
                 not joined. The graph can then capture again.
         """
+        self._stop_tracking()
         super().capture_end()
 
     def instantiate(self) -> None:
@@ -93,7 +109,13 @@ class Graph(_acceleratorGraph):
 
         Replays follow each other, on whatever streams. A kernel that fails is reported as that of
         any other work.
+
+        Raises:
+            RuntimeError: There is no capture, or a tensor that it needs is gone; see
+                ``check_input_liveness``.
         """
+        if self._inputs is not None:
+            self._inputs.check()
         super().replay()
 
     def reset(self) -> None:
@@ -101,6 +123,8 @@ class Graph(_acceleratorGraph):
 
         Tensors that were allocated in the capture keep their memory.
         """
+        self._stop_tracking()
+        self._inputs = None
         super().reset()
 
     def pool(self) -> PoolId:
@@ -137,6 +161,7 @@ class graph:  # noqa: N801: a context manager named as torch.cuda's
         stream: The stream to capture; None for one that all such captures on the current
             device share.
         capture_error_mode: See :meth:`Graph.capture_begin`.
+        check_input_liveness: See :meth:`Graph.capture_begin`.
     """
 
     _default_streams: ClassVar[dict[int, Stream]] = {}  # per device
@@ -147,6 +172,8 @@ class graph:  # noqa: N801: a context manager named as torch.cuda's
         pool: PoolId | None = None,
         stream: torch.Stream | None = None,
         capture_error_mode: CaptureErrorMode = "global",
+        *,
+        check_input_liveness: bool = False,
     ) -> None:
         """Keeps the arguments; the capture begins by entering."""
         if stream is None:
@@ -158,6 +185,7 @@ class graph:  # noqa: N801: a context manager named as torch.cuda's
         self.pool = pool
         self.capture_stream = stream
         self.capture_error_mode = capture_error_mode
+        self.check_input_liveness = check_input_liveness
         self._selection = _select_stream(stream)
 
     def __enter__(self) -> None:
@@ -168,7 +196,9 @@ class graph:  # noqa: N801: a context manager named as torch.cuda's
         self._selection.__enter__()
         try:
             self.openreg_graph.capture_begin(
-                pool=self.pool, capture_error_mode=self.capture_error_mode
+                pool=self.pool,
+                capture_error_mode=self.capture_error_mode,
+                check_input_liveness=self.check_input_liveness,
             )
         except BaseException:
             self._selection.__exit__()
