@@ -31,8 +31,7 @@ class OpenRegGraph final : public at::GraphImplInterface {
 
   // Errors: RuntimeError if the graph is capturing or has captured, or the current stream is a
   // default stream.
-  void capture_begin(c10::MempoolId_t pool = {0, 0},
-                     at::GraphCaptureMode mode = at::GraphCaptureMode::Default) override;
+  void capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mode) override;
 
   // Errors: AcceleratorError if the capture was invalidated or has work that was not joined; the
   // graph is then as before capture_begin.
