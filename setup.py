@@ -186,6 +186,7 @@ setup(
                     "core",
                     "memory",
                     "random",
+                    "graph",
                     "hooks",
                     "ipc",
                     "aten",

@@ -10,12 +10,36 @@ from pathlib import Path
 
 import torch
 
-from bench import allocation, copies, imports, ipc, operators, ops, profiler, streams, system_calls, training
+from bench import (
+    allocation,
+    copies,
+    graphs,
+    imports,
+    ipc,
+    operators,
+    ops,
+    profiler,
+    streams,
+    system_calls,
+    training,
+)
 from bench.measure import FULL, QUICK, Benchmark, Ratios, UnmeasurableError
 
 __all__ = ["main"]
 
-_TOPICS = (ops, operators, allocation, copies, streams, ipc, training, profiler, imports, system_calls)
+_TOPICS = (
+    ops,
+    operators,
+    allocation,
+    copies,
+    streams,
+    graphs,
+    ipc,
+    training,
+    profiler,
+    imports,
+    system_calls,
+)
 _HEADER = ("what", "median", "min", "max", "1 is", "target", "")
 _ROW = "{:<52} {:>7} {:>7} {:>7}  {:<20} {:<8} {}"
 

@@ -61,7 +61,7 @@ def virtuals(header: str, name: str) -> set[str]:
 
 def overrides(header: Path, name: str) -> set[str]:
     """Returns the functions that a class of ours overrides."""
-    return set(re.findall(r"\b(\w+)\s*\([^;{]*\boverride\b", _class_body(header, name)))
+    return set(re.findall(r"(?<!~)\b(\w+)\s*\([^;{]*\boverride\b", _class_body(header, name)))
 
 
 def _class_body(header: Path, name: str) -> str:

@@ -55,14 +55,14 @@ class EnqueuedCall {
     device_tensors_.clear();
   }
 
-  // On the worker.
-  void run() {
+  // On the worker, each time the call runs; see Note [Kernels run again] in openreg/stream.h.
+  void run() const {
     torch::jit::Stack stack;
     stack.reserve(values_.size());
     const std::vector<Tensor> tensors = tensorsOf(aliases_);
     size_t next = 0;
-    for (Value& value : values_) {
-      stack.push_back(release(std::move(value), tensors, next));
+    for (const Value& value : values_) {
+      stack.push_back(release(value, tensors, next));
     }
     constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
     if (known_.outVariant().has_value() && areAllNew()) {
@@ -143,10 +143,10 @@ class EnqueuedCall {
     TORCH_INTERNAL_ASSERT(false);
   }
 
-  c10::IValue release(Value value, const std::vector<Tensor>& tensors, size_t& next) const {
+  c10::IValue release(const Value& value, const std::vector<Tensor>& tensors, size_t& next) const {
     switch (value.kind) {
       case Kind::Plain:
-        return std::move(value.plain);
+        return value.plain;
       case Kind::Tensor:
         return tensors[slots_[next++]];
       case Kind::TensorList: {
@@ -240,7 +240,7 @@ void resizeArguments(c10::ArrayRef<c10::IValue> arguments,
 
 // The closure: small, as the queue stores it in place.
 struct RunCall {
-  std::unique_ptr<EnqueuedCall> call;
+  std::unique_ptr<const EnqueuedCall> call;
   int num_threads;
 
   void operator()() const {

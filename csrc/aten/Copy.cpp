@@ -77,12 +77,17 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   const auto description = WorkDescription::copy(orMemcpyHostToDevice, self.nbytes());
   const bool is_pinned = isPinnedPointer(source.storage().data());
+  const bool is_asynchronous = is_pinned && non_blocking;
+  if (!is_asynchronous) {
+    checkNotCapturing(stream,
+                      "aten::copy_ (host to device), which is asynchronous only from "
+                      "pinned memory with non_blocking=True");
+  }
   if (!is_pinned && source.nbytes() <= kStagedCopyLimit) {
     enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self,
                                                 StagedTensor{source.clone()});
     return;
   }
-  const bool is_asynchronous = is_pinned && non_blocking;
   if (!is_asynchronous && copyOnCallingThread(stream, "aten::copy_ (host to device)", description,
                                               hostView(self), source)) {
     return;
@@ -99,6 +104,11 @@ void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
   const auto description = WorkDescription::copy(orMemcpyDeviceToHost, self.nbytes());
   const bool is_asynchronous = non_blocking && isPinnedPointer(self.storage().data());
+  if (!is_asynchronous) {
+    checkNotCapturing(stream,
+                      "aten::copy_ (device to host), which is asynchronous only to "
+                      "pinned memory with non_blocking=True");
+  }
   if (!is_asynchronous && copyOnCallingThread(stream, "aten::copy_ (device to host)", description,
                                               self, hostView(source))) {
     return;

@@ -10,6 +10,7 @@
 #include "csrc/aten/AsynchronousCall.h"
 #include "csrc/aten/FallbackArguments.h"
 #include "csrc/aten/FallbackOperator.h"
+#include "csrc/aten/OpLaunch.h"
 #include "csrc/aten/ResultPlan.h"
 #include "csrc/aten/SynchronousCall.h"
 #include "csrc/aten/TensorAlias.h"
@@ -19,6 +20,11 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::kDeviceType;
+
+// What makes a call unfit for a graph.
+constexpr const char* kFirstCall =
+    ", whose first call with such arguments runs on the host: make it once before the capture";
+constexpr const char* kHostCall = ", which runs on the host";
 
 // Operators that take CPU tensors beside openreg tensors, as on CUDA: index tensors, and tensors
 // that describe the shape of nested ones.
@@ -82,6 +88,11 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     known.countAsynchronousCall();
     callOnStream(known, op, **plan, device, stack);
     return;
+  }
+  if (const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());
+      stream.isCapturing()) {
+    const bool is_first_call = signature.has_value() && plan == nullptr;
+    checkNotCapturing(stream, (known.name() + (is_first_call ? kFirstCall : kHostCall)).c_str());
   }
   known.countSynchronousCall();
   ResultPlan learned = callOnHost(known.name().c_str(), op, cpuKey(keys), device, stack);

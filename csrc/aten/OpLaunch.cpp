@@ -4,8 +4,14 @@
 
 namespace at::openreg {
 
-void waitForCurrentStream(c10::Device device) {
-  c10::openreg::getCurrentOpenRegStream(device.index()).synchronize();
+void waitForCurrentStream(c10::Device device, const char* operation) {
+  c10::openreg::getCurrentOpenRegStream(device.index()).synchronize(operation);
+}
+
+void checkNotCapturing(const c10::openreg::OpenRegStream& stream, const char* operation) {
+  if (C10_UNLIKELY(stream.isCapturing())) {
+    stream.synchronize(operation);
+  }
 }
 
 void enterWorkerEnvironment(int num_threads) {

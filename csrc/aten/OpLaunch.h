@@ -19,8 +19,14 @@
 namespace at::openreg {
 
 // Waits for the current stream of the device: for operators that give the host a value.
-// Errors: the stream's asynchronous error.
-OPENREG_EXPORT void waitForCurrentStream(c10::Device device);
+// `operation` is who waits, for error texts.
+// Errors: the stream's asynchronous error, and that of checkNotCapturing().
+OPENREG_EXPORT void waitForCurrentStream(c10::Device device, const char* operation);
+
+// For operations that no graph can repeat, as they run on the host.
+// Errors: AcceleratorError if the stream is capturing. The capture is then invalid.
+OPENREG_EXPORT void checkNotCapturing(const c10::openreg::OpenRegStream& stream,
+                                      const char* operation);
 
 // Note [The worker's environment]
 // A kernel gives the CPU's bits only if it runs as the CPU would run it. A worker therefore

@@ -17,7 +17,7 @@ using c10::openreg::WorkDescription;
 
 Scalar localScalarDense(const Tensor& self) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
-  stream.synchronize();
+  stream.synchronize("aten::_local_scalar_dense");
   const HostWork work(stream, "aten::_local_scalar_dense",
                       WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
   return at::native::_local_scalar_dense_cpu(hostView(self));
@@ -28,7 +28,7 @@ bool equal(const Tensor& self, const Tensor& other) {
               "Expected all tensors to be on the same device, but found at least two devices, ",
               self.device(), " and ", other.device(), "! (aten::equal)");
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
-  stream.synchronize();
+  stream.synchronize("aten::equal");
   const HostWork work(stream, "aten::equal");
   return at::native::cpu_equal(hostView(self), hostView(other));
 }

@@ -279,7 +279,7 @@ void launchStructured(const std::array<Tensor, OutputCount>& outputs,
     bits.restore(tensors.data(), OutputCount);
   };
   if (mode == Launch::OnCallingThread) {
-    waitForCurrentStream(device);
+    waitForCurrentStream(device, Name.text);
     run();
   } else {
     launchOp<Name>(device, std::move(run));

@@ -43,7 +43,7 @@ class HostCall {
 
   // docs: fallback-run
   ResultPlan run() {
-    waitForCurrentStream(device_);
+    waitForCurrentStream(device_, name().c_str());
     const size_t first = stack_->size() - schema_.arguments().size();
     for (size_t i = 0; i < schema_.arguments().size(); ++i) {
       replaceArgument((*stack_)[first + i], schema_.arguments()[i]);
@@ -269,7 +269,7 @@ class HostCall {
     if (result.numel() > 0) {
       // An allocation may reuse memory that work has yet to leave.
       const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
-      stream.synchronize();
+      stream.synchronize(name().c_str());
       const HostWork work(stream, "aten::copy_ (of a result)",
                           WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
       hostView(moved).copy_(result);

@@ -46,8 +46,6 @@ class OpenRegEvent {
   // it is the stream's to report.
   bool isComplete() const noexcept { return orEventQuery(handle_) != orErrorNotReady; }
 
-  orEvent_t handle() const { return handle_; }
-
  private:
   orEvent_t handle_ = nullptr;
 };

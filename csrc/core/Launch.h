@@ -8,6 +8,8 @@
 // openreg tensor only to keep its memory alive: memory is reused in stream order, so the
 // address is enough (see Note [Lifetimes of enqueued work] in csrc/aten/TensorAlias.h).
 //
+// How often a closure is called: once or, captured into a graph, once per replay. So it is const.
+//
 // What a closure may do: throw. The exception ends the stream's success and comes out of the
 // next synchronizing call with the kernel's name (csrc/core/Exception.h). It may not wait for
 // its own stream, and it may not take the GIL. If it has describe(orActivityRecord*), that
@@ -44,7 +46,7 @@ namespace detail {
 template <typename Fn>
 orError_t runClosure(void* closure) {
   try {
-    (*static_cast<Fn*>(closure))();
+    (*static_cast<const Fn*>(closure))();
     return orSuccess;
   } catch (...) {
     return reportKernelException(std::current_exception());

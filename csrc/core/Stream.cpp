@@ -117,7 +117,12 @@ bool OpenRegStream::query() const {
   return true;
 }
 
-void OpenRegStream::synchronize() const { OPENREG_CHECK(orStreamSynchronize(handle_)); }
+void OpenRegStream::synchronize(const char* call) const {
+  const orError_t error = orStreamSynchronize(handle_);
+  if (C10_UNLIKELY(error != orSuccess)) {
+    throwRuntimeError(error, call, {__func__, __FILE__, uint32_t(__LINE__)});
+  }
+}
 
 int OpenRegStream::priority() const {
   int priority = 0;
@@ -129,6 +134,13 @@ bool OpenRegStream::isCapturing() const {
   orStreamCaptureStatus status = orStreamCaptureStatusNone;
   OPENREG_CHECK(orStreamIsCapturing(handle_, &status));
   return status != orStreamCaptureStatusNone;
+}
+
+uint64_t OpenRegStream::captureId() const {
+  orStreamCaptureStatus status = orStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  OPENREG_CHECK(orStreamGetCaptureInfo(handle_, &status, &id));
+  return id;
 }
 
 OpenRegStream getDefaultOpenRegStream(DeviceIndex index) {

@@ -39,9 +39,15 @@ class OPENREG_EXPORT OpenRegStream {
   bool isAlive() const;
 
   bool query() const;
-  void synchronize() const;
+
+  // Waits until all work submitted so far is done. `call` is what an error says it was raised by.
+  void synchronize(const char* call = "orStreamSynchronize") const;
+
   int priority() const;
   bool isCapturing() const;
+
+  // The number of the capture that the stream is in, 0 if none.
+  uint64_t captureId() const;
 
   bool operator==(const OpenRegStream& other) const { return stream_ == other.stream_; }
   bool operator!=(const OpenRegStream& other) const { return stream_ != other.stream_; }

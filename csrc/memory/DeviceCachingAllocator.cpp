@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "csrc/core/BlockingRegion.h"
+#include "csrc/core/CaptureMode.h"
 #include "csrc/memory/Allocator.h"
 
 namespace c10::openreg {
@@ -240,6 +241,7 @@ Block* DeviceCachingAllocator::takeFromDevice(const Request& request) {
   }
   void* address = nullptr;
   const DeviceIndex previous = exchangeDevice(device_);
+  const RelaxedCaptureGuard relaxed;
   const orError_t error = orMalloc(&address, size);
   exchangeDevice(previous);
   if (error == orErrorMemoryAllocation) {
@@ -450,6 +452,7 @@ void DeviceCachingAllocator::processEvents() {
   if (events_.empty()) {
     return;
   }
+  const RelaxedCaptureGuard relaxed;
   for (auto entry = events_.begin(); entry != events_.end();) {
     auto& queue = entry->second;
     while (!queue.empty() && queue.front().first.isComplete()) {
@@ -464,6 +467,7 @@ void DeviceCachingAllocator::processEvents() {
 void DeviceCachingAllocator::waitForEvents() {
   ++stats_.num_sync_all_streams;
   processDeferred();
+  const RelaxedCaptureGuard relaxed;
   for (auto& [stream, queue] : events_) {
     queue.back().first.synchronize();
   }
@@ -507,6 +511,7 @@ void DeviceCachingAllocator::releaseCachedSegments() {
 }
 
 void DeviceCachingAllocator::releaseSegment(Block* block) {
+  const RelaxedCaptureGuard relaxed;
   OPENREG_CHECK(orFree(block->address));
   ++stats_.num_device_free;
   changeReserved(*block, false);

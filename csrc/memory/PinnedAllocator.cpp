@@ -6,6 +6,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "csrc/core/CaptureMode.h"
 #include "csrc/core/Event.h"
 #include "csrc/core/Exception.h"
 #include "csrc/core/Functions.h"
@@ -44,11 +45,13 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
  private:
   void allocate_host_memory(size_t size, void** pointer) override {
     const Timer timer(stats_.timing_mutex_, stats_.host_alloc_time);
+    const c10::openreg::RelaxedCaptureGuard relaxed;
     OPENREG_CHECK(orMallocHost(pointer, size));
   }
 
   void free_block(Block* block) override {
     const Timer timer(stats_.timing_mutex_, stats_.host_free_time);
+    const c10::openreg::RelaxedCaptureGuard relaxed;
     OPENREG_CHECK(orFreeHost(block->ptr_));
   }
 
@@ -59,7 +62,10 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
     events->push_back(std::move(event));
   }
 
-  bool query_event(OpenRegEvent& event) override { return event.isComplete(); }
+  bool query_event(OpenRegEvent& event) override {
+    const c10::openreg::RelaxedCaptureGuard relaxed;
+    return event.isComplete();
+  }
 
   OpenRegStream get_current_stream() const override {
     return c10::openreg::getCurrentOpenRegStream();

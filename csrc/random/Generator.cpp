@@ -3,9 +3,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <openreg/device.h>
 
+#include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "csrc/core/BlockingRegion.h"
+#include "csrc/core/CaptureMode.h"
 #include "csrc/core/Event.h"
 #include "csrc/core/Functions.h"
 
@@ -54,16 +57,66 @@ c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
   return engine_.unsafeGetGeneratorImpl()->get_state();
 }
 
+namespace {
+
+struct CapturedUse {
+  c10::intrusive_ptr<OpenRegGeneratorImpl> generator;
+  OpenRegStream last_stream;
+};
+
+// The captures under way whose kernels draw.
+struct CapturedUses {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, std::vector<CapturedUse>> of_captures;
+};
+
+CapturedUses& capturedUses() {
+  static auto* uses = new CapturedUses();
+  return *uses;
+}
+
+// Orders a launch after those of the same capture that draw.
+void orderCapturedLaunch(OpenRegGeneratorImpl* generator, const OpenRegStream& stream,
+                         uint64_t capture_id) {
+  CapturedUses& uses = capturedUses();
+  const std::lock_guard<std::mutex> lock(uses.mutex);
+  std::vector<CapturedUse>& of_capture = uses.of_captures[capture_id];
+  const auto use = std::find_if(of_capture.begin(), of_capture.end(), [&](const CapturedUse& one) {
+    return one.generator.get() == generator;
+  });
+  if (use == of_capture.end()) {
+    of_capture.push_back(
+        {c10::intrusive_ptr<OpenRegGeneratorImpl>::reclaim_copy(generator), stream});
+    return;
+  }
+  c10::openreg::waitForStream(stream, use->last_stream);
+  use->last_stream = stream;
+}
+
+}  // namespace
+
 // docs: generator-order
 void OpenRegGeneratorImpl::orderLaunch(const OpenRegStream& stream) {
+  if (const uint64_t capture_id = stream.captureId(); capture_id != 0) {
+    orderCapturedLaunch(this, stream, capture_id);
+    return;
+  }
   const std::lock_guard<std::mutex> lock(last_stream_mutex_);
-  if (last_stream_.has_value()) {
+  // To wait for a stream that captures would be to join its capture. Whoever began that has waited
+  // for the stream, or has left the order open.
+  if (last_stream_.has_value() && !(last_stream_->isAlive() && last_stream_->isCapturing())) {
     c10::openreg::waitForStream(stream, *last_stream_);
   }
   last_stream_ = stream;
 }
 
 void OpenRegGeneratorImpl::waitForKernels() const {
+  const c10::DeviceIndex index = device().index();
+  TORCH_CHECK(!c10::openreg::isDeviceActive(index) ||
+                  !c10::openreg::getCurrentOpenRegStream(index).isCapturing(),
+              "The state of the OpenReg generator of ", device(),
+              " cannot be read or set while the current stream captures: the kernels of a graph "
+              "draw from the state they find when it is replayed");
   std::optional<OpenRegStream> stream;
   {
     const std::lock_guard<std::mutex> lock(last_stream_mutex_);
@@ -72,11 +125,24 @@ void OpenRegGeneratorImpl::waitForKernels() const {
   // last_stream_ stays: another thread may be here, too, and must wait as well.
   if (stream.has_value()) {
     const c10::openreg::BlockingRegion region;
+    const c10::openreg::RelaxedCaptureGuard relaxed;
     stream->isAlive() ? stream->synchronize()
                       : c10::openreg::synchronizeDevice(stream->device_index());
   }
 }
 // docs: end
+
+std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(uint64_t capture_id) {
+  std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> generators;
+  CapturedUses& uses = capturedUses();
+  const std::lock_guard<std::mutex> lock(uses.mutex);
+  if (const auto node = uses.of_captures.extract(capture_id); !node.empty()) {
+    for (const CapturedUse& use : node.mapped()) {
+      generators.push_back(use.generator);
+    }
+  }
+  return generators;
+}
 
 OpenRegGeneratorImpl* OpenRegGeneratorImpl::clone_impl() const {
   auto* copy = new OpenRegGeneratorImpl(device().index());

@@ -5,7 +5,9 @@
 // draw from it on the workers:
 //   - kernels of one stream draw in stream order;
 //   - a kernel on another stream first waits for the stream that drew last (orderLaunch);
-//   - whoever reads or sets the state waits for the kernels that draw (every virtual below).
+//   - whoever reads or sets the state waits for the kernels that draw (every virtual below);
+//   - kernels in a graph draw on each replay, from the state they find then: the replay counts as
+//     one kernel that draws. So nobody reads or sets the state while the current stream captures.
 // Host threads that launch at the same time are not ordered among each other, as on any device;
 // a kernel locks the engine while it draws.
 #pragma once
@@ -13,8 +15,10 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <cstdint>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "csrc/core/Macros.h"
 #include "csrc/core/Stream.h"
@@ -35,7 +39,8 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
   static c10::DeviceType device_type() { return c10::openreg::kDeviceType; }
 
-  // Makes what is enqueued on the stream next draw after everything enqueued so far.
+  // Makes what is enqueued on the stream next draw after everything enqueued so far or, in a
+  // capture, captured so far.
   void orderLaunch(const c10::openreg::OpenRegStream& stream);
 
   // Waits for all kernels that draw.
@@ -56,6 +61,10 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 // The default generator of a device, created on first use. A negative index stands for the
 // current device. Creates no device.
 OPENREG_EXPORT const Generator& defaultGenerator(c10::DeviceIndex device = -1);
+
+// The generators that kernels of a capture draw from; forgets them. Called when it has ended.
+OPENREG_EXPORT std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(
+    uint64_t capture_id);
 
 // A new generator for a device.
 OPENREG_EXPORT Generator makeGenerator(c10::DeviceIndex device = -1);

@@ -11,7 +11,7 @@ from pathlib import Path
 from sources import ROOT, RUNTIME_HEADERS, SourceError, read
 
 # The parts of csrc that the tables are about; operators are not listed one by one.
-_BACKEND_PARTS = ("core", "memory", "random", "hooks", "ipc", "profiler")
+_BACKEND_PARTS = ("core", "memory", "random", "graph", "hooks", "ipc", "profiler")
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def overrides() -> list[str]:
             text = _without_comments(read(path))
             for found in re.finditer(r"\b(?:class|struct)\s+(?:[A-Z_]+\s+)?(\w+)[^;{}()]*\{", text):
                 body = text[found.end() : _closing_brace(text, found.end() - 1)]
-                for name in re.findall(r"(?<!~)\b(\w+)\([^;{}]*?\)[^;{}()]*\boverride\b", body):
+                for name in re.findall(r"(?<![~\w])(\w+)\([^;{}]*?\)[^;{}()]*\boverride\b", body):
                     names[f"{found[1]}::{name}"] = None
     return list(names)
 

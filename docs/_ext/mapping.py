@@ -117,6 +117,17 @@ INTERFACES: dict[str, str] = {
     # --- torch::profiler::impl::ProfilerStateBase
     "RangeState::profilerType": "torch, while `torch.openreg.profiler.emit_ranges` is on",
     "RangeState::reportMemoryUsage": "allocators, while the same is on and asks for memory",
+    # --- at::GraphImplInterface
+    "OpenRegGraph::capture_begin": "`torch.openreg.Graph.capture_begin`, `torch.openreg.graph`, "
+    "`torch.accelerator.Graph`, as all below",
+    "OpenRegGraph::capture_end": "`torch.openreg.Graph.capture_end`",
+    "OpenRegGraph::instantiate": "`torch.openreg.Graph.instantiate`; the end of a capture",
+    "OpenRegGraph::replay": "`torch.openreg.Graph.replay`; what "
+    "`torch.openreg.make_graphed_callables` returns",
+    "OpenRegGraph::reset": "`torch.openreg.Graph.reset`; the destructor",
+    "OpenRegGraph::pool": "`torch.openreg.Graph.pool`",
+    "OpenRegGraph::enable_debug_mode": "`torch.openreg.Graph.enable_debug_mode`",
+    "OpenRegGraph::debug_dump": "`torch.openreg.Graph.debug_dump`",
 }
 
 # Public names of torch.openreg that need nothing below Python -> what they are.

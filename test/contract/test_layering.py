@@ -34,6 +34,7 @@ ALLOWED_FOLDERS = {
     "core": set(),
     "memory": {"core"},
     "random": {"core", "memory"},
+    "graph": {"core", "memory", "random"},
     "hooks": {"core", "memory", "random"},
     "ipc": {"core", "memory"},
     "aten": {"core", "memory", "random"},
@@ -45,7 +46,7 @@ ALLOWED_FOLDERS = {
 }
 
 # Folders that wrap the runtime for the others.
-WRAPPING_FOLDERS = {"core", "memory", "random", "hooks", "ipc"}
+WRAPPING_FOLDERS = {"core", "memory", "random", "graph", "hooks", "ipc"}
 
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {

@@ -30,8 +30,6 @@ HEADERS = [path for path in NATIVE_FILES if path.suffix == ".h"]
 UNREACHABLE_ERRORS = {
     "orSuccess": "is no error",
     "orErrorUnknown": "stands for a failure that nobody foresaw",
-    "orErrorStreamCaptureUnsupported": "graph capture comes later",
-    "orErrorStreamCaptureInvalidated": "graph capture comes later",
 }
 
 # Codes that the runtime itself does not return, with the reason.

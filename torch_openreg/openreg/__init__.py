@@ -38,6 +38,8 @@ from torch_openreg.openreg.fallback import (
     reset_fallback_stats,
     set_fallback_mode,
 )
+from torch_openreg.openreg.graphed_callables import make_graphed_callables
+from torch_openreg.openreg.graphs import Graph, graph, graph_pool_handle
 from torch_openreg.openreg.initialization import (  # noqa: F401
     _is_in_bad_fork,
     _lazy_init,
@@ -103,6 +105,7 @@ __all__ = [
     "AcceleratorError",
     "Event",
     "ExternalStream",
+    "Graph",
     "MemPool",
     "OutOfMemoryError",
     "Stream",
@@ -130,6 +133,8 @@ __all__ = [
     "get_rng_state",
     "get_rng_state_all",
     "get_stream_from_external",
+    "graph",
+    "graph_pool_handle",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
     "init",
@@ -140,6 +145,7 @@ __all__ = [
     "is_current_stream_capturing",
     "is_initialized",
     "is_tf32_supported",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",

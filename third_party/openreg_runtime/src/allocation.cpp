@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "arena.h"
+#include "capture.h"
 #include "device.h"
 #include "peer.h"
 #include "process.h"
@@ -84,6 +85,7 @@ orError_t allocate(void** pointer, size_t size) {
   if (pointer == nullptr) return fail(orErrorInvalidValue, "orMalloc: pointer is null");
   Device* device = nullptr;
   if (const orError_t error = Device::get(current_device(), &device)) return error;
+  if (const orError_t error = check_safe("orMalloc")) return error;
   if (size == 0) {
     *pointer = nullptr;
     return orSuccess;
@@ -114,6 +116,7 @@ orError_t release(void* pointer) {
   if (device == nullptr) return fail_not_allocated("orFree", pointer);
   const std::optional<Allocation> found = device->arena().find(address);
   if (!found || found->address != address) return fail_not_allocated("orFree", pointer);
+  if (const orError_t error = check_safe("orFree")) return error;
   if (is_exiting()) return orSuccess;  // a command may still use it, and nobody will miss it
   if (const orError_t error = device->wait()) return error;
   trace::Span span(orActivityMemory, "orFree");
@@ -127,6 +130,7 @@ orError_t allocate_pinned(void** pointer, size_t size) {
   if (pointer == nullptr) return fail(orErrorInvalidValue, "orMallocHost: pointer is null");
   if (const orError_t error = check_not_forked()) return error;
   if (const orError_t error = check_device(current_device(), "orMallocHost")) return error;
+  if (const orError_t error = check_safe("orMallocHost")) return error;
   if (size == 0) {
     *pointer = nullptr;
     return orSuccess;
@@ -148,6 +152,7 @@ orError_t allocate_pinned(void** pointer, size_t size) {
 orError_t release_pinned(void* pointer) {
   if (const orError_t error = check_not_forked()) return error;
   if (pointer == nullptr) return orSuccess;
+  if (const orError_t error = check_safe("orFreeHost")) return error;
   trace::Span span(orActivityMemory, "orFreeHost");
   PinnedMemory& memory = pinned_memory();
   std::map<uintptr_t, PinnedAllocation>::node_type node;

@@ -1,5 +1,6 @@
 #include "command.h"
 
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -30,6 +31,50 @@ constexpr uint64_t round_up(uint64_t value, uint64_t step) {
 }
 
 }  // namespace
+
+void move_closure(const Submission& submission, void* to) {
+  if (submission.kernel->move != nullptr) {
+    submission.kernel->move(to, submission.closure);
+  } else if (submission.closure_size > 0) {
+    std::memcpy(to, submission.closure, submission.closure_size);
+  }
+}
+
+void Command::describe(const Submission& submission) {
+  kernel = submission.kernel;
+  function = submission.function;
+  kind = submission.kind;
+  bytes = submission.bytes;
+  memcpy_kind = static_cast<int8_t>(submission.memcpy_kind);
+  peer_device = static_cast<int8_t>(submission.peer_device);
+}
+
+CapturedCommand::CapturedCommand(const Submission& submission) {
+  const size_t size = sizeof(Command) + submission.closure_size;
+  command_ = new (::operator new(size, std::align_val_t{alignof(Command)})) Command;
+  command_->describe(submission);
+  command_->entry_size = static_cast<uint32_t>(size);
+  command_->correlation_id = 0;
+  command_->is_large = false;
+  move_closure(submission, command_->closure());
+}
+
+CapturedCommand::~CapturedCommand() {
+  if (command_ == nullptr) return;
+  if (command_->kernel->destroy != nullptr) command_->kernel->destroy(command_->closure());
+  free_memory();
+}
+
+void CapturedCommand::give_back(const Submission& submission) {
+  Submission backward = submission;
+  backward.closure = command_->closure();
+  move_closure(backward, submission.closure);
+  free_memory();
+}
+
+void CapturedCommand::free_memory() {
+  ::operator delete(std::exchange(command_, nullptr), std::align_val_t{alignof(Command)});
+}
 
 orError_t CommandRing::allocate() {
   memory_ = static_cast<std::byte*>(os::map_memory(ring_capacity));

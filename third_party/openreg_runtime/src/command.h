@@ -32,17 +32,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 
 #include "error.h"
 #include "os.h"
 
 namespace openreg {
 
+namespace trace {
+class Span;
+}
+
 // About 1,600 launches with a closure of 200 bytes: enough to keep a worker busy while the host
 // is away for a millisecond.
 constexpr size_t ring_capacity = size_t{512} << 10;
 
-enum class CommandKind : uint8_t { Kernel, HostFunction, Copy, Fill, Record, Wait };
+enum class CommandKind : uint8_t {
+  Kernel,
+  HostFunction,
+  Copy,
+  Fill,
+  Record,
+  Wait,     // dropped if the stream has failed
+  Follow,   // a wait that is not
+  Segment,  // a piece of a graph's launch; see graph_exec.h
+  Recover,  // forgets the stream's failure
+};
 
 // What a caller hands to a stream.
 struct Submission {
@@ -55,12 +70,24 @@ struct Submission {
   uint64_t bytes = 0;
   int memcpy_kind = -1;
   int peer_device = -1;
+  // The call that submits, if it makes several submissions.
+  const trace::Span* call = nullptr;
+  // For captures: takes data of the host's along, which a graph would repeat.
+  bool is_staged = false;
+  // For captures: what to capture in its place, as `closure` points at something short-lived.
+  const Submission* if_captured = nullptr;
 };
+
+// Moves the closure of a submission into fresh storage.
+void move_closure(const Submission& submission, void* to);
 
 // An entry of the ring. The closure follows it, or a pointer to the closure if that is large.
 struct alignas(os::cache_line_size) Command {
   // Empty until it is committed.
   enum class State : uint32_t { Empty, Ready, Skip };
+
+  // Stores what the submission tells, except its closure.
+  void describe(const Submission& submission);
 
   void* inline_closure() { return this + 1; }
   void* closure() { return is_large ? *static_cast<void**>(inline_closure()) : inline_closure(); }
@@ -83,6 +110,28 @@ struct alignas(os::cache_line_size) Command {
 
 static_assert(sizeof(Command) == os::cache_line_size);
 static_assert(os::cache_line_size % OPENREG_CLOSURE_ALIGNMENT == 0);
+
+// A command outside any ring, with its closure: a node of a graph.
+class CapturedCommand {
+ public:
+  // Takes the closure out of the submission.
+  explicit CapturedCommand(const Submission& submission);
+  CapturedCommand(CapturedCommand&& other) noexcept
+      : command_(std::exchange(other.command_, nullptr)) {}
+  CapturedCommand& operator=(CapturedCommand&&) = delete;
+  ~CapturedCommand();
+
+  // Puts the closure back where it came from and forgets the command.
+  void give_back(const Submission& submission);
+
+  Command& operator*() const { return *command_; }
+  Command* operator->() const { return command_; }
+
+ private:
+  void free_memory();
+
+  Command* command_;
+};
 
 class CommandRing {
  public:

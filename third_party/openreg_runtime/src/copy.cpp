@@ -1,9 +1,9 @@
 #include <cstring>
 
 #include "allocation.h"
+#include "capture.h"
 #include "command.h"
 #include "device.h"
-#include "graph.h"
 #include "os.h"
 #include "process.h"
 #include "stream.h"
@@ -132,7 +132,7 @@ orError_t check_kind(orMemcpyKind kind, const char* function) {
 // Copies and waits. With nothing to wait for, the calling thread copies by itself: that saves
 // waking the worker and being woken.
 orError_t copy_and_wait(Stream& stream, const Copy& copy) {
-  if (const orError_t error = check_not_capturing(stream, copy.function)) return error;
+  if (const orError_t error = check_may_wait(stream, copy.function)) return error;
   CopyTask task = copy.task();
   const Submission submission = copy.submission(stream, copy_kernel, &task, sizeof(task));
   if (!stream.is_idle() || stream.has_failure()) return stream.launch_and_finish(submission);
@@ -161,8 +161,9 @@ orError_t enqueue_copy(Stream& stream, const Copy& copy) {
     return copy_and_wait(stream, copy);
   }
   if (has_unregistered_source) {
-    return stream.launch(
-        copy.submission(stream, staged_copy_kernel, &task, sizeof(task) + copy.size));
+    Submission submission = copy.submission(stream, staged_copy_kernel, &task, sizeof(task) + copy.size);
+    submission.is_staged = true;
+    return stream.launch(submission);
   }
   return stream.launch(copy.submission(stream, copy_kernel, &task, sizeof(task)));
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "allocation.h"
+#include "capture.h"
 #include "fault.h"
 #include "os.h"
 #include "process.h"
@@ -95,6 +96,7 @@ orError_t map_memory(int index, const AddressSpace& space, int* file) {
 orError_t synchronize(const std::vector<Device*>& waited_for, const char* function) {
   std::vector<Stream*> streams;
   for (Device* device : waited_for) {
+    if (const orError_t error = check_may_wait(device->index(), function)) return error;
     const trace::Span span(orActivitySynchronize, function, device->index());
     if (const orError_t error = device->wait()) return error;
     const std::vector<Stream*> own = device->streams();

@@ -29,11 +29,16 @@ constexpr orKernel wait_kernel{"orStreamWaitEvent", nullptr, move_completion, de
 
 // Submits a command whose closure is the completion.
 orError_t submit(Stream& stream, CommandKind kind, const orKernel& kernel,
-                 const CompletionRef& completion, uint64_t* sequence) {
+                 const CompletionRef& completion, const trace::Span* call, uint64_t* sequence) {
   alignas(CompletionRef) std::byte closure[sizeof(CompletionRef)];
   auto* reference = new (closure) CompletionRef(completion);
-  const orError_t error =
-      stream.submit({kind, kernel.name, &kernel, reference, sizeof(closure)}, sequence);
+  const orError_t error = stream.submit({.kind = kind,
+                                         .function = kernel.name,
+                                         .kernel = &kernel,
+                                         .closure = reference,
+                                         .closure_size = sizeof(closure),
+                                         .call = call},
+                                        sequence);
   if (error != orSuccess) reference->~CompletionRef();
   return error;
 }
@@ -53,22 +58,29 @@ orError_t Event::share() {
 // docs: event-record
 orError_t Event::record(Stream& stream) {
   if (is_interprocess()) return record_shared(stream);
-  CompletionRef completion = CompletionRef::make();
-  uint64_t sequence = 0;
-  if (const orError_t error =
-          submit(stream, CommandKind::Record, record_kernel, completion, &sequence)) {
-    return error;
+  while (const std::shared_ptr<Capture> capture = stream.capture()) {
+    Record record;
+    bool has_ended = false;
+    if (const orError_t error = capture->mark(stream, &record.mark, &has_ended)) return error;
+    if (has_ended) continue;
+    set_latest(std::move(record));
+    return orSuccess;
   }
-  if (sequence == 0) return orSuccess;
-  completion->bind(stream, sequence);
-  const std::lock_guard lock(mutex_);
-  std::swap(latest_, completion);
+  Record record{.completion = CompletionRef::make(), .mark = {}};
+  uint64_t sequence = 0;
+  if (const orError_t error = submit_record(stream, record.completion, &sequence)) return error;
+  if (sequence > 0) set_latest(std::move(record));
   return orSuccess;
 }
 // docs: end
 
 orError_t Event::record_shared(Stream& stream) {
-  if (const orError_t error = check_not_capturing(stream, "orEventRecord")) return error;
+  if (const std::shared_ptr<Capture> capture = stream.capture()) {
+    return capture->refuse(orErrorStreamCaptureUnsupported,
+                           concat("orEventRecord: expected a stream that is not capturing for an "
+                                  "interprocess event, got stream ",
+                                  stream.id()));
+  }
   CompletionRef completion = CompletionRef::make();
   if (const orError_t error = completion->share()) return error;
   uint64_t sequence = stream.submitted();
@@ -76,7 +88,8 @@ orError_t Event::record_shared(Stream& stream) {
     // Nothing is pending: the others need not depend on this process living any longer.
     completion->resolve(os::now_ns(), nullptr);
   } else if (const orError_t error =
-                 submit(stream, CommandKind::Record, record_kernel, completion, &sequence)) {
+                 submit(stream, CommandKind::Record, record_kernel, completion, nullptr,
+                        &sequence)) {
     return error;
   } else if (sequence == 0) {
     return orSuccess;
@@ -84,11 +97,12 @@ orError_t Event::record_shared(Stream& stream) {
   completion->bind(stream, sequence);
   const std::lock_guard lock(mutex_);
   Ledger::existing()->set_latest(shared_slot_, completion->shared_name());
-  std::swap(latest_, completion);
+  Record record{.completion = std::move(completion), .mark = {}};
+  std::swap(latest_, record);
   return orSuccess;
 }
 
-CompletionRef Event::latest() const {
+Event::Record Event::latest() const {
   const std::lock_guard lock(mutex_);
   return latest_;
 }
@@ -100,11 +114,26 @@ orError_t Event::find_peers_latest(CompletionRef* latest) const {
   return orSuccess;
 }
 
-orError_t wait_for(Stream& stream, const CompletionRef& completion) {
-  const bool holds_nothing = completion->is_complete() && completion->failure() == nullptr;
-  if (holds_nothing && stream.sink() == nullptr) return orSuccess;
-  uint64_t sequence = 0;
-  return submit(stream, CommandKind::Wait, wait_kernel, completion, &sequence);
+void Event::set_latest(Record record) {
+  const std::lock_guard lock(mutex_);
+  std::swap(latest_, record);
+}
+
+orError_t submit_record(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
+                        const trace::Span* call) {
+  if (const orError_t error =
+          submit(stream, CommandKind::Record, record_kernel, completion, call, sequence)) {
+    return error;
+  }
+  if (*sequence > 0) completion->bind(stream, *sequence);
+  return orSuccess;
+}
+
+orError_t submit_wait(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
+                      CommandKind kind, const trace::Span* call) {
+  *sequence = 0;
+  if (completion->is_complete() && completion->failure() == nullptr) return orSuccess;
+  return submit(stream, kind, wait_kernel, completion, call, sequence);
 }
 
 namespace {
@@ -138,7 +167,9 @@ orError_t create_event(orEvent_t* event, unsigned flags) {
 // Stores the time of an event's latest record.
 orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
   if (const orError_t error = check_event(event, "orEventElapsedTime")) return error;
-  const CompletionRef completion = event->latest();
+  const Event::Record record = event->latest();
+  if (record.is_captured()) return fail_captured(record.mark, "orEventElapsedTime");
+  const CompletionRef& completion = record.completion;
   if (!event->has_timing() || !completion) {
     return fail(
         orErrorInvalidResourceHandle,
@@ -154,9 +185,27 @@ orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
 // The completion that a caller waits for or asks about; empty if there is no record.
 orError_t find_awaited(orEvent_t event, const char* function, CompletionRef* completion) {
   if (const orError_t error = check_event(event, function)) return error;
-  if (event->is_peers()) return event->find_peers_latest(completion);
-  *completion = event->latest();
-  return orSuccess;
+  if (event->is_peers()) {
+    const orError_t error = event->find_peers_latest(completion);
+    return error ? error : check_safe(function);
+  }
+  Event::Record record = event->latest();
+  if (record.is_captured()) return fail_captured(record.mark, function);
+  *completion = std::move(record.completion);
+  return check_safe(function);
+}
+
+// Makes later work of the stream wait for what the latest record of the event stands for.
+orError_t wait_for_event(Stream& stream, const Event::Record& record) {
+  if (record.is_captured()) return wait_for(stream, record.mark);
+  if (!record.completion) return orSuccess;
+  if (const std::shared_ptr<Capture> capture = stream.capture()) {
+    return capture->refuse(orErrorStreamCaptureIsolation,
+                           concat("orStreamWaitEvent: expected an event recorded in ",
+                                  capture->description(), ", got one recorded outside of it"));
+  }
+  uint64_t sequence = 0;
+  return submit_wait(stream, record.completion, &sequence);
 }
 
 }  // namespace
@@ -244,9 +293,13 @@ orError_t orStreamWaitEvent(orStream_t handle, orEvent_t event, unsigned flags) 
     }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
-    CompletionRef completion;
-    if (const orError_t error = find_awaited(event, "orStreamWaitEvent", &completion)) return error;
-    return completion ? wait_for(*stream, completion) : orSuccess;
+    Event::Record record;
+    if (event->is_peers()) {
+      if (const orError_t error = event->find_peers_latest(&record.completion)) return error;
+    } else {
+      record = event->latest();
+    }
+    return wait_for_event(*stream, record);
   });
 }
 

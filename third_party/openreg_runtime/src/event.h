@@ -3,9 +3,11 @@
 
 #include <openreg/event.h>
 
+#include <cstdint>
 #include <mutex>
 #include <utility>
 
+#include "capture.h"
 #include "completion.h"
 #include "error.h"
 #include "ledger.h"
@@ -35,28 +37,46 @@ class Event {
   // Gives an interprocess event its slot. Called before another thread may see it.
   orError_t share();
 
+  // What the latest record made: a completion, or a mark if the stream was capturing. Neither if
+  // there is none.
+  struct Record {
+    CompletionRef completion;
+    CaptureMark mark;
+
+    bool is_captured() const { return mark.capture != nullptr; }
+  };
+
   // Enqueues a record.
   orError_t record(Stream& stream);
 
-  // The completion of the latest record; empty if there is none. Only for an event of this process.
-  CompletionRef latest() const;
+  // Only for an event of this process.
+  Record latest() const;
 
-  // The same for another process's event. Fails if that has been destroyed.
+  // The completion of the latest record of another process's event; empty if there is none. Fails
+  // if that has been destroyed.
   orError_t find_peers_latest(CompletionRef* latest) const;
 
  private:
   orError_t record_shared(Stream& stream);
+  void set_latest(Record record);
 
   const unsigned flags_;
   uint32_t shared_slot_ = LedgerFile::no_slot;
   const PeerEvent peer_event_;
 
   mutable std::mutex mutex_;  // a leaf
-  CompletionRef latest_;
+  Record latest_;
 };
 
-// Enqueues a wait for a completion.
-orError_t wait_for(Stream& stream, const CompletionRef& completion);
+// Enqueues a record of the stream that completes the completion. Stores its number, 0 if it was
+// not queued. `call` is as in Submission.
+orError_t submit_record(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
+                        const trace::Span* call = nullptr);
+
+// Enqueues a wait for a completion, of kind Wait or Follow. Stores its number, 0 if there was
+// nothing to wait for.
+orError_t submit_wait(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
+                      CommandKind kind = CommandKind::Wait, const trace::Span* call = nullptr);
 
 }  // namespace openreg
 

@@ -1,29 +1,121 @@
 #include "graph.h"
 
-#include "stream.h"
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "error.h"
+#include "process.h"
 
 namespace openreg {
+namespace {
 
-void set_command_sink(Stream& stream, CommandSink* sink) { stream.set_sink(sink); }
+const char* name_of(CommandKind kind) {
+  switch (kind) {
+    case CommandKind::Kernel:
+      return "kernel";
+    case CommandKind::HostFunction:
+      return "host function";
+    case CommandKind::Copy:
+      return "copy";
+    case CommandKind::Fill:
+      return "fill";
+    default:
+      return "unknown";
+  }
+}
 
-orError_t check_not_capturing(const Stream& stream, const char* function) {
-  if (stream.sink() == nullptr) return orSuccess;
-  return fail(
-      orErrorStreamCaptureUnsupported,
-      concat(function, ": expected a stream that is not capturing, got stream ", stream.id()));
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result + '"';
+}
+
+// Several lines; graphviz breaks a label where it says \n.
+std::string label_of(const GraphNode& node) {
+  const Command& command = *node.command;
+  std::string label = name_of(command.kind);
+  if (command.kind == CommandKind::Kernel) label += concat("\n", command.name());
+  label += concat("\nstream ", node.stream_id, ", device ", node.device);
+  if (command.peer_device >= 0) label += concat(" from device ", int{command.peer_device});
+  if (command.bytes > 0) label += concat("\n", command.bytes, " bytes");
+  return label;
+}
+
+orError_t check_graph(orGraph_t graph, const void* result, const char* function) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (graph == nullptr) {
+    return fail(orErrorInvalidResourceHandle, concat(function, ": graph is null"));
+  }
+  if (result == nullptr) {
+    return fail(orErrorInvalidValue, concat(function, ": a pointer argument is null"));
+  }
+  return orSuccess;
+}
+
+orError_t print_dot(orGraph_t graph, const char* path, unsigned flags) {
+  if (const orError_t error = check_graph(graph, path, "orGraphDebugDotPrint")) return error;
+  if (flags != 0) {
+    return fail(orErrorInvalidValue, concat("orGraphDebugDotPrint: expected flags 0, got ", flags));
+  }
+  std::ofstream file(path);
+  write_dot(*graph->graph, file);
+  file.close();
+  if (file) return orSuccess;
+  return fail(orErrorOperatingSystem,
+              concat("orGraphDebugDotPrint: the file '", path, "' cannot be written"));
+}
+
+}  // namespace
+
+void write_dot(const Graph& graph, std::ostream& out) {
+  out << "digraph capture {\n  node [shape=box]\n";
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    out << "  n" << i << " [label=" << quoted(label_of(graph.nodes[i])) << "]\n";
+  }
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const size_t dependency : graph.nodes[i].dependencies) {
+      out << "  n" << dependency << " -> n" << i << "\n";
+    }
+  }
+  out << "}\n";
 }
 
 }  // namespace openreg
 
 extern "C" {
 
-orError_t orStreamIsCapturing(orStream_t stream, orStreamCaptureStatus* status) {
+orError_t orGraphGetNodeCount(orGraph_t graph, size_t* count) {
   return openreg::guarded([&] {
-    using namespace openreg;
-    if (status == nullptr) return fail(orErrorInvalidValue, "orStreamIsCapturing: status is null");
-    Stream* found = nullptr;
-    if (const orError_t error = find_stream(stream, &found)) return error;
-    *status = found->sink() == nullptr ? orStreamCaptureStatusNone : orStreamCaptureStatusActive;
+    if (const orError_t error = openreg::check_graph(graph, count, "orGraphGetNodeCount")) {
+      return error;
+    }
+    *count = graph->graph->nodes.size();
+    return orSuccess;
+  });
+}
+
+orError_t orGraphGetEdgeCount(orGraph_t graph, size_t* count) {
+  return openreg::guarded([&] {
+    if (const orError_t error = openreg::check_graph(graph, count, "orGraphGetEdgeCount")) {
+      return error;
+    }
+    *count = 0;
+    for (const openreg::GraphNode& node : graph->graph->nodes) *count += node.dependencies.size();
+    return orSuccess;
+  });
+}
+
+orError_t orGraphDebugDotPrint(orGraph_t graph, const char* path, unsigned flags) {
+  return openreg::guarded([&] { return openreg::print_dot(graph, path, flags); });
+}
+
+orError_t orGraphDestroy(orGraph_t graph) {
+  return openreg::guarded([&] {
+    if (!openreg::is_forked()) delete graph;
     return orSuccess;
   });
 }

@@ -1,31 +1,49 @@
-// Graphs: where a submission goes while its stream is capturing.
+// Graphs: captured commands and what they follow. See openreg/graph.h.
+//
+// capture.h makes one, graph_exec.h runs it.
 #pragma once
 
 #include <openreg/graph.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <ostream>
+#include <vector>
+
 #include "command.h"
+#include "completion.h"
 
 namespace openreg {
 
-class Stream;
-
-// Takes the commands of a capturing stream.
-class CommandSink {
- public:
-  virtual ~CommandSink() = default;
-
-  // Takes a command in place of the stream's queue. On success the closure has been moved out of
-  // the submission; on error it has not, and the error is the submission's.
-  // Threads: those that submit, several at a time.
-  virtual orError_t take(Stream& stream, const Submission& submission) = 0;
+struct GraphNode {
+  CapturedCommand command;
+  size_t lane;         // which of the captured streams; 0 is where the capture began
+  uint64_t stream_id;  // its number
+  int device;
+  std::vector<size_t> dependencies;  // nodes that it directly follows; their indexes are smaller
 };
 
-// Sends what is submitted to the stream from now on to the sink; null ends that.
-// Owns: the sink stays the caller's and must outlive every submission it may get.
-void set_command_sink(Stream& stream, CommandSink* sink);
+// Complete when its capture has ended; from then on only `latest_launch` changes.
+struct Graph {
+  std::vector<GraphNode> nodes;
+  size_t lane_count = 0;
+  std::vector<size_t> end;  // the nodes that the end of the capture followed
 
-// Fails with orErrorStreamCaptureUnsupported if the stream is capturing. For functions that wait
-// for the stream or ask how far it has got.
-orError_t check_not_capturing(const Stream& stream, const char* function);
+  // Makes a launch one piece of each stream's work, and the launches of the graph follow each
+  // other. Held while a launch waits for room in a queue: only threads that no stream waits for
+  // launch.
+  std::mutex launch_mutex;
+  CompletionRef latest_launch;
+};
+
+// Writes it in graphviz' language.
+void write_dot(const Graph& graph, std::ostream& out);
 
 }  // namespace openreg
+
+// What a handle points at.
+struct orGraph {
+  std::shared_ptr<openreg::Graph> graph;
+};

@@ -1,14 +1,14 @@
 #include "stream.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
+#include "capture.h"
 #include "completion.h"
 #include "device.h"
-#include "graph.h"
 #include "os.h"
 #include "process.h"
 #include "setting.h"
@@ -29,14 +29,6 @@ struct Handles {
 Handles& handles() {
   static Handles* handles = new Handles;
   return *handles;
-}
-
-void move_closure(const Submission& submission, void* to) {
-  if (submission.kernel->move != nullptr) {
-    submission.kernel->move(to, submission.closure);
-  } else if (submission.closure_size > 0) {
-    std::memcpy(to, submission.closure, submission.closure_size);
-  }
 }
 
 struct HostCall {
@@ -116,11 +108,19 @@ orError_t Stream::start() {
 
 orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   *sequence = 0;
-  if (CommandSink* sink = this->sink()) return sink->take(*this, submission);
+  while (const std::shared_ptr<Capture> capture = this->capture()) {
+    bool has_ended = false;
+    const orError_t error = capture->take(*this, submission, &has_ended);
+    if (error != orSuccess || !has_ended) return error;
+  }
   if (!is_started_.load(std::memory_order_acquire)) {
     if (const orError_t error = start()) return error;
   }
-  trace::Span span(orActivityRuntime, submission.function, device_.index(), id_);
+  std::optional<trace::Span> own_call;
+  if (submission.call == nullptr) {
+    own_call.emplace(orActivityRuntime, submission.function, device_.index(), id_);
+  }
+  const trace::Span& call = submission.call == nullptr ? *own_call : *submission.call;
 
   const bool is_large = submission.closure_size > OPENREG_MAX_INLINE_CLOSURE_SIZE;
   void* large_closure = nullptr;
@@ -136,18 +136,13 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   }
 
   Command& command = *slot.command;
-  command.kernel = submission.kernel;
-  command.function = submission.function;
-  command.kind = submission.kind;
+  command.describe(submission);
   command.is_large = is_large;
-  command.correlation_id = span.record().correlation_id;
-  if (span.is_on()) {
-    command.external_id = span.record().external_id;
-    command.has_external_id = span.record().has_external_id != 0;
-    command.submit_ns = span.record().start_ns;
-    command.bytes = submission.bytes;
-    command.memcpy_kind = static_cast<int8_t>(submission.memcpy_kind);
-    command.peer_device = static_cast<int8_t>(submission.peer_device);
+  command.correlation_id = call.record().correlation_id;
+  if (call.is_on()) {
+    command.external_id = call.record().external_id;
+    command.has_external_id = call.record().has_external_id != 0;
+    command.submit_ns = call.record().start_ns;
   }
   if (is_large) *static_cast<void**>(command.inline_closure()) = large_closure;
   move_closure(submission, command.closure());
@@ -171,7 +166,7 @@ bool Stream::is_idle() const {
 
 orError_t Stream::launch_and_finish(const Submission& submission) {
   if (Worker::current_stream() == this) return fail_own_wait(id_);
-  if (const orError_t error = check_not_capturing(*this, submission.function)) return error;
+  if (const orError_t error = check_may_wait(*this, submission.function)) return error;
   uint64_t sequence = 0;
   if (const orError_t error = submit(submission, &sequence)) return error;
   if (sequence == 0) return fail_exiting();
@@ -209,6 +204,27 @@ FailureRef Stream::take_failure() {
   const std::lock_guard lock(mutex_);
   has_failure_.store(false, std::memory_order_relaxed);
   return std::exchange(failure_, nullptr);
+}
+
+std::shared_ptr<Capture> Stream::capture() const {
+  if (!is_capturing()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  return capture_;
+}
+
+bool Stream::join(std::shared_ptr<Capture> capture) {
+  const std::lock_guard lock(mutex_);
+  if (capture_ != nullptr) return false;
+  capture_ = std::move(capture);
+  is_capturing_.store(true, std::memory_order_release);
+  return true;
+}
+
+void Stream::leave_capture() {
+  std::shared_ptr<Capture> left;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  is_capturing_.store(false, std::memory_order_release);
+  left.swap(capture_);
 }
 
 void Stream::destroy() {
@@ -264,15 +280,19 @@ orError_t launch_kernel(const orKernel* kernel, void* closure, size_t closure_si
   }
   Stream* stream = nullptr;
   if (const orError_t error = find_stream(handle, &stream)) return error;
-  if (!settings().is_launch_blocking || stream->sink() != nullptr ||
-      Worker::current_stream() == stream) {
-    return stream->launch({CommandKind::Kernel, "orLaunchKernel", kernel, closure, closure_size});
+  const Submission submission{CommandKind::Kernel, "orLaunchKernel", kernel, closure, closure_size};
+  if (!settings().is_launch_blocking || Worker::current_stream() == stream) {
+    return stream->launch(submission);
   }
   BorrowedClosure borrowed{
       {kernel->name, run_borrowed, nullptr, nullptr, describe_borrowed}, kernel, closure};
   BorrowedClosure* pointer = &borrowed;
-  return stream->launch(
-      {CommandKind::Kernel, "orLaunchKernel", &borrowed.kernel, &pointer, sizeof(pointer)});
+  return stream->launch({.kind = CommandKind::Kernel,
+                         .function = "orLaunchKernel",
+                         .kernel = &borrowed.kernel,
+                         .closure = &pointer,
+                         .closure_size = sizeof(pointer),
+                         .if_captured = &submission});
 }
 
 // Calls `get` with the stream of a handle.
@@ -312,6 +332,7 @@ orError_t orStreamDestroy(orStream_t handle) {
     if (stream == &stream->device().default_stream()) {
       return fail(orErrorNotPermitted, "orStreamDestroy: a default stream cannot be destroyed");
     }
+    if (const orError_t error = check_not_capturing(*stream, "orStreamDestroy")) return error;
     stream->destroy();
     return orSuccess;
   });
@@ -333,7 +354,7 @@ orError_t orStreamQuery(orStream_t handle) {
     using namespace openreg;
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
-    if (const orError_t error = check_not_capturing(*stream, "orStreamQuery")) return error;
+    if (const orError_t error = check_may_wait(*stream, "orStreamQuery")) return error;
     return stream->is_idle() ? report(stream->take_failure()) : orErrorNotReady;
   });
 }
@@ -343,7 +364,7 @@ orError_t orStreamSynchronize(orStream_t handle) {
     using namespace openreg;
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
-    if (const orError_t error = check_not_capturing(*stream, "orStreamSynchronize")) return error;
+    if (const orError_t error = check_may_wait(*stream, "orStreamSynchronize")) return error;
     const trace::Span span(orActivitySynchronize, "orStreamSynchronize", stream->device().index(),
                            stream->id());
     return stream->finish(stream->submitted());

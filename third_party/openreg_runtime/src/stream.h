@@ -1,13 +1,14 @@
 // Streams: the host's side. worker.h has the worker's.
 //
-// Lock order: a stream's mutex, then its ring's; a timeline's is a leaf. None is held while a
-// thread waits for a stream or runs a closure's functions.
+// Lock order: a capture's mutex (capture.h), a stream's, then its ring's; a timeline's is a leaf.
+// None is held while a thread waits for a stream or runs a closure's functions.
 #pragma once
 
 #include <openreg/stream.h>
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 
 #include "command.h"
@@ -17,7 +18,7 @@
 
 namespace openreg {
 
-class CommandSink;
+class Capture;
 class Device;
 
 // Made once per handle and never destroyed: a stale handle still points at a stream, which then
@@ -35,7 +36,7 @@ class Stream {
 
   // --- Submitting
 
-  // Enqueues a command, or hands it to the stream's sink. Stores its number, 0 if it was not
+  // Enqueues a command, or hands it to the stream's capture. Stores its number, 0 if it was not
   // queued. While the process exits it drops the command, leaks its closure and succeeds.
   orError_t submit(const Submission& submission, uint64_t* sequence);
 
@@ -86,10 +87,18 @@ class Stream {
   bool is_running() const { return is_running_.load(); }
   void end_waits() { timeline_.stop(); }
 
-  // --- Capturing; see graph.h
+  // --- Capturing; see capture.h
 
-  CommandSink* sink() const { return sink_.load(std::memory_order_acquire); }
-  void set_sink(CommandSink* sink) { sink_.store(sink, std::memory_order_release); }
+  bool is_capturing() const { return is_capturing_.load(std::memory_order_acquire); }
+
+  // The capture that the stream is in, null if none.
+  std::shared_ptr<Capture> capture() const;
+
+  // Puts the stream into a capture. Returns false if it is in one.
+  bool join(std::shared_ptr<Capture> capture);
+
+  // Takes it out again.
+  void leave_capture();
 
  private:
   friend class Worker;
@@ -100,11 +109,12 @@ class Stream {
   const uint64_t id_;
   const unsigned flags_;
   const int priority_;
-  std::atomic<CommandSink*> sink_{nullptr};
   std::atomic<bool> is_started_{false};
   std::atomic<bool> is_destroyed_{false};
 
-  mutable std::mutex mutex_;  // of the next two, and of starting
+  mutable std::mutex mutex_;  // of the next four, and of starting
+  std::shared_ptr<Capture> capture_;
+  std::atomic<bool> is_capturing_{false};  // capture_ != nullptr; read at any time
   FailureRef failure_;
   std::atomic<bool> has_failure_{false};  // failure_ != nullptr; read by the worker at any time
 

@@ -46,6 +46,7 @@ class Span {
 
   bool is_on() const { return record_.correlation_id != 0; }
   orActivityRecord& record() { return record_; }
+  const orActivityRecord& record() const { return record_; }
 
  private:
   orActivityRecord record_;

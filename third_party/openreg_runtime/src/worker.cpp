@@ -5,6 +5,7 @@
 
 #include "completion.h"
 #include "device.h"
+#include "graph_exec.h"
 #include "os.h"
 #include "process.h"
 #include "stream.h"
@@ -35,7 +36,7 @@ void Worker::run() {
   os::set_thread_name(concat("or-dev", stream_.device().index(), "-s", stream_.id()));
   CommandRing& ring = stream_.ring_;
   while (Command* command = ring.next()) {
-    if (command->kind == CommandKind::Wait && !stream_.has_failure()) await(*command);
+    if (waits(*command)) await(*command);
     // An exit sets its flag before it looks at ours.
     stream_.is_running_.store(true);
     if (is_exiting()) park();
@@ -51,16 +52,32 @@ void Worker::run() {
 
 // Runs the command, or drops it if the stream has failed, and destroys its closure.
 void Worker::execute(Command& command) {
-  if (command.kind == CommandKind::Record) {
-    record(command);
-  } else if (command.kind != CommandKind::Wait && !stream_.has_failure()) {
-    work(command);
+  switch (command.kind) {
+    case CommandKind::Record:
+      record(command);
+      break;
+    case CommandKind::Recover:
+      stream_.take_failure();
+      break;
+    case CommandKind::Wait:
+    case CommandKind::Follow:
+      break;
+    case CommandKind::Segment:
+      if (!stream_.has_failure()) run_segment(command);
+      break;
+    default:
+      if (!stream_.has_failure()) work(command, stream_.device().index());
   }
   void* closure = command.closure();
   if (command.kernel->destroy != nullptr) command.kernel->destroy(closure);
   if (command.is_large) {
     ::operator delete(closure, std::align_val_t{OPENREG_CLOSURE_ALIGNMENT});
   }
+}
+
+bool Worker::waits(const Command& command) const {
+  if (command.kind == CommandKind::Wait) return !stream_.has_failure();
+  return command.kind == CommandKind::Follow;
 }
 
 void Worker::await(Command& command) {
@@ -74,18 +91,36 @@ void Worker::record(Command& command) {
   completion->resolve(os::now_ns(), stream_.failure());
 }
 
-void Worker::work(Command& command) {
-  set_current_device(stream_.device().index());
+// Runs one piece of work. Returns false if it fails, and with it the stream.
+bool Worker::work(Command& command, int device) {
+  set_current_device(device);
   const bool is_traced = command.correlation_id != 0;
   orActivityRecord record;
-  if (is_traced) record = trace::describe(command, stream_.device().index(), stream_.id());
+  if (is_traced) record = trace::describe(command, device, stream_.id());
   const orError_t error = call(command);
   if (is_traced) {
     record.end_ns = os::now_ns();
     trace::keep(record);
   }
   if (error != orSuccess) fail_stream(command, error);
+  return error == orSuccess;
 }
+
+// docs: segment-run
+void Worker::run_segment(Command& launch) {
+  const GraphSegment& segment = static_cast<SegmentLaunch*>(launch.closure())->segment();
+  for (Command* command : segment.commands) {
+    if (is_exiting()) park();
+    command->correlation_id = launch.correlation_id;
+    if (launch.correlation_id != 0) {
+      command->external_id = launch.external_id;
+      command->has_external_id = launch.has_external_id;
+      command->submit_ns = launch.submit_ns;
+    }
+    if (!work(*command, segment.device)) return;
+  }
+}
+// docs: end
 
 // Runs the closure. Whatever leaves it becomes a code, and a text as of orSetKernelError.
 orError_t Worker::call(Command& command) {

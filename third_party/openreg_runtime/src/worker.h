@@ -25,9 +25,11 @@ class Worker {
 
   void run();
   void execute(Command& command);
+  bool waits(const Command& command) const;
   void await(Command& command);
   void record(Command& command);
-  void work(Command& command);
+  bool work(Command& command, int device);
+  void run_segment(Command& command);
   orError_t call(Command& command);
   void fail_stream(const Command& command, orError_t code);
   [[noreturn]] void park();

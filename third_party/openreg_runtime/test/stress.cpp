@@ -22,6 +22,7 @@ constexpr int64_t default_duration_ns = 8'000'000'000;
 std::atomic<long> submitted{0};
 std::atomic<long> destroyed{0};
 std::atomic<long> records{0};
+std::atomic<long> graphs{0};
 
 // Counts the closures that were destroyed after they had been submitted.
 struct Token {
@@ -67,20 +68,24 @@ struct Shared {
   std::vector<orEvent_t> events;
 };
 
-// Streams fail on purpose here, so waiting may report that.
+// Streams fail on purpose here, so waiting may report that; and a device whose stream is capturing
+// cannot be waited for.
 void check_allowed(orError_t error) {
-  const bool is_allowed =
-      error == orSuccess || error == orErrorNotReady || error == orErrorNotSupported;
+  const bool is_allowed = error == orSuccess || error == orErrorNotReady ||
+                          error == orErrorNotSupported || error == orErrorStreamCaptureUnsupported;
   if (!is_allowed) CHECK_OK(error);
 }
 
 class Actor {
  public:
   Actor(Shared& shared, unsigned seed) : shared_(shared), random_(seed) {}
+  Actor(const Actor&) = delete;
+  Actor& operator=(const Actor&) = delete;
+  ~Actor() { CHECK_OK(orGraphExecDestroy(exec_)); }
 
   void act() {
     CHECK_OK(orSetDevice(static_cast<int>(pick(2))));
-    switch (pick(16)) {
+    switch (pick(20)) {
       case 0:
         return fail();
       case 1:
@@ -99,6 +104,11 @@ class Actor {
       case 8:
       case 9:
         return wait();
+      case 16:
+        return capture();
+      case 17:
+      case 18:
+        return launch_graph();
       case 10:
         return copy_between_devices();
       default:
@@ -191,9 +201,60 @@ class Actor {
       CHECK_OK(orMemcpyAsync(on_one, on_zero, 1000, orMemcpyDeviceToDevice, stream));
     });
     // The stream may be of either device, and a free waits for its own only.
-    check_allowed(orDeviceSynchronizeAll());
+    while (orDeviceSynchronizeAll() == orErrorStreamCaptureUnsupported) std::this_thread::yield();
     CHECK_OK(orFree(on_zero));
     CHECK_OK(orFree(on_one));
+  }
+
+  // Captures a fork and a join, which another thread may invalidate by waiting for a device.
+  void capture() {
+    const orStream_t stream = test::make_stream(static_cast<int>(pick(2)));
+    const orStream_t other = test::make_stream(static_cast<int>(pick(2)));
+    const orEvent_t event = test::make_event();
+    const auto submit_nodes = [&](orStream_t branch) {
+      for (size_t i = 0, count = 1 + pick(20); i < count; ++i) {
+        const orError_t error = launch_static(branch, [runs = 0, token = Token()]() mutable {
+          ++runs;  // a data race if two launches of the graph run at the same time
+          return orSuccess;
+        });
+        if (error != orSuccess) return error;
+        ++submitted;
+      }
+      return orSuccess;
+    };
+    const auto capture_all = [&] {
+      if (const orError_t error = submit_nodes(stream)) return error;
+      if (const orError_t error = orEventRecord(event, stream)) return error;
+      if (const orError_t error = orStreamWaitEvent(other, event, 0)) return error;
+      if (const orError_t error = submit_nodes(stream)) return error;
+      if (const orError_t error = submit_nodes(other)) return error;
+      if (const orError_t error = orEventRecord(event, other)) return error;
+      return orStreamWaitEvent(stream, event, 0);
+    };
+    CHECK_OK(orStreamBeginCapture(
+        stream, pick(2) == 0 ? orStreamCaptureModeThreadLocal : orStreamCaptureModeRelaxed));
+    const orError_t error = capture_all();
+    orGraph_t graph = nullptr;
+    const orError_t end_error = orStreamEndCapture(stream, &graph);
+    CHECK(error == orSuccess || error == orErrorStreamCaptureInvalidated);
+    CHECK_EQUAL(end_error == orSuccess ? orSuccess : orErrorStreamCaptureInvalidated, end_error);
+    if (end_error == orSuccess) {
+      CHECK_OK(orGraphExecDestroy(exec_));
+      CHECK_OK(orGraphInstantiate(&exec_, graph, 0));
+      ++graphs;
+    }
+    CHECK_OK(orGraphDestroy(graph));
+    CHECK_OK(orEventDestroy(event));
+    CHECK_OK(orStreamDestroy(stream));
+    CHECK_OK(orStreamDestroy(other));
+  }
+
+  void launch_graph() {
+    if (exec_ == nullptr) return;
+    for (size_t i = 0, count = 1 + pick(5); i < count; ++i) {
+      shared_.streams.with(random_(),
+                           [&](orStream_t stream) { CHECK_OK(orGraphLaunch(exec_, stream)); });
+    }
   }
 
   void allocate() {
@@ -258,6 +319,7 @@ class Actor {
 
   Shared& shared_;
   std::mt19937 random_;
+  orGraphExec_t exec_ = nullptr;
 };
 
 int64_t now_ns() {
@@ -295,6 +357,7 @@ int main(int argc, char** argv) {
   CHECK_OK(orTraceConsume(nullptr, nullptr));
   CHECK_EQUAL(destroyed.load(), submitted.load());
   check_no_memory_is_left();
-  std::cout << submitted.load() << " launches, " << records.load() << " records" << std::endl;
+  std::cout << submitted.load() << " launches, " << records.load() << " records, " << graphs.load()
+            << " graphs" << std::endl;
   return 0;
 }

@@ -18,26 +18,33 @@
 #include <openreg/types.h>
 
 /* X(name, number, text) */
-#define OPENREG_ERRORS(X)                                                                      \
-  X(orSuccess, 0, "no error")                                                                  \
-  X(orErrorInvalidValue, 1, "invalid argument")                                                \
-  X(orErrorMemoryAllocation, 2, "out of memory")                                               \
-  X(orErrorInitializationError, 3, "initialization error")                                     \
-  X(orErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                    \
-  X(orErrorNoDevice, 100, "no openreg device is available")                                    \
-  X(orErrorInvalidDevice, 101, "invalid device ordinal")                                       \
-  X(orErrorOperatingSystem, 304, "an operating system call failed")                            \
-  X(orErrorInvalidResourceHandle, 400, "invalid resource handle")                              \
-  X(orErrorNotReady, 600, "device not ready")                                                  \
-  X(orErrorIllegalAddress, 700, "an address outside any allocation was used")                  \
-  X(orErrorLaunchFailure, 719, "a kernel failed")                                              \
-  X(orErrorNotPermitted, 800, "operation not permitted")                                       \
-  X(orErrorNotSupported, 801, "operation not supported")                                       \
-  X(orErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")  \
-  X(orErrorStreamCaptureInvalidated, 901, "capture was invalidated by an earlier error")       \
-  X(orErrorUnknown, 999, "unknown error")                                                      \
-  X(orErrorForked, 2001, "the runtime was used before fork(); it cannot be used in the child") \
-  X(orErrorInvalidSetting, 2002, "an environment variable has a bad value")                    \
+#define OPENREG_ERRORS(X)                                                                         \
+  X(orSuccess, 0, "no error")                                                                     \
+  X(orErrorInvalidValue, 1, "invalid argument")                                                   \
+  X(orErrorMemoryAllocation, 2, "out of memory")                                                  \
+  X(orErrorInitializationError, 3, "initialization error")                                        \
+  X(orErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                       \
+  X(orErrorNoDevice, 100, "no openreg device is available")                                       \
+  X(orErrorInvalidDevice, 101, "invalid device ordinal")                                          \
+  X(orErrorOperatingSystem, 304, "an operating system call failed")                               \
+  X(orErrorInvalidResourceHandle, 400, "invalid resource handle")                                 \
+  X(orErrorIllegalState, 401, "an object is not in a state that allows the operation")            \
+  X(orErrorNotReady, 600, "device not ready")                                                     \
+  X(orErrorIllegalAddress, 700, "an address outside any allocation was used")                     \
+  X(orErrorLaunchFailure, 719, "a kernel failed")                                                 \
+  X(orErrorNotPermitted, 800, "operation not permitted")                                          \
+  X(orErrorNotSupported, 801, "operation not supported")                                          \
+  X(orErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")     \
+  X(orErrorStreamCaptureInvalidated, 901, "capture was invalidated by an earlier error")          \
+  X(orErrorStreamCaptureMerge, 902, "two captures would be merged")                               \
+  X(orErrorStreamCaptureUnmatched, 903, "the capture did not begin on this stream")               \
+  X(orErrorStreamCaptureUnjoined, 904, "a capture has work that its first stream has not joined") \
+  X(orErrorStreamCaptureIsolation, 905, "captured work would depend on work outside the capture") \
+  X(orErrorCapturedEvent, 907, "the event was last recorded in a capturing stream")               \
+  X(orErrorStreamCaptureWrongThread, 908, "the capture was begun by another thread")              \
+  X(orErrorUnknown, 999, "unknown error")                                                         \
+  X(orErrorForked, 2001, "the runtime was used before fork(); it cannot be used in the child")    \
+  X(orErrorInvalidSetting, 2002, "an environment variable has a bad value")                       \
   X(orErrorProcessEnded, 2003, "the process that shares a resource has ended")
 
 typedef enum orError_t {

@@ -31,7 +31,12 @@ typedef void (*orClosureDestroyFn)(void* closure);
 typedef void (*orClosureDescribeFn)(const void* closure, struct orActivityRecord* record);
 typedef void (*orHostFn)(void* user_data);
 
-/* What the runtime needs to know about a kind of kernel. One static object per kind. */
+/* What the runtime needs to know about a kind of kernel. One static object per kind.
+ *
+ * Note [Kernels run again]
+ * A launch runs its closure once; a closure captured into a graph runs once per launch of the
+ * graph, one run after the other. So `run` leaves the closure as it found it: it must not move
+ * anything out of it. */
 typedef struct orKernel {
   const char* name;           /* for errors and traces; not copied, so it must stay alive */
   orKernelFn run;             /* returns orSuccess, or an error after orSetKernelError */
@@ -62,7 +67,8 @@ OPENREG_API orError_t orStreamCreateWithPriority(orStream_t* stream, unsigned fl
                                                  int priority) OPENREG_CHECKED;
 
 /* Destroys a stream. Submitted work still runs; does not wait for it.
- * Errors: orErrorNotPermitted for a default stream. */
+ * Errors: orErrorNotPermitted for a default stream, orErrorStreamCaptureUnsupported for one that
+ * is capturing. */
 OPENREG_API orError_t orStreamDestroy(orStream_t stream) OPENREG_CHECKED;
 
 /* Stores the default stream of a device. */
@@ -83,7 +89,8 @@ OPENREG_API orError_t orStreamSynchronize(orStream_t stream) OPENREG_CHECKED;
 OPENREG_API orError_t orStreamWaitEvent(orStream_t stream, orEvent_t event,
                                         unsigned flags) OPENREG_CHECKED;
 
-/* Enqueues a kernel. `run` is called once, unless the stream holds an error, then `destroy`.
+/* Enqueues a kernel. `run` is called once, unless the stream holds an error, then `destroy`. If
+ * the stream is capturing, `run` is called on each launch of the graph, and `destroy` with it.
  * Owns: takes over the closure on success only; on error it is still whole and the caller's.
  * Closures still queued when the process exits are leaked.
  * Threads: `run`, `describe` and `destroy` are called by the worker, `move` by this thread. No lock
@@ -92,7 +99,8 @@ OPENREG_API orError_t orStreamWaitEvent(orStream_t stream, orEvent_t event,
 OPENREG_API orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
                                      orStream_t stream) OPENREG_CHECKED;
 
-/* Enqueues a call of a host function. It is skipped if the stream holds an error. */
+/* Enqueues a call of a host function. It is skipped if the stream holds an error.
+ * Owns: the data must stay alive until the call, or as long as the graph it is captured into. */
 OPENREG_API orError_t orLaunchHostFunc(orStream_t stream, orHostFn function,
                                        void* user_data) OPENREG_CHECKED;
 

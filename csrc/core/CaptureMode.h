@@ -1,0 +1,23 @@
+// What a thread may do while streams capture; see Note [Unsafe calls] in openreg/graph.h.
+#pragma once
+
+#include <openreg/graph.h>
+
+#include "csrc/core/Exception.h"
+
+namespace c10::openreg {
+
+// While it lives, captures do not forbid the calling thread unsafe calls. For the backend's own
+// bookkeeping, such as the memory of its caches, which no graph repeats.
+class RelaxedCaptureGuard {
+ public:
+  RelaxedCaptureGuard() { OPENREG_WARN_IF_FAILED(orThreadExchangeStreamCaptureMode(&mode_)); }
+  RelaxedCaptureGuard(const RelaxedCaptureGuard&) = delete;
+  RelaxedCaptureGuard& operator=(const RelaxedCaptureGuard&) = delete;
+  ~RelaxedCaptureGuard() { OPENREG_WARN_IF_FAILED(orThreadExchangeStreamCaptureMode(&mode_)); }
+
+ private:
+  orStreamCaptureMode mode_ = orStreamCaptureModeRelaxed;
+};
+
+}  // namespace c10::openreg

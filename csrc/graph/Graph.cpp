@@ -1,0 +1,210 @@
+#include "csrc/graph/Graph.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <tuple>
+#include <utility>
+
+#include "csrc/core/BlockingRegion.h"
+#include "csrc/core/Exception.h"
+#include "csrc/core/Functions.h"
+#include "csrc/memory/Allocator.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::BlockingRegion;
+using c10::openreg::kDeviceType;
+using c10::openreg::OpenRegStream;
+
+orStreamCaptureMode modeOf(at::GraphCaptureMode mode) {
+  switch (mode) {
+    case at::GraphCaptureMode::Default:
+    case at::GraphCaptureMode::Global:
+      return orStreamCaptureModeGlobal;
+    case at::GraphCaptureMode::ThreadLocal:
+      return orStreamCaptureModeThreadLocal;
+    case at::GraphCaptureMode::Relaxed:
+      return orStreamCaptureModeRelaxed;
+  }
+  TORCH_CHECK_VALUE(false, "Graph.capture_begin: expected a GraphCaptureMode, got ",
+                    static_cast<int>(mode));
+}
+
+template <typename Visit>
+void forEachDevice(const Visit& visit) {
+  for (c10::DeviceIndex device = 0; device < c10::openreg::deviceCount(); ++device) {
+    visit(device);
+  }
+}
+
+}  // namespace
+
+OpenRegGraph::~OpenRegGraph() {
+  if (c10::openreg::isInBadFork()) {
+    return;
+  }
+  try {
+    reset();
+  } catch (const std::exception& error) {
+    TORCH_WARN("A graph could not be destroyed: ", error.what());
+  }
+}
+
+// docs: graph-begin
+void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mode) {
+  TORCH_CHECK(!is_capturing_ && !has_captured_,
+              "Graph.capture_begin: expected a graph without a capture, got one that ",
+              is_capturing_ ? "is capturing" : "has captured; call reset() first");
+  TORCH_CHECK(pool.first == 0 || pool.second == 0,
+              "Graph.capture_begin: expected the id of a pool, got (", pool.first, ", ",
+              pool.second, ")");
+  const orStreamCaptureMode runtime_mode = modeOf(mode);
+  const OpenRegStream stream = c10::openreg::getCurrentOpenRegStream();
+  TORCH_CHECK(stream.id() != 0, "Graph.capture_begin: expected a current stream that is not the ",
+              "default stream of ", stream.device(),
+              ", as code that knows nothing of the capture uses that; select a stream of your own");
+  stream_ = stream;
+  pool_ = pool == c10::MempoolId_t{0, 0} ? c10::openreg::createPoolId(/*by_user=*/false) : pool;
+  capture_id_ = std::make_shared<std::atomic<uint64_t>>(0);
+  beginPools();
+  const orError_t error = orStreamBeginCapture(stream.handle(), runtime_mode);
+  if (error != orSuccess) {
+    endPools();
+    releasePools();
+    OPENREG_CHECK(error);
+  }
+  is_capturing_ = true;
+  capture_id_->store(stream.captureId());
+}
+// docs: end
+
+// docs: graph-end
+void OpenRegGraph::capture_end() {
+  TORCH_CHECK(is_capturing_, "Graph.capture_end: expected a graph that is capturing");
+  const OpenRegStream current = c10::openreg::getCurrentOpenRegStream(stream_->device_index());
+  TORCH_CHECK(current == *stream_, "Graph.capture_end: expected the current stream to be ",
+              stream_->unwrap(), ", where the capture began, got ", current.unwrap());
+  const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
+  if (error == orErrorStreamCaptureWrongThread) {
+    OPENREG_CHECK(error);
+  }
+  is_capturing_ = false;
+  endPools();
+  generators_ = takeGeneratorsOfCapture(capture_id_->load());
+  if (error != orSuccess) {
+    generators_.clear();
+    releasePools();
+    OPENREG_CHECK(error);
+  }
+  has_captured_ = true;
+  size_t node_count = 0;
+  OPENREG_CHECK(orGraphGetNodeCount(graph_, &node_count));
+  if (node_count == 0) {
+    TORCH_WARN("Graph.capture_end: nothing was captured. Did the work go to another stream than ",
+               stream_->unwrap(), "?");
+  }
+  if (keeps_graph_) {
+    return;
+  }
+  instantiate();
+  if (!is_debugging_) {
+    OPENREG_CHECK(orGraphDestroy(std::exchange(graph_, nullptr)));
+  }
+}
+// docs: end
+
+void OpenRegGraph::instantiate() {
+  TORCH_CHECK(has_captured_, "Graph.instantiate: expected a graph that has captured");
+  TORCH_CHECK(graph_ != nullptr,
+              "Graph.instantiate: expected a graph made with keep_graph=True; others are "
+              "instantiated when their capture ends");
+  OPENREG_CHECK(orGraphExecDestroy(std::exchange(exec_, nullptr)));
+  OPENREG_CHECK(orGraphInstantiate(&exec_, graph_, 0));
+}
+
+// docs: graph-replay
+void OpenRegGraph::replay() {
+  TORCH_CHECK(has_captured_, "Graph.replay: expected a graph that has captured");
+  if (exec_ == nullptr) {
+    instantiate();
+  }
+  const c10::DeviceGuard guard(stream_->device());
+  const OpenRegStream stream = c10::openreg::getCurrentOpenRegStream(stream_->device_index());
+  for (const auto& generator : generators_) {
+    generator->orderLaunch(stream);
+  }
+  const BlockingRegion region;  // the queue may be full
+  OPENREG_CHECK(orGraphLaunch(exec_, stream.handle()));
+}
+// docs: end
+
+void OpenRegGraph::reset() {
+  if (is_capturing_) {
+    // What was captured so far is of no use.
+    const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
+    if (error == orErrorStreamCaptureWrongThread) {
+      OPENREG_CHECK(error);
+    }
+    std::ignore = orGetLastError();
+    is_capturing_ = false;
+    endPools();
+    generators_ = takeGeneratorsOfCapture(capture_id_->load());
+    has_captured_ = true;
+  }
+  if (!has_captured_) {
+    return;
+  }
+  has_captured_ = false;
+  destroyHandles();
+  generators_.clear();
+  releasePools();
+}
+
+c10::MempoolId_t OpenRegGraph::pool() const {
+  TORCH_CHECK(has_captured_, "Graph.pool: expected a graph that has captured");
+  return pool_;
+}
+
+void OpenRegGraph::debug_dump(const std::string& path) {
+  TORCH_CHECK(has_captured_, "Graph.debug_dump: expected a graph that has captured");
+  TORCH_CHECK(graph_ != nullptr,
+              "Graph.debug_dump: expected a graph made with keep_graph=True, or "
+              "enable_debug_mode() before the capture ended");
+  OPENREG_CHECK(orGraphDebugDotPrint(graph_, path.c_str(), 0));
+}
+
+// A capture may pull in streams of other devices, so all allocate to the pool.
+void OpenRegGraph::beginPools() {
+  const auto is_captured = [id = capture_id_](const OpenRegStream& stream) {
+    const uint64_t own = id->load();
+    return own != 0 && stream.captureId() == own;
+  };
+  forEachDevice([&](c10::DeviceIndex device) {
+    c10::openreg::beginAllocateToPool(device, pool_, is_captured);
+  });
+  at::getHostAllocator(kDeviceType)
+      ->begin_allocate_to_pool(
+          pool_, [is_captured](c10::Stream stream) { return is_captured(OpenRegStream(stream)); });
+}
+
+void OpenRegGraph::endPools() {
+  forEachDevice([&](c10::DeviceIndex device) { c10::openreg::endAllocateToPool(device, pool_); });
+  at::getHostAllocator(kDeviceType)->end_allocate_to_pool(pool_);
+}
+
+void OpenRegGraph::releasePools() {
+  forEachDevice([&](c10::DeviceIndex device) { c10::openreg::releasePool(device, pool_); });
+  at::getHostAllocator(kDeviceType)->release_pool(pool_);
+}
+
+void OpenRegGraph::destroyHandles() {
+  OPENREG_CHECK(orGraphExecDestroy(std::exchange(exec_, nullptr)));
+  OPENREG_CHECK(orGraphDestroy(std::exchange(graph_, nullptr)));
+}
+
+// The name that c10::DeviceTypeName() gives to a backend renamed to "openreg".
+REGISTER_GRAPH_IMPL(OPENREG, OpenRegGraph)
+
+}  // namespace at::openreg

@@ -1,0 +1,121 @@
+// Captures: streams whose commands become a graph instead of running. See openreg/graph.h.
+//
+// A capture belongs to its streams, to the events recorded in them, and, while it lasts, to the
+// list of captures. What a stream submits next follows the stream's frontier: the last node of
+// its own, and what it waited for since.
+//
+// Lock order: the list of captures is a leaf; a capture's mutex comes before a stream's. None is
+// held while a closure's functions run.
+#pragma once
+
+#include <openreg/graph.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "error.h"
+#include "graph.h"
+
+namespace openreg {
+
+class Capture;
+class Stream;
+
+using Frontier = std::vector<size_t>;  // indexes of nodes, each once
+
+// What an event recorded in a capturing stream stands for.
+struct CaptureMark {
+  std::shared_ptr<Capture> capture;
+  Frontier nodes;
+};
+
+class Capture : public std::enable_shared_from_this<Capture> {
+ public:
+  // Puts the stream into a new capture.
+  static orError_t begin(Stream& origin, orStreamCaptureMode mode);
+
+  Capture(Stream& origin, orStreamCaptureMode mode);
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  // Ends the capture, as orStreamEndCapture() of one of its streams.
+  orError_t end(Stream& stream, std::shared_ptr<Graph>* graph);
+
+  // Makes a node of a command. On success the closure has been moved out of the submission; on
+  // error it has not. If the capture has ended meanwhile it takes nothing and says so.
+  orError_t take(Stream& stream, const Submission& submission, bool* has_ended);
+
+  // Stores what an event recorded on the stream stands for, unless the capture has ended.
+  orError_t mark(Stream& stream, CaptureMark* mark, bool* has_ended);
+
+  // Makes later commands of the stream follow the nodes, and pulls the stream into the capture.
+  orError_t follow(Stream& stream, const Frontier& nodes);
+
+  // Invalidates it, for the reason that fail() would be given. Does nothing if it has ended.
+  void invalidate(const std::string& reason);
+
+  // Invalidates it and fails.
+  orError_t refuse(orError_t code, const std::string& reason);
+
+  bool has_ended() const;
+  bool has_stream_on(int device) const;
+  orStreamCaptureStatus status() const;
+  uint64_t id() const { return id_; }
+
+  // Whether a thread may not make unsafe calls; see Note [Unsafe calls] in openreg/graph.h.
+  bool forbids_unsafe_calls(orStreamCaptureMode thread_mode) const;
+
+  // "capture 1, begun on stream 2 in mode global"
+  std::string description() const;
+
+ private:
+  enum class State : uint8_t { Active, Invalidated, Ended };
+
+  struct Member {
+    Stream* stream;
+    Frontier frontier;
+  };
+
+  Member* find(const Stream& stream);
+  orError_t fail_invalidated(const char* function) const;
+  orError_t check_end() const;
+
+  const uint64_t id_;
+  Stream& origin_;
+  const orStreamCaptureMode mode_;
+  const uint64_t thread_;  // that began it
+
+  mutable std::mutex mutex_;  // of all below
+  State state_ = State::Active;
+  std::string reason_;  // what invalidated it
+  std::vector<Member> members_;
+  std::shared_ptr<Graph> graph_;
+};
+
+// Makes later commands of the stream, capturing or not, follow what the mark stands for.
+orError_t wait_for(Stream& stream, const CaptureMark& mark);
+
+// The checks below fail with orErrorStreamCaptureUnsupported and invalidate the captures that
+// forbid the call; nothing is invalidated on success.
+
+// Fails if the stream is capturing.
+orError_t check_not_capturing(const Stream& stream, const char* function);
+
+// Fails if a capture forbids the calling thread to make unsafe calls.
+orError_t check_safe(const char* function);
+
+// Both: for functions that wait for the stream or ask how far it has got.
+orError_t check_may_wait(const Stream& stream, const char* function);
+
+// The same for a device: none of its streams may be capturing.
+orError_t check_may_wait(int device, const char* function);
+
+// For functions that deal with an event recorded in a capture as if it came to an end.
+orError_t fail_captured(const CaptureMark& mark, const char* function);
+
+}  // namespace openreg

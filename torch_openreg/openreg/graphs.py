@@ -1,0 +1,216 @@
+"""Graphs: work captured from a stream once and replayed many times."""
+
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch._C import _acceleratorGraph
+
+from torch_openreg import _C
+from torch_openreg.openreg.devices import current_device, synchronize
+from torch_openreg.openreg.graph_inputs import _InputTracker
+from torch_openreg.openreg.initialization import _lazy_init
+from torch_openreg.openreg.memory import empty_cache, empty_host_cache
+from torch_openreg.openreg.streams import Stream
+from torch_openreg.openreg.streams import stream as _select_stream
+
+__all__ = ["CaptureErrorMode", "Graph", "PoolId", "graph", "graph_pool_handle"]
+
+PoolId = tuple[int, int]
+
+# Which threads may not make calls that no graph repeats; see Graph.capture_begin.
+CaptureErrorMode = Literal["default", "global", "thread_local", "relaxed"]
+
+
+class Graph(_acceleratorGraph):
+    """A capture of a stream's work, to be replayed.
+
+    While a stream captures, what is submitted to it is kept and not run. :meth:`replay` runs it
+    all, on the same addresses: new data is copied into the tensors that the captured work reads,
+    and results are found in those it wrote. Use the context manager :class:`graph` to capture.
+
+    Args:
+        keep_graph: Whether to keep the captured graph, for :meth:`instantiate` and
+            :meth:`debug_dump`. What can be replayed is then made by the first replay.
+
+    Example:
+        >>> g = torch.openreg.Graph()
+        >>> with torch.openreg.graph(g):
+        ...     y = x * 2
+        >>> x.fill_(3)
+        >>> g.replay()  # y is 6
+    """
+
+    def __new__(cls, keep_graph: bool = False) -> "Graph":
+        """Makes a graph without a capture."""
+        _lazy_init()
+        return super().__new__(cls, keep_graph)
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        """Makes a graph without a capture."""
+        super().__init__(keep_graph)
+        self._inputs: _InputTracker | None = None
+        self._is_tracking = False
+
+    def capture_begin(
+        self,
+        pool: PoolId | None = None,
+        capture_error_mode: CaptureErrorMode = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
+        """Begins to capture the current stream.
+
+        Args:
+            pool: The memory pool to share with other graphs, from :func:`graph_pool_handle` or
+                another graph's :meth:`pool`; None for one of the graph's own.
+            capture_error_mode: Which threads may not make calls that no graph repeats, such as
+                waiting for a stream: ``"global"`` or ``"default"``, all; ``"thread_local"``,
+                this one; ``"relaxed"``, none.
+            check_input_liveness: Whether each replay checks that the tensors which the captured
+                operators used, and had not made, are still alive. Costs time in the capture.
+
+        Raises:
+            RuntimeError: The graph has a capture, the current stream is a default stream or is
+                capturing.
+            ValueError: There is no such mode.
+        """
+        modes = get_args(CaptureErrorMode)
+        if capture_error_mode not in modes:
+            raise ValueError(
+                f"Graph.capture_begin: expected a capture_error_mode of {', '.join(modes)}, "
+                f"got {capture_error_mode!r}"
+            )
+        super().capture_begin(pool=pool, capture_error_mode=capture_error_mode)
+        self._inputs = _InputTracker() if check_input_liveness else None
+        if self._inputs is not None:
+            self._inputs.__enter__()  # type: ignore[no-untyped-call]
+            self._is_tracking = True
+
+    def _stop_tracking(self) -> None:
+        if self._is_tracking and self._inputs is not None:
+            self._is_tracking = False
+            self._inputs.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def capture_end(self) -> None:
+        """Ends the capture. The current stream must be the one on which it began.
+
+        Raises:
+            RuntimeError: Something that cannot be captured was tried, or a stream was forked and
+                not joined. The graph can then capture again.
+        """
+        self._stop_tracking()
+        super().capture_end()
+
+    def instantiate(self) -> None:
+        """Makes the captured graph ready for replays, anew if it is. For ``keep_graph=True``."""
+        super().instantiate()
+
+    def replay(self) -> None:
+        """Enqueues all captured work on the current stream, and returns.
+
+        Replays follow each other, on whatever streams. A kernel that fails is reported as that of
+        any other work.
+
+        Raises:
+            RuntimeError: There is no capture, or a tensor that it needs is gone; see
+                ``check_input_liveness``.
+        """
+        if self._inputs is not None:
+            self._inputs.check()
+        super().replay()
+
+    def reset(self) -> None:
+        """Forgets the capture and gives the memory back. Replays under way still run.
+
+        Tensors that were allocated in the capture keep their memory.
+        """
+        self._stop_tracking()
+        self._inputs = None
+        super().reset()
+
+    def pool(self) -> PoolId:
+        """Returns the id of the graph's memory pool, to share it with other graphs."""
+        return super().pool()
+
+    def enable_debug_mode(self) -> None:
+        """Keeps what :meth:`debug_dump` needs. Call it before the capture ends."""
+        super().enable_debug_mode()
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Writes the graph to a file for graphviz: kernels, copies and fills, and their order.
+
+        Raises:
+            RuntimeError: The graph was not kept, or the file cannot be written.
+        """
+        super().debug_dump(debug_path)
+
+
+def graph_pool_handle() -> PoolId:
+    """Returns the id of a new memory pool, for graphs that share one."""
+    return _C._create_pool_id(False)
+
+
+class graph:  # noqa: N801: a context manager named as torch.cuda's
+    """Context manager that captures what its body submits into a graph.
+
+    It waits for all devices, frees cached memory, and selects a stream that captures until the end
+    of the body. If the body raises, the capture is given up.
+
+    Args:
+        openreg_graph: The graph that gets the capture.
+        pool: See :meth:`Graph.capture_begin`.
+        stream: The stream to capture; None for one that all such captures on the current
+            device share.
+        capture_error_mode: See :meth:`Graph.capture_begin`.
+        check_input_liveness: See :meth:`Graph.capture_begin`.
+    """
+
+    _default_streams: ClassVar[dict[int, Stream]] = {}  # per device
+
+    def __init__(
+        self,
+        openreg_graph: Graph,
+        pool: PoolId | None = None,
+        stream: torch.Stream | None = None,
+        capture_error_mode: CaptureErrorMode = "global",
+        *,
+        check_input_liveness: bool = False,
+    ) -> None:
+        """Keeps the arguments; the capture begins by entering."""
+        if stream is None:
+            device = current_device()
+            if device not in graph._default_streams:
+                graph._default_streams[device] = Stream(device)
+            stream = graph._default_streams[device]
+        self.openreg_graph = openreg_graph
+        self.pool = pool
+        self.capture_stream = stream
+        self.capture_error_mode = capture_error_mode
+        self.check_input_liveness = check_input_liveness
+        self._selection = _select_stream(stream)
+
+    def __enter__(self) -> None:
+        """Begins the capture."""
+        synchronize()
+        empty_cache()
+        empty_host_cache()
+        self._selection.__enter__()
+        try:
+            self.openreg_graph.capture_begin(
+                pool=self.pool,
+                capture_error_mode=self.capture_error_mode,
+                check_input_liveness=self.check_input_liveness,
+            )
+        except BaseException:
+            self._selection.__exit__()
+            raise
+
+    def __exit__(self, error: type[BaseException] | None, *exc_info: Any) -> None:
+        """Ends the capture."""
+        try:
+            if error is None:
+                self.openreg_graph.capture_end()
+            else:
+                # The body's own error is the one to report.
+                self.openreg_graph.reset()
+        finally:
+            self._selection.__exit__(error, *exc_info)
