@@ -227,10 +227,10 @@ class TestAcceleratorGraph(GraphTestCase):
 
     @requires_two_devices
     def test_each_device_captures_on_its_own(self):
+        inputs = [torch.ones(3, device=f"openreg:{device}") for device in (0, 1)]
         graphs, results = [], []
-        for device in (0, 1):
+        for device, x in enumerate(inputs):
             with torch.openreg.device(device):
-                x = torch.ones(3, device="openreg")
                 graph = torch.openreg.Graph()
                 with torch.openreg.graph(graph):
                     self.assertEqual(torch.openreg.current_device(), device)
