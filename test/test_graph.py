@@ -325,6 +325,7 @@ class TestMemory(GraphTestCase):
         side = torch.openreg.Stream()
         x = torch.full((1000,), 1.0, device="openreg")
         used = torch.full((1000,), 2.0, device="openreg")
+        side.wait_stream(torch.openreg.current_stream())
         with side:
             sum_of_used = used.sum()
         used.record_stream(side)
@@ -959,6 +960,7 @@ class TestTraining(GraphTestCase):
                 model(x).pow(2).mean().backward()
                 optimizer.step()
 
+            torch.openreg.synchronize()
             if is_graphed:
                 with torch.openreg.Stream():
                     step()

@@ -161,7 +161,8 @@ orError_t enqueue_copy(Stream& stream, const Copy& copy) {
     return copy_and_wait(stream, copy);
   }
   if (has_unregistered_source) {
-    Submission submission = copy.submission(stream, staged_copy_kernel, &task, sizeof(task) + copy.size);
+    Submission submission =
+        copy.submission(stream, staged_copy_kernel, &task, sizeof(task) + copy.size);
     submission.is_staged = true;
     return stream.launch(submission);
   }

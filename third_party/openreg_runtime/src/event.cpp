@@ -87,9 +87,8 @@ orError_t Event::record_shared(Stream& stream) {
   if (stream.retired() >= sequence && !stream.has_failure()) {
     // Nothing is pending: the others need not depend on this process living any longer.
     completion->resolve(os::now_ns(), nullptr);
-  } else if (const orError_t error =
-                 submit(stream, CommandKind::Record, record_kernel, completion, nullptr,
-                        &sequence)) {
+  } else if (const orError_t error = submit(stream, CommandKind::Record, record_kernel, completion,
+                                            nullptr, &sequence)) {
     return error;
   } else if (sequence == 0) {
     return orSuccess;
