@@ -531,6 +531,7 @@ class TestIgnite(LibraryTestCase):
         self.assert_states_are_bit_equal(state, expected_state)
 
 
+# docs: lightning-accelerator
 def lightning_accelerator():
     """Returns an accelerator for lightning that serves whatever device torch.accelerator finds."""
     from lightning.pytorch.accelerators import Accelerator
@@ -567,6 +568,9 @@ def lightning_accelerator():
             return "torch"
 
     return TorchAccelerator()
+
+
+# docs: end
 
 
 @needs("lightning")
