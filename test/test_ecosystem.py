@@ -530,6 +530,33 @@ class TestIgnite(LibraryTestCase):
         self.assertEqual(metrics["loss"], expected_metrics["loss"])
         self.assert_states_are_bit_equal(state, expected_state)
 
+    def types_of_scores(self, **settings):
+        from ignite.engine import create_supervised_trainer
+
+        model, types = perceptron().to("openreg"), []
+        model.register_forward_hook(lambda *args: types.append(args[2].dtype))
+        trainer = create_supervised_trainer(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            lambda scores, classes: torch.nn.functional.cross_entropy(scores.float(), classes),
+            device="openreg",
+            **settings,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # autocast for CUDA says that there is none
+            trainer.run(DataLoader(points(), batch_size=8), max_epochs=1)
+        return types
+
+    def test_amp_mode_is_meant_for_cuda(self):
+        self.assertEqual(self.types_of_scores(amp_mode="amp"), [torch.float32] * 2)
+
+    def test_lower_precision_is_mixed_in_around_the_model(self):
+        def autocast(model, x):
+            with torch.autocast("openreg", dtype=torch.bfloat16):
+                return model(x)
+
+        self.assertEqual(self.types_of_scores(model_fn=autocast), [torch.bfloat16] * 2)
+
 
 # docs: lightning-accelerator
 def lightning_accelerator():
