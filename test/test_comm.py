@@ -1,5 +1,7 @@
 """Tensors spread over devices, as torch.nn.parallel.comm and DataParallel do it."""
 
+import copy
+
 import torch
 from common import (
     OpenRegTestCase,
@@ -22,9 +24,9 @@ class TestComm(OpenRegTestCase):
 
     def test_broadcast_copies_to_each_device(self):
         copies = comm.broadcast(self.x.to("openreg:0"), DEVICES)
-        self.assertEqual([copy.device for copy in copies], DEVICES)
-        for copy in copies:
-            self.assert_bit_equal(copy, self.x)
+        self.assertEqual([one.device for one in copies], DEVICES)
+        for one in copies:
+            self.assert_bit_equal(one, self.x)
 
     def test_broadcast_writes_tensors_that_are_given(self):
         out = [torch.empty(4, 3, device=device) for device in DEVICES]
@@ -35,9 +37,9 @@ class TestComm(OpenRegTestCase):
     def test_broadcast_coalesced_copies_all_tensors_to_each_device(self):
         tensors = [self.x.to("openreg:0"), self.x[0].to("openreg:0")]
         for device, copies in zip(DEVICES, comm.broadcast_coalesced(tensors, DEVICES), strict=True):
-            for copy, expected in zip(copies, (self.x, self.x[0]), strict=True):
-                self.assertEqual(copy.device, device)
-                self.assert_bit_equal(copy, expected)
+            for one, expected in zip(copies, (self.x, self.x[0]), strict=True):
+                self.assertEqual(one.device, device)
+                self.assert_bit_equal(one, expected)
 
     @parametrize("source", ["cpu", "openreg:0"])
     @parametrize("dim", [0, 1])
@@ -82,6 +84,86 @@ class TestComm(OpenRegTestCase):
         parts = [self.x[:1].to(DEVICES[0]), self.x[1:].to(DEVICES[1])]
         self.assertIs(comm.gather(parts, out=out), out)
         self.assert_bit_equal(out, self.x)
+
+
+class Scaled(torch.nn.Module):
+    """A linear layer; remembers what each replica was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+        self.seen = []
+
+    def forward(self, x, *, scale=1.0, more=None):
+        self.seen.append((x.device, len(x)))
+        y = self.layer(x) * scale
+        return {"y": y if more is None else y + more["shift"]}
+
+
+@requires_two_devices
+class TestDataParallel(OpenRegTestCase):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(0)
+        self.model = Scaled()
+        self.x = torch.randn(6, 3)
+
+    def parallel(self, **settings):
+        return torch.nn.DataParallel(copy.deepcopy(self.model).to(DEVICES[0]), **settings)
+
+    def train(self, forward, parameters):
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            forward(self.x).square().sum().backward()
+            optimizer.step()
+
+    def test_all_devices_take_part_by_default(self):
+        parallel = self.parallel()
+        self.assertEqual(parallel.device_ids, list(range(torch.openreg.device_count())))
+        parallel(self.x)
+        self.assertEqual(sum(size for _, size in parallel.module.seen), 6)
+        self.assertEqual(
+            {device for device, _ in parallel.module.seen},
+            {torch.device("openreg", index) for index in parallel.device_ids},
+        )
+
+    def test_training_gives_the_bits_of_training_half_by_half(self):
+        parallel = self.parallel(device_ids=[0, 1])
+        self.train(lambda x: parallel(x)["y"], parallel.parameters())
+        self.train(
+            lambda x: torch.cat([self.model(half)["y"] for half in x.chunk(2)]),
+            self.model.parameters(),
+        )
+        for actual, expected in zip(parallel.parameters(), self.model.parameters(), strict=True):
+            self.assertEqual(actual.device, DEVICES[0])
+            self.assert_bit_equal(actual.detach(), expected.detach())
+
+    def test_output_is_gathered_where_it_is_asked_for(self):
+        for index in (0, 1):
+            output = self.parallel(device_ids=[0, 1], output_device=index)(self.x)["y"]
+            self.assertEqual(output.device, DEVICES[index])
+            self.assert_bit_equal(output.detach(), self.model(self.x)["y"].detach())
+
+    def test_keywords_and_containers_are_scattered(self):
+        more = {"shift": torch.arange(12.0).view(6, 2)}
+        output = self.parallel(device_ids=[0, 1])(self.x, scale=2.0, more=more)["y"]
+        expected = self.model(self.x, scale=2.0, more=more)["y"]
+        self.assert_bit_equal(output.detach(), expected.detach())
+
+    def test_batch_of_one_row_uses_one_device(self):
+        parallel = self.parallel(device_ids=[0, 1])
+        parallel(self.x[:1])
+        self.assertEqual(parallel.module.seen, [(DEVICES[0], 1)])
+
+    def test_module_on_another_device_is_refused(self):
+        parallel = torch.nn.DataParallel(copy.deepcopy(self.model).to(DEVICES[1]), [0, 1])
+        with self.assertRaisesRegex(RuntimeError, "module must have its parameters"):
+            parallel(self.x)
+
+    def test_error_of_a_replica_comes_out(self):
+        with self.assertRaisesRegex(RuntimeError, "in replica"):
+            self.parallel(device_ids=[0, 1])(torch.randn(6, 4))
 
 
 instantiate_parametrized_tests(TestComm)

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,6 +194,16 @@ class TestTables(OpenRegTestCase):
         documented = {row.name.split(".")[0] for row in mapping.complete_bindings()}
         built = {name for name in dir(_C) if not name.startswith("__")}
         self.assertEqual(documented, built)
+
+    def test_library_versions_are_those_of_the_extra(self):
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        pins = dict(one.split("==") for one in project["optional-dependencies"]["integration"])
+        rows = re.findall(
+            r"^\| `([\w-]+)`[^|]*\| ([\d.]+) \|",
+            (_DOCS / "ecosystem.md").read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+        self.assertEqual(set(rows), set(pins.items()))
 
     def test_every_environment_variable_is_documented(self):
         documented = (_DOCS / "settings.md").read_text(encoding="utf-8") + " ".join(

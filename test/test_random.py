@@ -1,5 +1,7 @@
 """Random numbers: the CPU's, from one generator per device."""
 
+import threading
+
 import torch
 from common import (
     DEVICE_COUNT,
@@ -374,6 +376,19 @@ class TestState(OpenRegTestCase):
         for state in (torch.zeros(3, dtype=torch.uint8), torch.zeros(5056)):
             with self.assertRaises((RuntimeError, TypeError)):
                 torch.openreg.set_rng_state(state)
+
+    def test_threads_may_save_and_restore_the_state_of_one_device(self):
+        def work():
+            for _ in range(300):
+                torch.rand(64, device="openreg")
+                torch.openreg.set_rng_state(torch.openreg.get_rng_state())
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertTrue(torch.rand(64, device="openreg").isfinite().all())
 
     def test_generator_may_be_used_by_several_threads(self):
         torch.openreg.manual_seed(SEED)
