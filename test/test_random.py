@@ -377,11 +377,19 @@ class TestState(OpenRegTestCase):
             with self.assertRaises((RuntimeError, TypeError)):
                 torch.openreg.set_rng_state(state)
 
-    def test_threads_may_save_and_restore_the_state_of_one_device(self):
+    @parametrize("way", ["module", "generator", "seed"])
+    def test_threads_may_save_and_restore_the_state_of_one_device(self, way):
+        generator = torch.openreg.default_generators[0]
+
         def work():
             for _ in range(300):
-                torch.rand(64, device="openreg")
-                torch.openreg.set_rng_state(torch.openreg.get_rng_state())
+                torch.rand(64, device="openreg:0")
+                if way == "module":
+                    torch.openreg.set_rng_state(torch.openreg.get_rng_state(0), 0)
+                elif way == "generator":
+                    generator.set_state(generator.clone_state().get_state())
+                else:
+                    generator.manual_seed(generator.seed())
 
         threads = [threading.Thread(target=work) for _ in range(2)]
         for thread in threads:

@@ -1,6 +1,7 @@
 #include "csrc/random/Generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/util/ScopeExit.h>
 #include <openreg/device.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device)
 
 // docs: generator-seed
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
-  waitForKernels();
+  waitForKernelsUnlocked();
   engine_.set_current_seed(seed);
 }
 // docs: end
@@ -34,7 +35,7 @@ uint64_t OpenRegGeneratorImpl::current_seed() const {
 }
 
 uint64_t OpenRegGeneratorImpl::seed() {
-  waitForKernels();
+  waitForKernelsUnlocked();
   auto* engine = engine_.unsafeGetGeneratorImpl();
   return engine->seed();
 }
@@ -48,12 +49,12 @@ uint64_t OpenRegGeneratorImpl::get_offset() const {
 }
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& state) {
-  waitForKernels();
+  waitForKernelsUnlocked();
   engine_.unsafeGetGeneratorImpl()->set_state(state);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
-  waitForKernels();
+  waitForKernelsUnlocked();
   return engine_.unsafeGetGeneratorImpl()->get_state();
 }
 
@@ -131,6 +132,13 @@ void OpenRegGeneratorImpl::waitForKernels() const {
   }
 }
 // docs: end
+
+void OpenRegGeneratorImpl::waitForKernelsUnlocked() const {
+  auto& mutex = const_cast<std::mutex&>(mutex_);
+  mutex.unlock();
+  const auto relock = c10::make_scope_exit([&] { mutex.lock(); });
+  waitForKernels();
+}
 
 std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(uint64_t capture_id) {
   std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> generators;

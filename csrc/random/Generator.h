@@ -10,6 +10,12 @@
 //     one kernel that draws. So nobody reads or sets the state while the current stream captures.
 // Host threads that launch at the same time are not ordered among each other, as on any device;
 // a kernel locks the engine while it draws.
+//
+// Note [Waiting with the generator's mutex]
+// torch asks callers to lock a generator's mutex around each of its functions. torch's bindings do,
+// all but that of current_seed(), and hold the GIL meanwhile. The wait gives up the GIL. If it kept
+// the mutex, a second thread would take the GIL, wait for the mutex and never give the GIL back.
+// So the wait gives up the mutex as well, and takes it back when it has the GIL again.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -52,6 +58,10 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
  private:
   OpenRegGeneratorImpl* clone_impl() const override;
+
+  // The same, for functions whose callers have locked the generator's mutex: it is given up for the
+  // wait. See Note [Waiting with the generator's mutex].
+  void waitForKernelsUnlocked() const;
 
   Generator engine_;
   mutable std::mutex last_stream_mutex_;

@@ -5,7 +5,6 @@ openreg device. Seeding and reading the state create no device; on a device in u
 the kernels that draw.
 """
 
-import threading
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -32,11 +31,6 @@ __all__ = [
 
 _DeviceArgument = int | str | torch.device
 
-# One thread at a time. torch's bindings hold a generator's mutex while it waits for its kernels,
-# and that wait gives up the interpreter lock: a second thread would take the interpreter lock,
-# wait for the mutex, and neither would go on. Checkpoints do this, with a thread per device.
-_one_at_a_time = threading.Lock()
-
 
 def _generator(operation: str, device: _DeviceArgument | None) -> torch.Generator:
     _check_fork()
@@ -62,9 +56,7 @@ def _get_generator(device: torch.device) -> torch.Generator:
 
 def get_rng_state(device: _DeviceArgument = "openreg") -> Tensor:
     """Returns the state of a device's generator: a uint8 tensor on the CPU, 5056 elements."""
-    generator = _generator("torch.openreg.get_rng_state", device)
-    with _one_at_a_time:
-        return generator.get_state()
+    return _generator("torch.openreg.get_rng_state", device).get_state()
 
 
 def get_rng_state_all() -> list[Tensor]:
@@ -83,9 +75,7 @@ def set_rng_state(new_state: Tensor, device: _DeviceArgument = "openreg") -> Non
         TypeError: The state is not a uint8 tensor.
         RuntimeError: The state is not one of this algorithm, or there is no such device.
     """
-    generator = _generator("torch.openreg.set_rng_state", device)
-    with _one_at_a_time:
-        generator.set_state(new_state)
+    _generator("torch.openreg.set_rng_state", device).set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
@@ -105,8 +95,7 @@ def manual_seed(seed: int) -> None:
     """
     seed = int(seed)
     if _seedable_devices() > 0:
-        with _one_at_a_time:
-            _C._default_generator(_C._current_device()).manual_seed(seed)
+        _C._default_generator(_C._current_device()).manual_seed(seed)
 
 
 # docs: end
@@ -116,23 +105,19 @@ def manual_seed_all(seed: int) -> None:
     """Sets the seed of the generators of all devices. Does nothing if there are none."""
     seed = int(seed)
     for index in range(_seedable_devices()):
-        with _one_at_a_time:
-            _C._default_generator(index).manual_seed(seed)
+        _C._default_generator(index).manual_seed(seed)
 
 
 def seed() -> None:
     """Seeds the current device's generator with a random number."""
     if _seedable_devices() > 0:
-        with _one_at_a_time:
-            _C._default_generator(_C._current_device()).seed()
+        _C._default_generator(_C._current_device()).seed()
 
 
 def seed_all() -> None:
     """Seeds the generators of all devices with one random number."""
     if _seedable_devices() > 0:
-        with _one_at_a_time:
-            number = _C._default_generator(0).seed()
-        manual_seed_all(number)
+        manual_seed_all(_C._default_generator(0).seed())
 
 
 def initial_seed() -> int:
@@ -141,9 +126,7 @@ def initial_seed() -> int:
     Raises:
         RuntimeError: There is no device.
     """
-    generator = _generator("torch.openreg.initial_seed", None)
-    with _one_at_a_time:
-        return generator.initial_seed()
+    return _generator("torch.openreg.initial_seed", None).initial_seed()
 
 
 def set_offset(offset: int, device: _DeviceArgument = "openreg") -> NoReturn:
