@@ -441,6 +441,12 @@ def add_to_host(on_cpu, on_device):
     return (on_cpu + on_device.cpu()).tolist()
 
 
+def sum_up(requests, replies):
+    while (request := requests.get()) is not None:
+        replies.put(resources() if request == "resources" else sum_of(request))
+        del request
+
+
 class TestLifetime(IpcTestCase):
     def test_sender_keeps_the_memory_until_the_receiver_releases_it(self):
         peer = self.start_peer()
@@ -549,18 +555,28 @@ class TestLifetime(IpcTestCase):
         self.assertEqual(result.tolist(), list(range(100)))
 
     def test_ten_thousand_tensors_leave_nothing(self):
-        peer = self.start_peer()
-        tensor = torch.ones(16, device="openreg")
-        peer.call(double_and_return, tensor)
+        context = torch.multiprocessing.get_context("spawn")
+        requests, replies = context.Queue(), context.Queue()
+        process = context.Process(target=sum_up, args=(requests, replies))
+        process.start()
+
+        def ask(value):
+            requests.put(value)
+            return replies.get(timeout=TIMEOUT_S)
+
+        ask([torch.ones(8, device="openreg")])
+        here, there = resources(), ask("resources")
         torch.openreg.ipc_collect()
         memory = torch.openreg.memory_allocated()
-        here, there = resources(), peer.call(resources)
         for i in range(100):
             batch = [torch.full((8,), float(i), device="openreg") for _ in range(100)]
-            self.assertEqual(peer.call(sum_of, batch), 800.0 * i)
+            self.assertEqual(ask(batch), 800.0 * i)
             del batch
         self.assertEqual(resources(), here)
-        self.assertEqual(peer.call(resources), there)
+        self.assertEqual(ask("resources"), there)
+        requests.put(None)
+        process.join(TIMEOUT_S)
+        self.assertEqual(process.exitcode, 0)
         self.assert_nothing_is_out()
         self.assertEqual(torch.openreg.memory_allocated(), memory)
 

@@ -335,6 +335,33 @@ class TestActivities(ProfilerTestCase):
         self.assertNotIn("External id", kernel["args"])
 
 
+class TestGraphs(ProfilerTestCase):
+    def test_replayed_kernels_are_shown_as_those_of_the_launch(self):
+        def work():
+            return (self.x + 1).relu().mul_(2)
+
+        with torch.openreg.Stream():
+            work()
+        torch.openreg.synchronize()
+        graph = torch.openreg.Graph()
+        with torch.openreg.graph(graph):
+            y = work()
+        with profile_both() as eager:
+            work()
+            torch.openreg.synchronize()
+        for _ in range(2):  # each replay leaves its own records
+            with profile_both() as replayed:
+                graph.replay()
+                torch.openreg.synchronize()
+            self.assertEqual(device_names(replayed), device_names(eager))
+            trace = Trace(replayed)
+            launch = trace.named("orGraphLaunch")["args"]["correlation"]
+            self.assertEqual({e["args"]["correlation"] for e in trace.work()}, {launch})
+            self.assertIn(launch, [arrow["id"] for arrow in trace.arrows("s")])
+            self.assert_streams_do_one_thing_at_a_time(trace)
+        self.assert_bit_equal(y, work())
+
+
 class TestCopies(ProfilerTestCase):
     def check(self, name, size, copy, device=0):
         torch.openreg.synchronize()
