@@ -340,6 +340,27 @@ class TestMemory(GraphTestCase):
         self.assertEqual(z.sum().item(), 3000.0)
         self.assertEqual(sum_of_used.item(), 2000.0)
 
+    def test_graph_keeps_the_memory_of_a_pool_that_is_gone(self):
+        pool = torch.openreg.MemPool()
+        x = torch.ones(1 << 20, device="openreg")
+        graph = torch.openreg.Graph()
+        with torch.openreg.graph(graph, pool=pool.id):
+            temporary = x + 1
+            z = temporary.sum()
+            del temporary
+        self.assertEqual(pool.use_count(), 2)
+        segments = len(pool.snapshot())
+        identity = pool.id
+        del pool
+        torch.openreg.empty_cache()
+        self.assertEqual(len(torch.openreg.memory_snapshot(identity)), segments)
+        graph.replay()
+        self.assertEqual(z.item(), 2 << 20)
+        del z
+        graph.reset()
+        torch.openreg.empty_cache()
+        self.assertEqual(torch.openreg.memory_snapshot(identity), [])
+
     def test_replays_check_on_request_that_inputs_are_alive(self):
         x, y = tensor(1.0), tensor(2.0)
         graph = torch.openreg.Graph()

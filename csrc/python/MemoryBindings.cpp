@@ -208,7 +208,7 @@ py::list describeCorruptions() {
 
 // --- Private pools
 
-// A pool of a program's own. Its last owner gives the memory back.
+// A pool of a program's own. Its last user gives the memory back.
 class MemPool {
  public:
   MemPool() : device_(currentDevice()), id_(createPoolId(/*by_user=*/true)) {
@@ -222,7 +222,9 @@ class MemPool {
     }
     try {
       releasePool(device_, id_);
-      emptyPool(device_, id_);
+      if (poolUseCount(device_, id_) == 0) {
+        emptyPool(device_, id_);  // nobody needs its addresses, as a graph would
+      }
     } catch (const c10::Error& error) {
       std::fprintf(stderr, "openreg: a memory pool's memory stays reserved: %s\n",
                    error.what_without_backtrace());
