@@ -150,9 +150,15 @@ class TestAccelerator(OpenRegTestCase):
             with self.assertRaisesRegex(ValueError, "doesn't match the current accelerator"):
                 function("cpu")
 
-    def test_graphs_raise_torchs_own_error(self):
-        with self.assertRaises(RuntimeError):
-            torch.accelerator.Graph()
+    def test_graph_is_captured_and_replayed(self):
+        x = torch.zeros(3, device="openreg")
+        torch.openreg.synchronize()
+        graph = torch.accelerator.Graph()
+        with torch.Stream("openreg"), graph:
+            x.add_(1)
+        for _ in range(3):
+            graph.replay()
+        self.assertEqual(x.tolist(), [3.0] * 3)
 
 
 class TestAcceleratorMemory(OpenRegTestCase):
