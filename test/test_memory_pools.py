@@ -414,13 +414,6 @@ class TestHostMemory(MemoryTestCase):
             gate.open()
         self.assertEqual(int(y.sum()), size)
 
-    def test_storages_can_be_pinned(self):
-        storage = torch.ones(10).untyped_storage()
-        self.assertFalse(storage.is_pinned())
-        pinned = storage.pin_memory()
-        self.assertTrue(pinned.is_pinned())
-        self.assertEqual(pinned.nbytes(), storage.nbytes())
-
     def test_before_use_there_is_nothing(self):
         run_child(
             """

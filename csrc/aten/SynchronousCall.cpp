@@ -32,9 +32,9 @@ using c10::openreg::WorkDescription;
 // alias, however often it is passed, so that the kernel sees what is the same tensor as the same.
 class HostCall {
  public:
-  HostCall(const char* kernel_name, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
+  HostCall(const char* name, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
            c10::Device device, torch::jit::Stack* stack)
-      : kernel_name_(kernel_name),
+      : name_(name),
         schema_(op.schema()),
         op_(op),
         cpu_key_(cpu_key),
@@ -43,7 +43,7 @@ class HostCall {
 
   // docs: fallback-run
   ResultPlan run() {
-    waitForCurrentStream(device_, name().c_str());
+    waitForCurrentStream(device_, name_);
     const size_t first = stack_->size() - schema_.arguments().size();
     for (size_t i = 0; i < schema_.arguments().size(); ++i) {
       replaceArgument((*stack_)[first + i], schema_.arguments()[i]);
@@ -62,8 +62,6 @@ class HostCall {
   // docs: end
 
  private:
-  std::string name() const { return c10::toString(schema_.operator_name()); }
-
   void replaceArgument(c10::IValue& value, const c10::Argument& argument) {
     if (value.isTensor()) {
       value = aliasOf(value.toTensor());
@@ -142,11 +140,11 @@ class HostCall {
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
-        "Could not run '", name(), "' on ", device_,
+        "Could not run '", name_, "' on ", device_,
         ": neither openreg nor the CPU has a kernel for it. Register one with "
         "torch.library.impl(\"",
         schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
-    const HostWork work(getCurrentOpenRegStream(device_.index()), kernel_name_);
+    const HostWork work(getCurrentOpenRegStream(device_.index()), name_);
     op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
   }
 
@@ -226,7 +224,7 @@ class HostCall {
       }
     }
     if (!isPlain(tensor)) {
-      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() != kMkldnn, name(), ": its result has layout ",
+      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() != kMkldnn, name_, ": its result has layout ",
                                   tensor.layout(), ", which openreg does not have");
       can_be_planned_ = false;
       return assemble(tensor, deviceComponents(tensor));
@@ -269,7 +267,7 @@ class HostCall {
     if (result.numel() > 0) {
       // An allocation may reuse memory that work has yet to leave.
       const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
-      stream.synchronize(name().c_str());
+      stream.synchronize(name_);
       const HostWork work(stream, "aten::copy_ (of a result)",
                           WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
       hostView(moved).copy_(result);
@@ -277,7 +275,7 @@ class HostCall {
     return moved;
   }
 
-  const char* kernel_name_;
+  const char* name_;
   const c10::FunctionSchema& schema_;
   const c10::OperatorHandle& op_;
   const c10::DispatchKey cpu_key_;
@@ -290,9 +288,9 @@ class HostCall {
 
 }  // namespace
 
-ResultPlan callOnHost(const char* kernel_name, const c10::OperatorHandle& op,
-                      c10::DispatchKey cpu_key, c10::Device device, torch::jit::Stack* stack) {
-  return HostCall(kernel_name, op, cpu_key, device, stack).run();
+ResultPlan callOnHost(const char* name, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
+                      c10::Device device, torch::jit::Stack* stack) {
+  return HostCall(name, op, cpu_key, device, stack).run();
 }
 
 }  // namespace at::openreg

@@ -13,9 +13,9 @@ namespace at::openreg {
 // resized in place is written and resized in place, what it returned as a view is a view, and new
 // results move into device memory.
 // `cpu_key` is the kernel's: c10::DispatchKey::CPU, or that of CPU tensors of another layout.
-// `kernel_name` is what a trace calls it; it lives as long as the process.
+// `name` is the operator's, for errors and traces; it lives as long as the process.
 // Returns the plan by which such a call can run on the stream.
-ResultPlan callOnHost(const char* kernel_name, const c10::OperatorHandle& op,
-                      c10::DispatchKey cpu_key, c10::Device device, torch::jit::Stack* stack);
+ResultPlan callOnHost(const char* name, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
+                      c10::Device device, torch::jit::Stack* stack);
 
 }  // namespace at::openreg

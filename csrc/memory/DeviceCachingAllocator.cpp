@@ -268,7 +268,7 @@ Block* DeviceCachingAllocator::takeFromDevice(const Request& request) {
 // Turns a free block that is in no pool into the request's.
 Block* DeviceCachingAllocator::handOut(Block* block, const Request& request) {
   splitIfWorthwhile(block, request.rounded);
-  if (isPoisonOn() && !block->is_poisoned) {
+  if (!block->is_poisoned) {
     poison(*block);
   }
   block->is_allocated = true;
@@ -396,9 +396,7 @@ void DeviceCachingAllocator::makeFree(Block* block) {
   record(TraceEntry::FREE_COMPLETED, addressOf(*block), block->size, block->stream,
          block->pool->id(), std::exchange(block->allocation_context, nullptr));
   changeActive(*block, false);
-  if (isPoisonOn()) {
-    poison(*block);
-  }
+  poison(*block);
   for (Block* neighbour : {block->previous, block->next}) {
     mergeWith(block, neighbour);
   }
@@ -408,9 +406,9 @@ void DeviceCachingAllocator::makeFree(Block* block) {
 }
 
 // Joins a free neighbour into the block; the neighbour is deleted.
-bool DeviceCachingAllocator::mergeWith(Block* block, Block* neighbour) {
+void DeviceCachingAllocator::mergeWith(Block* block, Block* neighbour) {
   if (neighbour == nullptr || !neighbour->isFree()) {
-    return false;
+    return;
   }
   changeInactiveSplit(*neighbour, false);
   neighbour->pool->free_blocks.erase(neighbour);
@@ -431,7 +429,6 @@ bool DeviceCachingAllocator::mergeWith(Block* block, Block* neighbour) {
   block->is_poisoned = block->is_poisoned && neighbour->is_poisoned;
   blocks_.erase(neighbour);
   delete neighbour;
-  return true;
 }
 
 std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {

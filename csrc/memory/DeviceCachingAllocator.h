@@ -134,7 +134,7 @@ class DeviceCachingAllocator {
   void recordEvents(Block* block);
   void finishEvent(Block* block);
   void makeFree(Block* block);
-  bool mergeWith(Block* block, Block* neighbour);
+  void mergeWith(Block* block, Block* neighbour);
   void processDeferred();
   void processEvents();
   void waitForEvents();

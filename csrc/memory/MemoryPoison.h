@@ -26,7 +26,7 @@ OPENREG_EXPORT bool isPoisonOn();
 // Bytes that an allocation gets on top of what was requested, at least; 0 if poison is off.
 size_t guardSize();
 
-// Fills a block with the pattern on its stream and notes whether it could.
+// Fills a block with the pattern on its stream, if poison is on, and notes whether it did.
 void poison(Block& block);
 
 // A stretch of bytes of one block that do not hold the pattern, though nobody may have written

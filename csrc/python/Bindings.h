@@ -1,6 +1,7 @@
 // The parts of torch_openreg._C, one per noun.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <pybind11/pybind11.h>
 
 #include "csrc/core/Stream.h"
@@ -23,6 +24,10 @@ inline c10::openreg::OpenRegStream unpackStream(int64_t id, int64_t index, int64
   return c10::openreg::OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
                                                           static_cast<c10::DeviceType>(type)));
 }
+
+// The event in a torch.Event, or in an instance of a subclass.
+// Errors: TypeError for another object, with the name of the operation.
+c10::Event& asEvent(pybind11::handle object, const char* operation);
 
 // Binds a function that may wait: it runs without the GIL.
 using ReleaseGil = pybind11::call_guard<pybind11::gil_scoped_release>;

@@ -7,19 +7,19 @@ namespace {
 
 namespace py = pybind11;
 
-const c10::Event& asEvent(py::handle object) {
-  if (!PyObject_TypeCheck(object.ptr(), THPEventClass)) {
-    throw py::type_error("elapsed_time: expected a torch.Event");
-  }
-  return reinterpret_cast<THPEvent*>(object.ptr())->event;
-}
-
 // As torch.Event.elapsed_time, which refuses instances of subclasses.
 double elapsedTime(py::handle start, py::handle end) {
-  return asEvent(start).elapsedTime(asEvent(end));
+  return asEvent(start, "elapsed_time").elapsedTime(asEvent(end, "elapsed_time"));
 }
 
 }  // namespace
+
+c10::Event& asEvent(py::handle object, const char* operation) {
+  if (!PyObject_TypeCheck(object.ptr(), THPEventClass)) {
+    throw py::type_error(c10::str(operation, ": expected a torch.Event"));
+  }
+  return reinterpret_cast<THPEvent*>(object.ptr())->event;
+}
 
 void bindEvent(py::module& m) {
   // docs: bindings-event

@@ -1,4 +1,3 @@
-#include <torch/csrc/Event.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "csrc/core/Functions.h"
@@ -11,13 +10,6 @@ namespace {
 
 namespace py = pybind11;
 using namespace c10::openreg;
-
-c10::Event& asEvent(py::handle object) {
-  if (!PyObject_TypeCheck(object.ptr(), THPEventClass)) {
-    throw py::type_error("expected a torch.Event");
-  }
-  return reinterpret_cast<THPEvent*>(object.ptr())->event;
-}
 
 // Sharing and receiving may wait for room in a stream's queue: they run without the GIL.
 py::bytes share(const at::Storage& storage) {
@@ -44,11 +36,11 @@ void bindIpc(py::module& m) {
   m.def("_is_received_storage", &isReceived);
   m.def("_collect_shared", &collectShared, ReleaseGil());
   m.def("_event_make_interprocess",
-        [](py::handle event) { asEvent(event) = makeInterprocessEvent(); });
+        [](py::handle event) { asEvent(event, "Event") = makeInterprocessEvent(); });
   m.def("_event_ipc_handle",
-        [](py::handle event) { return py::bytes(eventHandle(asEvent(event))); });
+        [](py::handle event) { return py::bytes(eventHandle(asEvent(event, "ipc_handle"))); });
   m.def("_event_open_ipc_handle", [](py::handle event, int64_t device, const std::string& handle) {
-    asEvent(event) = openEvent(handle, resolveDeviceIndex(device));
+    asEvent(event, "from_ipc_handle") = openEvent(handle, resolveDeviceIndex(device));
   });
   // docs: end
 }

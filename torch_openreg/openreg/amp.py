@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_openreg.openreg._utils import DEVICE_TYPE
 from torch_openreg.openreg.devices import is_available
 
 __all__ = [
@@ -20,8 +21,6 @@ __all__ = [
     "is_bf16_supported",
     "is_tf32_supported",
 ]
-
-_DEVICE_TYPE = "openreg"
 
 
 class autocast(torch.amp.autocast):
@@ -41,7 +40,7 @@ class autocast(torch.amp.autocast):
         cache_enabled: bool | None = None,
     ) -> None:
         """Prepares the region."""
-        super().__init__(_DEVICE_TYPE, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+        super().__init__(DEVICE_TYPE, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -57,7 +56,7 @@ class GradScaler(torch.amp.GradScaler):
     ) -> None:
         """Starts with the scale ``init_scale``."""
         super().__init__(
-            _DEVICE_TYPE,
+            DEVICE_TYPE,
             init_scale=init_scale,
             growth_factor=growth_factor,
             backoff_factor=backoff_factor,
@@ -79,7 +78,7 @@ def custom_fwd(
 
     def decorate(forward: Callable[..., Any]) -> Callable[..., Any]:
         decorated: Callable[..., Any] = torch.amp.custom_fwd(
-            forward, device_type=_DEVICE_TYPE, cast_inputs=cast_inputs
+            forward, device_type=DEVICE_TYPE, cast_inputs=cast_inputs
         )
         return decorated
 
@@ -88,7 +87,7 @@ def custom_fwd(
 
 def custom_bwd(backward: Callable[..., Any]) -> Callable[..., Any]:
     """``torch.amp.custom_bwd`` for openreg: backward runs with the autocast state of forward."""
-    decorated: Callable[..., Any] = torch.amp.custom_bwd(backward, device_type=_DEVICE_TYPE)
+    decorated: Callable[..., Any] = torch.amp.custom_bwd(backward, device_type=DEVICE_TYPE)
     return decorated
 
 
