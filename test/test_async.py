@@ -3,6 +3,8 @@
 A closed gate makes it certain that what was submitted behind it has not run.
 """
 
+import functools
+import inspect
 import threading
 
 import torch
@@ -146,6 +148,54 @@ class TestAsync(OpenRegTestCase):
             torch.openreg.synchronize()
         for one, other in zip(actual, training_step("cpu"), strict=True):
             self.assert_bit_equal(one, other)
+
+    def test_kernels_know_nothing_of_the_tensors_before_theirs(self):
+        # The worker uses its tensors again. These calls leave as much as possible on them: bits,
+        # wrapped numbers, other dtypes, many sizes, gaps, shared and empty memory.
+        generator = torch.Generator().manual_seed(0)
+        random = functools.partial(torch.randn, generator=generator)
+        a, b, wide = random(3, 4), random(4, 3), random(2, 1, 3, 1, 2, 1, 2)
+        z, w = random(3, 4, dtype=torch.complex64), random(4, 3, dtype=torch.complex64)
+        half, counts = random(12).half(), torch.arange(12)
+        calls = [
+            lambda a: a[0] * 2,
+            lambda a: a + 1.5,
+            lambda a: a.t() - a.reshape(4, 3),
+            lambda a: a[:, ::2].mul(a[:, 1::2]),
+            lambda a, b: torch.mm(a, b),
+            lambda a, b: torch.mm(a, b, out=a.new_empty(3, 6)[:, ::2]),
+            lambda a: torch.add(a, 1, out=torch.empty_like(a).t().reshape(3, 4)),
+            lambda wide: wide.sum((0, 2)) / wide.abs().amax(),
+            lambda wide: wide.neg().permute(6, 0, 5, 1, 4, 2, 3).exp(),
+            lambda z: z.conj() + z,
+            lambda z: z.conj().imag.neg() * 2,
+            lambda z, w: torch.mm(z.conj(), w),
+            lambda z, w: torch.mm(z, w),
+            lambda z, w: torch.mm(w.mH, z.mH),
+            lambda z: torch.view_as_real(z).sin(),
+            lambda half: half.mul(2).floor(),
+            lambda half, counts: torch.where(counts > 5, half, 0.5),
+            lambda counts: counts.cumsum(0) % 7,
+            lambda counts: counts.bool().logical_not(),
+            lambda counts: counts[:0] + counts[:0],
+            lambda a: a.clone().mul_(a).add_(a[0]),
+            lambda a: torch.sum(a) * a.argmax(),
+        ]
+        inputs = {"a": a, "b": b, "wide": wide, "z": z, "w": w, "half": half, "counts": counts}
+        on_device = {name: tensor.to("openreg") for name, tensor in inputs.items()}
+
+        def run(call, tensors):
+            return call(*(tensors[name] for name in inspect.signature(call).parameters))
+
+        for call in calls:
+            run(call, on_device)  # the first of a kind may wait
+        order = torch.randint(len(calls), (300,), generator=generator).tolist()
+        with StreamGate():
+            results = [run(calls[i], on_device) for i in order]
+        for i, result in zip(order, results, strict=True):
+            expected = run(calls[i], inputs)
+            self.assertEqual(result.stride(), expected.stride(), calls[i])
+            self.assert_bit_equal(result.cpu(), expected)
 
     def test_deep_queue_loses_nothing(self):
         x = torch.zeros(1, dtype=torch.int64, device="openreg")

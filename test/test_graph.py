@@ -403,6 +403,72 @@ class TestMemory(GraphTestCase):
         graph.replay()
         self.assertEqual(y.sum().item(), 6_000_000.0)
 
+    def test_a_capture_that_runs_out_of_memory_leaves_nothing_behind(self):
+        x = tensor(1.0, 2.0)
+        before = torch.openreg.memory_allocated()
+        rejections = torch.openreg.memory_stats()["num_ooms"]
+        graph = torch.openreg.Graph()
+        with (
+            self.assertRaisesRegex(torch.OutOfMemoryError, "Tried to allocate"),
+            torch.openreg.graph(graph),
+        ):
+            y = x + 1
+            torch.empty(1 << 50, dtype=torch.uint8, device="openreg")
+        del y
+        self.assertEqual(torch.openreg.memory_stats()["num_ooms"], rejections + 1)
+        graph.reset()
+        self.assertEqual(torch.openreg.memory_allocated(), before)
+        with torch.openreg.graph(graph):
+            y = x + 1
+        graph.replay()
+        self.assertEqual(y.tolist(), [2.0, 3.0])
+        self.assert_usable()
+
+    def test_a_capture_goes_on_after_a_request_that_was_too_large(self):
+        x = tensor(1.0, 2.0)
+        graph = torch.openreg.Graph()
+        with torch.openreg.graph(graph):
+            y = x + 1
+            with self.assertRaises(torch.OutOfMemoryError):
+                torch.empty(1 << 50, dtype=torch.uint8, device="openreg")
+            y.mul_(2)
+        graph.replay()
+        self.assertEqual(y.tolist(), [4.0, 6.0])
+
+    @parametrize("mode", MODES[1:])
+    def test_a_capture_gets_the_memory_that_others_have_freed(self, mode):
+        # 64 MiB, of which 40 are in the cache. While it captures, 30 are needed.
+        run_child(
+            f"""
+            import torch
+            MIB = 1 << 20
+            new = lambda size: torch.empty(size * MIB, dtype=torch.uint8, device="openreg")
+            x = torch.ones(4, device="openreg")
+            kept, freed = new(20), new(20)
+            side = torch.openreg.Stream()
+            with side:
+                used = new(20).zero_()
+            graph = torch.openreg.Graph()
+            with torch.openreg.graph(graph, capture_error_mode="{mode}"):
+                y = x + 1
+                del freed, used
+                assert torch.openreg.memory_reserved() >= 60 * MIB
+                z = new(40).fill_(7)
+                try:
+                    new(5)
+                except torch.OutOfMemoryError as error:
+                    assert "Private pools of graphs and of MemPool hold 42.00 MiB" in str(error)
+                else:
+                    raise AssertionError
+            graph.replay()
+            assert y.tolist() == [2.0] * 4 and z[::MIB].tolist() == [7] * 40
+            del y, z
+            graph.reset()
+            new(40)
+            """,
+            {"OPENREG_DEVICE_MEMORY": "64MiB"},
+        )
+
     def test_pinned_copies_are_captured(self):
         source = torch.ones(1000).pin_memory()
         target = torch.zeros(1000).pin_memory()
@@ -1209,6 +1275,7 @@ class TestProcesses(GraphTestCase):
 
 
 instantiate_parametrized_tests(TestAcceleratorGraph)
+instantiate_parametrized_tests(TestMemory)
 instantiate_parametrized_tests(TestUnsafeCalls)
 instantiate_parametrized_tests(TestRandomNumbers)
 instantiate_parametrized_tests(TestTraining)

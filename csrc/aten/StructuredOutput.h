@@ -130,14 +130,14 @@ class Operands {
   }
 
   // CPU tensors. The operands must outlive them.
-  std::array<Tensor, Count> tensors() const {
+  std::array<Tensor, Count> tensors(TensorPool& pool) const {
     std::array<Tensor, Count> tensors;
     for (size_t index = 0; index < Count; ++index) {
       const size_t same = same_as_[index];
       const size_t sharing = firstSharing(index);
       tensors[index] = same < index      ? tensors[same]
                        : sharing < index ? aliases_[index].tensorOnStorageOf(tensors[sharing])
-                                         : aliases_[index].tensor();
+                                         : aliases_[index].tensor(pool);
     }
     return tensors;
   }
@@ -165,6 +165,30 @@ class Operands {
 
   std::array<TensorAlias, Count> aliases_;
   std::array<uint8_t, Count> same_as_;
+};
+
+// The tensors of operands while a kernel runs. They come from this thread's pool and go back there.
+template <size_t Count>
+class KernelTensors {
+ public:
+  explicit KernelTensors(const Operands<Count>& operands)
+      : pool_(TensorPool::ofThisThread()), tensors_(operands.tensors(pool_)) {}
+
+  // Those that share a storage come after its first tensor, so they leave before it.
+  ~KernelTensors() {
+    for (size_t index = Count; index-- > 0;) {
+      pool_.giveBack(std::move(tensors_[index]));
+    }
+  }
+
+  KernelTensors(const KernelTensors&) = delete;
+  KernelTensors& operator=(const KernelTensors&) = delete;
+
+  Tensor* data() { return tensors_.data(); }
+
+ private:
+  TensorPool& pool_;
+  std::array<Tensor, Count> tensors_;
 };
 
 // Note [Unsupported dtypes]
@@ -273,7 +297,7 @@ void launchStructured(const std::array<Tensor, OutputCount>& outputs,
   const Device device = outputs[0].device();
   auto run = [operands = Operands<Indices::size()>(operands, OutputCount),
               kernel = std::move(kernel)] {
-    auto tensors = operands.tensors();
+    KernelTensors<Indices::size()> tensors(operands);
     const detail::ConjugateBits bits(tensors.data(), OutputCount);
     detail::callKernel(kernel, tensors.data(), Indices());
     bits.restore(tensors.data(), OutputCount);

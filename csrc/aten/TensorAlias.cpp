@@ -85,33 +85,65 @@ Tensor TensorAlias::tensor() const {
   if (kind_ == Kind::Undefined) {
     return Tensor();
   }
-  void* data = kind_ == Kind::Value ? const_cast<std::byte*>(value_.data()) : storage_data_;
-  auto storage = c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), storage_nbytes_,
-                                                  DataPtr(data, kCPU), /*allocator=*/nullptr,
-                                                  /*resizable=*/false);
+  auto storage =
+      c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), storage_nbytes_, data(),
+                                       /*allocator=*/nullptr, /*resizable=*/false);
   return tensorOn(Storage(std::move(storage)));
 }
 // docs: end
+
+Tensor TensorAlias::tensor(TensorPool& pool) const {
+  if (kind_ == Kind::Undefined) {
+    return Tensor();
+  }
+  Tensor tensor = pool.take();
+  if (!tensor.defined()) {
+    return this->tensor();
+  }
+  TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(data());
+  storage->set_nbytes(storage_nbytes_);
+  if (impl->dtype() != dtype_) {
+    impl->set_storage_and_dtype(impl->storage(), dtype_);
+  }
+  describe(impl);
+  return tensor;
+}
 
 Tensor TensorAlias::tensorOnStorageOf(const Tensor& other) const {
   return tensorOn(other.storage());
 }
 
+// The memory that the tensor's storage points to.
+DataPtr TensorAlias::data() const {
+  void* data = kind_ == Kind::Value ? const_cast<std::byte*>(value_.data()) : storage_data_;
+  return DataPtr(data, kCPU);
+}
+
 Tensor TensorAlias::tensorOn(Storage storage) const {
   auto impl =
       c10::make_intrusive<TensorImpl>(std::move(storage), DispatchKeySet(DispatchKey::CPU), dtype_);
+  describe(impl.get());
+  return Tensor(std::move(impl));
+}
+
+// Sets all metadata but the dtype.
+void TensorAlias::describe(TensorImpl* impl) const {
+  if (impl->is_wrapped_number()) {
+    impl->set_wrapped_number(false);  // first: only tensors of 0 dimensions take it
+  }
   impl->set_sizes_and_strides(sizes_and_strides_.sizes_arrayref(),
                               sizes_and_strides_.strides_arrayref(), storage_offset_);
-  if (C10_UNLIKELY(is_conj_)) {
-    impl->_set_conj(true);
+  if (C10_UNLIKELY(impl->is_conj() != is_conj_)) {
+    impl->_set_conj(is_conj_);
   }
-  if (C10_UNLIKELY(is_neg_)) {
-    impl->_set_neg(true);
+  if (C10_UNLIKELY(impl->is_neg() != is_neg_)) {
+    impl->_set_neg(is_neg_);
   }
   if (C10_UNLIKELY(is_wrapped_number_)) {
     impl->set_wrapped_number(true);
   }
-  return Tensor(std::move(impl));
 }
 
 std::optional<Tensor> TensorAlias::optionalTensor() const {

@@ -15,6 +15,7 @@
 #include <optional>
 #include <vector>
 
+#include "csrc/aten/TensorPool.h"
 #include "csrc/core/Functions.h"
 #include "csrc/core/Macros.h"
 
@@ -58,6 +59,9 @@ class OPENREG_EXPORT TensorAlias {
   // it. Each call makes a new tensor.
   Tensor tensor() const;
 
+  // The same, with a tensor of the pool if it has one.
+  Tensor tensor(TensorPool& pool) const;
+
   // The same on the storage of `other`, a tensor of this kind on the same device storage, so that
   // kernels can tell that the two overlap.
   Tensor tensorOnStorageOf(const Tensor& other) const;
@@ -75,7 +79,9 @@ class OPENREG_EXPORT TensorAlias {
   enum class Kind : uint8_t { Undefined, Memory, Value };
 
   void setMetadata(const TensorBase& tensor);
+  DataPtr data() const;
   Tensor tensorOn(Storage storage) const;
+  void describe(TensorImpl* impl) const;
 
   Kind kind_ = Kind::Undefined;
   bool is_conj_ = false;
