@@ -49,15 +49,54 @@ struct Block {
   bool isFree() const { return !is_allocated && pending_events == 0; }
 };
 
-// Best fit within a stream: ordered by stream, then size, then address.
-struct BlockOrder {
-  bool operator()(const Block* a, const Block* b) const {
-    const auto key = [](const Block* block) {
-      return std::tuple(reinterpret_cast<uintptr_t>(block->stream.handle()), block->size,
-                        reinterpret_cast<uintptr_t>(block->address));
-    };
-    return key(a) < key(b);
+// The free blocks of a pool, ordered by stream, then size, then address.
+//
+// A block that is cut or joined with its neighbours leaves the set and another enters it. The node
+// of the one serves the other, so that reuse costs no heap allocation.
+class FreeBlocks {
+  using Key = std::tuple<orStream_t, size_t, std::byte*>;
+
+  struct Order {
+    using is_transparent = void;
+    static Key keyOf(const Block* block) {
+      return {block->stream.handle(), block->size, block->address};
+    }
+    static const Key& keyOf(const Key& key) { return key; }
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const {
+      return keyOf(a) < keyOf(b);
+    }
+  };
+
+  using Set = std::set<Block*, Order>;
+
+ public:
+  // The smallest block of the stream with at least `size` bytes, of these the one at the lowest
+  // address. Null if there is none.
+  Block* bestFit(const OpenRegStream& stream, size_t size) const {
+    const auto found = blocks_.lower_bound(Key{stream.handle(), size, nullptr});
+    return found != blocks_.end() && (*found)->stream == stream ? *found : nullptr;
   }
+
+  void insert(Block* block) {
+    if (spare_node_.empty()) {
+      blocks_.insert(block);
+    } else {
+      spare_node_.value() = block;
+      blocks_.insert(std::move(spare_node_));
+    }
+  }
+
+  void erase(Block* block) { spare_node_ = blocks_.extract(block); }
+
+  bool contains(Block* block) const { return blocks_.contains(block); }
+  size_t size() const { return blocks_.size(); }
+  Set::const_iterator begin() const { return blocks_.begin(); }
+  Set::const_iterator end() const { return blocks_.end(); }
+
+ private:
+  Set blocks_;
+  Set::node_type spare_node_;
 };
 
 struct PrivatePool;
@@ -65,7 +104,7 @@ struct PrivatePool;
 struct BlockPool {
   BlockPool(CachingAllocator::StatType type, PrivatePool* owner) : type(type), owner(owner) {}
 
-  std::set<Block*, BlockOrder> free_blocks;
+  FreeBlocks free_blocks;
   const CachingAllocator::StatType type;
   PrivatePool* const owner;  // null: the default pools
 

@@ -213,14 +213,10 @@ BlockPool& DeviceCachingAllocator::poolFor(const Request& request) {
 
 Block* DeviceCachingAllocator::takeFromCache(const Request& request) {
   ++search_count_;
-  std::set<Block*, BlockOrder>& free_blocks = request.pool->free_blocks;
-  Block key{device_, request.stream};
-  key.size = request.rounded;
-  const auto found = free_blocks.lower_bound(&key);
-  if (found == free_blocks.end() || (*found)->stream != request.stream) {
+  Block* block = request.pool->free_blocks.bestFit(request.stream, request.rounded);
+  if (block == nullptr) {
     return nullptr;
   }
-  Block* block = *found;
   const size_t max_split_size = AcceleratorAllocatorConfig::max_split_size();
   // A block too large to split may only serve a request of about its own size.
   if ((request.rounded < max_split_size && block->size >= max_split_size) ||
@@ -230,7 +226,7 @@ Block* DeviceCachingAllocator::takeFromCache(const Request& request) {
     return nullptr;
   }
   changeInactiveSplit(*block, false);
-  free_blocks.erase(found);
+  request.pool->free_blocks.erase(block);
   return block;
 }
 
@@ -257,7 +253,7 @@ Block* DeviceCachingAllocator::takeFromDevice(const Request& request) {
   block->address = static_cast<std::byte*>(address);
   block->is_oversize_segment = size >= AcceleratorAllocatorConfig::max_split_size();
   block->segment_context = request.context;
-  blocks_.insert(block);
+  segments_.insert(block);
   changeReserved(*block, true);
   record(TraceEntry::SEGMENT_ALLOC, addressOf(*block), size, block->stream, block->pool->id(),
          request.context);
@@ -311,7 +307,6 @@ void DeviceCachingAllocator::splitIfWorthwhile(Block* block, size_t size) {
   }
   block->next = rest;
   block->size = size;
-  blocks_.insert(rest);
   rest->pool->free_blocks.insert(rest);
   changeInactiveSplit(*rest, true);
 }
@@ -397,38 +392,36 @@ void DeviceCachingAllocator::makeFree(Block* block) {
          block->pool->id(), std::exchange(block->allocation_context, nullptr));
   changeActive(*block, false);
   poison(*block);
-  for (Block* neighbour : {block->previous, block->next}) {
-    mergeWith(block, neighbour);
+  const auto take_if_free = [this](Block* neighbour) {
+    if (neighbour == nullptr || !neighbour->isFree()) {
+      return false;
+    }
+    changeInactiveSplit(*neighbour, false);
+    neighbour->pool->free_blocks.erase(neighbour);
+    return true;
+  };
+  if (take_if_free(block->next)) {
+    join(block, block->next);
+  }
+  if (take_if_free(block->previous)) {
+    block = join(block->previous, block);
   }
   block->freed_at = search_count_;
   block->pool->free_blocks.insert(block);
   changeInactiveSplit(*block, true);
 }
 
-// Joins a free neighbour into the block; the neighbour is deleted.
-void DeviceCachingAllocator::mergeWith(Block* block, Block* neighbour) {
-  if (neighbour == nullptr || !neighbour->isFree()) {
-    return;
+// Joins two neighbours that are in no pool. The upper one is deleted, so that a segment's first
+// block stays.
+Block* DeviceCachingAllocator::join(Block* lower, Block* upper) {
+  lower->size += upper->size;
+  lower->is_poisoned = lower->is_poisoned && upper->is_poisoned;
+  lower->next = upper->next;
+  if (lower->next != nullptr) {
+    lower->next->previous = lower;
   }
-  changeInactiveSplit(*neighbour, false);
-  neighbour->pool->free_blocks.erase(neighbour);
-  if (neighbour == block->previous) {
-    block->address = neighbour->address;
-    block->segment_context = std::move(neighbour->segment_context);
-    block->previous = neighbour->previous;
-    if (block->previous != nullptr) {
-      block->previous->next = block;
-    }
-  } else {
-    block->next = neighbour->next;
-    if (block->next != nullptr) {
-      block->next->previous = block;
-    }
-  }
-  block->size += neighbour->size;
-  block->is_poisoned = block->is_poisoned && neighbour->is_poisoned;
-  blocks_.erase(neighbour);
-  delete neighbour;
+  delete upper;
+  return lower;
 }
 
 std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {
@@ -485,13 +478,10 @@ void DeviceCachingAllocator::forEachPool(Visit&& visit) {
 
 void DeviceCachingAllocator::releaseSegments(BlockPool& pool) {
   for (auto it = pool.free_blocks.begin(); it != pool.free_blocks.end();) {
-    Block* block = *it;
-    if (block->isSplit()) {
-      ++it;
-      continue;
+    Block* block = *it++;
+    if (!block->isSplit()) {
+      releaseSegment(block);
     }
-    it = pool.free_blocks.erase(it);
-    releaseSegment(block);
   }
 }
 
@@ -507,14 +497,16 @@ void DeviceCachingAllocator::releaseCachedSegments() {
   });
 }
 
+// `block` is free and all of its segment.
 void DeviceCachingAllocator::releaseSegment(Block* block) {
+  block->pool->free_blocks.erase(block);
   const RelaxedCaptureGuard relaxed;
   OPENREG_CHECK(orFree(block->address));
   ++stats_.num_device_free;
   changeReserved(*block, false);
   record(TraceEntry::SEGMENT_FREE, addressOf(*block), block->size, block->stream, block->pool->id(),
          block->segment_context);
-  blocks_.erase(block);
+  segments_.erase(block);
   delete block;
 }
 
@@ -561,7 +553,6 @@ void DeviceCachingAllocator::collectGarbage() {
       if (!isGarbageDue() || search_count_ - block->freed_at < average_age) {
         break;
       }
-      block->pool->free_blocks.erase(block);
       releaseSegment(block);
     }
   }
@@ -686,8 +677,8 @@ void DeviceCachingAllocator::record(TraceEntry::Action action, size_t address, s
 std::vector<SegmentInfo> DeviceCachingAllocator::snapshot(MempoolId_t pool) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<SegmentInfo> segments;
-  for (const Block* first : blocks_) {
-    if (first->previous != nullptr || (pool != kDefaultPools && first->pool->id() != pool)) {
+  for (const Block* first : segments_) {
+    if (pool != kDefaultPools && first->pool->id() != pool) {
       continue;
     }
     SegmentInfo segment;
@@ -733,18 +724,23 @@ bool DeviceCachingAllocator::isValid() {
   size_t reserved = 0;
   size_t allocated = 0;
   size_t free_count = 0;
-  for (Block* block : blocks_) {
-    reserved += block->size;
-    allocated += block->is_allocated ? block->size : 0;
-    free_count += block->isFree() ? 1 : 0;
-    const Block* next = block->next;
-    if (next != nullptr &&
-        (next->previous != block || next->address != block->address + block->size ||
-         next->pool != block->pool || (next->isFree() && block->isFree()))) {
+  for (Block* first : segments_) {
+    if (first->previous != nullptr) {
       return false;
     }
-    if (block->isFree() != (block->pool->free_blocks.count(block) == 1)) {
-      return false;
+    for (Block* block = first; block != nullptr; block = block->next) {
+      reserved += block->size;
+      allocated += block->is_allocated ? block->size : 0;
+      free_count += block->isFree() ? 1 : 0;
+      const Block* next = block->next;
+      if (next != nullptr &&
+          (next->previous != block || next->address != block->address + block->size ||
+           next->pool != block->pool || (next->isFree() && block->isFree()))) {
+        return false;
+      }
+      if (block->isFree() != block->pool->free_blocks.contains(block)) {
+        return false;
+      }
     }
   }
   forEachPool([&](const BlockPool& pool) { free_count -= pool.free_blocks.size(); });
@@ -756,9 +752,11 @@ std::vector<Corruption> DeviceCachingAllocator::findCorruptions() {
   synchronizeDevice(device_);
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Corruption> found;
-  for (const Block* block : blocks_) {
-    if (std::optional<Corruption> corruption = findCorruption(*block)) {
-      found.push_back(std::move(*corruption));
+  for (const Block* first : segments_) {
+    for (const Block* block = first; block != nullptr; block = block->next) {
+      if (std::optional<Corruption> corruption = findCorruption(*block)) {
+        found.push_back(std::move(*corruption));
+      }
     }
   }
   std::sort(found.begin(), found.end(),

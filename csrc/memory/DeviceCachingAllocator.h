@@ -134,7 +134,7 @@ class DeviceCachingAllocator {
   void recordEvents(Block* block);
   void finishEvent(Block* block);
   void makeFree(Block* block);
-  void mergeWith(Block* block, Block* neighbour);
+  Block* join(Block* lower, Block* upper);
   void processDeferred();
   void processEvents();
   void waitForEvents();
@@ -158,7 +158,7 @@ class DeviceCachingAllocator {
   BlockPool large_{CachingAllocator::StatType::LARGE_POOL, nullptr};
   std::map<MempoolId_t, PrivatePool> private_pools_;
   std::vector<std::pair<PrivatePool*, StreamFilter>> allocating_to_;
-  std::unordered_set<Block*> blocks_;  // all, free or not
+  std::unordered_set<Block*> segments_;  // the first block of each; the others follow it
   std::unordered_map<OpenRegStream, std::deque<std::pair<OpenRegEvent, Block*>>> events_;
   std::vector<Block*> deferred_;  // freed while a stream they need an event of was capturing
   uint64_t search_count_ = 0;     // of the cache: the clock of garbage collection
