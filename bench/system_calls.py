@@ -32,12 +32,18 @@ from bench.training import make_step
 
 __all__ = ["benchmarks"]
 
+
+def _table(device: torch.device) -> Names:
+    return {"x": torch.zeros(64, 256).to(device), "rows": torch.arange(64).to(device)}
+
+
 _UNIT = "system calls"
 _WARM_UP_STEPS = 200
 # Statement, setup, and the number of steps by which the runs differ.
 _LOOPS: dict[str, tuple[str, Callable[[torch.device], Names], int]] = {
     "add, 1 element": ("x + y", pair(1), 200_000),
     "add_, 1 element": ("x.add_(y)", pair(1), 200_000),
+    "index_select": ("x.index_select(0, rows)", _table, 200_000),  # through the fallback
     "MLP step": ("step()", make_step, 1000),
 }
 
@@ -49,6 +55,7 @@ def benchmarks() -> list[Benchmark]:
     return [
         _benchmark("add, 1 element", OPENREG, none),
         _benchmark("add_, 1 element", OPENREG, none),
+        _benchmark("index_select", OPENREG, none),
         _benchmark("MLP step", OPENREG),
         _benchmark("MLP step", CPU),
     ]

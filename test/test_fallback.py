@@ -4,6 +4,7 @@ The operators are the test's own, with kernels for the CPU only, so that none of
 for the device one day.
 """
 
+import concurrent.futures
 import warnings
 
 import torch
@@ -704,6 +705,62 @@ class TestRepeatedCalls(FallbackTestCase):
         on_device = weights.to("openreg")
         for one in expected:
             self.assert_bit_equal(torch.multinomial(on_device, 5), one)
+
+    # Calls that use each other's memory: few and many tensors, lists with gaps, several results.
+    MIXED_CALLS = (
+        lambda x: x.index_select(1, torch.arange(0, 6, 2, device=x.device)),
+        lambda x: torch.fft.fft(x),
+        lambda x: torch.stack(torch._foreach_add([x] * 5 + [x[i % 6] for i in range(200)], 1)[:5]),
+        lambda x: torch.ops.aten.index_put(x, [None, x[0].abs().long() % 7], x[:, :1]),
+        lambda x: torch.nn.functional.layer_norm(x, (7,)),
+        lambda x: torch.ops.aten.constant_pad_nd(x, [1, 2, 0, 1], 0.5),
+        lambda x: torch.linspace(0, x.size(0), 5, device=x.device),
+        lambda x: torch.ops.aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)[0],
+    )
+
+    def test_calls_of_all_kinds_follow_each_other(self):
+        for call in self.MIXED_CALLS:
+            call(self.on_device)
+        order = torch.randint(len(self.MIXED_CALLS), (200,)).tolist()
+        torch.openreg.synchronize()
+        with StreamGate():
+            queued = [self.MIXED_CALLS[i](self.on_device) for i in order[:50]]
+        running = [self.MIXED_CALLS[i](self.on_device) for i in order[50:]]
+        for i, actual in zip(order, queued + running, strict=True):
+            self.assert_bit_equal(actual, self.MIXED_CALLS[i](self.x))
+
+    def test_calls_of_threads_that_end_follow_each_other(self):
+        def work():
+            results = [call(self.on_device) for call in self.MIXED_CALLS * 5]
+            return [result.cpu() for result in results]
+
+        expected = [call(self.x) for call in self.MIXED_CALLS] * 5
+        for _ in range(3):
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                for future in [pool.submit(work) for _ in range(8)]:
+                    for actual, one in zip(future.result(), expected, strict=True):
+                        self.assert_bit_equal(actual, one)
+
+    def test_finished_and_refused_calls_hold_no_memory_of_the_device(self):
+        torch.openreg.synchronize()
+        before = torch.openreg.memory_allocated()
+        for _ in range(2):
+            x = self.on_device.clone()
+            results = [call(x) for call in self.MIXED_CALLS * 3]
+            with self.assertRaises(RuntimeError):
+                torch.stack([x, x[0]])
+            del results
+            torch.ops.aten.constant_pad_nd(x, [0, 1 << 20], 0.5)
+            torch.openreg.empty_cache()
+            torch.openreg.set_per_process_memory_fraction(0.0)
+            try:
+                with self.assertRaises(torch.OutOfMemoryError):
+                    torch.ops.aten.constant_pad_nd(x, [0, 1 << 20], 0.5)
+            finally:
+                torch.openreg.set_per_process_memory_fraction(1.0)
+            del x
+            torch.openreg.synchronize()
+            self.assertEqual(torch.openreg.memory_allocated(), before)
 
     @requires_two_devices
     def test_repeated_call_runs_on_the_device_of_its_tensors(self):

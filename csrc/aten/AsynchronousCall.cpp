@@ -6,6 +6,7 @@
 #include <ATen/ops/copy_native.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -18,67 +19,96 @@
 namespace at::openreg {
 namespace {
 
-// A boxed call on its way to the worker. Each tensor travels once, however often it is passed, so
-// that the kernel sees what is the same tensor as the same.
-class EnqueuedCall {
+// The tensors among a call's arguments. Each travels once, however often it is passed, so that the
+// kernel sees what is the same tensor as the same.
+class ArgumentTensors {
  public:
-  EnqueuedCall(const FallbackOperator& known, const c10::OperatorHandle& op, c10::Device device,
-               c10::ArrayRef<c10::IValue> arguments)
-      : op_(op), known_(known) {
-    const auto& schema = op.schema();
-    values_.reserve(arguments.size());
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      values_.push_back(hold(arguments[i], schema.arguments()[i], device));
+  explicit ArgumentTensors(std::vector<TensorAlias>& aliases) : aliases_(aliases) {}
+
+  // The tensor's place in the aliases, where it is put if it is new.
+  size_t slotOf(const Tensor& tensor) {
+    const TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    const auto seen = std::find(impls_.begin(), impls_.end(), impl);
+    if (seen != impls_.end()) {
+      return static_cast<size_t>(seen - impls_.begin());
     }
+    impls_.push_back(impl);
+    aliases_.emplace_back(tensor);
+    if (isOpenReg(tensor)) {
+      on_device_.push_back(tensor);
+    }
+    return impls_.size() - 1;
   }
 
-  // Allocates the results, puts them on the stack, and remembers where the kernel's go.
-  void allocateResults(const std::vector<PlannedResult>& plan, c10::Device device,
-                       torch::jit::Stack* stack) {
-    results_.reserve(plan.size());
-    for (const PlannedResult& planned : plan) {
-      std::vector<Tensor> tensors;
-      Destinations destinations{planned.is_list, {}};
-      for (const PlannedTensor& one : planned.tensors) {
-        tensors.push_back(resultOf(one, device));
-        destinations.tensors.emplace_back(one, one.kind == PlannedTensor::Kind::New
-                                                   ? TensorAlias(tensors.back())
-                                                   : TensorAlias());
-      }
-      results_.push_back(std::move(destinations));
-      if (planned.is_list) {
-        stack->emplace_back(c10::List<Tensor>(tensors));
-      } else {
-        stack->emplace_back(std::move(tensors.front()));
-      }
+  // The `index`th openreg tensor, as PlannedTensor counts them.
+  const Tensor& onDevice(size_t index) const { return on_device_[index]; }
+
+ private:
+  std::vector<TensorAlias>& aliases_;
+  c10::SmallVector<const TensorImpl*, 8> impls_;  // parallel to `aliases_`
+  c10::SmallVector<Tensor, 8> on_device_;
+};
+
+// A boxed call on its way to the worker.
+class EnqueuedCall {
+ public:
+  // Takes the arguments, allocates the results and puts them on `results`.
+  void prepare(const FallbackOperator& known, const c10::OperatorHandle& op,
+               std::shared_ptr<const ResultPlan> plan, c10::Device device,
+               c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack* results) {
+    op_ = op;
+    known_ = &known;
+    plan_ = std::move(plan);
+    values_.clear();
+    slots_.clear();
+    aliases_.clear();
+    destinations_.clear();
+
+    ArgumentTensors tensors(aliases_);
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      values_.push_back(hold(arguments[i], op.schema().arguments()[i], device, tensors));
     }
-    device_tensors_.clear();
+    for (const PlannedResult& planned : (*plan_)->results) {
+      if (!planned.is_list) {
+        results->emplace_back(allocate(planned.tensors.front(), device, tensors));
+        continue;
+      }
+      c10::List<Tensor> list;
+      for (const PlannedTensor& one : planned.tensors) {
+        list.push_back(allocate(one, device, tensors));
+      }
+      results->emplace_back(std::move(list));
+    }
   }
 
   // On the worker, each time the call runs; see Note [Kernels run again] in openreg/stream.h.
   void run() const {
     torch::jit::Stack stack;
-    stack.reserve(values_.size());
+    stack.reserve(values_.size() + destinations_.size());
     const std::vector<Tensor> tensors = tensorsOf(aliases_);
     size_t next = 0;
     for (const Value& value : values_) {
       stack.push_back(release(value, tensors, next));
     }
     constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
-    if (known_.outVariant().has_value() && areAllNew()) {
-      for (const Destinations& result : results_) {
-        stack.emplace_back(result.tensors.front().second.tensor());
+    const std::vector<PlannedResult>& planned = (*plan_)->results;
+    if (known_->outVariant().has_value() && areAllNew(planned)) {
+      for (const TensorAlias& destination : destinations_) {
+        stack.emplace_back(destination.tensor());
       }
-      known_.outVariant()->redispatchBoxed(kCpu, &stack);
+      known_->outVariant()->redispatchBoxed(kCpu, &stack);
       return;
     }
-    op_.redispatchBoxed(kCpu, &stack);
-    for (size_t i = 0; i < results_.size(); ++i) {
-      store(results_[i], stack[i]);
+    op_->redispatchBoxed(kCpu, &stack);
+    const TensorAlias* destination = destinations_.data();
+    for (size_t i = 0; i < planned.size(); ++i) {
+      destination = store(planned[i], stack[i], destination);
     }
   }
 
  private:
+  friend class FinishedCalls;
+
   enum class Kind : uint8_t { Plain, Tensor, TensorList, OptionalTensorList };
 
   // For Kind::Plain the value, for lists their length; tensors are in `slots_`, in order.
@@ -87,20 +117,16 @@ class EnqueuedCall {
     c10::IValue plain;
   };
 
-  struct Destinations {
-    bool is_list;
-    std::vector<std::pair<PlannedTensor, TensorAlias>> tensors;
-  };
-
-  Value hold(const c10::IValue& value, const c10::Argument& argument, c10::Device device) {
+  Value hold(const c10::IValue& value, const c10::Argument& argument, c10::Device device,
+             ArgumentTensors& tensors) {
     if (value.isTensor()) {
-      slots_.push_back(slotOf(value.toTensor()));
+      slots_.push_back(tensors.slotOf(value.toTensor()));
       return {Kind::Tensor, {}};
     }
     if (value.isTensorList() || value.isOptionalTensorList()) {
       const auto elements = value.toListRef();
       for (const c10::IValue& element : elements) {
-        slots_.push_back(element.isNone() ? kNoTensor : slotOf(element.toTensor()));
+        slots_.push_back(element.isNone() ? kNoTensor : tensors.slotOf(element.toTensor()));
       }
       return {value.isTensorList() ? Kind::TensorList : Kind::OptionalTensorList,
               static_cast<int64_t>(elements.size())};
@@ -117,28 +143,18 @@ class EnqueuedCall {
     return {Kind::Plain, value};
   }
 
-  size_t slotOf(const Tensor& tensor) {
-    const TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    const auto seen = std::find(impls_.begin(), impls_.end(), impl);
-    if (seen != impls_.end()) {
-      return static_cast<size_t>(seen - impls_.begin());
-    }
-    impls_.push_back(impl);
-    aliases_.emplace_back(tensor);
-    if (isOpenReg(tensor)) {
-      device_tensors_.push_back(tensor);
-    }
-    return impls_.size() - 1;
-  }
-
-  Tensor resultOf(const PlannedTensor& planned, c10::Device device) const {
+  // A result for the caller, and where the kernel's goes.
+  Tensor allocate(const PlannedTensor& planned, c10::Device device,
+                  const ArgumentTensors& arguments) {
     switch (planned.kind) {
       case PlannedTensor::Kind::Undefined:
         return Tensor();
       case PlannedTensor::Kind::Argument:
-        return device_tensors_.at(planned.argument_index);
+        return arguments.onDevice(planned.argument_index);
       case PlannedTensor::Kind::New:
-        return planned.allocate(device);
+        Tensor result = planned.allocate(device);
+        destinations_.emplace_back(result);
+        return result;
     }
     TORCH_INTERNAL_ASSERT(false);
   }
@@ -169,51 +185,105 @@ class EnqueuedCall {
   }
 
   // Whether all results are single tensors that the kernel can write as they are.
-  bool areAllNew() const {
-    const auto is_new = [](const PlannedTensor& planned) {
-      return planned.kind == PlannedTensor::Kind::New && !planned.is_conj && !planned.is_neg;
-    };
-    return std::all_of(results_.begin(), results_.end(), [&](const Destinations& result) {
-      return !result.is_list && is_new(result.tensors.front().first);
+  static bool areAllNew(const std::vector<PlannedResult>& results) {
+    return std::all_of(results.begin(), results.end(), [](const PlannedResult& result) {
+      const PlannedTensor& planned = result.tensors.front();
+      return !result.is_list && planned.kind == PlannedTensor::Kind::New && !planned.is_conj &&
+             !planned.is_neg;
     });
   }
 
-  static void store(const Destinations& destinations, const c10::IValue& result) {
-    if (!destinations.is_list) {
-      storeTensor(destinations.tensors.front(), result.toTensor());
-      return;
+  // Stores what the kernel returned for one result. Returns the destination after those it took.
+  static const TensorAlias* store(const PlannedResult& planned, const c10::IValue& result,
+                                  const TensorAlias* destination) {
+    if (!planned.is_list) {
+      return storeTensor(planned.tensors.front(), result.toTensor(), destination);
     }
     const auto elements = result.toListRef();
-    TORCH_CHECK(elements.size() == destinations.tensors.size(), "expected a list of ",
-                destinations.tensors.size(), " tensors as in an earlier call, got ",
-                elements.size());
+    TORCH_CHECK(elements.size() == planned.tensors.size(), "expected a list of ",
+                planned.tensors.size(), " tensors as in an earlier call, got ", elements.size());
     for (size_t i = 0; i < elements.size(); ++i) {
-      storeTensor(destinations.tensors[i], elements[i].toTensor());
+      destination = storeTensor(planned.tensors[i], elements[i].toTensor(), destination);
     }
+    return destination;
   }
 
-  static void storeTensor(const std::pair<PlannedTensor, TensorAlias>& destination,
-                          const Tensor& result) {
-    const auto& [planned, alias] = destination;
-    if (planned.kind == PlannedTensor::Kind::New) {
-      planned.check(result);
-      Tensor target = alias.tensor();
-      at::native::copy_(target, result, /*non_blocking=*/false);
+  static const TensorAlias* storeTensor(const PlannedTensor& planned, const Tensor& result,
+                                        const TensorAlias* destination) {
+    if (planned.kind != PlannedTensor::Kind::New) {
+      return destination;
     }
+    planned.check(result);
+    Tensor target = destination->tensor();
+    at::native::copy_(target, result, /*non_blocking=*/false);
+    return destination + 1;
   }
 
   static constexpr size_t kNoTensor = static_cast<size_t>(-1);
 
-  c10::OperatorHandle op_;
-  const FallbackOperator& known_;
+  std::optional<c10::OperatorHandle> op_;
+  const FallbackOperator* known_ = nullptr;
+  std::shared_ptr<const ResultPlan> plan_;
   std::vector<Value> values_;
   std::vector<size_t> slots_;  // per tensor argument or element, its place in `aliases_`
   std::vector<TensorAlias> aliases_;
-  std::vector<Destinations> results_;
-  // For the calling thread only.
-  c10::SmallVector<const TensorImpl*, 8> impls_;  // parallel to `aliases_`
-  std::vector<Tensor> device_tensors_;
+  std::vector<TensorAlias> destinations_;  // per PlannedTensor::Kind::New of the plan
+  EnqueuedCall* next_finished_ = nullptr;
 };
+
+// Note [Finished calls]
+// A calling thread allocates what a call needs, and a worker is done with it. If workers freed it,
+// both would meet at the lock of malloc's arena, with a system call each time. So finished calls
+// are kept as they are, and the next calls use their memory.
+class FinishedCalls {
+ public:
+  // docs: finished-calls
+  // A finished call, or a new one: to be prepared.
+  static EnqueuedCall* take() {
+    thread_local OwnList own;
+    if (own.first == nullptr) {
+      own.first = all_.exchange(nullptr, std::memory_order_acquire);
+    }
+    if (own.first == nullptr) {
+      return new EnqueuedCall;
+    }
+    return std::exchange(own.first, own.first->next_finished_);
+  }
+
+  // From any thread. The call keeps no memory of the device and no tensor.
+  static void giveBack(EnqueuedCall* call) {
+    if (call->aliases_.capacity() > kMaxKeptTensors) {
+      delete call;
+      return;
+    }
+    call->next_finished_ = all_.load(std::memory_order_relaxed);
+    while (!all_.compare_exchange_weak(call->next_finished_, call, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+    }
+  }
+  // docs: end
+
+ private:
+  // Taken from the others all at once, so that nobody takes a call that has been back meanwhile.
+  struct OwnList {
+    ~OwnList() {
+      while (first != nullptr) {
+        giveBack(std::exchange(first, first->next_finished_));
+      }
+    }
+    EnqueuedCall* first = nullptr;
+  };
+
+  static constexpr size_t kMaxKeptTensors = 128;  // 20 KB
+
+  static inline std::atomic<EnqueuedCall*> all_ = nullptr;
+};
+
+struct GiveBack {
+  void operator()(EnqueuedCall* call) const { FinishedCalls::giveBack(call); }
+};
+
+using CallPtr = std::unique_ptr<EnqueuedCall, GiveBack>;
 
 void resizeArguments(c10::ArrayRef<c10::IValue> arguments,
                      const std::vector<PlannedResize>& resizes) {
@@ -240,7 +310,7 @@ void resizeArguments(c10::ArrayRef<c10::IValue> arguments,
 
 // The closure: small, as the queue stores it in place.
 struct RunCall {
-  std::unique_ptr<const EnqueuedCall> call;
+  CallPtr call;
   int num_threads;
 
   void operator()() const {
@@ -256,14 +326,15 @@ orKernel describeCallOnStream(const char* name) {
 }
 
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
-                  const CallPlan& plan, c10::Device device, torch::jit::Stack* stack) {
+                  std::shared_ptr<const ResultPlan> plan, c10::Device device,
+                  torch::jit::Stack* stack) {
   const auto arguments = argumentsOnStack(op.schema(), *stack);
-  resizeArguments(arguments, plan.resizes);
-  auto call = std::make_unique<EnqueuedCall>(known, op, device, arguments);
+  resizeArguments(arguments, (*plan)->resizes);
+  RunCall run{CallPtr(FinishedCalls::take()), at::get_num_threads()};
   torch::jit::Stack results;
-  call->allocateResults(plan.results, device, &results);
+  run.call->prepare(known, op, std::move(plan), device, arguments, &results);
   c10::openreg::launchKernel(known.kernel(), c10::openreg::getCurrentOpenRegStream(device.index()),
-                             RunCall{std::move(call), at::get_num_threads()});
+                             std::move(run));
   torch::jit::drop(*stack, arguments.size());
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));

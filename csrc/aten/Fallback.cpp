@@ -86,7 +86,7 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const auto plan = signature.has_value() ? findPlan(*signature) : nullptr;
   if (plan != nullptr && plan->has_value()) {
     known.countAsynchronousCall();
-    callOnStream(known, op, **plan, device, stack);
+    callOnStream(known, op, plan, device, stack);
     return;
   }
   if (const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());

@@ -39,7 +39,6 @@ constexpr const char* kNames[] = {
     "_safe_softmax",
     "binary_cross_entropy_with_logits",
     "constant_pad_nd",
-    "embedding",
     "huber_loss_backward",
     "index_fill.int_Scalar",
     "index_fill.int_Tensor",
