@@ -5,6 +5,7 @@ for the device one day.
 """
 
 import concurrent.futures
+import itertools
 import warnings
 
 import torch
@@ -595,6 +596,13 @@ class TestRepeatedCalls(FallbackTestCase):
             gate.open()
         self.assert_bit_equal(actual, call(*inputs))
 
+    def assert_repeated_calls_equal_the_cpus(self, call):
+        expected = call("cpu")
+        for _ in range(3):
+            for actual, one in zip(call("openreg"), expected, strict=True):
+                self.assertEqual(actual.stride(), one.stride())
+                self.assert_bit_equal(actual, one)
+
     @parametrize(
         "call",
         [
@@ -705,6 +713,54 @@ class TestRepeatedCalls(FallbackTestCase):
         on_device = weights.to("openreg")
         for one in expected:
             self.assert_bit_equal(torch.multinomial(on_device, 5), one)
+
+    @parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+    @parametrize("has_weight,has_bias", [(True, True), (True, False), (False, False)])
+    def test_layer_norm_and_its_gradients(self, dtype, has_weight, has_bias):
+        # Contiguous, strided, of no rows, and with weights of another type.
+        inputs = [torch.randn(4, 5, 6), torch.randn(6, 5, 4).mT.transpose(0, 1), torch.zeros(0, 6)]
+        others = (dtype, torch.float32) if dtype.itemsize == 2 else (dtype,)
+        for x, other in itertools.product(inputs, others):
+            weight = torch.randn(x.shape[-1], dtype=other) if has_weight else None
+            bias = torch.randn(x.shape[-1], dtype=other) if has_bias else None
+            parameters = [x.to(dtype), weight, bias]
+            grad = torch.randn(x.shape).to(dtype).flip(0)
+
+            def call(device, parameters=parameters, grad=grad):
+                x, weight, bias = (
+                    None if one is None else one.detach().to(device).requires_grad_()
+                    for one in parameters
+                )
+                output = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
+                wanted = [one for one in (x, weight, bias) if one is not None]
+                return output.detach(), *torch.autograd.grad(output, wanted, grad.to(device))
+
+            self.assert_repeated_calls_equal_the_cpus(call)
+
+    @parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+    @parametrize(
+        "is_causal,has_mask,scale", [(False, False, None), (True, False, 0.3), (False, True, None)]
+    )
+    def test_attention_and_its_gradients(self, dtype, is_causal, has_mask, scale):
+        shapes = [(2, 3, 9, 8), (2, 3, 7, 8), (2, 3, 7, 8)]
+        for is_transposed in (False, True):
+            tensors = [torch.randn(shape).to(dtype) for shape in shapes]
+            if is_transposed:
+                tensors = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in tensors]
+            mask = torch.randn(9, 7).to(dtype) if has_mask else None
+            grad = torch.randn(shapes[0]).to(dtype)
+
+            def call(device, tensors=tensors, mask=mask, grad=grad):
+                inputs = [one.detach().to(device).requires_grad_() for one in tensors]
+                output = torch.nn.functional.scaled_dot_product_attention(
+                    *inputs,
+                    None if mask is None else mask.to(device),
+                    is_causal=is_causal,
+                    scale=scale,
+                )
+                return output.detach(), *torch.autograd.grad(output, inputs, grad.to(device))
+
+            self.assert_repeated_calls_equal_the_cpus(call)
 
     # Calls that use each other's memory: few and many tensors, lists with gaps, several results.
     MIXED_CALLS = (

@@ -92,12 +92,18 @@ class EnqueuedCall {
     }
     constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
     const std::vector<PlannedResult>& planned = (*plan_)->results;
-    if (known_->outVariant().has_value() && areAllNew(planned)) {
-      for (const TensorAlias& destination : destinations_) {
-        stack.emplace_back(destination.tensor());
+    if (areAllNew(planned)) {
+      if (known_->outVariant().has_value()) {
+        for (const TensorAlias& destination : destinations_) {
+          stack.emplace_back(destination.tensor());
+        }
+        known_->outVariant()->redispatchBoxed(kCpu, &stack);
+        return;
       }
-      known_->outVariant()->redispatchBoxed(kCpu, &stack);
-      return;
+      if (known_->resultKernel() != nullptr) {
+        known_->resultKernel()(stack, tensorsOf(destinations_));
+        return;
+      }
     }
     op_->redispatchBoxed(kCpu, &stack);
     const TensorAlias* destination = destinations_.data();

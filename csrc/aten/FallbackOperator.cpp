@@ -146,6 +146,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
       counts_with_numbers_(op.operator_name().name == "aten::arange" ||
                            op.operator_name().name == "aten::range"),
       out_variant_(findOutVariant(op)),
+      result_kernel_(findResultKernel(name_)),
       kernel_(describeCallOnStream(name_.c_str())) {}
 
 void FallbackOperator::countSynchronousCall() {

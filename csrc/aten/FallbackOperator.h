@@ -9,6 +9,7 @@
 #include <string>
 
 #include "csrc/aten/Fallback.h"
+#include "csrc/aten/ResultKernels.h"
 #include "csrc/core/Launch.h"
 
 namespace at::openreg {
@@ -31,6 +32,9 @@ class FallbackOperator {
   // this operator returns them: what this operator takes, and the results.
   const std::optional<c10::OperatorHandle>& outVariant() const { return out_variant_; }
 
+  // The CPU's kernel for it that takes results; null if there is none.
+  ResultKernel resultKernel() const { return result_kernel_; }
+
   // How the stream's worker runs a call.
   const orKernel& kernel() const { return kernel_; }
 
@@ -52,6 +56,7 @@ class FallbackOperator {
   const bool is_predictable_;
   const bool counts_with_numbers_;
   const std::optional<c10::OperatorHandle> out_variant_;
+  const ResultKernel result_kernel_;
   const orKernel kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;
   std::atomic<int64_t> synchronous_calls_ = 0;
