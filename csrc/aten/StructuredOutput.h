@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "csrc/aten/OpLaunch.h"
+#include "csrc/aten/TensorPool.h"
 
 namespace at::openreg {
 

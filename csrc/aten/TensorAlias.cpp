@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "csrc/aten/TensorPool.h"
 #include "csrc/core/Exception.h"
 
 namespace at::openreg {

@@ -15,11 +15,12 @@
 #include <optional>
 #include <vector>
 
-#include "csrc/aten/TensorPool.h"
 #include "csrc/core/Functions.h"
 #include "csrc/core/Macros.h"
 
 namespace at::openreg {
+
+class TensorPool;
 
 // Whether the tensor is defined and on an openreg device.
 inline bool isOpenReg(const TensorBase& tensor) {
