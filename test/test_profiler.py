@@ -1051,6 +1051,19 @@ class TestProcesses(OpenRegTestCase):
         lines = [*textwrap.dedent(self.PROLOGUE).splitlines(), *textwrap.dedent(code).splitlines()]
         return run_child("\n".join(lines), settings)
 
+    @parametrize("settings", [{}, {"OPENREG_DEVICE_COUNT": "0"}])
+    def test_a_program_for_the_cpu_uses_no_device(self, settings):
+        run_child(
+            """
+            import torch
+            with torch.profiler.profile() as profiler:
+                torch.ones(3).relu()
+            assert "aten::relu" in [event.name for event in profiler.events()]
+            assert not torch.openreg.is_initialized()
+            """,
+            settings,
+        )
+
     def test_a_process_may_end_while_it_profiles(self):
         output = self.run_with_prologue("""
             profiler.start()
@@ -1128,6 +1141,7 @@ class TestProcesses(OpenRegTestCase):
 instantiate_parametrized_tests(TestActivities)
 instantiate_parametrized_tests(TestCopies)
 instantiate_parametrized_tests(TestResults)
+instantiate_parametrized_tests(TestProcesses)
 
 if __name__ == "__main__":
     run_tests()

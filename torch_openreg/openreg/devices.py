@@ -17,7 +17,7 @@ from torch_openreg.openreg._utils import (
     _device_index,
     _index_or_current,
 )
-from torch_openreg.openreg.initialization import _lazy_init
+from torch_openreg.openreg.initialization import _check_fork, _lazy_init, is_initialized
 
 __all__ = [
     "can_device_access_peer",
@@ -168,10 +168,16 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
 def synchronize(device: Device = None) -> None:
     """Waits until all work submitted to a device is done. Other threads run meanwhile.
 
+    For the current device of a process that has used none, there is nothing to wait for, and no
+    device has to be there: torch's profiler calls this in programs that only use the CPU.
+
     Raises:
         RuntimeError: There is no such device. Or a kernel has failed: then the error is of the
             kernel's own type, such as IndexError, and names the kernel.
     """
+    if device is None and not is_initialized():
+        _check_fork()
+        return
     _lazy_init()
     _C._device_synchronize(_index_or_current("torch.openreg.synchronize", device))
 
