@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from bench.measure import Benchmark, Effort, Names, Ratios, Target, versus_cpu
 
-__all__ = ["benchmarks"]
+__all__ = ["benchmarks", "make_operands"]
 
 _SHAPE = (64, 256)
 _EVERY_OPERATOR = Target(1.1)
@@ -58,7 +58,7 @@ def benchmarks() -> list[Benchmark]:
         versus_cpu(
             f"operator: {name}",
             statement,
-            _setup,
+            make_operands,
             target=_EVERY_OPERATOR if name in _WITH_TARGET else None,
         )
         for name, statement in _STATEMENTS.items()
@@ -74,7 +74,8 @@ def _geometric_mean(measures: Sequence[Callable[[Effort], Ratios]], effort: Effo
     return Ratios([statistics.geometric_mean(column) for column in columns])
 
 
-def _setup(device: torch.device) -> Names:
+def make_operands(device: torch.device) -> Names:
+    """Makes what the statements of this topic compute with."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:

@@ -27,15 +27,11 @@ from bench.measure import (
     Target,
     UnmeasurableError,
 )
+from bench.operators import make_operands
 from bench.ops import pair
 from bench.training import make_step
 
 __all__ = ["benchmarks"]
-
-
-def _table(device: torch.device) -> Names:
-    return {"x": torch.zeros(64, 256).to(device), "rows": torch.arange(64).to(device)}
-
 
 _UNIT = "system calls"
 _WARM_UP_STEPS = 200
@@ -43,7 +39,7 @@ _WARM_UP_STEPS = 200
 _LOOPS: dict[str, tuple[str, Callable[[torch.device], Names], int]] = {
     "add, 1 element": ("x + y", pair(1), 200_000),
     "add_, 1 element": ("x.add_(y)", pair(1), 200_000),
-    "index_select": ("x.index_select(0, rows)", _table, 200_000),  # through the fallback
+    "index_select": ("x.index_select(0, rows)", make_operands, 200_000),  # through the fallback
     "MLP step": ("step()", make_step, 1000),
 }
 

@@ -65,8 +65,9 @@ class EnqueuedCall {
     destinations_.clear();
 
     ArgumentTensors tensors(aliases_);
+    const auto& schema = op.schema();
     for (size_t i = 0; i < arguments.size(); ++i) {
-      values_.push_back(hold(arguments[i], op.schema().arguments()[i], device, tensors));
+      values_.push_back(hold(arguments[i], schema.arguments()[i], device, tensors));
     }
     for (const PlannedResult& planned : (*plan_)->results) {
       if (!planned.is_list) {

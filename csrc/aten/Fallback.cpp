@@ -83,10 +83,10 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (known.isPredictable()) {
     signature = CallSignature::of(known, op.schema(), arguments);
   }
-  const auto plan = signature.has_value() ? findPlan(*signature) : nullptr;
+  auto plan = signature.has_value() ? findPlan(*signature) : nullptr;
   if (plan != nullptr && plan->has_value()) {
     known.countAsynchronousCall();
-    callOnStream(known, op, plan, device, stack);
+    callOnStream(known, op, std::move(plan), device, stack);
     return;
   }
   if (const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());

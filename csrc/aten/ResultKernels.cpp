@@ -56,7 +56,7 @@ void layerNormBackward(Arguments arguments, Results results) {
   const Tensor input = contiguousAt(arguments, 1);
   const Tensor weight = contiguousAt(arguments, 5);
   const auto [rows, columns] = at::native::_check_layer_norm_inputs(
-      input, arguments[2].toIntVector(), weight, contiguousAt(arguments, 6));
+      input, arguments[2].toIntVector(), weight, tensorAt(arguments, 6));
   Tensor grad_input = results[0];
   Tensor grad_weight = results[1];
   Tensor grad_bias = results[2];

@@ -135,7 +135,7 @@ class Operands {
     std::array<Tensor, Count> tensors;
     for (size_t index = 0; index < Count; ++index) {
       const size_t same = same_as_[index];
-      const size_t sharing = firstSharing(index);
+      const size_t sharing = firstSharing(aliases_, index);
       tensors[index] = same < index      ? tensors[same]
                        : sharing < index ? aliases_[index].tensorOnStorageOf(tensors[sharing])
                                          : aliases_[index].tensor(pool);
@@ -153,15 +153,6 @@ class Operands {
       }
     }
     return static_cast<uint8_t>(index);
-  }
-
-  // The first operand on the storage of the one at `index`: kernels look for overlap there.
-  size_t firstSharing(size_t index) const {
-    size_t first = 0;
-    while (first < index && !aliases_[index].sharesStorageWith(aliases_[first])) {
-      ++first;
-    }
-    return first;
   }
 
   std::array<TensorAlias, Count> aliases_;

@@ -164,10 +164,7 @@ std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
   std::vector<Tensor> tensors;
   tensors.reserve(aliases.size());
   for (size_t i = 0; i < aliases.size(); ++i) {
-    size_t first = 0;
-    while (first < i && !aliases[i].sharesStorageWith(aliases[first])) {
-      ++first;
-    }
+    const size_t first = firstSharing(aliases, i);
     tensors.push_back(first < i ? aliases[i].tensorOnStorageOf(tensors[first])
                                 : aliases[i].tensor());
   }

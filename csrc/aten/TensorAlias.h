@@ -96,6 +96,16 @@ class OPENREG_EXPORT TensorAlias {
   alignas(16) std::array<std::byte, 16> value_{};  // the widest scalar, complex<double>
 };
 
+// The first of the aliases on the storage of the one at `index`, or that one. Kernels that look for
+// overlap compare storages, so the tensors of these have to share theirs.
+inline size_t firstSharing(c10::ArrayRef<TensorAlias> aliases, size_t index) {
+  size_t first = 0;
+  while (first < index && !aliases[index].sharesStorageWith(aliases[first])) {
+    ++first;
+  }
+  return first;
+}
+
 // Aliases of a tensor list, in order.
 OPENREG_EXPORT std::vector<TensorAlias> aliasAll(TensorList tensors);
 

@@ -54,12 +54,13 @@ struct Block {
 // A block that is cut or joined with its neighbours leaves the set and another enters it. The node
 // of the one serves the other, so that reuse costs no heap allocation.
 class FreeBlocks {
-  using Key = std::tuple<orStream_t, size_t, std::byte*>;
+  using Key = std::tuple<uintptr_t, size_t, uintptr_t>;
 
   struct Order {
     using is_transparent = void;
     static Key keyOf(const Block* block) {
-      return {block->stream.handle(), block->size, block->address};
+      return {reinterpret_cast<uintptr_t>(block->stream.handle()), block->size,
+              reinterpret_cast<uintptr_t>(block->address)};
     }
     static const Key& keyOf(const Key& key) { return key; }
     template <typename A, typename B>
@@ -74,7 +75,8 @@ class FreeBlocks {
   // The smallest block of the stream with at least `size` bytes, of these the one at the lowest
   // address. Null if there is none.
   Block* bestFit(const OpenRegStream& stream, size_t size) const {
-    const auto found = blocks_.lower_bound(Key{stream.handle(), size, nullptr});
+    const auto found =
+        blocks_.lower_bound(Key{reinterpret_cast<uintptr_t>(stream.handle()), size, 0});
     return found != blocks_.end() && (*found)->stream == stream ? *found : nullptr;
   }
 
