@@ -49,21 +49,10 @@ def sources(*patterns: str) -> list[str]:
 # Absolute, as ninja runs in the build folder.
 RUNTIME = ROOT / "third_party" / "openreg_runtime"
 GENERATED = ROOT / "build" / "generated"
-
-# The headers of csrc that extension authors may include, as <torch_openreg/core/Launch.h>.
-PUBLIC_HEADERS = (
-    "aten/KernelArguments.h",
-    "aten/OpLaunch.h",
-    "aten/TensorAlias.h",
-    "core/Event.h",
-    "core/Exception.h",
-    "core/Functions.h",
-    "core/HostWork.h",
-    "core/Launch.h",
-    "core/Macros.h",
-    "core/Stream.h",
-    "random/Generator.h",
-)
+# What extension authors may include, in the folders in which it is installed.
+INCLUDE = ROOT / "include"
+# Everything below csrc is the backend's, but for the bindings.
+BACKEND_FOLDERS = sorted({path.name for path in (ROOT / "csrc").iterdir()} - {"python"})
 
 
 def torch_include_paths() -> list[str]:
@@ -139,28 +128,29 @@ class Build(BuildExtension):  # type: ignore[misc]
 def generate_operators() -> None:
     """Writes the structured operators' sources; unchanged files keep their time stamps."""
     subprocess.run(
-        [sys.executable, "csrc/aten/codegen/gen_structured.py", "--output-dir", str(GENERATED)],
+        [
+            sys.executable,
+            "csrc/aten/structured/codegen/gen_structured.py",
+            "--output-dir",
+            str(GENERATED),
+        ],
         check=True,
     )
 
 
 def copy_headers(package: Path) -> None:
-    """Puts the public headers, and those of the runtime, into the package's include folder."""
+    """Puts the public headers into the package, those of the runtime among them."""
     folder = package / "include"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(RUNTIME / "include", folder)
-    for name in PUBLIC_HEADERS:
-        text = (ROOT / "csrc" / name).read_text(encoding="utf-8")
-        header = folder / "torch_openreg" / name
-        header.parent.mkdir(parents=True, exist_ok=True)
-        header.write_text(text.replace('#include "csrc/', '#include "torch_openreg/'), "utf-8")
+    shutil.copytree(INCLUDE, folder, dirs_exist_ok=True)
 
 
 def backend_extension(name: str, patterns: list[str], **options: Any) -> Extension:
     return Extension(
         name,
         sources(*patterns),
-        include_dirs=[str(ROOT), str(RUNTIME / "include")],
+        include_dirs=[str(ROOT), str(INCLUDE), str(RUNTIME / "include")],
         library_dirs=library_paths(),
         extra_compile_args=TORCH_COMPILE_ARGS,
         language="c++",
@@ -180,22 +170,7 @@ setup(
         ),
         backend_extension(
             LIB_PACKAGE + "libtorch_openreg",
-            [
-                f"csrc/{part}/*.cpp"
-                for part in (
-                    "core",
-                    "memory",
-                    "random",
-                    "graph",
-                    "hooks",
-                    "ipc",
-                    "aten",
-                    "autocast",
-                    "custom",
-                    "profiler",
-                    "serialization",
-                )
-            ],
+            [f"csrc/{folder}/**/*.cpp" for folder in BACKEND_FOLDERS],
             libraries=["openreg", "c10", "torch_cpu", "torch"],
             extra_link_args=[
                 "-Wl,-soname,libtorch_openreg.so",

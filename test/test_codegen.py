@@ -15,7 +15,7 @@ from pathlib import Path
 import torchgen
 from torch.testing._internal.common_utils import TestCase, run_tests
 
-_CODEGEN = Path(__file__).resolve().parent.parent / "csrc" / "aten" / "codegen"
+_CODEGEN = Path(__file__).resolve().parent.parent / "csrc" / "aten" / "structured" / "codegen"
 _DECLARATIONS = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
 _MIN_GROUPS = 270  # torch 2.13 declares 275
 

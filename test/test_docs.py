@@ -22,7 +22,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _DOCS = _ROOT / "docs"
 _PAGES = [_ROOT / "README.md", *sorted(_DOCS.glob("*.md"))]
 _SOURCE_SUFFIXES = {".c", ".cpp", ".h", ".py"}
-_SOURCE_FOLDERS = ("csrc", "torch_openreg", "third_party", "examples")
+_SOURCE_FOLDERS = ("csrc", "include", "torch_openreg", "third_party", "examples")
 _BUILT_FOLDERS = {_ROOT / "torch_openreg" / "include"}
 
 sys.path.insert(0, str(_DOCS / "_ext"))

@@ -5,7 +5,7 @@
 // provide the two functions.
 #pragma once
 
-#include "csrc/core/Macros.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
 

@@ -3,7 +3,7 @@
 
 #include <openreg/graph.h>
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 

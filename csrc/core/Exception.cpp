@@ -1,4 +1,4 @@
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 #include <c10/util/StringUtil.h>
 

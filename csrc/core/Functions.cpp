@@ -1,8 +1,8 @@
-#include "csrc/core/Functions.h"
+#include "torch_openreg/core/Functions.h"
 
 #include <openreg/openreg.h>
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 

@@ -6,8 +6,8 @@
 
 #include <utility>
 
-#include "csrc/core/Exception.h"
-#include "csrc/core/Stream.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 namespace {

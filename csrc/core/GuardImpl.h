@@ -6,7 +6,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <openreg/event.h>
 
-#include "csrc/core/Functions.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace c10::openreg {
 

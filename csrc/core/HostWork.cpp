@@ -1,6 +1,6 @@
-#include "csrc/core/HostWork.h"
+#include "torch_openreg/core/HostWork.h"
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 

@@ -1,4 +1,4 @@
-#include "csrc/core/Stream.h"
+#include "torch_openreg/core/Stream.h"
 
 #include <openreg/openreg.h>
 
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 namespace {

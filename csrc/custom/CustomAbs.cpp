@@ -11,7 +11,7 @@
 #include <torch/autograd.h>
 #include <torch/library.h>
 
-#include "csrc/aten/KernelArguments.h"
+#include "torch_openreg/aten/KernelArguments.h"
 
 namespace at::openreg {
 namespace {

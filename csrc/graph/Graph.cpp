@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "csrc/core/BlockingRegion.h"
-#include "csrc/core/Exception.h"
-#include "csrc/core/Functions.h"
 #include "csrc/memory/Allocator.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 namespace {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "csrc/core/Stream.h"
-#include "csrc/random/Generator.h"
+#include "torch_openreg/core/Stream.h"
+#include "torch_openreg/random/Generator.h"
 
 namespace at::openreg {
 

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
-#include "csrc/core/Exception.h"
-#include "csrc/core/Functions.h"
-#include "csrc/core/Stream.h"
 #include "csrc/memory/PinnedAllocator.h"
-#include "csrc/random/Generator.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Stream.h"
+#include "torch_openreg/random/Generator.h"
 
 namespace at::openreg {
 

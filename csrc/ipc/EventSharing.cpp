@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "csrc/core/Exception.h"
 #include "csrc/core/GuardImpl.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 

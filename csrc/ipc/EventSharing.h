@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "csrc/core/Macros.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/core/Exception.h"
-#include "csrc/core/Launch.h"
 #include "csrc/ipc/StorageSharing.h"
 #include "csrc/memory/StreamUses.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Launch.h"
 
 namespace c10::openreg {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 namespace {

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "csrc/core/Event.h"
+#include "torch_openreg/core/Event.h"
 
 namespace c10::openreg {
 

@@ -4,13 +4,13 @@
 #include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 
-#include "csrc/core/Event.h"
-#include "csrc/core/Exception.h"
 #include "csrc/ipc/ReceivedStorages.h"
 #include "csrc/ipc/SentStorages.h"
 #include "csrc/ipc/StorageMessage.h"
 #include "csrc/memory/Allocator.h"
 #include "csrc/memory/StreamUses.h"
+#include "torch_openreg/core/Event.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 namespace {

@@ -10,11 +10,11 @@
 #include <unordered_map>
 
 #include "csrc/core/BlockingRegion.h"
-#include "csrc/core/Exception.h"
-#include "csrc/core/Functions.h"
 #include "csrc/memory/AllocatorSettings.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
 #include "csrc/memory/StreamUses.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace c10::openreg {
 namespace {

@@ -8,10 +8,10 @@
 #include <functional>
 #include <vector>
 
-#include "csrc/core/Macros.h"
-#include "csrc/core/Stream.h"
 #include "csrc/memory/MemoryHistory.h"
 #include "csrc/memory/MemoryPoison.h"
+#include "torch_openreg/core/Macros.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 

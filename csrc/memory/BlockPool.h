@@ -19,7 +19,7 @@
 #include <tuple>
 #include <unordered_set>
 
-#include "csrc/core/Stream.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 

@@ -24,11 +24,11 @@
 #include <unordered_set>
 #include <vector>
 
-#include "csrc/core/Event.h"
-#include "csrc/core/Stream.h"
 #include "csrc/memory/BlockPool.h"
 #include "csrc/memory/MemoryHistory.h"
 #include "csrc/memory/MemoryPoison.h"
+#include "torch_openreg/core/Event.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 

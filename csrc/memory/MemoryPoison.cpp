@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 namespace {

@@ -14,8 +14,8 @@
 #include <cstddef>
 #include <optional>
 
-#include "csrc/core/Macros.h"
 #include "csrc/memory/BlockPool.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
 

@@ -4,7 +4,7 @@
 
 #include <c10/core/Stream.h>
 
-#include "csrc/core/Macros.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "csrc/core/Stream.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 

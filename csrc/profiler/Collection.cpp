@@ -4,7 +4,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
 namespace {

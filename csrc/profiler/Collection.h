@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "csrc/core/Macros.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 

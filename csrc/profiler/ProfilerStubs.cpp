@@ -11,10 +11,10 @@
 #include <memory>
 
 #include "csrc/core/BlockingRegion.h"
-#include "csrc/core/Event.h"
-#include "csrc/core/Exception.h"
-#include "csrc/core/Functions.h"
-#include "csrc/core/Stream.h"
+#include "torch_openreg/core/Event.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace at::openreg {
 namespace {

@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
 namespace {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <limits>
 
-#include "csrc/core/Exception.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
 namespace {

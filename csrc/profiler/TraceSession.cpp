@@ -7,8 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "csrc/core/Exception.h"
 #include "csrc/profiler/Collection.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
 namespace {

@@ -10,8 +10,8 @@
 #include <memory>
 #include <thread>
 
-#include "csrc/core/Functions.h"
 #include "csrc/python/Bindings.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace torch_openreg {
 namespace {

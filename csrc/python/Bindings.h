@@ -4,7 +4,7 @@
 #include <c10/core/Event.h>
 #include <pybind11/pybind11.h>
 
-#include "csrc/core/Stream.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
 

@@ -1,10 +1,10 @@
 #include <openreg/openreg.h>
 #include <pybind11/stl.h>
 
-#include "csrc/core/Exception.h"
-#include "csrc/core/Functions.h"
-#include "csrc/core/Stream.h"
 #include "csrc/python/Bindings.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
 namespace {

@@ -1,6 +1,6 @@
 #include <pybind11/stl.h>
 
-#include "csrc/aten/Fallback.h"
+#include "csrc/aten/fallback/Fallback.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {

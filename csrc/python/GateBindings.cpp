@@ -7,9 +7,9 @@
 #include <memory>
 #include <mutex>
 
-#include "csrc/core/Exception.h"
-#include "csrc/core/Stream.h"
 #include "csrc/python/Bindings.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
 namespace {

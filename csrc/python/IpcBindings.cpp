@@ -1,9 +1,9 @@
 #include <torch/csrc/utils/pybind.h>
 
-#include "csrc/core/Functions.h"
 #include "csrc/ipc/EventSharing.h"
 #include "csrc/ipc/StorageSharing.h"
 #include "csrc/python/Bindings.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace torch_openreg {
 namespace {

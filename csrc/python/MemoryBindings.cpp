@@ -8,10 +8,10 @@
 #include <memory>
 #include <thread>
 
-#include "csrc/core/Functions.h"
-#include "csrc/core/Stream.h"
 #include "csrc/memory/Allocator.h"
 #include "csrc/python/Bindings.h"
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Stream.h"
 
 // torch exports these two, but the header that declares them needs a JSON library that torch does
 // not install.

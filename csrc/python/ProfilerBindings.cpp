@@ -2,9 +2,9 @@
 #include <openreg/trace.h>
 #include <pybind11/stl.h>
 
-#include "csrc/core/Exception.h"
 #include "csrc/profiler/Collection.h"
 #include "csrc/python/Bindings.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace torch_openreg {
 namespace {

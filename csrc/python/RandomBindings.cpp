@@ -1,8 +1,8 @@
 #include <torch/csrc/utils/pybind.h>
 
-#include "csrc/core/Functions.h"
 #include "csrc/python/Bindings.h"
-#include "csrc/random/Generator.h"
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/random/Generator.h"
 
 namespace torch_openreg {
 

@@ -1,4 +1,4 @@
-#include "csrc/random/Generator.h"
+#include "torch_openreg/random/Generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/ScopeExit.h>
@@ -10,8 +10,8 @@
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
-#include "csrc/core/Event.h"
-#include "csrc/core/Functions.h"
+#include "torch_openreg/core/Event.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 

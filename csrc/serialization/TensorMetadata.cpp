@@ -12,7 +12,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "csrc/core/Functions.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 namespace {

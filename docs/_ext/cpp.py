@@ -90,13 +90,17 @@ def cpp_functions(path: Path) -> list[Function]:
     return functions
 
 
+def _files_of(part: str) -> list[Path]:
+    folders = (ROOT / "csrc" / part, ROOT / "include" / "torch_openreg" / part)
+    return sorted(path for folder in folders for path in folder.glob("*.[hc]*"))
+
+
 @cache
 def backend_functions() -> dict[str, Function]:
     """Returns the functions of csrc below the operators, by name."""
     functions: dict[str, Function] = {}
     for part in _BACKEND_PARTS:
-        folder = ROOT / "csrc" / part
-        for path in sorted([*folder.glob("*.h"), *folder.glob("*.cpp")]):
+        for path in _files_of(part):
             if path.stem == "Exception":
                 continue
             for function in cpp_functions(path):
@@ -167,8 +171,7 @@ def overrides() -> list[str]:
     """Returns the virtual functions of torch that csrc implements, as Class::function."""
     names: dict[str, None] = {}
     for part in _BACKEND_PARTS:
-        folder = ROOT / "csrc" / part
-        for path in sorted([*folder.glob("*.h"), *folder.glob("*.cpp")]):
+        for path in _files_of(part):
             text = _without_comments(read(path))
             for found in re.finditer(r"\b(?:class|struct)\s+(?:[A-Z_]+\s+)?(\w+)[^;{}()]*\{", text):
                 body = text[found.end() : _closing_brace(text, found.end() - 1)]
@@ -183,13 +186,13 @@ class RuntimeFunction:
 
     name: str
     header: str
-    users: tuple[str, ...]  # files of csrc that call it
+    users: tuple[str, ...]  # files of the backend that call it
 
 
 def runtime_api() -> list[RuntimeFunction]:
     """Returns every function that the runtime's headers declare."""
     calls: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "csrc").rglob("*")):
+    for path in sorted([*(ROOT / "csrc").rglob("*"), *(ROOT / "include").rglob("*")]):
         if path.suffix in (".h", ".cpp"):
             name = str(path.relative_to(ROOT))
             for function in set(re.findall(r"\b(or[A-Z]\w*)\s*\(", _without_comments(read(path)))):

@@ -10,6 +10,7 @@ import torch_openreg
 
 __all__ = [
     "BACKEND",
+    "INCLUDE",
     "LIBRARIES",
     "ROOT",
     "RUNTIME",
@@ -17,6 +18,7 @@ __all__ = [
     "code_of",
     "compiler",
     "includes_of",
+    "part_of",
     "public_headers",
     "relative",
     "repository_files",
@@ -27,6 +29,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKEND = ROOT / "csrc"
+INCLUDE = ROOT / "include" / "torch_openreg"
 RUNTIME = ROOT / "third_party" / "openreg_runtime"
 
 _PACKAGE = Path(torch_openreg.__file__).parent
@@ -59,8 +62,8 @@ def runtime_sources() -> list[Path]:
 
 
 def backend_files(*parts: str, suffixes: tuple[str, ...] = (".h", ".cpp")) -> list[Path]:
-    """Returns the files of csrc, or of the folders of csrc that are named."""
-    folders = [BACKEND / part for part in parts] or [BACKEND]
+    """Returns the backend's files, its public headers among them, or those of the parts named."""
+    folders = [root / part for root in (BACKEND, INCLUDE) for part in parts or [""]]
     return sorted(
         path for folder in folders for path in folder.rglob("*") if path.suffix in suffixes
     )
@@ -77,8 +80,17 @@ def code_of(path: Path) -> str:
 
 
 def includes_of(path: Path) -> list[str]:
-    """Returns what a file includes, such as ``<vector>`` or ``"csrc/core/Stream.h"``."""
+    """Returns what a file includes, such as ``<vector>`` or ``"torch_openreg/core/Stream.h"``."""
     return re.findall(r'^\s*#\s*include\s+([<"][^>"]+[>"])', path.read_text(), re.MULTILINE)
+
+
+def part_of(path: Path) -> str:
+    """Returns where a file of the backend belongs: "core", or of csrc/aten its room, "aten/ops"."""
+    if path.is_relative_to(INCLUDE):
+        part = path.relative_to(INCLUDE).parts[0]
+        return "aten/kernel" if part == "aten" else part
+    parts = path.relative_to(BACKEND).parts
+    return "/".join(parts[:2]) if parts[0] == "aten" else parts[0]
 
 
 def runtime_functions() -> set[str]:

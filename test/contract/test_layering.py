@@ -7,13 +7,14 @@ import unittest
 from pathlib import Path
 
 from source_tree import (
-    BACKEND,
+    INCLUDE,
     LIBRARIES,
     ROOT,
     RUNTIME,
     backend_files,
     code_of,
     includes_of,
+    part_of,
     public_headers,
     relative,
     runtime_calls,
@@ -29,7 +30,9 @@ OF_PYTHON = re.compile(
     r"|torch/csrc/(?!jit/|profiler/(?!python/)))"
 )
 
-# What the files of each folder of csrc may include of csrc, besides their own folder.
+# What the files of each part of the backend may include of it, besides their own part: the folders
+# of csrc, and the rooms of csrc/aten, each with the rule for what stands there.
+_KERNELS = {"core", "memory", "random", "aten/kernel"}
 ALLOWED_FOLDERS = {
     "core": set(),
     "memory": {"core"},
@@ -37,12 +40,30 @@ ALLOWED_FOLDERS = {
     "graph": {"core", "memory", "random"},
     "hooks": {"core", "memory", "random"},
     "ipc": {"core", "memory"},
-    "aten": {"core", "memory", "random"},
+    # Touches kernel addresses, or the thread that kernels run on.
+    "aten/kernel": {"core", "memory", "random"},
+    # Knows at::meta.
+    "aten/structured": {*_KERNELS},
+    # Takes tensors of other layouts apart.
+    "aten/layouts": {*_KERNELS},
+    # Sees boxed arguments.
+    "aten/fallback": {*_KERNELS, "aten/layouts"},
+    # Knows the name of an operator.
+    "aten/ops": {*_KERNELS, "aten/structured", "aten/layouts", "aten/fallback"},
     "autocast": set(),
-    "custom": {"aten", "core"},
+    "custom": {"aten/kernel", "core"},
     "profiler": {"core"},
     "serialization": {"core"},
-    "python": {"core", "memory", "random", "hooks", "ipc", "aten", "profiler"},
+    "python": {
+        "core",
+        "memory",
+        "random",
+        "hooks",
+        "ipc",
+        "profiler",
+        "aten/kernel",
+        "aten/fallback",
+    },
 }
 
 # Folders that wrap the runtime for the others.
@@ -50,7 +71,10 @@ WRAPPING_FOLDERS = {"core", "memory", "random", "graph", "hooks", "ipc"}
 
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {
-    ("aten/TensorAlias.cpp", "orGetKernelOffset"): "aliases are the one user of kernel addresses",
+    (
+        "aten/kernel/TensorAlias.cpp",
+        "orGetKernelOffset",
+    ): "aliases are the one user of kernel addresses",
     ("profiler/Collection.cpp", "orTraceStart"): "the profiler is the one user of the trace",
     ("profiler/Collection.cpp", "orTraceStop"): "the profiler is the one user of the trace",
     ("profiler/Collection.cpp", "orTraceConsume"): "the profiler is the one user of the trace",
@@ -90,6 +114,12 @@ def includes_that(matches, files: list[Path]) -> list[str]:
         for include in includes_of(path)
         if matches(path, include)
     ]
+
+
+def included(include: str) -> Path:
+    """Returns the file that one of the backend means by an include such as "csrc/hooks/Hooks.h"."""
+    name = include.strip('"')
+    return INCLUDE.parent / name if name.startswith("torch_openreg/") else ROOT / name
 
 
 def first_circle(graph: dict[Path, list[Path]]) -> str | None:
@@ -140,26 +170,25 @@ class TestRuntime(TestCase):
 
 class TestBackend(TestCase):
     def test_every_folder_of_csrc_has_its_rule(self):
-        folders = {path.relative_to(BACKEND).parts[0] for path in backend_files()}
-        self.assertEqual(folders - {"generated"}, set(ALLOWED_FOLDERS))
+        self.assertEqual({part_of(path) for path in backend_files()}, set(ALLOWED_FOLDERS))
 
     def test_folders_of_csrc_include_only_those_below_them(self):
         def is_upward(path, include):
-            match = re.match(r'"csrc/(\w+)/', include)
-            own = path.relative_to(BACKEND).parts[0]
-            return match and match[1] != own and match[1] not in ALLOWED_FOLDERS[own]
+            own = part_of(path)
+            other = own if include[0] == "<" else part_of(included(include))
+            return other != own and other not in ALLOWED_FOLDERS[own]
 
         self.assertFalse(includes_that(is_upward, backend_files()))
 
     def test_files_of_csrc_include_each_other_by_their_path_from_the_root(self):
         def is_bad(_, include):
-            return include[0] == '"' and not (ROOT / include.strip('"')).is_file()
+            return include[0] == '"' and not included(include).is_file()
 
         self.assertFalse(includes_that(is_bad, backend_files()))
 
     def test_headers_of_csrc_do_not_include_each_other_in_a_circle(self):
         graph = {
-            path: [ROOT / name.strip('"') for name in includes_of(path) if name[0] == '"']
+            path: [included(name) for name in includes_of(path) if name[0] == '"']
             for path in backend_files(suffixes=(".h",))
         }
         self.assertIsNone(first_circle(graph))
@@ -172,7 +201,7 @@ class TestBackend(TestCase):
         )
 
     def test_only_the_bindings_include_python(self):
-        below = backend_files(*(set(ALLOWED_FOLDERS) - {"python"}))
+        below = backend_files(*({part.split("/")[0] for part in ALLOWED_FOLDERS} - {"python"}))
         self.assertFalse(includes_that(lambda _, include: OF_PYTHON.match(include), below))
 
     def test_backend_includes_no_private_header_of_the_runtime(self):
@@ -188,9 +217,9 @@ class TestBackend(TestCase):
 class TestCallsOfTheRuntime(TestCase):
     def calls_from_above(self):
         return {
-            (path.relative_to(BACKEND).as_posix(), function)
+            (relative(path).removeprefix("csrc/"), function)
             for path in backend_files()
-            if path.relative_to(BACKEND).parts[0] not in WRAPPING_FOLDERS
+            if part_of(path) not in WRAPPING_FOLDERS
             for function in runtime_calls(path)
         }
 
@@ -204,7 +233,7 @@ class TestCallsOfTheRuntime(TestCase):
         callers = [
             relative(path) for path in backend_files() if "orLaunchKernel" in runtime_calls(path)
         ]
-        self.assertEqual(callers, ["csrc/core/Launch.h"])
+        self.assertEqual(callers, ["include/torch_openreg/core/Launch.h"])
 
     def test_device_memory_comes_and_goes_through_the_caching_allocator_alone(self):
         callers = {

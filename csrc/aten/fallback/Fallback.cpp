@@ -1,0 +1,109 @@
+#include "csrc/aten/fallback/Fallback.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/fallback/CallPlan.h"
+#include "csrc/aten/fallback/FallbackOperator.h"
+#include "csrc/aten/fallback/HostCall.h"
+#include "csrc/aten/fallback/StreamCall.h"
+#include "torch_openreg/aten/OpLaunch.h"
+#include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/Functions.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::kDeviceType;
+
+// What makes a call unfit for a graph.
+constexpr const char* kFirstCall =
+    ", whose first call with such arguments runs on the host: make it once before the capture";
+constexpr const char* kHostCall = ", which runs on the host";
+
+// Operators that take CPU tensors beside openreg tensors, as on CUDA: index tensors, and tensors
+// that describe the shape of nested ones.
+bool allowsCpuTensors(const std::string& name) {
+  static const auto* names = new std::set<std::string>{
+      "aten::_index_put_impl_", "aten::index_put_", "aten::index_put", "aten::_unsafe_index_put"};
+  return names->count(name) == 1 || name.starts_with("aten::_nested_");
+}
+
+// The openreg device that the call is about: that of its tensors, or else of its device argument,
+// or else the current one. Throws if the tensors are on two devices.
+c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> device;
+  bool has_cpu_tensor = false;
+  visitTensors(arguments, [&](const Tensor& tensor) {
+    if (isOpenReg(tensor)) {
+      TORCH_CHECK(!device.has_value() || *device == tensor.device(),
+                  "Expected all tensors to be on the same device, but found at least two devices, ",
+                  *device, " and ", tensor.device(), "! (", schema.operator_name(), ")");
+      device = tensor.device();
+    } else if (tensor.defined() && tensor.is_cpu() && tensor.dim() > 0) {
+      has_cpu_tensor = true;
+    }
+  });
+  for (const c10::IValue& value : arguments) {
+    if (!device.has_value() && value.isDevice() && value.toDevice().type() == kDeviceType) {
+      const c10::DeviceIndex index = c10::openreg::resolveDeviceIndex(value.toDevice().index());
+      device = c10::Device(kDeviceType, index);
+    }
+  }
+  if (!device.has_value()) {
+    device = c10::Device(kDeviceType, c10::openreg::currentDevice());
+  }
+  TORCH_CHECK(!has_cpu_tensor || allowsCpuTensors(schema.name()),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              *device, " and cpu! (", schema.operator_name(), ")");
+  return *device;
+}
+
+// The key of the CPU kernel that corresponds to this one.
+c10::DispatchKey cpuKey(c10::DispatchKeySet keys) {
+  const c10::DispatchKey functionality = c10::toFunctionalityKey(keys.highestPriorityTypeId());
+  return c10::toRuntimePerBackendFunctionalityKey(functionality, c10::BackendComponent::CPUBit);
+}
+
+}  // namespace
+
+// docs: fallback-call
+void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
+  FallbackOperator& known = fallbackOperator(op);
+  const auto arguments = argumentsOnStack(op.schema(), *stack);
+  const c10::Device device = deviceOf(op.schema(), arguments);
+  const c10::DeviceGuard guard(device);
+  std::optional<CallSignature> signature;
+  if (known.isPredictable()) {
+    signature = CallSignature::of(known, op.schema(), arguments);
+  }
+  auto plan = signature.has_value() ? findPlan(*signature) : nullptr;
+  if (plan != nullptr && plan->has_value()) {
+    known.countAsynchronousCall();
+    callOnStream(known, op, std::move(plan), device, stack);
+    return;
+  }
+  if (const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());
+      stream.isCapturing()) {
+    const bool is_first_call = signature.has_value() && plan == nullptr;
+    checkNotCapturing(stream, (known.name() + (is_first_call ? kFirstCall : kHostCall)).c_str());
+  }
+  known.countSynchronousCall();
+  ResultPlan learned = callOnHost(known.name().c_str(), op, cpuKey(keys), device, stack);
+  if (signature.has_value() && plan == nullptr) {
+    keepPlan(*signature, std::move(learned));
+  }
+}
+// docs: end
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&runFallback>());
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,69 @@
+// What the fallback knows about an operator, and how often it was called.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/ResultKernels.h"
+#include "torch_openreg/core/Launch.h"
+
+namespace at::openreg {
+
+class FallbackOperator {
+ public:
+  explicit FallbackOperator(const c10::OperatorHandle& op);
+
+  // With the overload, such as "aten::add.out". Lives as long as the process.
+  const std::string& name() const { return name_; }
+
+  // Whether sizes, strides and types of the results follow from the arguments' metadata, so that a
+  // call can be repeated without waiting for its results; see Note [Calls that repeat].
+  bool isPredictable() const { return is_predictable_; }
+
+  // Whether sizes depend on numbers such as the end of a range, and not only on integers.
+  bool countsWithNumbers() const { return counts_with_numbers_; }
+
+  // The CPU's variant that writes results which the caller has allocated, in the order in which
+  // this operator returns them: what this operator takes, and the results.
+  const std::optional<c10::OperatorHandle>& outVariant() const { return out_variant_; }
+
+  // The CPU's kernel for it that takes results; null if there is none.
+  ResultKernel resultKernel() const { return result_kernel_; }
+
+  // How the stream's worker runs a call.
+  const orKernel& kernel() const { return kernel_; }
+
+  // Counts a call that runs on the stream.
+  void countAsynchronousCall() { asynchronous_calls_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Counts a call that makes the host wait, and does what the mode says: nothing, warn once, or
+  // throw NotImplementedError.
+  void countSynchronousCall();
+
+  FallbackCount count() const;
+  void resetCount();
+
+  // The next call in mode "warn" warns, though an earlier one did.
+  void forgetWarning() { has_warned_.store(false, std::memory_order_relaxed); }
+
+ private:
+  const std::string name_;
+  const bool is_predictable_;
+  const bool counts_with_numbers_;
+  const std::optional<c10::OperatorHandle> out_variant_;
+  const ResultKernel result_kernel_;
+  const orKernel kernel_;
+  std::atomic<int64_t> asynchronous_calls_ = 0;
+  std::atomic<int64_t> synchronous_calls_ = 0;
+  std::atomic<bool> has_warned_ = false;
+};
+
+// The same object for each call with the same operator.
+FallbackOperator& fallbackOperator(const c10::OperatorHandle& op);
+
+}  // namespace at::openreg

@@ -1,0 +1,184 @@
+#include "torch_openreg/aten/TensorAlias.h"
+
+#include <ATen/core/List.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <openreg/memory.h>
+
+#include <cstring>
+
+#include "csrc/aten/kernel/TensorPool.h"
+#include "torch_openreg/core/Exception.h"
+
+namespace at::openreg {
+namespace {
+
+void* kernelAddress(void* device_address) {
+  return device_address == nullptr ? nullptr
+                                   : static_cast<std::byte*>(device_address) + kernelOffset();
+}
+
+}  // namespace
+
+ptrdiff_t kernelOffset() {
+  static const ptrdiff_t offset = [] {
+    ptrdiff_t value = 0;
+    OPENREG_CHECK(orGetKernelOffset(&value));
+    return value;
+  }();
+  return offset;
+}
+
+void TensorAlias::setMetadata(const TensorBase& tensor) {
+  TORCH_CHECK(tensor.layout() == kStrided && tensor.has_storage(),
+              "openreg kernel: expected a tensor of strided layout, got one of layout ",
+              tensor.layout(), " on ", tensor.device());
+  const TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  is_conj_ = impl->is_conj();
+  is_neg_ = impl->is_neg();
+  is_wrapped_number_ = impl->is_wrapped_number();
+  dtype_ = impl->dtype();
+  sizes_and_strides_.set_sizes(impl->sizes());
+  const IntArrayRef strides = impl->strides();
+  std::copy(strides.begin(), strides.end(), sizes_and_strides_.strides_begin());
+}
+
+TensorAlias::TensorAlias(const TensorBase& tensor) {
+  if (!tensor.defined()) {
+    return;
+  }
+  setMetadata(tensor);
+  if (isOpenReg(tensor)) {
+    kind_ = Kind::Memory;
+    const StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    storage_data_ = kernelAddress(const_cast<void*>(storage->data()));
+    storage_nbytes_ = storage->nbytes();
+    storage_offset_ = tensor.storage_offset();
+    return;
+  }
+  TORCH_CHECK(tensor.is_cpu() && tensor.dim() == 0,
+              "Expected all tensors to be on the same device: an openreg kernel takes tensors on "
+              "openreg and CPU tensors of 0 dimensions, got a tensor of ",
+              tensor.dim(), " dimensions on ", tensor.device());
+  kind_ = Kind::Value;
+  storage_nbytes_ = dtype_.itemsize();
+  TORCH_INTERNAL_ASSERT(storage_nbytes_ <= value_.size());
+  std::memcpy(value_.data(), tensor.const_data_ptr(), storage_nbytes_);
+}
+
+TensorAlias::TensorAlias(const std::optional<Tensor>& tensor)
+    : TensorAlias(tensor.has_value() ? static_cast<const TensorBase&>(*tensor) : TensorBase()) {}
+
+TensorAlias TensorAlias::ofHostMemory(const TensorBase& tensor) {
+  TORCH_INTERNAL_ASSERT(tensor.is_cpu());
+  TensorAlias alias;
+  alias.setMetadata(tensor);
+  alias.kind_ = Kind::Memory;
+  alias.storage_data_ = const_cast<void*>(tensor.storage().data());
+  alias.storage_nbytes_ = tensor.storage().nbytes();
+  alias.storage_offset_ = tensor.storage_offset();
+  return alias;
+}
+
+// docs: alias-tensor
+Tensor TensorAlias::tensor() const {
+  if (kind_ == Kind::Undefined) {
+    return Tensor();
+  }
+  auto storage =
+      c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), storage_nbytes_, data(),
+                                       /*allocator=*/nullptr, /*resizable=*/false);
+  return tensorOn(Storage(std::move(storage)));
+}
+// docs: end
+
+Tensor TensorAlias::tensor(TensorPool& pool) const {
+  if (kind_ == Kind::Undefined) {
+    return Tensor();
+  }
+  Tensor tensor = pool.take();
+  if (!tensor.defined()) {
+    return this->tensor();
+  }
+  TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(data());
+  storage->set_nbytes(storage_nbytes_);
+  if (impl->dtype() != dtype_) {
+    impl->set_storage_and_dtype(impl->storage(), dtype_);
+  }
+  describe(impl);
+  return tensor;
+}
+
+Tensor TensorAlias::tensorOnStorageOf(const Tensor& other) const {
+  return tensorOn(other.storage());
+}
+
+// The memory that the tensor's storage points to.
+DataPtr TensorAlias::data() const {
+  void* data = kind_ == Kind::Value ? const_cast<std::byte*>(value_.data()) : storage_data_;
+  return DataPtr(data, kCPU);
+}
+
+Tensor TensorAlias::tensorOn(Storage storage) const {
+  auto impl =
+      c10::make_intrusive<TensorImpl>(std::move(storage), DispatchKeySet(DispatchKey::CPU), dtype_);
+  describe(impl.get());
+  return Tensor(std::move(impl));
+}
+
+// Sets all metadata but the dtype.
+void TensorAlias::describe(TensorImpl* impl) const {
+  if (impl->is_wrapped_number()) {
+    impl->set_wrapped_number(false);  // first: only tensors of 0 dimensions take it
+  }
+  impl->set_sizes_and_strides(sizes_and_strides_.sizes_arrayref(),
+                              sizes_and_strides_.strides_arrayref(), storage_offset_);
+  if (C10_UNLIKELY(impl->is_conj() != is_conj_)) {
+    impl->_set_conj(is_conj_);
+  }
+  if (C10_UNLIKELY(impl->is_neg() != is_neg_)) {
+    impl->_set_neg(is_neg_);
+  }
+  if (C10_UNLIKELY(is_wrapped_number_)) {
+    impl->set_wrapped_number(true);
+  }
+}
+
+std::optional<Tensor> TensorAlias::optionalTensor() const {
+  return defined() ? std::optional<Tensor>(tensor()) : std::nullopt;
+}
+
+std::vector<TensorAlias> aliasAll(TensorList tensors) {
+  std::vector<TensorAlias> aliases;
+  aliases.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    aliases.emplace_back(tensor);
+  }
+  return aliases;
+}
+
+std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(aliases.size());
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    const size_t first = firstSharing(aliases, i);
+    tensors.push_back(first < i ? aliases[i].tensorOnStorageOf(tensors[first])
+                                : aliases[i].tensor());
+  }
+  return tensors;
+}
+
+Tensor hostView(const TensorBase& tensor) {
+  TORCH_INTERNAL_ASSERT(isOpenReg(tensor));
+  return TensorAlias(tensor).tensor();
+}
+
+Tensor hostViewOnStorageOf(const Tensor& other, const TensorBase& tensor) {
+  TORCH_INTERNAL_ASSERT(isOpenReg(tensor));
+  return TensorAlias(tensor).tensorOnStorageOf(other);
+}
+
+}  // namespace at::openreg

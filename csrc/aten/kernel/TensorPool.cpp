@@ -1,0 +1,10 @@
+#include "csrc/aten/kernel/TensorPool.h"
+
+namespace at::openreg {
+
+TensorPool& TensorPool::ofThisThread() {
+  thread_local TensorPool pool;
+  return pool;
+}
+
+}  // namespace at::openreg

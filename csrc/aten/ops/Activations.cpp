@@ -1,0 +1,40 @@
+// Activations that are not structured in ATen.
+
+#include <ATen/ops/clamp_min_cpu_dispatch.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/relu_cpu_dispatch.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "torch_openreg/aten/KernelArguments.h"
+
+namespace at::openreg {
+namespace {
+
+// docs: relu
+Tensor relu(const Tensor& self) {
+  TORCH_CHECK(self.scalar_type() != kBool, "Boolean inputs not supported for relu");
+  const c10::DeviceGuard guard(self.device());
+  Tensor result = at::empty_like(self);
+  // The CPU's relu is this clamp, and the clamp has a form that takes the result.
+  enqueue<"aten::relu">(
+      self.device(),
+      [](Tensor& out, const Tensor& in) { at::cpu::clamp_min_outf(in, Scalar(0), out); }, result,
+      self);
+  return result;
+}
+// docs: end
+
+Tensor& reluInPlace(Tensor& self) {
+  TORCH_CHECK(self.scalar_type() != kBool, "Boolean inputs not supported for relu");
+  return InPlace<"aten::relu_", &at::cpu::relu_>::call(self);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("relu", TORCH_FN(relu));
+  m.impl("relu_", TORCH_FN(reluInPlace));
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,99 @@
+// Scaled dot product attention. torch asks the backend which algorithm to use, and for the fused
+// one calls the operator that is left to backends, `..._overrideable`. The choice is the CPU's,
+// and the fused algorithm its flash attention.
+
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_fused_sdp_choice_native.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+
+#include "csrc/aten/layouts/Components.h"
+#include "torch_openreg/aten/TensorAlias.h"
+
+namespace at::openreg {
+namespace {
+
+// A CPU tensor with the metadata that the choice depends on; its contents are not looked at.
+Tensor standIn(const Tensor& tensor) {
+  if (!isOpenReg(tensor) || !isPlain(tensor)) {
+    return tensor;
+  }
+  Tensor alias = hostView(tensor);
+  return alias.set_requires_grad(tensor.requires_grad());
+}
+
+int64_t chooseAlgorithm(const Tensor& query, const Tensor& key, const Tensor& value,
+                        const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
+                        std::optional<double> scale, bool enable_gqa) {
+  const std::optional<Tensor> mask =
+      attn_mask.has_value() ? std::optional<Tensor>(standIn(*attn_mask)) : std::nullopt;
+  const int64_t choice = at::native::_fused_sdp_choice_cpp(
+      standIn(query), standIn(key), standIn(value), mask, dropout_p, is_causal, scale, enable_gqa);
+  return choice == static_cast<int64_t>(SDPBackend::flash_attention)
+             ? static_cast<int64_t>(SDPBackend::overrideable)
+             : choice;
+}
+
+using FusedAttention =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+
+FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tensor& value,
+                              const std::optional<Tensor>& attn_bias, double dropout_p,
+                              bool is_causal, bool return_debug_mask, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask,
+                              "_scaled_dot_product_fused_attention_overrideable: expected "
+                              "return_debug_mask=False, got True; openreg keeps no debug mask");
+  auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      query, key, value, dropout_p, is_causal, attn_bias, scale);
+  // Of sequences of different lengths and of dropout, which this algorithm does not have.
+  const Tensor none = at::empty({0}, query.options().dtype(kLong));
+  return {std::move(output),
+          std::move(logsumexp),
+          none,
+          none,
+          query.sym_size(2),
+          key.sym_size(2),
+          none,
+          none,
+          none};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> fusedAttentionBackward(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& attn_bias, std::array<bool, 4> grad_input_mask, const Tensor& out,
+    const Tensor& logsumexp, const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
+    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
+    const Tensor& /*philox_seed*/, const Tensor& /*philox_offset*/, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!grad_input_mask[3] || !attn_bias.defined(),
+                              "_scaled_dot_product_fused_attention_overrideable_backward: the "
+                              "gradient of attn_bias is not computed by the fused algorithm");
+  auto [grad_query, grad_key, grad_value] =
+      at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
+          attn_bias.defined() ? std::optional<Tensor>(attn_bias) : std::nullopt, scale);
+  return {std::move(grad_query), std::move(grad_key), std::move(grad_value), Tensor()};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", TORCH_FN(chooseAlgorithm));
+  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fusedAttention));
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
+         TORCH_FN(fusedAttentionBackward));
+}
+
+}  // namespace at::openreg
+
+namespace at::native {
+
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &at::openreg::chooseAlgorithm)
+
+}  // namespace at::native

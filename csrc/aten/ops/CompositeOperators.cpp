@@ -1,0 +1,80 @@
+// Operators that ATen would compose of others on a device like this one, and that run as a whole
+// on the CPU: as one kernel instead of several, and with the CPU's bits where its own kernel rounds
+// otherwise than the composition does. They take the fallback's way; see Note [Calls that repeat].
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "csrc/aten/fallback/Fallback.h"
+
+namespace at::openreg {
+namespace {
+
+constexpr const char* kNames[] = {
+    // The CPU has a kernel of its own.
+    "_stack",
+    "_stack.out",
+    "addr",
+    "addr.out",
+    "addr_",
+    "linalg__powsum",
+    "mish_backward",
+    "narrow_copy",
+    "native_channel_shuffle",
+    "native_group_norm",
+    "native_layer_norm",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    // The composition knows some devices only.
+    "_conj_physical",
+    "conj_physical_",
+    "mode",
+    "mode.values",
+    // The CPU chooses among several kernels.
+    "_convolution",
+    "conv_tbc",
+    "convolution",
+    "convolution_backward",
+    // Chains of small kernels, or of one and a copy.
+    "_safe_softmax",
+    "binary_cross_entropy_with_logits",
+    "constant_pad_nd",
+    "huber_loss_backward",
+    "index_fill.int_Scalar",
+    "index_fill.int_Tensor",
+    "logcumsumexp",
+    "logsumexp",
+    "masked_fill.Scalar",
+    "masked_fill.Tensor",
+    "masked_scatter",
+    "masked_scatter_backward",
+    "nan_to_num",
+    "nan_to_num_",
+    "norm.Scalar",
+    "norm.ScalarOpt_dtype",
+    "repeat",
+    "rot90",
+    "smooth_l1_loss_backward",
+    "soft_margin_loss",
+    "soft_margin_loss_backward",
+    "stack",
+};
+
+// One kernel for a whole list of tensors.
+bool isForeach(const c10::OperatorName& name) { return name.name.starts_with("aten::_foreach_"); }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* name : kNames) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&runFallback>());
+  }
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (isForeach(name)) {
+      m.impl(c10::toString(name).c_str(),
+             torch::CppFunction::makeFromBoxedFunction<&runFallback>());
+    }
+  }
+}
+
+}  // namespace at::openreg

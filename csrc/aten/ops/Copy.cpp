@@ -1,0 +1,201 @@
+#include "csrc/aten/ops/Copy.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_copy_from_and_resize_native.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/real.h>
+#include <ATen/ops/resize.h>
+#include <ATen/ops/zero.h>
+#include <c10/core/DeviceGuard.h>
+#include <openreg/memory.h>
+#include <torch/library.h>
+
+#include "csrc/memory/PinnedAllocator.h"
+#include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/Event.h"
+#include "torch_openreg/core/Stream.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::getCurrentOpenRegStream;
+using c10::openreg::kDeviceType;
+using c10::openreg::OpenRegStream;
+using c10::openreg::WorkDescription;
+
+// A pageable source up to this size is copied aside at once, so that the call need not wait; the
+// runtime's own copies draw the same line.
+constexpr size_t kStagedCopyLimit = 64 * 1024;
+
+// int1 to int7 and uint1 to uint7: one element per byte, and no CPU kernel to copy them.
+bool isSubByteInteger(ScalarType type) {
+  const auto is_between = [type](ScalarType first, ScalarType last) {
+    return type >= first && type <= last;
+  };
+  return is_between(ScalarType::UInt1, ScalarType::UInt7) ||
+         is_between(ScalarType::Int1, ScalarType::Int7);
+}
+
+void copyKernel(Tensor& destination, const Tensor& source) {
+  at::native::copy_(destination, source, /*non_blocking=*/false);
+}
+
+// docs: copy-described
+// Enqueues a copy on the current stream of `device`.
+template <c10::openreg::KernelName Name, typename Destination, typename Source>
+void enqueueCopy(c10::Device device, const WorkDescription& description,
+                 const Destination& destination, const Source& source) {
+  launchOp<Name>(device, description, bindArguments(device, copyKernel, destination, source));
+}
+// docs: end
+
+// Keeps pinned memory from being reused before the stream has passed this point.
+void recordPinned(const Tensor& host, const OpenRegStream& stream) {
+  const c10::DataPtr& data = host.storage().data_ptr();
+  at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
+}
+
+// Copies at once if the stream has nothing to do: the host waits for the copy in any case, and
+// waking a worker takes longer than copying a megabyte. Returns false if the stream is busy.
+// Errors: the stream's asynchronous error.
+bool copyOnCallingThread(const OpenRegStream& stream, const char* name,
+                         const WorkDescription& description, Tensor destination,
+                         const Tensor& source) {
+  if (!stream.query()) {
+    return false;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::openreg::HostWork work(stream, name, description);
+  copyKernel(destination, source);
+  return true;
+}
+
+void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
+  const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
+  const auto description = WorkDescription::copy(orMemcpyHostToDevice, self.nbytes());
+  const bool is_pinned = isPinnedPointer(source.storage().data());
+  const bool is_asynchronous = is_pinned && non_blocking;
+  if (!is_asynchronous) {
+    checkNotCapturing(stream,
+                      "aten::copy_ (host to device), which is asynchronous only from "
+                      "pinned memory with non_blocking=True");
+  }
+  if (!is_pinned && source.nbytes() <= kStagedCopyLimit) {
+    enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self,
+                                                StagedTensor{source.clone()});
+    return;
+  }
+  if (!is_asynchronous && copyOnCallingThread(stream, "aten::copy_ (host to device)", description,
+                                              hostView(self), source)) {
+    return;
+  }
+  enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self, HostTensor{source});
+  if (is_asynchronous) {
+    recordPinned(source, stream);
+  } else {
+    stream.synchronize();
+  }
+}
+
+void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
+  const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
+  const auto description = WorkDescription::copy(orMemcpyDeviceToHost, self.nbytes());
+  const bool is_asynchronous = non_blocking && isPinnedPointer(self.storage().data());
+  if (!is_asynchronous) {
+    checkNotCapturing(stream,
+                      "aten::copy_ (device to host), which is asynchronous only to "
+                      "pinned memory with non_blocking=True");
+  }
+  if (!is_asynchronous && copyOnCallingThread(stream, "aten::copy_ (device to host)", description,
+                                              self, hostView(source))) {
+    return;
+  }
+  enqueueCopy<"aten::copy_ (device to host)">(source.device(), description, HostTensor{self},
+                                              source);
+  if (is_asynchronous) {
+    recordPinned(self, stream);
+  } else {
+    stream.synchronize();
+  }
+}
+
+void copyBetweenDevices(Tensor& self, const Tensor& source) {
+  const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
+  const OpenRegStream other = getCurrentOpenRegStream(self.device().index());
+  // The destination may still be in use by its own stream, and is needed there afterwards.
+  c10::openreg::waitForStream(stream, other);
+  const auto description =
+      WorkDescription::copy(orMemcpyDeviceToDevice, self.nbytes(), self.device().index());
+  enqueueCopy<"aten::copy_ (between devices)">(source.device(), description, self, source);
+  c10::openreg::waitForStream(other, stream);
+}
+
+}  // namespace
+
+Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
+  if (self.is_same(source)) {
+    return self;
+  }
+  if (source._is_zerotensor()) {
+    return self.zero_();
+  }
+  TORCH_CHECK((isOpenReg(self) || self.is_cpu()) && (isOpenReg(source) || source.is_cpu()),
+              "copy_: expected tensors on openreg or cpu, got ", self.device(), " and ",
+              source.device());
+  if (self.scalar_type() == source.scalar_type() && isSubByteInteger(self.scalar_type())) {
+    Tensor bytes = self.view(kByte);
+    copy(bytes, source.view(kByte), non_blocking);
+    return self;
+  }
+  if (source.is_complex() && !self.is_complex()) {
+    // Here, as a worker's warning is no Python warning.
+    TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
+    return copy(self, at::real(source), non_blocking);
+  }
+  // The shapes are checked here, so that the error comes from this call.
+  const Tensor from = self.sizes() == source.sizes() ? source : source.expand(self.sizes());
+  at::assert_no_internal_overlap(self);
+  if (self.numel() == 0) {
+    return self;
+  }
+  if (!isOpenReg(source)) {
+    copyFromHost(self, from, non_blocking);
+  } else if (!isOpenReg(self)) {
+    copyToHost(self, from, non_blocking);
+  } else if (self.device() != source.device()) {
+    copyBetweenDevices(self, from);
+  } else {
+    at::assert_no_partial_overlap(self, from);
+    // A conversion is a kernel like any other.
+    const auto description = self.scalar_type() == from.scalar_type()
+                                 ? WorkDescription::copy(orMemcpyDeviceToDevice, self.nbytes())
+                                 : WorkDescription();
+    enqueueCopy<"aten::copy_">(self.device(), description, self, from);
+  }
+  return self;
+}
+
+namespace {
+
+Tensor copyFrom(const Tensor& self, const Tensor& destination, bool non_blocking) {
+  Tensor target = destination;
+  return copy(target, self, non_blocking);
+}
+
+Tensor copyFromAndResize(const Tensor& self, const Tensor& destination) {
+  destination.resize_(self.sizes());
+  return copyFrom(self, destination, /*non_blocking=*/false);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", TORCH_FN(copy));
+  m.impl("_copy_from", TORCH_FN(copyFrom));
+  m.impl("_copy_from_and_resize", TORCH_FN(copyFromAndResize));
+}
+
+}  // namespace at::openreg

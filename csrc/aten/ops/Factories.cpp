@@ -1,0 +1,168 @@
+// Tensors without contents, and storages of another size.
+
+#include "csrc/aten/ops/Factories.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/set_native.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
+#include <torch/library.h>
+
+#include "csrc/aten/ops/Fill.h"
+#include "torch_openreg/core/Functions.h"
+
+namespace at::openreg {
+namespace {
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+c10::Device targetDevice(const std::optional<Device>& device, const std::optional<Layout>& layout,
+                         const std::optional<bool>& pin_memory) {
+  TORCH_CHECK(layout.value_or(kStrided) == kStrided, "empty: expected the strided layout, got ",
+              *layout);
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  const c10::Device target = device.value_or(c10::Device(c10::openreg::kDeviceType));
+  TORCH_CHECK(target.type() == c10::openreg::kDeviceType, "empty: expected a device of type ",
+              c10::openreg::kDeviceType, ", got ", target);
+  c10::openreg::ensureHasDevice();
+  return {c10::openreg::kDeviceType, c10::openreg::resolveDeviceIndex(target.index())};
+}
+
+Tensor finished(TensorBase tensor) {
+  Tensor result(std::move(tensor));
+  // Deterministic mode asks that memory nobody wrote yet does not vary from run to run.
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
+                   at::globalContext().deterministicFillUninitializedMemory())) {
+    fillDeterministically(result);
+  }
+  return result;
+}
+
+Tensor empty(IntArrayRef size, std::optional<ScalarType> dtype, std::optional<Layout> layout,
+             std::optional<Device> device, std::optional<bool> pin_memory,
+             std::optional<MemoryFormat> memory_format) {
+  const c10::DeviceGuard guard(targetDevice(device, layout, pin_memory));
+  return finished(at::detail::empty_generic(size, c10::GetAllocator(c10::openreg::kDeviceType),
+                                            kKeys, c10::dtype_or_default(dtype), memory_format));
+}
+
+Tensor emptyStrided(IntArrayRef size, IntArrayRef stride, std::optional<ScalarType> dtype,
+                    std::optional<Layout> layout, std::optional<Device> device,
+                    std::optional<bool> pin_memory) {
+  const c10::DeviceGuard guard(targetDevice(device, layout, pin_memory));
+  return finished(at::detail::empty_strided_generic(size, stride,
+                                                    c10::GetAllocator(c10::openreg::kDeviceType),
+                                                    kKeys, c10::dtype_or_default(dtype)));
+}
+
+// All zeros, without memory: what autograd uses for a derivative that vanishes.
+Tensor efficientZeroTensor(IntArrayRef size, std::optional<ScalarType> dtype,
+                           std::optional<Layout> layout, std::optional<Device> device,
+                           std::optional<bool> pin_memory) {
+  at::native::ZeroTensorAllocator allocator(targetDevice(device, layout, pin_memory));
+  return Tensor(at::detail::empty_generic(size, &allocator,
+                                          kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+                                          c10::dtype_or_default(dtype), std::nullopt));
+}
+
+// Makes the storage large enough for a tensor of these sizes. Called before the tensor gets them:
+// if the storage cannot be resized, the tensor stays as it was.
+void growStorage(TensorImpl* impl, IntArrayRef size, size_t new_size) {
+  // Storage is only ever grown, and never for a tensor without elements.
+  if (c10::multiply_integers(size) > 0 && new_size > impl->unsafe_storage().nbytes()) {
+    at::native::resize_bytes_nocuda(impl->unsafe_storage(), new_size);
+  }
+}
+
+const Tensor& resizeTensor(const Tensor& self, IntArrayRef size,
+                           std::optional<MemoryFormat> memory_format) {
+  at::detail::check_size_nonnegative(size);
+  TensorImpl* impl = self.unsafeGetTensorImpl();
+  const size_t old_size = self.storage().nbytes();
+  if (impl->sizes() != size) {
+    growStorage(impl, size,
+                at::detail::computeStorageNbytesContiguous(size, self.element_size(),
+                                                           impl->storage_offset()));
+    impl->set_sizes_contiguous(size);
+  }
+  if (memory_format.has_value()) {
+    TORCH_CHECK(*memory_format != MemoryFormat::Preserve, "Unsupported memory format",
+                *memory_format);
+    impl->empty_tensor_restride(*memory_format);
+  }
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
+                   at::globalContext().deterministicFillUninitializedMemory() &&
+                   self.storage().nbytes() > old_size)) {
+    at::native::fill_resize_deterministic_(self, static_cast<int64_t>(old_size));
+  }
+  return self;
+}
+
+}  // namespace
+
+Tensor& setStorage(Tensor& self, Storage source, int64_t storage_offset, IntArrayRef size,
+                   IntArrayRef stride) {
+  at::native::checkSetStorage(self, source, storage_offset, size, stride);
+  TensorImpl* impl = self.unsafeGetTensorImpl();
+  // The old sizes do not fit the new storage: if that cannot grow, the tensor ends up empty.
+  auto empty = c10::make_scope_exit([impl] {
+    impl->set_storage_offset(0);
+    impl->set_sizes_contiguous({0});
+  });
+  impl->set_storage_offset(storage_offset);
+  if (stride.data() != nullptr) {
+    if (impl->sizes() != size || impl->strides() != stride) {
+      growStorage(
+          impl, size,
+          at::detail::computeStorageNbytes(size, stride, self.element_size(), storage_offset));
+      impl->set_sizes_and_strides(size, stride);
+    }
+  } else {
+    resizeTensor(self, size, std::nullopt);
+  }
+  empty.release();
+  return self;
+}
+
+namespace {
+
+Tensor& setWholeStorage(Tensor& self, Storage source) {
+  const auto numel = static_cast<int64_t>(source.nbytes() / self.element_size());
+  return setStorage(self, std::move(source), 0, {numel}, {});
+}
+
+Tensor& setEmpty(Tensor& self) {
+  Storage storage(Storage::use_byte_size_t(), 0, c10::GetAllocator(c10::openreg::kDeviceType),
+                  /*resizable=*/true);
+  const c10::DeviceGuard guard(self.device());
+  storage.set_data_ptr_noswap(c10::GetAllocator(c10::openreg::kDeviceType)->allocate(0));
+  return setStorage(self, std::move(storage), 0, {0}, {});
+}
+
+}  // namespace
+
+Tensor emptyOn(c10::Device device, IntArrayRef size, ScalarType dtype) {
+  return empty(size, dtype, std::nullopt, device, std::nullopt, std::nullopt);
+}
+
+Tensor emptyStridedOn(c10::Device device, IntArrayRef size, IntArrayRef stride, ScalarType dtype) {
+  return emptyStrided(size, stride, dtype, std::nullopt, device, std::nullopt);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(emptyStrided));
+  m.impl("_efficientzerotensor", TORCH_FN(efficientZeroTensor));
+  m.impl("resize_", TORCH_FN(resizeTensor));
+  m.impl("set_", TORCH_FN(setEmpty));
+  m.impl("set_.source_Storage", TORCH_FN(setWholeStorage));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(setStorage));
+  m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,20 @@
+// Operators about streams.
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/library.h>
+
+#include "torch_openreg/core/Functions.h"
+
+namespace at::openreg {
+namespace {
+
+void recordStream(Tensor& self, Stream stream) {
+  c10::getDeviceAllocator(c10::openreg::kDeviceType)
+      ->recordStream(self.storage().data_ptr(), stream);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("record_stream", TORCH_FN(recordStream)); }
+
+}  // namespace at::openreg

@@ -1,0 +1,43 @@
+// Operators that give the host a value, and therefore wait for the stream.
+
+#include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/equal_native.h>
+#include <openreg/memory.h>
+#include <torch/library.h>
+
+#include "torch_openreg/aten/OpLaunch.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::getCurrentOpenRegStream;
+using c10::openreg::HostWork;
+using c10::openreg::OpenRegStream;
+using c10::openreg::WorkDescription;
+
+Scalar localScalarDense(const Tensor& self) {
+  const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
+  stream.synchronize("aten::_local_scalar_dense");
+  const HostWork work(stream, "aten::_local_scalar_dense",
+                      WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
+  return at::native::_local_scalar_dense_cpu(hostView(self));
+}
+
+bool equal(const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              self.device(), " and ", other.device(), "! (aten::equal)");
+  const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
+  stream.synchronize("aten::equal");
+  const HostWork work(stream, "aten::equal");
+  return at::native::cpu_equal(hostView(self), hostView(other));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_local_scalar_dense", TORCH_FN(localScalarDense));
+  m.impl("equal", TORCH_FN(equal));
+}
+
+}  // namespace at::openreg

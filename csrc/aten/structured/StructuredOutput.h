@@ -1,0 +1,348 @@
+// What the generated operators share: their outputs, their operands, their launch.
+//
+// A structured operator has a shape function (at::meta::structured_*) that reports each output by
+// calling set_output_*, and a CPU kernel (at::cpu::*_outf). codegen/gen_structured.py emits per
+// operator, in terms of this header:
+//
+//   StructuredOp<at::meta::structured_mm, 1> op;  // or op(OutputForm::Out, out)
+//   op.meta(self, mat2);                          // checks and allocates, on the calling thread
+//   launchStructured<"aten::mm">(
+//       op.outputs(), std::tie(self, mat2),
+//       [](Tensor& out, const Tensor& self, const Tensor& mat2) {
+//         at::cpu::mm_outf(self, mat2, out);      // on the worker, on CPU tensors
+//       });
+//
+// Note [Outputs with other strides]
+// Some kernels need an output of certain strides. Where torch's own backends then compute into a
+// temporary and copy it back, we pass the caller's tensor on: the CPU kernel makes the same
+// decision again on the worker, and its temporary is host memory.
+#pragma once
+
+#include <ATen/DimVector.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/core/IListRef.h>
+#include <ATen/core/List.h>
+#include <ATen/core/op_registration/adaption.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/FunctionRef.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "csrc/aten/kernel/TensorPool.h"
+#include "torch_openreg/aten/OpLaunch.h"
+
+namespace at::openreg {
+
+// Throws unless all tensors added are on one device; undefined tensors are on every device.
+// `method` must outlive the check, as must the arguments' names.
+class DeviceCheck {
+ public:
+  explicit DeviceCheck(const char* method) : method_(method) {}
+
+  // Takes Tensor, std::optional<Tensor> or a list of tensors.
+  template <typename Tensors>
+  DeviceCheck& add(const Tensors& tensors, const char* argument) {
+    c10::impl::check_and_update_common_device(device_, tensors, method_, argument);
+    return *this;
+  }
+
+ private:
+  const char* method_;
+  std::optional<Device> device_;
+};
+
+// How an overload gets its outputs: allocates them, writes its first argument, or writes tensors
+// that the caller gave and that may be resized.
+enum class OutputForm : uint8_t { Functional, InPlace, Out };
+
+// Makes `output` what the shape function asks for, or throws.
+OPENREG_EXPORT void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes,
+                                        IntArrayRef strides, const TensorOptions& options);
+
+// A shape function together with the outputs it describes. While it lives, the current device is
+// that of the outputs.
+template <typename Meta, size_t Count>
+class StructuredOp final : public Meta {
+ public:
+  StructuredOp() : form_(OutputForm::Functional) {}
+
+  template <typename... Outputs>
+  explicit StructuredOp(OutputForm form, const Outputs&... outputs)
+      : form_(form), outputs_{outputs...} {
+    static_assert(sizeof...(Outputs) == Count);
+  }
+
+  void set_output_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
+                          TensorOptions options) override {
+    set_output_raw_strided(index, sizes, strides, options);
+  }
+
+  void set_output_raw_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
+                              TensorOptions options) override {
+    guard_.reset_device(options.device());
+    setStructuredOutput(form_, outputs_[index], sizes, strides, options);
+    // Last, as a TensorIterator asks for the output here.
+    if constexpr (std::is_base_of_v<TensorIteratorBase, Meta>) {
+      Meta::set_output_raw_strided(index, sizes, strides, options);
+    }
+  }
+
+  const Tensor& maybe_get_output(int64_t index) override { return outputs_[index]; }
+
+  const std::array<Tensor, Count>& outputs() const { return outputs_; }
+
+  // What the functional form returns: one tensor or a tuple.
+  auto result() {
+    if constexpr (Count == 1) {
+      return std::move(outputs_[0]);
+    } else {
+      return std::apply([](auto&... outputs) { return std::make_tuple(std::move(outputs)...); },
+                        outputs_);
+    }
+  }
+
+ private:
+  OutputForm form_;
+  std::array<Tensor, Count> outputs_;
+  c10::OptionalDeviceGuard guard_;
+};
+
+// The tensors of one call as the worker will see them: outputs, then inputs.
+// An input that is an output becomes the same CPU tensor, as kernels ask `self.is_same(out)`.
+template <size_t Count>
+class Operands {
+ public:
+  Operands(const std::array<const Tensor*, Count>& tensors, size_t output_count) {
+    for (size_t index = 0; index < Count; ++index) {
+      same_as_[index] = firstSame(tensors, index, output_count);
+      if (same_as_[index] == index) {
+        aliases_[index] = TensorAlias(*tensors[index]);
+      }
+    }
+  }
+
+  // CPU tensors. The operands must outlive them.
+  std::array<Tensor, Count> tensors(TensorPool& pool) const {
+    std::array<Tensor, Count> tensors;
+    for (size_t index = 0; index < Count; ++index) {
+      const size_t same = same_as_[index];
+      const size_t sharing = firstSharing(aliases_, index);
+      tensors[index] = same < index      ? tensors[same]
+                       : sharing < index ? aliases_[index].tensorOnStorageOf(tensors[sharing])
+                                         : aliases_[index].tensor(pool);
+    }
+    return tensors;
+  }
+
+ private:
+  // The output that the tensor at `index` is, or the index itself.
+  static uint8_t firstSame(const std::array<const Tensor*, Count>& tensors, size_t index,
+                           size_t output_count) {
+    for (size_t output = 0; output < output_count && output < index; ++output) {
+      if (tensors[index]->is_same(*tensors[output])) {
+        return static_cast<uint8_t>(output);
+      }
+    }
+    return static_cast<uint8_t>(index);
+  }
+
+  std::array<TensorAlias, Count> aliases_;
+  std::array<uint8_t, Count> same_as_;
+};
+
+// The tensors of operands while a kernel runs. They come from this thread's pool and go back there.
+template <size_t Count>
+class KernelTensors {
+ public:
+  explicit KernelTensors(const Operands<Count>& operands)
+      : pool_(TensorPool::ofThisThread()), tensors_(operands.tensors(pool_)) {}
+
+  // Those that share a storage come after its first tensor, so they leave before it.
+  ~KernelTensors() {
+    for (size_t index = Count; index-- > 0;) {
+      pool_.giveBack(std::move(tensors_[index]));
+    }
+  }
+
+  KernelTensors(const KernelTensors&) = delete;
+  KernelTensors& operator=(const KernelTensors&) = delete;
+
+  Tensor* data() { return tensors_.data(); }
+
+ private:
+  TensorPool& pool_;
+  std::array<Tensor, Count> tensors_;
+};
+
+// Note [Unsupported dtypes]
+// What a kernel has against a tuple of dtypes, it says when it runs. On the worker that is too
+// late: the caller has to see the error at the call. So before an operator's first launch with a
+// tuple of dtypes, its kernel runs once on the calling thread, on small CPU tensors of those
+// dtypes that are all zeros. If it complains about dtypes, the call throws its exception; any
+// other complaint is due to the stand-ins. Later launches cost the comparison of a key.
+class OPENREG_EXPORT KnownDtypes {
+ public:
+  // Calls `kernel` with stand-ins of the operands unless their dtypes are known to work.
+  void check(ArrayRef<const Tensor*> operands, size_t output_count,
+             c10::function_ref<void(Tensor*)> kernel) {
+    const uint64_t key = keyOf(operands);
+    for (const std::atomic<uint64_t>& known : known_) {
+      if (known.load(std::memory_order_relaxed) == key) {
+        return;
+      }
+    }
+    tryOut(operands, output_count, kernel);
+    const uint32_t slot = next_slot_.fetch_add(1, std::memory_order_relaxed) % known_.size();
+    known_[slot].store(key, std::memory_order_relaxed);
+  }
+
+ private:
+  // 0 is no key.
+  static uint64_t keyOf(ArrayRef<const Tensor*> operands) {
+    uint64_t key = 1;
+    for (const Tensor* operand : operands) {
+      const ScalarType dtype = operand->defined() ? operand->scalar_type() : ScalarType::Undefined;
+      key = key * static_cast<uint64_t>(ScalarType::NumOptions) + static_cast<uint64_t>(dtype);
+    }
+    return key;
+  }
+
+  static void tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
+                     c10::function_ref<void(Tensor*)> kernel);
+
+  std::array<std::atomic<uint64_t>, 8> known_{};  // more tuples than that take turns
+  std::atomic<uint32_t> next_slot_{0};
+};
+
+enum class Launch : uint8_t {
+  DtypesChecked,    // on the worker, see Note [Unsupported dtypes]
+  DtypesUnchecked,  // on the worker; for kernels that cannot run on stand-ins
+  OnCallingThread,  // here, after the stream's work; for kernels that throw what they find in the
+                    // data and whose caller has to see that
+};
+
+namespace detail {
+
+inline const Tensor* operandOf(const Tensor& tensor) { return &tensor; }
+OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
+
+// Some kernels conjugate an output by setting its conjugate bit, which the device tensor does not
+// see. This remembers the bits and, where one has changed, conjugates the memory instead.
+class OPENREG_EXPORT ConjugateBits {
+ public:
+  ConjugateBits(const Tensor* outputs, size_t count) : bits_(read(outputs, count)) {}
+
+  void restore(const Tensor* outputs, size_t count) const {
+    if (C10_UNLIKELY(read(outputs, count) != bits_)) {
+      restoreChanged(outputs, count);
+    }
+  }
+
+ private:
+  static uint32_t read(const Tensor* outputs, size_t count) {
+    uint32_t bits = 0;
+    for (size_t index = 0; index < count; ++index) {
+      bits |= uint32_t(outputs[index].is_conj()) << index;
+    }
+    return bits;
+  }
+
+  void restoreChanged(const Tensor* outputs, size_t count) const;
+
+  uint32_t bits_;
+};
+
+template <typename Kernel, size_t... Index>
+void callKernel(const Kernel& kernel, Tensor* tensors, std::index_sequence<Index...>) {
+  kernel(tensors[Index]...);
+}
+
+}  // namespace detail
+
+// Runs `kernel` with the CPU tensors of outputs and inputs, as parameters in this order.
+// An input is a Tensor or a std::optional<Tensor>.
+template <c10::openreg::KernelName Name, size_t OutputCount, typename... Inputs, typename Kernel>
+void launchStructured(const std::array<Tensor, OutputCount>& outputs,
+                      const std::tuple<const Inputs&...>& inputs, Kernel kernel,
+                      Launch mode = Launch::DtypesChecked) {
+  using Indices = std::make_index_sequence<OutputCount + sizeof...(Inputs)>;
+  std::array<const Tensor*, Indices::size()> operands;
+  auto next = std::transform(outputs.begin(), outputs.end(), operands.begin(),
+                             [](const Tensor& output) { return &output; });
+  std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
+
+  if (mode == Launch::DtypesChecked) {
+    static KnownDtypes known_dtypes;
+    known_dtypes.check(operands, OutputCount, [&](Tensor* stand_ins) {
+      detail::callKernel(kernel, stand_ins, Indices());
+    });
+  }
+  const Device device = outputs[0].device();
+  auto run = [operands = Operands<Indices::size()>(operands, OutputCount),
+              kernel = std::move(kernel)] {
+    KernelTensors<Indices::size()> tensors(operands);
+    const detail::ConjugateBits bits(tensors.data(), OutputCount);
+    detail::callKernel(kernel, tensors.data(), Indices());
+    bits.restore(tensors.data(), OutputCount);
+  };
+  if (mode == Launch::OnCallingThread) {
+    waitForCurrentStream(device, Name.text);
+    run();
+  } else {
+    launchOp<Name>(device, std::move(run));
+  }
+}
+
+// Arguments of the shape functions.
+
+inline OptionalTensorRef tensorRef(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined() ? OptionalTensorRef(*tensor) : OptionalTensorRef();
+}
+
+inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
+  return scalar.has_value() ? OptionalScalarRef(*scalar) : OptionalScalarRef();
+}
+
+// Indices as an index kernel on the device of `self` takes them: masks become lists of positions,
+// which reads the masks and therefore waits for them, and host tensors move to the device.
+OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
+    const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
+
+// Checks that a CPU kernel makes of its arguments and the shape function does not.
+
+OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
+OPENREG_EXPORT void checkNotHalfToFloat(bool half_to_float);
+
+// Arguments that a closure owns, and their views for the kernel.
+
+inline std::optional<DimVector> ownedDims(OptionalIntArrayRef dims) {
+  return dims.has_value() ? std::make_optional<DimVector>(*dims) : std::nullopt;
+}
+
+inline OptionalIntArrayRef dimsRef(const std::optional<DimVector>& dims) {
+  return dims.has_value() ? OptionalIntArrayRef(*dims) : OptionalIntArrayRef();
+}
+
+inline std::optional<std::string> ownedString(std::optional<c10::string_view> text) {
+  return text.has_value() ? std::make_optional<std::string>(*text) : std::nullopt;
+}
+
+inline std::optional<Tensor> optionalTensor(const Tensor& tensor) {
+  return tensor.defined() ? std::make_optional(tensor) : std::nullopt;
+}
+
+OPENREG_EXPORT std::vector<TensorAlias> aliasList(const ITensorListRef& tensors);
+OPENREG_EXPORT std::vector<TensorAlias> aliasList(const c10::List<std::optional<Tensor>>& tensors);
+OPENREG_EXPORT c10::List<std::optional<Tensor>> optionalTensorsOf(
+    const std::vector<TensorAlias>& aliases);
+
+}  // namespace at::openreg

@@ -1,0 +1,125 @@
+// Device tensors as a kernel sees them: CPU tensors on the kernel addresses of device memory.
+//
+// Note [Lifetimes of enqueued work]
+// A TensorAlias holds an address and metadata, not a reference. The memory may go back to the
+// allocator while the work is still queued: the allocator gives it out again on the same stream
+// only, so whatever overwrites it runs later. Memory used on a second stream is the business of
+// record_stream, as on CUDA.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/SizesAndStrides.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Macros.h"
+
+namespace at::openreg {
+
+class TensorPool;
+
+// Whether the tensor is defined and on an openreg device.
+inline bool isOpenReg(const TensorBase& tensor) {
+  return tensor.defined() && tensor.device().type() == c10::openreg::kDeviceType;
+}
+
+// What the worker needs to rebuild a tensor as a CPU tensor. Made on the calling thread, moved
+// into the closure, turned into a tensor by the worker.
+class OPENREG_EXPORT TensorAlias {
+ public:
+  // An undefined tensor.
+  TensorAlias() = default;
+
+  // Takes one of:
+  //   - a strided openreg tensor;
+  //   - a strided CPU tensor of 0 dimensions, whose value is copied now;
+  //   - an undefined tensor.
+  // Throws for anything else, naming it. Conjugate and negative bits and "wrapped number" are
+  // kept.
+  explicit TensorAlias(const TensorBase& tensor);
+
+  // As above, and undefined for an empty optional.
+  explicit TensorAlias(const std::optional<Tensor>& tensor);
+
+  // As above, but a CPU tensor of any size is aliased, not copied: the caller keeps it alive and
+  // unchanged until the kernel has run.
+  static TensorAlias ofHostMemory(const TensorBase& tensor);
+
+  TensorAlias(TensorAlias&&) noexcept = default;
+  TensorAlias& operator=(TensorAlias&&) noexcept = default;
+  TensorAlias(const TensorAlias&) = default;
+  TensorAlias& operator=(const TensorAlias&) = default;
+
+  bool defined() const { return kind_ != Kind::Undefined; }
+
+  // The CPU tensor. It points into the alias when that holds a value, so the alias must outlive
+  // it. Each call makes a new tensor.
+  Tensor tensor() const;
+
+  // The same, with a tensor of the pool if it has one.
+  Tensor tensor(TensorPool& pool) const;
+
+  // The same on the storage of `other`, a tensor of this kind on the same device storage, so that
+  // kernels can tell that the two overlap.
+  Tensor tensorOnStorageOf(const Tensor& other) const;
+
+  // Whether both are tensors on the same device storage.
+  bool sharesStorageWith(const TensorAlias& other) const {
+    return storage_nbytes_ > 0 && kind_ == Kind::Memory && other.kind_ == Kind::Memory &&
+           storage_data_ == other.storage_data_ && storage_nbytes_ == other.storage_nbytes_;
+  }
+
+  // As tensor(), std::nullopt if undefined.
+  std::optional<Tensor> optionalTensor() const;
+
+ private:
+  enum class Kind : uint8_t { Undefined, Memory, Value };
+
+  void setMetadata(const TensorBase& tensor);
+  DataPtr data() const;
+  Tensor tensorOn(Storage storage) const;
+  void describe(TensorImpl* impl) const;
+
+  Kind kind_ = Kind::Undefined;
+  bool is_conj_ = false;
+  bool is_neg_ = false;
+  bool is_wrapped_number_ = false;
+  caffe2::TypeMeta dtype_;
+  void* storage_data_ = nullptr;
+  size_t storage_nbytes_ = 0;
+  int64_t storage_offset_ = 0;
+  c10::impl::SizesAndStrides sizes_and_strides_;
+  alignas(16) std::array<std::byte, 16> value_{};  // the widest scalar, complex<double>
+};
+
+// The first of the aliases on the storage of the one at `index`, or that one. Kernels that look for
+// overlap compare storages, so the tensors of these have to share theirs.
+inline size_t firstSharing(c10::ArrayRef<TensorAlias> aliases, size_t index) {
+  size_t first = 0;
+  while (first < index && !aliases[index].sharesStorageWith(aliases[first])) {
+    ++first;
+  }
+  return first;
+}
+
+// Aliases of a tensor list, in order.
+OPENREG_EXPORT std::vector<TensorAlias> aliasAll(TensorList tensors);
+
+// Their tensors, in order, on one storage if they share it.
+OPENREG_EXPORT std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases);
+
+// A CPU tensor on the kernel addresses of an openreg tensor's memory, for the calling thread.
+// The caller has synchronized with the work that uses the memory, and keeps it alive.
+OPENREG_EXPORT Tensor hostView(const TensorBase& tensor);
+
+// The same on the storage of `other`, the host view of a tensor that shares the device storage.
+OPENREG_EXPORT Tensor hostViewOnStorageOf(const Tensor& other, const TensorBase& tensor);
+
+// What to add to a device address to get the address a kernel uses.
+OPENREG_EXPORT ptrdiff_t kernelOffset();
+
+}  // namespace at::openreg

@@ -1,0 +1,46 @@
+// Devices, as c10 sees them: count, current one, checks of an index.
+//
+// The runtime keeps the current device per thread; nothing is kept here.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include "torch_openreg/core/Macros.h"
+
+namespace c10::openreg {
+
+constexpr DeviceType kDeviceType = DeviceType::PrivateUse1;
+
+// Number of visible devices. 0, never an exception, if a setting is bad; the reason then comes
+// from ensureHasDevice(). Creates no device.
+OPENREG_EXPORT DeviceIndex deviceCount() noexcept;
+
+// Throws, with the reason, if there is no device to use.
+OPENREG_EXPORT void ensureHasDevice();
+
+// Throws unless 0 <= index < deviceCount().
+OPENREG_EXPORT void checkDeviceIndex(int64_t index);
+
+OPENREG_EXPORT DeviceIndex currentDevice();
+OPENREG_EXPORT void setDevice(DeviceIndex index);
+
+// Sets the current device and returns the one before.
+OPENREG_EXPORT DeviceIndex exchangeDevice(DeviceIndex index);
+
+// As exchangeDevice; a negative index changes nothing.
+OPENREG_EXPORT DeviceIndex maybeExchangeDevice(DeviceIndex index);
+
+// The index itself, or the current device for a negative one. Throws if it is out of range.
+OPENREG_EXPORT DeviceIndex resolveDeviceIndex(int64_t index);
+
+// Waits for all work of the device given. Releases nothing and takes no lock of Python's: the
+// caller has released the GIL.
+OPENREG_EXPORT void synchronizeDevice(DeviceIndex index);
+
+// Whether the device has been created in this process.
+OPENREG_EXPORT bool isDeviceActive(DeviceIndex index) noexcept;
+
+// Whether this process was forked from one that had used a device.
+OPENREG_EXPORT bool isInBadFork() noexcept;
+
+}  // namespace c10::openreg

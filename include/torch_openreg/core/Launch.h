@@ -1,0 +1,135 @@
+// The one way by which work reaches a stream.
+//
+// launchKernel<"aten::add.out">(stream, closure) moves the closure into the stream's queue and
+// returns; the stream's worker calls it later. Closures up to OPENREG_MAX_INLINE_CLOSURE_SIZE
+// bytes cost no heap allocation.
+//
+// What a closure may hold: anything that can be moved without throwing. It must not hold an
+// openreg tensor only to keep its memory alive: memory is reused in stream order, so the
+// address is enough (see Note [Lifetimes of enqueued work] in
+// include/torch_openreg/aten/TensorAlias.h).
+//
+// How often a closure is called: once or, captured into a graph, once per replay. So it is const.
+//
+// What a closure may do: throw. The exception ends the stream's success and comes out of the
+// next synchronizing call with the kernel's name (include/torch_openreg/core/Exception.h). It may
+// not wait for its own stream, and it may not take the GIL. If it has describe(orActivityRecord*),
+// that completes the record that a trace keeps of it (openreg/stream.h).
+#pragma once
+
+#include <openreg/stream.h>
+#include <openreg/trace.h>
+
+#include <cstddef>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Stream.h"
+
+namespace c10::openreg {
+
+// A kernel's name as a template argument, so that it is static by construction.
+template <std::size_t Size>
+struct KernelName {
+  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is meant to convert
+  constexpr KernelName(const char (&literal)[Size]) {
+    for (std::size_t i = 0; i < Size; ++i) {
+      text[i] = literal[i];
+    }
+  }
+  char text[Size];
+};
+
+namespace detail {
+
+template <typename Fn>
+orError_t runClosure(void* closure) {
+  try {
+    (*static_cast<const Fn*>(closure))();
+    return orSuccess;
+  } catch (...) {
+    return reportKernelException(std::current_exception());
+  }
+}
+
+template <typename Fn>
+void moveClosure(void* to, void* from) {
+  Fn* source = static_cast<Fn*>(from);
+  new (to) Fn(std::move(*source));
+  source->~Fn();
+}
+
+template <typename Fn>
+void destroyClosure(void* closure) {
+  static_cast<Fn*>(closure)->~Fn();
+}
+
+// Closures that have describe(orActivityRecord*) say more about themselves in a trace.
+template <typename Fn>
+concept Describable =
+    requires(const Fn& function, orActivityRecord* record) { function.describe(record); };
+
+template <typename Fn>
+void describeClosure(const void* closure, orActivityRecord* record) {
+  static_cast<const Fn*>(closure)->describe(record);
+}
+
+template <typename Fn>
+constexpr orClosureDescribeFn describerOf() {
+  if constexpr (Describable<Fn>) {
+    return &describeClosure<Fn>;
+  } else {
+    return nullptr;
+  }
+}
+
+}  // namespace detail
+
+// What the runtime needs to know to run closures of one type. `name` lives as long as the process.
+template <typename Fn>
+constexpr orKernel describeKernel(const char* name) {
+  return {
+      name,
+      &detail::runClosure<Fn>,
+      std::is_trivially_copyable_v<Fn> ? nullptr : &detail::moveClosure<Fn>,
+      std::is_trivially_destructible_v<Fn> ? nullptr : &detail::destroyClosure<Fn>,
+      detail::describerOf<Fn>(),
+  };
+}
+
+namespace detail {
+
+template <KernelName Name, typename Fn>
+inline constexpr orKernel kKernel = describeKernel<Fn>(Name.text);
+
+}  // namespace detail
+
+// docs: launch-kernel
+// Enqueues a call of `function` on the stream. `kernel` describes its type, and lives until then.
+// Errors: throws if nothing could be enqueued, and in blocking mode what the kernel threw.
+template <typename Function>
+void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function) {
+  using Fn = std::decay_t<Function>;
+  static_assert(std::is_nothrow_move_constructible_v<Fn>,
+                "a closure moves into the queue and must not throw there");
+  static_assert(alignof(Fn) <= OPENREG_CLOSURE_ALIGNMENT, "the queue aligns closures less");
+  alignas(Fn) std::byte storage[sizeof(Fn)];
+  Fn* closure = new (storage) Fn(std::forward<Function>(function));
+  const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.handle());
+  if (C10_UNLIKELY(error != orSuccess)) {
+    closure->~Fn();
+    throwRuntimeError(error, kernel.name, {__func__, __FILE__, uint32_t(__LINE__)});
+  }
+}
+
+// The same for a kernel whose name is known when it is compiled.
+template <KernelName Name, typename Function>
+void launchKernel(const OpenRegStream& stream, Function&& function) {
+  launchKernel(detail::kKernel<Name, std::decay_t<Function>>, stream,
+               std::forward<Function>(function));
+}
+// docs: end
+
+}  // namespace c10::openreg

@@ -1,0 +1,89 @@
+// Streams, as c10 sees them, and the current stream of each device.
+//
+// Note [Stream ids]
+// A c10::Stream is a device and a 64-bit id. Its id says where the runtime's handle is found:
+//   0                          the device's default stream
+//   index * 8 + kind           stream `index` of the pool of that kind (see StreamKind)
+//   a multiple of 8, not 0     an external stream: the id is the handle itself
+// Pool streams are created together, on the first request for one; a stream without work has
+// no thread. They are never destroyed, so the id of a pool stream stays valid.
+#pragma once
+
+#include <c10/core/Stream.h>
+#include <openreg/stream.h>
+
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Macros.h"
+
+namespace c10::openreg {
+
+// Streams per device and priority; requests beyond it share, in turn.
+constexpr int kStreamsPerPool = 32;
+
+// A c10::Stream known to be one of ours, with its runtime handle.
+class OPENREG_EXPORT OpenRegStream {
+ public:
+  // Throws if the stream belongs to another device type or its id names no stream.
+  explicit OpenRegStream(Stream stream);
+
+  Stream unwrap() const { return stream_; }
+  operator Stream() const { return stream_; }
+
+  Device device() const { return stream_.device(); }
+  DeviceIndex device_index() const { return stream_.device_index(); }
+  StreamId id() const { return stream_.id(); }
+  orStream_t handle() const { return handle_; }
+
+  // False once the owner of an external stream has destroyed it. Its work still runs then, but
+  // nothing can be recorded or enqueued any more.
+  bool isAlive() const;
+
+  bool query() const;
+
+  // Waits until all work submitted so far is done. `call` is what an error says it was raised by.
+  void synchronize(const char* call = "orStreamSynchronize") const;
+
+  int priority() const;
+  bool isCapturing() const;
+
+  // The number of the capture that the stream is in, 0 if none.
+  uint64_t captureId() const;
+
+  bool operator==(const OpenRegStream& other) const { return stream_ == other.stream_; }
+  bool operator!=(const OpenRegStream& other) const { return stream_ != other.stream_; }
+
+ private:
+  friend OpenRegStream getCurrentOpenRegStream(DeviceIndex index);
+  OpenRegStream(Stream stream, orStream_t handle) : stream_(stream), handle_(handle) {}
+
+  Stream stream_;
+  orStream_t handle_;
+};
+
+// A negative device index stands for the current device in all functions below; an index that
+// is out of range throws.
+
+// The default stream.
+OPENREG_EXPORT OpenRegStream getDefaultOpenRegStream(DeviceIndex index = -1);
+
+// The calling thread's current stream on a device; the default stream until it is set.
+OPENREG_EXPORT OpenRegStream getCurrentOpenRegStream(DeviceIndex index = -1);
+
+// Makes a stream current on its device, for the calling thread. Leaves the current device.
+OPENREG_EXPORT void setCurrentOpenRegStream(const OpenRegStream& stream);
+
+// A stream of the pool, round-robin. A priority below 0 means the pool of high priority.
+OPENREG_EXPORT OpenRegStream getStreamFromPool(int priority = 0, DeviceIndex index = -1);
+
+// Wraps a stream that the runtime's API created. The caller keeps it alive.
+// Throws if the handle is not that of a live stream or the stream is on another device.
+OPENREG_EXPORT OpenRegStream getStreamFromExternal(orStream_t handle, DeviceIndex index = -1);
+
+}  // namespace c10::openreg
+
+template <>
+struct std::hash<c10::openreg::OpenRegStream> {
+  size_t operator()(const c10::openreg::OpenRegStream& stream) const noexcept {
+    return std::hash<c10::Stream>{}(stream.unwrap());
+  }
+};
