@@ -2,7 +2,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/copy_native.h>
@@ -67,7 +66,7 @@ bool copyOnCallingThread(const OpenRegStream& stream, const char* name,
   if (!stream.query()) {
     return false;
   }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const CpuKernelScope scope;
   const c10::openreg::HostWork work(stream, name, description);
   copyKernel(destination, source);
   return true;
