@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
-#include "csrc/aten/ops/Copy.h"
-#include "csrc/aten/ops/Factories.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/random/Generator.h"
@@ -172,7 +171,7 @@ class HostCall {
     }
     at::native::resize_bytes_nocuda(original.storage(), alias.storage().nbytes());
     impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
-    copy(original, alias, /*non_blocking=*/false);
+    original.copy_(alias);
   }
 
   static const void* addressSeenByKernels(const Tensor& tensor) {
@@ -260,8 +259,8 @@ class HostCall {
   Tensor moveToDevice(const Tensor& result) const {
     Tensor moved =
         at::has_internal_overlap(result) == at::MemOverlap::Yes
-            ? emptyOn(device_, result.sizes(), result.scalar_type())
-            : emptyStridedOn(device_, result.sizes(), result.strides(), result.scalar_type());
+            ? emptyOnCurrentDevice(result.sizes(), result.scalar_type())
+            : emptyStridedOnCurrentDevice(result.sizes(), result.strides(), result.scalar_type());
     moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
     moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
     if (result.numel() > 0) {

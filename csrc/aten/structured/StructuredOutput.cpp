@@ -10,18 +10,18 @@
 #include <cstring>
 #include <string_view>
 
+#include "csrc/aten/kernel/EmptyTensor.h"
+
 namespace at::openreg {
 
 namespace {
 
 Tensor allocate(IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options) {
-  constexpr DispatchKeySet kKeys(DispatchKey::PrivateUse1);
-  c10::Allocator* allocator = c10::GetAllocator(c10::kPrivateUse1);
   const ScalarType dtype = typeMetaToScalarType(options.dtype());
   if (strides.empty()) {
-    return at::detail::empty_generic(sizes, allocator, kKeys, dtype, options.memory_format_opt());
+    return emptyOnCurrentDevice(sizes, dtype, options.memory_format_opt());
   }
-  return at::detail::empty_strided_generic(sizes, strides, allocator, kKeys, dtype);
+  return emptyStridedOnCurrentDevice(sizes, strides, dtype);
 }
 
 template <typename Property>
