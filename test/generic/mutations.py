@@ -37,7 +37,7 @@ def _others(value: Any) -> list[Any]:
     if isinstance(value, int):
         candidates: list[Any] = [value + 1, -1, 0, -3, _LARGE]
     elif isinstance(value, float):
-        candidates = [value / 2 + 0.25, -1.0, 0.0, -0.5, 1e6, math.inf, math.nan]
+        candidates = [value / 2 + 0.25, -1.0, 0.0, -0.5, 10.0, math.inf, math.nan]
     else:
         candidates = [value * 1j, complex(math.nan, 0)]
     return [other for other in candidates if other != value]
@@ -92,7 +92,11 @@ def _other_contents(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     else:
         fills = [0, 100]
     for fill in fills:
-        yield str(fill), _like(tensor, torch.full(tensor.shape, fill, dtype=dtype))
+        try:
+            contents = torch.full(tensor.shape, fill, dtype=dtype)
+        except RuntimeError:  # a dtype without NaN or infinity
+            continue
+        yield str(fill), _like(tensor, contents)
     if dtype != torch.bool and dtype.is_signed:
         yield "negative", _like(tensor, tensor.detach().neg())
     if tensor.dim() and tensor.shape[-1] > 1:
@@ -108,8 +112,7 @@ def _like(tensor: torch.Tensor, contents: torch.Tensor) -> torch.Tensor:
 
 def _overlaps(tensor: torch.Tensor) -> bool:
     return any(
-        stride == 0 and size > 1
-        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
 
 

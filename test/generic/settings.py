@@ -217,7 +217,10 @@ class SettingChange(CallSequence):
             return None, frozenset([str(actual.result)])
         difference = outcome_difference(actual, expected)
         if difference is not None:
-            return f"{text} and the other before the run, with {arguments}: {difference}", frozenset()
+            return (
+                f"{text} and the other before the run, with {arguments}: {difference}",
+                frozenset(),
+            )
         return None, frozenset()
 
     def _gated(self, arguments: Arguments, at_call: _Scene, afterwards: _Scene) -> Outcome:

@@ -24,9 +24,7 @@ _OTHER_DTYPES = 1  # beside float32
 
 _WITH_INPLACE = [one for one in OPERATORS if one.arg_values.inplace_variant]
 _DIFFERENTIABLE = [
-    one
-    for one in OPERATORS
-    if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
+    one for one in OPERATORS if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
 ]
 _COMPLEX = (torch.complex64, torch.complex128)
 

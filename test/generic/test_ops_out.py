@@ -76,8 +76,10 @@ def _byte(result: torch.Tensor) -> torch.Tensor:
 
 
 def _expanded(result: torch.Tensor) -> torch.Tensor | None:
-    """All its elements are one piece of memory."""
-    return result.new_ones(()).expand(result.shape) if result.numel() > 1 else None
+    """All its elements are one; there is memory behind it for kernels that do not look."""
+    if result.numel() < 2:
+        return None
+    return result.new_ones(result.numel()).as_strided(result.shape, (0,) * result.dim())
 
 
 _WAYS_TO_WRITE: list[_Way] = [

@@ -15,9 +15,7 @@ _CHANGES = 6  # of each sample
 _DTYPES = (torch.float32, torch.int64, torch.float16)
 
 _DIFFERENTIABLE = [
-    one
-    for one in OPERATORS
-    if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
+    one for one in OPERATORS if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
 ]
 
 # Results are what the memory held before.
