@@ -73,7 +73,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   if (error != orSuccess) {
     endPools();
     releasePools();
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_begin");
   }
   is_capturing_ = true;
   capture_id_->store(stream.captureId());
@@ -88,7 +88,7 @@ void OpenRegGraph::capture_end() {
               stream_->unwrap(), ", where the capture began, got ", current.unwrap());
   const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
   if (error == orErrorStreamCaptureWrongThread) {
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   is_capturing_ = false;
   endPools();
@@ -96,7 +96,7 @@ void OpenRegGraph::capture_end() {
   if (error != orSuccess) {
     generators_.clear();
     releasePools();
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   has_captured_ = true;
   size_t node_count = 0;
@@ -145,7 +145,7 @@ void OpenRegGraph::reset() {
     // What was captured so far is of no use.
     const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
     if (error == orErrorStreamCaptureWrongThread) {
-      OPENREG_CHECK(error);
+      OPENREG_CHECK_RESULT(error, "Graph.reset");
     }
     std::ignore = orGetLastError();
     is_capturing_ = false;

@@ -245,7 +245,7 @@ Block* DeviceCachingAllocator::takeFromDevice(const Request& request) {
     std::ignore = orGetLastError();
     return nullptr;
   }
-  OPENREG_CHECK(error);
+  OPENREG_CHECK_RESULT(error, "orMalloc");
   ++stats_.num_device_alloc;
   auto* block = new Block{device_, request.stream};
   block->size = size;

@@ -124,7 +124,7 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     checkNotCapturing(stream, (known.name() + (is_first_call ? kFirstCall : kHostCall)).c_str());
   }
   known.countSynchronousCall();
-  ResultPlan learned = callOnHost(known.name().c_str(), op, cpuKey(keys), device, stack);
+  ResultPlan learned = callOnHost(known, op, cpuKey(keys), device, stack);
   if (signature.has_value() && plan == nullptr) {
     keepPlan(*signature, std::move(learned));
   }

@@ -12,6 +12,7 @@
 
 #include "csrc/aten/fallback/StreamCall.h"
 #include "csrc/core/Settings.h"
+#include "torch_openreg/aten/KernelNames.h"
 
 namespace at::openreg {
 namespace {
@@ -144,7 +145,8 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
                            op.operator_name().name == "aten::range"),
       out_variant_(findOutVariant(op)),
       result_kernel_(findResultKernel(name_)),
-      kernel_(describeCallOnStream(name_.c_str())) {}
+      kernel_name_(kernelNameOf(name_)),
+      kernel_(describeCallOnStream(kernel_name_.c_str())) {}
 
 void FallbackOperator::countSynchronousCall() {
   const FallbackMode current = fallbackMode();

@@ -35,7 +35,7 @@ class FallbackOperator {
   // The CPU's kernel for it that takes results; null if there is none.
   ResultKernel resultKernel() const { return result_kernel_; }
 
-  // How the stream's worker runs a call.
+  // How the stream's worker runs a call. Its name is that of the calling thread's calls, too.
   const orKernel& kernel() const { return kernel_; }
 
   // Counts a call that runs on the stream.
@@ -57,6 +57,7 @@ class FallbackOperator {
   const bool counts_with_numbers_;
   const std::optional<c10::OperatorHandle> out_variant_;
   const ResultKernel result_kernel_;
+  const std::string kernel_name_;
   const orKernel kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;
   std::atomic<int64_t> synchronous_calls_ = 0;

@@ -30,9 +30,10 @@ using c10::openreg::WorkDescription;
 // alias, however often it is passed, so that the kernel sees what is the same tensor as the same.
 class HostCall {
  public:
-  HostCall(const char* name, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
+  HostCall(const FallbackOperator& known, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
            c10::Device device, torch::jit::Stack* stack)
-      : name_(name),
+      : known_(known),
+        name_(known.name().c_str()),
         schema_(op.schema()),
         op_(op),
         cpu_key_(cpu_key),
@@ -140,7 +141,7 @@ class HostCall {
         ": neither openreg nor the CPU has a kernel for it. Register one with "
         "torch.library.impl(\"",
         schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
-    const HostWork work(getCurrentOpenRegStream(device_.index()), name_);
+    const HostWork work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
     op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
   }
 
@@ -264,13 +265,13 @@ class HostCall {
       // An allocation may reuse memory that work has yet to leave.
       const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
       stream.synchronize(name_);
-      const HostWork work(stream, "aten::copy_ (of a result)",
-                          WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
+      const HostWork work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
       hostView(moved).copy_(result);
     }
     return moved;
   }
 
+  const FallbackOperator& known_;
   const char* name_;
   const c10::FunctionSchema& schema_;
   const c10::OperatorHandle& op_;
@@ -284,9 +285,9 @@ class HostCall {
 
 }  // namespace
 
-ResultPlan callOnHost(const char* name, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
-                      c10::Device device, torch::jit::Stack* stack) {
-  return HostCall(name, op, cpu_key, device, stack).run();
+ResultPlan callOnHost(const FallbackOperator& known, const c10::OperatorHandle& op,
+                      c10::DispatchKey cpu_key, c10::Device device, torch::jit::Stack* stack) {
+  return HostCall(known, op, cpu_key, device, stack).run();
 }
 
 }  // namespace at::openreg
