@@ -3,11 +3,10 @@
 #include <openreg/openreg.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <vector>
 
+#include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/HostWork.h"
 #include "torch_openreg/core/Launch.h"
@@ -17,14 +16,6 @@ namespace {
 
 constexpr unsigned char kPattern = 0xff;
 constexpr size_t kGuardSize = 512;
-
-bool readSetting() {
-  const char* text = std::getenv("OPENREG_MEMORY_POISON");
-  const std::string_view value = text == nullptr ? "0" : text;
-  TORCH_CHECK_VALUE(value == "0" || value == "1", "OPENREG_MEMORY_POISON is '", value,
-                    "'; allowed: 0 or 1");
-  return value == "1";
-}
 
 std::byte* kernelAddress(const std::byte* address) {
   std::ptrdiff_t offset = 0;
@@ -76,7 +67,7 @@ Corruption corruptionOf(const Block& block, const std::byte* begin, const std::b
 }  // namespace
 
 bool isPoisonOn() {
-  static const bool is_on = readSetting();
+  static const bool is_on = isSettingOn(orSettingIndex_OPENREG_MEMORY_POISON);
   return is_on;
 }
 

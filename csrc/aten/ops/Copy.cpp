@@ -2,7 +2,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/copy_native.h>
@@ -79,7 +78,7 @@ void copyOnCallingThread(const OpenRegStream& stream, const char* name,
     std::memcpy(destination.mutable_data_ptr(), source.const_data_ptr(), description.bytes);
     return;
   }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const CpuKernelScope scope;
   copyKernel(destination, source);
 }
 
