@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 
 #include <utility>
@@ -14,7 +15,10 @@ namespace {
 
 orEvent_t asEvent(void* event) { return static_cast<orEvent_t>(event); }
 
-// What the next record of this thread puts into its event; see wrapEvent().
+// Note [Wrapping events]
+// A c10::Event gets its handle from a record of the guard, and in no other way. To put a handle of
+// the runtime's behind one, wrapEvent() leaves it here and records: the next record of this thread
+// takes the handle and records nothing.
 thread_local orEvent_t wrapped_event = nullptr;
 
 Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
@@ -33,11 +37,13 @@ class ScopedDevice {
 
 }  // namespace
 
-// A c10::Event gets its handle from a record and in no other way.
+// See Note [Wrapping events].
 c10::Event wrapEvent(orEvent_t handle, DeviceIndex device) {
   c10::Event event(kDeviceType, kInterprocessEvent);
+  const Stream stream = getDefaultOpenRegStream(device);
   wrapped_event = handle;
-  event.record(getDefaultOpenRegStream(device));
+  const auto forget = c10::make_scope_exit([] { wrapped_event = nullptr; });
+  event.record(stream);
   return event;
 }
 
