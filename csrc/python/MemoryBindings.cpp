@@ -315,7 +315,7 @@ void resetPeakHostStats() { hostAllocator().reset_peak_stats(); }
 
 }  // namespace
 
-void bindMemory(py::module& m) {
+void bindMemory(py::module_& m) {
   py::class_<MemPool>(m, "_MemPool")
       .def(py::init<>())
       .def_property_readonly("id", &MemPool::id)
