@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
-#include "csrc/aten/ops/Factories.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {
@@ -221,7 +221,7 @@ PlannedTensor PlannedTensor::likeNew(const TensorBase& tensor) {
 }
 
 Tensor PlannedTensor::allocate(c10::Device device) const {
-  Tensor tensor = emptyStridedOn(device, sizes, strides, dtype);
+  Tensor tensor = emptyStridedOnCurrentDevice(sizes, strides, dtype);
   TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (C10_UNLIKELY(is_conj || is_neg)) {
     impl->_set_conj(is_conj);

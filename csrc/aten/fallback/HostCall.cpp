@@ -1,7 +1,6 @@
 #include "csrc/aten/fallback/HostCall.h"
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/native/Resize.h>
 #include <c10/core/CPUAllocator.h>
@@ -12,9 +11,8 @@
 #include <vector>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
-#include "csrc/aten/ops/Copy.h"
-#include "csrc/aten/ops/Factories.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/random/Generator.h"
@@ -132,9 +130,7 @@ class HostCall {
   }
 
   void callCpuKernel() {
-    // The current dispatch state is that of an operator below autograd; the kernel's own calls
-    // must be, too.
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const CpuKernelScope scope;
     TORCH_CHECK_NOT_IMPLEMENTED(
         op_.hasKernelForDispatchKey(cpu_key_) ||
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
@@ -172,7 +168,7 @@ class HostCall {
     }
     at::native::resize_bytes_nocuda(original.storage(), alias.storage().nbytes());
     impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
-    copy(original, alias, /*non_blocking=*/false);
+    original.copy_(alias);
   }
 
   static const void* addressSeenByKernels(const Tensor& tensor) {
@@ -260,8 +256,8 @@ class HostCall {
   Tensor moveToDevice(const Tensor& result) const {
     Tensor moved =
         at::has_internal_overlap(result) == at::MemOverlap::Yes
-            ? emptyOn(device_, result.sizes(), result.scalar_type())
-            : emptyStridedOn(device_, result.sizes(), result.strides(), result.scalar_type());
+            ? emptyOnCurrentDevice(result.sizes(), result.scalar_type())
+            : emptyStridedOnCurrentDevice(result.sizes(), result.strides(), result.scalar_type());
     moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
     moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
     if (result.numel() > 0) {

@@ -13,6 +13,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
+#include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/ops/Fill.h"
 #include "torch_openreg/core/Functions.h"
 
@@ -33,8 +34,7 @@ c10::Device targetDevice(const std::optional<Device>& device, const std::optiona
   return {c10::openreg::kDeviceType, c10::openreg::resolveDeviceIndex(target.index())};
 }
 
-Tensor finished(TensorBase tensor) {
-  Tensor result(std::move(tensor));
+Tensor finished(Tensor result) {
   // Deterministic mode asks that memory nobody wrote yet does not vary from run to run.
   if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
                    at::globalContext().deterministicFillUninitializedMemory())) {
@@ -47,17 +47,14 @@ Tensor empty(IntArrayRef size, std::optional<ScalarType> dtype, std::optional<La
              std::optional<Device> device, std::optional<bool> pin_memory,
              std::optional<MemoryFormat> memory_format) {
   const c10::DeviceGuard guard(targetDevice(device, layout, pin_memory));
-  return finished(at::detail::empty_generic(size, c10::GetAllocator(c10::openreg::kDeviceType),
-                                            kKeys, c10::dtype_or_default(dtype), memory_format));
+  return finished(emptyOnCurrentDevice(size, c10::dtype_or_default(dtype), memory_format));
 }
 
 Tensor emptyStrided(IntArrayRef size, IntArrayRef stride, std::optional<ScalarType> dtype,
                     std::optional<Layout> layout, std::optional<Device> device,
                     std::optional<bool> pin_memory) {
   const c10::DeviceGuard guard(targetDevice(device, layout, pin_memory));
-  return finished(at::detail::empty_strided_generic(size, stride,
-                                                    c10::GetAllocator(c10::openreg::kDeviceType),
-                                                    kKeys, c10::dtype_or_default(dtype)));
+  return finished(emptyStridedOnCurrentDevice(size, stride, c10::dtype_or_default(dtype)));
 }
 
 // All zeros, without memory: what autograd uses for a derivative that vanishes.
@@ -145,14 +142,6 @@ Tensor& setEmpty(Tensor& self) {
 }
 
 }  // namespace
-
-Tensor emptyOn(c10::Device device, IntArrayRef size, ScalarType dtype) {
-  return empty(size, dtype, std::nullopt, device, std::nullopt, std::nullopt);
-}
-
-Tensor emptyStridedOn(c10::Device device, IntArrayRef size, IntArrayRef stride, ScalarType dtype) {
-  return emptyStrided(size, stride, dtype, std::nullopt, device, std::nullopt);
-}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));

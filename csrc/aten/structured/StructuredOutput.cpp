@@ -1,7 +1,6 @@
 #include "csrc/aten/structured/StructuredOutput.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Activation.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/Resize.h>
@@ -10,18 +9,18 @@
 #include <cstring>
 #include <string_view>
 
+#include "csrc/aten/kernel/EmptyTensor.h"
+
 namespace at::openreg {
 
 namespace {
 
 Tensor allocate(IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options) {
-  constexpr DispatchKeySet kKeys(DispatchKey::PrivateUse1);
-  c10::Allocator* allocator = c10::GetAllocator(c10::kPrivateUse1);
   const ScalarType dtype = typeMetaToScalarType(options.dtype());
   if (strides.empty()) {
-    return at::detail::empty_generic(sizes, allocator, kKeys, dtype, options.memory_format_opt());
+    return emptyOnCurrentDevice(sizes, dtype, options.memory_format_opt());
   }
-  return at::detail::empty_strided_generic(sizes, strides, allocator, kKeys, dtype);
+  return emptyStridedOnCurrentDevice(sizes, strides, dtype);
 }
 
 template <typename Property>
@@ -113,7 +112,7 @@ void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes, Int
 
 void KnownDtypes::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
                          c10::function_ref<void(Tensor*)> kernel) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const CpuKernelScope scope;
   std::vector<Tensor> stand_ins;
   stand_ins.reserve(operands.size());
   for (const Tensor* operand : operands) {
