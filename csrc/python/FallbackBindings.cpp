@@ -6,7 +6,7 @@
 
 namespace torch_openreg {
 
-void bindFallback(pybind11::module& m) {
+void bindFallback(pybind11::module_& m) {
   using namespace at::openreg;
   // docs: bindings-fallback
   m.def(

@@ -28,7 +28,7 @@ void recordHistory(const std::optional<std::string>& enabled,
 
 }  // namespace
 
-void bindMemory(py::module& m) {
+void bindMemory(py::module_& m) {
   py::class_<MemPool>(m, "_MemPool")
       .def(py::init<>())
       .def_property_readonly("id", &MemPool::id)
