@@ -231,7 +231,7 @@ class _OperatorNames(TorchDispatchMode):
 
 
 def outcome_difference(actual: Outcome, expected: Outcome) -> str | None:
-    """Describes how the outcome of a call on openreg differs from the CPU's; None if it does not."""
+    """Describes how the outcome of a call on openreg differs from the CPU's; None if not at all."""
     if isinstance(expected.result, Exception) or isinstance(actual.result, Exception):
         if not _is_same_error(actual.result, expected.result):
             return f"{_shown_error(actual.result)} instead of {_shown_error(expected.result)}"
