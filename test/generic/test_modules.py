@@ -1,4 +1,4 @@
-"""Every module of torch's database gives the CPU's results, gradients and buffers, in all layouts."""
+"""Every module of torch's database gives the CPU's results and gradients, in all layouts."""
 
 from poison import PoisonedTestCase
 
