@@ -16,7 +16,7 @@ __all__ = ["SETTINGS", "Setting", "SettingChange", "changes_of"]
 
 # After this time, a call that has not returned is believed to wait for the stream that the gate
 # holds, and the gate opens. No result depends on it.
-_PATIENCE_S = 1.0
+_PATIENCE_S = 0.5
 
 _Scene = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -210,10 +210,10 @@ class SettingChange(CallSequence):
             arguments = scaled(arguments, self.setting.scale)
         at_call, afterwards = (self.setting.values[index] for index in self.order)
         text = f"{self.setting.name}, value {self.order[0]} at the call"
-        with at_call() if self.setting.is_for_cpu else contextlib.nullcontext():
-            expected = outcome(self.function, arguments, CPU)
-        with at_call():
-            first = outcome(self.function, arguments, DEVICE)
+        function = self._under(at_call)
+        is_for_cpu = self.setting.is_for_cpu
+        expected = outcome(function if is_for_cpu else self.function, arguments, CPU)
+        first = outcome(function, arguments, DEVICE)
         difference = outcome_difference(first, expected)
         if difference is not None:
             return f"{text}: first call with {arguments}: {difference}", frozenset()
@@ -228,6 +228,15 @@ class SettingChange(CallSequence):
                 frozenset(),
             )
         return None, frozenset()
+
+    def _under(self, scene: _Scene) -> Callable[..., Any]:
+        """The function with a setting in force; its arguments are made without."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with scene():
+                return self.function(*args, **kwargs)
+
+        return call
 
     def _gated(self, arguments: Arguments, at_call: _Scene, afterwards: _Scene) -> Outcome:
         # What comes afterwards has to hold until the kernel has run.
