@@ -1,5 +1,8 @@
-"""The operators on lists of tensors give the CPU's results and gradients."""
+"""The operators on lists of tensors give the CPU's results and gradients, in every layout."""
 
+from poison import PoisonedTestCase
+
+# isort: split
 import copy
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,8 +17,10 @@ from common import (
     run_tests,
     subtest,
 )
+from layouts import LAYOUTS, with_layout
+from mutations import with_other_contents, with_other_numbers
 from operators import arguments_of, gradients_of
-from sweep import IS_FULL, Call, SweepTestCase, seed
+from sweep import IS_FULL, Call, CallSequence, sampled, seed
 from torch.testing._internal import common_methods_invocations as database
 
 _INFOS = [
@@ -31,6 +36,10 @@ _WITH_FUNCTION = [one for one in _OPERATORS if one.arg_values.supports_out]
 _DIFFERENTIABLE = [one for one in _WITH_FUNCTION if one.arg_values.supports_autograd]
 
 _SAMPLES = 2  # of each dtype but float32
+_LAYOUTS = 3  # of each sample
+_MUTATIONS = 6  # of each sample
+
+_DTYPES = (torch.float32, torch.uint8, torch.int64, torch.complex64)  # of other calls
 
 # The database leaves lists with empty tensors out for a device that is named "cpu".
 _CPU = "cpu:0"
@@ -95,7 +104,7 @@ class TestSeveralDevices(OpenRegTestCase):
         self.check(info, info.inplace_variant, is_in_place=True)
 
 
-class TestForeach(SweepTestCase):
+class TestForeach(PoisonedTestCase):
     def check_foreach(self, info: Any, variant: str, function: Callable[..., Any]) -> None:
         def calls(dtype: torch.dtype) -> Iterator[Call]:
             limit = None if dtype == torch.float32 else _SAMPLES
@@ -111,6 +120,34 @@ class TestForeach(SweepTestCase):
     @parametrize("info", _WITH_INPLACE)
     def test_inplace(self, info):
         self.check_foreach(info, "inplace", info.inplace_variant)
+
+    def check_others(self, info: Any, variant: str, function: Callable[..., Any]) -> None:
+        """Calls that alternate between layouts, numbers and contents."""
+
+        def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
+            name = f"{info.name} {variant} {dtype}"
+            samples = sampled(name, _samples_of(info, dtype, None), _SAMPLES)
+            for index, sample in enumerate(samples):
+                plain = arguments_of(info, sample)
+                layouts = [with_layout(plain, layout) for layout in (*LAYOUTS, "mixed")]
+                possible = [one for one in layouts if one is not None]
+                for other in sampled(f"{name} {index} layouts", possible, _LAYOUTS):
+                    changed = other.with_other_numbers()
+                    yield CallSequence(function, (plain, other, changed, plain, other))
+                mutations = [*with_other_numbers(plain), *with_other_contents(plain)]
+                for _, other in sampled(f"{name} {index} others", mutations, _MUTATIONS):
+                    yield CallSequence(function, (plain, plain, other, plain, other))
+
+        dtypes = [one for one in _DTYPES if one in info.supported_dtypes("cpu")]
+        self.sweep(info.name, variant, dtypes, calls)
+
+    @parametrize("info", _WITH_FUNCTION)
+    def test_others(self, info):
+        self.check_others(info, "lists, others", info.op)
+
+    @parametrize("info", _WITH_INPLACE)
+    def test_others_inplace(self, info):
+        self.check_others(info, "lists inplace, others", info.inplace_variant)
 
     @parametrize("info", _DIFFERENTIABLE)
     def test_backward(self, info):
