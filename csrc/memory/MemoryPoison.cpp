@@ -3,9 +3,8 @@
 #include <openreg/openreg.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
+#include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
@@ -14,18 +13,10 @@ namespace {
 constexpr unsigned char kPattern = 0xff;
 constexpr size_t kGuardSize = 512;
 
-bool readSetting() {
-  const char* text = std::getenv("OPENREG_MEMORY_POISON");
-  const std::string_view value = text == nullptr ? "0" : text;
-  TORCH_CHECK_VALUE(value == "0" || value == "1", "OPENREG_MEMORY_POISON is '", value,
-                    "'; allowed: 0 or 1");
-  return value == "1";
-}
-
 }  // namespace
 
 bool isPoisonOn() {
-  static const bool is_on = readSetting();
+  static const bool is_on = isSettingOn(orSettingIndex_OPENREG_MEMORY_POISON);
   return is_on;
 }
 

@@ -20,7 +20,7 @@
 namespace c10::openreg {
 
 // Whether OPENREG_MEMORY_POISON is 1.
-// Errors: ValueError if it is neither 0 nor 1.
+// Errors: c10::AcceleratorError if any setting has a bad value.
 OPENREG_EXPORT bool isPoisonOn();
 
 // Bytes that an allocation gets on top of what was requested, at least; 0 if poison is off.

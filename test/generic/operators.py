@@ -20,8 +20,8 @@ OPERATORS = [subtest(info, name=info.formatted_name) for info in op_db]
 # Arguments that have to be on the CPU for any device, by position.
 _HOST_ARGUMENTS = {"tensor_split": 1}
 
-# These leave memory as they find it, or a CPU kernel of theirs reads memory that nobody wrote.
-# They are compared in the mode that fills new memory.
+# These leave memory as they find it, or a CPU kernel of theirs reads memory that nobody wrote (the
+# losses if there are no samples, circular padding if it cuts more away than there is). They are compared in the mode that fills new memory.
 _READS_NEW_MEMORY = {
     "empty",
     "empty_like",
@@ -31,6 +31,10 @@ _READS_NEW_MEMORY = {
     "linalg_lstsq_grad_oriented",
     "new_empty",
     "new_empty_strided",
+    "nn_functional_multi_margin_loss",
+    "nn_functional_multilabel_margin_loss",
+    "nn_functional_pad_circular",
+    "resize_",
 }
 
 

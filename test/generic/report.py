@@ -19,7 +19,8 @@ class Record:
     Attributes:
         name: the operator, module or optimizer.
         variant: what was done with it, such as "forward".
-        samples: how many samples agreed with the CPU.
+        samples: how many cases agreed with the CPU.
+        asynchronous: how many of them waited for no operator when a call was repeated.
         passed: how many dtypes agreed.
         failed: how many differed, or agreed though they are listed as gaps.
         listed: how many differed and are listed as gaps.
@@ -30,6 +31,7 @@ class Record:
     name: str
     variant: str
     samples: int = 0
+    asynchronous: int = 0
     passed: int = 0
     failed: int = 0
     listed: int = 0

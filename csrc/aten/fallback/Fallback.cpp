@@ -3,8 +3,10 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
@@ -26,12 +28,39 @@ constexpr const char* kFirstCall =
     ", whose first call with such arguments runs on the host: make it once before the capture";
 constexpr const char* kHostCall = ", which runs on the host";
 
-// Operators that take CPU tensors beside openreg tensors, as on CUDA: index tensors, and tensors
-// that describe the shape of nested ones.
-bool allowsCpuTensors(const std::string& name) {
-  static const auto* names = new std::set<std::string>{
-      "aten::_index_put_impl_", "aten::index_put_", "aten::index_put", "aten::_unsafe_index_put"};
-  return names->count(name) == 1 || name.starts_with("aten::_nested_");
+// Whether the argument may be a CPU tensor beside openreg tensors, as on CUDA: index tensors, and
+// tensors that describe the shape of nested ones.
+bool takesCpuTensors(const std::string& operator_name, const c10::Argument& argument) {
+  static const auto* names = new std::map<std::string, std::set<std::string>>{
+      {"aten::_index_put_impl_", {"indices"}},
+      {"aten::_nested_from_padded", {"cpu_nested_shape_example"}},
+      {"aten::_nested_view_from_buffer", {"nested_size", "nested_strides", "offsets"}},
+      {"aten::_nested_view_from_buffer_copy", {"nested_size", "nested_strides", "offsets"}},
+      {"aten::_unsafe_index_put", {"indices"}},
+      {"aten::index_put", {"indices"}},
+      {"aten::index_put_", {"indices"}},
+  };
+  const auto found = names->find(operator_name);
+  return found != names->end() && found->second.count(argument.name()) == 1;
+}
+
+bool isWritten(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// Throws if there is a CPU tensor which is neither a number that is read nor taken by name.
+void checkCpuTensors(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
+                     c10::Device device) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    visitTensors(arguments.slice(i, 1), [&](const Tensor& tensor) {
+      TORCH_CHECK(
+          !tensor.defined() || !tensor.is_cpu() ||
+              (tensor.dim() == 0 ? !isWritten(argument) : takesCpuTensors(schema.name(), argument)),
+          "Expected all tensors to be on the same device, but found at least two devices, ", device,
+          " and cpu! (", schema.operator_name(), ")");
+    });
+  }
 }
 
 // The openreg device that the call is about: that of its tensors, or else of its device argument,
@@ -45,7 +74,7 @@ c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
                   "Expected all tensors to be on the same device, but found at least two devices, ",
                   *device, " and ", tensor.device(), "! (", schema.operator_name(), ")");
       device = tensor.device();
-    } else if (tensor.defined() && tensor.is_cpu() && tensor.dim() > 0) {
+    } else if (tensor.defined() && tensor.is_cpu()) {
       has_cpu_tensor = true;
     }
   });
@@ -58,9 +87,9 @@ c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   if (!device.has_value()) {
     device = c10::Device(kDeviceType, c10::openreg::currentDevice());
   }
-  TORCH_CHECK(!has_cpu_tensor || allowsCpuTensors(schema.name()),
-              "Expected all tensors to be on the same device, but found at least two devices, ",
-              *device, " and cpu! (", schema.operator_name(), ")");
+  if (has_cpu_tensor) {
+    checkCpuTensors(schema, arguments, *device);
+  }
   return *device;
 }
 

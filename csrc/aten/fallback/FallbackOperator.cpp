@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -12,18 +11,16 @@
 #include <unordered_map>
 
 #include "csrc/aten/fallback/StreamCall.h"
+#include "csrc/core/Settings.h"
 
 namespace at::openreg {
 namespace {
 
-constexpr const char* kVariable = "OPENREG_FALLBACK";
 constexpr std::array<const char*, 3> kModeNames = {"silent", "warn", "error"};
 
 std::atomic<FallbackMode>& mode() {
-  static std::atomic<FallbackMode> value = [] {
-    const char* text = std::getenv(kVariable);
-    return text == nullptr ? FallbackMode::Silent : parseFallbackMode(text);
-  }();
+  static std::atomic<FallbackMode> value =
+      parseFallbackMode(std::string(c10::openreg::settingText(orSettingIndex_OPENREG_FALLBACK)));
   return value;
 }
 
@@ -121,8 +118,8 @@ FallbackMode parseFallbackMode(const std::string& name) {
       return static_cast<FallbackMode>(i);
     }
   }
-  TORCH_CHECK_VALUE(false, "fallback mode (", kVariable,
-                    "): expected \"silent\", \"warn\" or \"error\", got \"", name, "\"");
+  TORCH_CHECK_VALUE(false, "fallback mode: expected \"silent\", \"warn\" or \"error\", got \"",
+                    name, "\"");
 }
 
 std::map<std::string, FallbackCount> fallbackStats() {

@@ -1,7 +1,6 @@
 #include "csrc/aten/fallback/HostCall.h"
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/native/Resize.h>
 #include <c10/core/CPUAllocator.h>
@@ -131,9 +130,7 @@ class HostCall {
   }
 
   void callCpuKernel() {
-    // The current dispatch state is that of an operator below autograd; the kernel's own calls
-    // must be, too.
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const CpuKernelScope scope;
     TORCH_CHECK_NOT_IMPLEMENTED(
         op_.hasKernelForDispatchKey(cpu_key_) ||
             op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||

@@ -318,30 +318,23 @@ void resizeArguments(c10::ArrayRef<c10::IValue> arguments,
 // The closure: small, as the queue stores it in place.
 struct RunCall {
   CallPtr call;
-  int num_threads;
 
-  void operator()() const {
-    enterWorkerEnvironment(num_threads);
-    call->run();
-  }
+  void operator()() const { call->run(); }
 };
 
 }  // namespace
 
-orKernel describeCallOnStream(const char* name) {
-  return c10::openreg::describeKernel<RunCall>(name);
-}
+orKernel describeCallOnStream(const char* name) { return describeOp<RunCall>(name); }
 
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
                   std::shared_ptr<const ResultPlan> plan, c10::Device device,
                   torch::jit::Stack* stack) {
   const auto arguments = argumentsOnStack(op.schema(), *stack);
   resizeArguments(arguments, (*plan)->resizes);
-  RunCall run{CallPtr(FinishedCalls::take()), at::get_num_threads()};
+  RunCall run{CallPtr(FinishedCalls::take())};
   torch::jit::Stack results;
   run.call->prepare(known, op, std::move(plan), device, arguments, &results);
-  c10::openreg::launchKernel(known.kernel(), c10::openreg::getCurrentOpenRegStream(device.index()),
-                             std::move(run));
+  launchOp(known.kernel(), device, std::move(run));
   torch::jit::drop(*stack, arguments.size());
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));

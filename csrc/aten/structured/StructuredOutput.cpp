@@ -1,7 +1,6 @@
 #include "csrc/aten/structured/StructuredOutput.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Activation.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/Resize.h>
@@ -113,7 +112,7 @@ void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes, Int
 
 void KnownDtypes::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
                          c10::function_ref<void(Tensor*)> kernel) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const CpuKernelScope scope;
   std::vector<Tensor> stand_ins;
   stand_ins.reserve(operands.size());
   for (const Tensor* operand : operands) {

@@ -296,6 +296,7 @@ void launchStructured(const std::array<Tensor, OutputCount>& outputs,
   };
   if (mode == Launch::OnCallingThread) {
     waitForCurrentStream(device, Name.text);
+    const CpuKernelScope scope;
     run();
   } else {
     launchOp<Name>(device, std::move(run));
