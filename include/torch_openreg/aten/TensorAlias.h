@@ -2,9 +2,9 @@
 //
 // Note [Lifetimes of enqueued work]
 // A TensorAlias holds an address and metadata, not a reference. The memory may go back to the
-// allocator while the work is still queued: the allocator gives it out again on the same stream
-// only, so whatever overwrites it runs later. Memory used on a second stream is the business of
-// record_stream, as on CUDA.
+// allocator while the work is still queued: the allocator reuses it on the same stream only, so
+// whatever overwrites it runs later. For memory used on a second stream, record_stream must be
+// called, as on CUDA.
 #pragma once
 
 #include <ATen/core/Tensor.h>
