@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "csrc/aten/kernel/TensorPool.h"
+#include "csrc/aten/structured/KernelRules.h"
 #include "torch_openreg/aten/OpLaunch.h"
 
 namespace at::openreg {
@@ -280,6 +281,12 @@ void launchStructured(const std::array<Tensor, OutputCount>& outputs,
                              [](const Tensor& output) { return &output; });
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
 
+  if (mode != Launch::OnCallingThread) {
+    checkOverlap(operands, OutputCount, [&](Tensor* stand_ins) {
+      TORCH_CHECK(mode == Launch::DtypesChecked, kOverlapText);
+      detail::callKernel(kernel, stand_ins, Indices());
+    });
+  }
   if (mode == Launch::DtypesChecked) {
     static KnownDtypes known_dtypes;
     known_dtypes.check(operands, OutputCount, [&](Tensor* stand_ins) {
