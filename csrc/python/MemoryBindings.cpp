@@ -20,10 +20,11 @@ void recordHistory(const std::optional<std::string>& enabled,
                    size_t max_entries, bool clears, const std::vector<std::string>& skipped) {
   startClockOfHistory();
   const py::gil_scoped_release released;
-  recordMemoryHistory(namedHistorySettings(enabled, context,
-                                           has_native_frames ? &gatherWholeStack : &gatherPythonStack,
-                                           max_entries, skipped),
-                      clears);
+  recordMemoryHistory(
+      namedHistorySettings(enabled, context,
+                           has_native_frames ? &gatherWholeStack : &gatherPythonStack, max_entries,
+                           skipped),
+      clears);
 }
 
 }  // namespace
@@ -59,9 +60,7 @@ void bindMemory(py::module_& m) {
 
   m.def("_private_pool_stats", &describePrivatePools);
   m.def("_host_memory_stats", &describeHostStats);
-  m.def("_reset_accumulated_host_memory_stats", [] {
-    hostAllocator().reset_accumulated_stats();
-  });
+  m.def("_reset_accumulated_host_memory_stats", [] { hostAllocator().reset_accumulated_stats(); });
   m.def("_reset_peak_host_memory_stats", [] { hostAllocator().reset_peak_stats(); });
 }
 

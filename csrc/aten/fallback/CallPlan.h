@@ -72,10 +72,10 @@ struct PlannedResize {
 
 struct CallPlan {
   enum class Kind : uint8_t {
-    OnHost,         // each call runs on the calling thread: it returns views, or resizes an argument
-                    // that has elements
-    WarnedOnce,     // the next call runs on the calling thread: the first one warned, and what
-                    // warns a second time warns each time
+    OnHost,      // each call runs on the calling thread: it returns views, or resizes an argument
+                 // that has elements
+    WarnedOnce,  // the next call runs on the calling thread: the first one warned, and what
+                 // warns a second time warns each time
     OnStream,
   };
 

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
-#include "csrc/aten/fallback/PlanStore.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/HostCall.h"
+#include "csrc/aten/fallback/PlanStore.h"
 #include "csrc/aten/fallback/StreamCall.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -106,8 +106,7 @@ c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   const c10::Device device =
       found.of_tensors.has_value()
           ? *found.of_tensors
-          : found.of_argument.value_or(
-                c10::Device(kDeviceType, c10::openreg::currentDevice()));
+          : found.of_argument.value_or(c10::Device(kDeviceType, c10::openreg::currentDevice()));
   if (found.has_cpu_tensor) {
     checkCpuTensors(schema, arguments, device);
   }
@@ -139,8 +138,8 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     callOnStream(known, op, std::move(plan), device, stack);
     return;
   }
-  const bool is_learning = signature.has_value() && (plan == nullptr ||
-                                                     plan->kind == CallPlan::Kind::WarnedOnce);
+  const bool is_learning =
+      signature.has_value() && (plan == nullptr || plan->kind == CallPlan::Kind::WarnedOnce);
   if (const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());
       stream.isCapturing()) {
     checkNotCapturing(stream, (known.name() + (is_learning ? kFirstCall : kHostCall)).c_str());

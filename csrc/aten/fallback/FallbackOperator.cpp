@@ -185,8 +185,7 @@ void FallbackOperator::resetCount() {
   synchronous_calls_.store(0, std::memory_order_relaxed);
 }
 
-FallbackOperator& fallbackOperator(const c10::OperatorHandle& op,
-                                   DescribeKernel* describe_kernel) {
+FallbackOperator& fallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel) {
   Registry& known = registry();
   {
     const std::shared_lock<std::shared_mutex> lock(known.mutex);

@@ -17,10 +17,10 @@ namespace at::openreg {
 // The arguments of one call, on their way to the CPU kernel and back. Every openreg tensor has one
 // alias, however often it is passed, so that the kernel sees what is the same tensor as the same.
 //
-// A call waits for the current stream of `device`, which is the current device, calls the CPU kernel
-// with CPU tensors that alias the openreg tensors, and puts the results in place of the arguments.
-// What the kernel wrote or resized in place is written and resized in place, what it returned as a
-// view is a view, and new results move into device memory.
+// A call waits for the current stream of `device`, which is the current device, calls the CPU
+// kernel with CPU tensors that alias the openreg tensors, and puts the results in place of the
+// arguments. What the kernel wrote or resized in place is written and resized in place, what it
+// returned as a view is a view, and new results move into device memory.
 class HostCall {
  public:
   // `cpu_key` is the kernel's: c10::DispatchKey::CPU, or that of CPU tensors of another layout.

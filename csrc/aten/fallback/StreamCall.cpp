@@ -258,9 +258,8 @@ class StreamCall {
     }
     if (C10_UNLIKELY(!planned.describes(result))) {
       refute("a result of sizes ", IntArrayRef(planned.sizes),
-             c10::str(" and type ", planned.dtype),
-             result.defined() ? result.toString() : "none", " of sizes ",
-             result.defined() ? result.sizes() : IntArrayRef());
+             c10::str(" and type ", planned.dtype), result.defined() ? result.toString() : "none",
+             " of sizes ", result.defined() ? result.sizes() : IntArrayRef());
     }
     Tensor target = destination->tensor();
     at::native::copy_(target, result, /*non_blocking=*/false);

@@ -106,11 +106,10 @@ bool haveSameBytes(const std::vector<Tensor>& ones, const std::vector<Tensor>& o
 
 // Memory for a result, as a plan would allocate it.
 Tensor destinationFor(const Tensor& result) {
-  Tensor destination =
-      at::has_internal_overlap(result) == at::MemOverlap::Yes
-          ? Tensor(at::detail::empty_cpu(result.sizes(), result.scalar_type()))
-          : Tensor(at::detail::empty_strided_cpu(result.sizes(), result.strides(),
-                                                 result.scalar_type()));
+  Tensor destination = at::has_internal_overlap(result) == at::MemOverlap::Yes
+                           ? Tensor(at::detail::empty_cpu(result.sizes(), result.scalar_type()))
+                           : Tensor(at::detail::empty_strided_cpu(result.sizes(), result.strides(),
+                                                                  result.scalar_type()));
   const Storage& storage = destination.storage();
   if (storage.nbytes() > 0) {
     std::memset(storage.mutable_data(), kPattern, storage.nbytes());

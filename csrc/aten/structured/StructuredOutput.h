@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "csrc/aten/kernel/TensorPool.h"
+#include "csrc/aten/structured/KernelRules.h"
 #include "csrc/aten/structured/Trial.h"
 #include "torch_openreg/aten/OpLaunch.h"
 
@@ -149,9 +150,9 @@ class Operands {
     return tensors;
   }
 
-  // Throws unless the first `output_count` tensors, of those that tensors() made, still are what the
-  // caller's outputs are: a kernel that gives its output other sizes, strides or memory has left
-  // the caller's unwritten, or written in another order.
+  // Throws unless the first `output_count` tensors, of those that tensors() made, still are what
+  // the caller's outputs are: a kernel that gives its output other sizes, strides or memory has
+  // left the caller's unwritten, or written in another order.
   void checkWritten(const Tensor* tensors, size_t output_count) const {
     for (size_t index = 0; index < output_count; ++index) {
       if (C10_UNLIKELY(!aliases_[index].isDescriptionOf(tensors[index]))) {
@@ -260,13 +261,19 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                              [](const Tensor& output) { return &output; });
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
 
+  // A TensorIterator has looked for overlap.
+  if (!Op::kChecksSizes && mode != Launch::OnCallingThread) {
+    checkOverlap(operands, kOutputs, [&](Tensor* stand_ins) {
+      TORCH_CHECK(mode == Launch::Tried, kOverlapText);
+      detail::callKernel(kernel, stand_ins, Indices());
+    });
+  }
   if (mode == Launch::Tried) {
     static Trials trials;
     ArgumentsKey key;
     std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
-    trials.check(operands, kOutputs, key, Op::kChecksSizes, [&](Tensor* stand_ins) {
-      detail::callKernel(kernel, stand_ins, Indices());
-    });
+    trials.check(operands, kOutputs, key, Op::kChecksSizes,
+                 [&](Tensor* stand_ins) { detail::callKernel(kernel, stand_ins, Indices()); });
   }
   const Device device = op.outputs()[0].device();
   auto run = [operands = Operands<Indices::size()>(operands, kOutputs),

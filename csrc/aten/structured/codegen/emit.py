@@ -15,6 +15,7 @@ SHARD = """\
 #include <ATen/core/Reduction.h>
 #include <torch/library.h>
 
+#include "csrc/aten/structured/KernelRules.h"
 #include "csrc/aten/structured/StructuredOutput.h"
 
 // Torch's headers of one operator each expect the tensor types to be declared.
@@ -125,12 +126,18 @@ def _form(operator: Operator, form: Form) -> list[str]:
         construction = f"Op op(OutputForm::Out, {outputs});"
         result = outputs if len(operator.outputs) == 1 else f"std::tie({outputs})"
     indices = [a.name for a in operator.inputs if a.type == INDEX_LIST]
+    sets_format = operator.format_source is not None
     return [
         *_list(f"{form.returns} {form.function}(", _parameters(form.arguments), ") {"),
         *_device_check(form),
         *(f"  const auto {name}_on_device = deviceIndices(self, {name});" for name in indices),
         f"  {construction}",
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
+        *(
+            [f"  setMemoryFormat(op.outputs()[0], {operator.format_source});"]
+            if sets_format
+            else []
+        ),
         *_list("  enqueue(", ["op", *(a.on_host for a in operator.inputs)], ");"),
         f"  return {result};",
         "}",

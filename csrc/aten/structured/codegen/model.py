@@ -24,7 +24,9 @@ from torchgen.model import (
 )
 
 # Groups that this backend does not generate: functional overload name -> why.
-EXCLUDED: dict[str, str] = {}
+EXCLUDED: dict[str, str] = {
+    "isin.Scalar_Tensor": "the shape function reports no elements, and the kernel gives one",
+}
 
 # Groups that are not launched as usual: the C++ expression of the launch mode.
 #
@@ -53,8 +55,21 @@ LAUNCH_MODES: dict[str, str] = {
 CHECKS: dict[str, str] = {
     "_log_softmax": "checkNotHalfToFloat(half_to_float);",
     "_softmax": "checkNotHalfToFloat(half_to_float);",
+    "fractional_max_pool2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
+    "fractional_max_pool3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
     "gelu": "checkGeluApproximation(approximate);",
     "gelu_backward": "checkGeluApproximation(approximate);",
+    "renorm": "maybe_wrap_dim(dim, self.dim());",
+}
+
+# Kernels that give their output the memory format of an argument, whatever the shape function or,
+# with `out=`, the caller says. The output gets it before the launch, as the kernel cannot restride
+# a tensor of the device.
+MEMORY_FORMATS: dict[str, str] = {
+    "reflection_pad3d": "self",
+    "reflection_pad3d_backward": "self",
+    "replication_pad2d": "self",
+    "replication_pad3d": "self",
 }
 
 # Statements before the kernel. The CPU's function runs the shape function again. That of these
@@ -172,6 +187,11 @@ class Operator:
     @property
     def check(self) -> str | None:
         return CHECKS.get(self.overload)
+
+    @property
+    def format_source(self) -> str | None:
+        """The argument whose memory format the output gets."""
+        return MEMORY_FORMATS.get(self.overload)
 
     @property
     def preparation(self) -> str | None:
