@@ -3,12 +3,20 @@
 from poison import PoisonedTestCase
 
 # isort: split
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
+from common import (
+    DEVICE_COUNT,
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
 from layouts import LAYOUTS, with_layout
 from mutations import with_other_contents, with_other_numbers
 from operators import arguments_of, gradients_of
@@ -48,6 +56,52 @@ def _samples_of(
         info.sample_zero_size_inputs(_CPU, dtype, requires_grad) if IS_FULL else (),
     )
     return itertools.islice(samples, None if IS_FULL else limit)
+
+
+_DEVICES = ["cpu", *(f"openreg:{index}" for index in range(DEVICE_COUNT))]
+
+
+def _spread(value: Any) -> Any:
+    """A copy of an argument, the tensors of a list on one device after the other."""
+    if isinstance(value, list):
+        devices = itertools.cycle(_DEVICES)
+        return [
+            one.detach().to(device, copy=True) if isinstance(one, torch.Tensor) else one
+            for one, device in zip(value, devices, strict=False)
+        ]
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+class TestSeveralDevices(OpenRegTestCase):
+    """Tensor by tensor, each where its first tensor is: as on CUDA."""
+
+    def check(self, info: Any, function: Callable[..., Any], is_in_place: bool) -> None:
+        for sample in _samples_of(info, torch.float32, 4):
+            arguments = arguments_of(info, sample)
+            for _ in range(2):
+                results = []
+                for place in (_spread, lambda value: copy.deepcopy(value)):
+                    args = [place(arg) for arg in arguments.args]
+                    kwargs = {name: place(arg) for name, arg in arguments.kwargs.items()}
+                    result = function(*args, **kwargs)
+                    results.append(args[0] if is_in_place else result)
+                actual, expected = (list(one) for one in results)
+                self.assertEqual(len(actual), len(expected))
+                for one, other, device in zip(
+                    actual, expected, itertools.cycle(_DEVICES), strict=False
+                ):
+                    self.assertEqual(one.device, torch.device(device))
+                    self.assertEqual(one.dtype, other.dtype)
+                    self.assertEqual(one.stride(), other.stride())
+                    self.assert_bit_equal(one, other)
+
+    @parametrize("info", _WITH_FUNCTION)
+    def test_forward(self, info):
+        self.check(info, info.op, is_in_place=False)
+
+    @parametrize("info", _WITH_INPLACE)
+    def test_inplace(self, info):
+        self.check(info, info.inplace_variant, is_in_place=True)
 
 
 class TestForeach(PoisonedTestCase):
@@ -106,6 +160,7 @@ class TestForeach(PoisonedTestCase):
 
 
 instantiate_parametrized_tests(TestForeach)
+instantiate_parametrized_tests(TestSeveralDevices)
 
 if __name__ == "__main__":
     run_tests()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch._utils import _augment_memory_snapshot_stack_traces
 from torch.types import Device
 
 from torch_openreg import _C
@@ -214,17 +215,17 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
         device: The device.
 
     Raises:
-        TypeError: ``fraction`` is not a number.
+        TypeError: ``fraction`` is not a float.
         ValueError: ``fraction`` is not from 0 to 1.
     """
-    if not isinstance(fraction, (int, float)):
+    if not isinstance(fraction, float):
         raise TypeError(
-            "set_per_process_memory_fraction: expected a number as fraction, got "
+            "set_per_process_memory_fraction: expected a float as fraction, got "
             f"{type(fraction).__name__}"
         )
     _lazy_init()
     index = _checked_index("torch.openreg.set_per_process_memory_fraction", device)
-    _C._set_memory_fraction(float(fraction), index)
+    _C._set_memory_fraction(fraction, index)
 
 
 def get_per_process_memory_fraction(device: Device = None) -> float:
@@ -361,7 +362,7 @@ def _record_memory_history(
 
     Args:
         enabled: ``"state"`` records about memory in use, ``"all"`` also every event of the
-            allocator; None stops.
+            allocator; None stops, and forgets the events: take the snapshot before.
         context: Which stacks to keep: of memory in use (``"state"``), also of allocations that
             have been freed (``"alloc"``), also of those who freed it (``"all"``); None: none.
         stacks: Which frames: Python's and TorchScript's (``"python"``), or C++'s as well.
@@ -407,7 +408,7 @@ def _expect_one_of(name: str, value: object, allowed: tuple[object, ...]) -> Non
         )
 
 
-def _snapshot(device: Device = None) -> dict[str, Any]:
+def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
     """Returns what the allocators hold and what happened, in the form torch's viewer reads.
 
     That is ``torch.cuda._memory_viz``, or the page https://pytorch.org/memory_viz. The keys are
@@ -421,8 +422,10 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
 
     Args:
         device: Accepted, as ``torch.cuda`` does; the snapshot is of all devices.
+        augment_with_fx_traces: Whether frames of generated code of ``torch.fx`` tell the node and
+            the line that they were made from.
     """
-    return {
+    snapshot: dict[str, Any] = {
         "segments": memory_snapshot(),
         "device_traces": [
             _C._memory_history(index) if is_initialized() else [] for index in range(device_count())
@@ -430,11 +433,25 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
         "allocator_settings": _C._memory_settings(),
         "external_annotations": [],
     }
+    if augment_with_fx_traces:
+        snapshot = _augment_memory_snapshot_stack_traces(snapshot)  # type: ignore[arg-type]
+    return snapshot
 
 
-def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
+def _set_allocator_settings(env: str) -> None:
+    """Replaces the settings of the allocators, as ``PYTORCH_ALLOC_CONF`` gives them.
+
+    Raises:
+        ValueError: A key or a value is none that torch knows.
+    """
+    torch._C._accelerator_setAllocatorSettings(env)
+
+
+def _dump_snapshot(
+    filename: str | Path = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
+) -> None:
     """Writes :func:`_snapshot` to a file, as a pickle."""
-    snapshot = _snapshot()
+    snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
     with Path(filename).open("wb") as file:
         pickle.dump(snapshot, file)
 
@@ -463,8 +480,10 @@ class Corruption(NamedTuple):
 def check() -> list[Corruption]:
     """Looks for writes past the end of allocations and to freed memory; waits for all devices.
 
-    Needs ``OPENREG_MEMORY_POISON=1``, which fills memory that nobody owns with a pattern. Blocks
-    of private pools are looked at only while they are allocated.
+    Needs ``OPENREG_MEMORY_POISON=1``. A write past the end is found if it is within 512 bytes and
+    the memory is still allocated. Memory that is free at a check is filled with a pattern; the
+    next check finds who wrote to it since, unless it has a new owner. Of private pools, only what
+    is allocated is looked at.
 
     Returns:
         What was found, by device and address.
