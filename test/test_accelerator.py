@@ -88,10 +88,21 @@ class TestAccelerator(OpenRegTestCase):
             {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool},
             types,
         )
-        for dtype in types:
+        quantized = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+        self.assertLessEqual(quantized, types)
+        for dtype in types - quantized:
             x = torch.zeros(2, dtype=dtype, device="openreg")
             self.assertEqual(x.dtype, dtype)
             self.assertEqual(x.cpu().dtype, dtype)
+        x = torch.ones(2, 3, device="openreg")
+        for dtype in quantized:
+            if dtype in (torch.quint4x2, torch.quint2x4):  # by channels only
+                channels = torch.ones(2, device="openreg"), torch.zeros(2, device="openreg")
+                y = torch.quantize_per_channel(x, *channels, 0, dtype)
+            else:
+                y = torch.quantize_per_tensor(x, 1.0, 0, dtype)
+            self.assertEqual(y.dtype, dtype)
+            self.assert_bit_equal(y.cpu().dequantize(), x)
 
     @SPELLINGS
     def test_current_stream_is_that_of_the_module(self, device):

@@ -277,9 +277,7 @@ class TestHistory(SnapshotTestCase):
         x = allocate(self.SIZE)
         for augment in (False, True):
             snapshot = memory._snapshot(augment_with_fx_traces=augment)
-            self.assertIn(
-                x.data_ptr(), [e.get("addr") for e in snapshot["device_traces"][0]]
-            )
+            self.assertIn(x.data_ptr(), [e.get("addr") for e in snapshot["device_traces"][0]])
 
     def test_settings_are_replaced(self):
         before = memory._snapshot()["allocator_settings"]["PYTORCH_ALLOC_CONF"]

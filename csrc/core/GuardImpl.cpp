@@ -73,16 +73,7 @@ DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept { return c10::openreg
 
 DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
   resolveDeviceIndex(device.index());
-  // Kernels are the CPU's, which has them for every type; quantized tensors have dispatch keys of
-  // their own, which openreg does not serve.
-  DeviceCapability capability;
-  auto& types = capability.capability_data.supported_scalar_types;
-  types.has_QInt8 = 0;
-  types.has_QUInt8 = 0;
-  types.has_QInt32 = 0;
-  types.has_QUInt4x2 = 0;
-  types.has_QUInt2x4 = 0;
-  return capability;
+  return DeviceCapability();  // every type: kernels are the CPU's
 }
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex index) const {

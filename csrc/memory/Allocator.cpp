@@ -287,9 +287,8 @@ std::vector<MemoryHistory::TraceEntry> memoryHistory(DeviceIndex device) {
 std::vector<Corruption> findCorruptions() {
   const BlockingRegion region;
   std::vector<std::pair<DeviceCachingAllocator*, uint32_t>> checks;
-  allocator().forEachActive([&](DeviceCachingAllocator& cache) {
-    checks.emplace_back(&cache, cache.beginCheck());
-  });
+  allocator().forEachActive(
+      [&](DeviceCachingAllocator& cache) { checks.emplace_back(&cache, cache.beginCheck()); });
   for (DeviceIndex device = 0; device < deviceCount(); ++device) {
     synchronizeDevice(device);
   }

@@ -53,7 +53,8 @@ class DeviceCachingAllocator {
   Block* allocate(size_t size, const OpenRegStream& stream);
 
   // Takes a block back, to be reused in stream order. Never throws. Never waits for work; if the
-  // queue of a stream that recordStream() named is full, it waits for room there, as any submission.
+  // queue of a stream that recordStream() named is full, it waits for room there, as any
+  // submission.
   void free(Block* block) noexcept;
 
   // The stream that the block was allocated for, and those that recordStream() named.
@@ -179,8 +180,8 @@ class DeviceCachingAllocator {
   std::unordered_set<OpenRegStream> streams_;  // that blocks belong to; never shrinks
   PendingFrees pending_;
   std::atomic<bool> has_unrecorded_uses_{false};  // pending_.hasUnrecorded(); read at any time
-  uint64_t search_count_ = 0;  // of the cache: the clock of garbage collection
-  uint32_t check_count_ = 0;   // of beginCheck()
+  uint64_t search_count_ = 0;                     // of the cache: the clock of garbage collection
+  uint32_t check_count_ = 0;                      // of beginCheck()
   PoisonedRanges poisoned_;
   double memory_fraction_ = 1.0;
   MemoryStatistics statistics_;

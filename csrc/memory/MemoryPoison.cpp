@@ -36,8 +36,8 @@ struct Fill {
   void describe(orActivityRecord* record) const { WorkDescription::fill(size).describe(record); }
 };
 
-// The first changed byte in a range of device addresses, and the one behind the last. They are equal
-// if all hold the pattern.
+// The first changed byte in a range of device addresses, and the one behind the last. They are
+// equal if all hold the pattern.
 std::pair<const std::byte*, const std::byte*> changedPart(const std::byte* begin,
                                                           const std::byte* end) {
   const auto is_changed = [](std::byte byte) { return byte != std::byte{kPattern}; };
@@ -47,9 +47,9 @@ std::pair<const std::byte*, const std::byte*> changedPart(const std::byte* begin
   if (first == kernel_end) {
     return {end, end};
   }
-  const std::byte* last = std::find_if(std::reverse_iterator(kernel_end),
-                                       std::reverse_iterator(first), is_changed)
-                              .base();
+  const std::byte* last =
+      std::find_if(std::reverse_iterator(kernel_end), std::reverse_iterator(first), is_changed)
+          .base();
   return {begin + (first - kernel_begin), begin + (last - kernel_begin)};
 }
 

@@ -20,15 +20,16 @@ void recordHistory(const std::optional<std::string>& enabled,
                    size_t max_entries, bool clears, const std::vector<std::string>& skipped) {
   startClockOfHistory();
   const py::gil_scoped_release released;
-  recordMemoryHistory(namedHistorySettings(enabled, context,
-                                           has_native_frames ? &gatherWholeStack : &gatherPythonStack,
-                                           max_entries, skipped),
-                      clears);
+  recordMemoryHistory(
+      namedHistorySettings(enabled, context,
+                           has_native_frames ? &gatherWholeStack : &gatherPythonStack, max_entries,
+                           skipped),
+      clears);
 }
 
 }  // namespace
 
-void bindMemory(py::module& m) {
+void bindMemory(py::module_& m) {
   py::class_<MemPool>(m, "_MemPool")
       .def(py::init<>())
       .def_property_readonly("id", &MemPool::id)
@@ -59,9 +60,7 @@ void bindMemory(py::module& m) {
 
   m.def("_private_pool_stats", &describePrivatePools);
   m.def("_host_memory_stats", &describeHostStats);
-  m.def("_reset_accumulated_host_memory_stats", [] {
-    hostAllocator().reset_accumulated_stats();
-  });
+  m.def("_reset_accumulated_host_memory_stats", [] { hostAllocator().reset_accumulated_stats(); });
   m.def("_reset_peak_host_memory_stats", [] { hostAllocator().reset_peak_stats(); });
 }
 

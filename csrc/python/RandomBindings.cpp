@@ -6,7 +6,7 @@
 
 namespace torch_openreg {
 
-void bindRandom(pybind11::module& m) {
+void bindRandom(pybind11::module_& m) {
   // docs: bindings-random
   m.def("_default_generator", [](int64_t device) {
     return at::openreg::defaultGenerator(c10::openreg::resolveDeviceIndex(device));

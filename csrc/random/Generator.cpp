@@ -227,7 +227,8 @@ OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::Dev
               chosen.device().type(), "'");
   TORCH_CHECK(chosen.device().index() == device, "Generator device index ",
               static_cast<int>(chosen.device().index()), " does not match the device index ",
-              static_cast<int>(device), " of the tensors it is to draw for; expected a generator of ",
+              static_cast<int>(device),
+              " of the tensors it is to draw for; expected a generator of ",
               c10::Device(c10::openreg::kDeviceType, device));
   return static_cast<OpenRegGeneratorImpl*>(chosen.unsafeGetGeneratorImpl());
 }
@@ -235,8 +236,7 @@ OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::Dev
 }  // namespace
 
 Generator engineForLaunch(const std::optional<Generator>& generator, c10::DeviceIndex device) {
-  return select(generator, device)
-      ->engineForLaunch(c10::openreg::getCurrentOpenRegStream(device));
+  return select(generator, device)->engineForLaunch(c10::openreg::getCurrentOpenRegStream(device));
 }
 
 Generator engineForHost(const std::optional<Generator>& generator, c10::DeviceIndex device) {

@@ -39,9 +39,9 @@ def _generator(operation: str, device: _DeviceArgument | None) -> torch.Generato
 
 
 def _seedable_devices() -> int:
-    """How many devices can be seeded: none in a child that can use none.
+    """How many devices can be seeded: none in a child that cannot use devices.
 
-    Seeding everything is what programs do first, also in workers of a DataLoader.
+    Programs seed everything before anything else, also in DataLoader workers.
     """
     return 0 if _C._is_in_bad_fork() else _C._device_count()
 
@@ -91,7 +91,7 @@ def set_rng_state(new_state: Tensor, device: _DeviceArgument = "openreg") -> Non
 
     Raises:
         TypeError: The state is not a uint8 tensor.
-        RuntimeError: The state is not one of this algorithm, or there is no such device.
+        RuntimeError: The state does not fit the algorithm, or there is no such device.
     """
     _generator("torch.openreg.set_rng_state", device).set_state(new_state)
 

@@ -185,8 +185,8 @@ Tensor copyFromAndResize(const Tensor& self, const Tensor& destination) {
   return copyFrom(self, destination, /*non_blocking=*/false);
 }
 
-// Kernels write through addresses, so a storage would not learn that it has to be copied before: the
-// copy is made at once.
+// Kernels write through addresses, so a storage would not learn that it has to be copied before:
+// the copy is made at once.
 Tensor lazyClone(const Tensor& self) {
   const c10::DeviceGuard guard(self.device());
   const c10::Storage& source = self.storage();
@@ -195,8 +195,8 @@ Tensor lazyClone(const Tensor& self) {
                        source.nbytes() == 0 ? allocator->allocate(0)
                                             : allocator->clone(source.data(), source.nbytes()),
                        allocator, /*resizable=*/true);
-  auto copy = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), self.key_set(),
-                                                       self.dtype());
+  auto copy =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), self.key_set(), self.dtype());
   copy.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides(),
                                                     self.storage_offset());
   return copy;

@@ -10,7 +10,8 @@
 //   - whoever reads the state waits for the kernels that draw;
 //   - kernels in a graph draw on each replay, from the state they find then. They use an engine of
 //     their own, which beginReplay() and endReplay() pass the state to and from: the replay counts
-//     as one kernel that draws. So nobody reads or sets the state while the current stream captures.
+//     as one kernel that draws. So nobody reads or sets the state while the current stream
+//     captures.
 // Host threads that launch at the same time are not ordered among each other, as on any device;
 // a kernel locks the engine while it draws.
 //
@@ -73,7 +74,7 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
   mutable std::mutex launch_mutex_;  // of the next three
   Generator engine_;
-  uint64_t seed_ = default_rng_seed_val;  // that engine_ began with
+  uint64_t seed_ = default_rng_seed_val;                    // that engine_ began with
   std::optional<c10::openreg::OpenRegStream> last_stream_;  // the one that drew last from it
 };
 

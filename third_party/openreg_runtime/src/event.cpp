@@ -66,8 +66,7 @@ orError_t Event::record(Stream& stream) {
     set_latest(std::move(record));
     return orSuccess;
   }
-  Record record{
-      .completion = CompletionRef::make(), .mark = {}, .device = stream.device().index()};
+  Record record{.completion = CompletionRef::make(), .mark = {}, .device = stream.device().index()};
   uint64_t sequence = 0;
   if (const orError_t error = submit_record(stream, record.completion, &sequence)) return error;
   if (sequence > 0) set_latest(std::move(record));
@@ -97,8 +96,7 @@ orError_t Event::record_shared(Stream& stream) {
   completion->bind(stream, sequence);
   const std::lock_guard lock(mutex_);
   Ledger::existing()->set_latest(shared_slot_, completion->shared_name());
-  Record record{
-      .completion = std::move(completion), .mark = {}, .device = stream.device().index()};
+  Record record{.completion = std::move(completion), .mark = {}, .device = stream.device().index()};
   std::swap(latest_, record);
   return orSuccess;
 }

@@ -104,7 +104,7 @@ TEST(a_default_stream_cannot_be_destroyed) {
   CHECK_ERROR(orStreamDestroy(nullptr), orErrorNotPermitted);
 }
 
-TEST(a_destroyed_stream_is_recognised_everywhere) {
+TEST(a_destroyed_stream_is_recognized_everywhere) {
   const orStream_t stream = make_stream();
   const orEvent_t event = make_event();
   CHECK_OK(launch(stream, "use", [] { return orSuccess; }));
