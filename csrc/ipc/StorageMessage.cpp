@@ -29,7 +29,7 @@ StorageMessage StorageMessage::read(const std::string& bytes) {
               " bytes, got ", bytes.size());
   std::memcpy(&message, bytes.data(), sizeof(message));
   TORCH_CHECK(message.checksum == checksumOf(message),
-              "receiving a storage: the bytes are damaged, or of another version of openreg");
+              "receiving a storage: the bytes are damaged, or from another version of openreg");
   return message;
 }
 

@@ -221,7 +221,7 @@ class HostCall {
     }
     if (!isPlain(tensor)) {
       TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() != kMkldnn, name_, ": its result has layout ",
-                                  tensor.layout(), ", which openreg does not have");
+                                  tensor.layout(), ", which openreg does not support");
       can_be_planned_ = false;
       return assemble(tensor, deviceComponents(tensor));
     }
