@@ -75,6 +75,7 @@ from torch_openreg.openreg.memory import (
 from torch_openreg.openreg.random import (  # noqa: F401
     _get_default_generators,
     _get_generator,
+    _set_rng_state_offset,
     get_offset,
     get_rng_state,
     get_rng_state_all,

@@ -185,9 +185,27 @@ Tensor copyFromAndResize(const Tensor& self, const Tensor& destination) {
   return copyFrom(self, destination, /*non_blocking=*/false);
 }
 
+// Kernels write through addresses, so a storage would not learn that it has to be copied before:
+// the copy is made at once.
+Tensor lazyClone(const Tensor& self) {
+  const c10::DeviceGuard guard(self.device());
+  const c10::Storage& source = self.storage();
+  c10::Allocator* allocator = c10::GetAllocator(kDeviceType);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), source.nbytes(),
+                       source.nbytes() == 0 ? allocator->allocate(0)
+                                            : allocator->clone(source.data(), source.nbytes()),
+                       allocator, /*resizable=*/true);
+  auto copy =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), self.key_set(), self.dtype());
+  copy.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides(),
+                                                    self.storage_offset());
+  return copy;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_lazy_clone", TORCH_FN(lazyClone));
   m.impl("copy_", TORCH_FN(copy));
   m.impl("_copy_from", TORCH_FN(copyFrom));
   m.impl("_copy_from_and_resize", TORCH_FN(copyFromAndResize));

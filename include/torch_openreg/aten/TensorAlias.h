@@ -73,6 +73,17 @@ class OPENREG_EXPORT TensorAlias {
            storage_data_ == other.storage_data_ && storage_nbytes_ == other.storage_nbytes_;
   }
 
+  // Whether a tensor that the alias made still has its sizes, strides and memory.
+  bool isDescriptionOf(const Tensor& tensor) const {
+    return !defined() || (tensor.storage().data() == storage_data_ &&
+                          tensor.storage_offset() == storage_offset_ &&
+                          tensor.sizes() == sizes_and_strides_.sizes_arrayref() &&
+                          tensor.strides() == sizes_and_strides_.strides_arrayref());
+  }
+
+  // For a result of which that is not so. Errors: RuntimeError with both descriptions.
+  [[noreturn]] void throwNotWritten(const Tensor& tensor) const;
+
   // As tensor(), std::nullopt if undefined.
   std::optional<Tensor> optionalTensor() const;
 

@@ -38,6 +38,9 @@ class OPENREG_EXPORT OpenRegStream {
   // nothing can be recorded or enqueued any more.
   bool isAlive() const;
 
+  // Whether it is not alive and its work is done. Waits for nothing.
+  bool hasEnded() const;
+
   bool query() const;
 
   // Waits until all work submitted so far is done. `call` is what an error says it was raised by.

@@ -48,7 +48,8 @@ OPENREG_API orError_t orEventSynchronize(orEvent_t event) OPENREG_CHECKED;
 /* Stores the milliseconds from one event to the other, negative if `end` came first.
  * Resolution: one nanosecond, of the monotonic clock.
  * Errors: orErrorInvalidResourceHandle if an event was created without timing or never
- * recorded; orErrorNotReady if a record is not complete. */
+ * recorded, or the two were recorded on different devices; orErrorNotReady if a record is not
+ * complete. */
 OPENREG_API orError_t orEventElapsedTime(float* elapsed_ms, orEvent_t start,
                                          orEvent_t end) OPENREG_CHECKED;
 

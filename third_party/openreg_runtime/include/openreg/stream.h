@@ -117,6 +117,10 @@ OPENREG_API orError_t orStreamGetId(orStream_t stream, unsigned long long* id) O
  * Errors: orErrorInvalidResourceHandle. */
 OPENREG_API orError_t orStreamValidate(uintptr_t handle) OPENREG_CHECKED;
 
+/* Stores 1 if the stream has been destroyed and its work is done, else 0. Does not wait. The one
+ * function that takes the handle of a destroyed stream. */
+OPENREG_API orError_t orStreamHasEnded(int* has_ended, orStream_t stream) OPENREG_CHECKED;
+
 OPENREG_EXTERN_C_END
 
 #endif
