@@ -83,6 +83,8 @@ COMPILE_ARGS = [
 # same, when g++ 12 has inlined torch's SmallVector and intrusive_ptr into our functions.
 TORCH_COMPILE_ARGS = [
     *COMPILE_ARGS,
+    # Headers of torch declare the operators that they use, instead of all there are.
+    "-DAT_PER_OPERATOR_HEADERS",
     "-Wno-maybe-uninitialized",
     "-Wno-array-bounds",
     *(f"-isystem{path}" for path in torch_include_paths()),

@@ -425,7 +425,9 @@ class Fusion(torch.nn.Module):
     def forward(self, x, target):
         high = self.high(x).relu()
         low = self.low(high)
-        low = torch.nn.functional.interpolate(low.float() if self.has_casts else low, high.shape[2:])
+        low = torch.nn.functional.interpolate(
+            low.float() if self.has_casts else low, high.shape[2:]
+        )
         logits = self.head((high + low).relu().mean((2, 3)))
         if not self.has_casts:
             return torch.nn.functional.cross_entropy(logits, target)

@@ -340,9 +340,9 @@ class TestOrder(CopyTestCase):
             x.zero_()
             self.assert_same_bits(y, torch.ones(count))
 
-    def test_small_copy_from_pageable_memory_does_not_wait(self):
+    def test_small_non_blocking_copy_from_pageable_memory_does_not_wait(self):
         with StreamGate():
-            y = torch.ones(10).to("openreg")
+            y = torch.ones(10).to("openreg", non_blocking=True)
             self.assertFalse(torch.openreg.current_stream().query())
         self.assertEqual(y.tolist(), [1.0] * 10)
 
@@ -447,6 +447,76 @@ class TestOrder(CopyTestCase):
         self.assertEqual(torch.openreg.current_device(), 0)
 
 
+def module_with(weight):
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return module
+
+
+def load(weight):
+    module = module_with(torch.zeros_like(weight, device="openreg"))
+    module.load_state_dict({"weight": weight})
+    return module.weight
+
+
+def assign_slice(x):
+    target = torch.zeros(len(x) + 2, dtype=x.dtype, device="openreg")
+    target[1:-1] = x
+    return target[1:-1]
+
+
+# From a tensor on the CPU to a result on openreg, by a copy that the program does not call
+# non_blocking.
+BLOCKING = {
+    "to": lambda x: x.to("openreg"),
+    "to_float64": lambda x: x.to("openreg", torch.float64),
+    "tensor": lambda x: torch.tensor(x.tolist(), device="openreg"),
+    "tensor_of_int64": lambda x: torch.tensor(x.tolist(), dtype=torch.int64, device="openreg"),
+    "new_tensor": lambda x: torch.empty(0, device="openreg").new_tensor(x.tolist()),
+    "as_tensor": lambda x: torch.as_tensor(x.numpy(), device="openreg"),
+    "asarray": lambda x: torch.asarray(x.numpy(), dtype=torch.float16, device="openreg"),
+    "copy_": lambda x: torch.zeros(len(x), device="openreg").copy_(x),
+    "copy_to_bfloat16": lambda x: torch.zeros(len(x), dtype=torch.bfloat16, device="openreg").copy_(
+        x
+    ),
+    "copy_of_pinned": lambda x: torch.zeros(len(x), device="openreg").copy_(x.pin_memory()),
+    "copy_of_strided": lambda x: torch.zeros(len(x), device="openreg").copy_(
+        torch.stack([x, x], dim=1)[:, 0]
+    ),
+    "copy_of_expanded": lambda x: torch.zeros(len(x), device="openreg").copy_(x[:1]),
+    "assign_slice": assign_slice,
+    "module_to": lambda x: module_with(x).to("openreg").weight,
+    "load_state_dict": load,
+}
+
+
+class TestBlocking(CopyTestCase):
+    @parametrize("api", list(BLOCKING))
+    @parametrize("count", [1, 100, 16_384, 16_385, 100_000])
+    def test_any_stream_may_use_what_a_blocking_copy_gave(self, api, count):
+        first = list(BLOCKING).index(api) + 1  # memory of the case before holds other values
+        x = (torch.arange(count) % 100 + first).to(torch.float32)
+        expected = x[:1].expand(count) if api == "copy_of_expanded" else x
+        side = torch.openreg.Stream()
+        work = torch.ones(500, 500, device="openreg")
+        for _ in range(3):  # the stream is busy for longer than the calls below take
+            work = work @ work
+        y = BLOCKING[api](x)
+        with side:
+            z = y * 1
+        side.synchronize()
+        self.assertTrue(torch.openreg.current_stream().query())
+        self.assert_same_bits(z, expected.to(z.dtype))
+
+    def test_blocking_copy_raises_the_streams_error_and_copies_nothing(self):
+        x = torch.zeros(4, device="openreg")
+        x.gather(0, torch.tensor([99], device="openreg"))
+        with self.assertRaisesRegex(RuntimeError, "index 99 is out of bounds"):
+            x.copy_(torch.ones(4))
+        self.assertEqual(x.tolist(), [0.0] * 4)
+
+
+instantiate_parametrized_tests(TestBlocking)
 instantiate_parametrized_tests(TestDirections)
 instantiate_parametrized_tests(TestTypes)
 instantiate_parametrized_tests(TestLayouts)

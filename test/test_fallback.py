@@ -233,22 +233,20 @@ class TestModes(FallbackTestCase):
         )
         self.assertEqual(result.stdout.strip(), mode)
 
-    def test_bad_environment_is_a_clear_error_of_the_first_fallback(self):
+    def test_bad_environment_is_an_error_of_the_first_use_of_the_device(self):
         result = run_program(
             """
             import torch
-            x = torch.ones(3, device="openreg")  # does not fall back
-            try:
-                torch.histc(x.cpu().to("openreg"))
-                torch.bincount(torch.ones(3, dtype=torch.int64, device="openreg"))
-                torch.openreg.get_fallback_mode()
-            except (RuntimeError, ValueError) as error:
-                print(error)
+            for use in (lambda: torch.ones(3, device="openreg"), torch.openreg.get_fallback_mode):
+                try:
+                    use()  # neither falls back
+                except torch.AcceleratorError as error:
+                    print(error)
             """,
             {"OPENREG_FALLBACK": "loud"},
         )
-        for part in ("OPENREG_FALLBACK", "loud", "silent"):
-            self.assertIn(part, result.stdout)
+        text = "OPENREG_FALLBACK is 'loud'; allowed: silent, warn or error"
+        self.assertEqual(result.stdout.count(text), 2)
 
 
 class TestArguments(FallbackTestCase):
@@ -491,6 +489,100 @@ class TestErrors(FallbackTestCase):
         with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and openreg:1"):
             OPS.add_all([x, y])
 
+    def test_cpu_tensors_are_taken_as_indices_only(self):
+        index, values = torch.tensor([0, 2]), torch.tensor([5.0, 6.0])
+        for _ in range(2):
+            x = torch.zeros(3, device="openreg")
+            x.index_put_((index,), values.to("openreg"))
+            x.index_put_((torch.tensor([1]),), torch.tensor(7.0))
+            self.assertEqual(x.tolist(), [5.0, 7.0, 6.0])
+            for call in (torch.index_put_, torch.index_put, torch.ops.aten._unsafe_index_put):
+                with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+                    call(x, (index,), values)
+            with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+                x[index] = values
+            with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+                torch.zeros(3).index_put_((index.to("openreg"),), torch.tensor(7.0))
+            self.assertEqual(x.tolist(), [5.0, 7.0, 6.0])
+
+    @parametrize(
+        "call",
+        [
+            subtest(lambda h, x: h.masked_fill_(x[0] > 0, 9.0), name="masked_fill_"),
+            subtest(lambda h, x: h.masked_fill_(x[0] > 0, x[1]), name="masked_fill_tensor_"),
+            subtest(lambda h, x: h.masked_scatter_(x[0] > 0, x), name="masked_scatter_"),
+            subtest(lambda h, x: h.put_(x[:1].long() * 0, x[:1]), name="put_"),
+            subtest(lambda h, x: h.index_fill_(0, x[:1].long() * 0, 2.0), name="index_fill_"),
+            subtest(lambda h, x: h.index_put_((x[0] > 0,), x[:1]), name="index_put_"),
+            subtest(lambda h, x: h.addcmul_(x[0], x[1]), name="addcmul_"),
+            subtest(lambda h, x: h.copysign_(x[0]), name="copysign_"),
+            subtest(lambda h, x: OPS.twice_all_([x, h]), name="list"),
+            subtest(lambda h, x: torch._foreach_add_([h], [x[0]]), name="foreach_add_"),
+            subtest(lambda h, x: torch._foreach_lerp_([h], [x[0]], 0.5), name="foreach_lerp_"),
+            subtest(lambda h, x: torch.nan_to_num(x[0], out=h), name="nan_to_num"),
+            subtest(lambda h, x: torch.nansum(x, dim=0, out=h), name="nansum"),
+            subtest(lambda h, x: torch.logsumexp(x, 0, out=h), name="logsumexp"),
+            subtest(lambda h, x: torch.nonzero(x, out=h.long()), name="nonzero"),
+            subtest(lambda h, x: torch.dot(x, x, out=h), name="dot"),
+            subtest(lambda h, x: torch.where(x[0] > 0, x[0], x[1], out=h), name="where"),
+            subtest(lambda h, x: torch.median(x, 0, out=(h, h.long())), name="median"),
+            subtest(lambda h, x: torch.mode(x, 0, out=(h, h.long())), name="mode"),
+            subtest(lambda h, x: torch.kthvalue(x, 1, 0, out=(h, h.long())), name="kthvalue"),
+            subtest(
+                lambda h, x: torch.median(x, 0, out=(x[0].clone(), h.long())), name="median_index"
+            ),
+            subtest(
+                lambda h, x: torch._fused_sgd_(
+                    [h],
+                    [x[0]],
+                    [],
+                    weight_decay=0,
+                    momentum=0,
+                    lr=0.1,
+                    dampening=0,
+                    nesterov=False,
+                    maximize=False,
+                    is_first_step=True,
+                ),
+                name="fused_sgd_",
+            ),
+            subtest(
+                lambda h, x: torch._amp_foreach_non_finite_check_and_unscale_([x], h, x[0]),
+                name="amp_found_inf",
+            ),
+            subtest(
+                lambda h, x: torch._amp_foreach_non_finite_check_and_unscale_([h], x[:1], x[0]),
+                name="amp_gradient",
+            ),
+            subtest(
+                lambda h, x: torch._amp_update_scale_(h, x[0].int(), x[0], 2.0, 0.5, 1),
+                name="amp_scale",
+            ),
+        ],
+    )
+    def test_cpu_number_that_is_written_is_refused_each_time(self, call):
+        x = torch.tensor([1.0, 2.0, 3.0], device="openreg")
+        for _ in range(3):
+            number = torch.tensor(1.0)
+            with self.assertRaisesRegex(
+                RuntimeError,
+                "on the same device|to have device openreg:0",
+            ):
+                call(number, x)
+            self.assertEqual(number.item(), 1.0)
+            self.assertEqual(x.tolist(), [1.0, 2.0, 3.0])
+
+    def test_cpu_number_that_is_read_is_taken_each_time(self):
+        x = torch.tensor([1.0, 2.0, 3.0], device="openreg")
+        for value in (5.0, 6.0, 7.0):
+            number = torch.tensor(value)
+            self.assertEqual(x.masked_fill(x > 2, number).tolist(), [1.0, 2.0, value])
+            self.assertEqual(x.index_fill(0, x[:1].long(), number).tolist(), [1.0, value, 3.0])
+            self.assertEqual(torch.where(x > 2, x, number).tolist(), [value, value, 3.0])
+            self.assertEqual(
+                torch._foreach_mul([x], number)[0].tolist(), [value, 2 * value, 3 * value]
+            )
+
     def test_result_of_another_layout_is_refused_by_name(self):
         with self.assertRaisesRegex(NotImplementedError, "aten::to_mkldnn.*layout"):
             torch.ones(3, device="openreg").to_mkldnn()
@@ -573,6 +665,78 @@ class TestOperatorsOfTorch(FallbackTestCase):
             self.assertEqual(one.device.type, "openreg")
             self.assertEqual(one.dtype, other.dtype)
             self.assert_bit_equal(one, other)
+
+
+class TestLists(FallbackTestCase):
+    """Operators on lists: one kernel on one device, tensor by tensor on several, as on CUDA."""
+
+    def setUp(self):
+        super().setUp()
+        self.x = torch.randn(3)
+        self.on_device = self.x.to("openreg")
+
+    def test_tensors_are_copied_between_devices(self):
+        for _ in range(3):
+            targets = [torch.zeros(3), torch.zeros(3, device="openreg"), torch.tensor(0.0)]
+            sources = [self.on_device, self.x + 1, self.on_device[0]]
+            torch._foreach_copy_(targets, sources)
+            for target, source in zip(targets, sources, strict=True):
+                self.assert_bit_equal(target, source)
+
+    def test_host_number_in_a_list_stays_on_the_host(self):
+        for _ in range(3):
+            results = torch._foreach_mul([self.on_device, torch.tensor(2.0)], 3)
+            self.assertEqual([one.device.type for one in results], ["openreg", "cpu"])
+            self.assertEqual(results[1].item(), 6.0)
+            numbers = [self.on_device.clone(), torch.tensor(2.0)]
+            torch._foreach_add_(numbers, 1)
+            self.assertEqual(numbers[1].item(), 3.0)
+
+    @requires_two_devices
+    def test_gradients_reach_all_devices(self):
+        devices = ("cpu", "openreg:0", "openreg:1")
+        xs = [self.x.to(device, copy=True).requires_grad_() for device in devices]
+        sum(y.sum().cpu() for y in torch._foreach_exp(xs)).backward()
+        for x in xs:
+            self.assertEqual(x.grad.device, x.device)
+            self.assert_bit_equal(x.grad, self.x.exp())
+
+    def test_pairs_on_two_devices_are_refused(self):
+        for call in (torch._foreach_add, torch._foreach_add_, torch._foreach_div_):
+            for pair in ((self.on_device, self.x), (self.x, self.on_device)):
+                with self.assertRaisesRegex(RuntimeError, "on the same device"):
+                    call([pair[0].clone()], [pair[1]])
+        with self.assertRaisesRegex(RuntimeError, "on the same device"):
+            torch._foreach_addcmul([self.on_device], [self.on_device], [self.x])
+        self.assert_bit_equal(self.on_device, self.x)
+
+    def test_lists_of_two_lengths_are_refused(self):
+        with self.assertRaisesRegex(RuntimeError, "same number of tensors, got 2 and 1"):
+            torch._foreach_copy_([self.x, self.on_device], [self.on_device])
+
+    @parametrize("name", ["addcmul", "addcdiv"])
+    def test_numbers_may_be_in_a_cpu_tensor(self, name):
+        functional, in_place = (getattr(torch, f"_foreach_{name}{end}") for end in ("", "_"))
+        for numbers in (torch.tensor([2.0, 3.0]), torch.tensor([4.0, 5.0])):
+            expected = functional([self.x, self.x], [self.x] * 2, [self.x] * 2, numbers)
+            xs = [self.on_device] * 2
+            for actual, one in zip(functional(xs, xs, xs, numbers), expected, strict=True):
+                self.assert_bit_equal(actual, one)
+            written = [self.on_device.clone(), self.on_device.clone()]
+            in_place(written, xs, xs, numbers)
+            for actual, one in zip(written, expected, strict=True):
+                self.assert_bit_equal(actual, one)
+            with self.assertRaisesRegex(RuntimeError, "Expected scalars to be on CPU, got openreg"):
+                functional(xs, xs, xs, numbers.to("openreg"))
+            with self.assertRaisesRegex(RuntimeError, "Expected length of scalars to match"):
+                functional(xs, xs, xs, numbers[:1])
+
+    def test_lists_on_one_device_are_one_kernel(self):
+        xs = [self.on_device, self.on_device.clone()]
+        torch._foreach_mul(xs, 2)
+        torch.openreg.reset_fallback_stats()
+        torch._foreach_mul(xs, 2)
+        self.assertEqual(torch.openreg.fallback_stats(), {"aten::_foreach_mul.Scalar": 1})
 
 
 class TestRepeatedCalls(FallbackTestCase):
@@ -828,8 +992,10 @@ class TestRepeatedCalls(FallbackTestCase):
 
 instantiate_parametrized_tests(TestRepeatedCalls)
 instantiate_parametrized_tests(TestModes)
+instantiate_parametrized_tests(TestErrors)
 instantiate_parametrized_tests(TestArguments)
 instantiate_parametrized_tests(TestGenerators)
+instantiate_parametrized_tests(TestLists)
 instantiate_parametrized_tests(TestOperatorsOfTorch)
 
 if __name__ == "__main__":

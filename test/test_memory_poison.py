@@ -200,7 +200,7 @@ class TestCheck(OpenRegTestCase):
             import torch
             try:
                 torch.ones(1, device="openreg")
-            except ValueError as error:
+            except torch.AcceleratorError as error:
                 assert "OPENREG_MEMORY_POISON is 'yes'; allowed: 0 or 1" in str(error)
             else:
                 raise AssertionError

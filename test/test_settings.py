@@ -27,6 +27,9 @@ BAD_VALUES = [
     ("OPENREG_VISIBLE_DEVICES", "a"),
     ("OPENREG_MEMORY_PROTECTION", "maybe"),
     ("OPENREG_LAUNCH_BLOCKING", "2"),
+    ("OPENREG_FALLBACK", "loud"),
+    ("OPENREG_FALLBACK_VERIFY", "yes"),
+    ("OPENREG_MEMORY_POISON", "yes"),
 ]
 
 
@@ -158,6 +161,23 @@ class TestSettings(OpenRegTestCase):
             OPENREG_LAUNCH_BLOCKING="1",
         )
         self.assertEqual(output, "101.0")
+
+    def test_settings_of_the_backend_have_their_defaults(self):
+        defaults = {row[0]: row[1] for row in _C._settings()}
+        output = self.output_of(
+            """
+            import torch
+            print(torch.openreg.get_fallback_mode())
+            try:
+                torch.openreg.memory.check()
+            except RuntimeError as error:
+                print("OPENREG_MEMORY_POISON to be 1" in str(error))
+            """
+        )
+        self.assertEqual(
+            output.split(),
+            [defaults["OPENREG_FALLBACK"], str(defaults["OPENREG_MEMORY_POISON"] == "0")],
+        )
 
     def test_table_lists_every_setting_with_all_columns(self):
         rows = {row[0]: row[1:] for row in _C._settings()}

@@ -1,7 +1,7 @@
-"""What ``torch.nn.DataParallel`` asks of ``torch._C`` to move tensors between devices.
+"""The functions of ``torch._C`` with which ``torch.nn.DataParallel`` moves tensors between devices.
 
-torch's builds with CUDA have these functions in C++, and builds without lack them, though
-``torch.nn.parallel.comm`` calls them for any kind of device.
+CUDA builds of torch have them in C++. Other builds lack them, though ``torch.nn.parallel.comm``
+calls them for any device type.
 """
 
 from collections.abc import Sequence

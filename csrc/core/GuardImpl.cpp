@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 
 #include <utility>
@@ -14,7 +15,10 @@ namespace {
 
 orEvent_t asEvent(void* event) { return static_cast<orEvent_t>(event); }
 
-// What the next record of this thread puts into its event; see wrapEvent().
+// Note [Wrapping events]
+// A c10::Event gets its handle from a record of the guard, and in no other way. To put a handle of
+// the runtime's behind one, wrapEvent() leaves it here and records: the next record of this thread
+// takes the handle and records nothing.
 thread_local orEvent_t wrapped_event = nullptr;
 
 Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
@@ -33,11 +37,13 @@ class ScopedDevice {
 
 }  // namespace
 
-// A c10::Event gets its handle from a record and in no other way.
+// See Note [Wrapping events].
 c10::Event wrapEvent(orEvent_t handle, DeviceIndex device) {
   c10::Event event(kDeviceType, kInterprocessEvent);
+  const Stream stream = getDefaultOpenRegStream(device);
   wrapped_event = handle;
-  event.record(getDefaultOpenRegStream(device));
+  const auto forget = c10::make_scope_exit([] { wrapped_event = nullptr; });
+  event.record(stream);
   return event;
 }
 
@@ -67,16 +73,7 @@ DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept { return c10::openreg
 
 DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
   resolveDeviceIndex(device.index());
-  // Kernels are the CPU's, which has them for every type; quantized tensors have dispatch keys of
-  // their own, which openreg does not serve.
-  DeviceCapability capability;
-  auto& types = capability.capability_data.supported_scalar_types;
-  types.has_QInt8 = 0;
-  types.has_QUInt8 = 0;
-  types.has_QInt32 = 0;
-  types.has_QUInt4x2 = 0;
-  types.has_QUInt2x4 = 0;
-  return capability;
+  return DeviceCapability();  // every type: kernels are the CPU's
 }
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex index) const {

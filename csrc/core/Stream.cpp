@@ -108,6 +108,12 @@ bool OpenRegStream::isAlive() const {
   return false;
 }
 
+bool OpenRegStream::hasEnded() const {
+  int has_ended = 0;
+  OPENREG_CHECK(orStreamHasEnded(&has_ended, handle_));
+  return has_ended != 0;
+}
+
 bool OpenRegStream::query() const {
   const orError_t error = orStreamQuery(handle_);
   if (error == orErrorNotReady) {

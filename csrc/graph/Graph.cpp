@@ -132,11 +132,15 @@ void OpenRegGraph::replay() {
   }
   const c10::DeviceGuard guard(stream_->device());
   const OpenRegStream stream = c10::openreg::getCurrentOpenRegStream(stream_->device_index());
-  for (const auto& generator : generators_) {
-    generator->orderLaunch(stream);
-  }
   const BlockingRegion region;  // the queue may be full
+  std::vector<at::Generator> engines;
+  for (const auto& generator : generators_) {
+    engines.push_back(generator->beginReplay(stream));
+  }
   OPENREG_CHECK(orGraphLaunch(exec_, stream.handle()));
+  for (size_t i = 0; i < engines.size(); ++i) {
+    generators_[i]->endReplay(stream, engines[i]);
+  }
 }
 // docs: end
 
@@ -157,9 +161,12 @@ void OpenRegGraph::reset() {
     return;
   }
   has_captured_ = false;
-  destroyHandles();
   generators_.clear();
+  const orError_t exec_error = orGraphExecDestroy(std::exchange(exec_, nullptr));
+  const orError_t graph_error = orGraphDestroy(std::exchange(graph_, nullptr));
   releasePools();
+  OPENREG_CHECK(exec_error);
+  OPENREG_CHECK(graph_error);
 }
 
 c10::MempoolId_t OpenRegGraph::pool() const {
@@ -181,12 +188,23 @@ void OpenRegGraph::beginPools() {
     const uint64_t own = id->load();
     return own != 0 && stream.captureId() == own;
   };
-  forEachDevice([&](c10::DeviceIndex device) {
-    c10::openreg::beginAllocateToPool(device, pool_, is_captured);
-  });
-  at::getHostAllocator(kDeviceType)
-      ->begin_allocate_to_pool(
-          pool_, [is_captured](c10::Stream stream) { return is_captured(OpenRegStream(stream)); });
+  // If one of the allocators refuses, none is left redirected.
+  c10::DeviceIndex begun = 0;
+  try {
+    for (; begun < c10::openreg::deviceCount(); ++begun) {
+      c10::openreg::beginAllocateToPool(begun, pool_, is_captured);
+    }
+    at::getHostAllocator(kDeviceType)
+        ->begin_allocate_to_pool(pool_, [is_captured](c10::Stream stream) {
+          return is_captured(OpenRegStream(stream));
+        });
+  } catch (const c10::Error&) {
+    while (begun-- > 0) {
+      c10::openreg::endAllocateToPool(begun, pool_);
+      c10::openreg::releasePool(begun, pool_);
+    }
+    throw;
+  }
 }
 
 void OpenRegGraph::endPools() {
@@ -197,11 +215,6 @@ void OpenRegGraph::endPools() {
 void OpenRegGraph::releasePools() {
   forEachDevice([&](c10::DeviceIndex device) { c10::openreg::releasePool(device, pool_); });
   at::getHostAllocator(kDeviceType)->release_pool(pool_);
-}
-
-void OpenRegGraph::destroyHandles() {
-  OPENREG_CHECK(orGraphExecDestroy(std::exchange(exec_, nullptr)));
-  OPENREG_CHECK(orGraphDestroy(std::exchange(graph_, nullptr)));
 }
 
 // The name that c10::DeviceTypeName() gives to a backend renamed to "openreg".

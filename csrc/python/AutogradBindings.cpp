@@ -3,7 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
-#include <torch/autograd.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <chrono>
 #include <future>
@@ -45,7 +46,7 @@ bool waitForAutograd(int64_t device, double timeout_s) {
 
 }  // namespace
 
-void bindAutograd(pybind11::module& m) {
+void bindAutograd(pybind11::module_& m) {
   m.def("_wait_for_autograd", &waitForAutograd, ReleaseGil());
 }
 

@@ -1,29 +1,41 @@
-// The parts of torch_openreg._C, one per noun.
+// The parts of torch_openreg._C, one per noun, and what several of them use.
+//
+// Every file of bindings includes this one, so it declares what it can and includes little.
 #pragma once
 
-#include <c10/core/Event.h>
-#include <pybind11/pybind11.h>
+#include <cstdint>
 
-#include "torch_openreg/core/Stream.h"
+namespace c10 {
+struct Event;
+}
+
+namespace c10::openreg {
+class OpenRegStream;
+}
+
+namespace pybind11 {
+class gil_scoped_release;
+class handle;
+class module_;
+template <typename... Ts>
+struct call_guard;
+}  // namespace pybind11
 
 namespace torch_openreg {
 
-void bindDevice(pybind11::module& m);
-void bindStream(pybind11::module& m);
-void bindEvent(pybind11::module& m);
-void bindMemory(pybind11::module& m);
-void bindRandom(pybind11::module& m);
-void bindIpc(pybind11::module& m);
-void bindFallback(pybind11::module& m);
-void bindGate(pybind11::module& m);
-void bindAutograd(pybind11::module& m);
-void bindProfiler(pybind11::module& m);
+void bindDevice(pybind11::module_& m);
+void bindStream(pybind11::module_& m);
+void bindEvent(pybind11::module_& m);
+void bindMemory(pybind11::module_& m);
+void bindRandom(pybind11::module_& m);
+void bindIpc(pybind11::module_& m);
+void bindFallback(pybind11::module_& m);
+void bindGate(pybind11::module_& m);
+void bindAutograd(pybind11::module_& m);
+void bindProfiler(pybind11::module_& m);
 
 // The stream that Python names by the fields of a torch.Stream.
-inline c10::openreg::OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {
-  return c10::openreg::OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
-                                                          static_cast<c10::DeviceType>(type)));
-}
+c10::openreg::OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type);
 
 // The event in a torch.Event, or in an instance of a subclass.
 // Errors: TypeError for another object, with the name of the operation.

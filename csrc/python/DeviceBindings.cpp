@@ -58,7 +58,7 @@ std::vector<std::tuple<std::string, int, std::string>> errorTable() {
 
 }  // namespace
 
-void bindDevice(py::module& m) {
+void bindDevice(py::module_& m) {
   py::class_<orDeviceProp>(m, "_DeviceProperties")
       .def_property_readonly("name", [](const orDeviceProp& p) { return std::string(p.name); })
       .def_readonly("major", &orDeviceProp::major)

@@ -1,3 +1,4 @@
+#include <pybind11/pybind11.h>
 #include <torch/csrc/Event.h>
 
 #include "csrc/python/Bindings.h"
@@ -21,7 +22,7 @@ c10::Event& asEvent(py::handle object, const char* operation) {
   return reinterpret_cast<THPEvent*>(object.ptr())->event;
 }
 
-void bindEvent(py::module& m) {
+void bindEvent(py::module_& m) {
   // docs: bindings-event
   m.def("_event_elapsed_time", &elapsedTime);
   // docs: end

@@ -1,11 +1,12 @@
 #include <pybind11/stl.h>
 
-#include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/FallbackMode.h"
+#include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {
 
-void bindFallback(pybind11::module& m) {
+void bindFallback(pybind11::module_& m) {
   using namespace at::openreg;
   // docs: bindings-fallback
   m.def(

@@ -1,6 +1,7 @@
 // A gate that holds streams until it is opened: deterministic order for tests.
 
 #include <openreg/stream.h>
+#include <pybind11/pybind11.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -70,7 +71,7 @@ class Gate {
 
 }  // namespace
 
-void bindGate(py::module& m) {
+void bindGate(py::module_& m) {
   py::class_<Gate>(m, "_Gate")
       .def(py::init<>())
       .def("block", &Gate::block, ReleaseGil())

@@ -29,7 +29,7 @@ at::Storage receive(const py::bytes& message) {
 
 }  // namespace
 
-void bindIpc(py::module& m) {
+void bindIpc(py::module_& m) {
   // docs: bindings-ipc
   m.def("_share_storage", &share);
   m.def("_receive_storage", &receive);

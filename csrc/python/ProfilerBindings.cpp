@@ -69,7 +69,7 @@ uint64_t rangeStart(const std::string& name) {
 
 }  // namespace
 
-void bindProfiler(py::module& m) {
+void bindProfiler(py::module_& m) {
   py::class_<orActivityRecord>(m, "_Activity")
       .def_property_readonly("kind", &kindOf)
       .def_readonly("name", &orActivityRecord::name)

@@ -46,7 +46,12 @@ std::tuple<int, int> priorityRange() {
 
 }  // namespace
 
-void bindStream(py::module& m) {
+OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {
+  return OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
+                                            static_cast<c10::DeviceType>(type)));
+}
+
+void bindStream(py::module_& m) {
   // docs: bindings-stream
   m.def("_current_stream",
         [](int64_t device) { return pack(getCurrentOpenRegStream(resolveDeviceIndex(device))); });

@@ -109,7 +109,7 @@ def _operator_tiers() -> tuple[list[str], Rows]:
     rows = [[tier, str(counts[tier]), what] for tier, what in tiers.TIERS.items()]
     return ["tier", "operators", "how they run"], [
         *rows,
-        ["all", str(counts.total()), "of `aten`, each overload for itself"],
+        ["all", str(counts.total()), "each overload in `aten` counted by itself"],
     ]
 
 

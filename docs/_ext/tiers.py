@@ -1,6 +1,6 @@
 """How each of ATen's operators runs on openreg, as the dispatcher of the running torch knows it.
 
-Unlike the modules beside, this one imports torch, when it is asked.
+Unlike the other modules here, this one imports torch, when it is called.
 """
 
 import functools
@@ -11,10 +11,10 @@ from collections import Counter
 from sources import ROOT, SourceError
 
 TIERS = {
-    "generated": "from torch's declarations, on the stream",
-    "hand-written": "in `csrc/aten`, on the stream",
+    "generated": "by a function made from torch's declarations, on the stream",
+    "hand-written": "by a function in `csrc/aten/ops`, on the stream",
     "fallback": "by the boxed fallback",
-    "composite": "by ATen, of other operators",
+    "composite": "as other operators, which ATen calls",
     "no kernel": "raises `NotImplementedError`: neither openreg nor the CPU has a kernel",
 }
 

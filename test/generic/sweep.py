@@ -1,7 +1,7 @@
 """Calls that have to give on openreg what they give on the CPU.
 
-A call runs once on the CPU and twice on openreg: an operator may take another way once it has been
-called.
+A call runs once on the CPU and at least twice on openreg: an operator may take another way once it
+has been called.
 """
 
 import contextlib
@@ -9,16 +9,18 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 import torch
 from common import OpenRegTestCase
 from comparison import difference
 from known_gaps import GAPS, Gap
+from late_errors import is_late_on_cuda
 from report import Record, write_record
 from samples import CPU, Arguments, tensors_in
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,10 +33,15 @@ __all__ = [
     "DEVICE",
     "IS_FULL",
     "Call",
+    "CallSequence",
     "DeviceTestCase",
+    "Outcome",
     "SweepTestCase",
     "dtype_name",
     "outcome",
+    "outcome_difference",
+    "relations_of",
+    "sampled",
     "seed",
 ]
 
@@ -47,14 +54,27 @@ _SEED = 1234
 
 
 def seed() -> None:
-    """Makes all random numbers those after a certain seed.
+    """Makes all random numbers those after a certain seed; in a forked process those of the CPU.
 
     torch.manual_seed is slow under pytest: it formats the stack for each device that is not there.
     """
     random.seed(_SEED)
     numpy.random.seed(_SEED)
     torch.default_generator.manual_seed(_SEED)
-    torch.openreg.default_generators[DEVICE.index].manual_seed(_SEED)
+    if not torch.openreg._is_in_bad_fork():
+        torch.openreg.default_generators[DEVICE.index].manual_seed(_SEED)
+
+
+_T = TypeVar("_T")
+
+
+def sampled(name: str, items: Iterable[_T], count: int) -> list[_T]:
+    """Some of the items, in their order, always the same ones for a name; all in a full run."""
+    items = list(items)
+    if IS_FULL or len(items) <= count:
+        return items
+    chosen = random.Random(zlib.crc32(name.encode())).sample(range(len(items)), count)
+    return [items[index] for index in sorted(chosen)]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -71,11 +91,15 @@ class Outcome:
         arguments: its arguments afterwards, if it returned.
         relations: for each tensor in the result, the argument that it is and the first
             argument whose memory it shares; None for none.
+        is_late: whether the call returned and the exception came when its work was waited for.
+        has_lost_work: whether a kernel that was launched after the call raised did not run.
     """
 
     result: Any
     arguments: Arguments
     relations: list[tuple[int | None, int | None]]
+    is_late: bool = False
+    has_lost_work: bool = False
 
 
 def outcome(function: Callable[..., Any], arguments: Arguments, device: torch.device) -> Outcome:
@@ -86,15 +110,35 @@ def outcome(function: Callable[..., Any], arguments: Arguments, device: torch.de
     copies = arguments.copied_to(device)
     before = copies.tensors()
     seed()
+    has_returned = False
     try:
         is_on_device = bool(before) or copies.kwargs.get("device") is not None
         with contextlib.nullcontext() if is_on_device else device:
             result = function(*copies.args, **copies.kwargs)
+        has_returned = True
         if device != CPU:
             torch.accelerator.synchronize(device)
     except Exception as error:
-        return Outcome(error.with_traceback(None), copies, [])
-    return Outcome(result, copies, [_relation(one, before) for one in tensors_in(result)])
+        has_lost_work = device != CPU and not has_returned and not _runs_innocent_work(device)
+        return Outcome(error.with_traceback(None), copies, [], has_returned, has_lost_work)
+    return Outcome(result, copies, relations_of(result, before))
+
+
+def _runs_innocent_work(device: torch.device) -> bool:
+    """Whether a kernel that has nothing to do with what came before it runs."""
+    try:
+        number = torch.ones(3, device=device) + 1
+        torch.accelerator.synchronize(device)
+    except RuntimeError:
+        return False
+    return bool(number.tolist() == [2, 2, 2])
+
+
+def relations_of(
+    result: Any, arguments: Sequence[torch.Tensor]
+) -> list[tuple[int | None, int | None]]:
+    """Outcome.relations of a result and the tensors among the arguments of its call."""
+    return [_relation(one, arguments) for one in tensors_in(result)]
 
 
 def _relation(
@@ -117,49 +161,60 @@ def _has_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call to compare.
+class CallSequence:
+    """Calls of one function, to compare one after the other.
 
     Attributes:
         function: what is called.
-        arguments: with what.
-        before: arguments of a call on openreg that comes before; None for no such call.
+        steps: with what, call by call. An operator remembers calls by their arguments' metadata,
+            so a sequence that returns to metadata it has had before takes the way of a repetition.
     """
 
     function: Callable[..., Any]
-    arguments: Arguments
-    before: Arguments | None = None
+    steps: tuple[Arguments, ...]
 
     def difference(self) -> tuple[str | None, frozenset[str]]:
-        """Describes how the call on openreg differs from the same call on the CPU.
+        """Describes how one of the calls on openreg differs from the same call on the CPU.
 
         Compared are the result, the arguments after the call, and which arguments the result is or
         is a view of. If the call raises an exception on the CPU, it has to raise one of the same
-        type on openreg, there or when the device is synchronized.
+        type on openreg; when the device is synchronized is soon enough for the errors that CUDA
+        raises then.
 
         Returns:
             The description of the first difference, or None if there is none; and the operators
-            for which the host waited in the second call.
+            for which the host waited in the last call.
         """
-        if self.before is not None:
-            outcome(self.function, self.before, DEVICE)
-        expected = outcome(self.function, self.arguments, CPU)
-        for number in (1, 2):
+        expected: dict[int, Outcome] = {}
+        for number, arguments in enumerate(self.steps, 1):
+            if id(arguments) not in expected:
+                expected[id(arguments)] = outcome(self.function, arguments, CPU)
             torch.openreg.reset_fallback_stats()
-            actual = outcome(self.function, self.arguments, DEVICE)
-            text = _outcome_difference(actual, expected)
+            actual = outcome(self.function, arguments, DEVICE)
+            text = outcome_difference(actual, expected[id(arguments)])
             if text is not None:
-                return f"call {number} with {self.arguments}: {text}", frozenset()
+                return f"call {number} with {arguments}: {text}", frozenset()
         return None, frozenset(torch.openreg.fallback_stats(synchronous_only=True))
 
     def operators(self) -> dict[str, str]:
         """Calls once more on openreg; returns the operators of ATen that run, with their tiers."""
-        copies = self.arguments.copied_to(DEVICE)
+        copies = self.steps[-1].copied_to(DEVICE)
         with _OperatorNames() as mode, contextlib.suppress(Exception):
             self.function(*copies.args, **copies.kwargs)
         with contextlib.suppress(Exception):
             torch.accelerator.synchronize(DEVICE)
         return {name: tier_of(name) for name in sorted(mode.names)}
+
+
+class Call(CallSequence):
+    """A call to compare, and its repetition."""
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: Arguments, before: Arguments | None = None
+    ) -> None:
+        """Takes a function, its arguments, and arguments of a call that comes before, if any."""
+        earlier = () if before is None else (before,)
+        super().__init__(function, (*earlier, arguments, arguments))
 
 
 class _OperatorNames(TorchDispatchMode):
@@ -175,11 +230,16 @@ class _OperatorNames(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _outcome_difference(actual: Outcome, expected: Outcome) -> str | None:
+def outcome_difference(actual: Outcome, expected: Outcome) -> str | None:
+    """Describes how the outcome of a call on openreg differs from the CPU's; None if not at all."""
     if isinstance(expected.result, Exception) or isinstance(actual.result, Exception):
-        if _is_same_error(actual.result, expected.result):
-            return None
-        return f"{_shown_error(actual.result)} instead of {_shown_error(expected.result)}"
+        if not _is_same_error(actual.result, expected.result):
+            return f"{_shown_error(actual.result)} instead of {_shown_error(expected.result)}"
+        if actual.is_late and not is_late_on_cuda(str(expected.result)):
+            return f"{_shown_error(expected.result)} not in the call, but when it is waited for"
+        if actual.has_lost_work:
+            return f"a kernel behind the call that raised {_shown_error(expected.result)} is lost"
+        return None
     text = difference(actual.result, expected.result, DEVICE)
     if text is not None:
         return f"result{'' if text.startswith('[') else ': '}{text}"
@@ -231,7 +291,7 @@ class SweepTestCase(OpenRegTestCase):
         name: str,
         variant: str,
         dtypes: Iterable[torch.dtype],
-        calls: Callable[[torch.dtype], Iterator[Call]],
+        calls: Callable[[torch.dtype], Iterator[CallSequence]],
     ) -> None:
         """Compares calls with each dtype; fails if one differs that is not in the list of gaps.
 
@@ -261,7 +321,7 @@ class SweepTestCase(OpenRegTestCase):
         if failures:
             self.fail("\n" + "\n".join(failures))
 
-    def _first_difference(self, calls: Iterator[Call], record: Record) -> str | None:
+    def _first_difference(self, calls: Iterator[CallSequence], record: Record) -> str | None:
         index = -1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -273,6 +333,7 @@ class SweepTestCase(OpenRegTestCase):
                     if not record.samples:
                         record.operators = call.operators()
                     record.samples += 1
+                    record.asynchronous += not waited
                     record.waited = sorted({*record.waited, *waited})
             except Exception as error:
                 return f"after sample {index}: {_shown_error(error)}"

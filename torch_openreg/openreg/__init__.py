@@ -1,8 +1,8 @@
 """The module ``torch.openreg``: devices, streams, events, memory and random numbers.
 
-Names and behaviour are those of ``torch.cuda``. The module initializes itself on first use; it may
-be imported, and asked for :func:`is_available` and :func:`device_count`, at no cost. A device that
-does not exist raises RuntimeError with the text ``The device index is out of range``.
+Names and behavior are those of ``torch.cuda``. The module initializes itself on first use.
+Importing it and calling :func:`is_available` or :func:`device_count` initializes nothing. A device
+that does not exist raises RuntimeError with the text ``The device index is out of range``.
 """
 
 from typing import TYPE_CHECKING
@@ -75,6 +75,7 @@ from torch_openreg.openreg.memory import (
 from torch_openreg.openreg.random import (  # noqa: F401
     _get_default_generators,
     _get_generator,
+    _set_rng_state_offset,
     get_offset,
     get_rng_state,
     get_rng_state_all,

@@ -3,14 +3,16 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
-#include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/HostCall.h"
+#include "csrc/aten/fallback/PlanStore.h"
 #include "csrc/aten/fallback/StreamCall.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -26,42 +28,89 @@ constexpr const char* kFirstCall =
     ", whose first call with such arguments runs on the host: make it once before the capture";
 constexpr const char* kHostCall = ", which runs on the host";
 
-// Operators that take CPU tensors beside openreg tensors, as on CUDA: index tensors, and tensors
-// that describe the shape of nested ones.
-bool allowsCpuTensors(const std::string& name) {
-  static const auto* names = new std::set<std::string>{
-      "aten::_index_put_impl_", "aten::index_put_", "aten::index_put", "aten::_unsafe_index_put"};
-  return names->count(name) == 1 || name.starts_with("aten::_nested_");
+// Whether the argument may be a CPU tensor beside openreg tensors, as on CUDA: index tensors, and
+// tensors that describe the shape of nested ones.
+bool takesCpuTensors(const std::string& operator_name, const c10::Argument& argument) {
+  static const auto* names = new std::map<std::string, std::set<std::string>>{
+      {"aten::_index_put_impl_", {"indices"}},
+      {"aten::_nested_from_padded", {"cpu_nested_shape_example"}},
+      {"aten::_nested_view_from_buffer", {"nested_size", "nested_strides", "offsets"}},
+      {"aten::_nested_view_from_buffer_copy", {"nested_size", "nested_strides", "offsets"}},
+      {"aten::_unsafe_index_put", {"indices"}},
+      {"aten::index_put", {"indices"}},
+      {"aten::index_put_", {"indices"}},
+  };
+  const auto found = names->find(operator_name);
+  return found != names->end() && found->second.count(argument.name()) == 1;
 }
 
-// The openreg device that the call is about: that of its tensors, or else of its device argument,
-// or else the current one. Throws if the tensors are on two devices.
-c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
-  std::optional<c10::Device> device;
+bool isWritten(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// What the arguments say about the device that the call is about: that of its tensors, or else of
+// its device argument.
+struct DeviceFinder {
+  const c10::FunctionSchema& schema;
+  std::optional<c10::Device> of_tensors = std::nullopt;
+  std::optional<c10::Device> of_argument = std::nullopt;
   bool has_cpu_tensor = false;
-  visitTensors(arguments, [&](const Tensor& tensor) {
+
+  void tensor(const Tensor& tensor) {
     if (isOpenReg(tensor)) {
-      TORCH_CHECK(!device.has_value() || *device == tensor.device(),
+      TORCH_CHECK(!of_tensors.has_value() || *of_tensors == tensor.device(),
                   "Expected all tensors to be on the same device, but found at least two devices, ",
-                  *device, " and ", tensor.device(), "! (", schema.operator_name(), ")");
-      device = tensor.device();
-    } else if (tensor.defined() && tensor.is_cpu() && tensor.dim() > 0) {
+                  *of_tensors, " and ", tensor.device(), "! (", schema.operator_name(), ")");
+      of_tensors = tensor.device();
+    } else if (tensor.defined() && tensor.is_cpu()) {
       has_cpu_tensor = true;
     }
-  });
-  for (const c10::IValue& value : arguments) {
-    if (!device.has_value() && value.isDevice() && value.toDevice().type() == kDeviceType) {
-      const c10::DeviceIndex index = c10::openreg::resolveDeviceIndex(value.toDevice().index());
-      device = c10::Device(kDeviceType, index);
+  }
+  void tensors(c10::ArrayRef<c10::IValue> list) {
+    for (const c10::IValue& element : list) {
+      if (element.isTensor()) {
+        tensor(element.toTensor());
+      }
     }
   }
-  if (!device.has_value()) {
-    device = c10::Device(kDeviceType, c10::openreg::currentDevice());
+  void optionalTensors(c10::ArrayRef<c10::IValue> list) { tensors(list); }
+  void device(c10::Device device) {
+    of_argument = c10::Device(kDeviceType, c10::openreg::resolveDeviceIndex(device.index()));
   }
-  TORCH_CHECK(!has_cpu_tensor || allowsCpuTensors(schema.name()),
-              "Expected all tensors to be on the same device, but found at least two devices, ",
-              *device, " and cpu! (", schema.operator_name(), ")");
-  return *device;
+  void generator(const std::optional<Generator>& /*generator*/) {}
+  void plain(const c10::IValue& /*value*/) {}
+};
+
+// Throws if there is a CPU tensor which is neither a number that is read nor taken by name.
+void checkCpuTensors(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
+                     c10::Device device) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    visitTensors(arguments[i], argument, [&](const Tensor& tensor) {
+      TORCH_CHECK(
+          !tensor.defined() || !tensor.is_cpu() ||
+              (tensor.dim() == 0 ? !isWritten(argument) : takesCpuTensors(schema.name(), argument)),
+          "Expected all tensors to be on the same device, but found at least two devices, ", device,
+          " and cpu! (", schema.operator_name(), ")");
+    });
+  }
+}
+
+// The openreg device that the call is about, the current one if the arguments say nothing.
+// Errors: throws if tensors are on two devices.
+c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  DeviceFinder found{schema};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    visitArgument(arguments[i], schema.arguments()[i], found);
+  }
+  const c10::Device device =
+      found.of_tensors.has_value()
+          ? *found.of_tensors
+          : found.of_argument.value_or(c10::Device(kDeviceType, c10::openreg::currentDevice()));
+  if (found.has_cpu_tensor) {
+    checkCpuTensors(schema, arguments, device);
+  }
+  return device;
 }
 
 // The key of the CPU kernel that corresponds to this one.
@@ -75,30 +124,33 @@ c10::DispatchKey cpuKey(c10::DispatchKeySet keys) {
 // docs: fallback-call
 void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
-  FallbackOperator& known = fallbackOperator(op);
+  FallbackOperator& known = fallbackOperator(op, &describeStreamCall);
   const auto arguments = argumentsOnStack(op.schema(), *stack);
   const c10::Device device = deviceOf(op.schema(), arguments);
   const c10::DeviceGuard guard(device);
   std::optional<CallSignature> signature;
-  if (known.isPredictable()) {
+  if (known.canPlan(op.schema(), arguments)) {
     signature = CallSignature::of(known, op.schema(), arguments);
   }
   auto plan = signature.has_value() ? findPlan(*signature) : nullptr;
-  if (plan != nullptr && plan->has_value()) {
+  if (plan != nullptr && plan->kind == CallPlan::Kind::OnStream) {
     known.countAsynchronousCall();
     callOnStream(known, op, std::move(plan), device, stack);
     return;
   }
+  const bool is_learning =
+      signature.has_value() && (plan == nullptr || plan->kind == CallPlan::Kind::WarnedOnce);
   if (const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());
       stream.isCapturing()) {
-    const bool is_first_call = signature.has_value() && plan == nullptr;
-    checkNotCapturing(stream, (known.name() + (is_first_call ? kFirstCall : kHostCall)).c_str());
+    checkNotCapturing(stream, (known.name() + (is_learning ? kFirstCall : kHostCall)).c_str());
   }
   known.countSynchronousCall();
-  ResultPlan learned = callOnHost(known.name().c_str(), op, cpuKey(keys), device, stack);
-  if (signature.has_value() && plan == nullptr) {
-    keepPlan(*signature, std::move(learned));
+  HostCall call(known, op, cpuKey(keys), device, stack);
+  if (!is_learning) {
+    call.run();
+    return;
   }
+  keepPlan(*signature, call.runAndLearn(/*has_warned_before=*/plan != nullptr));
 }
 // docs: end
 

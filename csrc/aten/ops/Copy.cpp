@@ -2,7 +2,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/copy_native.h>
@@ -12,6 +11,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <openreg/memory.h>
 #include <torch/library.h>
+
+#include <cstring>
 
 #include "csrc/memory/PinnedAllocator.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -26,8 +27,8 @@ using c10::openreg::kDeviceType;
 using c10::openreg::OpenRegStream;
 using c10::openreg::WorkDescription;
 
-// A pageable source up to this size is copied aside at once, so that the call need not wait; the
-// runtime's own copies draw the same line.
+// With non_blocking, a pageable source up to this size is copied aside at once, so that the call
+// need not wait; the runtime's own copies draw the same line.
 constexpr size_t kStagedCopyLimit = 64 * 1024;
 
 // int1 to int7 and uint1 to uint7: one element per byte, and no CPU kernel to copy them.
@@ -58,68 +59,62 @@ void recordPinned(const Tensor& host, const OpenRegStream& stream) {
   at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
 }
 
-// Copies at once if the stream has nothing to do: the host waits for the copy in any case, and
-// waking a worker takes longer than copying a megabyte. Returns false if the stream is busy.
+// Whether the bytes of one are those of the other, in order.
+bool isSameInBytes(const Tensor& destination, const Tensor& source) {
+  return destination.scalar_type() == source.scalar_type() &&
+         destination.is_conj() == source.is_conj() && destination.is_neg() == source.is_neg() &&
+         destination.is_contiguous() && source.is_contiguous();
+}
+
+// Waits for the stream, and copies on the calling thread. That has to wait for the copy in any
+// case, and waking a worker takes longer than copying a megabyte.
 // Errors: the stream's asynchronous error.
-bool copyOnCallingThread(const OpenRegStream& stream, const char* name,
+void copyOnCallingThread(const OpenRegStream& stream, const char* name,
                          const WorkDescription& description, Tensor destination,
                          const Tensor& source) {
-  if (!stream.query()) {
-    return false;
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  stream.synchronize(name);
   const c10::openreg::HostWork work(stream, name, description);
+  if (description.bytes <= kStagedCopyLimit && isSameInBytes(destination, source)) {
+    std::memcpy(destination.mutable_data_ptr(), source.const_data_ptr(), description.bytes);
+    return;
+  }
+  const CpuKernelScope scope;
   copyKernel(destination, source);
-  return true;
 }
 
 void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   const auto description = WorkDescription::copy(orMemcpyHostToDevice, self.nbytes());
-  const bool is_pinned = isPinnedPointer(source.storage().data());
-  const bool is_asynchronous = is_pinned && non_blocking;
-  if (!is_asynchronous) {
-    checkNotCapturing(stream,
-                      "aten::copy_ (host to device), which is asynchronous only from "
-                      "pinned memory with non_blocking=True");
+  if (non_blocking && isPinnedPointer(source.storage().data())) {
+    enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self,
+                                                HostTensor{source});
+    recordPinned(source, stream);
+    return;
   }
-  if (!is_pinned && source.nbytes() <= kStagedCopyLimit) {
+  checkNotCapturing(stream,
+                    "aten::copy_ (host to device), which is asynchronous only from "
+                    "pinned memory with non_blocking=True");
+  if (non_blocking && source.nbytes() <= kStagedCopyLimit) {
     enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self,
                                                 StagedTensor{source.clone()});
     return;
   }
-  if (!is_asynchronous && copyOnCallingThread(stream, "aten::copy_ (host to device)", description,
-                                              hostView(self), source)) {
-    return;
-  }
-  enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self, HostTensor{source});
-  if (is_asynchronous) {
-    recordPinned(source, stream);
-  } else {
-    stream.synchronize();
-  }
+  copyOnCallingThread(stream, "aten::copy_ (host to device)", description, hostView(self), source);
 }
 
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
   const auto description = WorkDescription::copy(orMemcpyDeviceToHost, self.nbytes());
-  const bool is_asynchronous = non_blocking && isPinnedPointer(self.storage().data());
-  if (!is_asynchronous) {
-    checkNotCapturing(stream,
-                      "aten::copy_ (device to host), which is asynchronous only to "
-                      "pinned memory with non_blocking=True");
-  }
-  if (!is_asynchronous && copyOnCallingThread(stream, "aten::copy_ (device to host)", description,
-                                              self, hostView(source))) {
+  if (non_blocking && isPinnedPointer(self.storage().data())) {
+    enqueueCopy<"aten::copy_ (device to host)">(source.device(), description, HostTensor{self},
+                                                source);
+    recordPinned(self, stream);
     return;
   }
-  enqueueCopy<"aten::copy_ (device to host)">(source.device(), description, HostTensor{self},
-                                              source);
-  if (is_asynchronous) {
-    recordPinned(self, stream);
-  } else {
-    stream.synchronize();
-  }
+  checkNotCapturing(stream,
+                    "aten::copy_ (device to host), which is asynchronous only to "
+                    "pinned memory with non_blocking=True");
+  copyOnCallingThread(stream, "aten::copy_ (device to host)", description, self, hostView(source));
 }
 
 void copyBetweenDevices(Tensor& self, const Tensor& source) {
@@ -190,9 +185,27 @@ Tensor copyFromAndResize(const Tensor& self, const Tensor& destination) {
   return copyFrom(self, destination, /*non_blocking=*/false);
 }
 
+// Kernels write through addresses, so a storage would not learn that it has to be copied before:
+// the copy is made at once.
+Tensor lazyClone(const Tensor& self) {
+  const c10::DeviceGuard guard(self.device());
+  const c10::Storage& source = self.storage();
+  c10::Allocator* allocator = c10::GetAllocator(kDeviceType);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), source.nbytes(),
+                       source.nbytes() == 0 ? allocator->allocate(0)
+                                            : allocator->clone(source.data(), source.nbytes()),
+                       allocator, /*resizable=*/true);
+  auto copy =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), self.key_set(), self.dtype());
+  copy.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides(),
+                                                    self.storage_offset());
+  return copy;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_lazy_clone", TORCH_FN(lazyClone));
   m.impl("copy_", TORCH_FN(copy));
   m.impl("_copy_from", TORCH_FN(copyFrom));
   m.impl("_copy_from_and_resize", TORCH_FN(copyFromAndResize));

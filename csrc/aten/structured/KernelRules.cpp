@@ -1,10 +1,14 @@
 #include "csrc/aten/structured/KernelRules.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
+
+#include "torch_openreg/aten/KernelEnvironment.h"
 
 namespace at::openreg {
 
@@ -22,8 +26,24 @@ namespace detail {
 
 void tryOverlapping(ArrayRef<const Tensor*> operands, size_t output_count,
                     c10::function_ref<void(Tensor*)> kernel) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const CpuKernelScope scope;
   std::vector<Tensor> stand_ins;
+  std::vector<std::pair<Storage, Storage>> storages;  // of the operands, of their stand-ins
+  const auto storage_for = [&](const Tensor& operand) {
+    const auto known = std::find_if(storages.begin(), storages.end(), [&](const auto& pair) {
+      return pair.first.is_alias_of(operand.storage());
+    });
+    if (known != storages.end()) {
+      return known->second;
+    }
+    Storage zeros(Storage::use_byte_size_t(), operand.storage().nbytes(), c10::GetCPUAllocator(),
+                  /*resizable=*/true);
+    if (zeros.nbytes() > 0) {
+      std::memset(zeros.mutable_data(), 0, zeros.nbytes());
+    }
+    storages.emplace_back(operand.storage(), zeros);
+    return zeros;
+  };
   for (const Tensor* operand : operands) {
     const auto outputs = operands.slice(0, std::min(stand_ins.size(), output_count));
     const auto* same = std::find_if(outputs.begin(), outputs.end(), [&](const Tensor* output) {
@@ -34,9 +54,10 @@ void tryOverlapping(ArrayRef<const Tensor*> operands, size_t output_count,
     } else if (same != outputs.end()) {
       stand_ins.push_back(stand_ins[static_cast<size_t>(same - outputs.begin())]);
     } else {
-      Tensor stand_in(at::detail::empty_strided_cpu(operand->sizes(), operand->strides(),
-                                                    operand->scalar_type()));
-      std::memset(stand_in.storage().mutable_data(), 0, stand_in.storage().nbytes());
+      Tensor stand_in(at::detail::empty_cpu({0}, operand->scalar_type()));
+      TensorImpl* impl = stand_in.unsafeGetTensorImpl();
+      impl->set_storage_keep_dtype(storage_for(*operand));
+      impl->set_sizes_and_strides(operand->sizes(), operand->strides(), operand->storage_offset());
       stand_ins.push_back(std::move(stand_in));
     }
   }

@@ -8,8 +8,6 @@
 #include <ATen/native/FractionalMaxPooling.h>
 #include <c10/util/FunctionRef.h>
 
-#include <algorithm>
-
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
@@ -26,19 +24,34 @@ OPENREG_EXPORT void tryOverlapping(ArrayRef<const Tensor*> operands, size_t outp
 
 }  // namespace detail
 
-// Note [Outputs that overlap themselves]
+// Note [Outputs that overlap]
 // Most kernels refuse to write a tensor of which several elements are one, such as an expanded one,
-// and some do not. A TensorIterator refuses in the shape function; what the other kernels do shows
-// when they run, too late for the caller. Overlap is rare, so then the kernel runs first on the
-// calling thread: on CPU tensors of the operands' sizes that are all zeros, whose outputs overlap
-// as the operands do. What it throws, the call throws.
+// or one that shares some memory with an input, and some do not. A TensorIterator refuses in the
+// shape function; what the other kernels do shows when they run, too late for the caller. Overlap
+// is rare, so then the kernel runs first on the calling thread: on CPU tensors of the operands'
+// sizes that are all zeros and overlap as the operands do. What it throws, the call throws.
+inline bool overlaps(ArrayRef<const Tensor*> operands, size_t output_count) {
+  for (const Tensor* output : operands.slice(0, output_count)) {
+    if (!output->defined()) {
+      continue;
+    }
+    if (at::has_internal_overlap(*output) == MemOverlap::Yes) {
+      return true;
+    }
+    for (const Tensor* input : operands.slice(output_count)) {
+      if (input->defined() && !input->is_same(*output) && input->has_storage() &&
+          input->storage().is_alias_of(output->storage()) &&
+          at::get_overlap_status(*output, *input) != MemOverlapStatus::No) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 inline void checkOverlap(ArrayRef<const Tensor*> operands, size_t output_count,
                          c10::function_ref<void(Tensor*)> kernel) {
-  const auto overlaps = [](const Tensor* output) {
-    return output->defined() && at::has_internal_overlap(*output) == MemOverlap::Yes;
-  };
-  const auto outputs = operands.slice(0, output_count);
-  if (C10_UNLIKELY(std::any_of(outputs.begin(), outputs.end(), overlaps))) {
+  if (C10_UNLIKELY(overlaps(operands, output_count))) {
     detail::tryOverlapping(operands, output_count, kernel);
   }
 }
@@ -46,6 +59,6 @@ inline void checkOverlap(ArrayRef<const Tensor*> operands, size_t output_count,
 // For kernels that cannot run on such tensors.
 constexpr const char* kOverlapText =
     "out=: expected a tensor of which every element has memory of its own, got one that overlaps "
-    "itself, such as an expanded one; clone it first";
+    "itself, such as an expanded one, or an input; clone it first";
 
 }  // namespace at::openreg

@@ -1,4 +1,4 @@
-// How the arguments of a CPU function travel to a worker.
+// How the arguments of a CPU function get to a worker.
 //
 // enqueue<"aten::name">(device, function, arguments...) calls `function` on the current stream of
 // `device`, with every argument as the worker has to see it:

@@ -7,11 +7,10 @@
 //   });
 #pragma once
 
-#include <ATen/Parallel.h>
-
 #include <type_traits>
 #include <utility>
 
+#include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/HostWork.h"
 #include "torch_openreg/core/Launch.h"
@@ -28,23 +27,16 @@ OPENREG_EXPORT void waitForCurrentStream(c10::Device device, const char* operati
 OPENREG_EXPORT void checkNotCapturing(const c10::openreg::OpenRegStream& stream,
                                       const char* operation);
 
-// Note [The worker's environment]
-// A kernel gives the CPU's bits only if it runs as the CPU would run it. A worker therefore
-//   - excludes the autograd dispatch keys, once per thread: kernels that call operators are below
-//     autograd;
-//   - uses as many intra-op threads as the thread that launched, as reductions split their work
-//     by that number.
-OPENREG_EXPORT void enterWorkerEnvironment(int num_threads);
-
 namespace detail {
 
+// A kernel in the environment of its call.
 template <typename Kernel>
-struct InWorkerEnvironment {
+struct InEnvironment {
   Kernel kernel;
-  int num_threads;
+  KernelEnvironment environment;
 
   void operator()() const {
-    enterWorkerEnvironment(num_threads);
+    environment.enter();
     kernel();
   }
 };
@@ -62,12 +54,13 @@ struct Described {
 }  // namespace detail
 
 // docs: launch-op
-// Enqueues `kernel` on the current stream of `device`, in the environment above.
+// Enqueues `kernel` on the current stream of `device`, in the environment of the calling thread.
 template <c10::openreg::KernelName Name, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
-  using Closure = detail::InWorkerEnvironment<std::decay_t<Kernel>>;
-  c10::openreg::launchKernel<Name>(c10::openreg::getCurrentOpenRegStream(device.index()),
-                                   Closure{std::forward<Kernel>(kernel), at::get_num_threads()});
+  using Closure = detail::InEnvironment<std::decay_t<Kernel>>;
+  c10::openreg::launchKernel<Name>(
+      c10::openreg::getCurrentOpenRegStream(device.index()),
+      Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});
 }
 // docs: end
 
@@ -75,10 +68,24 @@ void launchOp(c10::Device device, Kernel&& kernel) {
 template <c10::openreg::KernelName Name, typename Kernel>
 void launchOp(c10::Device device, const c10::openreg::WorkDescription& description,
               Kernel&& kernel) {
-  using Closure = detail::Described<detail::InWorkerEnvironment<std::decay_t<Kernel>>>;
+  using Closure = detail::Described<detail::InEnvironment<std::decay_t<Kernel>>>;
   c10::openreg::launchKernel<Name>(
       c10::openreg::getCurrentOpenRegStream(device.index()),
-      Closure{{std::forward<Kernel>(kernel), at::get_num_threads()}, description});
+      Closure{{std::forward<Kernel>(kernel), KernelEnvironment::current()}, description});
+}
+
+// The same for a type of kernel whose name is known when it runs: `kernel` is describeOp's.
+template <typename Kernel>
+void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
+  using Closure = detail::InEnvironment<std::decay_t<Kernel>>;
+  c10::openreg::launchKernel(described, c10::openreg::getCurrentOpenRegStream(device.index()),
+                             Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});
+}
+
+// `name` lives as long as the process.
+template <typename Kernel>
+constexpr orKernel describeOp(const char* name) {
+  return c10::openreg::describeKernel<detail::InEnvironment<Kernel>>(name);
 }
 
 }  // namespace at::openreg

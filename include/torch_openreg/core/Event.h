@@ -38,12 +38,12 @@ class OpenRegEvent {
     OPENREG_CHECK(orStreamWaitEvent(stream.handle(), handle_, 0));
   }
 
-  // Waits for the latest record. A failure of the recorded stream ends the wait, too: it is the
-  // stream's to report.
+  // Waits for the latest record. A failure of the recorded stream ends the wait, too; the stream
+  // reports it.
   void synchronize() const noexcept { std::ignore = orEventSynchronize(handle_); }
 
-  // Whether the latest record is complete. A failure of the recorded stream counts as complete:
-  // it is the stream's to report.
+  // Whether the latest record is complete. A failure of the recorded stream counts as complete;
+  // the stream reports it.
   bool isComplete() const noexcept { return orEventQuery(handle_) != orErrorNotReady; }
 
  private:

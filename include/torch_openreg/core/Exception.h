@@ -18,7 +18,7 @@
 
 namespace c10::openreg {
 
-// Throws what a failed runtime call stands for. `call` is its source text.
+// Throws the exception for a failed runtime call. `call` is its source text.
 [[noreturn]] OPENREG_EXPORT void throwRuntimeError(orError_t error, const char* call,
                                                    SourceLocation location);
 

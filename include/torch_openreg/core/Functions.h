@@ -1,6 +1,6 @@
-// Devices, as c10 sees them: count, current one, checks of an index.
+// Devices, as c10 sees them: their number, the current one, checks of an index.
 //
-// The runtime keeps the current device per thread; nothing is kept here.
+// The runtime keeps each thread's current device; nothing is kept here.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,7 +24,7 @@ OPENREG_EXPORT void checkDeviceIndex(int64_t index);
 OPENREG_EXPORT DeviceIndex currentDevice();
 OPENREG_EXPORT void setDevice(DeviceIndex index);
 
-// Sets the current device and returns the one before.
+// Sets the current device and returns the previous one.
 OPENREG_EXPORT DeviceIndex exchangeDevice(DeviceIndex index);
 
 // As exchangeDevice; a negative index changes nothing.
@@ -33,8 +33,7 @@ OPENREG_EXPORT DeviceIndex maybeExchangeDevice(DeviceIndex index);
 // The index itself, or the current device for a negative one. Throws if it is out of range.
 OPENREG_EXPORT DeviceIndex resolveDeviceIndex(int64_t index);
 
-// Waits for all work of the device given. Releases nothing and takes no lock of Python's: the
-// caller has released the GIL.
+// Waits for all work of the given device. Does not release the GIL: the caller has done so.
 OPENREG_EXPORT void synchronizeDevice(DeviceIndex index);
 
 // Whether the device has been created in this process.

@@ -1,5 +1,5 @@
-// Work that a thread of the host does in place of a stream, for traces: after it has waited for
-// the stream, a copy or a kernel that it runs itself leaves the records that it would have left on
+// Records of work that a host thread does in place of a stream, for traces: a copy or a kernel that
+// it runs itself, after it has waited for the stream, leaves the records that it would have left on
 // the stream.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The one way by which work reaches a stream.
+// The only way by which work reaches a stream.
 //
 // launchKernel<"aten::add.out">(stream, closure) moves the closure into the stream's queue and
 // returns; the stream's worker calls it later. Closures up to OPENREG_MAX_INLINE_CLOSURE_SIZE
@@ -11,10 +11,10 @@
 //
 // How often a closure is called: once or, captured into a graph, once per replay. So it is const.
 //
-// What a closure may do: throw. The exception ends the stream's success and comes out of the
-// next synchronizing call with the kernel's name (include/torch_openreg/core/Exception.h). It may
-// not wait for its own stream, and it may not take the GIL. If it has describe(orActivityRecord*),
-// that completes the record that a trace keeps of it (openreg/stream.h).
+// What a closure may do: throw. The stream then fails, and the next synchronizing call throws the
+// exception with the kernel's name (include/torch_openreg/core/Exception.h). A closure must not
+// wait for its own stream and must not take the GIL. If it has describe(orActivityRecord*), that
+// function completes the record that a trace keeps of it (openreg/stream.h).
 #pragma once
 
 #include <openreg/stream.h>
@@ -30,7 +30,7 @@
 
 namespace c10::openreg {
 
-// A kernel's name as a template argument, so that it is static by construction.
+// A kernel's name as a template argument, so that it lives as long as the process.
 template <std::size_t Size>
 struct KernelName {
   // NOLINTNEXTLINE(google-explicit-constructor): a string literal is meant to convert

@@ -38,6 +38,9 @@ class OPENREG_EXPORT OpenRegStream {
   // nothing can be recorded or enqueued any more.
   bool isAlive() const;
 
+  // Whether it is not alive and its work is done. Waits for nothing.
+  bool hasEnded() const;
+
   bool query() const;
 
   // Waits until all work submitted so far is done. `call` is what an error says it was raised by.
@@ -60,8 +63,8 @@ class OPENREG_EXPORT OpenRegStream {
   orStream_t handle_;
 };
 
-// A negative device index stands for the current device in all functions below; an index that
-// is out of range throws.
+// In all functions below, a negative device index means the current device; an index that is out
+// of range throws.
 
 // The default stream.
 OPENREG_EXPORT OpenRegStream getDefaultOpenRegStream(DeviceIndex index = -1);
@@ -69,7 +72,7 @@ OPENREG_EXPORT OpenRegStream getDefaultOpenRegStream(DeviceIndex index = -1);
 // The calling thread's current stream on a device; the default stream until it is set.
 OPENREG_EXPORT OpenRegStream getCurrentOpenRegStream(DeviceIndex index = -1);
 
-// Makes a stream current on its device, for the calling thread. Leaves the current device.
+// Makes a stream current on its device, for the calling thread. Does not change the current device.
 OPENREG_EXPORT void setCurrentOpenRegStream(const OpenRegStream& stream);
 
 // A stream of the pool, round-robin. A priority below 0 means the pool of high priority.

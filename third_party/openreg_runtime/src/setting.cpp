@@ -106,6 +106,21 @@ bool parse_OPENREG_LAUNCH_BLOCKING(const char* text, Settings& settings) {
   return value.has_value();
 }
 
+// What the layers above read: the runtime only checks the text.
+
+bool parse_OPENREG_FALLBACK(const char* text, Settings&) {
+  const std::string_view mode = text;
+  return mode == "silent" || mode == "warn" || mode == "error";
+}
+
+bool parse_OPENREG_FALLBACK_VERIFY(const char* text, Settings&) {
+  return parse_switch(text).has_value();
+}
+
+bool parse_OPENREG_MEMORY_POISON(const char* text, Settings&) {
+  return parse_switch(text).has_value();
+}
+
 struct Variable {
   orSetting description;
   bool (*parse)(const char* text, Settings& settings);
@@ -119,6 +134,7 @@ constexpr Variable table[] = {
 };
 
 constexpr size_t variable_count = std::size(table);
+static_assert(variable_count == orSettingIndexCount);
 
 // Defaults that are described in the table, not written there.
 bool has_computed_default(std::string_view variable) {

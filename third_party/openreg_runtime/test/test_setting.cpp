@@ -39,14 +39,15 @@ TEST(settings_can_be_listed) {
   set("OPENREG_LAUNCH_BLOCKING", "1");
   int count = 0;
   CHECK_OK(orGetSettingCount(&count));
-  CHECK_EQUAL(count, 5);
+  CHECK_EQUAL(count, static_cast<int>(orSettingIndexCount));
   for (int i = 0; i < count; ++i) {
     orSetting setting;
     CHECK_OK(orGetSetting(&setting, i));
     CHECK_CONTAINS(setting.variable, "OPENREG_");
     CHECK(*setting.default_text != '\0' && *setting.allowed != '\0');
     CHECK(*setting.description != '\0');
-    if (std::string(setting.variable) == "OPENREG_LAUNCH_BLOCKING") {
+    if (i == orSettingIndex_OPENREG_LAUNCH_BLOCKING) {
+      CHECK_EQUAL(std::string(setting.variable), "OPENREG_LAUNCH_BLOCKING");
       CHECK_EQUAL(std::string(setting.value), "1");
     } else {
       CHECK(setting.value == nullptr);
@@ -57,7 +58,7 @@ TEST(settings_can_be_listed) {
 TEST(listing_checks_its_arguments) {
   orSetting setting;
   CHECK_ERROR(orGetSetting(&setting, -1), orErrorInvalidValue);
-  CHECK_ERROR(orGetSetting(&setting, 5), orErrorInvalidValue);
+  CHECK_ERROR(orGetSetting(&setting, orSettingIndexCount), orErrorInvalidValue);
   CHECK_ERROR(orGetSetting(nullptr, 0), orErrorInvalidValue);
   CHECK_ERROR(orGetSettingCount(nullptr), orErrorInvalidValue);
 }
@@ -77,6 +78,23 @@ TEST(bad_values_are_refused) {
   for (const char* value : {"", "2", "true"}) {
     check_refused("OPENREG_MEMORY_PROTECTION", value, "0 or 1");
     check_refused("OPENREG_LAUNCH_BLOCKING", value, "0 or 1");
+    check_refused("OPENREG_FALLBACK_VERIFY", value, "0 or 1");
+    check_refused("OPENREG_MEMORY_POISON", value, "0 or 1");
+    check_refused("OPENREG_FALLBACK", value, "silent, warn or error");
+  }
+}
+
+TEST(values_for_the_layers_above_are_accepted) {
+  for (const char* value : {"silent", "warn", "error"}) {
+    test::check_child([=] {
+      set("OPENREG_FALLBACK", value);
+      set("OPENREG_FALLBACK_VERIFY", "1");
+      set("OPENREG_MEMORY_POISON", "1");
+      CHECK_OK(orCheckSettings());
+      orSetting setting;
+      CHECK_OK(orGetSetting(&setting, orSettingIndex_OPENREG_FALLBACK));
+      CHECK_EQUAL(std::string(setting.value), value);
+    });
   }
 }
 

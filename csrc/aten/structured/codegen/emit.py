@@ -98,13 +98,14 @@ def _enqueue(operator: Operator) -> list[str]:
         *operator.outputs,
     ]
     inputs = ", ".join(a.name for a in operands)
+    others = ", ".join(a.name for a in captured if a.passing.has_kind)
     *capture_lines, lambda_start = _list("      [", captures, "](")
     mode = [f"      {operator.launch_mode});"] if operator.launch_mode else []
     return [
         *_list("void enqueue(", ["const Op& op", *_parameters(operator.inputs)], ") {"),
         *([f"  {operator.check}"] if operator.check else []),
         f'  launchStructured<"aten::{operator.overload}">(',
-        f"      op.outputs(), std::tie({inputs}),",
+        *_list("      op, ", [f"std::tie({inputs})", f"std::tie({others})"], ","),
         *capture_lines,
         *_list(lambda_start, kernel_parameters, ") {"),
         *([f"        {operator.preparation}"] if operator.preparation else []),

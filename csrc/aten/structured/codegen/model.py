@@ -33,9 +33,9 @@ EXCLUDED: dict[str, str] = {
 # Kernels that throw torch.linalg.LinAlgError for what they find in the data, which the caller has
 # to see at the call, as on CUDA.
 ALWAYS_THROWING = "Launch::OnCallingThread"
-THROWING_ON_REQUEST = "check_errors ? Launch::OnCallingThread : Launch::DtypesChecked"
+THROWING_ON_REQUEST = "check_errors ? Launch::OnCallingThread : Launch::Tried"
 # Kernels that take lists of tensors, of which there are no stand-ins, or use pivots unchecked.
-WITHOUT_STAND_INS = "Launch::DtypesUnchecked"
+WITHOUT_STAND_INS = "Launch::Untried"
 LAUNCH_MODES: dict[str, str] = {
     "_linalg_eigh": ALWAYS_THROWING,
     "_linalg_solve_ex": THROWING_ON_REQUEST,
@@ -87,6 +87,7 @@ class Passing:
     """How an argument of one C++ type travels. `{0}` stands for the argument's name."""
 
     is_operand: bool = False  # a tensor that the launch helper aliases
+    has_kind: bool = True  # counts in the key of Note [Trials]
     capture: str = "{0}"  # in the kernel's capture list
     kernel: str = "{0}"  # as an argument of the CPU kernel
     meta: str = "{0}"  # as an argument of the shape function
@@ -113,9 +114,11 @@ PASSING: dict[str, Passing] = {
     "const std::optional<Tensor>&": Passing(
         is_operand=True, kernel="optionalTensor({0})", meta="tensorRef({0})"
     ),
-    "const ITensorListRef&": Passing(capture="{0} = aliasList({0})", kernel="tensorsOf({0})"),
+    "const ITensorListRef&": Passing(
+        has_kind=False, capture="{0} = aliasList({0})", kernel="tensorsOf({0})"
+    ),
     "const c10::List<std::optional<Tensor>>&": Passing(
-        capture="{0} = aliasList({0})", kernel="optionalTensorsOf({0})"
+        has_kind=False, capture="{0} = aliasList({0})", kernel="optionalTensorsOf({0})"
     ),
 }
 

@@ -2,7 +2,9 @@
  *
  * Note [Settings table]
  * This table is the only list: the parser, the error texts and the documentation are made
- * from it.
+ * from it. The runtime reads and checks all of it, so that a bad value fails at the same moment and
+ * in the same words whoever uses the setting. The last rows mean nothing to the runtime itself: the
+ * layers above ask for their texts with orGetSetting.
  */
 #ifndef OPENREG_SETTING_H
 #define OPENREG_SETTING_H
@@ -21,7 +23,21 @@
   X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                           \
     "1: the host faults on device memory. 0: it may read and write it, for debuggers.") \
   X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                             \
-    "1: every launch waits until its work is done and returns its error.")
+    "1: every launch waits until its work is done and returns its error.")              \
+  X(OPENREG_FALLBACK, "silent", "silent, warn or error",                                \
+    "What the PyTorch backend's fallback does when a call makes the host wait.")        \
+  X(OPENREG_FALLBACK_VERIFY, "0", "0 or 1",                                             \
+    "1: each planned call of the fallback is compared with the functional result.")     \
+  X(OPENREG_MEMORY_POISON, "0", "0 or 1",                                               \
+    "1: unused memory is filled with a pattern, and allocations are guarded.")
+
+/* Where a setting stands in the table, such as orSettingIndex_OPENREG_DEVICE_COUNT. */
+#define OPENREG_SETTING_INDEX(variable, default_text, allowed, description) \
+  orSettingIndex_##variable,
+typedef enum orSettingIndex {
+  OPENREG_SETTINGS(OPENREG_SETTING_INDEX) orSettingIndexCount
+} orSettingIndex;
+#undef OPENREG_SETTING_INDEX
 
 typedef struct orSetting {
   const char* variable;
@@ -36,7 +52,8 @@ OPENREG_EXTERN_C_BEGIN
 /* Stores how many settings there are. */
 OPENREG_API orError_t orGetSettingCount(int* count) OPENREG_CHECKED;
 
-/* Describes one setting, 0 <= index < count. The texts live as long as the process. */
+/* Describes one setting, 0 <= index < count, which an orSettingIndex names. The texts live as long
+ * as the process. Returns even a bad value as it was read; orCheckSettings finds it. */
 OPENREG_API orError_t orGetSetting(orSetting* setting, int index) OPENREG_CHECKED;
 
 /* Reads and checks all settings now.

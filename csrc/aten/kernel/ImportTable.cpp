@@ -1,0 +1,107 @@
+#include "csrc/aten/kernel/ImportTable.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+namespace at::openreg {
+namespace {
+
+// The parts of a library's dynamic section that say where the slots are.
+struct Relocations {
+  const ElfW(Sym) * symbols = nullptr;
+  const char* names = nullptr;
+  const ElfW(Rela) * first = nullptr;
+  size_t count = 0;
+};
+
+Relocations relocationsOf(const ElfW(Dyn) * entry) {
+  Relocations found;
+  for (; entry->d_tag != DT_NULL; ++entry) {
+    switch (entry->d_tag) {
+      case DT_SYMTAB:
+        found.symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
+        break;
+      case DT_STRTAB:
+        found.names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+        break;
+      case DT_JMPREL:
+        found.first = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
+        break;
+      case DT_PLTRELSZ:
+        found.count = entry->d_un.d_val / sizeof(ElfW(Rela));
+        break;
+      default:
+        break;
+    }
+  }
+  return found;
+}
+
+// Linkers may leave the table read-only once it is filled.
+bool write(void** slot, void* value) {
+  const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(slot);
+  void* page = reinterpret_cast<void*>(address & ~(page_size - 1));
+  if (mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) {
+    return false;
+  }
+  std::atomic_ref<void*>(*slot).store(value, std::memory_order_release);
+  return true;
+}
+
+struct Search {
+  const void* image;
+  Relocations relocations;
+  ElfW(Addr) offset;
+};
+
+int visitLibrary(dl_phdr_info* library, size_t /*size*/, void* data) {
+  auto* search = static_cast<Search*>(data);
+  const ElfW(Dyn)* dynamic = nullptr;
+  bool is_wanted = false;
+  for (const ElfW(Phdr)* part = library->dlpi_phdr;
+       part != library->dlpi_phdr + library->dlpi_phnum; ++part) {
+    const ElfW(Addr) start = library->dlpi_addr + part->p_vaddr;
+    const auto wanted = reinterpret_cast<ElfW(Addr)>(search->image);
+    if (part->p_type == PT_LOAD && wanted >= start && wanted < start + part->p_memsz) {
+      is_wanted = true;
+    } else if (part->p_type == PT_DYNAMIC) {
+      dynamic = reinterpret_cast<const ElfW(Dyn)*>(start);
+    }
+  }
+  if (!is_wanted || dynamic == nullptr) {
+    return 0;
+  }
+  search->relocations = relocationsOf(dynamic);
+  search->offset = library->dlpi_addr;
+  return 1;
+}
+
+}  // namespace
+
+ImportTable::ImportTable(const void* address) : image_(address) {}
+
+bool ImportTable::redirect(const char* symbol, void* target) const {
+  Search search{image_, {}, 0};
+  if (dl_iterate_phdr(&visitLibrary, &search) == 0 || search.relocations.symbols == nullptr ||
+      search.relocations.names == nullptr) {
+    return false;
+  }
+  const Relocations& relocations = search.relocations;
+  for (size_t i = 0; i < relocations.count; ++i) {
+    const ElfW(Rela) & relocation = relocations.first[i];
+    const ElfW(Sym) & imported = relocations.symbols[ELF64_R_SYM(relocation.r_info)];
+    if (std::strcmp(relocations.names + imported.st_name, symbol) == 0) {
+      return write(reinterpret_cast<void**>(search.offset + relocation.r_offset), target);
+    }
+  }
+  return false;
+}
+
+}  // namespace at::openreg

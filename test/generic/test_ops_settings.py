@@ -1,0 +1,76 @@
+"""The settings at the time of a call hold for it, whatever they are when its kernel runs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from common import instantiate_parametrized_tests, parametrize, run_tests
+from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, gradients_of, samples_of
+from settings import SETTINGS, SettingChange, changes_of
+from sweep import SweepTestCase, sampled
+
+_FIRST = 8  # samples to choose from
+_SAMPLES = 2  # of each dtype
+_CHANGES = 6  # of each sample
+_DTYPES = (torch.float32, torch.int64, torch.float16)
+
+_DIFFERENTIABLE = [
+    one for one in OPERATORS if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
+]
+
+_INTERPOLATIONS = [
+    f"nn_functional_{name}"
+    for name in (
+        "interpolate_bilinear",
+        "interpolate_trilinear",
+        "upsample_bilinear",
+    )
+]
+
+# What torch does otherwise for every device that is not the CPU.
+_OTHERWISE = {
+    ("deterministic algorithms", name): "torch.nn.functional decomposes it, in this mode"
+    for name in _INTERPOLATIONS
+}
+# The float mode belongs to the thread, and the backward pass of a device has a thread of its own.
+_OF_THREADS = ("flush-denormal",)
+
+
+class TestSettings(SweepTestCase):
+    def check_settings(
+        self, info: Any, variant: str, dtypes: list[torch.dtype], is_backward: bool = False
+    ) -> None:
+        def calls(dtype: torch.dtype) -> Iterator[SettingChange]:
+            name = f"{info.formatted_name} {variant} {dtype}"
+            settings = [
+                one
+                for one in SETTINGS
+                if (not one.dtypes or dtype in one.dtypes)
+                and (one.name, info.formatted_name) not in _OTHERWISE
+                and not (is_backward and one.name in _OF_THREADS)
+            ]
+            samples = list(samples_of(info, dtype, _FIRST, is_backward))
+            for index, sample in enumerate(sampled(name, samples, _SAMPLES)):
+                function = info.op
+                if is_backward:
+                    function = gradients_of(function, choose=sample.output_process_fn_grad)
+                arguments = arguments_of(info, sample)
+                changes = changes_of(call_of(info, function), arguments, settings)
+                yield from sampled(f"{name} {index}", changes, _CHANGES)
+
+        self.sweep(info.formatted_name, variant, dtypes, calls)
+
+    @parametrize("info", OPERATORS)
+    def test_forward(self, info):
+        dtypes = [one for one in cpu_dtypes(info) if one in _DTYPES] or cpu_dtypes(info)[:1]
+        self.check_settings(info, "settings", dtypes)
+
+    @parametrize("info", _DIFFERENTIABLE)
+    def test_backward(self, info):
+        self.check_settings(info, "settings backward", [torch.float32], is_backward=True)
+
+
+instantiate_parametrized_tests(TestSettings)
+
+if __name__ == "__main__":
+    run_tests()
