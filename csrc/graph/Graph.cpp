@@ -64,7 +64,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   const OpenRegStream stream = c10::openreg::getCurrentOpenRegStream();
   TORCH_CHECK(stream.id() != 0, "Graph.capture_begin: expected a current stream that is not the ",
               "default stream of ", stream.device(),
-              ", as code that knows nothing of the capture uses that; select a stream of your own");
+              ", which code outside of the capture also uses; select another stream");
   stream_ = stream;
   pool_ = pool == c10::MempoolId_t{0, 0} ? c10::openreg::createPoolId(/*by_user=*/false) : pool;
   capture_id_ = std::make_shared<std::atomic<uint64_t>>(0);
@@ -73,7 +73,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   if (error != orSuccess) {
     endPools();
     releasePools();
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_begin");
   }
   is_capturing_ = true;
   capture_id_->store(stream.captureId());
@@ -88,7 +88,7 @@ void OpenRegGraph::capture_end() {
               stream_->unwrap(), ", where the capture began, got ", current.unwrap());
   const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
   if (error == orErrorStreamCaptureWrongThread) {
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   is_capturing_ = false;
   endPools();
@@ -96,14 +96,14 @@ void OpenRegGraph::capture_end() {
   if (error != orSuccess) {
     generators_.clear();
     releasePools();
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   has_captured_ = true;
   size_t node_count = 0;
   OPENREG_CHECK(orGraphGetNodeCount(graph_, &node_count));
   if (node_count == 0) {
-    TORCH_WARN("Graph.capture_end: nothing was captured. Did the work go to another stream than ",
-               stream_->unwrap(), "?");
+    TORCH_WARN("Graph.capture_end: nothing was captured; expected work on ", stream_->unwrap(),
+               " or on streams that it forked to");
   }
   if (keeps_graph_) {
     return;
@@ -149,7 +149,7 @@ void OpenRegGraph::reset() {
     // What was captured so far is of no use.
     const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
     if (error == orErrorStreamCaptureWrongThread) {
-      OPENREG_CHECK(error);
+      OPENREG_CHECK_RESULT(error, "Graph.reset");
     }
     std::ignore = orGetLastError();
     is_capturing_ = false;
@@ -165,8 +165,8 @@ void OpenRegGraph::reset() {
   const orError_t exec_error = orGraphExecDestroy(std::exchange(exec_, nullptr));
   const orError_t graph_error = orGraphDestroy(std::exchange(graph_, nullptr));
   releasePools();
-  OPENREG_CHECK(exec_error);
-  OPENREG_CHECK(graph_error);
+  OPENREG_CHECK_RESULT(exec_error, "orGraphExecDestroy");
+  OPENREG_CHECK_RESULT(graph_error, "orGraphDestroy");
 }
 
 c10::MempoolId_t OpenRegGraph::pool() const {

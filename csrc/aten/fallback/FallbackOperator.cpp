@@ -11,6 +11,8 @@
 #include <unordered_map>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/core/Settings.h"
+#include "torch_openreg/aten/KernelNames.h"
 
 namespace at::openreg {
 namespace {
@@ -151,7 +153,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel
                            op.operator_name().name == "aten::range"),
       out_variant_(findOutVariant(op)),
       result_kernel_(findResultKernel(name_)),
-      kernel_name_("openreg_kernel<" + name_ + ">"),
+      kernel_name_(kernelNameOf(name_)),
       kernel_(describe_kernel(kernel_name_.c_str())) {}
 
 bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
@@ -168,10 +170,10 @@ void FallbackOperator::countSynchronousCall() {
   TORCH_CHECK_NOT_IMPLEMENTED(
       current == FallbackMode::Warn, name_,
       " has no kernel for openreg and the fallback mode is \"error\". With "
-      "torch.openreg.set_fallback_mode(\"silent\") it runs the CPU's kernel, synchronously.");
+      "torch.openreg.set_fallback_mode(\"silent\") the host waits and runs the CPU kernel.");
   if (warned_in_.exchange(fallbackModeNumber(), std::memory_order_relaxed) !=
       fallbackModeNumber()) {
-    TORCH_WARN(name_, " has no kernel for openreg: it runs the CPU's kernel, synchronously.");
+    TORCH_WARN(name_, " has no kernel for openreg: the host waits and runs the CPU kernel.");
   }
 }
 
