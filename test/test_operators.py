@@ -208,6 +208,26 @@ class TestBatchNorm(OpenRegTestCase):
         self.assert_bit_equal(actual, expected.detach())
 
 
+class TestGroupNorm(OpenRegTestCase):
+    def test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators(self):
+        torch.manual_seed(0)
+        x = torch.randn(2, 4, 5, 6).contiguous(memory_format=torch.channels_last)
+        grad_out, weight, bias = torch.randn(2, 4, 5, 6), torch.randn(4), torch.randn(4)
+        output, mean, rstd = torch.native_group_norm(x, weight, bias, 2, 4, 30, 2, 1e-5)
+        expected = torch.ops.aten.native_group_norm_backward(
+            grad_out, x.contiguous(), mean, rstd, weight, 2, 4, 30, 2, [True, True, True]
+        )
+
+        leaves = [tensor.to("openreg").requires_grad_() for tensor in (x, weight, bias)]
+        actual = torch.nn.functional.group_norm(leaves[0], 2, leaves[1], leaves[2])
+        self.assertEqual(actual.stride(), output.stride())
+        self.assert_bit_equal(actual.detach(), output)
+        gradients = torch.autograd.grad(actual, leaves, grad_out.to("openreg"))
+        for one, other in zip(gradients, expected, strict=True):
+            self.assertEqual(one.stride(), other.stride())
+            self.assert_bit_equal(one, other)
+
+
 INDICES = {
     "first": lambda d: (torch.tensor([1, 0, 2]).to(d),),
     "last": lambda d: (None, None, torch.tensor([1, 0, 2]).to(d)),
