@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "csrc/aten/ops/Factories.h"
+#include "csrc/aten/kernel/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 
 namespace at::openreg {
@@ -50,8 +50,9 @@ void checkChannels(const char* operation, const char* name, const Tensor& input,
               tensor->sizes());
 }
 
+// On the current device.
 Tensor emptyOfChannels(const Tensor& input, ScalarType dtype) {
-  return emptyOn(input.device(), {input.size(1)}, dtype);
+  return emptyOnCurrentDevice({input.size(1)}, dtype);
 }
 
 // The following run on the worker.
