@@ -64,7 +64,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   const OpenRegStream stream = c10::openreg::getCurrentOpenRegStream();
   TORCH_CHECK(stream.id() != 0, "Graph.capture_begin: expected a current stream that is not the ",
               "default stream of ", stream.device(),
-              ", as code that knows nothing of the capture uses that; select a stream of your own");
+              ", which code outside of the capture also uses; select another stream");
   stream_ = stream;
   pool_ = pool == c10::MempoolId_t{0, 0} ? c10::openreg::createPoolId(/*by_user=*/false) : pool;
   capture_id_ = std::make_shared<std::atomic<uint64_t>>(0);
@@ -102,8 +102,8 @@ void OpenRegGraph::capture_end() {
   size_t node_count = 0;
   OPENREG_CHECK(orGraphGetNodeCount(graph_, &node_count));
   if (node_count == 0) {
-    TORCH_WARN("Graph.capture_end: nothing was captured. Did the work go to another stream than ",
-               stream_->unwrap(), "?");
+    TORCH_WARN("Graph.capture_end: nothing was captured; expected work on ", stream_->unwrap(),
+               " or on streams that it forked to");
   }
   if (keeps_graph_) {
     return;

@@ -205,7 +205,7 @@ void rawFree(void* pointer) {
     node = rawBlocks().live.extract(pointer);
   }
   TORCH_CHECK_VALUE(!node.empty(), "caching_allocator_delete: expected an address that ",
-                    "caching_allocator_alloc returned and nobody has deleted, got ", pointer);
+                    "caching_allocator_alloc returned and that is not deleted, got ", pointer);
   allocator().free(node.mapped());
 }
 

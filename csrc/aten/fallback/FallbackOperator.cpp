@@ -170,10 +170,10 @@ void FallbackOperator::countSynchronousCall() {
   TORCH_CHECK_NOT_IMPLEMENTED(
       current == FallbackMode::Warn, name_,
       " has no kernel for openreg and the fallback mode is \"error\". With "
-      "torch.openreg.set_fallback_mode(\"silent\") it runs the CPU's kernel, synchronously.");
+      "torch.openreg.set_fallback_mode(\"silent\") the host waits and runs the CPU kernel.");
   if (warned_in_.exchange(fallbackModeNumber(), std::memory_order_relaxed) !=
       fallbackModeNumber()) {
-    TORCH_WARN(name_, " has no kernel for openreg: it runs the CPU's kernel, synchronously.");
+    TORCH_WARN(name_, " has no kernel for openreg: the host waits and runs the CPU kernel.");
   }
 }
 

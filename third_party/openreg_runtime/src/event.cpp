@@ -233,8 +233,9 @@ orError_t orEventRecord(orEvent_t event, orStream_t handle) {
     using namespace openreg;
     if (const orError_t error = check_event(event, "orEventRecord")) return error;
     if (event->is_peers()) {
-      return fail(orErrorNotPermitted,
-                  "orEventRecord: the event belongs to another process, which alone records it");
+      return fail(
+          orErrorNotPermitted,
+          "orEventRecord: the event belongs to another process, and only that one can record it");
     }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;

@@ -72,7 +72,7 @@ orError_t fail_own_wait(uint64_t id) {
 }
 
 orError_t fail_exiting() {
-  return fail(orErrorNotPermitted, "the process exits; its queued work was dropped");
+  return fail(orErrorNotPermitted, "the process is exiting; its queued work was dropped");
 }
 
 // What a submission returns that the ring did not take.
