@@ -1,7 +1,8 @@
-"""The functions of ``torch._C`` with which ``torch.nn.DataParallel`` moves tensors between devices.
+"""What ``torch.nn.parallel.comm``, and so ``DataParallel``, asks of ``torch._C``.
 
-CUDA builds of torch have them in C++. Other builds lack them, though ``torch.nn.parallel.comm``
-calls them for any device type.
+It calls these functions for any kind of device, but they are part of torch's builds with CUDA only,
+and serve CUDA only: so it is in torch 2.13 and 2.15. With the first torch whose builds without CUDA
+have them, this module can go.
 """
 
 from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 
@@ -22,18 +23,6 @@ orEvent_t asEvent(void* event) { return static_cast<orEvent_t>(event); }
 thread_local orEvent_t wrapped_event = nullptr;
 
 Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
-
-// Sets the current device for a scope.
-class ScopedDevice {
- public:
-  explicit ScopedDevice(DeviceIndex index) : previous_(maybeExchangeDevice(index)) {}
-  ScopedDevice(const ScopedDevice&) = delete;
-  ScopedDevice& operator=(const ScopedDevice&) = delete;
-  ~ScopedDevice() { OPENREG_WARN_IF_FAILED(orSetDevice(previous_)); }
-
- private:
-  DeviceIndex previous_;
-};
 
 }  // namespace
 
@@ -77,7 +66,7 @@ DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
 }
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex index) const {
-  c10::openreg::synchronizeDevice(resolveDeviceIndex(index));
+  c10::openreg::synchronizeDevice(resolveDeviceIndex(index), "torch.accelerator.synchronize");
 }
 
 Stream OpenRegGuardImpl::getStream(Device device) const {
@@ -109,11 +98,11 @@ void* OpenRegGuardImpl::getStreamNativeHandle(Stream stream) const {
 }
 
 bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
-  return OpenRegStream(stream).query();
+  return OpenRegStream(stream).query("torch.Stream.query");
 }
 
 void OpenRegGuardImpl::synchronizeStream(const Stream& stream) const {
-  OpenRegStream(stream).synchronize();
+  OpenRegStream(stream).synchronize("torch.Stream.synchronize");
 }
 
 bool OpenRegGuardImpl::isStreamCapturing(const Stream& stream) const {
@@ -134,7 +123,7 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
     return;
   }
   const OpenRegStream openreg_stream(stream);
-  ScopedDevice device(stream.device_index());
+  const DeviceGuard guard(stream.device());
   orEvent_t handle = asEvent(*event);
   if (handle == nullptr) {
     unsigned flags = orEventDisableTiming;
@@ -167,13 +156,13 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
   if (error == orErrorNotReady) {
     return false;
   }
-  OPENREG_CHECK(error);
+  OPENREG_CHECK_RESULT(error, "torch.Event.query");
   return true;
 }
 
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event != nullptr) {
-    OPENREG_CHECK(orEventSynchronize(asEvent(event)));
+    OPENREG_CHECK_RESULT(orEventSynchronize(asEvent(event)), "torch.Event.synchronize");
   }
 }
 
@@ -181,7 +170,8 @@ double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*index
   TORCH_CHECK(start != nullptr && end != nullptr,
               "Event.elapsed_time: expected two recorded events, got one that was never recorded");
   float elapsed_ms = 0;
-  OPENREG_CHECK(orEventElapsedTime(&elapsed_ms, asEvent(start), asEvent(end)));
+  OPENREG_CHECK_RESULT(orEventElapsedTime(&elapsed_ms, asEvent(start), asEvent(end)),
+                       "torch.Event.elapsed_time");
   return elapsed_ms;
 }
 

@@ -73,7 +73,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   if (error != orSuccess) {
     endPools();
     releasePools();
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_begin");
   }
   is_capturing_ = true;
   capture_id_->store(stream.captureId());
@@ -88,7 +88,7 @@ void OpenRegGraph::capture_end() {
               stream_->unwrap(), ", where the capture began, got ", current.unwrap());
   const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
   if (error == orErrorStreamCaptureWrongThread) {
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   is_capturing_ = false;
   endPools();
@@ -96,7 +96,7 @@ void OpenRegGraph::capture_end() {
   if (error != orSuccess) {
     generators_.clear();
     releasePools();
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   has_captured_ = true;
   size_t node_count = 0;
@@ -149,7 +149,7 @@ void OpenRegGraph::reset() {
     // What was captured so far is of no use.
     const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
     if (error == orErrorStreamCaptureWrongThread) {
-      OPENREG_CHECK(error);
+      OPENREG_CHECK_RESULT(error, "Graph.reset");
     }
     std::ignore = orGetLastError();
     is_capturing_ = false;
@@ -165,8 +165,8 @@ void OpenRegGraph::reset() {
   const orError_t exec_error = orGraphExecDestroy(std::exchange(exec_, nullptr));
   const orError_t graph_error = orGraphDestroy(std::exchange(graph_, nullptr));
   releasePools();
-  OPENREG_CHECK(exec_error);
-  OPENREG_CHECK(graph_error);
+  OPENREG_CHECK_RESULT(exec_error, "orGraphExecDestroy");
+  OPENREG_CHECK_RESULT(graph_error, "orGraphDestroy");
 }
 
 c10::MempoolId_t OpenRegGraph::pool() const {

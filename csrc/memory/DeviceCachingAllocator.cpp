@@ -181,7 +181,7 @@ Block* DeviceCachingAllocator::takeFromDevice(const Request& request) {
     std::ignore = orGetLastError();
     return nullptr;
   }
-  OPENREG_CHECK(error);
+  OPENREG_CHECK_RESULT(error, "orMalloc");
   auto* block = new Block();
   block->device = device_;
   block->stream = keep(request.stream);

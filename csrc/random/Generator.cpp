@@ -24,7 +24,7 @@ at::CPUGeneratorImpl* implOf(const Generator& engine) {
 }
 
 // Makes one engine draw what the other would.
-void copyState(const Generator& target, const Generator& source) {
+void copyState(Generator target, Generator source) {
   const std::scoped_lock locks(target.mutex(), source.mutex());
   at::CPUGeneratorImpl* to = implOf(target);
   at::CPUGeneratorImpl* from = implOf(source);
@@ -86,7 +86,7 @@ void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
-  const Generator engine = waitForKernels();
+  Generator engine = waitForKernels();
   const std::lock_guard<std::mutex> lock(engine.mutex());
   return implOf(engine)->get_state();
 }
@@ -178,7 +178,7 @@ Generator OpenRegGeneratorImpl::beginReplay(const OpenRegStream& stream) {
 
 void OpenRegGeneratorImpl::endReplay(const OpenRegStream& stream, const Generator& engine) {
   c10::openreg::launchKernel<"random state from graph">(
-      stream, [graph = graph_engine_, engine] { copyState(engine, graph); });
+      stream, [graph = graph_engine_, engine = engine] { copyState(engine, graph); });
 }
 // docs: end
 

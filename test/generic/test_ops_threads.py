@@ -26,9 +26,15 @@ _SAMPLES = 2
 _THREADS = 2
 _CALLS = 3  # of each thread
 
-_WITH_FLOATS = [one for one in OPERATORS if torch.float32 in one.arg_values.supported_dtypes("cpu")]
+# Those that need a mode for a defined result are left out: the mode belongs to all threads.
+_WITH_FLOATS = [
+    one
+    for one in OPERATORS
+    if torch.float32 in one.arg_values.supported_dtypes("cpu")
+    and call_of(one.arg_values, one.arg_values.op) is one.arg_values.op
+]
 _DIFFERENTIABLE = [
-    one for one in OPERATORS if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
+    one for one in _WITH_FLOATS if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
 ]
 
 
@@ -109,7 +115,7 @@ class TestThreads(SweepTestCase):
                 function = info.op
                 if is_backward:
                     function = gradients_of(function, choose=sample.output_process_fn_grad)
-                function, arguments = call_of(info, function), arguments_of(info, sample)
+                arguments = arguments_of(info, sample)
                 if not _is_random(function, arguments):
                     yield ThreadedCall(function, (arguments,))
 

@@ -4,11 +4,11 @@ Transforms show an operator other tensors than programs do: batched ones, tensor
 memory, tangents, and gradients that are differentiated again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests
+from common import call_in_thread, instantiate_parametrized_tests, parametrize, run_tests
 from operators import OPERATORS, arguments_of, call_of, samples_of
 from samples import tensors_in
 from sweep import Call, SweepTestCase, sampled
@@ -107,6 +107,27 @@ def _vmap_of_vjp(function: _Function, choose: _Function) -> _Function:
     return call
 
 
+def _scalar_product(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> torch.Tensor:
+    products = [(one * other).sum() for one, other in zip(ones, others, strict=True)]
+    return sum(product.real if product.is_complex() else product for product in products)
+
+
+def _first_gradients(
+    loss: torch.Tensor, inputs: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    """Gradients to differentiate again, from a thread that is not the caller's on any device.
+
+    The engine runs nodes in the order of numbers that each thread counts by itself. The backward
+    pass of a device has a thread of its own, as on CUDA, so that second gradients add up in another
+    order than on the CPU. With a thread on the CPU, too, the order is the same.
+    """
+
+    def run() -> Sequence[torch.Tensor | None]:
+        return torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+
+    return call_in_thread(run) if loss.is_cpu else run()
+
+
 def _second_gradients(function: _Function, choose: _Function) -> _Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         function_of, tensors = _split(function, args, kwargs, _is_floating)
@@ -115,13 +136,15 @@ def _second_gradients(function: _Function, choose: _Function) -> _Function:
             one for one in _differentiable(choose, function_of)(*inputs) if one.requires_grad
         ]
         directions = [one.detach().cos().requires_grad_() for one in outputs]
-        first = torch.autograd.grad(
-            outputs, inputs, directions, create_graph=True, allow_unused=True
-        )
+        if not outputs:
+            return ()
+        loss = _scalar_product(outputs, directions)
+        first = _first_gradients(loss, inputs)
         first = [one for one in first if one is not None and one.requires_grad]
-        second = torch.autograd.grad(
-            first, [*inputs, *directions], [one.detach().cos() for one in first], allow_unused=True
-        )
+        if not first:
+            return ()
+        loss = _scalar_product(first, [one.detach().cos() for one in first])
+        second = torch.autograd.grad(loss, [*inputs, *directions], allow_unused=True)
         return [one.detach() for one in first], second
 
     return call

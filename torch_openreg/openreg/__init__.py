@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 # Names with an underscore are here because torch looks them up, hence the F401s.
-from torch_openreg.openreg import _utils, profiler  # noqa: F401
+from torch_openreg.openreg import _utils, comm, profiler, sparse  # noqa: F401
 from torch_openreg.openreg.amp import (
     get_amp_supported_dtype,
     is_bf16_supported,
@@ -101,19 +101,42 @@ from torch_openreg.openreg.streams import (  # noqa: F401
     set_stream,
     stream,
 )
+from torch_openreg.openreg.tensor_types import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+)
 
 __all__ = [
     "AcceleratorError",
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
     "Event",
     "ExternalStream",
+    "FloatTensor",
     "Graph",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
     "MemPool",
     "OutOfMemoryError",
+    "ShortTensor",
     "Stream",
     "StreamContext",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "can_device_access_peer",
+    "comm",
     "current_device",
     "current_stream",
     "default_generators",
@@ -173,6 +196,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "sparse",
     "stream",
     "synchronize",
     "use_mem_pool",

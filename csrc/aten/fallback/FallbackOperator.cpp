@@ -11,6 +11,8 @@
 #include <unordered_map>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/core/Settings.h"
+#include "torch_openreg/aten/KernelNames.h"
 
 namespace at::openreg {
 namespace {
@@ -151,7 +153,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel
                            op.operator_name().name == "aten::range"),
       out_variant_(findOutVariant(op)),
       result_kernel_(findResultKernel(name_)),
-      kernel_name_("openreg_kernel<" + name_ + ">"),
+      kernel_name_(kernelNameOf(name_)),
       kernel_(describe_kernel(kernel_name_.c_str())) {}
 
 bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,

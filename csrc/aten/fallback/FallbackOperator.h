@@ -55,7 +55,7 @@ class FallbackOperator {
   // The CPU's kernel for it that takes results; null if there is none.
   ResultKernel resultKernel() const { return result_kernel_; }
 
-  // How the stream's worker runs a call.
+  // How the stream's worker runs a call. Its name is that of the calling thread's calls, too.
   const orKernel& kernel() const { return kernel_; }
 
   // Counts a call that runs on the stream.

@@ -193,7 +193,7 @@ void HostCall::callCpuKernel() {
       ": neither openreg nor the CPU has a kernel for it. Register one with "
       "torch.library.impl(\"",
       schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
-  const HostWork work(getCurrentOpenRegStream(device_.index()), known_.name().c_str());
+  const HostWork work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
   op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
 }
 
@@ -315,8 +315,7 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
     // An allocation may reuse memory that work has yet to leave.
     const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
     stream.synchronize(known_.name().c_str());
-    const HostWork work(stream, "aten::copy_ (of a result)",
-                        WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
+    const HostWork work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
     hostView(moved).copy_(result);
   }
   return moved;

@@ -62,11 +62,12 @@ Tensor& fillTensor(Tensor& self, const Tensor& value) {
 // A trace shows it as a fill of memory if that is what the kernel comes to.
 Tensor& zero(Tensor& self) {
   const c10::DeviceGuard guard(self.device());
-  const auto description = self.is_non_overlapping_and_dense()
-                               ? c10::openreg::WorkDescription::fill(self.nbytes())
-                               : c10::openreg::WorkDescription();
-  launchOp<"aten::zero_">(self.device(), description,
-                          bindArguments(self.device(), &at::cpu::zero_, self));
+  if (self.is_non_overlapping_and_dense()) {
+    launchWork(self.device(), c10::openreg::WorkDescription::fill(self.nbytes()),
+               bindArguments(self.device(), &at::cpu::zero_, self));
+  } else {
+    enqueue<"aten::zero_">(self.device(), &at::cpu::zero_, self);
+  }
   return self;
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/AccumulateType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/var_mean.h>
@@ -51,7 +52,7 @@ void checkChannels(const char* operation, const char* name, const Tensor& input,
 }
 
 Tensor emptyOfChannels(const Tensor& input, ScalarType dtype) {
-  return emptyOn(input.device(), {input.size(1)}, dtype);
+  return at::empty({input.size(1)}, input.options().dtype(dtype));
 }
 
 // The following run on the worker.

@@ -7,6 +7,11 @@
 //   ArrayRef                               a copy that the closure owns
 //   anything else                          a copy
 // Tensors that the host makes for the kernel, such as staged data, go as StagedTensor.
+//
+// Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. Besides: arguments
+// are taken over before the call returns and may change or go away then, but for the memory of
+// tensors (Note [Lifetimes of enqueued work] in TensorAlias.h). An argument that cannot be taken
+// over throws at the call. In a graph, every replay sees the arguments that were captured.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -5,6 +5,16 @@
 // allocator while the work is still queued: the allocator reuses it on the same stream only, so
 // whatever overwrites it runs later. For memory used on a second stream, record_stream must be
 // called, as on CUDA.
+//
+// Unless a function says otherwise:
+//   Threads  The calling thread makes aliases. Any thread may turn one into a tensor, several at a
+//            time: the alias does not change.
+//   GIL      Neither needed nor released; nothing here waits.
+//   Capture  Allowed. Replays use the addresses that were captured: memory that is allocated while
+//            a stream captures stays the graph's, and of all other memory the program keeps the
+//            tensors.
+//   Owns     Neither an alias nor its tensor keeps memory.
+//   Errors   Throws c10::Error, at the call.
 #pragma once
 
 #include <ATen/core/Tensor.h>

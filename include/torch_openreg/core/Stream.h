@@ -7,6 +7,8 @@
 //   a multiple of 8, not 0     an external stream: the id is the handle itself
 // Pool streams are created together, on the first request for one; a stream without work has
 // no thread. They are never destroyed, so the id of a pool stream stays valid.
+//
+// The defaults are those of Functions.h.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -41,10 +43,16 @@ class OPENREG_EXPORT OpenRegStream {
   // Whether it is not alive and its work is done. Waits for nothing.
   bool hasEnded() const;
 
-  bool query() const;
+  // Whether all work submitted so far is done. `caller` is who asks, for error texts.
+  // Capture: an error while the stream captures, and the capture is invalid then.
+  // Errors: the stream's asynchronous error, which it clears.
+  bool query(const char* caller = "orStreamQuery") const;
 
-  // Waits until all work submitted so far is done. `call` is what an error says it was raised by.
-  void synchronize(const char* call = "orStreamSynchronize") const;
+  // Waits until all work submitted so far is done. `caller` is who waits, for error texts; it has
+  // released the GIL.
+  // Capture: an error while the stream captures, and the capture is invalid then.
+  // Errors: the stream's asynchronous error, which it clears.
+  void synchronize(const char* caller = "orStreamSynchronize") const;
 
   int priority() const;
   bool isCapturing() const;
