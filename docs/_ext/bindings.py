@@ -83,6 +83,10 @@ def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[
         inner = [call for call in known if call not in INDEX_CHECKS] or known
         # A function of the operators, which are not in `backend`, or a field of the object.
         free = [call for call in function.calls if call not in local and call[0].islower()]
+        # Or what a function of the same file returns.
+        free = free or [
+            one for call in function.calls if call in local for one in local[call].calls
+        ]
         shown = inner or function.runtime_calls or [c for c in free if c != "string"]
         shown = shown or [f"orDeviceProp::{one}" for one in re.findall(r"\bp\.(\w+)", target)]
         runtime.update(dict.fromkeys(function.runtime_calls))

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 __all__ = ["GAPS", "Gap"]
 
-_CONJUGATE = "conjugated already, where the CPU conjugates later and operators round otherwise"
-_RESULT = "a result of the CPU's kernel is not taken over as it is"
-
 
 @dataclass(frozen=True)
 class Gap:
@@ -35,8 +32,13 @@ class Gap:
         )
 
 
+# docs: known-gaps
+_CONJUGATE = "conjugated already, where the CPU conjugates later and operators round otherwise"
+_RESULT = "a result of the CPU's kernel is not taken over as it is"
+
 GAPS: list[Gap] = [
     Gap("linalg_lu_solve", "backward", _CONJUGATE, ("complex64",), is_late=True),
     Gap("triangular_solve", "out", _RESULT, ("float32",)),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "complex64", "float64"), is_late=True),
 ]
+# docs: end
