@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/ResultKernels.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {
@@ -25,6 +26,7 @@ void bindFallback(pybind11::module_& m) {
   m.def("_fallback_mode", [] { return fallbackModeName(fallbackMode()); });
   m.def("_set_fallback_mode",
         [](const std::string& mode) { setFallbackMode(parseFallbackMode(mode)); });
+  m.def("_result_kernels", &resultKernelNames);
   // docs: end
 }
 
