@@ -106,7 +106,7 @@ def _last_step(events: list[Event]) -> list[Event]:
 
 def _overlaps(events: list[Event]) -> bool:
     (copy,) = [e for e in events if e.get("cat") == "gpu_memcpy"]
-    (product,) = [e for e in events if e.get("cat") == "kernel" and e["name"] == "aten::mm"]
+    (product,) = [e for e in events if e.get("cat") == "kernel" and "aten::mm" in e["name"]]
     latest_start = max(copy["ts"], product["ts"])
     return bool(
         min(e["ts"] + e["dur"] for e in (copy, product)) > latest_start + product["dur"] / 4

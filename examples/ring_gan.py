@@ -100,7 +100,7 @@ def main() -> None:
     generator.eval()
     with torch.no_grad():
         radius = generator(torch.randn(BATCH, NOISE, device=device)).norm(dim=1)
-    print(f"distance from the centre: {radius.mean().item():.3f} +- {radius.std().item():.3f}")
+    print(f"distance from the center: {radius.mean().item():.3f} +- {radius.std().item():.3f}")
     print(f"parameters {fingerprint(generator, discriminator)}")
 
 

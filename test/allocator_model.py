@@ -206,12 +206,12 @@ class Model:
             self._change(segment.pool, -1, active=1, active_bytes=block.size)
             block.streams = set()
             place = segment.blocks.index(block)
-            for neighbour in segment.blocks[max(place - 1, 0) : place + 2]:
-                if neighbour.state == "inactive":
-                    self._change_split(segment, neighbour, -1)
-                    segment.blocks.remove(neighbour)
-                    block.address = min(block.address, neighbour.address)
-                    block.size += neighbour.size
+            for neighbor in segment.blocks[max(place - 1, 0) : place + 2]:
+                if neighbor.state == "inactive":
+                    self._change_split(segment, neighbor, -1)
+                    segment.blocks.remove(neighbor)
+                    block.address = min(block.address, neighbor.address)
+                    block.size += neighbor.size
             block.state = "inactive"
             self._change_split(segment, block, 1)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from torch.utils import cpp_extension
+
+from torch_openreg import cpp_extension
 
 __all__ = ["extension", "extension_setting", "overrides", "virtuals"]
 

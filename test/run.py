@@ -7,8 +7,11 @@ state that another one left behind.
 
 The sweeps (``test/generic``) report what they compared with the CPU; the run prints tables of it.
 
-The run fails if a test fails, if a file has no tests, if no test passed at all, or if nothing of
-the sweeps ran asynchronously.
+The run fails if a test fails, if a file has no tests, if no test passed at all, if a sweep compared
+nothing, or if nothing of the sweeps ran asynchronously.
+
+With --verify, the fallback compares each call that it has planned with what the CPU's operator
+returns by itself. By default, that is the sweep over all operators' results.
 """
 
 import argparse
@@ -25,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from generic.report import is_asynchronous, read_records, summary
+from generic.report import empty_variants, is_asynchronous, read_records, summary
 
 __all__ = ["main"]
 
@@ -69,7 +72,7 @@ def main() -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     options = _parse(arguments[:split])
     pytest_arguments = arguments[split + 1 :]
-    files = options.files or sorted((_ROOT / "test").rglob("test_*.py"))
+    files = options.files or _default_files(options)
     start = time.monotonic()
     outcomes = []
     with (
@@ -79,6 +82,8 @@ def main() -> int:
         environment = os.environ | {"OPENREG_TEST_REPORT": report}
         if options.full:
             environment["OPENREG_TEST_FULL"] = "1"
+        if options.verify:
+            environment["OPENREG_FALLBACK_VERIFY"] = "1"
         runs = [executor.submit(_run_file, file, pytest_arguments, environment) for file in files]
         try:
             for run in concurrent.futures.as_completed(runs):
@@ -109,7 +114,16 @@ def main() -> int:
     is_waiting = bool(records) and not any(is_asynchronous(record) for record in records)
     if is_waiting:
         print("FAILED: nothing ran asynchronously")
-    return 1 if failed or not counts["passed"] or is_waiting else 0
+    empty = empty_variants(records)
+    if empty:
+        print(f"FAILED: nothing was compared in: {', '.join(empty)}")
+    return 1 if failed or not counts["passed"] or is_waiting or empty else 0
+
+
+def _default_files(options: argparse.Namespace) -> list[Path]:
+    if options.verify:
+        return [_ROOT / "test" / "generic" / "test_ops_forward.py"]
+    return sorted((_ROOT / "test").rglob("test_*.py"))
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -120,6 +134,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--full", action="store_true", help="all samples of all dtypes in test/generic (slow)"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="with OPENREG_FALLBACK_VERIFY=1; default: one sweep"
     )
     return parser.parse_args(arguments)
 

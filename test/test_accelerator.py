@@ -88,10 +88,21 @@ class TestAccelerator(OpenRegTestCase):
             {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool},
             types,
         )
-        for dtype in types:
+        quantized = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+        self.assertLessEqual(quantized, types)
+        for dtype in types - quantized:
             x = torch.zeros(2, dtype=dtype, device="openreg")
             self.assertEqual(x.dtype, dtype)
             self.assertEqual(x.cpu().dtype, dtype)
+        x = torch.ones(2, 3, device="openreg")
+        for dtype in quantized:
+            if dtype in (torch.quint4x2, torch.quint2x4):  # by channels only
+                channels = torch.ones(2, device="openreg"), torch.zeros(2, device="openreg")
+                y = torch.quantize_per_channel(x, *channels, 0, dtype)
+            else:
+                y = torch.quantize_per_tensor(x, 1.0, 0, dtype)
+            self.assertEqual(y.dtype, dtype)
+            self.assert_bit_equal(y.cpu().dequantize(), x)
 
     @SPELLINGS
     def test_current_stream_is_that_of_the_module(self, device):
@@ -202,15 +213,61 @@ class TestAcceleratorMemory(OpenRegTestCase):
         torch.accelerator.empty_host_cache()
         self.assertTrue(torch.empty(MIB, dtype=torch.uint8, pin_memory=True).is_pinned())
 
-    def test_statistics_before_use_are_empty(self):
+    def test_an_index_out_of_range_is_refused_also_before_use(self):
+        run_child(
+            """
+            import inspect
+            import torch
+            from common import OUT_OF_RANGE_TEXT
+            import re
+
+            accelerator, openreg = torch.accelerator, torch.openreg
+            functions = [
+                accelerator.current_stream, accelerator.get_device_capability,
+                accelerator.get_memory_info, accelerator.max_memory_allocated,
+                accelerator.max_memory_reserved, accelerator.memory_allocated,
+                accelerator.memory_reserved, accelerator.memory_stats,
+                accelerator.reset_accumulated_memory_stats, accelerator.reset_peak_memory_stats,
+                accelerator.set_device_index, accelerator.synchronize,
+                lambda index: accelerator.device_index(index).__enter__(),
+            ]
+            # Of ours, all that take a device and nothing else that must be given.
+            for module in (openreg, openreg.memory, openreg.random):
+                for name in module.__all__:
+                    function = getattr(module, name)
+                    if not inspect.isfunction(function):
+                        continue
+                    parameters = list(inspect.signature(function).parameters.values())
+                    needed = [p.name for p in parameters if p.default is p.empty]
+                    if any(p.name == "device" for p in parameters) and needed in ([], ["device"]):
+                        functions.append(
+                            lambda index, function=function: function(device=index)
+                        )
+            assert len(functions) > 25, len(functions)
+            for _ in range(2):
+                for function in functions:
+                    try:
+                        function(12)
+                    except RuntimeError as error:
+                        assert re.search(OUT_OF_RANGE_TEXT, str(error)) or "offset" in str(error), error
+                    else:
+                        raise AssertionError(function)
+                torch.ones(1, device="openreg")
+            """,
+            {"OPENREG_DEVICE_COUNT": "2"},
+        )
+
+    def test_statistics_before_use_are_zero(self):
         output = run_child("""
                     import torch
                     a = torch.accelerator
                     a.empty_cache()
                     a.reset_peak_memory_stats()
-                    print(dict(a.memory_stats()), a.memory_allocated(), a.max_memory_reserved())
+                    print(set(a.memory_stats().values()) - {-1})  # -1: max_split_size, no limit
+                    print(a.memory_allocated(), a.max_memory_reserved())
+                    assert not torch.openreg.is_initialized()
                     """)
-        self.assertEqual(output.strip(), "{} 0 0")
+        self.assertEqual(output.split("\n")[:2], ["{0}", "0 0"])
 
 
 instantiate_parametrized_tests(TestAccelerator)

@@ -86,6 +86,38 @@ class TestComm(OpenRegTestCase):
         self.assert_bit_equal(out, self.x)
 
 
+@requires_two_devices
+class TestModule(OpenRegTestCase):
+    """torch.openreg.comm has the functions of torch.cuda.comm."""
+
+    def test_functions_are_those_of_torch_cuda_comm(self):
+        import torch.cuda.comm
+
+        self.assertEqual(sorted(torch.openreg.comm.__all__), sorted(torch.cuda.comm.__all__))
+        for name in torch.cuda.comm.__all__:
+            self.assertIs(getattr(torch.openreg.comm, name), getattr(comm, name))
+
+    def test_it_can_be_imported_by_its_path(self):
+        import torch.openreg.comm as imported
+
+        self.assertIs(imported, torch.openreg.comm)
+
+    def test_reduce_add_sums_on_the_destination(self):
+        x = torch.arange(12.0).view(4, 3)
+        parts = [x.to(device) for device in DEVICES]
+        total = torch.openreg.comm.reduce_add(parts, destination=1)
+        self.assertEqual(total.device, DEVICES[1])
+        self.assert_bit_equal(total, x + x)
+
+    def test_reduce_add_coalesced_sums_lists(self):
+        x = torch.arange(12.0).view(4, 3)
+        lists = [[x.to(device), x[0].to(device)] for device in DEVICES]
+        totals = torch.openreg.comm.reduce_add_coalesced(lists, destination=0)
+        for total, expected in zip(totals, (x + x, x[0] + x[0]), strict=True):
+            self.assertEqual(total.device, DEVICES[0])
+            self.assert_bit_equal(total, expected)
+
+
 class Scaled(torch.nn.Module):
     """A linear layer; remembers what each replica was given."""
 

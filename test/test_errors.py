@@ -1,5 +1,8 @@
 """Errors: which exception, with which text, at which call; and that work goes on afterwards."""
 
+import contextlib
+import re
+
 import torch
 from common import (
     OpenRegTestCase,
@@ -35,12 +38,19 @@ def nll_loss_out_of_range():
 FAILURES = parametrize(
     "fail,kernel",
     [
-        subtest((index_out_of_range, "'aten::index.Tensor'"), name="index"),
-        subtest((gather_out_of_range, "'aten::gather'"), name="gather"),
-        subtest((nll_loss_out_of_range, "'aten::nll_loss_forward'"), name="nll_loss"),
+        subtest((index_out_of_range, "'openreg_kernel<aten::index.Tensor>'"), name="index"),
+        subtest((gather_out_of_range, "'openreg_kernel<aten::gather>'"), name="gather"),
+        subtest(
+            (nll_loss_out_of_range, "'openreg_kernel<aten::nll_loss_forward>'"), name="nll_loss"
+        ),
     ],
 )
 KERNEL_ERRORS = (IndexError, RuntimeError)
+
+
+def raised_by(error):
+    """What a text says that its error was raised by."""
+    return re.search(r"\nRaised by (.*)\.$", str(error), re.MULTILINE)[1]
 
 
 class TestKernelFailure(OpenRegTestCase):
@@ -107,6 +117,55 @@ class TestKernelFailure(OpenRegTestCase):
             waiting.synchronize()
         with self.assertRaises(KERNEL_ERRORS):
             stream.synchronize()
+
+    @parametrize(
+        "wait,name",
+        [
+            subtest(
+                (lambda: torch.openreg.synchronize(), "torch.openreg.synchronize"), name="openreg"
+            ),
+            subtest(
+                (lambda: torch.accelerator.synchronize(), "torch.accelerator.synchronize"),
+                name="accelerator",
+            ),
+            subtest(
+                (lambda: torch.openreg.current_stream().synchronize(), "torch.Stream.synchronize"),
+                name="stream",
+            ),
+            subtest(
+                (
+                    lambda: torch.openreg.current_stream().record_event().synchronize(),
+                    "torch.Event.synchronize",
+                ),
+                name="event",
+            ),
+            subtest((lambda: torch.ones(1, device="openreg").cpu(), "aten::copy_"), name="copy"),
+            subtest(
+                (lambda: torch.ones(1, device="openreg").item(), "aten::_local_scalar_dense"),
+                name="item",
+            ),
+        ],
+    )
+    def test_text_names_what_was_called_and_no_source(self, wait, name):
+        index_out_of_range()
+        with self.assertRaises(KERNEL_ERRORS) as caught:
+            wait()
+        self.assertEqual(raised_by(caught.exception), name)
+        with contextlib.suppress(*KERNEL_ERRORS):  # an event leaves the stream's failure
+            torch.openreg.synchronize()
+
+    @parametrize("ask", ["stream", "event"])
+    def test_text_names_the_query_that_saw_the_failure(self, ask):
+        with torch.openreg.Stream() as stream:
+            index_out_of_range()
+            event = stream.record_event()
+            asked = {"stream": stream, "event": event}[ask]
+            with self.assertRaises(KERNEL_ERRORS) as caught:
+                while not asked.query():
+                    pass
+        self.assertEqual(raised_by(caught.exception), f"torch.{ask.capitalize()}.query")
+        with contextlib.suppress(*KERNEL_ERRORS):
+            torch.openreg.synchronize()
 
     def test_failure_of_an_index_is_an_index_error(self):
         index_out_of_range()
@@ -201,6 +260,7 @@ class TestHostErrors(OpenRegTestCase):
             _C._destroy_external_stream(handle)
         self.assertEqual(caught.exception.error_code, 400)
         self.assertIn("orErrorInvalidResourceHandle", str(caught.exception))
+        self.assertEqual(raised_by(caught.exception), "orStreamValidate")
 
     def test_error_table_has_no_number_or_name_twice(self):
         names, numbers, texts = zip(*_C._error_table(), strict=True)

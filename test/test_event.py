@@ -243,6 +243,14 @@ class TestEventTiming(OpenRegTestCase):
         start, end = self.record(2)
         self.assertEqual(end.elapsed_time(start), -start.elapsed_time(end))
 
+    @requires_two_devices
+    def test_events_of_two_devices_are_refused(self):
+        (start,) = self.record(1)
+        (end,) = self.record(1, torch.openreg.current_stream(1))
+        for one, other in ((start, end), (end, start)):
+            with self.assertRaisesRegex(RuntimeError, "two events of one device"):
+                one.elapsed_time(other)
+
     def test_times_add_up(self):
         first, second, third = self.record(3)
         self.assertEqual(

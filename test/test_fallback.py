@@ -667,6 +667,78 @@ class TestOperatorsOfTorch(FallbackTestCase):
             self.assert_bit_equal(one, other)
 
 
+class TestLists(FallbackTestCase):
+    """Operators on lists: one kernel on one device, tensor by tensor on several, as on CUDA."""
+
+    def setUp(self):
+        super().setUp()
+        self.x = torch.randn(3)
+        self.on_device = self.x.to("openreg")
+
+    def test_tensors_are_copied_between_devices(self):
+        for _ in range(3):
+            targets = [torch.zeros(3), torch.zeros(3, device="openreg"), torch.tensor(0.0)]
+            sources = [self.on_device, self.x + 1, self.on_device[0]]
+            torch._foreach_copy_(targets, sources)
+            for target, source in zip(targets, sources, strict=True):
+                self.assert_bit_equal(target, source)
+
+    def test_host_number_in_a_list_stays_on_the_host(self):
+        for _ in range(3):
+            results = torch._foreach_mul([self.on_device, torch.tensor(2.0)], 3)
+            self.assertEqual([one.device.type for one in results], ["openreg", "cpu"])
+            self.assertEqual(results[1].item(), 6.0)
+            numbers = [self.on_device.clone(), torch.tensor(2.0)]
+            torch._foreach_add_(numbers, 1)
+            self.assertEqual(numbers[1].item(), 3.0)
+
+    @requires_two_devices
+    def test_gradients_reach_all_devices(self):
+        devices = ("cpu", "openreg:0", "openreg:1")
+        xs = [self.x.to(device, copy=True).requires_grad_() for device in devices]
+        sum(y.sum().cpu() for y in torch._foreach_exp(xs)).backward()
+        for x in xs:
+            self.assertEqual(x.grad.device, x.device)
+            self.assert_bit_equal(x.grad, self.x.exp())
+
+    def test_pairs_on_two_devices_are_refused(self):
+        for call in (torch._foreach_add, torch._foreach_add_, torch._foreach_div_):
+            for pair in ((self.on_device, self.x), (self.x, self.on_device)):
+                with self.assertRaisesRegex(RuntimeError, "on the same device"):
+                    call([pair[0].clone()], [pair[1]])
+        with self.assertRaisesRegex(RuntimeError, "on the same device"):
+            torch._foreach_addcmul([self.on_device], [self.on_device], [self.x])
+        self.assert_bit_equal(self.on_device, self.x)
+
+    def test_lists_of_two_lengths_are_refused(self):
+        with self.assertRaisesRegex(RuntimeError, "same number of tensors, got 2 and 1"):
+            torch._foreach_copy_([self.x, self.on_device], [self.on_device])
+
+    @parametrize("name", ["addcmul", "addcdiv"])
+    def test_numbers_may_be_in_a_cpu_tensor(self, name):
+        functional, in_place = (getattr(torch, f"_foreach_{name}{end}") for end in ("", "_"))
+        for numbers in (torch.tensor([2.0, 3.0]), torch.tensor([4.0, 5.0])):
+            expected = functional([self.x, self.x], [self.x] * 2, [self.x] * 2, numbers)
+            xs = [self.on_device] * 2
+            for actual, one in zip(functional(xs, xs, xs, numbers), expected, strict=True):
+                self.assert_bit_equal(actual, one)
+            written = [self.on_device.clone(), self.on_device.clone()]
+            in_place(written, xs, xs, numbers)
+            for actual, one in zip(written, expected, strict=True):
+                self.assert_bit_equal(actual, one)
+            with self.assertRaisesRegex(RuntimeError, "Expected scalars to be on CPU, got openreg"):
+                functional(xs, xs, xs, numbers.to("openreg"))
+            with self.assertRaisesRegex(RuntimeError, "Expected length of scalars to match"):
+                functional(xs, xs, xs, numbers[:1])
+
+    def test_lists_on_one_device_are_one_kernel(self):
+        xs = [self.on_device, self.on_device.clone()]
+        torch._foreach_mul(xs, 2)
+        torch.openreg.reset_fallback_stats()
+        torch._foreach_mul(xs, 2)
+        self.assertEqual(torch.openreg.fallback_stats(), {"aten::_foreach_mul.Scalar": 1})
+
+
 class TestRepeatedCalls(FallbackTestCase):
     """The first call waits and is the shape function of the calls that repeat it."""
 
@@ -923,6 +995,7 @@ instantiate_parametrized_tests(TestModes)
 instantiate_parametrized_tests(TestErrors)
 instantiate_parametrized_tests(TestArguments)
 instantiate_parametrized_tests(TestGenerators)
+instantiate_parametrized_tests(TestLists)
 instantiate_parametrized_tests(TestOperatorsOfTorch)
 
 if __name__ == "__main__":

@@ -1199,8 +1199,12 @@ class TestDebugging(GraphTestCase):
             torch.openreg.current_stream().wait_stream(side)
         self.assertFalse(stream.is_capturing())
         text = self.dump(graph)
-        self.assertRegex(text, r'n0 \[label="kernel\naten::add\S*\nstream \d+, device 0"\]')
-        self.assertRegex(text, r'n1 \[label="kernel\naten::mul\S*\nstream \d+, device 0"\]')
+        self.assertRegex(
+            text, r'n0 \[label="kernel\nopenreg_kernel<aten::add\S*>\nstream \d+, device 0"\]'
+        )
+        self.assertRegex(
+            text, r'n1 \[label="kernel\nopenreg_kernel<aten::mul\S*>\nstream \d+, device 0"\]'
+        )
         self.assertIn("n0 -> n1", text)
         graph.replay()
         self.assertEqual(y.item(), 4.0)

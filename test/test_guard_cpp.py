@@ -299,6 +299,16 @@ class TestGuardEvent(CppTestCase):
         event = self.record(stream)
         self.assertEqual(self.record(stream, event), event)
 
+    def test_event_that_could_not_be_wrapped_is_in_no_other(self):
+        stream = self.new_stream()
+        event = self.record(stream)
+        with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
+            self.cpp.wrap_event(event, DEVICE_COUNT)
+        with StreamGate(stream):
+            other = self.record(stream)
+            self.assertNotEqual(other, event)
+            self.assertFalse(self.cpp.query_event(other))
+
     def test_event_that_was_never_recorded_is_complete(self):
         self.assertTrue(self.cpp.query_event(0))
         self.cpp.synchronize_event(0)

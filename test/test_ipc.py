@@ -815,6 +815,20 @@ class TestMessages(IpcTestCase):
                 _C._receive_storage((message + b"x")[:size])
         self.assertEqual(_C._receive_storage(message)._cdata, storage._cdata)
 
+    def test_message_of_another_version_is_refused_with_both_versions(self):
+        message = bytearray(_C._share_storage(torch.ones(10, device="openreg").untyped_storage()))
+        version = int.from_bytes(message[:8], "little")
+        message[:8] = (version + 1).to_bytes(8, "little")
+        checksum = 0xCBF29CE484222325
+        for byte in message[:-8]:
+            checksum = (checksum ^ byte) * 0x100000001B3 % 2**64
+        message[-8:] = checksum.to_bytes(8, "little")
+        with self.assertRaisesRegex(
+            RuntimeError,
+            f"expected a message of version {version}, got one of version {version + 1}",
+        ):
+            _C._receive_storage(bytes(message))
+
     def test_only_storages_of_the_device_are_sent(self):
         with self.assertRaisesRegex(
             RuntimeError, "expected one of an openreg device, got one of cpu"

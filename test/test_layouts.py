@@ -45,6 +45,137 @@ class LayoutTestCase(OpenRegTestCase):
             self.assert_bit_equal(one, other)
 
 
+def parts_of(tensor):
+    """The strided tensors, on the CPU, that tell a tensor of any layout from others."""
+    if tensor.is_nested:
+        parts = [*tensor.unbind(), tensor._nested_tensor_strides()]
+    elif tensor.is_quantized:
+        parts = [tensor.int_repr(), tensor.dequantize()]
+    else:
+        parts = [tensor] if tensor.layout is torch.strided else components(tensor)
+    return [part.detach().cpu().clone() for part in parts]
+
+
+def quantized(x):
+    return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8)
+
+
+def quantized_by_channel(x):
+    scales = torch.tensor([0.1, 0.2, 0.3, 0.4], device=x.device)
+    return torch.quantize_per_channel(x, scales, torch.zeros_like(scales), 1, torch.qint8)
+
+
+def nested(x):
+    return torch.nested.nested_tensor([x[:2], x], layout=torch.strided, device=x.device)
+
+
+def layer_norm(x):
+    weight = torch.linspace(-1, 1, x.size(-1)).to(x.device)
+    return torch.nn.functional.layer_norm(x, (x.size(-1),), weight, weight + 1)
+
+
+class TestInferenceMode(LayoutTestCase):
+    """A view of a normal tensor is a normal tensor, in inference mode, too."""
+
+    @parametrize(
+        "make,view",
+        [
+            subtest((make, view), name=f"{prefix}_{name}")
+            for prefix, make, views in (
+                (
+                    "nested",
+                    nested,
+                    {
+                        "transpose": lambda n: n.transpose(1, 2),
+                        "view": lambda n: n.view(2, -1, 2, 2),
+                        "detach": lambda n: n.detach(),
+                        "alias": torch.ops.aten.alias,
+                        "select": lambda n: n.select(0, 1),
+                        "index": lambda n: n[0],
+                        "unbind": lambda n: n.unbind()[1],
+                        "chunk": lambda n: n.chunk(2, -1)[1],
+                        "values": lambda n: n.values(),
+                    },
+                ),
+                (
+                    "quantized",
+                    quantized,
+                    {
+                        "t": lambda q: q.t(),
+                        "view": lambda q: q.view(2, 8),
+                        "select": lambda q: q[1],
+                        "slice": lambda q: q[1:3],
+                        "unsqueeze": lambda q: q.unsqueeze(0),
+                        "chunk": lambda q: q.chunk(2)[1],
+                        "detach": lambda q: q.detach(),
+                    },
+                ),
+                (
+                    "quantized_by_channel",
+                    quantized_by_channel,
+                    {"view": lambda q: q.view(4, 4), "detach": lambda q: q.detach()},
+                ),
+                (
+                    "coo",
+                    torch.Tensor.to_sparse,
+                    {
+                        "t": lambda s: s.t(),
+                        "transpose": lambda s: s.transpose(0, 1),
+                        "permute": lambda s: s.permute(1, 0),
+                        "unsqueeze": lambda s: s.unsqueeze(0),
+                        "select": lambda s: s.select(0, 1),
+                        "unbind": lambda s: s.unbind()[1],
+                        "detach": lambda s: s.detach(),
+                        "indices": lambda s: s.indices(),
+                        "values": lambda s: s.values(),
+                        "values_of_t": lambda s: s.t()._values(),
+                    },
+                ),
+                (
+                    "csr",
+                    torch.Tensor.to_sparse_csr,
+                    {
+                        "t": lambda s: s.t(),
+                        "transpose": lambda s: s.transpose(0, 1),
+                        "select": lambda s: s.select(0, 1),
+                        "unbind": lambda s: s.unbind()[1],
+                        "detach": lambda s: s.detach(),
+                        "crow_indices": lambda s: s.crow_indices(),
+                        "values": lambda s: s.values(),
+                        "values_of_t": lambda s: s.t().values(),
+                    },
+                ),
+            )
+            for name, view in views.items()
+        ],
+    )
+    def test_view_is_a_normal_tensor(self, make, view):
+        expected = parts_of(view(make(self.dense)))
+        tensor = make(self.dense.to("openreg"))
+        for _ in range(3):
+            with torch.inference_mode():
+                actual = view(tensor)
+            self.assertFalse(actual.is_inference())
+            self.assertEqual(actual.device.type, "openreg")
+            for one, other in zip(parts_of(actual), expected, strict=True):
+                self.assert_bit_equal(one, other)
+
+    @parametrize(
+        "make",
+        [
+            subtest(nested, name="nested"),
+            subtest(quantized, name="quantized"),
+            subtest(torch.Tensor.to_sparse, name="coo"),
+            subtest(torch.Tensor.to_sparse_csr, name="csr"),
+        ],
+    )
+    def test_other_results_are_inference_tensors(self, make):
+        tensor = make(self.dense.to("openreg"))
+        with torch.inference_mode():
+            self.assertTrue(tensor.clone().is_inference())
+            self.assertTrue(make(self.dense.to("openreg")).detach().is_inference())
+
+
 class TestSparse(LayoutTestCase):
     @parametrize("name", list(LAYOUTS))
     def test_dense_tensor_becomes_sparse_and_dense_again(self, name):
@@ -123,6 +254,35 @@ class TestSparse(LayoutTestCase):
         actual.add_(self.dense.t().contiguous().to("openreg").to_sparse())
         self.assert_same(actual, expected.add_(self.dense.t().contiguous().to_sparse()))
 
+    @parametrize("sparse_dim", [1, 2, 3])
+    @parametrize("order", ["sorted", "reversed", "duplicate", "empty"])
+    def test_claim_to_be_coalesced_is_checked(self, sparse_dim, order):
+        indices = torch.tensor([[0, 1, 2], [1, 1, 0], [2, 0, 2]])[:sparse_dim]
+        indices = {
+            "sorted": indices,
+            "reversed": indices.flip(1),
+            "duplicate": indices.repeat_interleave(2, dim=1),
+            "empty": indices[:, :0],
+        }[order]
+        for _ in range(2):
+
+            def make(device, is_coalesced=True):
+                return torch.sparse_coo_tensor(
+                    indices.to(device),
+                    torch.ones(indices.size(1), device=device),
+                    (3,) * sparse_dim,
+                    is_coalesced=is_coalesced,
+                    check_invariants=True,
+                )
+
+            self.assertFalse(make("openreg", is_coalesced=False).is_coalesced())
+            if order in ("reversed", "duplicate"):
+                with self.assertRaisesRegex(RuntimeError, "correspond to uncoalesced COO tensor"):
+                    make("openreg")
+            else:
+                self.assertTrue(make("openreg").is_coalesced())
+                self.assert_same(make("openreg"), make("cpu"))
+
     def test_csr_matrix_product_has_gradients(self):
         gradients = []
         for device in ("cpu", "openreg"):
@@ -149,10 +309,7 @@ class TestSparse(LayoutTestCase):
 
 class TestQuantized(LayoutTestCase):
     def quantize(self, x, scheme):
-        if scheme == "tensor":
-            return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8)
-        scales = torch.tensor([0.1, 0.2, 0.3, 0.4], device=x.device)
-        return torch.quantize_per_channel(x, scales, torch.zeros_like(scales), 1, torch.qint8)
+        return quantized(x) if scheme == "tensor" else quantized_by_channel(x)
 
     @parametrize("scheme", ["tensor", "channel"])
     def test_tensor_is_quantized_and_dequantized(self, scheme):
@@ -193,6 +350,25 @@ class TestQuantized(LayoutTestCase):
         expected = torch.relu(self.quantize(self.dense, "tensor"))
         actual = torch.relu(self.quantize(self.dense.to("openreg"), "tensor"))
         self.assert_bit_equal(actual.int_repr(), expected.int_repr())
+
+    @parametrize("dtype", [torch.quint4x2, torch.quint2x4])
+    @parametrize("shape", [(5, 3), (1, 8), (7, 1), (3, 2, 5)])
+    def test_elements_smaller_than_a_byte_share_bytes(self, dtype, shape):
+        x = torch.randn(shape)
+        scales, points = torch.rand(shape[0]) + 0.1, torch.rand(shape[0])
+
+        def quantize(device):
+            channels = scales.to(device), points.to(device)
+            return torch.quantize_per_channel(x.to(device), *channels, 0, dtype)
+
+        expected = quantize("cpu")
+        for actual in (quantize("openreg"), quantize("openreg"), expected.to("openreg")):
+            for one in (actual, actual.cpu(), actual.cpu().to("openreg")):
+                self.assertEqual(one.shape, expected.shape)
+                self.assertEqual(
+                    one.untyped_storage().nbytes(), expected.untyped_storage().nbytes()
+                )
+                self.assert_bit_equal(one.dequantize(), expected.dequantize())
 
     def test_views_share_memory(self):
         actual = self.quantize(self.dense.to("openreg"), "tensor")
@@ -243,6 +419,68 @@ class TestNested(LayoutTestCase):
             gradients.append(x.grad)
         self.assert_bit_equal(*gradients)
 
+    def test_shape_of_a_strided_nested_tensor_is_in_cpu_tensors(self):
+        expected = self.nested("cpu", torch.strided)
+        for actual in (self.nested("openreg", torch.strided), expected.to("openreg")):
+            for read in (
+                torch.Tensor._nested_tensor_size,
+                torch.Tensor._nested_tensor_strides,
+                torch.Tensor._nested_tensor_storage_offsets,
+            ):
+                self.assertEqual(read(actual).device.type, "cpu")
+                self.assert_bit_equal(read(actual), read(expected))
+
+    @parametrize("device_of_the_shape", ["cpu", "openreg"])
+    def test_strided_nested_tensor_owns_its_shape(self, device_of_the_shape):
+        padded = torch.ones(2, 2, 2, device="openreg")
+        shape = torch.tensor([[2, 2], [1, 2]])
+        actual = torch._nested_from_padded(padded, shape.to(device_of_the_shape))
+        for value in range(20):
+            torch.full((2, 2), value, device="openreg")
+        torch.openreg.synchronize()
+        self.assertEqual(actual._nested_tensor_size().tolist(), [[2, 2], [1, 2]])
+        self.assert_bit_equal(actual.unbind()[1], torch.ones(1, 2))
+
+    @parametrize(
+        "function",
+        [
+            torch.relu,
+            torch.abs,
+            torch.cos,
+            torch.sqrt,
+            torch.neg,
+            torch.nn.functional.gelu,
+            torch.nn.functional.silu,
+            subtest(lambda n: n * n, name="mul"),
+            subtest(lambda n: n + n, name="add"),
+            subtest(lambda n: torch.nn.functional.softmax(n, -1), name="softmax"),
+            subtest(layer_norm, name="layer_norm"),
+            subtest(lambda n: torch.nn.functional.dropout(n, 0.5), name="dropout"),
+            subtest(lambda n: n.transpose(1, 2).transpose(1, 2), name="transpose"),
+            subtest(lambda n: torch.matmul(n, n.transpose(1, 2)), name="matmul"),
+        ],
+    )
+    def test_strided_nested_tensor_trains(self, function):
+        def train(device):
+            torch.manual_seed(0)
+            linear = torch.nn.Linear(4, 8)
+            linear.to(device)
+            optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+            values = []
+            for sizes in ((2, 4), (3, 1), (2, 4)):
+                parts = [torch.rand(size, 4).to(device) for size in sizes]
+                x = torch.nested.nested_tensor(parts, layout=torch.strided)
+                output = function(linear(x)).to_padded_tensor(0.5)
+                optimizer.zero_grad()
+                output.sum().backward()
+                optimizer.step()
+                values += [output.detach(), *(p.grad.clone() for p in linear.parameters())]
+            return values
+
+        for actual, expected in zip(train("openreg"), train("cpu"), strict=True):
+            self.assertEqual(actual.stride(), expected.stride())
+            self.assert_bit_equal(actual, expected)
+
     def test_strided_nested_tensor_moves_and_splits(self):
         expected = self.nested("cpu", torch.strided)
         actual = expected.to("openreg")
@@ -251,6 +489,7 @@ class TestNested(LayoutTestCase):
             self.assert_bit_equal(one, other)
 
 
+instantiate_parametrized_tests(TestInferenceMode)
 instantiate_parametrized_tests(TestSparse)
 instantiate_parametrized_tests(TestQuantized)
 instantiate_parametrized_tests(TestNested)

@@ -25,6 +25,33 @@ def allocate(size, device="openreg"):
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
+class TestLazyClone(OpenRegTestCase):
+    @parametrize("layout", ["contiguous", "transposed", "expanded", "offset", "empty"])
+    def test_lazy_clone_is_a_tensor_of_its_own(self, layout):
+        base = torch.arange(12.0, device="openreg").view(3, 4)
+        x = {
+            "contiguous": base,
+            "transposed": base.t(),
+            "expanded": base[:, :1].expand(3, 5),
+            "offset": base[1:],
+            "empty": base[:0],
+        }[layout]
+        before = x.clone()
+        y = torch._lazy_clone(x)
+        self.assertEqual((y.shape, y.stride(), y.dtype), (x.shape, x.stride(), x.dtype))
+        self.assert_bit_equal(y, before.cpu())
+        base.zero_()
+        self.assert_bit_equal(y, before.cpu())
+        y.untyped_storage().fill_(0)
+        base.fill_(7)
+        self.assertFalse((y == 7).any().item())
+
+    def test_lazy_clone_has_a_gradient(self):
+        x = torch.ones(3, device="openreg", requires_grad=True)
+        (torch._lazy_clone(x) * 2).sum().backward()
+        self.assertEqual(x.grad.tolist(), [2.0] * 3)
+
+
 class TestStatistics(OpenRegTestCase):
     def setUp(self):
         super().setUp()
@@ -39,6 +66,36 @@ class TestStatistics(OpenRegTestCase):
         self.assertEqual(torch.openreg.memory_allocated(), self.allocated + 3 * MIB)
         del x
         self.assertEqual(torch.openreg.memory_allocated(), self.allocated)
+
+    def test_a_small_tensor_costs_no_more_of_the_host_than_one_of_the_cpu(self):
+        output = run_child(
+            """
+            import torch
+
+            def resident(name):
+                with open("/proc/self/status") as file:
+                    lines = dict(line.split(":", 1) for line in file)
+                return int(lines[name].split()[0]) * 1024
+
+            def cost(device, name):
+                for _ in range(1000):
+                    torch.ones(1, device=device)
+                torch.openreg.synchronize()
+                before, tensors = resident(name), [None] * 20_000
+                for i in range(len(tensors)):
+                    tensors[i] = torch.ones(1, device=device)
+                torch.openreg.synchronize()
+                return (resident(name) - before) / len(tensors)
+
+            cpu, host, device = (
+                cost("cpu", "RssAnon"), cost("openreg", "RssAnon"), cost("openreg", "RssShmem")
+            )
+            # The device's share is one block of 512 bytes.
+            assert host < cpu * 1.05, (cpu, host, device)
+            assert device < 600, (cpu, host, device)
+            """
+        )
+        self.assertEqual(output, "")
 
     def test_sizes_are_rounded_up_to_512_bytes(self):
         x = allocate(1)
@@ -247,6 +304,21 @@ class TestReuse(OpenRegTestCase):
         del x
         self.assertEqual(allocate(self.SIZE).data_ptr(), address)
 
+    def test_memory_used_on_a_destroyed_external_stream_waits_for_its_work(self):
+        handle = _C._create_external_stream(0, 0)
+        stream = torch.openreg.ExternalStream(handle, 0)
+        x = allocate(self.SIZE)
+        address = x.data_ptr()
+        with StreamGate(stream) as gate:
+            x.record_stream(stream)
+            _C._destroy_external_stream(handle)
+            del x  # waits for nothing
+            self.assertNotEqual(allocate(self.SIZE).data_ptr(), address)
+            gate.open()
+        torch.openreg.synchronize()
+        addresses = [y.data_ptr() for y in [allocate(self.SIZE) for _ in range(3)]]
+        self.assertIn(address, addresses)
+
     def test_small_pieces_share_a_segment_and_join_again(self):
         before = torch.openreg.memory_stats()["segment.small_pool.current"]
         pieces = [allocate(KIB) for _ in range(100)]
@@ -256,6 +328,51 @@ class TestReuse(OpenRegTestCase):
         del pieces
         torch.openreg.empty_cache()
         self.assertLessEqual(torch.openreg.memory_stats()["segment.small_pool.current"], before)
+
+    @parametrize("waiter", ["empty_cache", "allocation"])
+    def test_freeing_and_allocating_do_not_wait_for_a_thread_that_waits(self, waiter):
+        # In a process of its own: it hangs if one does.
+        output = run_child(
+            """
+            import sys, threading
+            import torch
+            from torch_openreg.testing import StreamGate
+            MIB = 1 << 20
+            side = torch.Stream("openreg")
+            x = torch.zeros(8 * MIB, dtype=torch.uint8, device="openreg")
+            y = torch.zeros(4, device="openreg")
+            torch.openreg.synchronize()
+
+            def wait():
+                waiting.set()
+                if sys.argv[-1] == "empty_cache":
+                    torch.accelerator.empty_cache()
+                else:
+                    torch.empty(60 * MIB, dtype=torch.uint8, device="openreg")
+
+            waiting, waited = threading.Event(), threading.Event()
+            thread = threading.Thread(target=lambda: (wait(), waited.set()))
+            with StreamGate(side) as gate:
+                x.record_stream(side)
+                del x
+                retries = torch.openreg.memory_stats()["num_sync_all_streams"]
+                thread.start()
+                while torch.openreg.memory_stats()["num_sync_all_streams"] == retries:
+                    pass  # not yet where it waits
+                for _ in range(100):
+                    z = torch.zeros(4, device="openreg")
+                    z.record_stream(side)
+                    del z
+                del y
+                torch.openreg.memory_snapshot()
+                assert not waited.is_set()
+                gate.open()
+            thread.join()
+            print("done")
+            """.replace("sys.argv[-1]", repr(waiter)),
+            {"OPENREG_DEVICE_MEMORY": "64MiB"},
+        )
+        self.assertEqual(output.strip(), "done")
 
     def test_allocation_does_not_wait_for_the_device(self):
         with StreamGate():
@@ -349,6 +466,7 @@ class TestResize(OpenRegTestCase):
         self.assertEqual(storage.nbytes(), 0)
 
 
+instantiate_parametrized_tests(TestLazyClone)
 instantiate_parametrized_tests(TestStatistics)
 
 if __name__ == "__main__":

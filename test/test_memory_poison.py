@@ -37,7 +37,7 @@ class TestPoison(OpenRegTestCase):
         )
 
     def test_use_after_free_on_another_stream_shows(self):
-        # The program forgets record_stream: the side stream reads when the memory has been freed.
+        # The program forgets record_stream: the side stream reads when the memory has a new owner.
         run_poisoned(
             """
             import torch
@@ -48,11 +48,40 @@ class TestPoison(OpenRegTestCase):
             with StreamGate(side) as gate:
                 with side:
                     y = x + 1
+                address = x.data_ptr()
                 del x
+                z = torch.empty(1000, device="openreg")
+                assert z.data_ptr() == address
                 torch.openreg.current_stream().synchronize()
                 gate.open()
             side.synchronize()
             assert y.isnan().all()
+            """
+        )
+
+    def test_memory_of_a_stream_that_is_joined_later_is_left_alone(self):
+        # A right program: the memory is the side stream's, and that waits before it is reused.
+        run_poisoned(
+            """
+            import torch
+            from common import StreamGate
+            side, current = torch.Stream("openreg"), torch.accelerator.current_stream()
+            torch.zeros(1, device="openreg")
+            torch.accelerator.synchronize()
+            for write in (False, True):
+                with side:
+                    g = torch.ones(1000, device="openreg")
+                current.wait_stream(side)
+                with StreamGate() as gate:
+                    if write:
+                        g.add_(1)
+                    y = g * 2
+                    del g
+                    side.synchronize()  # whatever freeing may have enqueued there has run
+                    gate.open()
+                side.wait_stream(current)
+                assert (y == (4 if write else 2)).all(), (write, y)
+                assert torch.openreg.memory.check() == []
             """
         )
 
@@ -145,7 +174,7 @@ class TestCheck(OpenRegTestCase):
             x = torch.zeros(1000, dtype=torch.uint8, device="openreg")
             address = x.data_ptr()
             del x
-            torch.openreg.synchronize()
+            assert torch.openreg.memory.check() == []
             ctypes.c_uint8.from_address(address + 10).value = 7
             (found,) = torch.openreg.memory.check()
             assert found.kind == "free block" and found.requested_size == 0
@@ -154,23 +183,82 @@ class TestCheck(OpenRegTestCase):
             OPENREG_MEMORY_PROTECTION="0",
         )
 
-    def test_write_of_a_kernel_on_another_stream_after_the_free_is_found(self):
+    def test_write_after_free_is_found_whatever_happens_around_it(self):
+        # Blocks are handed out, freed, cut and joined between the two checks.
+        run_poisoned(
+            """
+            import ctypes, torch
+            def allocate(size):
+                return torch.zeros(size, dtype=torch.uint8, device="openreg")
+            tensors = [allocate(3000) for _ in range(20)]
+            addresses = [x.data_ptr() for x in tensors]
+            del tensors[5:15]
+            assert torch.openreg.memory.check() == []
+            for address in addresses[6:14]:
+                ctypes.c_uint8.from_address(address + 7).value = 1
+            del tensors[3]
+            more = [allocate(100) for _ in range(3)]  # of the first free block
+            del tensors[-1], more[1]
+            (found,) = torch.openreg.memory.check()
+            assert found.kind == "free block" and found.value == 1, found
+            last = found.address + found.offset + found.length - 1
+            assert last == addresses[13] + 7, found
+            """,
+            OPENREG_MEMORY_PROTECTION="0",
+        )
+
+    def test_memory_freed_during_a_check_is_not_taken_for_damaged(self):
+        run_poisoned(
+            """
+            import threading, torch
+            stop = threading.Event()
+            def churn():
+                with torch.Stream("openreg"):
+                    while not stop.is_set():
+                        x = torch.ones(5000, device="openreg")
+                        y = x + 1
+                        del x
+                        if not bool((y == 2).all()):
+                            failures.append(y)
+            failures = []
+            threads = [threading.Thread(target=churn) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for _ in range(30):
+                assert torch.openreg.memory.check() == []
+            stop.set()
+            for thread in threads:
+                thread.join()
+            assert not failures
+            """
+        )
+
+    def test_a_failed_kernel_is_no_damage(self):
+        # The failure drops the fills behind it.
         run_poisoned(
             """
             import torch
             from common import StreamGate
-            x = torch.zeros(1000, device="openreg")
-            torch.openreg.synchronize()
-            side = torch.openreg.Stream()
-            with StreamGate(side) as gate:
-                with side:
-                    x.fill_(3)
-                del x
-                torch.openreg.current_stream().synchronize()
+            x = torch.zeros(4, device="openreg")
+            index = torch.tensor([99], device="openreg")
+            with StreamGate() as gate:
+                x.gather(0, index)
+                kept = torch.ones(100, device="openreg")
+                freed = torch.ones(100, device="openreg")
+                del freed
                 gate.open()
-            side.synchronize()
-            (found,) = torch.openreg.memory.check()
-            assert found.kind == "free block"
+            try:
+                torch.accelerator.synchronize()
+            except RuntimeError:
+                pass
+            else:
+                raise AssertionError
+            for _ in range(3):
+                assert torch.openreg.memory.check() == []
+            kept.fill_(1)
+            y = torch.empty(100, device="openreg")
+            assert y.isnan().all()
+            assert torch.openreg.memory.check() == []
             """
         )
 

@@ -131,6 +131,25 @@ class TestMemPool(MemoryTestCase):
         self.assertEqual(pool.use_count(), 1)
 
     @requires_two_devices
+    def test_capture_that_one_device_refuses_leaves_no_other_redirected(self):
+        with torch.openreg.device(1):
+            pool = memory.MemPool()
+        graph = torch.openreg.Graph()
+        with memory.use_mem_pool(pool), torch.openreg.Stream(0):
+            with self.assertRaisesRegex(RuntimeError, "already being allocated to"):
+                graph.capture_begin(pool=pool.id)
+            x = allocate(self.SIZE)
+        self.assertEqual(pool.use_count(), 1)
+        x = torch.ones(4, device="openreg:0")
+        torch.openreg.synchronize()
+        with torch.openreg.graph(graph, pool=pool.id):
+            x.add_(1)
+        graph.replay()
+        self.assertEqual(x.tolist(), [2.0] * 4)
+        graph.reset()
+        self.assertEqual(pool.use_count(), 1)
+
+    @requires_two_devices
     def test_pool_belongs_to_the_current_device(self):
         with torch.openreg.device(1):
             pool = memory.MemPool()
@@ -263,8 +282,9 @@ class TestLimits(MemoryTestCase):
     def test_bad_fraction_is_refused(self, fraction):
         with self.assertRaisesRegex(ValueError, "expected a fraction from 0 to 1, got"):
             torch.openreg.set_per_process_memory_fraction(fraction)
-        with self.assertRaisesRegex(TypeError, "expected a number as fraction, got str"):
-            torch.openreg.set_per_process_memory_fraction("1")
+        for value, name in ((1, "int"), (True, "bool"), ("1", "str")):
+            with self.assertRaisesRegex(TypeError, f"expected a float as fraction, got {name}"):
+                torch.openreg.set_per_process_memory_fraction(value)
 
     def test_garbage_is_collected_above_the_threshold(self):
         # Four segments of 12 MiB in the cache of a device of 64 MiB; the threshold is 32 MiB. A

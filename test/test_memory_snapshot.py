@@ -257,14 +257,35 @@ class TestHistory(SnapshotTestCase):
         actions = [e["action"] for e in memory._snapshot()["device_traces"][0]]
         self.assertEqual(actions, ["alloc", "free_completed"])
 
-    def test_history_stays_when_recording_ends(self):
-        memory._record_memory_history(clear_history=True)
+    @parametrize("context", ["state", "alloc", "all"])
+    def test_history_is_forgotten_when_recording_ends(self, context):
+        memory._record_memory_history()
         allocate(self.SIZE)
+        self.assertGreater(len(self.events()), 0)
         memory._record_memory_history(None)
-        count = len(self.events())
-        self.assertGreater(count, 0)
+        self.assertEqual(self.events(), [])
+        memory._record_memory_history(context=context)
+        self.assertEqual(self.events(), [])
         allocate(self.SIZE)
-        self.assertEqual(len(self.events()), count)
+        self.assertGreater(len(self.events()), 0)
+        memory._record_memory_history(None)
+        allocate(self.SIZE)
+        self.assertEqual(self.events(), [])
+
+    def test_snapshot_takes_the_arguments_of_torch_cuda(self):
+        memory._record_memory_history()
+        x = allocate(self.SIZE)
+        for augment in (False, True):
+            snapshot = memory._snapshot(augment_with_fx_traces=augment)
+            self.assertIn(x.data_ptr(), [e.get("addr") for e in snapshot["device_traces"][0]])
+
+    def test_settings_are_replaced(self):
+        before = memory._snapshot()["allocator_settings"]["PYTORCH_ALLOC_CONF"]
+        memory._set_allocator_settings("max_split_size_mb:40")
+        self.addCleanup(memory._set_allocator_settings, before)
+        self.assertEqual(memory._snapshot()["allocator_settings"]["max_split_size"], 40 * MIB)
+        with self.assertRaises(ValueError):
+            memory._set_allocator_settings("no_such_key:1")
 
     @requires_two_devices
     def test_each_device_has_its_history(self):

@@ -1,5 +1,7 @@
 """Random numbers: the CPU's, from one generator per device."""
 
+import copy
+import pickle
 import threading
 
 import torch
@@ -137,9 +139,30 @@ class TestRandom(OpenRegTestCase):
         )
         self.assertEqual(output.strip(), "[True, True]")
 
-    def test_seeding_waits_without_the_gil(self):
-        # The thread that opens the gate gets the GIL when seeding gives it up, and not before. If
-        # seeding keeps it, the program hangs.
+    @parametrize("way", ["manual_seed", "set_state", "seed"])
+    def test_seeding_waits_for_nothing_and_leaves_numbers_already_asked_for(self, way):
+        generator = torch.Generator("openreg").manual_seed(SEED)
+        state = torch.Generator("openreg").manual_seed(7).get_state()
+        x, y = torch.empty(8, device="openreg"), torch.empty(8, device="openreg")
+        torch.openreg.synchronize()
+        with StreamGate():
+            x.normal_(generator=generator)
+            if way == "manual_seed":
+                seed = generator.manual_seed(7).initial_seed()
+            elif way == "set_state":
+                seed = generator.set_state(state).initial_seed()
+            else:
+                seed = generator.seed()
+            self.assertEqual(generator.initial_seed(), seed)
+            y.normal_(generator=generator)
+            self.assertFalse(torch.openreg.current_stream().query())
+        for tensor, its_seed in ((x, SEED), (y, seed)):
+            expected = torch.empty(8).normal_(generator=torch.Generator().manual_seed(its_seed))
+            self.assert_bit_equal(tensor, expected)
+
+    def test_reading_the_state_waits_without_the_gil(self):
+        # The thread that opens the gate gets the GIL when the reader gives it up, and not before.
+        # If the reader keeps it, the program hangs.
         output = run_child(
             """
             import sys, threading
@@ -152,12 +175,52 @@ class TestRandom(OpenRegTestCase):
                 opener.start()
                 sys.setswitchinterval(1000)
                 may_open.set()
-                torch.openreg.manual_seed(1)
+                torch.openreg.get_rng_state()
                 opener.join()
-            print("seeded")
+            print("read")
             """
         )
-        self.assertEqual(output.strip(), "seeded")
+        self.assertEqual(output.strip(), "read")
+
+    def test_callers_that_hold_no_lock_may_seed_and_read(self):
+        # torch's JIT operators do not lock the generator. In a process of its own: it may hang.
+        output = run_child(
+            """
+            import torch
+
+            @torch.jit.script
+            def reseed(generator: torch.Generator, seed: int):
+                return generator.manual_seed(seed)
+
+            @torch.jit.script
+            def first_seed(generator: torch.Generator):
+                return generator.initial_seed()
+
+            @torch.jit.script
+            def random_seed(generator: torch.Generator):
+                return generator.seed()
+
+            generator = torch.Generator("openreg")
+            for seed in range(3):
+                reseed(generator, seed)
+                assert first_seed(generator) == seed
+                assert random_seed(generator) == generator.initial_seed()
+                generator.manual_seed(seed + 10).get_state()
+                assert generator.clone_state().initial_seed() == seed + 10
+            print("done")
+            """
+        )
+        self.assertEqual(output.strip(), "done")
+
+    @requires_two_devices
+    @parametrize("draw", [name for name in DRAWS if name != "randperm_of_nothing"])
+    def test_generator_of_another_device_is_refused(self, draw):
+        generator = torch.Generator("openreg:1")
+        state = generator.get_state()
+        for _ in range(3):
+            with self.assertRaisesRegex(RuntimeError, "Generator device index 1 does not match"):
+                DRAWS[draw]("openreg:0", generator)
+        self.assertEqual(generator.get_state(), state)
 
     def test_generator_of_another_kind_of_device_is_refused(self):
         with self.assertRaisesRegex(RuntimeError, "device type"):
@@ -358,11 +421,34 @@ class TestState(OpenRegTestCase):
             torch.openreg.set_offset(4)
         with self.assertRaisesRegex(RuntimeError, "does not support get_offset"):
             torch.openreg.get_offset()
+        with self.assertRaisesRegex(RuntimeError, "does not support set_offset"):
+            torch.openreg._set_rng_state_offset(4)
         generator = torch.Generator("openreg")
         with self.assertRaisesRegex(RuntimeError, "does not support set_offset"):
             generator.set_offset(4)
         with self.assertRaisesRegex(RuntimeError, "does not support get_offset"):
             generator.get_offset()
+
+    @parametrize(
+        "copy",
+        [
+            subtest(lambda g: pickle.loads(pickle.dumps(g)), name="pickle"),
+            subtest(copy.copy, name="copy"),
+            subtest(copy.deepcopy, name="deepcopy"),
+        ],
+    )
+    @parametrize("device", ["cpu", "openreg:0", f"openreg:{LAST}"])
+    def test_copies_draw_the_same_numbers(self, copy, device):
+        generator = torch.Generator(device).manual_seed(SEED)
+        torch.rand(3, device=device, generator=generator)
+        twin = copy(generator)
+        self.assertIsNot(twin, generator)
+        self.assertEqual(twin.device, generator.device)
+        self.assertEqual(twin.initial_seed(), SEED)
+        self.assert_bit_equal(
+            torch.rand(5, device=device, generator=twin),
+            torch.rand(5, device=device, generator=generator).cpu(),
+        )
 
     def test_bad_device_is_refused(self):
         state = torch.openreg.get_rng_state()

@@ -1,18 +1,18 @@
 """An accelerator called ``openreg`` for PyTorch, on a machine that has none.
 
 Importing this package registers the device: ``torch.device("openreg")``, the module
-``torch.openreg``, ``Tensor.openreg()`` and the like. ``import torch`` imports it by itself, through
-the entry point group ``torch.backends``, unless ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` is set.
+``torch.openreg``, ``Tensor.openreg()`` and so on. ``import torch`` imports it through the entry
+point group ``torch.backends``, unless ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` is set.
 
 Note [Three ways in]
     1. ``import torch`` finds the entry point, imports this package while torch is still
-       initializing, then calls ``_autoload``. Nothing may raise, or ``import torch`` would fail: a
-       failure is kept, and ``_autoload`` turns it into a warning and forgets the package, so that
-       an explicit import tries again and raises.
+       initializing, then calls ``_autoload``. Nothing may raise, or ``import torch`` would fail.
+       ``_autoload`` turns a failure into a warning and removes the package from ``sys.modules``, so
+       that an explicit import tries again and raises.
     2. ``import torch_openreg`` after torch: registers, or raises ImportError.
-    3. ``import torch_openreg`` before torch: the ``import torch`` below re-enters through the
-       entry point, which gets this module half loaded. ``_autoload`` is therefore defined first,
-       and does nothing while the import that has to do the work is still under way.
+    3. ``import torch_openreg`` before torch: the ``import torch`` below calls the entry point,
+       which finds this module half loaded. So ``_autoload`` is defined first, and does nothing
+       while the outer import is still running.
 """
 
 import sys

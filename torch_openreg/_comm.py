@@ -1,7 +1,8 @@
-"""What ``torch.nn.DataParallel`` asks of ``torch._C`` to move tensors between devices.
+"""What ``torch.nn.parallel.comm``, and so ``DataParallel``, asks of ``torch._C``.
 
-torch's builds with CUDA have these functions in C++, and builds without lack them, though
-``torch.nn.parallel.comm`` calls them for any kind of device.
+It calls these functions for any kind of device, but they are part of torch's builds with CUDA only,
+and serve CUDA only: so it is in torch 2.13 and 2.15. With the first torch whose builds without CUDA
+have them, this module can go.
 """
 
 from collections.abc import Sequence

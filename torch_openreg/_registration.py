@@ -29,7 +29,7 @@ def register() -> None:
     """Registers the device with torch. Does nothing if that has been done in this process.
 
     Raises:
-        RegistrationError: torch is of another version, another backend holds torch's only place
+        RegistrationError: torch has another version, another backend has taken torch's only place
             for one, or the native library cannot be loaded.
     """
     _check_torch_version()

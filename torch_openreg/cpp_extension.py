@@ -1,8 +1,8 @@
 """Builds C++ extensions that launch kernels on openreg streams.
 
 The headers of the backend and of the runtime come with the package: ``<torch_openreg/core/...>``,
-``<torch_openreg/aten/...>``, ``<torch_openreg/random/...>`` and ``<openreg/openreg.h>``. They
-belong to the library beside them: build an extension again for every version of this package.
+``<torch_openreg/aten/...>``, ``<torch_openreg/random/...>`` and ``<openreg/openreg.h>``. They match
+the installed libraries only: rebuild extensions for every version of this package.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ _LIBRARIES = ("torch_openreg", "openreg")
 
 
 def include_paths() -> list[str]:
-    """Returns the folders to search for headers, torch's own not among them."""
+    """Returns the folders to search for headers, without torch's own."""
     return [str(_PACKAGE / "include")]
 
 
 def library_paths() -> list[str]:
-    """Returns the folders to search for libraries, torch's own not among them."""
+    """Returns the folders to search for libraries, without torch's own."""
     return [str(_PACKAGE / "lib")]
 
 
@@ -32,8 +32,8 @@ def library_paths() -> list[str]:
 def OpenRegExtension(name: str, sources: Sequence[str], **options: Any) -> setuptools.Extension:
     """Describes an extension for ``setup.py``, to be built by torch's ``BuildExtension``.
 
-    Nothing has to be told to the loader: ``import torch`` or ``import torch_openreg`` has loaded
-    the libraries by the time that the extension needs them.
+    It needs no run-time search path: ``import torch`` or ``import torch_openreg`` has loaded the
+    libraries by the time that the extension needs them.
 
     Args:
         name: The module's full name.

@@ -1,7 +1,7 @@
 """Helpers for tests of asynchronous code.
 
-A test that sleeps until "surely" something has happened is slow and sometimes wrong. Hold a stream
-with a :class:`StreamGate` instead: what the host sees while the gate is closed is certain.
+A test that sleeps until something has "surely" happened is slow and sometimes wrong. Hold a stream
+with a :class:`StreamGate` instead: while the gate is closed, it is certain what the host sees.
 """
 
 from typing import Self
@@ -18,10 +18,9 @@ __all__ = ["StreamGate"]
 class StreamGate:
     """Holds a stream from the start of a ``with`` block until it is opened.
 
-    Work submitted to the stream before the block runs; work submitted inside waits. The gate opens
-    when :meth:`open` is called, at the latest at the end of the block, also if it ends with an
-    exception. Inside, a call that waits for the stream never returns. The gate can be used again
-    after the block.
+    Work submitted to the stream before the block runs; work submitted inside waits. :meth:`open`
+    opens the gate, as does the end of the block, even with an exception. While it is closed, a call
+    that waits for the stream never returns. The gate can be used again after the block.
 
     Args:
         stream: The stream; None for the one that is current when the block begins.
@@ -36,7 +35,7 @@ class StreamGate:
     """
 
     def __init__(self, stream: torch.Stream | None = None) -> None:
-        """Keeps the stream; the gate closes by entering."""
+        """Stores the stream; entering the block closes the gate."""
         if stream is not None:
             _check_stream("StreamGate", stream)
         self._stream = stream
@@ -75,7 +74,7 @@ class StreamGate:
         return self._entered("is_open").is_open()
 
     def wait_until_reached(self, timeout: float = 60.0) -> None:
-        """Waits until the stream stands at the gate: all earlier work is done.
+        """Waits until the stream has reached the gate, so that all earlier work is done.
 
         Args:
             timeout: The longest time to wait, in seconds.

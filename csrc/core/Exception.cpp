@@ -20,14 +20,14 @@ constexpr const char* kForkText =
     "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
     "you must use the 'spawn' start method";
 
-std::string describe(orError_t error, const char* call) {
+std::string describe(orError_t error, const char* raised_by) {
   const std::string detail = orGetLastErrorMessage();
   std::string text = c10::str("OpenReg error: ", orGetErrorString(error), " (",
                               orGetErrorName(error), ", code ", static_cast<int>(error), ")");
   if (!detail.empty()) {
     text += ": " + detail;
   }
-  text += c10::str("\nRaised by the call ", call, ".");
+  text += c10::str("\nRaised by ", raised_by, ".");
   if (error == orErrorLaunchFailure) {
     text +=
         "\nKernels run asynchronously, so the Python stack may point at a later call. For a "
@@ -43,10 +43,10 @@ orError_t report(KernelExceptionTag tag, const char* text) {
 
 }  // namespace
 
-void throwRuntimeError(orError_t error, const char* call, SourceLocation location) {
+void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation location) {
   const auto tag =
       static_cast<KernelExceptionTag>(error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
-  std::string text = describe(error, call);
+  std::string text = describe(error, raised_by);
   // The error is being reported: it must not come up again as this thread's last one.
   std::ignore = orGetLastError();
   switch (tag) {
@@ -77,14 +77,14 @@ void throwRuntimeError(orError_t error, const char* call, SourceLocation locatio
   }
 }
 
-void warnRuntimeError(orError_t error, const char* call) noexcept {
+void warnRuntimeError(orError_t error, const char* raised_by) noexcept {
   // In a forked child every clean-up call fails, as it should; a warning for each would only
   // be noise in DataLoader workers.
   if (error == orErrorForked) {
     return;
   }
   try {
-    TORCH_WARN(describe(error, call));
+    TORCH_WARN(describe(error, raised_by));
   } catch (const std::exception& exception) {
     // Warnings may be turned into exceptions; here nothing may leave.
     std::fprintf(stderr, "%s\n", exception.what());

@@ -65,7 +65,9 @@ DeviceIndex resolveDeviceIndex(int64_t index) {
   return static_cast<DeviceIndex>(index);
 }
 
-void synchronizeDevice(DeviceIndex index) { OPENREG_CHECK(orDeviceSynchronizeIndex(index)); }
+void synchronizeDevice(DeviceIndex index, const char* caller) {
+  OPENREG_CHECK_RESULT(orDeviceSynchronizeIndex(index), caller);
+}
 
 bool isDeviceActive(DeviceIndex index) noexcept {
   int is_active = 0;

@@ -2,6 +2,8 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 
 #include <utility>
@@ -14,30 +16,23 @@ namespace {
 
 orEvent_t asEvent(void* event) { return static_cast<orEvent_t>(event); }
 
-// What the next record of this thread puts into its event; see wrapEvent().
+// Note [Wrapping events]
+// A c10::Event gets its handle from a record of the guard, and in no other way. To put a handle of
+// the runtime's behind one, wrapEvent() leaves it here and records: the next record of this thread
+// takes the handle and records nothing.
 thread_local orEvent_t wrapped_event = nullptr;
 
 Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
 
-// Sets the current device for a scope.
-class ScopedDevice {
- public:
-  explicit ScopedDevice(DeviceIndex index) : previous_(maybeExchangeDevice(index)) {}
-  ScopedDevice(const ScopedDevice&) = delete;
-  ScopedDevice& operator=(const ScopedDevice&) = delete;
-  ~ScopedDevice() { OPENREG_WARN_IF_FAILED(orSetDevice(previous_)); }
-
- private:
-  DeviceIndex previous_;
-};
-
 }  // namespace
 
-// A c10::Event gets its handle from a record and in no other way.
+// See Note [Wrapping events].
 c10::Event wrapEvent(orEvent_t handle, DeviceIndex device) {
   c10::Event event(kDeviceType, kInterprocessEvent);
+  const Stream stream = getDefaultOpenRegStream(device);
   wrapped_event = handle;
-  event.record(getDefaultOpenRegStream(device));
+  const auto forget = c10::make_scope_exit([] { wrapped_event = nullptr; });
+  event.record(stream);
   return event;
 }
 
@@ -67,20 +62,11 @@ DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept { return c10::openreg
 
 DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
   resolveDeviceIndex(device.index());
-  // Kernels are the CPU's, which has them for every type; quantized tensors have dispatch keys of
-  // their own, which openreg does not serve.
-  DeviceCapability capability;
-  auto& types = capability.capability_data.supported_scalar_types;
-  types.has_QInt8 = 0;
-  types.has_QUInt8 = 0;
-  types.has_QInt32 = 0;
-  types.has_QUInt4x2 = 0;
-  types.has_QUInt2x4 = 0;
-  return capability;
+  return DeviceCapability();  // every type: kernels are the CPU's
 }
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex index) const {
-  c10::openreg::synchronizeDevice(resolveDeviceIndex(index));
+  c10::openreg::synchronizeDevice(resolveDeviceIndex(index), "torch.accelerator.synchronize");
 }
 
 Stream OpenRegGuardImpl::getStream(Device device) const {
@@ -112,11 +98,11 @@ void* OpenRegGuardImpl::getStreamNativeHandle(Stream stream) const {
 }
 
 bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
-  return OpenRegStream(stream).query();
+  return OpenRegStream(stream).query("torch.Stream.query");
 }
 
 void OpenRegGuardImpl::synchronizeStream(const Stream& stream) const {
-  OpenRegStream(stream).synchronize();
+  OpenRegStream(stream).synchronize("torch.Stream.synchronize");
 }
 
 bool OpenRegGuardImpl::isStreamCapturing(const Stream& stream) const {
@@ -137,7 +123,7 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
     return;
   }
   const OpenRegStream openreg_stream(stream);
-  ScopedDevice device(stream.device_index());
+  const DeviceGuard guard(stream.device());
   orEvent_t handle = asEvent(*event);
   if (handle == nullptr) {
     unsigned flags = orEventDisableTiming;
@@ -170,13 +156,13 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
   if (error == orErrorNotReady) {
     return false;
   }
-  OPENREG_CHECK(error);
+  OPENREG_CHECK_RESULT(error, "torch.Event.query");
   return true;
 }
 
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event != nullptr) {
-    OPENREG_CHECK(orEventSynchronize(asEvent(event)));
+    OPENREG_CHECK_RESULT(orEventSynchronize(asEvent(event)), "torch.Event.synchronize");
   }
 }
 
@@ -184,7 +170,8 @@ double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*index
   TORCH_CHECK(start != nullptr && end != nullptr,
               "Event.elapsed_time: expected two recorded events, got one that was never recorded");
   float elapsed_ms = 0;
-  OPENREG_CHECK(orEventElapsedTime(&elapsed_ms, asEvent(start), asEvent(end)));
+  OPENREG_CHECK_RESULT(orEventElapsedTime(&elapsed_ms, asEvent(start), asEvent(end)),
+                       "torch.Event.elapsed_time");
   return elapsed_ms;
 }
 

@@ -4,9 +4,20 @@
 
 namespace c10::openreg {
 
-HostWork::HostWork(const OpenRegStream& stream, const char* name,
-                   const WorkDescription& description)
+HostWork::HostWork(const OpenRegStream& stream, const char* name) : stream_(stream.handle()) {
+  record_.kind = orActivityKernel;
+  record_.memcpy_kind = -1;
+  record_.peer_device = -1;
+  begin(name);
+}
+
+HostWork::HostWork(const OpenRegStream& stream, const WorkDescription& description)
     : stream_(stream.handle()) {
+  description.describe(&record_);
+  begin(description.name());
+}
+
+void HostWork::begin(const char* name) {
   int is_on = 0;
   OPENREG_CHECK(orTraceIsOn(&is_on));
   if (C10_LIKELY(is_on == 0)) {
@@ -14,7 +25,6 @@ HostWork::HostWork(const OpenRegStream& stream, const char* name,
   }
   is_traced_ = true;
   record_.name = name;
-  description.describe(&record_);
   OPENREG_CHECK(orTraceGetTime(&record_.start_ns));
 }
 

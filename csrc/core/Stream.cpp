@@ -1,5 +1,6 @@
 #include "torch_openreg/core/Stream.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <openreg/openreg.h>
 
 #include <array>
@@ -14,7 +15,8 @@ namespace {
 
 enum class StreamKind : StreamId { NormalPool = 1, HighPool = 2 };
 
-constexpr StreamId kKindBits = 8;  // ids are index * kKindBits + kind; handles are multiples of it
+constexpr StreamId kKindCount =
+    8;  // ids are index * kKindCount + kind; handles are multiples of it
 constexpr std::array<int, 2> kPoolPriorities = {0, -1};
 
 // Hands out streams of one priority on one device.
@@ -29,15 +31,10 @@ class StreamPool {
 
  private:
   void create(DeviceIndex device, int priority) {
-    const DeviceIndex previous = exchangeDevice(device);
+    const DeviceGuard guard(Device(kDeviceType, device));
     for (orStream_t& stream : streams_) {
-      const orError_t error = orStreamCreateWithPriority(&stream, orStreamNonBlocking, priority);
-      if (error != orSuccess) {
-        setDevice(previous);
-        OPENREG_CHECK(error);
-      }
+      OPENREG_CHECK(orStreamCreateWithPriority(&stream, orStreamNonBlocking, priority));
     }
-    setDevice(previous);
   }
 
   std::once_flag created_;
@@ -70,7 +67,7 @@ orStream_t lookUpHandle(const Stream& stream) {
     OPENREG_CHECK(orGetDefaultStream(&handle, device));
     return handle;
   }
-  const StreamId kind = id % kKindBits;
+  const StreamId kind = id % kKindCount;
   if (kind == 0) {
     OPENREG_CHECK(orStreamValidate(static_cast<uintptr_t>(id)));
     handle = reinterpret_cast<orStream_t>(id);
@@ -80,7 +77,7 @@ orStream_t lookUpHandle(const Stream& stream) {
                 static_cast<int>(device), ", got one of device ", owner);
     return handle;
   }
-  const StreamId slot = id / kKindBits;
+  const StreamId slot = id / kKindCount;
   const StreamId pool_index = kind - 1;
   TORCH_CHECK(id > 0 && slot < kStreamsPerPool &&
                   pool_index < static_cast<StreamId>(kPoolPriorities.size()),
@@ -99,7 +96,7 @@ OpenRegStream::OpenRegStream(Stream stream) : stream_(stream), handle_(nullptr) 
 }
 
 bool OpenRegStream::isAlive() const {
-  const bool is_external = id() != 0 && id() % kKindBits == 0;
+  const bool is_external = id() != 0 && id() % kKindCount == 0;
   if (!is_external || orStreamValidate(reinterpret_cast<uintptr_t>(handle_)) == orSuccess) {
     return true;
   }
@@ -108,20 +105,23 @@ bool OpenRegStream::isAlive() const {
   return false;
 }
 
-bool OpenRegStream::query() const {
+bool OpenRegStream::hasEnded() const {
+  int has_ended = 0;
+  OPENREG_CHECK(orStreamHasEnded(&has_ended, handle_));
+  return has_ended != 0;
+}
+
+bool OpenRegStream::query(const char* caller) const {
   const orError_t error = orStreamQuery(handle_);
   if (error == orErrorNotReady) {
     return false;
   }
-  OPENREG_CHECK(error);
+  OPENREG_CHECK_RESULT(error, caller);
   return true;
 }
 
-void OpenRegStream::synchronize(const char* call) const {
-  const orError_t error = orStreamSynchronize(handle_);
-  if (C10_UNLIKELY(error != orSuccess)) {
-    throwRuntimeError(error, call, {__func__, __FILE__, uint32_t(__LINE__)});
-  }
+void OpenRegStream::synchronize(const char* caller) const {
+  OPENREG_CHECK_RESULT(orStreamSynchronize(handle_), caller);
 }
 
 int OpenRegStream::priority() const {
@@ -166,14 +166,14 @@ OpenRegStream getStreamFromPool(int priority, DeviceIndex index) {
   const DeviceIndex device = resolveDeviceIndex(index);
   const int kind = priority < 0 ? 1 : 0;
   const StreamId slot = pool(device, kind).nextSlot();
-  return OpenRegStream(makeStream(device, slot * kKindBits + kind + 1));
+  return OpenRegStream(makeStream(device, slot * kKindCount + kind + 1));
 }
 // docs: end
 
 OpenRegStream getStreamFromExternal(orStream_t handle, DeviceIndex index) {
   TORCH_CHECK(handle != nullptr, "ExternalStream: expected a stream handle, got a null pointer");
   const auto id = reinterpret_cast<StreamId>(handle);
-  TORCH_CHECK(id % kKindBits == 0, "ExternalStream: expected a stream handle, got ", id);
+  TORCH_CHECK(id % kKindCount == 0, "ExternalStream: expected a stream handle, got ", id);
   return OpenRegStream(makeStream(resolveDeviceIndex(index), id));
 }
 

@@ -64,7 +64,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   const OpenRegStream stream = c10::openreg::getCurrentOpenRegStream();
   TORCH_CHECK(stream.id() != 0, "Graph.capture_begin: expected a current stream that is not the ",
               "default stream of ", stream.device(),
-              ", as code that knows nothing of the capture uses that; select a stream of your own");
+              ", which code outside of the capture also uses; select another stream");
   stream_ = stream;
   pool_ = pool == c10::MempoolId_t{0, 0} ? c10::openreg::createPoolId(/*by_user=*/false) : pool;
   capture_id_ = std::make_shared<std::atomic<uint64_t>>(0);
@@ -73,7 +73,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   if (error != orSuccess) {
     endPools();
     releasePools();
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_begin");
   }
   is_capturing_ = true;
   capture_id_->store(stream.captureId());
@@ -88,7 +88,7 @@ void OpenRegGraph::capture_end() {
               stream_->unwrap(), ", where the capture began, got ", current.unwrap());
   const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
   if (error == orErrorStreamCaptureWrongThread) {
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   is_capturing_ = false;
   endPools();
@@ -96,14 +96,14 @@ void OpenRegGraph::capture_end() {
   if (error != orSuccess) {
     generators_.clear();
     releasePools();
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   has_captured_ = true;
   size_t node_count = 0;
   OPENREG_CHECK(orGraphGetNodeCount(graph_, &node_count));
   if (node_count == 0) {
-    TORCH_WARN("Graph.capture_end: nothing was captured. Did the work go to another stream than ",
-               stream_->unwrap(), "?");
+    TORCH_WARN("Graph.capture_end: nothing was captured; expected work on ", stream_->unwrap(),
+               " or on streams that it forked to");
   }
   if (keeps_graph_) {
     return;
@@ -132,11 +132,15 @@ void OpenRegGraph::replay() {
   }
   const c10::DeviceGuard guard(stream_->device());
   const OpenRegStream stream = c10::openreg::getCurrentOpenRegStream(stream_->device_index());
-  for (const auto& generator : generators_) {
-    generator->orderLaunch(stream);
-  }
   const BlockingRegion region;  // the queue may be full
+  std::vector<at::Generator> engines;
+  for (const auto& generator : generators_) {
+    engines.push_back(generator->beginReplay(stream));
+  }
   OPENREG_CHECK(orGraphLaunch(exec_, stream.handle()));
+  for (size_t i = 0; i < engines.size(); ++i) {
+    generators_[i]->endReplay(stream, engines[i]);
+  }
 }
 // docs: end
 
@@ -145,7 +149,7 @@ void OpenRegGraph::reset() {
     // What was captured so far is of no use.
     const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
     if (error == orErrorStreamCaptureWrongThread) {
-      OPENREG_CHECK(error);
+      OPENREG_CHECK_RESULT(error, "Graph.reset");
     }
     std::ignore = orGetLastError();
     is_capturing_ = false;
@@ -157,9 +161,12 @@ void OpenRegGraph::reset() {
     return;
   }
   has_captured_ = false;
-  destroyHandles();
   generators_.clear();
+  const orError_t exec_error = orGraphExecDestroy(std::exchange(exec_, nullptr));
+  const orError_t graph_error = orGraphDestroy(std::exchange(graph_, nullptr));
   releasePools();
+  OPENREG_CHECK_RESULT(exec_error, "orGraphExecDestroy");
+  OPENREG_CHECK_RESULT(graph_error, "orGraphDestroy");
 }
 
 c10::MempoolId_t OpenRegGraph::pool() const {
@@ -181,12 +188,23 @@ void OpenRegGraph::beginPools() {
     const uint64_t own = id->load();
     return own != 0 && stream.captureId() == own;
   };
-  forEachDevice([&](c10::DeviceIndex device) {
-    c10::openreg::beginAllocateToPool(device, pool_, is_captured);
-  });
-  at::getHostAllocator(kDeviceType)
-      ->begin_allocate_to_pool(
-          pool_, [is_captured](c10::Stream stream) { return is_captured(OpenRegStream(stream)); });
+  // If one of the allocators refuses, none is left redirected.
+  c10::DeviceIndex begun = 0;
+  try {
+    for (; begun < c10::openreg::deviceCount(); ++begun) {
+      c10::openreg::beginAllocateToPool(begun, pool_, is_captured);
+    }
+    at::getHostAllocator(kDeviceType)
+        ->begin_allocate_to_pool(pool_, [is_captured](c10::Stream stream) {
+          return is_captured(OpenRegStream(stream));
+        });
+  } catch (const c10::Error&) {
+    while (begun-- > 0) {
+      c10::openreg::endAllocateToPool(begun, pool_);
+      c10::openreg::releasePool(begun, pool_);
+    }
+    throw;
+  }
 }
 
 void OpenRegGraph::endPools() {
@@ -197,11 +215,6 @@ void OpenRegGraph::endPools() {
 void OpenRegGraph::releasePools() {
   forEachDevice([&](c10::DeviceIndex device) { c10::openreg::releasePool(device, pool_); });
   at::getHostAllocator(kDeviceType)->release_pool(pool_);
-}
-
-void OpenRegGraph::destroyHandles() {
-  OPENREG_CHECK(orGraphExecDestroy(std::exchange(exec_, nullptr)));
-  OPENREG_CHECK(orGraphDestroy(std::exchange(graph_, nullptr)));
 }
 
 // The name that c10::DeviceTypeName() gives to a backend renamed to "openreg".

@@ -52,7 +52,6 @@ class OpenRegGraph final : public at::GraphImplInterface {
   void beginPools();
   void endPools();
   void releasePools();
-  void destroyHandles();
 
   const bool keeps_graph_;
   bool is_debugging_ = false;

@@ -121,7 +121,7 @@ ReceivedMemory::ReceivedMemory(const orIpcMemHandle_t& memory, const orIpcLeaseH
     // The text of the error is the runtime's until the next call.
     orIpcLease_t unused = std::exchange(lease_, nullptr);
     auto end = c10::make_scope_exit([&] { OPENREG_WARN_IF_FAILED(orIpcLeaseEnd(unused)); });
-    OPENREG_CHECK(error);
+    OPENREG_CHECK_RESULT(error, "orIpcOpenMemHandle");
   }
 }
 

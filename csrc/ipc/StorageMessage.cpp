@@ -4,16 +4,19 @@
 
 #include <cstddef>
 #include <cstring>
-#include <functional>
-#include <string_view>
 
 namespace c10::openreg {
 namespace {
 
+// FNV-1a, the same in every build: the two processes may have different ones.
 uint64_t checksumOf(const StorageMessage& message) {
-  const std::string_view checked(reinterpret_cast<const char*>(&message),
-                                 offsetof(StorageMessage, checksum));
-  return std::hash<std::string_view>{}(checked);
+  const auto* byte = reinterpret_cast<const unsigned char*>(&message);
+  const auto* end = byte + offsetof(StorageMessage, checksum);
+  uint64_t checksum = 0xcbf29ce484222325;
+  for (; byte != end; ++byte) {
+    checksum = (checksum ^ *byte) * 0x100000001b3;
+  }
+  return checksum;
 }
 
 }  // namespace
@@ -29,7 +32,10 @@ StorageMessage StorageMessage::read(const std::string& bytes) {
               " bytes, got ", bytes.size());
   std::memcpy(&message, bytes.data(), sizeof(message));
   TORCH_CHECK(message.checksum == checksumOf(message),
-              "receiving a storage: the bytes are damaged, or of another version of openreg");
+              "receiving a storage: the bytes are damaged");
+  TORCH_CHECK(message.version == kVersion, "receiving a storage: expected a message of version ",
+              uint64_t{kVersion}, ", got one of version ", message.version,
+              "; use one version of torch_openreg in all processes");
   return message;
 }
 

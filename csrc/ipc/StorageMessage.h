@@ -10,18 +10,21 @@
 namespace c10::openreg {
 
 struct StorageMessage {
+  static constexpr uint64_t kVersion = 1;  // raised with every change of the members
+
+  uint64_t version = kVersion;
   orIpcMemHandle_t memory;
   orIpcEventHandle_t event;  // what was pending when the storage was sent
   orIpcLeaseHandle_t lease;  // keeps the storage alive in its own process
   uint64_t offset;           // of the storage in the memory
   uint64_t size;             // 0: the handles are not set
   int64_t device;
-  uint64_t checksum;  // of all bytes before it
+  uint64_t checksum;  // of all bytes before it; the last member in every version
 
   // Sets the checksum and returns the bytes.
   std::string write();
 
-  // Throws if the bytes are not what write() returned.
+  // Throws if the bytes are not what write() returned, or what that of another version did.
   static StorageMessage read(const std::string& bytes);
 };
 

@@ -40,7 +40,7 @@ void checkSharable(const Storage& storage) {
               "that owns it can share it; share a clone() of the tensor");
 }
 
-void checkNotCapturing(const OpenRegStream& stream, const char* operation) {
+void checkNotPartOfGraph(const OpenRegStream& stream, const char* operation) {
   TORCH_CHECK(!stream.isCapturing(), operation,
               ": the current stream is capturing a graph, and a message is not part of one");
 }
@@ -60,7 +60,7 @@ void waitForSender(const orIpcEventHandle_t& handle, const OpenRegStream& stream
     return;
   }
   auto destroy = c10::make_scope_exit([&] { OPENREG_WARN_IF_FAILED(orEventDestroy(event)); });
-  OPENREG_CHECK(error);
+  OPENREG_CHECK_RESULT(error, "orStreamWaitEvent");
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ std::string shareStorage(const Storage& storage) {
   }
   const c10::DeviceGuard guard(storage.device());
   const OpenRegStream stream = getCurrentOpenRegStream();
-  checkNotCapturing(stream, "sharing a storage");
+  checkNotPartOfGraph(stream, "sharing a storage");
   void* data = storage.mutable_data();
   OPENREG_CHECK(orIpcGetMemHandle(&message.memory, data));
   orPointerAttributes attributes;
@@ -106,7 +106,7 @@ Storage receiveStorage(const std::string& bytes) {
     return Storage(Storage::use_byte_size_t(), 0, allocator->allocate(0), allocator, true);
   }
   const OpenRegStream stream = getCurrentOpenRegStream();
-  checkNotCapturing(stream, "receiving a storage");
+  checkNotPartOfGraph(stream, "receiving a storage");
   unsigned long long own_lease = 0;
   OPENREG_CHECK(orIpcLeaseFind(&own_lease, message.lease));
   if (own_lease != 0) {

@@ -52,14 +52,9 @@ class OpenRegAllocator final : public DeviceAllocator {
                                 getCurrentOpenRegStream().handle()));
   }
 
-  bool initialized() override {
-    for (DeviceIndex device = 0; device < deviceCount(); ++device) {
-      if (isDeviceActive(device)) {
-        return true;
-      }
-    }
-    return false;
-  }
+  // From the start: torch asks this before it looks at a device index, and there is nothing that
+  // one of these functions would need.
+  bool initialized() override { return deviceCount() > 0; }
 
   void emptyCache(MempoolId_t pool) override {
     runFreeMemoryCallbacks();
@@ -210,7 +205,7 @@ void rawFree(void* pointer) {
     node = rawBlocks().live.extract(pointer);
   }
   TORCH_CHECK_VALUE(!node.empty(), "caching_allocator_delete: expected an address that ",
-                    "caching_allocator_alloc returned and nobody has deleted, got ", pointer);
+                    "caching_allocator_alloc returned and that is not deleted, got ", pointer);
   allocator().free(node.mapped());
 }
 
@@ -280,7 +275,7 @@ std::vector<CachingDeviceAllocator::SegmentInfo> memorySnapshot(MempoolId_t pool
 
 void recordMemoryHistory(const HistorySettings& settings, bool clears) {
   setHistorySettings(settings);
-  if (clears) {
+  if (clears || !settings.is_enabled) {
     allocator().forEachActive([](DeviceCachingAllocator& cache) { cache.clearHistory(); });
   }
 }
@@ -291,11 +286,17 @@ std::vector<MemoryHistory::TraceEntry> memoryHistory(DeviceIndex device) {
 
 std::vector<Corruption> findCorruptions() {
   const BlockingRegion region;
+  std::vector<std::pair<DeviceCachingAllocator*, uint32_t>> checks;
+  allocator().forEachActive(
+      [&](DeviceCachingAllocator& cache) { checks.emplace_back(&cache, cache.beginCheck()); });
+  for (DeviceIndex device = 0; device < deviceCount(); ++device) {
+    synchronizeDevice(device);
+  }
   std::vector<Corruption> all;
-  allocator().forEachActive([&](DeviceCachingAllocator& cache) {
-    auto found = cache.findCorruptions();
+  for (const auto& [cache, check] : checks) {
+    auto found = cache->findCorruptions(check);
     std::move(found.begin(), found.end(), std::back_inserter(all));
-  });
+  }
   return all;
 }
 

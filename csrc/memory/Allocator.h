@@ -66,7 +66,8 @@ OPENREG_EXPORT void emptyPool(DeviceIndex device, MempoolId_t id);
 // The segments of all devices that are active; of one private pool unless the id is {0, 0}.
 OPENREG_EXPORT std::vector<CachingDeviceAllocator::SegmentInfo> memorySnapshot(MempoolId_t pool);
 
-// Turns the history on or off, for all devices; entries so far stay unless cleared.
+// Turns the history on or off, for all devices. Entries so far stay if it is turned on and does not
+// clear them.
 OPENREG_EXPORT void recordMemoryHistory(const HistorySettings& settings, bool clears);
 
 // The entries of a device.

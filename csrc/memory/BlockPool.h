@@ -12,6 +12,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -25,29 +26,52 @@ namespace c10::openreg {
 
 struct BlockPool;
 
-struct Block {
-  DeviceIndex device;
-  OpenRegStream stream;  // its memory may be reused on this stream without waiting
-  size_t size = 0;
-  size_t requested_size = 0;  // what the caller asked for; 0 while free
-  BlockPool* pool = nullptr;
-  std::byte* address = nullptr;
-  Block* previous = nullptr;  // in the same segment
-  Block* next = nullptr;
-  bool is_allocated = false;
-  bool is_poisoned = false;             // free: all of it; allocated: its guard zone
-  bool is_oversize_allocation = false;  // how the statistics counted it,
-  bool is_oversize_segment = false;     // whatever the settings say later
-  int pending_events = 0;               // other streams that must pass before it may be reused
-  uint64_t freed_at = 0;                // the pools' search count when it became free
+// What few blocks have.
+struct BlockExtras {
   std::unordered_set<OpenRegStream> used_on{};            // other streams that record_stream named
   std::shared_ptr<GatheredContext> allocation_context{};  // stack of who allocated it, if recorded
   std::shared_ptr<GatheredContext> segment_context{};     // of the first block of a segment
+  std::shared_ptr<std::atomic<bool>> is_filled{};  // allocated, with poison: whether its fill ran
+};
+
+// There is one for each live tensor, so it is kept small.
+struct Block {
+  std::byte* address = nullptr;
+  size_t size = 0;
+  size_t requested_size = 0;  // what the caller asked for; 0 while free
+  BlockPool* pool = nullptr;
+  const OpenRegStream* stream = nullptr;  // its memory may be reused there without waiting
+  Block* previous = nullptr;              // in the same segment
+  Block* next = nullptr;
+  uint64_t freed_at = 0;  // the pools' search count when it became free
+  std::unique_ptr<BlockExtras> extras;
+  uint32_t freed_before_check = 0;  // the number of the first check of free memory after its free
+  int pending_uses = 0;             // of other streams, which must end before it may be reused
+  DeviceIndex device = 0;
+  bool is_allocated = false;
+  bool is_oversize_allocation = false;  // how the statistics counted it,
+  bool is_oversize_segment = false;     // whatever the settings say later
 
   bool isSplit() const { return previous != nullptr || next != nullptr; }
   // Free for reuse: neither in use nor waiting for another stream.
-  bool isFree() const { return !is_allocated && pending_events == 0; }
+  bool isFree() const { return !is_allocated && pending_uses == 0; }
+
+  BlockExtras& findOrCreateExtras() {
+    if (extras == nullptr) {
+      extras = std::make_unique<BlockExtras>();
+    }
+    return *extras;
+  }
+
+  std::shared_ptr<GatheredContext> allocationContext() const {
+    return extras == nullptr ? nullptr : extras->allocation_context;
+  }
+  std::shared_ptr<GatheredContext> segmentContext() const {
+    return extras == nullptr ? nullptr : extras->segment_context;
+  }
 };
+
+static_assert(sizeof(Block) <= 88, "a heap allocation of 96 bytes, its header included");
 
 // The free blocks of a pool, ordered by stream, then size, then address.
 //
@@ -59,7 +83,7 @@ class FreeBlocks {
   struct Order {
     using is_transparent = void;
     static Key keyOf(const Block* block) {
-      return {reinterpret_cast<uintptr_t>(block->stream.handle()), block->size,
+      return {reinterpret_cast<uintptr_t>(block->stream->handle()), block->size,
               reinterpret_cast<uintptr_t>(block->address)};
     }
     static const Key& keyOf(const Key& key) { return key; }
@@ -77,7 +101,7 @@ class FreeBlocks {
   Block* bestFit(const OpenRegStream& stream, size_t size) const {
     const auto found =
         blocks_.lower_bound(Key{reinterpret_cast<uintptr_t>(stream.handle()), size, 0});
-    return found != blocks_.end() && (*found)->stream == stream ? *found : nullptr;
+    return found != blocks_.end() && *(*found)->stream == stream ? *found : nullptr;
   }
 
   void insert(Block* block) {

@@ -16,10 +16,6 @@ namespace {
 
 using CachingAllocator::AcceleratorAllocatorConfig;
 using CachingAllocator::format_size;
-using CachingAllocator::Stat;
-using CachingAllocator::StatArray;
-using CachingAllocator::StatType;
-using CachingDeviceAllocator::BlockInfo;
 using CachingDeviceAllocator::DeviceStats;
 using CachingDeviceAllocator::RecordContext;
 using CachingDeviceAllocator::SegmentInfo;
@@ -55,94 +51,7 @@ size_t segmentSize(size_t size) {
   return roundUp(size, kRoundLarge);
 }
 
-size_t addressOf(const Block& block) { return reinterpret_cast<size_t>(block.address); }
-
-size_t currentTotal(const StatArray& stat) {
-  return static_cast<size_t>(stat[static_cast<size_t>(StatType::AGGREGATE)].current);
-}
-
-// Visits every Stat of the statistics.
-template <typename Visit>
-void forEachStat(DeviceStats& stats, Visit&& visit) {
-  for (StatArray* array : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
-                           &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
-                           &stats.inactive_split_bytes, &stats.requested_bytes}) {
-    std::for_each(array->begin(), array->end(), visit);
-  }
-  for (auto& [id, array] : stats.reserved_bytes_by_private_pools) {
-    std::for_each(array.begin(), array.end(), visit);
-  }
-  visit(stats.oversize_allocations);
-  visit(stats.oversize_segments);
-}
-
-void change(Stat& stat, size_t amount, bool is_added) {
-  is_added ? stat.increase(amount) : stat.decrease(amount);
-}
-
 }  // namespace
-
-// --- Statistics
-
-template <typename Update>
-void DeviceCachingAllocator::updateStat(StatArray& stat, const BlockPool& pool, Update&& update) {
-  update(stat[static_cast<size_t>(StatType::AGGREGATE)]);
-  update(stat[static_cast<size_t>(pool.type)]);
-}
-
-void DeviceCachingAllocator::changeReserved(const Block& block, bool is_added) {
-  const auto bytes = [&](Stat& one) { change(one, block.size, is_added); };
-  updateStat(stats_.segment, *block.pool, [&](Stat& one) { change(one, 1, is_added); });
-  updateStat(stats_.reserved_bytes, *block.pool, bytes);
-  if (block.is_oversize_segment) {
-    change(stats_.oversize_segments, 1, is_added);
-  }
-  if (PrivatePool* owner = block.pool->owner) {
-    updateStat(stats_.reserved_bytes_by_private_pools[owner->id], *block.pool, bytes);
-    owner->segment_count += is_added ? 1 : -1;
-  }
-}
-
-void DeviceCachingAllocator::changeActive(const Block& block, bool is_active) {
-  updateStat(stats_.active, *block.pool, [&](Stat& one) { change(one, 1, is_active); });
-  updateStat(stats_.active_bytes, *block.pool,
-             [&](Stat& one) { change(one, block.size, is_active); });
-}
-
-void DeviceCachingAllocator::changeInactiveSplit(const Block& block, bool is_added) {
-  if (!block.isSplit()) {
-    return;
-  }
-  updateStat(stats_.inactive_split, *block.pool, [&](Stat& one) { change(one, 1, is_added); });
-  updateStat(stats_.inactive_split_bytes, *block.pool,
-             [&](Stat& one) { change(one, block.size, is_added); });
-}
-
-CachingDeviceAllocator::DeviceStats DeviceCachingAllocator::stats() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  stats_.max_split_size = static_cast<int64_t>(AcceleratorAllocatorConfig::max_split_size());
-  return stats_;
-}
-
-void DeviceCachingAllocator::resetAccumulatedStats() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  forEachStat(stats_, [](Stat& one) { one.reset_accumulated(); });
-  stats_.num_alloc_retries = 0;
-  stats_.num_ooms = 0;
-  stats_.num_sync_all_streams = 0;
-  stats_.num_device_alloc = 0;
-  stats_.num_device_free = 0;
-}
-
-void DeviceCachingAllocator::resetPeakStats() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  forEachStat(stats_, [](Stat& one) { one.reset_peak(); });
-}
-
-std::pair<size_t, size_t> DeviceCachingAllocator::usage() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return {currentTotal(stats_.allocated_bytes), currentTotal(stats_.reserved_bytes)};
-}
 
 // --- Allocating
 
@@ -151,22 +60,31 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
   // Stacks are gathered, memory is freed by others, and the device is waited for without the lock.
   Request request{size, roundedSize(size + guardSize()), stream,
                   gatherContext(RecordContext::STATE)};
-  if (Block* block = tryAllocate(request)) {
-    return block;
+  Block* block = tryAllocate(request);
+  if (block == nullptr) {
+    runFreeMemoryCallbacks();
+    const BlockingRegion region;
+    block = retryAllocate(request);
   }
-  runFreeMemoryCallbacks();
-  const BlockingRegion region;
-  if (Block* block = retryAllocate(request)) {
-    return block;
+  if (block == nullptr) {
+    throwOutOfMemory(request);
   }
-  throwOutOfMemory(request);
+  if (isPoisonOn()) {
+    try {
+      fillOnStream(*block);
+    } catch (const c10::Error&) {
+      free(block);
+      throw;
+    }
+  }
+  return block;
 }
 
 // What nearly all calls come to: a block of the cache, or of a new segment. Waits for nothing.
 Block* DeviceCachingAllocator::tryAllocate(Request& request) {
+  recordPendingUses();
   const std::lock_guard<std::mutex> lock(mutex_);
-  processDeferred();
-  processEvents();
+  finishPendingUses();
   request.pool = &poolFor(request);
   Block* block = takeFromCache(request);
   if (block == nullptr && !isGarbageDue()) {
@@ -177,27 +95,45 @@ Block* DeviceCachingAllocator::tryAllocate(Request& request) {
 
 // There is no free range, or too much is cached: gives memory back to the device, which waits.
 Block* DeviceCachingAllocator::retryAllocate(Request& request) {
+  const std::lock_guard<std::mutex> turn(waiting_mutex_);
+  std::vector<Block*> segments;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    segments = detachGarbage();
+  }
+  giveBack(segments);
+  if (Block* block = take(request)) {
+    return block;
+  }
+  // Wait for what other streams still hold. If nothing of it fits, give everything unused back,
+  // which also joins free ranges, and try once more.
+  waitForOtherStreams();
+  segments.clear();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    statistics_.countRetry();
+    request.pool = &poolFor(request);
+    if (Block* block = takeFromCache(request)) {
+      return handOut(block, request);
+    }
+    detachCachedSegments(segments);
+  }
+  giveBack(segments);
+  return take(request);
+}
+// docs: end
+
+// Of the cache or the device, as they are.
+Block* DeviceCachingAllocator::take(Request& request) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  finishPendingUses();
   request.pool = &poolFor(request);
-  collectGarbage();
   Block* block = takeFromCache(request);
   if (block == nullptr) {
     block = takeFromDevice(request);
   }
-  if (block == nullptr) {
-    // Wait for what other streams still hold. If nothing of it fits, give everything unused back,
-    // which also joins free ranges, and try once more.
-    ++stats_.num_alloc_retries;
-    waitForEvents();
-    block = takeFromCache(request);
-  }
-  if (block == nullptr) {
-    releaseCachedSegments();
-    block = takeFromDevice(request);
-  }
   return block == nullptr ? nullptr : handOut(block, request);
 }
-// docs: end
 
 BlockPool& DeviceCachingAllocator::poolFor(const Request& request) {
   const bool is_small = request.rounded <= kSmallSize;
@@ -225,14 +161,14 @@ Block* DeviceCachingAllocator::takeFromCache(const Request& request) {
            request.rounded + AcceleratorAllocatorConfig::max_non_split_rounding_size())) {
     return nullptr;
   }
-  changeInactiveSplit(*block, false);
+  statistics_.removeInactiveSplit(*block);
   request.pool->free_blocks.erase(block);
   return block;
 }
 
 Block* DeviceCachingAllocator::takeFromDevice(const Request& request) {
   const size_t size = segmentSize(request.rounded);
-  if (currentTotal(stats_.reserved_bytes) + size > limit()) {
+  if (statistics_.reservedBytes() + size > limit()) {
     return nullptr;
   }
   void* address = nullptr;
@@ -245,42 +181,46 @@ Block* DeviceCachingAllocator::takeFromDevice(const Request& request) {
     std::ignore = orGetLastError();
     return nullptr;
   }
-  OPENREG_CHECK(error);
-  ++stats_.num_device_alloc;
-  auto* block = new Block{device_, request.stream};
+  OPENREG_CHECK_RESULT(error, "orMalloc");
+  auto* block = new Block();
+  block->device = device_;
+  block->stream = keep(request.stream);
   block->size = size;
   block->pool = request.pool;
   block->address = static_cast<std::byte*>(address);
   block->is_oversize_segment = size >= AcceleratorAllocatorConfig::max_split_size();
-  block->segment_context = request.context;
+  if (request.context != nullptr) {
+    block->findOrCreateExtras().segment_context = request.context;
+  }
   segments_.insert(block);
-  changeReserved(*block, true);
-  record(TraceEntry::SEGMENT_ALLOC, addressOf(*block), size, block->stream, block->pool->id(),
-         request.context);
-  poison(*block);
+  if (PrivatePool* owner = block->pool->owner) {
+    ++owner->segment_count;
+  }
+  statistics_.addSegment(*block);
+  record(TraceEntry::SEGMENT_ALLOC, *block, request.context);
   return block;
+}
+
+// The stream, for as long as the allocator lives.
+const OpenRegStream* DeviceCachingAllocator::keep(const OpenRegStream& stream) {
+  return &*streams_.insert(stream).first;
 }
 
 // Turns a free block that is in no pool into the request's.
 Block* DeviceCachingAllocator::handOut(Block* block, const Request& request) {
   splitIfWorthwhile(block, request.rounded);
-  if (!block->is_poisoned) {
-    poison(*block);
-  }
   block->is_allocated = true;
   block->requested_size = request.size;
-  block->allocation_context = request.context;
   block->is_oversize_allocation = block->size >= AcceleratorAllocatorConfig::max_split_size();
-  const BlockPool& pool = *block->pool;
-  updateStat(stats_.allocation, pool, [](Stat& one) { one.increase(1); });
-  updateStat(stats_.allocated_bytes, pool, [&](Stat& one) { one.increase(block->size); });
-  updateStat(stats_.requested_bytes, pool, [&](Stat& one) { one.increase(request.size); });
-  changeActive(*block, true);
-  if (block->is_oversize_allocation) {
-    stats_.oversize_allocations.increase(1);
+  if (request.context != nullptr) {
+    block->findOrCreateExtras().allocation_context = request.context;
   }
-  record(TraceEntry::ALLOC, addressOf(*block), block->size, block->stream, pool.id(),
-         request.context);
+  if (isPoisonOn()) {
+    poisoned_.forget(*block);
+    block->findOrCreateExtras().is_filled = std::make_shared<std::atomic<bool>>(false);
+  }
+  statistics_.addAllocation(*block);
+  record(TraceEntry::ALLOC, *block, request.context);
   return block;
 }
 
@@ -293,11 +233,13 @@ void DeviceCachingAllocator::splitIfWorthwhile(Block* block, size_t size) {
   if (!is_worthwhile) {
     return;
   }
-  auto* rest = new Block{device_, block->stream};
+  auto* rest = new Block();
+  rest->device = device_;
+  rest->stream = block->stream;
   rest->size = remaining;
   rest->pool = block->pool;
   rest->address = block->address + size;
-  rest->is_poisoned = block->is_poisoned;
+  rest->freed_before_check = block->freed_before_check;
   rest->is_oversize_segment = block->is_oversize_segment;
   rest->freed_at = search_count_;
   rest->previous = block;
@@ -308,7 +250,7 @@ void DeviceCachingAllocator::splitIfWorthwhile(Block* block, size_t size) {
   block->next = rest;
   block->size = size;
   rest->pool->free_blocks.insert(rest);
-  changeInactiveSplit(*rest, true);
+  statistics_.addInactiveSplit(*rest);
 }
 
 // --- Freeing
@@ -320,83 +262,63 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "openreg: the stack of a free could not be recorded: %s\n", error.what());
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const BlockPool& pool = *block->pool;
-  const size_t requested = block->requested_size;
-  record(TraceEntry::FREE_REQUESTED, addressOf(*block), block->size, block->stream, pool.id(),
-         std::move(context));
-  block->is_allocated = false;
-  block->requested_size = 0;
-  updateStat(stats_.allocation, pool, [](Stat& one) { one.decrease(1); });
-  updateStat(stats_.allocated_bytes, pool, [&](Stat& one) { one.decrease(block->size); });
-  updateStat(stats_.requested_bytes, pool, [&](Stat& one) { one.decrease(requested); });
-  if (block->is_oversize_allocation) {
-    stats_.oversize_allocations.decrease(1);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    record(TraceEntry::FREE_REQUESTED, *block, std::move(context));
+    statistics_.removeAllocation(*block);
+    block->is_allocated = false;
+    block->requested_size = 0;
+    if (block->extras == nullptr || block->extras->used_on.empty()) {
+      makeFree(block);
+      return;
+    }
+    pending_.add(block);
+    has_unrecorded_uses_.store(true, std::memory_order_relaxed);
   }
-  if (!block->used_on.empty()) {
-    ++block->pending_events;
-    deferred_.push_back(block);
-    processDeferred();
-  } else {
-    makeFree(block);
-  }
+  recordPendingUses();
 }
 
-// Records the events of freed blocks whose streams do not capture any more.
-void DeviceCachingAllocator::processDeferred() {
-  if (deferred_.empty()) {
+// Records what other streams still have to do with freed blocks, unless they capture.
+void DeviceCachingAllocator::recordPendingUses() noexcept {
+  if (!has_unrecorded_uses_.load(std::memory_order_relaxed)) {
     return;
   }
-  const std::vector<Block*> deferred = std::exchange(deferred_, {});
-  for (Block* block : deferred) {
-    const bool must_wait = std::any_of(
-        block->used_on.begin(), block->used_on.end(),
-        [](const OpenRegStream& stream) { return stream.isAlive() && stream.isCapturing(); });
-    if (must_wait) {
-      deferred_.push_back(block);
-    } else {
-      recordEvents(block);
-    }
+  std::vector<Block*> blocks;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks = pending_.takeRecordable();
+    has_unrecorded_uses_.store(pending_.hasUnrecorded(), std::memory_order_relaxed);
+  }
+  for (Block* block : blocks) {
+    PendingFrees::Uses uses = PendingFrees::recordUses(block);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pending_.watch(block, std::move(uses));
   }
 }
 
-void DeviceCachingAllocator::recordEvents(Block* block) {
-  try {
-    for (const OpenRegStream& stream : std::exchange(block->used_on, {})) {
-      if (!stream.isAlive()) {
-        synchronizeDevice(stream.device_index());
-        continue;
-      }
-      OpenRegEvent event;
-      event.record(stream);
-      ++block->pending_events;
-      events_[stream].emplace_back(std::move(event), block);
+void DeviceCachingAllocator::finishPendingUses() {
+  if (!pending_.isEmpty()) {
+    for (Block* block : pending_.takeFinished()) {
+      makeFree(block);
     }
-  } catch (const c10::Error& error) {
-    // Without the event nobody knows when the other stream is done, so the block stays reserved.
-    std::fprintf(stderr, "openreg: a block of device memory is lost: %s\n",
-                 error.what_without_backtrace());
-    return;
-  }
-  finishEvent(block);
-}
-
-void DeviceCachingAllocator::finishEvent(Block* block) {
-  if (--block->pending_events == 0) {
-    makeFree(block);
   }
 }
 
 void DeviceCachingAllocator::makeFree(Block* block) {
-  record(TraceEntry::FREE_COMPLETED, addressOf(*block), block->size, block->stream,
-         block->pool->id(), std::exchange(block->allocation_context, nullptr));
-  changeActive(*block, false);
-  poison(*block);
+  record(TraceEntry::FREE_COMPLETED, *block, block->allocationContext());
+  statistics_.removeActive(*block);
+  if (std::shared_ptr<GatheredContext> segment_context = block->segmentContext()) {
+    block->extras = std::make_unique<BlockExtras>();
+    block->extras->segment_context = std::move(segment_context);
+  } else {
+    block->extras.reset();
+  }
+  block->freed_before_check = check_count_ + 1;
   const auto take_if_free = [this](Block* neighbour) {
     if (neighbour == nullptr || !neighbour->isFree()) {
       return false;
     }
-    changeInactiveSplit(*neighbour, false);
+    statistics_.removeInactiveSplit(*neighbour);
     neighbour->pool->free_blocks.erase(neighbour);
     return true;
   };
@@ -408,14 +330,14 @@ void DeviceCachingAllocator::makeFree(Block* block) {
   }
   block->freed_at = search_count_;
   block->pool->free_blocks.insert(block);
-  changeInactiveSplit(*block, true);
+  statistics_.addInactiveSplit(*block);
 }
 
 // Joins two neighbours that are in no pool. The upper one is deleted, so that a segment's first
 // block stays.
 Block* DeviceCachingAllocator::join(Block* lower, Block* upper) {
   lower->size += upper->size;
-  lower->is_poisoned = lower->is_poisoned && upper->is_poisoned;
+  lower->freed_before_check = std::max(lower->freed_before_check, upper->freed_before_check);
   lower->next = upper->next;
   if (lower->next != nullptr) {
     lower->next->previous = lower;
@@ -426,42 +348,38 @@ Block* DeviceCachingAllocator::join(Block* lower, Block* upper) {
 
 std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<OpenRegStream> streams{block->stream};
-  streams.insert(streams.end(), block->used_on.begin(), block->used_on.end());
+  std::vector<OpenRegStream> streams{*block->stream};
+  if (block->extras != nullptr) {
+    const auto& used_on = block->extras->used_on;
+    streams.insert(streams.end(), used_on.begin(), used_on.end());
+  }
   return streams;
 }
 
 void DeviceCachingAllocator::recordStream(Block* block, const OpenRegStream& stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (stream != block->stream) {
-    block->used_on.insert(stream);
+  if (stream != *block->stream) {
+    block->findOrCreateExtras().used_on.insert(stream);
   }
 }
 
-void DeviceCachingAllocator::processEvents() {
-  if (events_.empty()) {
-    return;
+// Waits for what keeps freed blocks from being reused.
+void DeviceCachingAllocator::waitForOtherStreams() {
+  recordPendingUses();
+  std::vector<PendingFrees::EventRef> events;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    statistics_.countWait();
+    events = pending_.latestEvents();
   }
-  const RelaxedCaptureGuard relaxed;
-  for (auto entry = events_.begin(); entry != events_.end();) {
-    auto& queue = entry->second;
-    while (!queue.empty() && queue.front().first.isComplete()) {
-      Block* block = queue.front().second;
-      queue.pop_front();
-      finishEvent(block);
+  {
+    const RelaxedCaptureGuard relaxed;
+    for (const PendingFrees::EventRef& event : events) {
+      event->synchronize();
     }
-    entry = queue.empty() ? events_.erase(entry) : std::next(entry);
   }
-}
-
-void DeviceCachingAllocator::waitForEvents() {
-  ++stats_.num_sync_all_streams;
-  processDeferred();
-  const RelaxedCaptureGuard relaxed;
-  for (auto& [stream, queue] : events_) {
-    queue.back().first.synchronize();
-  }
-  processEvents();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  finishPendingUses();
 }
 
 // --- Giving memory back
@@ -476,20 +394,20 @@ void DeviceCachingAllocator::forEachPool(Visit&& visit) {
   }
 }
 
-void DeviceCachingAllocator::releaseSegments(BlockPool& pool) {
+void DeviceCachingAllocator::detachFreeSegments(BlockPool& pool, std::vector<Block*>& segments) {
   for (auto it = pool.free_blocks.begin(); it != pool.free_blocks.end();) {
     Block* block = *it++;
     if (!block->isSplit()) {
-      releaseSegment(block);
+      detachSegment(block, segments);
     }
   }
 }
 
 // Of the default pools, and of private pools that nobody uses any more.
-void DeviceCachingAllocator::releaseCachedSegments() {
+void DeviceCachingAllocator::detachCachedSegments(std::vector<Block*>& segments) {
   forEachPool([&](BlockPool& pool) {
     if (pool.owner == nullptr || pool.owner->use_count == 0) {
-      releaseSegments(pool);
+      detachFreeSegments(pool, segments);
     }
   });
   std::erase_if(private_pools_, [](const auto& entry) {
@@ -497,41 +415,57 @@ void DeviceCachingAllocator::releaseCachedSegments() {
   });
 }
 
-// `block` is free and all of its segment.
-void DeviceCachingAllocator::releaseSegment(Block* block) {
+// `block` is free and all of its segment. From here on it is in no book; giveBack() must follow.
+void DeviceCachingAllocator::detachSegment(Block* block, std::vector<Block*>& segments) {
+  segments.push_back(block);
   block->pool->free_blocks.erase(block);
-  const RelaxedCaptureGuard relaxed;
-  OPENREG_CHECK(orFree(block->address));
-  ++stats_.num_device_free;
-  changeReserved(*block, false);
-  record(TraceEntry::SEGMENT_FREE, addressOf(*block), block->size, block->stream, block->pool->id(),
-         block->segment_context);
   segments_.erase(block);
-  delete block;
+  if (isPoisonOn()) {
+    poisoned_.forget(*block);
+  }
+  if (PrivatePool* owner = block->pool->owner) {
+    --owner->segment_count;
+  }
+  statistics_.removeSegment(*block);
+  record(TraceEntry::SEGMENT_FREE, *block, block->segmentContext());
+}
+
+void DeviceCachingAllocator::giveBack(const std::vector<Block*>& segments) {
+  const RelaxedCaptureGuard relaxed;
+  for (Block* block : segments) {
+    OPENREG_CHECK(orFree(block->address));
+    delete block;
+  }
 }
 
 void DeviceCachingAllocator::emptyCache(MempoolId_t pool) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  waitForEvents();
-  if (const auto found = private_pools_.find(pool); found != private_pools_.end()) {
-    releaseSegments(found->second.small);
-    releaseSegments(found->second.large);
+  const std::lock_guard<std::mutex> turn(waiting_mutex_);
+  waitForOtherStreams();
+  std::vector<Block*> segments;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto found = private_pools_.find(pool); found != private_pools_.end()) {
+      detachFreeSegments(found->second.small, segments);
+      detachFreeSegments(found->second.large, segments);
+    }
+    if (pool == kDefaultPools) {
+      detachCachedSegments(segments);
+    }
   }
-  if (pool == kDefaultPools) {
-    releaseCachedSegments();
-  }
+  giveBack(segments);
 }
 
 bool DeviceCachingAllocator::isGarbageDue() const {
   const double threshold = AcceleratorAllocatorConfig::garbage_collection_threshold();
-  return threshold > 0 && static_cast<double>(currentTotal(stats_.reserved_bytes)) >
+  return threshold > 0 && static_cast<double>(statistics_.reservedBytes()) >
                               threshold * static_cast<double>(limit());
 }
 
-// Releases segments that have not been asked for in a long time, oldest first, until what is
+// Detaches segments that have not been asked for in a long time, oldest first, until what is
 // reserved is below the threshold. The age of a segment is the number of searches it has been
 // passed over; those of at least average age go, as long as there are any.
-void DeviceCachingAllocator::collectGarbage() {
+std::vector<Block*> DeviceCachingAllocator::detachGarbage() {
+  std::vector<Block*> segments;
   while (isGarbageDue()) {
     std::vector<Block*> candidates;
     uint64_t total_age = 0;
@@ -544,7 +478,7 @@ void DeviceCachingAllocator::collectGarbage() {
       }
     }
     if (candidates.empty()) {
-      return;
+      break;
     }
     const uint64_t average_age = total_age / candidates.size();
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -553,9 +487,10 @@ void DeviceCachingAllocator::collectGarbage() {
       if (!isGarbageDue() || search_count_ - block->freed_at < average_age) {
         break;
       }
-      releaseSegment(block);
+      detachSegment(block, segments);
     }
   }
+  return segments;
 }
 
 void DeviceCachingAllocator::throwOutOfMemory(const Request& request) {
@@ -568,14 +503,12 @@ void DeviceCachingAllocator::throwOutOfMemory(const Request& request) {
   size_t allowed = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ++stats_.num_ooms;
-    allocated = currentTotal(stats_.allocated_bytes);
-    reserved = currentTotal(stats_.reserved_bytes);
+    statistics_.countOutOfMemory();
+    allocated = statistics_.allocatedBytes();
+    reserved = statistics_.reservedBytes();
     allowed = limit();
-    for (const auto& [id, stat] : stats_.reserved_bytes_by_private_pools) {
-      reserved_privately += currentTotal(stat);
-    }
-    record(TraceEntry::OOM, free_size, request.size, request.stream, request.pool->id(),
+    reserved_privately = statistics_.privatelyReservedBytes();
+    record(TraceEntry::OOM, free_size, request.size, request.stream, poolFor(request).id(),
            request.context);
   }
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(request.size), allocated, reserved,
@@ -666,7 +599,27 @@ double DeviceCachingAllocator::memoryFraction() {
   return memory_fraction_;
 }
 
-// --- State and history
+// --- Statistics, state and history
+
+DeviceStats DeviceCachingAllocator::stats() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return statistics_.all();
+}
+
+void DeviceCachingAllocator::resetAccumulatedStats() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  statistics_.resetAccumulated();
+}
+
+void DeviceCachingAllocator::resetPeakStats() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  statistics_.resetPeak();
+}
+
+std::pair<size_t, size_t> DeviceCachingAllocator::usage() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return {statistics_.allocatedBytes(), statistics_.reservedBytes()};
+}
 
 void DeviceCachingAllocator::record(TraceEntry::Action action, size_t address, size_t size,
                                     const OpenRegStream& stream, MempoolId_t pool,
@@ -674,39 +627,17 @@ void DeviceCachingAllocator::record(TraceEntry::Action action, size_t address, s
   history_.record(action, device_, address, size, stream.id(), pool, std::move(context));
 }
 
+void DeviceCachingAllocator::record(TraceEntry::Action action, const Block& block,
+                                    std::shared_ptr<GatheredContext> context) {
+  record(action, reinterpret_cast<size_t>(block.address), block.size, *block.stream,
+         block.pool->id(), std::move(context));
+}
+
 std::vector<SegmentInfo> DeviceCachingAllocator::snapshot(MempoolId_t pool) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<SegmentInfo> segments;
-  for (const Block* first : segments_) {
-    if (pool != kDefaultPools && first->pool->id() != pool) {
-      continue;
-    }
-    SegmentInfo segment;
-    segment.device = device_;
-    segment.address = addressOf(*first);
-    segment.stream = reinterpret_cast<void*>(first->stream.id());
-    segment.is_large = !first->pool->isSmall();
-    segment.owner_private_pool_id = first->pool->id();
-    segment.context_when_allocated = first->segment_context;
-    for (const Block* block = first; block != nullptr; block = block->next) {
-      const bool is_active = !block->isFree();
-      segment.total_size += block->size;
-      segment.requested_size += block->requested_size;
-      segment.allocated_size += block->is_allocated ? block->size : 0;
-      segment.active_size += is_active ? block->size : 0;
-      segment.blocks.push_back({block->size, block->requested_size, 0, block->is_allocated,
-                                is_active, block->allocation_context});
-      if (!is_active) {
-        segment.blocks.back().gc_counter = static_cast<int32_t>(search_count_ - block->freed_at);
-      }
-    }
-    segments.push_back(std::move(segment));
-  }
-  std::sort(segments.begin(), segments.end(),
-            [](const SegmentInfo& a, const SegmentInfo& b) { return a.address < b.address; });
-  record(TraceEntry::SNAPSHOT, 0, currentTotal(stats_.reserved_bytes),
-         getDefaultOpenRegStream(device_), kDefaultPools, nullptr);
-  return segments;
+  record(TraceEntry::SNAPSHOT, 0, statistics_.reservedBytes(), getDefaultOpenRegStream(device_),
+         kDefaultPools, nullptr);
+  return describeSegments(segments_, pool, search_count_);
 }
 
 std::vector<MemoryHistory::TraceEntry> DeviceCachingAllocator::history() {
@@ -721,40 +652,35 @@ void DeviceCachingAllocator::clearHistory() {
 
 bool DeviceCachingAllocator::isValid() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  size_t reserved = 0;
-  size_t allocated = 0;
+  const std::optional<SegmentTotals> totals = totalsOf(segments_);
   size_t free_count = 0;
-  for (Block* first : segments_) {
-    if (first->previous != nullptr) {
-      return false;
-    }
-    for (Block* block = first; block != nullptr; block = block->next) {
-      reserved += block->size;
-      allocated += block->is_allocated ? block->size : 0;
-      free_count += block->isFree() ? 1 : 0;
-      const Block* next = block->next;
-      if (next != nullptr &&
-          (next->previous != block || next->address != block->address + block->size ||
-           next->pool != block->pool || (next->isFree() && block->isFree()))) {
-        return false;
-      }
-      if (block->isFree() != block->pool->free_blocks.contains(block)) {
-        return false;
-      }
-    }
-  }
-  forEachPool([&](const BlockPool& pool) { free_count -= pool.free_blocks.size(); });
-  return free_count == 0 && reserved == currentTotal(stats_.reserved_bytes) &&
-         allocated == currentTotal(stats_.allocated_bytes);
+  forEachPool([&](const BlockPool& pool) { free_count += pool.free_blocks.size(); });
+  return totals.has_value() && totals->free_count == free_count &&
+         totals->reserved == statistics_.reservedBytes() &&
+         totals->allocated == statistics_.allocatedBytes();
 }
 
-std::vector<Corruption> DeviceCachingAllocator::findCorruptions() {
-  synchronizeDevice(device_);
+uint32_t DeviceCachingAllocator::beginCheck() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ++check_count_;
+}
+
+std::vector<Corruption> DeviceCachingAllocator::findCorruptions(uint32_t check) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Corruption> found;
   for (const Block* first : segments_) {
     for (const Block* block = first; block != nullptr; block = block->next) {
-      if (std::optional<Corruption> corruption = findCorruption(*block)) {
+      std::optional<Corruption> corruption;
+      if (block->is_allocated) {
+        corruption = findCorruption(*block);
+      } else if (block->isFree() && block->pool->owner == nullptr) {
+        // The owner of a private pool may write to its free blocks: a graph does at each replay.
+        corruption = poisoned_.findCorruption(*block);
+        if (block->freed_before_check <= check) {
+          poisoned_.fill(*block);
+        }
+      }
+      if (corruption.has_value()) {
         found.push_back(std::move(*corruption));
       }
     }

@@ -3,8 +3,15 @@
 // Note [Stream-ordered reuse]
 // A freed block may be given out again at once on the stream it was allocated for: whatever
 // uses it next is enqueued after what used it before. Another stream that used it must have
-// been named by record_stream; the block then waits for an event on that stream. So freeing
-// never waits, and neither does allocating while the cache has a block.
+// been named by record_stream; the block then waits for an event on that stream. So neither
+// freeing waits for work, nor allocating while the cache or the device has room.
+//
+// Note [Two locks]
+// mutex_ guards the state. Nothing waits while it is held: neither for work, nor for room in a
+// stream's queue. So nobody who frees or allocates waits for a thread that waits for the device.
+// Those who do wait, to give memory back, take turns by waiting_mutex_, which they hold meanwhile:
+// what one gives back would be missed by another that looks for memory at the same time. It is
+// taken first, and by nobody who holds the GIL.
 //
 // Note [Memory of graphs]
 // A graph's kernels run again at the addresses they were captured with. So what a capture
@@ -16,18 +23,18 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include <deque>
+#include <atomic>
 #include <map>
 #include <mutex>
-#include <optional>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "csrc/memory/BlockPool.h"
 #include "csrc/memory/MemoryHistory.h"
 #include "csrc/memory/MemoryPoison.h"
-#include "torch_openreg/core/Event.h"
+#include "csrc/memory/MemorySnapshot.h"
+#include "csrc/memory/MemoryStatistics.h"
+#include "csrc/memory/PendingFrees.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
@@ -40,11 +47,14 @@ class DeviceCachingAllocator {
   explicit DeviceCachingAllocator(DeviceIndex device) : device_(device) {}
 
   // Returns a block of at least `size` bytes (size > 0) for use on the stream. It stays the
-  // allocator's; hand it back to free().
+  // allocator's; hand it back to free(). If neither the cache nor the device has room, it waits for
+  // the device, without the GIL.
   // Errors: OutOfMemoryError, after cached memory was given back and a second try.
   Block* allocate(size_t size, const OpenRegStream& stream);
 
-  // Takes a block back, to be reused in stream order. Never waits and never throws.
+  // Takes a block back, to be reused in stream order. Never throws. Never waits for work; if the
+  // queue of a stream that recordStream() named is full, it waits for room there, as any
+  // submission.
   void free(Block* block) noexcept;
 
   // The stream that the block was allocated for, and those that recordStream() named.
@@ -54,7 +64,8 @@ class DeviceCachingAllocator {
   void recordStream(Block* block, const OpenRegStream& stream);
 
   // Returns all segments without a block in use to the device: those of the default pools and of
-  // private pools without users or, given the id of a private pool, those of that one.
+  // private pools without users or, given the id of a private pool, those of that one. Waits for
+  // the device. The caller does not hold the GIL.
   void emptyCache(MempoolId_t pool);
 
   // --- Private pools; see Note [Memory of graphs]
@@ -103,11 +114,12 @@ class DeviceCachingAllocator {
   // the free blocks, the statistics add up.
   bool isValid();
 
-  // Compares guard zones and free blocks with the pattern; see Note [Poison]. Waits for the device.
-  std::vector<Corruption> findCorruptions();
+  // A check of guard zones and free blocks; see Note [Poison]. Between the two calls, the caller
+  // waits for all devices. The number that the first returns is the second's argument.
+  uint32_t beginCheck();
+  std::vector<Corruption> findCorruptions(uint32_t check);
 
  private:
-  using DeviceStats = CachingDeviceAllocator::DeviceStats;
   using TraceEntry = CachingDeviceAllocator::TraceEntry;
 
   // What one call of allocate() is after.
@@ -116,54 +128,63 @@ class DeviceCachingAllocator {
     size_t rounded;  // of the block
     OpenRegStream stream;
     std::shared_ptr<GatheredContext> context;
-    BlockPool* pool = nullptr;  // found under the lock
+    BlockPool* pool = nullptr;  // found under the lock, and valid until it is given up
   };
 
+  // These take the lock themselves.
+  Block* tryAllocate(Request& request);
+  Block* retryAllocate(Request& request);
+  Block* take(Request& request);
+  void recordPendingUses() noexcept;
+  void waitForOtherStreams();
+  [[noreturn]] void throwOutOfMemory(const Request& request);
+
+  // Gives segments back that were detached. Needs no lock; waits for the device.
+  void giveBack(const std::vector<Block*>& segments);
+
+  // The caller of all others holds the lock.
   BlockPool& poolFor(const Request& request);
   PrivatePool& findOrCreatePool(MempoolId_t id);
   template <typename Visit>
   void forEachPool(Visit&& visit);
+  const OpenRegStream* keep(const OpenRegStream& stream);
 
-  Block* tryAllocate(Request& request);
-  Block* retryAllocate(Request& request);
   Block* takeFromCache(const Request& request);
   Block* takeFromDevice(const Request& request);
   Block* handOut(Block* block, const Request& request);
   size_t limit() const;
   void splitIfWorthwhile(Block* block, size_t size);
-  void recordEvents(Block* block);
-  void finishEvent(Block* block);
   void makeFree(Block* block);
   Block* join(Block* lower, Block* upper);
-  void processDeferred();
-  void processEvents();
-  void waitForEvents();
+  void finishPendingUses();
+
   bool isGarbageDue() const;
-  void collectGarbage();
-  void releaseSegments(BlockPool& pool);
-  void releaseCachedSegments();
-  void releaseSegment(Block* block);
-  [[noreturn]] void throwOutOfMemory(const Request& request);
+  std::vector<Block*> detachGarbage();
+  void detachFreeSegments(BlockPool& pool, std::vector<Block*>& segments);
+  void detachCachedSegments(std::vector<Block*>& segments);
+  void detachSegment(Block* block, std::vector<Block*>& segments);
+
   void record(TraceEntry::Action action, size_t address, size_t size, const OpenRegStream& stream,
               MempoolId_t pool, std::shared_ptr<GatheredContext> context);
-  template <typename Update>
-  void updateStat(CachingAllocator::StatArray& stat, const BlockPool& pool, Update&& update);
-  void changeReserved(const Block& block, bool is_added);
-  void changeActive(const Block& block, bool is_active);
-  void changeInactiveSplit(const Block& block, bool is_added);
+  void record(TraceEntry::Action action, const Block& block,
+              std::shared_ptr<GatheredContext> context);
 
   const DeviceIndex device_;
-  std::mutex mutex_;  // guards everything below
+  std::mutex waiting_mutex_;  // see Note [Two locks]
+  std::mutex mutex_;          // guards everything below
   BlockPool small_{CachingAllocator::StatType::SMALL_POOL, nullptr};
   BlockPool large_{CachingAllocator::StatType::LARGE_POOL, nullptr};
   std::map<MempoolId_t, PrivatePool> private_pools_;
   std::vector<std::pair<PrivatePool*, StreamFilter>> allocating_to_;
-  std::unordered_set<Block*> segments_;  // the first block of each; the others follow it
-  std::unordered_map<OpenRegStream, std::deque<std::pair<OpenRegEvent, Block*>>> events_;
-  std::vector<Block*> deferred_;  // freed while a stream they need an event of was capturing
-  uint64_t search_count_ = 0;     // of the cache: the clock of garbage collection
+  Segments segments_;
+  std::unordered_set<OpenRegStream> streams_;  // that blocks belong to; never shrinks
+  PendingFrees pending_;
+  std::atomic<bool> has_unrecorded_uses_{false};  // pending_.hasUnrecorded(); read at any time
+  uint64_t search_count_ = 0;                     // of the cache: the clock of garbage collection
+  uint32_t check_count_ = 0;                      // of beginCheck()
+  PoisonedRanges poisoned_;
   double memory_fraction_ = 1.0;
-  DeviceStats stats_;
+  MemoryStatistics statistics_;
   MemoryHistory history_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 
 #include "csrc/core/Mutex.h"
 
@@ -30,6 +31,25 @@ HistorySettings currentSettings() {
 bool isEnabled() { return shared().is_enabled.load(std::memory_order_relaxed); }
 
 }  // namespace
+
+HistorySettings namedHistorySettings(const std::optional<std::string>& enabled,
+                                     const std::optional<std::string>& context,
+                                     CachingDeviceAllocator::CreateContextFn gather,
+                                     size_t max_entries, const std::vector<std::string>& skipped) {
+  static const std::map<std::string, RecordContext> levels = {{"state", RecordContext::STATE},
+                                                              {"alloc", RecordContext::ALLOC},
+                                                              {"all", RecordContext::ALL}};
+  HistorySettings settings;
+  settings.is_enabled = enabled.has_value();
+  settings.keeps_entries = enabled == "all";
+  settings.when = context ? levels.at(*context) : RecordContext::NEVER;
+  settings.gather = gather;
+  settings.max_entries = max_entries;
+  for (const std::string& action : skipped) {
+    settings.is_skipped.at(CachingDeviceAllocator::parseTraceEntryAction(action)) = true;
+  }
+  return settings;
+}
 
 void setHistorySettings(const HistorySettings& settings) {
   const Lock lock(shared().mutex);

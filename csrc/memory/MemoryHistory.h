@@ -9,7 +9,11 @@
 
 #include <array>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
+
+#include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
 
@@ -24,6 +28,15 @@ struct HistorySettings {
   size_t max_entries = 0;
   std::array<bool, TraceEntry::OOM + 1> is_skipped{};  // by action
 };
+
+// The settings by torch.cuda's names for them. `enabled` is "state" or "all", or nothing: off;
+// `context` is "state", "alloc" or "all", or nothing: no stacks. `skipped` are actions.
+// Errors: std::out_of_range or c10::Error for another name.
+OPENREG_EXPORT HistorySettings namedHistorySettings(const std::optional<std::string>& enabled,
+                                                    const std::optional<std::string>& context,
+                                                    CachingDeviceAllocator::CreateContextFn gather,
+                                                    size_t max_entries,
+                                                    const std::vector<std::string>& skipped);
 
 // Replaces the settings. Threads: any; events that happen meanwhile go by the old ones or the new.
 void setHistorySettings(const HistorySettings& settings);

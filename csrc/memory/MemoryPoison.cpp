@@ -3,15 +3,66 @@
 #include <openreg/openreg.h>
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/HostWork.h"
+#include "torch_openreg/core/Launch.h"
 
 namespace c10::openreg {
 namespace {
 
 constexpr unsigned char kPattern = 0xff;
 constexpr size_t kGuardSize = 512;
+
+std::byte* kernelAddress(const std::byte* address) {
+  std::ptrdiff_t offset = 0;
+  OPENREG_CHECK(orGetKernelOffset(&offset));
+  return const_cast<std::byte*>(address) + offset;
+}
+
+// What a stream does to fill a block.
+struct Fill {
+  std::byte* kernel_address;
+  size_t size;
+  std::shared_ptr<std::atomic<bool>> is_done;
+
+  void operator()() const {
+    std::memset(kernel_address, kPattern, size);
+    is_done->store(true, std::memory_order_release);
+  }
+  void describe(orActivityRecord* record) const { WorkDescription::fill(size).describe(record); }
+};
+
+// The first changed byte in a range of device addresses, and the one behind the last. They are
+// equal if all hold the pattern.
+std::pair<const std::byte*, const std::byte*> changedPart(const std::byte* begin,
+                                                          const std::byte* end) {
+  const auto is_changed = [](std::byte byte) { return byte != std::byte{kPattern}; };
+  const std::byte* kernel_begin = kernelAddress(begin);
+  const std::byte* kernel_end = kernel_begin + (end - begin);
+  const std::byte* first = std::find_if(kernel_begin, kernel_end, is_changed);
+  if (first == kernel_end) {
+    return {end, end};
+  }
+  const std::byte* last =
+      std::find_if(std::reverse_iterator(kernel_end), std::reverse_iterator(first), is_changed)
+          .base();
+  return {begin + (first - kernel_begin), begin + (last - kernel_begin)};
+}
+
+Corruption corruptionOf(const Block& block, const std::byte* begin, const std::byte* end) {
+  return {block.device,
+          block.address,
+          block.requested_size,
+          static_cast<size_t>(begin - block.address),
+          static_cast<size_t>(end - begin),
+          std::to_integer<unsigned char>(*kernelAddress(begin)),
+          !block.is_allocated,
+          block.allocationContext()};
+}
 
 }  // namespace
 
@@ -22,39 +73,75 @@ bool isPoisonOn() {
 
 size_t guardSize() { return isPoisonOn() ? kGuardSize : 0; }
 
-void poison(Block& block) {
-  block.is_poisoned = isPoisonOn() && block.stream.isAlive() && !block.stream.isCapturing();
-  if (block.is_poisoned) {
-    OPENREG_CHECK(orMemsetAsync(block.address, kPattern, block.size, block.stream.handle()));
+void fillOnStream(const Block& block) {
+  const OpenRegStream& stream = *block.stream;
+  if (stream.isAlive() && !stream.isCapturing()) {
+    launchKernel<"poison">(stream,
+                           Fill{kernelAddress(block.address), block.size, block.extras->is_filled});
   }
 }
 
 std::optional<Corruption> findCorruption(const Block& block) {
-  // The owner of a private pool may write to its free blocks: a graph does at each replay.
-  const bool is_checked =
-      block.is_poisoned && (block.is_allocated || (block.isFree() && block.pool->owner == nullptr));
-  if (!is_checked) {
+  const bool is_filled = block.extras != nullptr && block.extras->is_filled != nullptr &&
+                         block.extras->is_filled->load(std::memory_order_acquire);
+  if (!is_filled) {
     return std::nullopt;
   }
-  std::ptrdiff_t kernel_offset = 0;
-  OPENREG_CHECK(orGetKernelOffset(&kernel_offset));
-  const auto* begin = reinterpret_cast<const unsigned char*>(block.address) + kernel_offset;
-  const auto* end = begin + block.size;
-  const auto is_changed = [](unsigned char byte) { return byte != kPattern; };
-  const auto* first = std::find_if(begin + block.requested_size, end, is_changed);
-  if (first == end) {
-    return std::nullopt;
+  const auto [begin, end] =
+      changedPart(block.address + block.requested_size, block.address + block.size);
+  return begin == end ? std::nullopt : std::optional(corruptionOf(block, begin, end));
+}
+
+void PoisonedRanges::forget(const Block& block) {
+  const std::byte* begin = block.address;
+  const std::byte* end = block.address + block.size;
+  auto range = end_by_begin_.lower_bound(begin);
+  if (range != end_by_begin_.begin() && std::prev(range)->second > begin) {
+    --range;
   }
-  const auto* last =
-      std::find_if(std::reverse_iterator(end), std::reverse_iterator(first), is_changed).base();
-  return Corruption{block.device,
-                    block.address,
-                    block.requested_size,
-                    static_cast<size_t>(first - begin),
-                    static_cast<size_t>(last - first),
-                    *first,
-                    !block.is_allocated,
-                    block.allocation_context};
+  while (range != end_by_begin_.end() && range->first < end) {
+    const auto [old_begin, old_end] = *range;
+    range = end_by_begin_.erase(range);
+    if (old_begin < begin) {
+      end_by_begin_.emplace(old_begin, begin);
+    }
+    if (old_end > end) {
+      end_by_begin_.emplace(end, old_end);
+    }
+  }
+}
+
+std::optional<Corruption> PoisonedRanges::findCorruption(const Block& block) const {
+  const std::byte* block_end = block.address + block.size;
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  for (auto range = end_by_begin_.lower_bound(block.address);
+       range != end_by_begin_.end() && range->first < block_end; ++range) {
+    const auto [changed_begin, changed_end] = changedPart(range->first, range->second);
+    if (changed_begin != changed_end) {
+      begin = begin == nullptr ? changed_begin : begin;
+      end = changed_end;
+    }
+  }
+  return begin == nullptr ? std::nullopt : std::optional(corruptionOf(block, begin, end));
+}
+
+void PoisonedRanges::fill(const Block& block) {
+  const std::byte* position = block.address;
+  const std::byte* block_end = block.address + block.size;
+  std::vector<std::pair<const std::byte*, const std::byte*>> gaps;
+  for (auto range = end_by_begin_.lower_bound(position);
+       range != end_by_begin_.end() && range->first < block_end; ++range) {
+    gaps.emplace_back(position, range->first);
+    position = range->second;
+  }
+  gaps.emplace_back(position, block_end);
+  for (const auto& [begin, end] : gaps) {
+    if (begin < end) {
+      std::memset(kernelAddress(begin), kPattern, static_cast<size_t>(end - begin));
+      end_by_begin_.emplace(begin, end);
+    }
+  }
 }
 
 }  // namespace c10::openreg

@@ -1,17 +1,23 @@
 // Help against reads of memory nobody wrote and writes to memory nobody owns.
 //
 // Note [Poison]
-// With OPENREG_MEMORY_POISON=1 the allocator fills fresh and freed blocks with a pattern, in
-// stream order, and gives each allocation a guard zone behind what was requested. Every floating
-// type reads the pattern as NaN, so that a result shows a read of memory that was never written
-// or has been freed. A changed guard zone shows a write past the end; a changed free block, a
-// write after free.
+// With OPENREG_MEMORY_POISON=1 the allocator fills memory with a pattern, and gives each allocation
+// a guard zone behind what was requested. Every floating type reads the pattern as NaN.
+//   - A block is filled when it is handed out, as the first work on it in the order of its stream.
+//     So a result shows a read of memory that was never written, or that was freed and has a new
+//     owner; and a changed guard zone shows a write past the end.
+//   - Freed memory is left as it is: until it has a new owner, another stream may rightly use it
+//     that record_stream did not name. Only a check() fills it. What was freed before the check
+//     began is nobody's once that has waited for all devices. The next check shows who wrote since.
+// A fill is work of its stream, and is dropped with the rest if that fails. Only what has been
+// filled is compared.
 //
 // A block whose stream is capturing is left alone: the fill would become part of the graph. So is
 // one whose stream has been destroyed.
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <optional>
 
 #include "csrc/memory/BlockPool.h"
@@ -26,8 +32,10 @@ OPENREG_EXPORT bool isPoisonOn();
 // Bytes that an allocation gets on top of what was requested, at least; 0 if poison is off.
 size_t guardSize();
 
-// Fills a block with the pattern on its stream, if poison is on, and notes whether it did.
-void poison(Block& block);
+// Enqueues a fill of the block on its stream, unless that captures or has been destroyed. The block
+// has extras with an is_filled that is false; the fill sets it. To be called without a lock, by
+// whom the block was handed out to: as every submission it waits if the stream's queue is full.
+void fillOnStream(const Block& block);
 
 // A stretch of bytes of one block that do not hold the pattern, though nobody may have written
 // there.
@@ -42,7 +50,24 @@ struct Corruption {
   std::shared_ptr<GatheredContext> context;  // of its allocation, if recorded
 };
 
-// Compares what the block's owner may not write with the pattern. The device must be idle.
+// The free memory of one device that check() has filled. Not thread-safe.
+class PoisonedRanges {
+ public:
+  // Forgets what of the block is known: it has an owner, or goes back to the device.
+  void forget(const Block& block);
+
+  // Compares what has been filled of a free block.
+  std::optional<Corruption> findCorruption(const Block& block) const;
+
+  // Fills the rest of it, on the calling thread. Nobody uses the block.
+  void fill(const Block& block);
+
+ private:
+  std::map<const std::byte*, const std::byte*> end_by_begin_;  // of ranges that do not overlap
+};
+
+// Compares the guard zone of an allocated block with the pattern, if it has been filled. The device
+// must be idle.
 std::optional<Corruption> findCorruption(const Block& block);
 
 }  // namespace c10::openreg

@@ -1,11 +1,12 @@
 #include "csrc/profiler/TraceBuilder.h"
 
 #include <fmt/format.h>
-#include <openreg/memory.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <optional>
+
+#include "torch_openreg/core/HostWork.h"
 
 namespace at::openreg {
 namespace {
@@ -45,29 +46,13 @@ ActivityType typeOf(const orActivityRecord& record) {
   }
 }
 
-// The names that tools know copies by.
-const char* nameOfCopy(const orActivityRecord& record) {
-  switch (record.memcpy_kind) {
-    case orMemcpyHostToHost:
-      return "Memcpy HtoH";
-    case orMemcpyHostToDevice:
-      return "Memcpy HtoD";
-    case orMemcpyDeviceToHost:
-      return "Memcpy DtoH";
-    default:
-      return record.peer_device < 0 ? "Memcpy DtoD" : "Memcpy PtoP";
-  }
-}
-
+// The runtime's own copies and fills bear the names of its functions.
 const char* nameOf(const orActivityRecord& record) {
-  switch (record.kind) {
-    case orActivityMemcpy:
-      return nameOfCopy(record);
-    case orActivityMemset:
-      return "Memset";
-    default:
-      return record.name;
-  }
+  const bool is_kernel_or_call = record.kind != orActivityMemcpy && record.kind != orActivityMemset;
+  return is_kernel_or_call ? record.name
+                           : c10::openreg::WorkDescription{record.kind, record.bytes,
+                                                           record.memcpy_kind, record.peer_device}
+                                 .name();
 }
 
 int streamOf(const orActivityRecord& record) { return static_cast<int>(record.stream_id); }

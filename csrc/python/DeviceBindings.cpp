@@ -85,7 +85,10 @@ void bindDevice(py::module_& m) {
   m.def("_device_properties", &properties);
   m.def("_device_can_access_peer", &canAccessPeer);
   m.def(
-      "_device_synchronize", [](int64_t device) { synchronizeDevice(resolveDeviceIndex(device)); },
+      "_device_synchronize",
+      [](int64_t device) {
+        synchronizeDevice(resolveDeviceIndex(device), "torch.openreg.synchronize");
+      },
       ReleaseGil());
   m.def("_device_synchronize_all", [] { OPENREG_CHECK(orDeviceSynchronizeAll()); }, ReleaseGil());
   m.def("_init", [] {

@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
-#include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/FallbackMode.h"
+#include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/ResultKernels.h"
 #include "csrc/python/Bindings.h"
 

@@ -12,6 +12,12 @@ void bindRandom(pybind11::module_& m) {
     return at::openreg::defaultGenerator(c10::openreg::resolveDeviceIndex(device));
   });
   // docs: end
+  m.def(
+      "_wait_for_generator",
+      [](const at::Generator& generator) {
+        at::openreg::engineForHost(generator, generator.device().index());
+      },
+      ReleaseGil());
 }
 
 }  // namespace torch_openreg

@@ -1,3 +1,4 @@
+#include <c10/core/DeviceGuard.h>
 #include <openreg/openreg.h>
 #include <pybind11/stl.h>
 
@@ -25,10 +26,8 @@ Triple externalStream(uintptr_t handle, int64_t device) {
 
 uintptr_t createExternalStream(int priority, int64_t device) {
   orStream_t stream = nullptr;
-  const c10::DeviceIndex previous = exchangeDevice(resolveDeviceIndex(device));
-  const orError_t error = orStreamCreateWithPriority(&stream, orStreamNonBlocking, priority);
-  setDevice(previous);
-  OPENREG_CHECK(error);
+  const c10::DeviceGuard guard(c10::Device(kDeviceType, resolveDeviceIndex(device)));
+  OPENREG_CHECK(orStreamCreateWithPriority(&stream, orStreamNonBlocking, priority));
   return reinterpret_cast<uintptr_t>(stream);
 }
 

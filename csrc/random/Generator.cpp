@@ -1,7 +1,6 @@
 #include "torch_openreg/random/Generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <c10/util/ScopeExit.h>
 #include <openreg/device.h>
 
 #include <algorithm>
@@ -12,32 +11,63 @@
 #include "csrc/core/CaptureMode.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
 
 using c10::openreg::OpenRegStream;
 
+namespace {
+
+at::CPUGeneratorImpl* implOf(const Generator& engine) {
+  return static_cast<at::CPUGeneratorImpl*>(engine.unsafeGetGeneratorImpl());
+}
+
+// Makes one engine draw what the other would.
+void copyState(Generator target, Generator source) {
+  const std::scoped_lock locks(target.mutex(), source.mutex());
+  at::CPUGeneratorImpl* to = implOf(target);
+  at::CPUGeneratorImpl* from = implOf(source);
+  to->set_engine(from->engine());
+  to->set_next_float_normal_sample(from->next_float_normal_sample());
+  to->set_next_double_normal_sample(from->next_double_normal_sample());
+}
+
+void checkNotCapturing(c10::Device device) {
+  TORCH_CHECK(!c10::openreg::isDeviceActive(device.index()) ||
+                  !c10::openreg::getCurrentOpenRegStream(device.index()).isCapturing(),
+              "The state of the OpenReg generator of ", device,
+              " cannot be read or set while the current stream captures: the kernels of a graph "
+              "draw from the state they find when it is replayed");
+}
+
+}  // namespace
+
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device)
     : c10::GeneratorImpl(c10::Device(device_type(), device),
                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+      graph_engine_(at::detail::createCPUGenerator()),
       engine_(at::detail::createCPUGenerator()) {}
 
 // docs: generator-seed
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
-  waitForKernelsUnlocked();
-  engine_.set_current_seed(seed);
+  checkNotCapturing(device());
+  replaceEngine(at::detail::createCPUGenerator(seed));
 }
 // docs: end
 
 uint64_t OpenRegGeneratorImpl::current_seed() const {
-  waitForKernels();
-  return engine_.current_seed();
+  checkNotCapturing(device());
+  const std::lock_guard<std::mutex> lock(launch_mutex_);
+  return seed_;
 }
 
 uint64_t OpenRegGeneratorImpl::seed() {
-  waitForKernelsUnlocked();
-  auto* engine = engine_.unsafeGetGeneratorImpl();
-  return engine->seed();
+  checkNotCapturing(device());
+  Generator engine = at::detail::createCPUGenerator();
+  const uint64_t seed = implOf(engine)->seed();
+  replaceEngine(std::move(engine));
+  return seed;
 }
 
 void OpenRegGeneratorImpl::set_offset(uint64_t /*offset*/) {
@@ -49,13 +79,23 @@ uint64_t OpenRegGeneratorImpl::get_offset() const {
 }
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& state) {
-  waitForKernelsUnlocked();
-  engine_.unsafeGetGeneratorImpl()->set_state(state);
+  checkNotCapturing(device());
+  Generator engine = at::detail::createCPUGenerator();
+  implOf(engine)->set_state(state);
+  replaceEngine(std::move(engine));
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
-  waitForKernelsUnlocked();
-  return engine_.unsafeGetGeneratorImpl()->get_state();
+  Generator engine = waitForKernels();
+  const std::lock_guard<std::mutex> lock(engine.mutex());
+  return implOf(engine)->get_state();
+}
+
+void OpenRegGeneratorImpl::replaceEngine(Generator engine) {
+  const std::lock_guard<std::mutex> lock(launch_mutex_);
+  seed_ = implOf(engine)->current_seed();
+  engine_ = std::move(engine);
+  last_stream_.reset();  // nothing draws from this one yet
 }
 
 namespace {
@@ -97,48 +137,50 @@ void orderCapturedLaunch(OpenRegGeneratorImpl* generator, const OpenRegStream& s
 }  // namespace
 
 // docs: generator-order
-void OpenRegGeneratorImpl::orderLaunch(const OpenRegStream& stream) {
+Generator OpenRegGeneratorImpl::engineForLaunch(const OpenRegStream& stream) {
   if (const uint64_t capture_id = stream.captureId(); capture_id != 0) {
     orderCapturedLaunch(this, stream, capture_id);
-    return;
+    return graph_engine_;
   }
-  const std::lock_guard<std::mutex> lock(last_stream_mutex_);
+  const std::lock_guard<std::mutex> lock(launch_mutex_);
   // To wait for a stream that captures would be to join its capture. Whoever began that has waited
   // for the stream, or has left the order open.
   if (last_stream_.has_value() && !(last_stream_->isAlive() && last_stream_->isCapturing())) {
     c10::openreg::waitForStream(stream, *last_stream_);
   }
   last_stream_ = stream;
+  return engine_;
 }
 
-void OpenRegGeneratorImpl::waitForKernels() const {
-  const c10::DeviceIndex index = device().index();
-  TORCH_CHECK(!c10::openreg::isDeviceActive(index) ||
-                  !c10::openreg::getCurrentOpenRegStream(index).isCapturing(),
-              "The state of the OpenReg generator of ", device(),
-              " cannot be read or set while the current stream captures: the kernels of a graph "
-              "draw from the state they find when it is replayed");
+Generator OpenRegGeneratorImpl::waitForKernels() const {
+  checkNotCapturing(device());
   std::optional<OpenRegStream> stream;
+  Generator engine;
   {
-    const std::lock_guard<std::mutex> lock(last_stream_mutex_);
+    const std::lock_guard<std::mutex> lock(launch_mutex_);
     stream = last_stream_;
+    engine = engine_;
   }
-  // last_stream_ stays: another thread may be here, too, and must wait as well.
   if (stream.has_value()) {
-    const c10::openreg::BlockingRegion region;
     const c10::openreg::RelaxedCaptureGuard relaxed;
     stream->isAlive() ? stream->synchronize()
                       : c10::openreg::synchronizeDevice(stream->device_index());
   }
+  return engine;
+}
+
+Generator OpenRegGeneratorImpl::beginReplay(const OpenRegStream& stream) {
+  Generator engine = engineForLaunch(stream);
+  c10::openreg::launchKernel<"random state to graph">(
+      stream, [graph = graph_engine_, engine] { copyState(graph, engine); });
+  return engine;
+}
+
+void OpenRegGeneratorImpl::endReplay(const OpenRegStream& stream, const Generator& engine) {
+  c10::openreg::launchKernel<"random state from graph">(
+      stream, [graph = graph_engine_, engine = engine] { copyState(engine, graph); });
 }
 // docs: end
-
-void OpenRegGeneratorImpl::waitForKernelsUnlocked() const {
-  auto& mutex = const_cast<std::mutex&>(mutex_);
-  mutex.unlock();
-  const auto relock = c10::make_scope_exit([&] { mutex.lock(); });
-  waitForKernels();
-}
 
 std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(uint64_t capture_id) {
   std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> generators;
@@ -154,7 +196,7 @@ std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(ui
 
 OpenRegGeneratorImpl* OpenRegGeneratorImpl::clone_impl() const {
   auto* copy = new OpenRegGeneratorImpl(device().index());
-  copy->engine_.unsafeGetGeneratorImpl()->set_state(*get_state());
+  copy->set_state(*get_state());
   return copy;
 }
 
@@ -183,21 +225,24 @@ OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::Dev
   TORCH_CHECK(chosen.device().type() == c10::openreg::kDeviceType, "Expected a '",
               c10::openreg::kDeviceType, "' device type for generator but found '",
               chosen.device().type(), "'");
+  TORCH_CHECK(chosen.device().index() == device, "Generator device index ",
+              static_cast<int>(chosen.device().index()), " does not match the device index ",
+              static_cast<int>(device),
+              " of the tensors it is to draw for; expected a generator of ",
+              c10::Device(c10::openreg::kDeviceType, device));
   return static_cast<OpenRegGeneratorImpl*>(chosen.unsafeGetGeneratorImpl());
 }
 
 }  // namespace
 
 Generator engineForLaunch(const std::optional<Generator>& generator, c10::DeviceIndex device) {
-  OpenRegGeneratorImpl* impl = select(generator, device);
-  impl->orderLaunch(c10::openreg::getCurrentOpenRegStream(device));
-  return impl->engine();
+  return select(generator, device)->engineForLaunch(c10::openreg::getCurrentOpenRegStream(device));
 }
 
 Generator engineForHost(const std::optional<Generator>& generator, c10::DeviceIndex device) {
-  OpenRegGeneratorImpl* impl = select(generator, device);
-  impl->waitForKernels();
-  return impl->engine();
+  const OpenRegGeneratorImpl* impl = select(generator, device);
+  const c10::openreg::BlockingRegion region;
+  return impl->waitForKernels();
 }
 
 }  // namespace at::openreg

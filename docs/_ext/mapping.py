@@ -139,6 +139,18 @@ PYTHON_ONLY: dict[str, str] = {
     "is_tf32_supported": "a constant",
     "get_offset": "raises",
     "set_offset": "raises",
+    "comm": "the functions of `torch.nn.parallel.comm`",
+    "sparse": "types of sparse tensors",
+    "BFloat16Tensor": "a type of tensors",
+    "BoolTensor": "a type of tensors",
+    "ByteTensor": "a type of tensors",
+    "CharTensor": "a type of tensors",
+    "DoubleTensor": "a type of tensors",
+    "FloatTensor": "a type of tensors",
+    "HalfTensor": "a type of tensors",
+    "IntTensor": "a type of tensors",
+    "LongTensor": "a type of tensors",
+    "ShortTensor": "a type of tensors",
 }
 
 # Functions whose only way down is another public function.

@@ -11,7 +11,7 @@ from collections import Counter
 from sources import ROOT, SourceError
 
 TIERS = {
-    "generated": "from torch's declarations, on the stream",
+    "generated": "by a function made from torch's declarations, on the stream",
     "hand-written": "by a function in `csrc/aten/ops`, on the stream",
     "fallback": "by the boxed fallback",
     "composite": "as other operators, which ATen calls",

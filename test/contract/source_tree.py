@@ -17,6 +17,7 @@ __all__ = [
     "backend_files",
     "code_of",
     "compiler",
+    "header_of",
     "includes_of",
     "part_of",
     "public_headers",
@@ -67,6 +68,14 @@ def backend_files(*parts: str, suffixes: tuple[str, ...] = (".h", ".cpp")) -> li
     return sorted(
         path for folder in folders for path in folder.rglob("*") if path.suffix in suffixes
     )
+
+
+def header_of(path: Path) -> Path | None:
+    """The header of a source of the backend: beside it, or public; None if it has none."""
+    beside = path.with_suffix(".h")
+    part = part_of(path).split("/")[0]
+    public = INCLUDE / part / beside.name
+    return next((header for header in (beside, public) if header.exists()), None)
 
 
 def code_of(path: Path) -> str:

@@ -86,6 +86,38 @@ class TestHeaders(TestCase):
         )
 
 
+@unittest.skipIf(COMPILER is None, "needs a C++ compiler")
+class TestChecks(TestCase):
+    """OPENREG_CHECK puts the name of a function into texts that users read."""
+
+    def compile(self, statement: str) -> subprocess.CompletedProcess[str]:
+        folders = [*include_paths(), sysconfig.get_paths()["include"]]
+        return subprocess.run(
+            [
+                COMPILER,
+                *("-x", "c++", "-fsyntax-only", "-std=c++20", f"-I{INSTALLED}"),
+                *(f"-isystem{folder}" for folder in folders),
+                "-",
+            ],
+            input=f"""
+                #include <openreg/openreg.h>
+                #include <torch_openreg/core/Exception.h>
+                void function(orError_t error) {{ {statement} }}
+            """,
+            capture_output=True,
+            text=True,
+        )
+
+    @parametrize("macro", ["OPENREG_CHECK", "OPENREG_WARN_IF_FAILED"])
+    def test_a_call_of_the_runtime_is_accepted_and_nothing_else(self, macro):
+        good = self.compile(f"std::ignore = error; {macro}(orDeviceSynchronize());")
+        self.assertEqual(good.returncode, 0, good.stderr)
+        for bad in ("error", "(error)", "error == orSuccess ? orSuccess : error"):
+            result = self.compile(f"{macro}({bad});")
+            self.assertNotEqual(result.returncode, 0, bad)
+            self.assertIn("OPENREG_CHECK_RESULT takes an error", result.stderr)
+
+
 class TestInstalledHeaders(TestCase):
     def test_headers_of_the_runtime_are_those_of_the_sources(self):
         installed = {path.name: path.read_text() for path in (INSTALLED / "openreg").glob("*.h")}
@@ -107,6 +139,7 @@ class TestInstalledHeaders(TestCase):
 
 
 instantiate_parametrized_tests(TestHeaders)
+instantiate_parametrized_tests(TestChecks)
 
 if __name__ == "__main__":
     run_tests()

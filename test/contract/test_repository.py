@@ -8,6 +8,7 @@ from source_tree import (
     RUNTIME,
     backend_files,
     code_of,
+    header_of,
     includes_of,
     public_headers,
     relative,
@@ -94,15 +95,16 @@ class TestNativeFiles(TestCase):
         bad = [
             relative(path)
             for path in backend_files("aten", "custom", suffixes=(".cpp",))
-            if not path.with_suffix(".h").exists() and not path.read_text().startswith("//")
+            if header_of(path) is None and not path.read_text().startswith("//")
         ]
         self.assertFalse(bad)
 
     def test_files_include_their_own_header_first(self):
         for path in backend_files(suffixes=(".cpp",)):
-            header = path.with_suffix(".h")
-            if header.exists():
-                self.assertEqual(includes_of(path)[0], f'"{relative(header)}"')
+            header = header_of(path)
+            if header is not None:
+                own = relative(header).removeprefix("include/")
+                self.assertEqual(includes_of(path)[0], f'"{own}"', msg=relative(path))
 
     def test_no_file_includes_a_header_twice(self):
         twice = [

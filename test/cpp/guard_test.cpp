@@ -17,6 +17,12 @@
 #include <utility>
 #include <vector>
 
+// From csrc/core/GuardImpl.h, which is not installed.
+struct orEvent;
+namespace c10::openreg {
+c10::Event wrapEvent(orEvent* handle, DeviceIndex device);
+}
+
 namespace {
 
 namespace py = pybind11;
@@ -105,6 +111,9 @@ void bindGuard(py::module& m) {
       ReleaseGil());
   m.def("elapsed_time", [](uintptr_t start, uintptr_t end, DeviceIndex index) {
     return guard().elapsedTime(asEvent(start), asEvent(end), index);
+  });
+  m.def("wrap_event", [](uintptr_t event, DeviceIndex device) {
+    c10::openreg::wrapEvent(reinterpret_cast<orEvent*>(event), device);
   });
   m.def("destroy_event",
         [](uintptr_t event, DeviceIndex index) { guard().destroyEvent(asEvent(event), index); });

@@ -20,8 +20,9 @@ OPERATORS = [subtest(info, name=info.formatted_name) for info in op_db]
 # Arguments that have to be on the CPU for any device, by position.
 _HOST_ARGUMENTS = {"tensor_split": 1}
 
-# These leave memory as they find it, or a CPU kernel of theirs reads memory that nobody wrote (the
-# losses if there are no samples, circular padding if it cuts more away than there is). They are compared in the mode that fills new memory.
+# These leave memory as they find it, or a CPU kernel of theirs reads memory that nobody wrote: the
+# losses if there are no samples, circular padding if it cuts more away than there is. They are
+# compared in the mode that fills new memory.
 _READS_NEW_MEMORY = {
     "empty",
     "empty_like",
@@ -98,6 +99,13 @@ def _filled_memory() -> Iterator[None]:
         torch.use_deterministic_algorithms(was_enabled)
 
 
+def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on a device, without waiting for its stream."""
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def gradients_of(
     function: Callable[..., Any],
     parameters: Sequence[torch.Tensor] = (),
@@ -121,7 +129,7 @@ def gradients_of(
         outputs = [one for one in results if one.requires_grad]
         numbers = torch.Generator().manual_seed(1)
         directions = [
-            torch.randn(one.shape, dtype=one.dtype, generator=numbers).to(one.device)
+            _copied(torch.randn(one.shape, dtype=one.dtype, generator=numbers), one.device)
             for one in outputs
         ]
         if not outputs or not inputs:

@@ -2,11 +2,19 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-__all__ = ["Record", "is_asynchronous", "read_records", "summary", "write_record"]
+__all__ = [
+    "Record",
+    "empty_variants",
+    "is_asynchronous",
+    "read_records",
+    "summary",
+    "write_record",
+]
 
 _OF_OPERATORS = ("forward", "inplace", "out")
 _FOLDER_VARIABLE = "OPENREG_TEST_REPORT"
@@ -72,14 +80,17 @@ def summary(records: Sequence[Record]) -> str:
     )
     by_variant = _grouped(records, lambda record: record.variant)
     asynchronous = sum(is_asynchronous(record) for record in records)
-    head = ("tests", "samples", "dtypes passed", "failed", "known gaps")
+    cases = sum(record.samples for record in records)
+    asynchronous_cases = sum(record.asynchronous for record in records)
+    head = ("tests", "cases", "asynchronous", "dtypes passed", "failed", "known gaps")
     return "\n".join(
         [
             *_table("tier of the operators", head, by_tier),
             "",
             *_table("variant", head, by_variant),
             "",
-            f"{asynchronous} of {len(records)} tests ran without waiting when calls were repeated; "
+            f"{asynchronous_cases} of {cases} cases, and all of {asynchronous} of {len(records)} "
+            "tests, ran without waiting when calls were repeated; "
             f"{len({name for record in records for name in record.operators})} operators of ATen",
         ]
     )
@@ -90,10 +101,25 @@ def is_asynchronous(record: Record) -> bool:
     return bool(record.samples and record.operators and not record.waited)
 
 
+def empty_variants(records: Sequence[Record]) -> list[str]:
+    """Returns the variants of which no case has agreed with the CPU: their sweeps prove nothing."""
+    counts: Counter[str] = Counter()
+    for record in records:
+        counts[record.variant] += record.samples
+    return sorted(variant for variant, count in counts.items() if not count)
+
+
 def _grouped(records: Sequence[Record], key: Callable[[Record], str]) -> dict[str, tuple[int, ...]]:
     groups: dict[str, tuple[int, ...]] = {}
     for record in records:
-        row = (1, record.samples, record.passed, record.failed, record.listed)
+        row = (
+            1,
+            record.samples,
+            record.asynchronous,
+            record.passed,
+            record.failed,
+            record.listed,
+        )
         sums = groups.get(key(record), (0,) * len(row))
         groups[key(record)] = tuple(map(sum, zip(sums, row, strict=True)))
     return dict(sorted(groups.items()))

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ __all__ = ["SETTINGS", "Setting", "SettingChange", "changes_of"]
 
 # After this time, a call that has not returned is believed to wait for the stream that the gate
 # holds, and the gate opens. No result depends on it.
-_PATIENCE_S = 2.0
+_PATIENCE_S = 0.5
 
 _Scene = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -189,10 +189,13 @@ class SettingChange(CallSequence):
     Attributes:
         setting: The setting.
         order: The values at the call and afterwards.
+        waits: What the host has waited for, in these or other changes around the same call. Such a
+            call cannot return before its kernel has run, and is not made again.
     """
 
-    setting: Setting = field(default_factory=lambda: SETTINGS[0])
-    order: tuple[int, int] = (0, 1)
+    setting: Setting
+    order: tuple[int, int]
+    waits: set[str]
 
     def difference(self) -> tuple[str | None, frozenset[str]]:
         """Describes how the result differs from the CPU's with the setting at the time of the call.
@@ -200,21 +203,24 @@ class SettingChange(CallSequence):
         Returns:
             The description, or None if there is no difference; and what the host waited for.
         """
+        if self.waits:
+            return None, frozenset(self.waits)
         (arguments,) = self.steps
         if self.setting.scale != 1:
             arguments = scaled(arguments, self.setting.scale)
         at_call, afterwards = (self.setting.values[index] for index in self.order)
         text = f"{self.setting.name}, value {self.order[0]} at the call"
-        with at_call() if self.setting.is_for_cpu else contextlib.nullcontext():
-            expected = outcome(self.function, arguments, CPU)
-        with at_call():
-            first = outcome(self.function, arguments, DEVICE)
+        function = self._under(at_call)
+        is_for_cpu = self.setting.is_for_cpu
+        expected = outcome(function if is_for_cpu else self.function, arguments, CPU)
+        first = outcome(function, arguments, DEVICE)
         difference = outcome_difference(first, expected)
         if difference is not None:
             return f"{text}: first call with {arguments}: {difference}", frozenset()
         actual = self._gated(arguments, at_call, afterwards)
         if isinstance(actual.result, _WaitsError):
-            return None, frozenset([str(actual.result)])
+            self.waits.add(str(actual.result))
+            return None, frozenset(self.waits)
         difference = outcome_difference(actual, expected)
         if difference is not None:
             return (
@@ -222,6 +228,15 @@ class SettingChange(CallSequence):
                 frozenset(),
             )
         return None, frozenset()
+
+    def _under(self, scene: _Scene) -> Callable[..., Any]:
+        """The function with a setting in force; its arguments are made without."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with scene():
+                return self.function(*args, **kwargs)
+
+        return call
 
     def _gated(self, arguments: Arguments, at_call: _Scene, afterwards: _Scene) -> Outcome:
         # What comes afterwards has to hold until the kernel has run.
@@ -260,6 +275,7 @@ def changes_of(
     function: Callable[..., Any], arguments: Arguments, settings: Sequence[Setting]
 ) -> Iterator[SettingChange]:
     """Calls with each setting and each order of its values."""
+    waits: set[str] = set()
     for setting in settings:
         for order in ((0, 1), (1, 0)):
-            yield SettingChange(function, (arguments,), setting, order)
+            yield SettingChange(function, (arguments,), setting, order, waits)

@@ -10,7 +10,7 @@ import random
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +40,7 @@ __all__ = [
     "dtype_name",
     "outcome",
     "outcome_difference",
+    "relations_of",
     "sampled",
     "seed",
 ]
@@ -53,14 +54,15 @@ _SEED = 1234
 
 
 def seed() -> None:
-    """Makes all random numbers those after a certain seed.
+    """Makes all random numbers those after a certain seed; in a forked process those of the CPU.
 
     torch.manual_seed is slow under pytest: it formats the stack for each device that is not there.
     """
     random.seed(_SEED)
     numpy.random.seed(_SEED)
     torch.default_generator.manual_seed(_SEED)
-    torch.openreg.default_generators[DEVICE.index].manual_seed(_SEED)
+    if not torch.openreg._is_in_bad_fork():
+        torch.openreg.default_generators[DEVICE.index].manual_seed(_SEED)
 
 
 _T = TypeVar("_T")
@@ -119,7 +121,7 @@ def outcome(function: Callable[..., Any], arguments: Arguments, device: torch.de
     except Exception as error:
         has_lost_work = device != CPU and not has_returned and not _runs_innocent_work(device)
         return Outcome(error.with_traceback(None), copies, [], has_returned, has_lost_work)
-    return Outcome(result, copies, [_relation(one, before) for one in tensors_in(result)])
+    return Outcome(result, copies, relations_of(result, before))
 
 
 def _runs_innocent_work(device: torch.device) -> bool:
@@ -130,6 +132,13 @@ def _runs_innocent_work(device: torch.device) -> bool:
     except RuntimeError:
         return False
     return bool(number.tolist() == [2, 2, 2])
+
+
+def relations_of(
+    result: Any, arguments: Sequence[torch.Tensor]
+) -> list[tuple[int | None, int | None]]:
+    """Outcome.relations of a result and the tensors among the arguments of its call."""
+    return [_relation(one, arguments) for one in tensors_in(result)]
 
 
 def _relation(
@@ -222,7 +231,7 @@ class _OperatorNames(TorchDispatchMode):
 
 
 def outcome_difference(actual: Outcome, expected: Outcome) -> str | None:
-    """Describes how the outcome of a call on openreg differs from the CPU's; None if it does not."""
+    """Describes how the outcome of a call on openreg differs from the CPU's; None if not at all."""
     if isinstance(expected.result, Exception) or isinstance(actual.result, Exception):
         if not _is_same_error(actual.result, expected.result):
             return f"{_shown_error(actual.result)} instead of {_shown_error(expected.result)}"

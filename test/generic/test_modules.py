@@ -1,19 +1,27 @@
-"""Every module of torch's database gives the CPU's results, gradients and buffers."""
+"""Every module of torch's database gives the CPU's results and gradients, in all layouts."""
 
-from collections.abc import Iterator
+from poison import PoisonedTestCase
+
+# isort: split
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
+from layouts import LAYOUTS, with_layout
 from operators import gradients_of
 from samples import Arguments
-from sweep import IS_FULL, Call, SweepTestCase, seed
+from sweep import IS_FULL, Call, CallSequence, sampled, seed
 from torch.testing._internal.common_modules import module_db
 
 _MODULES = [subtest(info, name=info.formatted_name) for info in module_db]
 _WITH_ERRORS = [one for one in _MODULES if one.arg_values.module_error_inputs_func is not None]
 
 _SAMPLES = 2  # of each dtype but float32
+_LAYOUTS = 3  # of each sample
+
+# The CPU's kernel leaves a loss without samples as it finds the memory.
+_NEEDS_SAMPLES = {"nn.MultiMarginLoss", "nn.MultiLabelMarginLoss"}
 
 
 def _arguments_of(sample: Any) -> Arguments:
@@ -24,29 +32,58 @@ def _arguments_of(sample: Any) -> Arguments:
     )
 
 
-class TestModules(SweepTestCase):
+def _step_of(info: Any, dtype: torch.dtype, is_training: bool) -> Callable[..., Any]:
+    """A call that makes a module and returns its results, gradients and buffers."""
+
+    def call(construction_args, construction_kwargs, args, kwargs, device):
+        with torch.device(device):
+            module = info.module_cls(*construction_args, **construction_kwargs)
+            module.to(dtype).train(is_training)
+        module(*args, **kwargs)  # a lazy module makes its parameters
+        outputs, gradients = gradients_of(module, list(module.parameters()))(*args, **kwargs)
+        return outputs, gradients, dict(module.named_buffers())
+
+    return call
+
+
+class TestModules(PoisonedTestCase):
     @parametrize("info", _MODULES)
     @parametrize("is_training", [True, False], name_fn=lambda value: "train" if value else "eval")
     def test_module(self, info, is_training):
         def calls(dtype: torch.dtype) -> Iterator[Call]:
-            def call(construction_args, construction_kwargs, args, kwargs, device):
-                with torch.device(device):
-                    module = info.module_cls(*construction_args, **construction_kwargs)
-                    module.to(dtype).train(is_training)
-                module(*args, **kwargs)  # a lazy module makes its parameters
-                outputs, gradients = gradients_of(module, list(module.parameters()))(
-                    *args, **kwargs
-                )
-                return outputs, gradients, dict(module.named_buffers())
-
             seed()
             samples = info.module_inputs_func(
                 info, device="cpu", dtype=dtype, requires_grad=True, training=is_training
             )
             for sample in samples if IS_FULL or dtype == torch.float32 else samples[:_SAMPLES]:
-                yield Call(call, _arguments_of(sample))
+                yield Call(_step_of(info, dtype, is_training), _arguments_of(sample))
 
         self.sweep(info.name, "train" if is_training else "eval", info.dtypes, calls)
+
+    @parametrize("info", _MODULES)
+    @parametrize("is_training", [True, False], name_fn=lambda value: "train" if value else "eval")
+    def test_layouts(self, info, is_training):
+        variant = f"modules, layouts, {'train' if is_training else 'eval'}"
+
+        def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
+            seed()
+            samples = info.module_inputs_func(
+                info, device="cpu", dtype=dtype, requires_grad=True, training=is_training
+            )
+            function = _step_of(info, dtype, is_training)
+            for index, sample in enumerate(sampled(f"{info.name} {variant}", samples, _SAMPLES)):
+                plain = _arguments_of(sample)
+                layouts = [
+                    with_layout(plain, layout)
+                    for layout in (*LAYOUTS, "mixed")
+                    if layout != "empty" or info.name not in _NEEDS_SAMPLES
+                ]
+                possible = [one for one in layouts if one is not None]
+                for other in sampled(f"{info.name} {variant} {index}", possible, _LAYOUTS):
+                    changed = other.with_other_numbers()
+                    yield CallSequence(function, (plain, other, changed, plain, other))
+
+        self.sweep(info.name, variant, [torch.float32], calls)
 
     @parametrize("info", _WITH_ERRORS)
     def test_errors(self, info):

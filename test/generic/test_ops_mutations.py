@@ -24,6 +24,10 @@ _MUTATIONS = 10  # of each sample
 # A byte cannot hold every number, and an integer no fraction.
 _DTYPES = (torch.float32, torch.uint8, torch.int64)
 
+_CHEBYSHEV = [
+    f"special_{kind}chebyshev_polynomial_{name}" for kind in ("", "shifted_") for name in "uvw"
+]
+
 # Wrong arguments that the CPU takes without a check: what it does then is undefined.
 _UNCHECKED_NUMBERS = {
     "grid_sampler_2d": "modes are numbers",
@@ -35,14 +39,7 @@ _UNCHECKED_CONTENTS = {
     "linalg_eigvals": "crashes with NaN",
     "linalg_ldl_solve": "crashes with wrong pivots",
     "nn_functional_ctc_loss": "reads behind the log-probabilities if a target is no class",
-    **dict.fromkeys(
-        (
-            f"special_{kind}chebyshev_polynomial_{name}"
-            for kind in ("", "shifted_")
-            for name in "uvw"
-        ),
-        "reads a variable that nobody set if the degree is NaN",
-    ),
+    **dict.fromkeys(_CHEBYSHEV, "reads a variable that nobody set if the degree is NaN"),
 }
 
 _WITH_INPLACE = [one for one in OPERATORS if one.arg_values.inplace_variant]

@@ -1,5 +1,8 @@
 """Ten steps of every optimizer, in every configuration, give the CPU's parameters and state."""
 
+from poison import PoisonedTestCase
+
+# isort: split
 import contextlib
 import sys
 import warnings
@@ -9,14 +12,21 @@ from unittest import mock
 
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
+from layouts import LAYOUTS
 from samples import Arguments, HostTensor
-from sweep import Call, SweepTestCase, seed
+from sweep import Call, CallSequence, sampled, seed
 from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
 
 _OPTIMIZERS = [subtest(info, name=info.name) for info in optim_db]
 _WITH_ERRORS = [one for one in _OPTIMIZERS if one.arg_values.optim_error_inputs_func is not None]
+_WITH_DENSE_GRADIENTS = [
+    one for one in _OPTIMIZERS if not one.arg_values.only_supports_sparse_grads
+]
 _STEPS = 10
+_CONFIGURATIONS = 6  # with other layouts
 _SHAPES = [(5, 3), (4, 4), (2, 7)]  # Muon takes matrices only
+
+_RELAID = [LAYOUTS[name] for name in ("transposed", "sliced", "offset")]
 
 # The database has the configurations of openreg, which can capture graphs, under this name.
 _LIKE_OPENREG = "cuda"
@@ -67,7 +77,7 @@ def _state_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     ]
 
 
-def _steps(info: Any) -> Any:
+def _steps(info: Any, is_rate_changing: bool = False) -> Any:
     """A call that trains parameters and returns them and the optimizer's state."""
 
     def call(parameters, inputs, targets, **kwargs):
@@ -84,7 +94,10 @@ def _steps(info: Any) -> Any:
             return loss.detach()
 
         losses = []
-        for _ in range(_STEPS):
+        for step in range(_STEPS):
+            if is_rate_changing:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["lr"] * (0.5 + step % 3)
             if info.step_requires_closure:
                 losses.append(optimizer.step(closure))
             else:
@@ -111,7 +124,7 @@ def _sparse_steps(info: Any) -> Any:
     return call
 
 
-class TestOptimizers(SweepTestCase):
+class TestOptimizers(PoisonedTestCase):
     @parametrize("info", _OPTIMIZERS)
     def test_optimizer(self, info):
         function = (_sparse_steps if info.only_supports_sparse_grads else _steps)(info)
@@ -130,6 +143,33 @@ class TestOptimizers(SweepTestCase):
                     yield Call(function, arguments)
 
         self.sweep(info.name, "steps", (torch.float32,), calls)
+
+    @parametrize("info", _WITH_DENSE_GRADIENTS)
+    def test_layouts_and_schedules(self, info):
+        """Parameters in other layouts, alternating with plain ones; rates change every step."""
+
+        def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
+            seed()
+            plain = [torch.nn.Parameter(torch.randn(s, dtype=dtype)) for s in _SHAPES]
+            inputs = [torch.randn(6, s[0], dtype=dtype) for s in _SHAPES]
+            targets = [torch.randn(6, s[1], dtype=dtype) for s in _SHAPES]
+            others = [
+                torch.nn.Parameter(_RELAID[index % len(_RELAID)](one.detach()))
+                for index, one in enumerate(plain)
+            ]
+            configurations = list(_configurations(info))
+            for kwargs in sampled(info.name, configurations, _CONFIGURATIONS):
+                steps = [
+                    Arguments(
+                        (parameters, inputs, targets),
+                        {name: _on_host(value) for name, value in kwargs.items()},
+                    )
+                    for parameters in (plain, others)
+                ]
+                with _capturable_on_cpu():
+                    yield CallSequence(_steps(info, is_rate_changing=True), (*steps, *steps))
+
+        self.sweep(info.name, "steps, layouts", (torch.float32,), calls)
 
     @parametrize("info", _WITH_ERRORS)
     def test_errors(self, info):

@@ -37,6 +37,8 @@ Hold = Callable[[torch.Stream], AbstractContextManager[object]]
 # What a program computed and what it should have computed.
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 Program = Callable[[Hold], Pairs]
+# One step of training with a batch on the host.
+Step = Callable[[torch.nn.Module, torch.optim.Optimizer, torch.Tensor], object]
 
 PROGRAMS: list[Program] = []
 

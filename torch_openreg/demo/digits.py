@@ -15,7 +15,7 @@ _DARKEST = 16
 
 @dataclass(frozen=True)
 class Digits:
-    """Labelled images.
+    """Labeled images.
 
     Attributes:
         images: float32 of shape (N, PIXEL_COUNT), from 0 to 1.

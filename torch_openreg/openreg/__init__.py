@@ -1,8 +1,8 @@
 """The module ``torch.openreg``: devices, streams, events, memory and random numbers.
 
-Names and behaviour are those of ``torch.cuda``. The module initializes itself on first use; it may
-be imported, and asked for :func:`is_available` and :func:`device_count`, at no cost. A device that
-does not exist raises RuntimeError with the text ``The device index is out of range``.
+Names and behavior are those of ``torch.cuda``. The module initializes itself on first use.
+Importing it and calling :func:`is_available` or :func:`device_count` initializes nothing. A device
+that does not exist raises RuntimeError with the text ``The device index is out of range``.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 # Names with an underscore are here because torch looks them up, hence the F401s.
-from torch_openreg.openreg import _utils, profiler  # noqa: F401
+from torch_openreg.openreg import _utils, comm, profiler, sparse  # noqa: F401
 from torch_openreg.openreg.amp import (
     get_amp_supported_dtype,
     is_bf16_supported,
@@ -75,6 +75,7 @@ from torch_openreg.openreg.memory import (
 from torch_openreg.openreg.random import (  # noqa: F401
     _get_default_generators,
     _get_generator,
+    _set_rng_state_offset,
     get_offset,
     get_rng_state,
     get_rng_state_all,
@@ -100,19 +101,42 @@ from torch_openreg.openreg.streams import (  # noqa: F401
     set_stream,
     stream,
 )
+from torch_openreg.openreg.tensor_types import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+)
 
 __all__ = [
     "AcceleratorError",
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
     "Event",
     "ExternalStream",
+    "FloatTensor",
     "Graph",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
     "MemPool",
     "OutOfMemoryError",
+    "ShortTensor",
     "Stream",
     "StreamContext",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "can_device_access_peer",
+    "comm",
     "current_device",
     "current_stream",
     "default_generators",
@@ -172,6 +196,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "sparse",
     "stream",
     "synchronize",
     "use_mem_pool",

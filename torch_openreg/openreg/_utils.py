@@ -15,14 +15,14 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
     """Returns the index that an argument stands for. torch looks this function up by name.
 
     Args:
-        device: An int, which is returned as it is; a string or a ``torch.device``; an instance of
+        device: An int, which is returned unchanged; a string or a ``torch.device``; an instance of
             ``torch.openreg.device``; or None.
-        optional: Whether no index (None or ``"openreg"``) means the current device.
+        optional: Whether a device without an index (None or ``"openreg"``) means the current one.
         allow_cpu: Whether the CPU is allowed, which has the index -1.
 
     Raises:
-        TypeError: The argument is of another type.
-        ValueError: The device is of another type, or has no index and needs one.
+        TypeError: The argument has another type.
+        ValueError: The device has another type, or has no index and needs one.
         RuntimeError: The string names no device.
     """
     return _device_index("torch.openreg", device, optional, allow_cpu)
@@ -77,6 +77,6 @@ def _checked_index(operation: str, device: object, optional: bool = True) -> int
 
 
 def _index_or_current(operation: str, device: object) -> int:
-    """As ``_checked_index``; a negative index stands for the current device, as in torch.cuda."""
+    """As ``_checked_index``; a negative index means the current device, as in torch.cuda."""
     index = _device_index(operation, device)
     return _checked_index(operation, index if index >= 0 else None)

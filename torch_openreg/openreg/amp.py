@@ -1,6 +1,6 @@
 """Automatic mixed precision on the device.
 
-Everything here is ``torch.amp`` with the device filled in; ``torch.autocast("openreg")`` and
+Everything here is ``torch.amp`` for this device; ``torch.autocast("openreg")`` and
 ``torch.amp.GradScaler("openreg")`` do the same.
 """
 
@@ -27,10 +27,10 @@ class autocast(torch.amp.autocast):
     """``torch.autocast`` for openreg: a context manager and a decorator.
 
     Args:
-        enabled: Whether the region casts; False switches an outer region off.
-        dtype: The lower precision, one of :func:`get_amp_supported_dtype`; the first of them, or
-            what ``torch.set_autocast_dtype`` said, by default.
-        cache_enabled: Whether casts of leaves that require gradients are kept for the region.
+        enabled: Whether the region casts; False disables autocast inside an outer region.
+        dtype: The lower-precision dtype, one of :func:`get_amp_supported_dtype`. The default is
+            what ``torch.set_autocast_dtype`` has set, or else the first of them.
+        cache_enabled: Whether casts of leaves that require gradients are cached in the region.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ def custom_fwd(
 
     Args:
         forward: The static method. Without it the result is a decorator.
-        cast_inputs: The type that floating point arguments are cast to; the function then runs
-            without autocast. None: it runs with the autocast of its caller.
+        cast_inputs: The dtype that floating-point arguments are cast to; the function then runs
+            without autocast. None: it runs with the autocast state of its caller.
     """
 
     def decorate(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,12 +92,12 @@ def custom_bwd(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Returns the types that ``torch.autocast("openreg")`` can compute in."""
+    """Returns the dtypes that ``torch.autocast("openreg")`` can compute in."""
     return [torch.float16, torch.bfloat16]
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Returns whether the device computes in bfloat16, which it does as the CPU does.
+    """Returns whether the device computes in bfloat16, which every openreg device does.
 
     Args:
         including_emulation: Accepted for compatibility; without effect.

@@ -1,6 +1,6 @@
 """Devices: how many there are, which one is current, what they can do.
 
-The current device belongs to the thread. An argument ``device`` may be an index, a string such as
+Each thread has its own current device. An argument ``device`` may be an index, a string such as
 ``"openreg:1"``, a ``torch.device``, or None for the current device.
 """
 
@@ -37,8 +37,8 @@ __all__ = [
 def device_count() -> int:
     """Returns the number of visible devices.
 
-    0 if a setting is bad; functions that need a device then raise an error that names it. Does
-    not initialize the device module and does not keep the process from forking.
+    It is 0 if a setting is bad; functions that need a device then raise an error that names the
+    setting. Does not initialize the device module, so the process can still fork.
     """
     return _C._device_count()
 
@@ -70,7 +70,7 @@ def set_device(device: Device) -> None:
 
 
 def _exchange_device(device: int) -> int:
-    """Makes a device current and returns the one before; a negative index: nothing, and -1."""
+    """Makes a device current and returns the previous one; for a negative index only returns -1."""
     if device < 0:
         return -1
     _lazy_init()
@@ -83,7 +83,7 @@ def _maybe_exchange_device(device: int) -> int:
 
 
 class device:
-    """Context manager that selects a device. It may be entered again, also while it is entered.
+    """Context manager that selects a device. It is reusable and reentrant.
 
     Args:
         device: The device; None, or a negative index, changes nothing.
@@ -94,13 +94,13 @@ class device:
     """
 
     def __init__(self, device: Any) -> None:
-        """Looks up the index; the device is selected by entering."""
+        """Looks up the index; entering selects the device."""
         self.idx = -1 if device is None else _device_index("torch.openreg.device", device)
         self._previous: list[int] = []
 
     @property
     def prev_idx(self) -> int:
-        """The device to go back to; -1 if the context is not entered or changes nothing."""
+        """The device to restore; -1 if the context is not entered or changes nothing."""
         return self._previous[-1] if self._previous else -1
 
     def __enter__(self) -> None:
@@ -108,14 +108,14 @@ class device:
         self._previous.append(_exchange_device(self.idx))
 
     def __exit__(self, *exc_info: object) -> None:
-        """Selects the device that was current before."""
+        """Restores the device that was current before."""
         previous = self._previous.pop()
         if previous >= 0:
             _C._set_device(previous)
 
 
 class device_of(device):
-    """Context manager that selects the device of an object; not on openreg, it changes nothing.
+    """Context manager that selects the device of an object, if that is an openreg device.
 
     Args:
         obj: A tensor or storage.
@@ -131,8 +131,8 @@ def get_device_properties(device: Device = None) -> _DeviceProperties:
 
     They are ``name``, ``major`` and ``minor`` (see :func:`get_device_capability`),
     ``total_memory`` (bytes), ``multi_processor_count`` (processors that kernels may run on),
-    ``physical_index`` (before ``OPENREG_VISIBLE_DEVICES`` was applied), ``clock_rate`` (kHz, 0 if
-    not known), ``warp_size`` (1) and ``is_integrated`` (True: the memory is the machine's).
+    ``physical_index`` (without ``OPENREG_VISIBLE_DEVICES``), ``clock_rate`` (kHz, 0 if not known),
+    ``warp_size`` (1) and ``is_integrated`` (True: the memory is the machine's).
 
     Raises:
         RuntimeError: There is no such device.
@@ -147,7 +147,7 @@ def get_device_name(device: Device = None) -> str:
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
-    """Returns major and minor version of the interface that a device implements."""
+    """Returns the major and minor version of the interface that a device implements."""
     properties = get_device_properties(device)
     return properties.major, properties.minor
 
@@ -166,14 +166,14 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
 
 
 def synchronize(device: Device = None) -> None:
-    """Waits until all work submitted to a device is done. Other threads run meanwhile.
+    """Waits until all work submitted to a device is done. Releases the GIL while it waits.
 
-    For the current device of a process that has used none, there is nothing to wait for, and no
-    device has to be there: torch's profiler calls this in programs that only use the CPU.
+    Without an argument, and before the process has used a device, it returns at once and needs no
+    device: torch's profiler calls it in programs that only use the CPU.
 
     Raises:
-        RuntimeError: There is no such device. Or a kernel has failed: then the error is of the
-            kernel's own type, such as IndexError, and names the kernel.
+        RuntimeError: There is no such device. If a kernel has failed, the error has the type that
+            the kernel threw, such as IndexError, and names the kernel.
     """
     if device is None and not is_initialized():
         _check_fork()

@@ -31,15 +31,15 @@ def _check_event(operation: str, event: object) -> torch.Event:
 class Event(torch.Event):
     """A marker in a stream.
 
-    An event is bound to a device by its first record. Waiting for it, asking for it and measuring
-    with it refer to the latest record at the time of the call; recording it again does not change
-    what others already wait for.
+    The first record binds an event to a device. Waits, queries and measurements refer to the latest
+    record at the time of the call; recording the event again does not change what others already
+    wait for.
 
     Args:
-        enable_timing: Whether the event takes the time; needed for :meth:`elapsed_time`.
+        enable_timing: Whether a record takes the time; needed for :meth:`elapsed_time`.
         blocking: Accepted for compatibility; a wait always blocks.
-        interprocess: Whether other processes may wait for the event; such an event takes no time.
-            :class:`torch.Event` has no such events of any device in torch 2.13.
+        interprocess: Whether other processes may wait for the event; it then has no timing. In
+            torch 2.13 :class:`torch.Event` has no such events on any device.
 
     Example:
         >>> start, end = (torch.openreg.Event(enable_timing=True) for _ in range(2))
@@ -74,18 +74,18 @@ class Event(torch.Event):
     def from_ipc_handle(cls, device: Device, ipc_handle: bytes) -> Self:
         """Opens the event of another process.
 
-        The event can be waited for and queried, and follows the records that its process makes; it
-        cannot be recorded. If its process ends before a record that is waited for completes, the
-        wait ends with an error.
+        The event follows the records that its process makes. It can be waited for and queried, but
+        not recorded. If its process ends before a record completes, a wait for the record ends with
+        an error.
 
         Args:
             device: The device that the event is bound to.
             ipc_handle: What :meth:`ipc_handle` returned in the other process.
 
         Raises:
-            RuntimeError: The handle was made by this process, its event has been destroyed, or the
-                process that made it has ended.
-            ValueError: The handle has another length.
+            RuntimeError: This process made the handle, the event has been destroyed, or the process
+                that made it has ended.
+            ValueError: The handle has the wrong length.
         """
         index = _checked_index("torch.openreg.Event.from_ipc_handle", device)
         event = cls(interprocess=True)
@@ -95,11 +95,11 @@ class Event(torch.Event):
     def ipc_handle(self) -> bytes:
         """Returns a handle with which other processes open the event.
 
-        The handle is valid as long as this object lives. An event that was never recorded is bound
-        to the current device.
+        The handle is valid as long as this object lives. If the event was never recorded, this
+        binds it to the current device.
 
         Raises:
-            RuntimeError: The event was made without ``interprocess=True``, or was received from
+            RuntimeError: The event was created without ``interprocess=True``, or was received from
                 another process.
         """
         if not self._is_interprocess:
@@ -121,8 +121,8 @@ class Event(torch.Event):
                 for the current stream.
 
         Raises:
-            TypeError: The argument is no stream.
-            ValueError: The stream is one of another kind of device.
+            TypeError: The argument is not a stream.
+            ValueError: The stream belongs to another device type.
             RuntimeError: The stream is on another device than the event.
         """
         if stream is not None:
@@ -144,19 +144,19 @@ class Event(torch.Event):
     def elapsed_time(self, other: torch.Event) -> float:
         """Returns the milliseconds from this event to another one.
 
-        Resolution: one nanosecond, of the machine's monotonic clock.
+        The resolution is one nanosecond of the machine's monotonic clock.
 
         Args:
-            other: The later event; the result is negative if it was the earlier one.
+            other: The later event; the result is negative if it is the earlier one.
 
         Raises:
-            ValueError: An event is without timing, was never recorded or is not complete.
+            ValueError: An event has no timing, was never recorded or is not complete.
         """
         operation = "torch.openreg.Event.elapsed_time"
         _check_event(operation, other)
         if not isinstance(other, Event):
             return super().elapsed_time(other)
-        # torch 2.13 refuses events of a class of their own.
+        # torch 2.13 refuses events of a subclass.
         for event in (self, other):
             if not event._has_timing:
                 raise ValueError(f"{operation}: expected events with enable_timing=True")

@@ -1,4 +1,4 @@
-"""The fallback: how operators without a kernel of their own run, and how often they did."""
+"""The fallback, which runs operators without a kernel of their own: its mode and its statistics."""
 
 from torch_openreg import _C
 
@@ -8,11 +8,11 @@ __all__ = ["fallback_stats", "get_fallback_mode", "reset_fallback_stats", "set_f
 def fallback_stats(*, synchronous_only: bool = False) -> dict[str, int]:
     """Returns how often each operator fell back in this process, such as {"aten::foo": 3}.
 
-    The first call with arguments of some sizes and types makes the host wait; calls that repeat it
-    run on the stream, unless the results depend on more than that.
+    The first call with arguments of given sizes and dtypes makes the host wait; calls that repeat
+    it run on the stream, unless the metadata of the results depends on data.
 
     Args:
-        synchronous_only: count only the calls for which the host waited.
+        synchronous_only: Whether to count only the calls that made the host wait.
     """
     return _C._fallback_stats(synchronous_only)
 
@@ -30,13 +30,13 @@ def get_fallback_mode() -> str:
 def set_fallback_mode(mode: str) -> None:
     """Sets what happens when the fallback makes the host wait, in all threads of the process.
 
-    Calls that run on the stream are not concerned.
+    Calls that run on the stream are not affected.
 
     Args:
-        mode: ``"silent"``: it is counted; ``"warn"``: also a warning, once per operator;
+        mode: ``"silent"``: the call is counted; ``"warn"``: it also warns, once per operator;
             ``"error"``: it raises NotImplementedError.
 
     Raises:
-        ValueError: The mode is none of these.
+        ValueError: The mode is not one of these.
     """
     _C._set_fallback_mode(mode)

@@ -1,4 +1,4 @@
-"""Functions and modules whose forward and backward are replays of graphs."""
+"""Functions and modules whose forward and backward replay graphs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -112,7 +112,7 @@ class _GraphedCall:
 
 
 class _Replay(torch.autograd.Function):
-    """One call: the graph of the forward now, that of the backward when gradients arrive."""
+    """One call: replays the forward graph now, and the backward graph when gradients arrive."""
 
     @staticmethod
     def forward(ctx: Any, call: _GraphedCall, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

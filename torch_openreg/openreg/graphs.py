@@ -24,13 +24,13 @@ CaptureErrorMode = Literal["default", "global", "thread_local", "relaxed"]
 class Graph(_acceleratorGraph):
     """A capture of a stream's work, to be replayed.
 
-    While a stream captures, what is submitted to it is kept and not run. :meth:`replay` runs it
-    all, on the same addresses: new data is copied into the tensors that the captured work reads,
-    and results are found in those it wrote. Use the context manager :class:`graph` to capture.
+    While a stream is capturing, what is submitted to it is recorded and not run. :meth:`replay`
+    runs it all, on the same addresses: copy new data into the tensors that the captured work reads,
+    and find the results in those that it writes. Use the context manager :class:`graph` to capture.
 
     Args:
         keep_graph: Whether to keep the captured graph, for :meth:`instantiate` and
-            :meth:`debug_dump`. What can be replayed is then made by the first replay.
+            :meth:`debug_dump`. The first replay then instantiates it.
 
     Example:
         >>> g = torch.openreg.Graph()
@@ -61,16 +61,16 @@ class Graph(_acceleratorGraph):
 
         Args:
             pool: The memory pool to share with other graphs, from :func:`graph_pool_handle` or
-                another graph's :meth:`pool`; None for one of the graph's own.
+                another graph's :meth:`pool`; None for a pool of its own.
             capture_error_mode: Which threads may not make calls that no graph repeats, such as
                 waiting for a stream: ``"global"`` or ``"default"``, all; ``"thread_local"``,
                 this one; ``"relaxed"``, none.
             check_input_liveness: Whether each replay checks that the tensors which the captured
-                operators used, and had not made, are still alive. Costs time in the capture.
+                operators used but did not create are still alive. Makes the capture slower.
 
         Raises:
-            RuntimeError: The graph has a capture, the current stream is a default stream or is
-                capturing.
+            RuntimeError: The graph has a capture already, or the current stream is a default stream
+                or is capturing.
             ValueError: There is no such mode.
         """
         modes = get_args(CaptureErrorMode)
@@ -94,21 +94,21 @@ class Graph(_acceleratorGraph):
         """Ends the capture. The current stream must be the one on which it began.
 
         Raises:
-            RuntimeError: Something that cannot be captured was tried, or a stream was forked and
-                not joined. The graph can then capture again.
+            RuntimeError: The capture contains a call that cannot be captured, or a stream was
+                forked and not joined. The graph can then capture again.
         """
         self._stop_tracking()
         super().capture_end()
 
     def instantiate(self) -> None:
-        """Makes the captured graph ready for replays, anew if it is. For ``keep_graph=True``."""
+        """Makes the captured graph ready for replays, or does so again. For ``keep_graph=True``."""
         super().instantiate()
 
     def replay(self) -> None:
         """Enqueues all captured work on the current stream, and returns.
 
-        Replays follow each other, on whatever streams. A kernel that fails is reported as that of
-        any other work.
+        Replays run one after the other, on whatever streams. A kernel that fails is reported like
+        that of any other work.
 
         Raises:
             RuntimeError: There is no capture, or a tensor that it needs is gone; see
@@ -119,7 +119,7 @@ class Graph(_acceleratorGraph):
         super().replay()
 
     def reset(self) -> None:
-        """Forgets the capture and gives the memory back. Replays under way still run.
+        """Drops the capture and frees its memory. Replays that were enqueued still run.
 
         Tensors that were allocated in the capture keep their memory.
         """
@@ -136,7 +136,7 @@ class Graph(_acceleratorGraph):
         super().enable_debug_mode()
 
     def debug_dump(self, debug_path: str) -> None:
-        """Writes the graph to a file for graphviz: kernels, copies and fills, and their order.
+        """Writes the graph to a Graphviz file: kernels, copies and fills, and their order.
 
         Raises:
             RuntimeError: The graph was not kept, or the file cannot be written.
@@ -152,11 +152,11 @@ def graph_pool_handle() -> PoolId:
 class graph:  # noqa: N801: a context manager named as torch.cuda's
     """Context manager that captures what its body submits into a graph.
 
-    It waits for all devices, frees cached memory, and selects a stream that captures until the end
-    of the body. If the body raises, the capture is given up.
+    It waits for the current device, frees cached memory, and selects a stream that captures until
+    the end of the body. If the body raises, the capture is discarded.
 
     Args:
-        openreg_graph: The graph that gets the capture.
+        openreg_graph: The graph that receives the capture.
         pool: See :meth:`Graph.capture_begin`.
         stream: The stream to capture; None for one that all such captures on the current
             device share.
@@ -175,7 +175,7 @@ class graph:  # noqa: N801: a context manager named as torch.cuda's
         *,
         check_input_liveness: bool = False,
     ) -> None:
-        """Keeps the arguments; the capture begins by entering."""
+        """Stores the arguments; entering begins the capture."""
         if stream is None:
             device = current_device()
             if device not in graph._default_streams:

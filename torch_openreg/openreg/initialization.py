@@ -16,7 +16,7 @@ _AUTOGRAD_TIMEOUT_S = 2.0
 
 
 def init() -> None:
-    """Initializes the device module. Functions that need it do so by themselves.
+    """Initializes the device module. Functions that need this call it themselves.
 
     Raises:
         RuntimeError: There is no device, or this process was forked from one that used a device.
@@ -37,7 +37,7 @@ def is_initialized() -> bool:
 def _is_in_bad_fork() -> bool:
     """Returns whether this process was forked from one that had used a device.
 
-    Such a child can use no device. torch looks this function up by name.
+    Such a child cannot use devices. torch looks this function up by name.
     """
     return _C._is_in_bad_fork()
 
@@ -52,7 +52,7 @@ def _check_fork() -> None:
 
 # docs: lazy-init
 def _lazy_init() -> None:
-    """As ``init``. torch calls this by name before it makes the first tensor on the device."""
+    """As ``init``. torch calls this by name before it creates the first tensor on the device."""
     global _was_initialized
     _check_fork()
     if _was_initialized:
@@ -78,10 +78,10 @@ def _has_autograd_threads() -> bool:
 
 @atexit.register
 def _finish_autograd() -> None:
-    """Waits until torch's autograd threads have let go of the backward passes that are over.
+    """Waits until torch's autograd threads have released finished backward passes.
 
-    Such a thread holds Python objects for a moment longer than ``backward()`` takes. If it lets go
-    of them while the interpreter ends, it aborts the process.
+    Such a thread holds Python objects for a moment after ``backward()`` returns. If it released
+    them while the interpreter shuts down, it would abort the process.
     """
     if _C._is_in_bad_fork() or not _has_autograd_threads():
         return

@@ -1,6 +1,6 @@
 """Interprocess communication: tensors and events that several processes use.
 
-Tensors travel through the queues and pipes of :mod:`torch.multiprocessing`, to processes that were
+Tensors can be sent through the queues and pipes of :mod:`torch.multiprocessing` to processes
 started with ``spawn`` or ``forkserver``. The receiver gets the sender's memory, not a copy.
 """
 
@@ -24,8 +24,8 @@ _Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 def ipc_collect() -> None:
     """Frees what was sent to other processes and is no longer used there.
 
-    That happens by itself when the next tensor is sent, and when memory runs short. This function
-    also looks for receivers that died.
+    This also happens when the next tensor is sent, and when memory runs short. The function also
+    looks for receivers that died.
     """
     if is_initialized():
         _C._collect_shared()

@@ -1,10 +1,10 @@
-"""Memory: what the caching allocator holds, who asked for it, and what is left.
+"""Memory: what the caching allocator holds, who allocated it, and what is free.
 
-All sizes are bytes. Before the device is used, sizes are 0 and statistics empty. An argument
-``device`` is as in :mod:`torch.openreg`; one that does not exist raises RuntimeError.
+All sizes are bytes. Before the device is used, sizes are 0 and statistics are empty. An argument
+``device`` is as in :mod:`torch.openreg`; a device that does not exist raises RuntimeError.
 
-The functions with an underscore keep the names they have in ``torch.cuda.memory``, as programs and
-documents know them. They are meant to be used.
+The functions with an underscore have the names of their counterparts in ``torch.cuda.memory``. They
+are meant to be used.
 """
 
 import pickle
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch._utils import _augment_memory_snapshot_stack_traces
 from torch.types import Device
 
 from torch_openreg import _C
@@ -58,7 +59,7 @@ def _has_statistics() -> bool:
 
 
 def empty_cache() -> None:
-    """Gives cached memory that no tensor uses back to the devices."""
+    """Frees cached memory that no tensor uses, for other users of the devices."""
     if _has_statistics():
         torch._C._accelerator_emptyCache()
 
@@ -66,8 +67,8 @@ def empty_cache() -> None:
 def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Returns free and total memory of a device.
 
-    Cached memory counts as used. Fragmentation may keep one allocation from getting all that is
-    free.
+    Cached memory counts as used. Because of fragmentation, a single allocation may not get all that
+    is free.
     """
     _lazy_init()
     index = _checked_index("torch.openreg.mem_get_info", device)
@@ -141,7 +142,7 @@ def max_memory_reserved(device: Device = None) -> int:
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """Makes the present values the peaks."""
+    """Resets the peaks to the current values."""
     index = _checked_index("torch.openreg.reset_peak_memory_stats", device)
     if _has_statistics():
         torch._C._accelerator_resetPeakStats(index)
@@ -168,7 +169,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
     Args:
         device: The device.
-        abbreviated: Whether to leave out the lines of the small and the large pool.
+        abbreviated: Whether to omit the lines for the small and the large pool.
     """
     index = _checked_index("torch.openreg.memory_summary", device)
     stats = memory_stats(index)
@@ -206,25 +207,25 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
     """Limits what this process may reserve on a device to a share of its capacity.
 
-    An allocation beyond it is out of memory, as on a device of that size. Memory reserved already
-    stays. The share applies to this process alone, as each process has devices of its own.
+    An allocation beyond it is out of memory, as on a device of that size. Memory that is reserved
+    already stays. The limit applies to this process only, since each process has its own devices.
 
     Args:
         fraction: From 0 to 1.
         device: The device.
 
     Raises:
-        TypeError: ``fraction`` is not a number.
+        TypeError: ``fraction`` is not a float.
         ValueError: ``fraction`` is not from 0 to 1.
     """
-    if not isinstance(fraction, (int, float)):
+    if not isinstance(fraction, float):
         raise TypeError(
-            "set_per_process_memory_fraction: expected a number as fraction, got "
+            "set_per_process_memory_fraction: expected a float as fraction, got "
             f"{type(fraction).__name__}"
         )
     _lazy_init()
     index = _checked_index("torch.openreg.set_per_process_memory_fraction", device)
-    _C._set_memory_fraction(float(fraction), index)
+    _C._set_memory_fraction(fraction, index)
 
 
 def get_per_process_memory_fraction(device: Device = None) -> float:
@@ -247,8 +248,8 @@ def caching_allocator_alloc(
         stream: The stream that uses the memory, the device's current one by default.
 
     Raises:
-        ValueError: ``size`` is negative, or ``stream`` is of another device.
-        torch.OutOfMemoryError: There is no such memory.
+        ValueError: ``size`` is negative, or ``stream`` is on another device.
+        torch.OutOfMemoryError: There is not enough memory.
     """
     _lazy_init()
     if size < 0:
@@ -275,10 +276,10 @@ def caching_allocator_delete(address: int) -> None:
 
 
 class MemPool:
-    """Memory of one's own: what is allocated from a pool is reused only within it.
+    """Private memory: what is allocated from a pool is reused only within it.
 
-    Belongs to the device that is current when it is made. Its memory goes back to the device when
-    the pool and all tensors in it are gone. Use it with :func:`use_mem_pool`.
+    A pool belongs to the device that is current when it is created. Its memory goes back to the
+    device when the pool and all tensors in it are gone. Use it with :func:`use_mem_pool`.
     """
 
     def __init__(self) -> None:
@@ -307,13 +308,13 @@ class MemPool:
 
 @contextmanager
 def use_mem_pool(pool: MemPool, device: Device = None) -> Iterator[None]:
-    """Lets what this thread allocates on the pool's device come from the pool.
+    """Makes this thread's allocations on the pool's device come from the pool.
 
-    What other threads allocate, autograd's included, does not.
+    Those of other threads, autograd's included, do not.
 
     Args:
         pool: The pool.
-        device: The pool's device. Only there for programs that name it.
+        device: The pool's device, for programs that pass it.
 
     Raises:
         ValueError: ``device`` is another device than the pool's.
@@ -340,7 +341,7 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None) -> list[dict[str,
     ``"large"``), ``segment_pool_id``, ``is_expandable``, ``frames`` and ``blocks``. Each block has
     ``address``, ``size``, ``requested_size``, ``state`` (``"active_allocated"``,
     ``"active_awaiting_free"`` while another stream needs it, or ``"inactive"``) and ``frames``:
-    the stack of who allocated it, if it was recorded.
+    the stack that allocated it, if it was recorded.
 
     Args:
         mempool_id: Only the segments of the private pool with this id.
@@ -357,21 +358,22 @@ def _record_memory_history(
     clear_history: bool = False,
     skip_actions: Sequence[str] | None = None,
 ) -> None:
-    """Starts to record who allocates memory, or stops; for all devices.
+    """Starts or stops recording who allocates memory, for all devices.
 
     Args:
-        enabled: ``"state"`` records about memory in use, ``"all"`` also every event of the
-            allocator; None stops.
-        context: Which stacks to keep: of memory in use (``"state"``), also of allocations that
-            have been freed (``"alloc"``), also of those who freed it (``"all"``); None: none.
-        stacks: Which frames: Python's and TorchScript's (``"python"``), or C++'s as well.
-        max_entries: How many events to keep of each device, the newest.
-        device: Accepted, as ``torch.cuda`` does; it makes no difference.
-        clear_history: Whether to forget earlier events.
+        enabled: ``"state"`` records memory in use, ``"all"`` also every event of the allocator;
+            None stops and drops the events: take the snapshot before.
+        context: Which stacks to keep: those of memory in use (``"state"``), also of allocations
+            that have been freed (``"alloc"``), also of the frees (``"all"``); None: none.
+        stacks: Which frames: Python's and TorchScript's (``"python"``), or C++'s as well
+            (``"all"``).
+        max_entries: How many of the latest events to keep per device.
+        device: Accepted for compatibility with ``torch.cuda``; without effect.
+        clear_history: Whether to drop earlier events.
         skip_actions: Events not to record, by the names of :func:`_snapshot`.
 
     Raises:
-        ValueError: A value is none of those above.
+        ValueError: A value is not one of those above.
     """
     _expect_one_of("enabled", enabled, (None, "state", "all"))
     _expect_one_of("context", context, (None, "state", "alloc", "all"))
@@ -407,8 +409,8 @@ def _expect_one_of(name: str, value: object, allowed: tuple[object, ...]) -> Non
         )
 
 
-def _snapshot(device: Device = None) -> dict[str, Any]:
-    """Returns what the allocators hold and what happened, in the form torch's viewer reads.
+def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    """Returns what the allocators hold and what happened, in the format that torch's viewer reads.
 
     That is ``torch.cuda._memory_viz``, or the page https://pytorch.org/memory_viz. The keys are
     ``segments`` (see :func:`memory_snapshot`); ``device_traces``, one list of events per device;
@@ -420,9 +422,11 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
     ``time_us`` (UNIX time) and ``frames``.
 
     Args:
-        device: Accepted, as ``torch.cuda`` does; the snapshot is of all devices.
+        device: Accepted for compatibility with ``torch.cuda``; the snapshot is of all devices.
+        augment_with_fx_traces: Whether frames of code generated by ``torch.fx`` name the node and
+            the line that they came from.
     """
-    return {
+    snapshot: dict[str, Any] = {
         "segments": memory_snapshot(),
         "device_traces": [
             _C._memory_history(index) if is_initialized() else [] for index in range(device_count())
@@ -430,17 +434,31 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
         "allocator_settings": _C._memory_settings(),
         "external_annotations": [],
     }
+    if augment_with_fx_traces:
+        snapshot = _augment_memory_snapshot_stack_traces(snapshot)  # type: ignore[arg-type]
+    return snapshot
 
 
-def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
+def _set_allocator_settings(env: str) -> None:
+    """Replaces the settings of the allocators, as ``PYTORCH_ALLOC_CONF`` gives them.
+
+    Raises:
+        ValueError: A key or a value is none that torch knows.
+    """
+    torch._C._accelerator_setAllocatorSettings(env)
+
+
+def _dump_snapshot(
+    filename: str | Path = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
+) -> None:
     """Writes :func:`_snapshot` to a file, as a pickle."""
-    snapshot = _snapshot()
+    snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
     with Path(filename).open("wb") as file:
         pickle.dump(snapshot, file)
 
 
 class Corruption(NamedTuple):
-    """Bytes of a block of device memory that were written though nobody owned them."""
+    """Bytes of a block of device memory that were written though no tensor owned them."""
 
     device: int
     address: int  # of the block
@@ -449,7 +467,7 @@ class Corruption(NamedTuple):
     value: int  # of the first
     requested_size: int  # of the block's allocation; 0 if it is free
     kind: Literal["guard zone", "free block"]  # written past the end, or after the free
-    frames: list[dict[str, Any]]  # the stack of who allocated it, if recorded
+    frames: list[dict[str, Any]]  # the stack that allocated it, if recorded
 
     def __str__(self) -> str:
         """Returns a sentence."""
@@ -463,14 +481,16 @@ class Corruption(NamedTuple):
 def check() -> list[Corruption]:
     """Looks for writes past the end of allocations and to freed memory; waits for all devices.
 
-    Needs ``OPENREG_MEMORY_POISON=1``, which fills memory that nobody owns with a pattern. Blocks
-    of private pools are looked at only while they are allocated.
+    Needs ``OPENREG_MEMORY_POISON=1``. Finds a write past the end of a block if it is within 512
+    bytes and the block is still allocated. Memory that is free at a check is filled with a pattern,
+    and the next check finds whether it was written to since, unless it has been allocated again.
+    Blocks of private pools are checked only while they are allocated.
 
     Returns:
         What was found, by device and address.
 
     Raises:
-        RuntimeError: ``OPENREG_MEMORY_POISON`` is not 1, or an allocator's books are wrong.
+        RuntimeError: ``OPENREG_MEMORY_POISON`` is not 1, or an allocator is inconsistent.
     """
     if not _C._is_memory_poisoned():
         raise RuntimeError(
@@ -481,7 +501,10 @@ def check() -> list[Corruption]:
         return []
     for index in range(device_count()):
         if not _C._is_allocator_valid(index):
-            raise RuntimeError(f"the books of the allocator of openreg:{index} are wrong")
+            raise RuntimeError(
+                f"torch.openreg.memory.check: expected a consistent allocator of openreg:{index}, "
+                "got one with blocks that contradict each other"
+            )
     return [
         Corruption(
             kind="free block" if found.pop("is_free") else "guard zone",
@@ -492,7 +515,7 @@ def check() -> list[Corruption]:
 
 
 def empty_host_cache() -> None:
-    """Gives cached pinned memory that no tensor uses back to the host."""
+    """Frees cached pinned memory that no tensor uses."""
     if is_initialized():
         torch._C._accelerator_emptyHostCache()
 
@@ -510,11 +533,11 @@ def host_memory_stats() -> dict[str, Any]:
     - quantity: ``active_requests`` and ``active_bytes`` (in use), ``allocations`` and
       ``allocated_bytes`` (held, in use or not), and values ``current``, ``peak``, ``allocated``,
       ``freed``;
-    - quantity: ``host_alloc_time`` and ``host_free_time`` (microseconds in calls to the host) and
-      values ``total``, ``max``, ``min``, ``avg``, ``count``;
+    - quantity: ``host_alloc_time`` and ``host_free_time`` (microseconds spent on allocating and
+      freeing) and values ``total``, ``max``, ``min``, ``avg``, ``count``;
 
-    and the counters ``num_host_alloc`` and ``num_host_free``. Sizes are rounded up to powers of
-    two, as the cache does.
+    and the counters ``num_host_alloc`` and ``num_host_free``. The cache rounds sizes up to powers
+    of two.
     """
     return _flattened(host_memory_stats_as_nested_dict())
 
@@ -526,6 +549,6 @@ def reset_accumulated_host_memory_stats() -> None:
 
 
 def reset_peak_host_memory_stats() -> None:
-    """Makes the present values of :func:`host_memory_stats` the peaks."""
+    """Resets the peaks of :func:`host_memory_stats` to the current values."""
     if is_initialized():
         _C._reset_peak_host_memory_stats()

@@ -1,6 +1,6 @@
-"""Ranges, marks and control over what is collected: what ``torch.profiler`` does not offer itself.
+"""Ranges, marks and control over the collection, which ``torch.profiler`` itself does not offer.
 
-``torch.profiler.profile(activities=[CPU, PrivateUse1])`` needs nothing of this module. It shows the
+``torch.profiler.profile(activities=[CPU, PrivateUse1])`` works without this module. It shows the
 ranges and marks made here beside its own ``record_function`` blocks.
 """
 
@@ -119,15 +119,15 @@ def range(message: str, *args: object, **kwargs: object) -> Iterator[None]:
 
 
 def start() -> None:
-    """Continues to collect activities of the devices after :func:`stop`.
+    """Resumes the collection of device activities after :func:`stop`.
 
-    Does nothing unless a session of ``torch.profiler`` or of :func:`collect` has been interrupted.
+    Does nothing unless a session of ``torch.profiler`` or of :func:`collect` is paused.
     """
     _C._profiler_resume()
 
 
 def stop() -> None:
-    """Interrupts the collection of device activities; operators are still collected.
+    """Pauses the collection of device activities; operators are still collected.
 
     Work that has not run by then is not shown. Does nothing outside of a session.
     """
@@ -157,11 +157,11 @@ def collect() -> Iterator[list[Activity]]:
     """Collects the runtime's own activity records, without ``torch.profiler``.
 
     Yields:
-        A list that is filled when the block ends, ordered by the activities' ends. Work that is
-        still running or queued then has no record: synchronize before.
+        A list that is filled when the block ends, ordered by the activities' end times. Work that
+        is then still running or queued has no record: synchronize first.
 
     Raises:
-        RuntimeError: A session of ``torch.profiler`` runs, or began inside the block.
+        RuntimeError: A session of ``torch.profiler`` is running, or began inside the block.
 
     Example:
         >>> with torch.openreg.profiler.collect() as activities:
@@ -179,10 +179,10 @@ def collect() -> Iterator[list[Activity]]:
 
 
 class emit_ranges:
-    """Turns every operator that this thread calls into a range, and keeps nothing else.
+    """Makes a range of every operator that this thread calls, and records nothing else.
 
-    For use with :func:`collect`, or beside a session of ``torch.profiler`` on another thread. A
-    thread has one profiler at a time: it cannot be entered inside ``torch.profiler.profile``.
+    For use with :func:`collect`, or beside a session of ``torch.profiler`` on another thread. Since
+    a thread has one profiler at a time, it cannot be entered inside ``torch.profiler.profile``.
 
     Args:
         record_shapes: Whether the names contain the sizes of the operators' tensors.
@@ -194,7 +194,7 @@ class emit_ranges:
     """
 
     def __init__(self, record_shapes: bool = False) -> None:
-        """Keeps the option."""
+        """Stores the option."""
         self._record_shapes = record_shapes
 
     def __enter__(self) -> Self:

@@ -1,12 +1,13 @@
 """Random numbers: one generator per device.
 
 A generator draws as the CPU's does, so the same seed gives the same numbers on the CPU and on any
-openreg device. Seeding and reading the state create no device; on a device in use, they wait for
-the kernels that draw.
+openreg device. Seeding and reading the state create no device. Reading the state waits for the
+kernels that draw; seeding and setting the state wait for nothing.
 """
 
+import copyreg
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -38,9 +39,9 @@ def _generator(operation: str, device: _DeviceArgument | None) -> torch.Generato
 
 
 def _seedable_devices() -> int:
-    """How many devices can be seeded: none in a child that can use none.
+    """How many devices can be seeded: none in a child that cannot use devices.
 
-    Seeding everything is what programs do first, also in workers of a DataLoader.
+    Programs seed everything before anything else, also in DataLoader workers.
     """
     return 0 if _C._is_in_bad_fork() else _C._device_count()
 
@@ -56,7 +57,24 @@ def _get_generator(device: torch.device) -> torch.Generator:
 
 def get_rng_state(device: _DeviceArgument = "openreg") -> Tensor:
     """Returns the state of a device's generator: a uint8 tensor on the CPU, 5056 elements."""
-    return _generator("torch.openreg.get_rng_state", device).get_state()
+    return _state_of(_generator("torch.openreg.get_rng_state", device))
+
+
+def _state_of(generator: torch.Generator) -> Tensor:
+    # get_state() would wait with the GIL.
+    _C._wait_for_generator(generator)
+    return generator.get_state()
+
+
+def _reduce_generator(generator: torch.Generator) -> Any:
+    """How ``pickle`` and ``copy`` take a generator apart; torch's own way asks for an offset."""
+    if generator.device.type != "openreg":
+        return generator.__reduce__()
+    state = (generator.initial_seed(), None, _state_of(generator))
+    return torch.Generator, (generator.device,), state
+
+
+copyreg.pickle(torch.Generator, _reduce_generator)
 
 
 def get_rng_state_all() -> list[Tensor]:
@@ -73,7 +91,7 @@ def set_rng_state(new_state: Tensor, device: _DeviceArgument = "openreg") -> Non
 
     Raises:
         TypeError: The state is not a uint8 tensor.
-        RuntimeError: The state is not one of this algorithm, or there is no such device.
+        RuntimeError: The state does not fit the algorithm, or there is no such device.
     """
     _generator("torch.openreg.set_rng_state", device).set_state(new_state)
 
@@ -142,3 +160,8 @@ def get_offset(device: _DeviceArgument = "openreg") -> NoReturn:
     raise RuntimeError(
         f"torch.openreg: the generator of {device} does not support get_offset; use get_rng_state"
     )
+
+
+def _set_rng_state_offset(offset: int, device: _DeviceArgument = "openreg") -> NoReturn:
+    """As :func:`set_offset`, under the name that torch looks up."""
+    set_offset(offset, device)

@@ -1,7 +1,7 @@
-"""Streams: queues of work, run one beside the other and beside the host.
+"""Streams: queues of work that run concurrently with each other and with the host.
 
-Each thread has a current stream on each device, on which its work is submitted; at first this is
-the device's default stream.
+Each thread has a current stream on each device, to which it submits work; initially this is the
+device's default stream.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ def _id_of(stream: torch.Stream) -> _StreamId:
 
 
 class _Selection:
-    """Current device and streams before a stream was selected, to go back to."""
+    """The current device and streams before a stream was selected, to be restored."""
 
     __slots__ = ("_destination_stream", "_source_device", "_source_stream")
 
@@ -63,16 +63,16 @@ def _select(operation: str, stream: torch.Stream) -> _Selection:
 class Stream(torch.Stream):
     """A queue of work on one device.
 
-    Streams come from a pool of 32 per device and priority; beyond that, requests share them in
-    turn. As a context manager a stream becomes the current one, and its device the current
-    device; it may be entered again, also while it is entered.
+    Streams come from a pool of 32 per device and priority; further requests get the same streams
+    again, in turn. As a context manager, which is reusable and reentrant, a stream becomes the
+    current one, and its device the current device.
 
     Args:
         device: The device; None or a negative index for the current one.
         priority: A lower number is a higher priority. Numbers outside :meth:`priority_range` are
-            taken as the nearest one inside.
-        stream_id: With ``device_index`` and ``device_type``, the three parts that name an
-            existing stream; the other arguments are then not used.
+            clamped to it.
+        stream_id: Identifies an existing stream, together with ``device_index`` and
+            ``device_type``; the other arguments are then not used.
         device_index: See ``stream_id``.
         device_type: See ``stream_id``.
 
@@ -162,7 +162,7 @@ class Stream(torch.Stream):
         return super().query()
 
     def synchronize(self) -> None:
-        """Waits until all work submitted to the stream is done. Other threads run meanwhile.
+        """Waits until all work submitted to the stream is done. Releases the GIL while it waits.
 
         Raises:
             RuntimeError: A kernel has failed; see :func:`torch.openreg.synchronize`.
@@ -175,30 +175,30 @@ class Stream(torch.Stream):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Selects the device and the streams that were current before."""
+        """Restores the device and the streams that were current before."""
         self._selections.pop().restore()
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other object is the same stream, be it as ``torch.Stream``."""
+        """Whether the other object is the same stream, even as a ``torch.Stream``."""
         return isinstance(other, torch.Stream) and _id_of(self) == _id_of(other)
 
     def __ne__(self, other: object) -> bool:
-        """The opposite of ``==``; torch.Stream has a comparison of its own."""
+        """The opposite of ``==``; torch.Stream has its own comparison."""
         return not self == other
 
     def __hash__(self) -> int:
-        """Returns the hash of ``torch.Stream``, as equal streams need equal ones."""
+        """Returns the hash of ``torch.Stream``, since equal streams need equal hashes."""
         return super().__hash__()
 
     def __repr__(self) -> str:
-        """Returns device and number of the stream."""
+        """Returns the device and the number of the stream."""
         return f"<torch.openreg.Stream device={self.device} stream_id={self.stream_id:#x}>"
 
 
 class ExternalStream(Stream):
     """A stream that was created through the runtime's C API.
 
-    The stream stays the creator's: keep it alive while it is in use here.
+    The creator still owns the stream and has to keep it alive while it is in use here.
 
     Args:
         stream_ptr: The handle (``orStream_t``) as a number.
@@ -221,15 +221,15 @@ class ExternalStream(Stream):
 class StreamContext:
     """Context manager that selects a stream, and its device.
 
-    On exit, the device and the streams that were current before are current again. It may be
-    entered again, also while it is entered.
+    On exit, it restores the device and the streams that were current before. It is reusable and
+    reentrant.
 
     Args:
         stream: The stream; None changes nothing.
     """
 
     def __init__(self, stream: torch.Stream | None) -> None:
-        """Keeps the stream; it is selected by entering."""
+        """Stores the stream; entering selects it."""
         self.stream = stream
         self._selections: list[_Selection] = []
 
@@ -239,7 +239,7 @@ class StreamContext:
             self._selections.append(_select("torch.openreg.stream", self.stream))
 
     def __exit__(self, *exc_info: object) -> None:
-        """Selects what was current before."""
+        """Restores what was current before."""
         if self.stream is not None:
             self._selections.pop().restore()
 
@@ -274,14 +274,14 @@ def default_stream(device: Device = None) -> Stream:
 def set_stream(stream: torch.Stream | None) -> None:
     """Makes a stream current for the calling thread, and its device the current device.
 
-    Prefer the context manager :func:`stream`, which goes back by itself.
+    Prefer the context manager :func:`stream`, which restores the previous ones.
 
     Args:
         stream: The stream; None changes nothing.
 
     Raises:
-        TypeError: The argument is no stream.
-        ValueError: The stream is one of another kind of device.
+        TypeError: The argument is not a stream.
+        ValueError: The stream belongs to another device type.
     """
     if stream is None:
         return
@@ -289,7 +289,7 @@ def set_stream(stream: torch.Stream | None) -> None:
 
 
 def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-    """As ``set_stream``, for the three parts that name a stream."""
+    """As ``set_stream``, for the three numbers that identify a stream."""
     _lazy_init()
     _C._set_stream(stream_id, device_index, device_type)
     _C._set_device(device_index)

@@ -1,10 +1,15 @@
-// The tensors among the arguments of a boxed call.
+// The arguments of a boxed call.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+
+#include <optional>
+
+#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 
@@ -15,22 +20,6 @@ inline c10::ArrayRef<c10::IValue> argumentsOnStack(const c10::FunctionSchema& sc
   return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count, count);
 }
 
-// Calls `visit` with each tensor, also those in lists, in order.
-template <typename Visit>
-void visitTensors(c10::ArrayRef<c10::IValue> arguments, const Visit& visit) {
-  for (const c10::IValue& value : arguments) {
-    if (value.isTensor()) {
-      visit(value.toTensor());
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      for (const c10::IValue& element : value.toListRef()) {
-        if (element.isTensor()) {
-          visit(element.toTensor());
-        }
-      }
-    }
-  }
-}
-
 // Whether the operator draws from a generator there.
 inline bool isGenerator(const c10::Argument& argument) {
   const c10::TypePtr& type = argument.type();
@@ -38,6 +27,62 @@ inline bool isGenerator(const c10::Argument& argument) {
          (type->kind() == c10::TypeKind::OptionalType &&
           type->castRaw<c10::OptionalType>()->getElementType()->kind() ==
               c10::TypeKind::GeneratorType);
+}
+
+// Calls the one function of `visitor` that is for arguments of this kind, and returns what it
+// returns. What differs between the host and the device is told apart here and nowhere else:
+//   tensor(const Tensor&)                        a tensor, which may be undefined
+//   tensors(c10::ArrayRef<c10::IValue>)          a list of tensors
+//   optionalTensors(c10::ArrayRef<c10::IValue>)  the same, and elements may be None
+//   device(c10::Device)                          an openreg device
+//   generator(std::optional<Generator>)          also None, where the operator takes a generator
+//   plain(const c10::IValue&)                    anything else; None for a tensor that is left out
+template <typename Visitor>
+decltype(auto) visitArgument(const c10::IValue& value, const c10::Argument& argument,
+                             Visitor&& visitor) {
+  if (value.isTensor()) {
+    return visitor.tensor(value.toTensor());
+  }
+  if (value.isTensorList()) {
+    return visitor.tensors(value.toListRef());
+  }
+  if (value.isOptionalTensorList()) {
+    return visitor.optionalTensors(value.toListRef());
+  }
+  if (value.isDevice() && value.toDevice().type() == c10::openreg::kDeviceType) {
+    return visitor.device(value.toDevice());
+  }
+  if (value.isGenerator()) {
+    return visitor.generator(std::optional<Generator>(value.toGenerator()));
+  }
+  if (value.isNone() && isGenerator(argument)) {
+    return visitor.generator(std::optional<Generator>());
+  }
+  return visitor.plain(value);
+}
+
+// A visitor that calls `visit` with each tensor, also those in lists, in order.
+template <typename Visit>
+struct TensorVisitor {
+  const Visit& visit;
+
+  void tensor(const Tensor& tensor) const { visit(tensor); }
+  void tensors(c10::ArrayRef<c10::IValue> list) const {
+    for (const c10::IValue& element : list) {
+      if (element.isTensor()) {
+        visit(element.toTensor());
+      }
+    }
+  }
+  void optionalTensors(c10::ArrayRef<c10::IValue> list) const { tensors(list); }
+  void device(c10::Device /*device*/) const {}
+  void generator(const std::optional<Generator>& /*generator*/) const {}
+  void plain(const c10::IValue& /*value*/) const {}
+};
+
+template <typename Visit>
+void visitTensors(const c10::IValue& value, const c10::Argument& argument, const Visit& visit) {
+  visitArgument(value, argument, TensorVisitor<Visit>{visit});
 }
 
 }  // namespace at::openreg

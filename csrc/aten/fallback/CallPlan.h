@@ -2,54 +2,30 @@
 //
 // Note [Calls that repeat]
 // The host can go on before a kernel has run if it knows what results the kernel will have. For an
-// operator without a shape function we learn that: the first call with some arguments runs on the
-// calling thread, and a plan of its results is kept under the arguments' signature, which is all
-// that sizes, strides and types of results can depend on. A call with a signature that has a plan
-// allocates the results and enqueues. So a training loop waits in its first step only.
+// operator without a shape function we learn that: the first call with a signature runs on the
+// calling thread, and a plan of its results is kept (Note [Signatures]). A call with a signature
+// that has a plan allocates the results and enqueues. So a training loop waits in its first step
+// only.
 //
 // This is for operators of ATen whose results do not depend on data in other ways than by their
-// values. torch's tags say which do; the worker compares what it got with the plan, so a wrong plan
-// is an error and not a wrong result.
+// values, and whose checks at the call do not look at data. Nothing of a plan is taken on trust:
+//   - how a kernel writes a planned result is tried before it is used, see Writing;
+//   - after each run, sizes, strides, type and memory of every result are compared with the plan.
+//     A plan that proves wrong is an error and not a wrong result, and it is forgotten: the next
+//     call learns anew.
+// With OPENREG_FALLBACK_VERIFY=1, each planned call is also compared bit by bit with the functional
+// operator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <vector>
 
-#include "csrc/aten/fallback/FallbackOperator.h"
-
 namespace at::openreg {
-
-// The metadata of a call.
-class CallSignature {
- public:
-  // std::nullopt if the arguments have something that no signature describes: CPU tensors with
-  // dimensions, other layouts than strided, symbolic sizes.
-  static std::optional<CallSignature> of(const FallbackOperator& op,
-                                         const c10::FunctionSchema& schema,
-                                         c10::ArrayRef<c10::IValue> arguments);
-
-  bool operator==(const CallSignature& other) const { return words_ == other.words_; }
-  size_t hash() const { return hash_; }
-
- private:
-  CallSignature() = default;
-
-  bool add(const FallbackOperator& op, const c10::IValue& value, const c10::Argument& argument);
-  void addNumber(const FallbackOperator& op, const c10::IValue& number);
-  bool addTensor(const Tensor& tensor);
-  bool addTensors(const c10::IValue& list);
-  void addWords(c10::ArrayRef<int64_t> words);
-
-  c10::SmallVector<int64_t, 64> words_;
-  c10::SmallVector<const c10::TensorImpl*, 8> tensors_;  // in order of appearance, while it is made
-  size_t hash_ = 0;
-};
 
 // One result, or one element of a list.
 struct PlannedTensor {
@@ -63,19 +39,19 @@ struct PlannedTensor {
   static PlannedTensor argument(size_t index);
   static PlannedTensor likeNew(const TensorBase& tensor);
 
-  // An openreg tensor as planned, whose contents are to come. For Kind::New.
-  Tensor allocate(c10::Device device) const;
+  // A tensor on the current device as planned, whose contents are to come. For Kind::New.
+  Tensor allocate() const;
 
-  // Throws unless a tensor that the kernel returned is as planned. For Kind::New.
-  void check(const TensorBase& result) const;
+  // Whether a tensor that the kernel returned is as planned. For Kind::New.
+  bool describes(const TensorBase& result) const;
 
   Kind kind = Kind::Undefined;
   size_t argument_index = 0;
   ScalarType dtype = ScalarType::Undefined;
   bool is_conj = false;
   bool is_neg = false;
-  c10::SmallVector<int64_t, 6> sizes = {};
-  c10::SmallVector<int64_t, 6> strides = {};
+  c10::SmallVector<int64_t, 5> sizes = {};
+  c10::SmallVector<int64_t, 5> strides = {};
 };
 
 // One value that the operator returns: a tensor or a list of tensors.
@@ -90,21 +66,37 @@ struct PlannedResize {
       : argument_index(index), sizes(new_sizes), strides(new_strides) {}
 
   size_t argument_index;  // as in PlannedTensor
-  c10::SmallVector<int64_t, 6> sizes;
-  c10::SmallVector<int64_t, 6> strides;
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
 };
 
 struct CallPlan {
+  enum class Kind : uint8_t {
+    OnHost,      // each call runs on the calling thread: it returns views, or resizes an argument
+                 // that has elements
+    WarnedOnce,  // the next call runs on the calling thread: the first one warned, and what
+                 // warns a second time warns each time
+    OnStream,
+  };
+
+  // How new results come about.
+  enum class Writing : uint8_t {
+    Copied,      // the kernel allocates them on the host, and they are copied
+    OutVariant,  // the operator's out variant writes them
+    ByKernel,    // its ResultKernel does
+  };
+
+  Kind kind = Kind::OnStream;
+  Writing writing = Writing::Copied;
   std::vector<PlannedResize> resizes = {};
   std::vector<PlannedResult> results = {};
+  std::vector<c10::Warning> warnings = {};  // what each call warns of
+
+  // Set by the worker that finds the plan wrong.
+  mutable std::atomic<bool> is_refuted = false;
+
+  // Whether all results are single tensors that a kernel can write as they are.
+  bool areAllNew() const;
 };
-
-// Empty for a call that cannot run on the stream: it returns views, or resizes an argument that has
-// elements.
-using ResultPlan = std::optional<CallPlan>;
-
-// The plan under a signature; null if it has none yet.
-std::shared_ptr<const ResultPlan> findPlan(const CallSignature& signature);
-void keepPlan(const CallSignature& signature, ResultPlan plan);
 
 }  // namespace at::openreg

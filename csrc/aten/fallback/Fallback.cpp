@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
-#include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/HostCall.h"
+#include "csrc/aten/fallback/PlanStore.h"
 #include "csrc/aten/fallback/StreamCall.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -48,12 +48,45 @@ bool isWritten(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
+// What the arguments say about the device that the call is about: that of its tensors, or else of
+// its device argument.
+struct DeviceFinder {
+  const c10::FunctionSchema& schema;
+  std::optional<c10::Device> of_tensors = std::nullopt;
+  std::optional<c10::Device> of_argument = std::nullopt;
+  bool has_cpu_tensor = false;
+
+  void tensor(const Tensor& tensor) {
+    if (isOpenReg(tensor)) {
+      TORCH_CHECK(!of_tensors.has_value() || *of_tensors == tensor.device(),
+                  "Expected all tensors to be on the same device, but found at least two devices, ",
+                  *of_tensors, " and ", tensor.device(), "! (", schema.operator_name(), ")");
+      of_tensors = tensor.device();
+    } else if (tensor.defined() && tensor.is_cpu()) {
+      has_cpu_tensor = true;
+    }
+  }
+  void tensors(c10::ArrayRef<c10::IValue> list) {
+    for (const c10::IValue& element : list) {
+      if (element.isTensor()) {
+        tensor(element.toTensor());
+      }
+    }
+  }
+  void optionalTensors(c10::ArrayRef<c10::IValue> list) { tensors(list); }
+  void device(c10::Device device) {
+    of_argument = c10::Device(kDeviceType, c10::openreg::resolveDeviceIndex(device.index()));
+  }
+  void generator(const std::optional<Generator>& /*generator*/) {}
+  void plain(const c10::IValue& /*value*/) {}
+};
+
 // Throws if there is a CPU tensor which is neither a number that is read nor taken by name.
 void checkCpuTensors(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
                      c10::Device device) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    visitTensors(arguments.slice(i, 1), [&](const Tensor& tensor) {
+    visitTensors(arguments[i], argument, [&](const Tensor& tensor) {
       TORCH_CHECK(
           !tensor.defined() || !tensor.is_cpu() ||
               (tensor.dim() == 0 ? !isWritten(argument) : takesCpuTensors(schema.name(), argument)),
@@ -63,34 +96,21 @@ void checkCpuTensors(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   }
 }
 
-// The openreg device that the call is about: that of its tensors, or else of its device argument,
-// or else the current one. Throws if the tensors are on two devices.
+// The openreg device that the call is about, the current one if the arguments say nothing.
+// Errors: throws if tensors are on two devices.
 c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
-  std::optional<c10::Device> device;
-  bool has_cpu_tensor = false;
-  visitTensors(arguments, [&](const Tensor& tensor) {
-    if (isOpenReg(tensor)) {
-      TORCH_CHECK(!device.has_value() || *device == tensor.device(),
-                  "Expected all tensors to be on the same device, but found at least two devices, ",
-                  *device, " and ", tensor.device(), "! (", schema.operator_name(), ")");
-      device = tensor.device();
-    } else if (tensor.defined() && tensor.is_cpu()) {
-      has_cpu_tensor = true;
-    }
-  });
-  for (const c10::IValue& value : arguments) {
-    if (!device.has_value() && value.isDevice() && value.toDevice().type() == kDeviceType) {
-      const c10::DeviceIndex index = c10::openreg::resolveDeviceIndex(value.toDevice().index());
-      device = c10::Device(kDeviceType, index);
-    }
+  DeviceFinder found{schema};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    visitArgument(arguments[i], schema.arguments()[i], found);
   }
-  if (!device.has_value()) {
-    device = c10::Device(kDeviceType, c10::openreg::currentDevice());
+  const c10::Device device =
+      found.of_tensors.has_value()
+          ? *found.of_tensors
+          : found.of_argument.value_or(c10::Device(kDeviceType, c10::openreg::currentDevice()));
+  if (found.has_cpu_tensor) {
+    checkCpuTensors(schema, arguments, device);
   }
-  if (has_cpu_tensor) {
-    checkCpuTensors(schema, arguments, *device);
-  }
-  return *device;
+  return device;
 }
 
 // The key of the CPU kernel that corresponds to this one.
@@ -104,30 +124,33 @@ c10::DispatchKey cpuKey(c10::DispatchKeySet keys) {
 // docs: fallback-call
 void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
-  FallbackOperator& known = fallbackOperator(op);
+  FallbackOperator& known = fallbackOperator(op, &describeStreamCall);
   const auto arguments = argumentsOnStack(op.schema(), *stack);
   const c10::Device device = deviceOf(op.schema(), arguments);
   const c10::DeviceGuard guard(device);
   std::optional<CallSignature> signature;
-  if (known.isPredictable()) {
+  if (known.canPlan(op.schema(), arguments)) {
     signature = CallSignature::of(known, op.schema(), arguments);
   }
   auto plan = signature.has_value() ? findPlan(*signature) : nullptr;
-  if (plan != nullptr && plan->has_value()) {
+  if (plan != nullptr && plan->kind == CallPlan::Kind::OnStream) {
     known.countAsynchronousCall();
     callOnStream(known, op, std::move(plan), device, stack);
     return;
   }
+  const bool is_learning =
+      signature.has_value() && (plan == nullptr || plan->kind == CallPlan::Kind::WarnedOnce);
   if (const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());
       stream.isCapturing()) {
-    const bool is_first_call = signature.has_value() && plan == nullptr;
-    checkNotCapturing(stream, (known.name() + (is_first_call ? kFirstCall : kHostCall)).c_str());
+    checkNotCapturing(stream, (known.name() + (is_learning ? kFirstCall : kHostCall)).c_str());
   }
   known.countSynchronousCall();
-  ResultPlan learned = callOnHost(known.name().c_str(), op, cpuKey(keys), device, stack);
-  if (signature.has_value() && plan == nullptr) {
-    keepPlan(*signature, std::move(learned));
+  HostCall call(known, op, cpuKey(keys), device, stack);
+  if (!is_learning) {
+    call.run();
+    return;
   }
+  keepPlan(*signature, call.runAndLearn(/*has_warned_before=*/plan != nullptr));
 }
 // docs: end
 

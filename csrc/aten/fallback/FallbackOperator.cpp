@@ -3,26 +3,19 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "csrc/aten/fallback/StreamCall.h"
+#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/core/Settings.h"
+#include "torch_openreg/aten/KernelNames.h"
 
 namespace at::openreg {
 namespace {
-
-constexpr std::array<const char*, 3> kModeNames = {"silent", "warn", "error"};
-
-std::atomic<FallbackMode>& mode() {
-  static std::atomic<FallbackMode> value =
-      parseFallbackMode(std::string(c10::openreg::settingText(orSettingIndex_OPENREG_FALLBACK)));
-  return value;
-}
 
 struct Registry {
   std::shared_mutex mutex;
@@ -54,6 +47,44 @@ bool hasUntaggedDynamicShape(const std::string& name) {
   return names->count(name) == 1;
 }
 
+// Operators of ATen whose code looks at data on the host before it launches, on every device, and
+// raises what it finds: by name, with the argument that makes it look, or "" for each call.
+bool checksData(const std::string& name, const c10::FunctionSchema& schema,
+                c10::ArrayRef<c10::IValue> arguments) {
+  static const auto* names = new std::map<std::string, std::string>{
+      {"aten::_histogramdd_bin_edges", ""},
+      {"aten::_histogramdd_from_bin_cts", ""},
+      {"aten::_histogramdd_from_bin_tensors", ""},
+      {"aten::_linalg_eigvals", ""},
+      {"aten::cholesky", ""},
+      {"aten::cholesky.out", ""},
+      {"aten::cholesky_inverse", ""},
+      {"aten::cholesky_inverse.out", ""},
+      {"aten::fake_quantize_per_channel_affine_cachemask", ""},
+      {"aten::histogram.bin_ct", ""},
+      {"aten::histogram.bin_ct_out", ""},
+      {"aten::histogram.bins_tensor", ""},
+      {"aten::histogram.bins_tensor_out", ""},
+      {"aten::linalg_eig", ""},
+      {"aten::linalg_eig.out", ""},
+      {"aten::linalg_eigvals", ""},
+      {"aten::linalg_eigvals.out", ""},
+      {"aten::multinomial", ""},
+      {"aten::multinomial.out", ""},
+      {"aten::searchsorted.Scalar", "sorter"},
+      {"aten::searchsorted.Scalar_out", "sorter"},
+      {"aten::searchsorted.Tensor", "sorter"},
+      {"aten::searchsorted.Tensor_out", "sorter"},
+      {"aten::segment_reduce", ""},
+  };
+  const auto found = names->find(name);
+  if (found == names->end() || found->second.empty()) {
+    return found != names->end();
+  }
+  const auto index = schema.argumentIndexWithName(found->second);
+  return index.has_value() && !arguments[*index].isNone();
+}
+
 bool isTensorOrTensors(const c10::Argument& result) {
   const c10::TypePtr& type = result.type();
   return type->isSubtypeOf(*c10::TensorType::get()) ||
@@ -83,18 +114,13 @@ bool takesTheSameAndResults(const c10::FunctionSchema& schema, const c10::Functi
          std::all_of(others.begin() + static_cast<ptrdiff_t>(own.size()), others.end(), is_result);
 }
 
-// Variants that use the result as scratch memory of other sizes.
-bool resizesItsResult(const c10::OperatorName& name) {
-  return name.name == "aten::binary_cross_entropy" || name.name == "aten::huber_loss";
-}
-
 // Only where both have kernels of their own: an `out=` that ATen makes of the functional operator
 // would copy as well.
 std::optional<c10::OperatorHandle> findOutVariant(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
   const std::string overload = name.overload_name.empty() ? "out" : name.overload_name + "_out";
   const auto out = c10::Dispatcher::singleton().findSchema({name.name, overload});
-  const bool is_usable = out.has_value() && !resizesItsResult(name) && !op.schema().is_mutable() &&
+  const bool is_usable = out.has_value() && !op.schema().is_mutable() &&
                          op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                          out->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                          takesTheSameAndResults(op.schema(), out->schema());
@@ -102,25 +128,6 @@ std::optional<c10::OperatorHandle> findOutVariant(const c10::OperatorHandle& op)
 }
 
 }  // namespace
-
-FallbackMode fallbackMode() { return mode().load(std::memory_order_relaxed); }
-
-void setFallbackMode(FallbackMode value) {
-  visitOperators([](FallbackOperator& op) { op.forgetWarning(); });
-  mode().store(value, std::memory_order_relaxed);
-}
-
-const char* fallbackModeName(FallbackMode value) { return kModeNames[static_cast<size_t>(value)]; }
-
-FallbackMode parseFallbackMode(const std::string& name) {
-  for (size_t i = 0; i < kModeNames.size(); ++i) {
-    if (name == kModeNames[i]) {
-      return static_cast<FallbackMode>(i);
-    }
-  }
-  TORCH_CHECK_VALUE(false, "fallback mode: expected \"silent\", \"warn\" or \"error\", got \"",
-                    name, "\"");
-}
 
 std::map<std::string, FallbackCount> fallbackStats() {
   std::map<std::string, FallbackCount> stats;
@@ -137,14 +144,22 @@ void resetFallbackStats() {
   visitOperators([](FallbackOperator& op) { op.resetCount(); });
 }
 
-FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
+FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel)
     : name_(c10::toString(op.operator_name())),
       is_predictable_(isPredictableOperator(op, name_)),
+      draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
+                                 &isGenerator)),
       counts_with_numbers_(op.operator_name().name == "aten::arange" ||
                            op.operator_name().name == "aten::range"),
       out_variant_(findOutVariant(op)),
       result_kernel_(findResultKernel(name_)),
-      kernel_(describeCallOnStream(name_.c_str())) {}
+      kernel_name_(kernelNameOf(name_)),
+      kernel_(describe_kernel(kernel_name_.c_str())) {}
+
+bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
+                               c10::ArrayRef<c10::IValue> arguments) const {
+  return is_predictable_ && !checksData(name_, schema, arguments);
+}
 
 void FallbackOperator::countSynchronousCall() {
   const FallbackMode current = fallbackMode();
@@ -155,9 +170,10 @@ void FallbackOperator::countSynchronousCall() {
   TORCH_CHECK_NOT_IMPLEMENTED(
       current == FallbackMode::Warn, name_,
       " has no kernel for openreg and the fallback mode is \"error\". With "
-      "torch.openreg.set_fallback_mode(\"silent\") it runs the CPU's kernel, synchronously.");
-  if (!has_warned_.exchange(true, std::memory_order_relaxed)) {
-    TORCH_WARN(name_, " has no kernel for openreg: it runs the CPU's kernel, synchronously.");
+      "torch.openreg.set_fallback_mode(\"silent\") the host waits and runs the CPU kernel.");
+  if (warned_in_.exchange(fallbackModeNumber(), std::memory_order_relaxed) !=
+      fallbackModeNumber()) {
+    TORCH_WARN(name_, " has no kernel for openreg: the host waits and runs the CPU kernel.");
   }
 }
 
@@ -171,7 +187,7 @@ void FallbackOperator::resetCount() {
   synchronous_calls_.store(0, std::memory_order_relaxed);
 }
 
-FallbackOperator& fallbackOperator(const c10::OperatorHandle& op) {
+FallbackOperator& fallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel) {
   Registry& known = registry();
   {
     const std::shared_lock<std::shared_mutex> lock(known.mutex);
@@ -180,7 +196,7 @@ FallbackOperator& fallbackOperator(const c10::OperatorHandle& op) {
       return *found->second;
     }
   }
-  auto made = std::make_unique<FallbackOperator>(op);
+  auto made = std::make_unique<FallbackOperator>(op, describe_kernel);
   const std::unique_lock<std::shared_mutex> lock(known.mutex);
   return *known.operators.emplace(op.operator_name(), std::move(made)).first->second;
 }

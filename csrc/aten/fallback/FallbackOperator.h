@@ -5,25 +5,45 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
-#include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/FallbackMode.h"
 #include "csrc/aten/fallback/ResultKernels.h"
 #include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
 
+// Calls that ran on the stream, and calls for which the host waited.
+struct FallbackCount {
+  int64_t asynchronous;
+  int64_t synchronous;
+};
+
+// Calls per operator, such as {"aten::cholesky", {2, 1}}, since the start or the last reset.
+// Operators that were not called are left out.
+OPENREG_EXPORT std::map<std::string, FallbackCount> fallbackStats();
+OPENREG_EXPORT void resetFallbackStats();
+
+// How the stream's worker runs calls of an operator whose kernel has this name. The name lives as
+// long as the process.
+using DescribeKernel = orKernel(const char* name);
+
 class FallbackOperator {
  public:
-  explicit FallbackOperator(const c10::OperatorHandle& op);
+  FallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel);
 
   // With the overload, such as "aten::add.out". Lives as long as the process.
   const std::string& name() const { return name_; }
 
-  // Whether sizes, strides and types of the results follow from the arguments' metadata, so that a
-  // call can be repeated without waiting for its results; see Note [Calls that repeat].
-  bool isPredictable() const { return is_predictable_; }
+  // Whether sizes, strides and types of the results follow from the arguments' metadata, and
+  // errors at the call as well, so that a call can be repeated without waiting for its results; see
+  // Note [Calls that repeat].
+  bool canPlan(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) const;
+
+  // Whether it takes a generator.
+  bool drawsNumbers() const { return draws_numbers_; }
 
   // Whether sizes depend on numbers such as the end of a range, and not only on integers.
   bool countsWithNumbers() const { return counts_with_numbers_; }
@@ -35,7 +55,7 @@ class FallbackOperator {
   // The CPU's kernel for it that takes results; null if there is none.
   ResultKernel resultKernel() const { return result_kernel_; }
 
-  // How the stream's worker runs a call.
+  // How the stream's worker runs a call. Its name is that of the calling thread's calls, too.
   const orKernel& kernel() const { return kernel_; }
 
   // Counts a call that runs on the stream.
@@ -48,22 +68,21 @@ class FallbackOperator {
   FallbackCount count() const;
   void resetCount();
 
-  // The next call in mode "warn" warns, though an earlier one did.
-  void forgetWarning() { has_warned_.store(false, std::memory_order_relaxed); }
-
  private:
   const std::string name_;
   const bool is_predictable_;
+  const bool draws_numbers_;
   const bool counts_with_numbers_;
   const std::optional<c10::OperatorHandle> out_variant_;
   const ResultKernel result_kernel_;
+  const std::string kernel_name_;
   const orKernel kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;
   std::atomic<int64_t> synchronous_calls_ = 0;
-  std::atomic<bool> has_warned_ = false;
+  std::atomic<int> warned_in_ = 0;  // fallbackModeNumber() of the last warning
 };
 
 // The same object for each call with the same operator.
-FallbackOperator& fallbackOperator(const c10::OperatorHandle& op);
+FallbackOperator& fallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel);
 
 }  // namespace at::openreg

@@ -6,12 +6,14 @@
 #include <ATen/ops/copy_native.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/fallback/FinishedCalls.h"
+#include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/core/Settings.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/random/Generator.h"
@@ -50,11 +52,11 @@ class ArgumentTensors {
 };
 
 // A boxed call on its way to the worker.
-class EnqueuedCall {
+class StreamCall {
  public:
   // Takes the arguments, allocates the results and puts them on `results`.
   void prepare(const FallbackOperator& known, const c10::OperatorHandle& op,
-               std::shared_ptr<const ResultPlan> plan, c10::Device device,
+               std::shared_ptr<const CallPlan> plan, c10::Device device,
                c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack* results) {
     op_ = op;
     known_ = &known;
@@ -67,16 +69,17 @@ class EnqueuedCall {
     ArgumentTensors tensors(aliases_);
     const auto& schema = op.schema();
     for (size_t i = 0; i < arguments.size(); ++i) {
-      values_.push_back(hold(arguments[i], schema.arguments()[i], device, tensors));
+      values_.push_back(
+          visitArgument(arguments[i], schema.arguments()[i], Holder{*this, device, tensors}));
     }
-    for (const PlannedResult& planned : (*plan_)->results) {
+    for (const PlannedResult& planned : plan_->results) {
       if (!planned.is_list) {
-        results->emplace_back(allocate(planned.tensors.front(), device, tensors));
+        results->emplace_back(allocate(planned.tensors.front(), tensors));
         continue;
       }
       c10::List<Tensor> list;
       for (const PlannedTensor& one : planned.tensors) {
-        list.push_back(allocate(one, device, tensors));
+        list.push_back(allocate(one, tensors));
       }
       results->emplace_back(std::move(list));
     }
@@ -91,31 +94,23 @@ class EnqueuedCall {
     for (const Value& value : values_) {
       stack.push_back(release(value, tensors, next));
     }
-    constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
-    const std::vector<PlannedResult>& planned = (*plan_)->results;
-    if (areAllNew(planned)) {
-      if (known_->outVariant().has_value()) {
-        for (const TensorAlias& destination : destinations_) {
-          stack.emplace_back(destination.tensor());
-        }
-        known_->outVariant()->redispatchBoxed(kCpu, &stack);
-        return;
-      }
-      if (known_->resultKernel() != nullptr) {
-        known_->resultKernel()(stack, tensorsOf(destinations_));
-        return;
-      }
+    const KnownWarnings quiet(*plan_);
+    if (plan_->writing != CallPlan::Writing::Copied) {
+      write(std::move(stack));
+      return;
     }
     op_->redispatchBoxed(kCpu, &stack);
     const TensorAlias* destination = destinations_.data();
-    for (size_t i = 0; i < planned.size(); ++i) {
-      destination = store(planned[i], stack[i], destination);
+    for (size_t i = 0; i < plan_->results.size(); ++i) {
+      destination = store(plan_->results[i], stack[i], destination);
     }
   }
 
- private:
-  friend class FinishedCalls;
+  bool isWorthKeeping() const { return aliases_.capacity() <= kMaxKeptTensors; }
 
+  StreamCall* next_finished = nullptr;
+
+ private:
   enum class Kind : uint8_t { Plain, Tensor, TensorList, OptionalTensorList };
 
   // For Kind::Plain the value, for lists their length; tensors are in `slots_`, in order.
@@ -124,42 +119,66 @@ class EnqueuedCall {
     c10::IValue plain;
   };
 
-  Value hold(const c10::IValue& value, const c10::Argument& argument, c10::Device device,
-             ArgumentTensors& tensors) {
-    if (value.isTensor()) {
-      slots_.push_back(tensors.slotOf(value.toTensor()));
+  // A visitor that makes of an argument what the call keeps of it.
+  struct Holder {
+    StreamCall& call;
+    c10::Device current_device;
+    ArgumentTensors& arguments;
+
+    Value tensor(const Tensor& tensor) const {
+      call.slots_.push_back(arguments.slotOf(tensor));
       return {Kind::Tensor, {}};
     }
-    if (value.isTensorList() || value.isOptionalTensorList()) {
-      const auto elements = value.toListRef();
-      for (const c10::IValue& element : elements) {
-        slots_.push_back(element.isNone() ? kNoTensor : tensors.slotOf(element.toTensor()));
+    Value tensors(c10::ArrayRef<c10::IValue> list) const { return all(list, Kind::TensorList); }
+    Value optionalTensors(c10::ArrayRef<c10::IValue> list) const {
+      return all(list, Kind::OptionalTensorList);
+    }
+    Value device(c10::Device /*device*/) const { return {Kind::Plain, c10::Device(kCPU)}; }
+    Value generator(const std::optional<Generator>& generator) const {
+      return {Kind::Plain, engineForLaunch(generator, current_device.index())};
+    }
+    Value plain(const c10::IValue& value) const { return {Kind::Plain, value}; }
+
+    Value all(c10::ArrayRef<c10::IValue> list, Kind kind) const {
+      for (const c10::IValue& element : list) {
+        call.slots_.push_back(element.isNone() ? kNoTensor : arguments.slotOf(element.toTensor()));
       }
-      return {value.isTensorList() ? Kind::TensorList : Kind::OptionalTensorList,
-              static_cast<int64_t>(elements.size())};
+      return {kind, static_cast<int64_t>(list.size())};
     }
-    if (value.isDevice() && value.toDevice().type() == c10::openreg::kDeviceType) {
-      return {Kind::Plain, c10::Device(kCPU)};
+  };
+
+  // Drops the warnings that the calling thread has given for the call.
+  class KnownWarnings : public c10::WarningHandler {
+   public:
+    explicit KnownWarnings(const CallPlan& plan) : plan_(plan) {
+      if (C10_UNLIKELY(!plan.warnings.empty())) {
+        next_ = c10::WarningUtils::get_warning_handler();
+        guard_.emplace(this);
+      }
     }
-    if (value.isGenerator()) {
-      return {Kind::Plain, engineForLaunch(value.toGenerator(), device.index())};
+
+    void process(const c10::Warning& warning) override {
+      const auto is_same = [&](const c10::Warning& known) { return known.msg() == warning.msg(); };
+      if (std::none_of(plan_.warnings.begin(), plan_.warnings.end(), is_same)) {
+        next_->process(warning);
+      }
     }
-    if (value.isNone() && isGenerator(argument)) {
-      return {Kind::Plain, engineForLaunch(std::nullopt, device.index())};
-    }
-    return {Kind::Plain, value};
-  }
+
+   private:
+    const CallPlan& plan_;
+    c10::WarningHandler* next_ = nullptr;
+    std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
+  };
 
   // A result for the caller, and where the kernel's goes.
-  Tensor allocate(const PlannedTensor& planned, c10::Device device,
-                  const ArgumentTensors& arguments) {
+  Tensor allocate(const PlannedTensor& planned, const ArgumentTensors& arguments) {
     switch (planned.kind) {
       case PlannedTensor::Kind::Undefined:
         return Tensor();
       case PlannedTensor::Kind::Argument:
         return arguments.onDevice(planned.argument_index);
       case PlannedTensor::Kind::New:
-        Tensor result = planned.allocate(device);
+        Tensor result = planned.allocate();
         destinations_.emplace_back(result);
         return result;
     }
@@ -191,119 +210,104 @@ class EnqueuedCall {
     TORCH_INTERNAL_ASSERT(false);
   }
 
-  // Whether all results are single tensors that the kernel can write as they are.
-  static bool areAllNew(const std::vector<PlannedResult>& results) {
-    return std::all_of(results.begin(), results.end(), [](const PlannedResult& result) {
-      const PlannedTensor& planned = result.tensors.front();
-      return !result.is_list && planned.kind == PlannedTensor::Kind::New && !planned.is_conj &&
-             !planned.is_neg;
-    });
+  // Has the results written where they are.
+  void write(torch::jit::Stack arguments) const {
+    const std::vector<Tensor> results = tensorsOf(destinations_);
+    torch::jit::Stack copies;
+    if (C10_UNLIKELY(isVerifying())) {
+      copies = copiesOf(*op_, arguments);
+    }
+    callWriter(*known_, plan_->writing, std::move(arguments), results);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (C10_UNLIKELY(!destinations_[i].isDescriptionOf(results[i]))) {
+        plan_->is_refuted.store(true, std::memory_order_relaxed);
+        destinations_[i].throwNotWritten(results[i]);
+      }
+    }
+    if (C10_UNLIKELY(isVerifying())) {
+      verifyResults(*op_, std::move(copies), results);
+    }
+  }
+
+  static bool isVerifying() {
+    static const bool is_verifying =
+        c10::openreg::isSettingOn(orSettingIndex_OPENREG_FALLBACK_VERIFY);
+    return is_verifying;
   }
 
   // Stores what the kernel returned for one result. Returns the destination after those it took.
-  static const TensorAlias* store(const PlannedResult& planned, const c10::IValue& result,
-                                  const TensorAlias* destination) {
+  const TensorAlias* store(const PlannedResult& planned, const c10::IValue& result,
+                           const TensorAlias* destination) const {
     if (!planned.is_list) {
       return storeTensor(planned.tensors.front(), result.toTensor(), destination);
     }
     const auto elements = result.toListRef();
-    TORCH_CHECK(elements.size() == planned.tensors.size(), "expected a list of ",
-                planned.tensors.size(), " tensors as in an earlier call, got ", elements.size());
+    if (elements.size() != planned.tensors.size()) {
+      refute("a list of ", planned.tensors.size(), " tensors", "one of ", elements.size());
+    }
     for (size_t i = 0; i < elements.size(); ++i) {
       destination = storeTensor(planned.tensors[i], elements[i].toTensor(), destination);
     }
     return destination;
   }
 
-  static const TensorAlias* storeTensor(const PlannedTensor& planned, const Tensor& result,
-                                        const TensorAlias* destination) {
+  const TensorAlias* storeTensor(const PlannedTensor& planned, const Tensor& result,
+                                 const TensorAlias* destination) const {
     if (planned.kind != PlannedTensor::Kind::New) {
       return destination;
     }
-    planned.check(result);
+    if (C10_UNLIKELY(!planned.describes(result))) {
+      refute("a result of sizes ", IntArrayRef(planned.sizes),
+             c10::str(" and type ", planned.dtype), result.defined() ? result.toString() : "none",
+             " of sizes ", result.defined() ? result.sizes() : IntArrayRef());
+    }
     Tensor target = destination->tensor();
     at::native::copy_(target, result, /*non_blocking=*/false);
     return destination + 1;
   }
 
+  // The plan is wrong: this call fails, and the next one learns anew.
+  template <typename... Got>
+  [[noreturn]] void refute(const char* expected, const auto& number, const auto& what,
+                           const Got&... got) const {
+    plan_->is_refuted.store(true, std::memory_order_relaxed);
+    TORCH_CHECK(false, "expected ", expected, number, what,
+                ", as in an earlier call with such arguments, got ", got...);
+  }
+
+  static constexpr c10::DispatchKeySet kCpu{c10::DispatchKey::CPU};
   static constexpr size_t kNoTensor = static_cast<size_t>(-1);
+  static constexpr size_t kMaxKeptTensors = 128;  // 20 KB
 
   std::optional<c10::OperatorHandle> op_;
   const FallbackOperator* known_ = nullptr;
-  std::shared_ptr<const ResultPlan> plan_;
+  std::shared_ptr<const CallPlan> plan_;
   std::vector<Value> values_;
   std::vector<size_t> slots_;  // per tensor argument or element, its place in `aliases_`
   std::vector<TensorAlias> aliases_;
   std::vector<TensorAlias> destinations_;  // per PlannedTensor::Kind::New of the plan
-  EnqueuedCall* next_finished_ = nullptr;
-};
-
-// Note [Finished calls]
-// A calling thread allocates what a call needs, and a worker is done with it. If workers freed it,
-// both would meet at the lock of malloc's arena, with a system call each time. So finished calls
-// are kept as they are, and the next calls use their memory.
-class FinishedCalls {
- public:
-  // docs: finished-calls
-  // A finished call, or a new one: to be prepared.
-  static EnqueuedCall* take() {
-    thread_local OwnList own;
-    if (own.first == nullptr) {
-      own.first = all_.exchange(nullptr, std::memory_order_acquire);
-    }
-    if (own.first == nullptr) {
-      return new EnqueuedCall;
-    }
-    return std::exchange(own.first, own.first->next_finished_);
-  }
-
-  // From any thread. The call keeps no memory of the device and no tensor.
-  static void giveBack(EnqueuedCall* call) {
-    if (call->aliases_.capacity() > kMaxKeptTensors) {
-      delete call;
-      return;
-    }
-    call->next_finished_ = all_.load(std::memory_order_relaxed);
-    while (!all_.compare_exchange_weak(call->next_finished_, call, std::memory_order_release,
-                                       std::memory_order_relaxed)) {
-    }
-  }
-  // docs: end
-
- private:
-  // Taken from the others all at once, so that nobody takes a call that has been back meanwhile.
-  struct OwnList {
-    ~OwnList() {
-      while (first != nullptr) {
-        giveBack(std::exchange(first, first->next_finished_));
-      }
-    }
-    EnqueuedCall* first = nullptr;
-  };
-
-  static constexpr size_t kMaxKeptTensors = 128;  // 20 KB
-
-  static inline std::atomic<EnqueuedCall*> all_ = nullptr;
 };
 
 struct GiveBack {
-  void operator()(EnqueuedCall* call) const { FinishedCalls::giveBack(call); }
+  void operator()(StreamCall* call) const { FinishedCalls<StreamCall>::giveBack(call); }
 };
 
-using CallPtr = std::unique_ptr<EnqueuedCall, GiveBack>;
+using CallPtr = std::unique_ptr<StreamCall, GiveBack>;
 
-void resizeArguments(c10::ArrayRef<c10::IValue> arguments,
+void resizeArguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
                      const std::vector<PlannedResize>& resizes) {
   if (C10_LIKELY(resizes.empty())) {
     return;
   }
   c10::SmallVector<Tensor, 8> tensors;
-  visitTensors(arguments, [&](const Tensor& tensor) {
-    const auto is_same = [&](const Tensor& other) { return other.is_same(tensor); };
-    if (isOpenReg(tensor) && std::none_of(tensors.begin(), tensors.end(), is_same)) {
-      tensors.push_back(tensor);
-    }
-  });
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    visitTensors(arguments[i], schema.arguments()[i], [&](const Tensor& tensor) {
+      const auto is_same = [&](const Tensor& other) { return other.is_same(tensor); };
+      if (isOpenReg(tensor) && std::none_of(tensors.begin(), tensors.end(), is_same)) {
+        tensors.push_back(tensor);
+      }
+    });
+  }
   for (const PlannedResize& resize : resizes) {
     const Tensor& tensor = tensors[resize.argument_index];
     const size_t nbytes = at::detail::computeStorageNbytes(
@@ -324,14 +328,17 @@ struct RunCall {
 
 }  // namespace
 
-orKernel describeCallOnStream(const char* name) { return describeOp<RunCall>(name); }
+orKernel describeStreamCall(const char* name) { return describeOp<RunCall>(name); }
 
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
-                  std::shared_ptr<const ResultPlan> plan, c10::Device device,
+                  std::shared_ptr<const CallPlan> plan, c10::Device device,
                   torch::jit::Stack* stack) {
   const auto arguments = argumentsOnStack(op.schema(), *stack);
-  resizeArguments(arguments, (*plan)->resizes);
-  RunCall run{CallPtr(FinishedCalls::take())};
+  resizeArguments(op.schema(), arguments, plan->resizes);
+  for (const c10::Warning& warning : plan->warnings) {
+    c10::warn(warning);
+  }
+  RunCall run{CallPtr(FinishedCalls<StreamCall>::take())};
   torch::jit::Stack results;
   run.call->prepare(known, op, std::move(plan), device, arguments, &results);
   launchOp(known.kernel(), device, std::move(run));

@@ -7,16 +7,18 @@
 #include <memory>
 
 #include "csrc/aten/fallback/CallPlan.h"
+#include "csrc/aten/fallback/FallbackOperator.h"
 
 namespace at::openreg {
 
-// Enqueues the CPU kernel on the current stream of `device`, and puts the results in place of the
-// arguments. The plan has a value.
+// Enqueues the CPU kernel on the current stream of `device`, the current one, and puts the results
+// in place of the arguments. The plan is of kind OnStream.
+// Errors: c10::OutOfMemoryError; the arguments are then as they were.
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
-                  std::shared_ptr<const ResultPlan> plan, c10::Device device,
+                  std::shared_ptr<const CallPlan> plan, c10::Device device,
                   torch::jit::Stack* stack);
 
-// What FallbackOperator::kernel() is for an operator of this name.
-orKernel describeCallOnStream(const char* name);
+// A DescribeKernel.
+orKernel describeStreamCall(const char* name);
 
 }  // namespace at::openreg

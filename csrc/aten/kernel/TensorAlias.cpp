@@ -147,6 +147,14 @@ void TensorAlias::describe(TensorImpl* impl) const {
   }
 }
 
+void TensorAlias::throwNotWritten(const Tensor& tensor) const {
+  TORCH_CHECK(false, "expected the kernel to write its result of sizes ",
+              sizes_and_strides_.sizes_arrayref(), " and strides ",
+              sizes_and_strides_.strides_arrayref(), " where it is, but it left one of sizes ",
+              tensor.sizes(), " and strides ", tensor.strides(),
+              tensor.storage().data() == storage_data_ ? "" : " in memory of its own");
+}
+
 std::optional<Tensor> TensorAlias::optionalTensor() const {
   return defined() ? std::optional<Tensor>(tensor()) : std::nullopt;
 }

@@ -6,6 +6,8 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 
+#include <algorithm>
+
 namespace at::openreg {
 namespace {
 
@@ -37,10 +39,27 @@ Tensor bufferOf(const Tensor& nested) {
   return viewMemory(nested, nested.scalar_type(), {size}, {1}, 0);
 }
 
-// A quantizer whose tensors are its own: those of a kernel's result may lie in the arguments'
-// memory.
-QuantizerPtr ownQuantizer(const Tensor& quantized) {
-  QuantizerPtr quantizer = at::get_qtensorimpl(quantized)->quantizer();
+// Whether an element takes a part of a byte, so that sizes and strides do not tell of the memory.
+bool isPacked(const Tensor& quantized) {
+  return quantized.scalar_type() == kQUInt4x2 || quantized.scalar_type() == kQUInt2x4;
+}
+
+Tensor integersOf(const Tensor& quantized) {
+  if (isPacked(quantized)) {
+    const auto nbytes = static_cast<int64_t>(quantized.storage().nbytes());
+    return viewMemory(quantized, kByte, {nbytes}, {1}, 0);
+  }
+  return viewMemory(quantized, c10::toUnderlying(quantized.scalar_type()), quantized.sizes(),
+                    quantized.strides(), quantized.storage_offset());
+}
+
+// The quantizer for a tensor on `device` made after `model`. A result's own: the tensors of the
+// quantizer that a kernel made may lie in the arguments' memory.
+QuantizerPtr quantizerFor(c10::Device device, const Tensor& model) {
+  QuantizerPtr quantizer = at::get_qtensorimpl(model)->quantizer();
+  if (device.is_cpu()) {
+    return quantizer;
+  }
   if (const auto* channels = dynamic_cast<const PerChannelAffineQuantizer*>(
           quantizer.get())) {  // or with float points
     const bool has_float_points = quantizer->qscheme() == kPerChannelAffineFloatQParams;
@@ -68,6 +87,44 @@ void assembleCoo(SparseTensorImpl* impl, const Tensor& model, const std::vector<
   impl->set_coalesced(metadata->coalesced());
 }
 
+// The layout of the elements in memory is that of the components, unless these are bytes.
+void describeQuantized(const Tensor& tensor, const Tensor& model, const Tensor& integers) {
+  const Tensor& described = isPacked(model) ? model : integers;
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(described.sizes(), described.strides(),
+                                                      described.storage_offset());
+}
+
+bool areSame(const std::vector<Tensor>& some, const std::vector<Tensor>& others) {
+  return std::equal(some.begin(), some.end(), others.begin(), others.end(),
+                    [](const Tensor& one, const Tensor& other) { return one.is_same(other); });
+}
+
+// Whether assembleInto() would change nothing. A tensor that is only read must not be written, as
+// other threads may read it as well.
+bool isAssembled(const Tensor& tensor, const Tensor& model, const std::vector<Tensor>& components) {
+  if (tensor.is_sparse()) {
+    const auto* impl = implOf<SparseTensorImpl>(tensor);
+    const auto* metadata = implOf<SparseTensorImpl>(model);
+    return impl->sizes() == metadata->sizes() && impl->sparse_dim() == metadata->sparse_dim() &&
+           impl->dense_dim() == metadata->dense_dim() &&
+           impl->coalesced() == metadata->coalesced() && areSame(componentsOf(tensor), components);
+  }
+  if (at::sparse_csr::is_sparse_compressed(tensor)) {
+    return tensor.sizes() == model.sizes() && areSame(componentsOf(tensor), components);
+  }
+  const Tensor& memory = components.front();
+  if (!memory.is_alias_of(tensor)) {
+    return false;
+  }
+  if (tensor.is_quantized()) {
+    const Tensor& described = isPacked(model) ? model : memory;
+    return at::get_qtensorimpl(tensor)->quantizer() == at::get_qtensorimpl(model)->quantizer() &&
+           tensor.sizes() == described.sizes() && tensor.strides() == described.strides() &&
+           tensor.storage_offset() == described.storage_offset();
+  }
+  return true;  // ATen writes no nested tensor's shape in place
+}
+
 }  // namespace
 
 bool isPlain(const Tensor& tensor) {
@@ -84,8 +141,7 @@ std::vector<Tensor> componentsOf(const Tensor& tensor) {
     return {impl->compressed_indices(), impl->plain_indices(), impl->values()};
   }
   if (tensor.is_quantized()) {
-    return {viewMemory(tensor, c10::toUnderlying(tensor.scalar_type()), tensor.sizes(),
-                       tensor.strides(), tensor.storage_offset())};
+    return {integersOf(tensor)};
   }
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.is_nested() && tensor.layout() == kStrided,
                               "openreg: expected a strided, sparse, quantized or nested tensor, "
@@ -112,22 +168,27 @@ Tensor assemble(const Tensor& model, const std::vector<Tensor>& components) {
   }
   const Tensor& memory = components.front();
   if (model.is_quantized()) {
-    Tensor tensor = at::detail::make_tensor<QTensorImpl>(Storage(memory.storage()),
-                                                         keysFor(DispatchKey::Quantized, memory),
-                                                         dtype, ownQuantizer(model));
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(memory.sizes(), memory.strides(),
-                                                        memory.storage_offset());
+    Tensor tensor = at::detail::make_tensor<QTensorImpl>(
+        Storage(memory.storage()), keysFor(DispatchKey::Quantized, memory), dtype,
+        quantizerFor(memory.device(), model));
+    describeQuantized(tensor, model, memory);
     return tensor;
   }
   const auto* nested = at::native::get_nested_tensor_impl(model);
+  // As of the quantizer: a result owns the tensors that describe it.
+  const auto own = [&](const Tensor& shape) { return memory.is_cpu() ? shape : shape.clone(); };
   return at::detail::make_tensor<NestedTensorImpl>(
       Storage(memory.storage()),
       keysFor(DispatchKey::NestedTensor, memory).add(DispatchKey::AutogradNestedTensor), dtype,
-      nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets());
+      own(nested->get_nested_sizes()), own(nested->get_nested_strides()),
+      own(nested->get_storage_offsets()));
 }
 
 void assembleInto(const Tensor& tensor, const Tensor& model,
                   const std::vector<Tensor>& components) {
+  if (isAssembled(tensor, model, components)) {
+    return;
+  }
   if (tensor.is_sparse()) {
     assembleCoo(implOf<SparseTensorImpl>(tensor), model, components);
   } else if (at::sparse_csr::is_sparse_compressed(tensor)) {
@@ -137,12 +198,8 @@ void assembleInto(const Tensor& tensor, const Tensor& model,
     TORCH_CHECK_NOT_IMPLEMENTED(components.front().is_alias_of(tensor), "openreg: expected a ",
                                 tensor.is_quantized() ? "quantized" : "nested",
                                 " tensor to keep its memory when it is written in place");
-    if (tensor.is_quantized()) {
-      implOf<QTensorImpl>(tensor)->set_quantizer_(ownQuantizer(model));
-      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(components.front().sizes(),
-                                                          components.front().strides(),
-                                                          components.front().storage_offset());
-    }
+    implOf<QTensorImpl>(tensor)->set_quantizer_(quantizerFor(tensor.device(), model));
+    describeQuantized(tensor, model, components.front());
   }
 }
 

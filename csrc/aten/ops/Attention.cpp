@@ -2,15 +2,22 @@
 // one calls the operator that is left to backends, `..._overrideable`. The choice is the CPU's,
 // and the fused algorithm its flash attention.
 
+#include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <torch/library.h>
 
 #include <array>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -20,13 +27,18 @@
 namespace at::openreg {
 namespace {
 
-// A CPU tensor with the metadata that the choice depends on; its contents are not looked at.
+// A CPU tensor with the metadata that the choice depends on, and without memory: under a transform
+// of functorch, the tensor itself has none.
 Tensor standIn(const Tensor& tensor) {
   if (!isOpenReg(tensor) || !isPlain(tensor)) {
     return tensor;
   }
-  Tensor alias = hostView(tensor);
-  return alias.set_requires_grad(tensor.requires_grad());
+  Tensor stand_in = at::detail::make_tensor<TensorImpl>(
+      Storage(Storage::use_byte_size_t(), 0, DataPtr(nullptr, kCPU), /*allocator=*/nullptr,
+              /*resizable=*/false),
+      DispatchKeySet(DispatchKey::CPU), tensor.dtype());
+  stand_in.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  return stand_in.set_requires_grad(tensor.requires_grad());
 }
 
 int64_t chooseAlgorithm(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -65,26 +77,59 @@ FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tens
           none};
 }
 
+// The CPU's backward leaves out the bias. Its gradient is that of the scores before the softmax,
+// from probabilities that are computed once more.
+Tensor gradientOfBias(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                      const Tensor& value, const Tensor& bias, bool is_causal, const Tensor& out,
+                      const Tensor& logsumexp, std::optional<double> scale) {
+  const auto wide = [type = at::toOpMathType(query.scalar_type())](const Tensor& tensor) {
+    return tensor.to(type);
+  };
+  const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  Tensor scores = at::matmul(wide(query), wide(key).transpose(-2, -1)).mul_(factor).add_(bias);
+  if (is_causal) {
+    const Tensor allowed = at::ones({query.size(-2), key.size(-2)}, query.options().dtype(kBool));
+    scores.masked_fill_(allowed.tril_().logical_not_(), -std::numeric_limits<double>::infinity());
+  }
+  const Tensor is_masked = scores.isneginf();
+  const Tensor probabilities =
+      scores.sub_(wide(logsumexp).unsqueeze(-1)).exp_().masked_fill_(is_masked, 0);
+  const Tensor grad_probabilities = at::matmul(wide(grad_out), wide(value).transpose(-2, -1));
+  const Tensor mean = (wide(grad_out) * wide(out)).sum(-1, /*keepdim=*/true);
+  const Tensor grad = probabilities * (grad_probabilities - mean);
+  return at::sum_to(grad, bias.sizes()).to(bias.scalar_type());
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor> fusedAttentionBackward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
     const Tensor& attn_bias, std::array<bool, 4> grad_input_mask, const Tensor& out,
     const Tensor& logsumexp, const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
     c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
     const Tensor& /*philox_seed*/, const Tensor& /*philox_offset*/, std::optional<double> scale) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!grad_input_mask[3] || !attn_bias.defined(),
-                              "_scaled_dot_product_fused_attention_overrideable_backward: the "
-                              "gradient of attn_bias is not computed by the fused algorithm");
   auto [grad_query, grad_key, grad_value] =
       at::_scaled_dot_product_flash_attention_for_cpu_backward(
           grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
           attn_bias.defined() ? std::optional<Tensor>(attn_bias) : std::nullopt, scale);
-  return {std::move(grad_query), std::move(grad_key), std::move(grad_value), Tensor()};
+  Tensor grad_bias;
+  if (grad_input_mask[3] && attn_bias.defined()) {
+    grad_bias =
+        gradientOfBias(grad_out, query, key, value, attn_bias, is_causal, out, logsumexp, scale);
+  }
+  return {std::move(grad_query), std::move(grad_key), std::move(grad_value), std::move(grad_bias)};
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_fused_sdp_choice", TORCH_FN(chooseAlgorithm));
+  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fusedAttention));
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
+         TORCH_FN(fusedAttentionBackward));
+}
+
+// Under vmap the CPU's operators take the place of ours, which no fallback of functorch serves: it
+// cannot batch the sizes among the results.
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
   m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fusedAttention));
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
          TORCH_FN(fusedAttentionBackward));

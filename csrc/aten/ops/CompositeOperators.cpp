@@ -2,7 +2,6 @@
 // on the CPU: as one kernel instead of several, and with the CPU's bits where its own kernel rounds
 // otherwise than the composition does. They take the fallback's way; see Note [Calls that repeat].
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "csrc/aten/fallback/Fallback.h"
@@ -60,20 +59,11 @@ constexpr const char* kNames[] = {
     "stack",
 };
 
-// One kernel for a whole list of tensors.
-bool isForeach(const c10::OperatorName& name) { return name.name.starts_with("aten::_foreach_"); }
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* name : kNames) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&runFallback>());
-  }
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    if (isForeach(name)) {
-      m.impl(c10::toString(name).c_str(),
-             torch::CppFunction::makeFromBoxedFunction<&runFallback>());
-    }
   }
 }
 

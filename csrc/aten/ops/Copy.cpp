@@ -46,10 +46,10 @@ void copyKernel(Tensor& destination, const Tensor& source) {
 
 // docs: copy-described
 // Enqueues a copy on the current stream of `device`.
-template <c10::openreg::KernelName Name, typename Destination, typename Source>
+template <typename Destination, typename Source>
 void enqueueCopy(c10::Device device, const WorkDescription& description,
                  const Destination& destination, const Source& source) {
-  launchOp<Name>(device, description, bindArguments(device, copyKernel, destination, source));
+  launchWork(device, description, bindArguments(device, copyKernel, destination, source));
 }
 // docs: end
 
@@ -69,11 +69,10 @@ bool isSameInBytes(const Tensor& destination, const Tensor& source) {
 // Waits for the stream, and copies on the calling thread. That has to wait for the copy in any
 // case, and waking a worker takes longer than copying a megabyte.
 // Errors: the stream's asynchronous error.
-void copyOnCallingThread(const OpenRegStream& stream, const char* name,
-                         const WorkDescription& description, Tensor destination,
-                         const Tensor& source) {
-  stream.synchronize(name);
-  const c10::openreg::HostWork work(stream, name, description);
+void copyOnCallingThread(const OpenRegStream& stream, const WorkDescription& description,
+                         Tensor destination, const Tensor& source) {
+  stream.synchronize("aten::copy_");
+  const c10::openreg::HostWork work(stream, description);
   if (description.bytes <= kStagedCopyLimit && isSameInBytes(destination, source)) {
     std::memcpy(destination.mutable_data_ptr(), source.const_data_ptr(), description.bytes);
     return;
@@ -86,8 +85,7 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   const auto description = WorkDescription::copy(orMemcpyHostToDevice, self.nbytes());
   if (non_blocking && isPinnedPointer(source.storage().data())) {
-    enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self,
-                                                HostTensor{source});
+    enqueueCopy(self.device(), description, self, HostTensor{source});
     recordPinned(source, stream);
     return;
   }
@@ -95,26 +93,24 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
                     "aten::copy_ (host to device), which is asynchronous only from "
                     "pinned memory with non_blocking=True");
   if (non_blocking && source.nbytes() <= kStagedCopyLimit) {
-    enqueueCopy<"aten::copy_ (host to device)">(self.device(), description, self,
-                                                StagedTensor{source.clone()});
+    enqueueCopy(self.device(), description, self, StagedTensor{source.clone()});
     return;
   }
-  copyOnCallingThread(stream, "aten::copy_ (host to device)", description, hostView(self), source);
+  copyOnCallingThread(stream, description, hostView(self), source);
 }
 
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
   const auto description = WorkDescription::copy(orMemcpyDeviceToHost, self.nbytes());
   if (non_blocking && isPinnedPointer(self.storage().data())) {
-    enqueueCopy<"aten::copy_ (device to host)">(source.device(), description, HostTensor{self},
-                                                source);
+    enqueueCopy(source.device(), description, HostTensor{self}, source);
     recordPinned(self, stream);
     return;
   }
   checkNotCapturing(stream,
                     "aten::copy_ (device to host), which is asynchronous only to "
                     "pinned memory with non_blocking=True");
-  copyOnCallingThread(stream, "aten::copy_ (device to host)", description, self, hostView(source));
+  copyOnCallingThread(stream, description, self, hostView(source));
 }
 
 void copyBetweenDevices(Tensor& self, const Tensor& source) {
@@ -124,7 +120,7 @@ void copyBetweenDevices(Tensor& self, const Tensor& source) {
   c10::openreg::waitForStream(stream, other);
   const auto description =
       WorkDescription::copy(orMemcpyDeviceToDevice, self.nbytes(), self.device().index());
-  enqueueCopy<"aten::copy_ (between devices)">(source.device(), description, self, source);
+  enqueueCopy(source.device(), description, self, source);
   c10::openreg::waitForStream(other, stream);
 }
 
@@ -165,10 +161,12 @@ Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
   } else {
     at::assert_no_partial_overlap(self, from);
     // A conversion is a kernel like any other.
-    const auto description = self.scalar_type() == from.scalar_type()
-                                 ? WorkDescription::copy(orMemcpyDeviceToDevice, self.nbytes())
-                                 : WorkDescription();
-    enqueueCopy<"aten::copy_">(self.device(), description, self, from);
+    if (self.scalar_type() == from.scalar_type()) {
+      enqueueCopy(self.device(), WorkDescription::copy(orMemcpyDeviceToDevice, self.nbytes()), self,
+                  from);
+    } else {
+      enqueue<"aten::copy_">(self.device(), copyKernel, self, from);
+    }
   }
   return self;
 }
@@ -185,9 +183,27 @@ Tensor copyFromAndResize(const Tensor& self, const Tensor& destination) {
   return copyFrom(self, destination, /*non_blocking=*/false);
 }
 
+// Kernels write through addresses, so a storage would not learn that it has to be copied before:
+// the copy is made at once.
+Tensor lazyClone(const Tensor& self) {
+  const c10::DeviceGuard guard(self.device());
+  const c10::Storage& source = self.storage();
+  c10::Allocator* allocator = c10::GetAllocator(kDeviceType);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), source.nbytes(),
+                       source.nbytes() == 0 ? allocator->allocate(0)
+                                            : allocator->clone(source.data(), source.nbytes()),
+                       allocator, /*resizable=*/true);
+  auto copy =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), self.key_set(), self.dtype());
+  copy.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides(),
+                                                    self.storage_offset());
+  return copy;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_lazy_clone", TORCH_FN(lazyClone));
   m.impl("copy_", TORCH_FN(copy));
   m.impl("_copy_from", TORCH_FN(copyFrom));
   m.impl("_copy_from_and_resize", TORCH_FN(copyFromAndResize));

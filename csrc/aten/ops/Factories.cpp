@@ -3,9 +3,12 @@
 #include "csrc/aten/ops/Factories.h"
 
 #include <ATen/Context.h>
+#include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/RangeUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/ops/arange_cpu_dispatch.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -15,6 +18,7 @@
 
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/ops/Fill.h"
+#include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
@@ -128,6 +132,28 @@ Tensor& setStorage(Tensor& self, Storage source, int64_t storage_offset, IntArra
 
 namespace {
 
+// Registered, as the fallback would wait for each new end.
+Tensor& arange(const Scalar& start, const Scalar& end, const Scalar& step, Tensor& out) {
+  const int64_t size = AT_DISPATCH_ALL_TYPES_AND2(
+      kHalf, kBFloat16, out.scalar_type(), "arange_cpu",
+      [&] { return at::native::compute_arange_size<scalar_t>(start, end, step); });
+  if (out.numel() != size) {
+    if (out.numel() > 0) {
+      TORCH_WARN("arange: the out tensor has ", out.numel(), " elements, the range has ", size,
+                 "; it is resized");
+    }
+    out.resize_({size});
+  }
+  const c10::DeviceGuard guard(out.device());
+  enqueue<"aten::arange.start_out">(
+      out.device(),
+      [](Tensor& result, const Scalar& first, const Scalar& last, const Scalar& by) {
+        at::cpu::arange_outf(first, last, by, result);
+      },
+      out, start, end, step);
+  return out;
+}
+
 Tensor& setWholeStorage(Tensor& self, Storage source) {
   const auto numel = static_cast<int64_t>(source.nbytes() / self.element_size());
   return setStorage(self, std::move(source), 0, {numel}, {});
@@ -147,6 +173,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(emptyStrided));
   m.impl("_efficientzerotensor", TORCH_FN(efficientZeroTensor));
+  m.impl("arange.start_out", TORCH_FN(arange));
   m.impl("resize_", TORCH_FN(resizeTensor));
   m.impl("set_", TORCH_FN(setEmpty));
   m.impl("set_.source_Storage", TORCH_FN(setWholeStorage));

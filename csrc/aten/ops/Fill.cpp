@@ -1,5 +1,6 @@
 #include "csrc/aten/ops/Fill.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/fill_cpu_dispatch.h>
 #include <ATen/ops/fill_native.h>
@@ -8,6 +9,11 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+
 #include "torch_openreg/aten/KernelArguments.h"
 
 namespace at::openreg {
@@ -15,6 +21,37 @@ namespace {
 
 using FillScalar = Tensor& (*)(Tensor&, const Scalar&);
 using FillTensor = Tensor& (*)(Tensor&, const Tensor&);
+
+// Numbers that every dtype holds: the integers reach from -2^7 up to 2^7, and unsigned ones wrap.
+bool fitsEveryDtype(const Scalar& value) {
+  constexpr int64_t kLimit = 127;
+  if (value.isIntegral(/*includeBool=*/true)) {
+    const auto number = value.to<int64_t>();
+    return -kLimit <= number && number <= kLimit;
+  }
+  return value.isFloatingPoint() && std::abs(value.to<double>()) <= kLimit;  // a NaN is not
+}
+
+// Throws unless the number fits the tensor's dtype, as the kernel would: it fills some elements on
+// the calling thread first. What it makes of one element differs from what it makes of several.
+void checkFits(const Tensor& self, const Scalar& value) {
+  const ScalarType dtype = self.scalar_type();
+  static_assert(static_cast<int>(ScalarType::NumOptions) <= 64);
+  static std::atomic<uint64_t> filled_before{0};  // a bit per dtype that the CPU can fill
+  const uint64_t bit = uint64_t(1) << static_cast<int>(dtype);
+  if (C10_LIKELY(fitsEveryDtype(value) &&
+                 (filled_before.load(std::memory_order_relaxed) & bit) != 0)) {
+    return;
+  }
+  Tensor some(at::detail::empty_cpu({std::min<int64_t>(self.numel(), 2)}, dtype));
+  at::cpu::fill_(some, value);
+  filled_before.fetch_or(bit, std::memory_order_relaxed);
+}
+
+Tensor& fillScalar(Tensor& self, const Scalar& value) {
+  checkFits(self, value);
+  return InPlace<"aten::fill_.Scalar", static_cast<FillScalar>(&at::cpu::fill_)>::call(self, value);
+}
 
 Tensor& fillTensor(Tensor& self, const Tensor& value) {
   TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ",
@@ -25,11 +62,12 @@ Tensor& fillTensor(Tensor& self, const Tensor& value) {
 // A trace shows it as a fill of memory if that is what the kernel comes to.
 Tensor& zero(Tensor& self) {
   const c10::DeviceGuard guard(self.device());
-  const auto description = self.is_non_overlapping_and_dense()
-                               ? c10::openreg::WorkDescription::fill(self.nbytes())
-                               : c10::openreg::WorkDescription();
-  launchOp<"aten::zero_">(self.device(), description,
-                          bindArguments(self.device(), &at::cpu::zero_, self));
+  if (self.is_non_overlapping_and_dense()) {
+    launchWork(self.device(), c10::openreg::WorkDescription::fill(self.nbytes()),
+               bindArguments(self.device(), &at::cpu::zero_, self));
+  } else {
+    enqueue<"aten::zero_">(self.device(), &at::cpu::zero_, self);
+  }
   return self;
 }
 
@@ -42,8 +80,7 @@ void fillDeterministically(Tensor& tensor) {
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("fill_.Scalar",
-         &InPlace<"aten::fill_.Scalar", static_cast<FillScalar>(&at::cpu::fill_)>::call);
+  m.impl("fill_.Scalar", TORCH_FN(fillScalar));
   m.impl("fill_.Tensor", TORCH_FN(fillTensor));
   m.impl("zero_", TORCH_FN(zero));
 }

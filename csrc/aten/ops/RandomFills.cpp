@@ -2,6 +2,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/bernoulli_cpu_dispatch.h>
 #include <ATen/ops/cauchy_cpu_dispatch.h>
 #include <ATen/ops/exponential_cpu_dispatch.h>
@@ -9,8 +12,12 @@
 #include <ATen/ops/log_normal_cpu_dispatch.h>
 #include <ATen/ops/normal_cpu_dispatch.h>
 #include <ATen/ops/random_cpu_dispatch.h>
+#include <ATen/ops/randperm_cpu_dispatch.h>
 #include <ATen/ops/uniform_cpu_dispatch.h>
 #include <torch/library.h>
+
+#include <type_traits>
+#include <utility>
 
 #include "torch_openreg/aten/KernelArguments.h"
 
@@ -19,30 +26,57 @@ namespace {
 
 using OptionalGenerator = std::optional<Generator>;
 
-// A fill with bad parameters must fail in the call. The kernel itself checks them, so it is run
-// on no elements first, with a generator whose numbers nobody uses.
+// Numbers from it go nowhere.
+const Generator& scratchGenerator() {
+  static thread_local const Generator generator = at::detail::createCPUGenerator();
+  return generator;
+}
+
+// A fill with bad parameters, or of a dtype that it lacks, must fail in the call. The kernel itself
+// checks them, so it fills one element on the calling thread first: of none it would not ask the
+// dtype.
 template <c10::openreg::KernelName Name, auto Kernel>
 struct RandomFill;
 
 template <c10::openreg::KernelName Name, typename... Args, Tensor& (*Kernel)(Tensor&, Args...)>
 struct RandomFill<Name, Kernel> {
   static Tensor& call(Tensor& self, Args... args) {
-    static thread_local const Generator scratch = at::detail::createCPUGenerator();
-    Tensor none(at::detail::empty_cpu({0}, self.scalar_type()));
-    Kernel(none, withGenerator(args, scratch)...);
+    at::assert_no_internal_overlap(self);
+    Tensor one(at::detail::empty_cpu({1}, self.scalar_type()));
+    Kernel(one, withoutDevice<std::decay_t<Args>>(args)...);
     return InPlace<Name, Kernel>::call(self, args...);
   }
 
  private:
+  // The argument for one element on the CPU.
   template <typename T>
-  static T withGenerator(T argument, const Generator& scratch) {
+  static std::decay_t<T> withoutDevice(const T& argument) {
     if constexpr (std::is_same_v<T, OptionalGenerator>) {
-      return scratch;
+      return scratchGenerator();
+    } else if constexpr (std::is_same_v<T, Tensor>) {
+      Tensor probability(at::detail::empty_cpu({}, argument.scalar_type()));
+      return probability.zero_();
     } else {
       return argument;
     }
   }
 };
+
+// The numbers from 0 to n - 1 in any order. Registered, as the fallback would wait for each new n.
+Tensor& randomPermutation(int64_t n, OptionalGenerator generator, Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  Tensor on_cpu(at::detail::empty_cpu({0}, out.scalar_type()));
+  at::native::check_supported_max_int_with_precision(n, on_cpu);
+  at::cpu::randperm_outf(1, scratchGenerator(), on_cpu);  // throws if it lacks the dtype
+  out.resize_({n});
+  enqueue<"aten::randperm.generator_out">(
+      out.device(),
+      [](Tensor& result, int64_t count, const OptionalGenerator& engine) {
+        at::cpu::randperm_outf(count, engine, result);
+      },
+      out, n, generator);
+  return out;
+}
 
 using RandomRange = Tensor& (*)(Tensor&, int64_t, std::optional<int64_t>, OptionalGenerator);
 using RandomTo = Tensor& (*)(Tensor&, int64_t, OptionalGenerator);
@@ -50,6 +84,12 @@ using Random = Tensor& (*)(Tensor&, OptionalGenerator);
 using TwoParameters = Tensor& (*)(Tensor&, double, double, OptionalGenerator);
 using OneParameter = Tensor& (*)(Tensor&, double, OptionalGenerator);
 using TensorParameter = Tensor& (*)(Tensor&, const Tensor&, OptionalGenerator);
+
+Tensor& bernoulliOfTensor(Tensor& self, const Tensor& p, OptionalGenerator generator) {
+  at::expand_inplace(self, p, "bernoulli_");
+  return RandomFill<"aten::bernoulli_.Tensor", TensorParameter(&at::cpu::bernoulli_)>::call(
+      self, p, std::move(generator));
+}
 
 }  // namespace
 
@@ -64,8 +104,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("geometric_", &RandomFill<"aten::geometric_", OneParameter(&at::cpu::geometric_)>::call);
   m.impl("bernoulli_.float",
          &RandomFill<"aten::bernoulli_.float", OneParameter(&at::cpu::bernoulli_)>::call);
-  m.impl("bernoulli_.Tensor",
-         &InPlace<"aten::bernoulli_.Tensor", TensorParameter(&at::cpu::bernoulli_)>::call);
+  m.impl("bernoulli_.Tensor", TORCH_FN(bernoulliOfTensor));
+  m.impl("randperm.generator_out", TORCH_FN(randomPermutation));
   m.impl("random_", &RandomFill<"aten::random_", Random(&at::cpu::random_)>::call);
   m.impl("random_.to", &RandomFill<"aten::random_.to", RandomTo(&at::cpu::random_)>::call);
   m.impl("random_.from", &RandomFill<"aten::random_.from", RandomRange(&at::cpu::random_)>::call);

@@ -1,18 +1,13 @@
-// LSTM, GRU and plain recurrent networks.
-//
-// ATen composes them of other operators, differently for each kind of device: on one like this it
-// calls fused cells that only CUDA has. Here they are composed as on the CPU, with the same sums
-// in the same order, so that results and gradients have the CPU's bits. The functions are
-// registered for autograd, too: gradients come from the operators that they call.
+// LSTM, GRU and plain recurrent networks: their cells, over sequences, directions and layers. See
+// Note [Recurrent networks].
 
 #include <ATen/Context.h>
-#include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/native/RNN.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
-#include <ATen/ops/relu.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -23,32 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/aten/ops/RecurrentCells.h"
+
 namespace at::openreg {
 namespace {
-
-// Parameters of one layer in one direction; undefined where the network has none.
-struct LayerParameters {
-  Tensor input_weight;
-  Tensor hidden_weight;
-  Tensor input_bias;
-  Tensor hidden_bias;
-  Tensor projection;
-
-  Tensor inputGates(const Tensor& input) const {
-    return at::linear(input, input_weight, optional(input_bias));
-  }
-  Tensor hiddenGates(const Tensor& hidden) const {
-    return at::linear(hidden, hidden_weight, optional(hidden_bias));
-  }
-  Tensor project(const Tensor& hidden) const {
-    return projection.defined() ? at::linear(hidden, projection) : hidden;
-  }
-
- private:
-  static std::optional<Tensor> optional(const Tensor& tensor) {
-    return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
-  }
-};
 
 std::vector<LayerParameters> splitParameters(const char* name, TensorList params, bool has_biases,
                                              bool has_projections, int64_t layers) {
@@ -70,84 +43,6 @@ std::vector<LayerParameters> splitParameters(const char* name, TensorList params
   }
   return result;
 }
-
-// A cell has a type State, the function step, and the state's tensors for reordering sequences.
-// `input_gates` are those of the input alone.
-
-struct PlainState {
-  Tensor hidden;
-
-  template <typename Function>
-  PlainState map(const Function& function) const {
-    return {function(hidden)};
-  }
-  template <typename Function>
-  static PlainState combine(const std::vector<PlainState>& states, const Function& function) {
-    std::vector<Tensor> hidden;
-    for (const PlainState& state : states) {
-      hidden.push_back(state.hidden);
-    }
-    return {function(hidden)};
-  }
-};
-
-struct LstmState {
-  Tensor hidden;
-  Tensor cell;
-
-  template <typename Function>
-  LstmState map(const Function& function) const {
-    return {function(hidden), function(cell)};
-  }
-  template <typename Function>
-  static LstmState combine(const std::vector<LstmState>& states, const Function& function) {
-    std::vector<Tensor> hidden;
-    std::vector<Tensor> cell;
-    for (const LstmState& state : states) {
-      hidden.push_back(state.hidden);
-      cell.push_back(state.cell);
-    }
-    return {function(hidden), function(cell)};
-  }
-};
-
-template <Tensor (*Nonlinearity)(const Tensor&)>
-struct PlainCell {
-  using State = PlainState;
-  static State step(const Tensor& input_gates, const State& state, const LayerParameters& layer) {
-    return {Nonlinearity(layer.hiddenGates(state.hidden).add_(input_gates))};
-  }
-};
-
-Tensor tanhOf(const Tensor& tensor) { return tensor.tanh(); }
-Tensor reluOf(const Tensor& tensor) { return at::relu(tensor); }
-
-struct LstmCell {
-  using State = LstmState;
-  static State step(const Tensor& input_gates, const State& state, const LayerParameters& layer) {
-    const Tensor gates = layer.hiddenGates(state.hidden).add_(input_gates);
-    const std::vector<Tensor> parts = gates.unsafe_chunk(4, 1);
-    const Tensor in_gate = parts[0].sigmoid_();
-    const Tensor forget_gate = parts[1].sigmoid_();
-    const Tensor cell_gate = parts[2].tanh_();
-    const Tensor out_gate = parts[3].sigmoid_();
-    Tensor cell = (forget_gate * state.cell).add_(in_gate * cell_gate);
-    Tensor hidden = layer.project(out_gate * cell.tanh());
-    return {std::move(hidden), std::move(cell)};
-  }
-};
-
-struct GruCell {
-  using State = PlainState;
-  static State step(const Tensor& input_gates, const State& state, const LayerParameters& layer) {
-    const std::vector<Tensor> from_input = input_gates.unsafe_chunk(3, 1);
-    const std::vector<Tensor> from_hidden = layer.hiddenGates(state.hidden).unsafe_chunk(3, 1);
-    const Tensor reset_gate = from_hidden[0].add_(from_input[0]).sigmoid_();
-    const Tensor update_gate = from_hidden[1].add_(from_input[1]).sigmoid_();
-    const Tensor candidate = from_input[2].add(from_hidden[2].mul_(reset_gate)).tanh_();
-    return {(state.hidden - candidate).mul_(update_gate).add_(candidate)};
-  }
-};
 
 // The steps of one layer in one direction: the outputs in the order of time, and the last state.
 template <typename State>
@@ -359,8 +254,25 @@ Lstm runLstm(Input input, TensorList hx, TensorList params, bool has_biases, int
 // oneDNN's LSTM, layer by layer.
 constexpr int64_t kOneDnnLstm = 2;
 
+// Asks oneDNN's operator of this name, "mkldnn::...", what the machine has instructions for.
+bool askOneDnn(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<bool()>().call();
+}
+
+bool hasOneDnn(ScalarType dtype) {
+  if (dtype == kBFloat16) {
+    static const bool has_bfloat16 = askOneDnn("mkldnn::_is_mkldnn_bf16_supported");
+    return has_bfloat16;
+  }
+  if (dtype == kHalf) {
+    static const bool has_half = askOneDnn("mkldnn::_is_mkldnn_fp16_supported");
+    return has_half && !at::GradMode::is_enabled();
+  }
+  return dtype == kFloat;
+}
+
 bool usesOneDnn(const Tensor& input, TensorList hx) {
-  return at::globalContext().userEnabledMkldnn() && input.scalar_type() == kFloat &&
+  return at::globalContext().userEnabledMkldnn() && hasOneDnn(input.scalar_type()) &&
          input.numel() != 0 && hx[0].size(2) == hx[1].size(2);
 }
 
@@ -419,37 +331,14 @@ Lstm lstmPacked(const Tensor& data, const Tensor& batch_sizes, TensorList hx, Te
                  {bidirectional, dropout, train});
 }
 
-LayerParameters cellParameters(const Tensor& w_ih, const Tensor& w_hh,
-                               const std::optional<Tensor>& b_ih,
-                               const std::optional<Tensor>& b_hh) {
-  return {w_ih, w_hh, b_ih.value_or(Tensor()), b_hh.value_or(Tensor()), {}};
-}
-
-std::tuple<Tensor, Tensor> lstmCell(const Tensor& input, TensorList hx, const Tensor& w_ih,
-                                    const Tensor& w_hh, const std::optional<Tensor>& b_ih,
-                                    const std::optional<Tensor>& b_hh) {
-  TORCH_CHECK(hx.size() == 2, "lstm_cell: expected two hidden states, got ", hx.size());
-  const LayerParameters layer = cellParameters(w_ih, w_hh, b_ih, b_hh);
-  const LstmState state = LstmCell::step(layer.inputGates(input), {hx[0], hx[1]}, layer);
-  return {state.hidden, state.cell};
-}
-
-Tensor gruCell(const Tensor& input, const Tensor& hx, const Tensor& w_ih, const Tensor& w_hh,
-               const std::optional<Tensor>& b_ih, const std::optional<Tensor>& b_hh) {
-  const LayerParameters layer = cellParameters(w_ih, w_hh, b_ih, b_hh);
-  return GruCell::step(layer.inputGates(input), {hx}, layer).hidden;
-}
-
 void registerNetworks(torch::Library& m) {
   using Gru = PlainNetwork<GruCell>;
   using RnnTanh = PlainNetwork<PlainCell<tanhOf>>;
   using RnnRelu = PlainNetwork<PlainCell<reluOf>>;
   m.impl("lstm.input", TORCH_FN(lstm));
   m.impl("lstm.data", TORCH_FN(lstmPacked));
-  m.impl("lstm_cell", TORCH_FN(lstmCell));
   m.impl("gru.input", TORCH_FN(Gru::run));
   m.impl("gru.data", TORCH_FN(Gru::runPacked));
-  m.impl("gru_cell", TORCH_FN(gruCell));
   m.impl("rnn_tanh.input", TORCH_FN(RnnTanh::run));
   m.impl("rnn_tanh.data", TORCH_FN(RnnTanh::runPacked));
   m.impl("rnn_relu.input", TORCH_FN(RnnRelu::run));

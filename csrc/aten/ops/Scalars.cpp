@@ -18,8 +18,7 @@ using c10::openreg::WorkDescription;
 Scalar localScalarDense(const Tensor& self) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   stream.synchronize("aten::_local_scalar_dense");
-  const HostWork work(stream, "aten::_local_scalar_dense",
-                      WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
+  const HostWork work(stream, WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
   return at::native::_local_scalar_dense_cpu(hostView(self));
 }
 
@@ -29,7 +28,7 @@ bool equal(const Tensor& self, const Tensor& other) {
               self.device(), " and ", other.device(), "! (aten::equal)");
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   stream.synchronize("aten::equal");
-  const HostWork work(stream, "aten::equal");
+  const HostWork work(stream, kKernelName<"aten::equal">.text);
   return at::native::cpu_equal(hostView(self), hostView(other));
 }
 

@@ -6,8 +6,6 @@
 #include <ATen/native/Resize.h>
 
 #include <algorithm>
-#include <cstring>
-#include <string_view>
 
 #include "csrc/aten/kernel/EmptyTensor.h"
 
@@ -52,47 +50,6 @@ void resizeOut(const Tensor& out, IntArrayRef sizes, IntArrayRef strides,
   }
 }
 
-// Large enough for the windows of pooling kernels, small enough to cost nothing in five dimensions.
-constexpr int64_t kMaxStandInSize = 8;
-
-Tensor emptyStandIn(const Tensor& output) {
-  return output.defined() ? at::detail::empty_cpu({0}, output.scalar_type()) : Tensor();
-}
-
-// Sizes that are equal stay equal, and a size of 1 stays 1, so that shapes still fit each other.
-// Zeros are valid indices into it.
-Tensor zeroStandIn(const Tensor& input) {
-  if (!input.defined()) {
-    return Tensor();
-  }
-  DimVector sizes(input.sizes());
-  for (int64_t& size : sizes) {
-    size = std::min(size, kMaxStandInSize);
-  }
-  Tensor stand_in = at::detail::empty_cpu(sizes, input.scalar_type());
-  std::memset(stand_in.mutable_data_ptr(), 0, stand_in.nbytes());
-  if (input.unsafeGetTensorImpl()->is_wrapped_number()) {
-    stand_in.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-  return stand_in;
-}
-
-// Whether a CPU kernel complains about dtypes. No kernel does so because of sizes or values, and
-// the stand-ins have the dtypes of the operands: such a complaint holds for the operands too.
-bool isAboutDtypes(const c10::Error& error) {
-  constexpr std::array<std::string_view, 4> kPhrases = {
-      "not implemented for",
-      "expected scalar type",
-      "to have the same dtype",
-      "Expected a floating point or complex tensor",
-  };
-  const std::string_view text = error.what_without_backtrace();
-  return dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr ||
-         std::any_of(kPhrases.begin(), kPhrases.end(), [&](std::string_view phrase) {
-           return text.find(phrase) != std::string_view::npos;
-         });
-}
-
 }  // namespace
 
 void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes, IntArrayRef strides,
@@ -107,24 +64,6 @@ void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes, Int
     case OutputForm::Out:
       resizeOut(output, sizes, strides, options);
       break;
-  }
-}
-
-void KnownDtypes::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
-                         c10::function_ref<void(Tensor*)> kernel) {
-  const CpuKernelScope scope;
-  std::vector<Tensor> stand_ins;
-  stand_ins.reserve(operands.size());
-  for (const Tensor* operand : operands) {
-    const bool is_output = stand_ins.size() < output_count;
-    stand_ins.push_back(is_output ? emptyStandIn(*operand) : zeroStandIn(*operand));
-  }
-  try {
-    kernel(stand_ins.data());
-  } catch (const c10::Error& error) {
-    if (isAboutDtypes(error)) {
-      throw;
-    }
   }
 }
 

@@ -7,7 +7,7 @@
 //   StructuredOp<at::meta::structured_mm, 1> op;  // or op(OutputForm::Out, out)
 //   op.meta(self, mat2);                          // checks and allocates, on the calling thread
 //   launchStructured<"aten::mm">(
-//       op.outputs(), std::tie(self, mat2),
+//       op, std::tie(self, mat2), std::tie(),
 //       [](Tensor& out, const Tensor& self, const Tensor& mat2) {
 //         at::cpu::mm_outf(self, mat2, out);      // on the worker, on CPU tensors
 //       });
@@ -38,6 +38,8 @@
 #include <vector>
 
 #include "csrc/aten/kernel/TensorPool.h"
+#include "csrc/aten/structured/KernelRules.h"
+#include "csrc/aten/structured/Trial.h"
 #include "torch_openreg/aten/OpLaunch.h"
 
 namespace at::openreg {
@@ -73,6 +75,11 @@ OPENREG_EXPORT void setStructuredOutput(OutputForm form, Tensor& output, IntArra
 template <typename Meta, size_t Count>
 class StructuredOp final : public Meta {
  public:
+  static constexpr size_t kOutputs = Count;
+
+  // Whether the shape function checks the sizes of all operands, as a TensorIterator does.
+  static constexpr bool kChecksSizes = std::is_base_of_v<TensorIteratorBase, Meta>;
+
   StructuredOp() : form_(OutputForm::Functional) {}
 
   template <typename... Outputs>
@@ -91,7 +98,7 @@ class StructuredOp final : public Meta {
     guard_.reset_device(options.device());
     setStructuredOutput(form_, outputs_[index], sizes, strides, options);
     // Last, as a TensorIterator asks for the output here.
-    if constexpr (std::is_base_of_v<TensorIteratorBase, Meta>) {
+    if constexpr (kChecksSizes) {
       Meta::set_output_raw_strided(index, sizes, strides, options);
     }
   }
@@ -143,6 +150,17 @@ class Operands {
     return tensors;
   }
 
+  // Throws unless the first `output_count` tensors, of those that tensors() made, still are what
+  // the caller's outputs are: a kernel that gives its output other sizes, strides or memory has
+  // left the caller's unwritten, or written in another order.
+  void checkWritten(const Tensor* tensors, size_t output_count) const {
+    for (size_t index = 0; index < output_count; ++index) {
+      if (C10_UNLIKELY(!aliases_[index].isDescriptionOf(tensors[index]))) {
+        aliases_[index].throwNotWritten(tensors[index]);
+      }
+    }
+  }
+
  private:
   // The output that the tensor at `index` is, or the index itself.
   static uint8_t firstSame(const std::array<const Tensor*, Count>& tensors, size_t index,
@@ -183,49 +201,9 @@ class KernelTensors {
   std::array<Tensor, Count> tensors_;
 };
 
-// Note [Unsupported dtypes]
-// What a kernel has against a tuple of dtypes, it says when it runs. On the worker that is too
-// late: the caller has to see the error at the call. So before an operator's first launch with a
-// tuple of dtypes, its kernel runs once on the calling thread, on small CPU tensors of those
-// dtypes that are all zeros. If it complains about dtypes, the call throws its exception; any
-// other complaint is due to the stand-ins. Later launches cost the comparison of a key.
-class OPENREG_EXPORT KnownDtypes {
- public:
-  // Calls `kernel` with stand-ins of the operands unless their dtypes are known to work.
-  void check(ArrayRef<const Tensor*> operands, size_t output_count,
-             c10::function_ref<void(Tensor*)> kernel) {
-    const uint64_t key = keyOf(operands);
-    for (const std::atomic<uint64_t>& known : known_) {
-      if (known.load(std::memory_order_relaxed) == key) {
-        return;
-      }
-    }
-    tryOut(operands, output_count, kernel);
-    const uint32_t slot = next_slot_.fetch_add(1, std::memory_order_relaxed) % known_.size();
-    known_[slot].store(key, std::memory_order_relaxed);
-  }
-
- private:
-  // 0 is no key.
-  static uint64_t keyOf(ArrayRef<const Tensor*> operands) {
-    uint64_t key = 1;
-    for (const Tensor* operand : operands) {
-      const ScalarType dtype = operand->defined() ? operand->scalar_type() : ScalarType::Undefined;
-      key = key * static_cast<uint64_t>(ScalarType::NumOptions) + static_cast<uint64_t>(dtype);
-    }
-    return key;
-  }
-
-  static void tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
-                     c10::function_ref<void(Tensor*)> kernel);
-
-  std::array<std::atomic<uint64_t>, 8> known_{};  // more tuples than that take turns
-  std::atomic<uint32_t> next_slot_{0};
-};
-
 enum class Launch : uint8_t {
-  DtypesChecked,    // on the worker, see Note [Unsupported dtypes]
-  DtypesUnchecked,  // on the worker; for kernels that cannot run on stand-ins
+  Tried,            // on the worker, see Note [Trials]
+  Untried,          // on the worker; for kernels that cannot run on stand-ins
   OnCallingThread,  // here, after the stream's work; for kernels that throw what they find in the
                     // data and whose caller has to see that
 };
@@ -268,31 +246,43 @@ void callKernel(const Kernel& kernel, Tensor* tensors, std::index_sequence<Index
 
 }  // namespace detail
 
-// Runs `kernel` with the CPU tensors of outputs and inputs, as parameters in this order.
-// An input is a Tensor or a std::optional<Tensor>.
-template <c10::openreg::KernelName Name, size_t OutputCount, typename... Inputs, typename Kernel>
-void launchStructured(const std::array<Tensor, OutputCount>& outputs,
-                      const std::tuple<const Inputs&...>& inputs, Kernel kernel,
-                      Launch mode = Launch::DtypesChecked) {
-  using Indices = std::make_index_sequence<OutputCount + sizeof...(Inputs)>;
+// Runs `kernel` with the CPU tensors of the operator's outputs and of the inputs, as parameters in
+// this order. An input is a Tensor or a std::optional<Tensor>; `others` are the other arguments,
+// which the kernel has captured.
+template <c10::openreg::KernelName Name, typename Op, typename... Inputs, typename... Others,
+          typename Kernel>
+void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
+                      const std::tuple<Others&...>& others, Kernel kernel,
+                      Launch mode = Launch::Tried) {
+  constexpr size_t kOutputs = Op::kOutputs;
+  using Indices = std::make_index_sequence<kOutputs + sizeof...(Inputs)>;
   std::array<const Tensor*, Indices::size()> operands;
-  auto next = std::transform(outputs.begin(), outputs.end(), operands.begin(),
+  auto next = std::transform(op.outputs().begin(), op.outputs().end(), operands.begin(),
                              [](const Tensor& output) { return &output; });
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
 
-  if (mode == Launch::DtypesChecked) {
-    static KnownDtypes known_dtypes;
-    known_dtypes.check(operands, OutputCount, [&](Tensor* stand_ins) {
+  // A TensorIterator has looked for overlap.
+  if (!Op::kChecksSizes && mode != Launch::OnCallingThread) {
+    checkOverlap(operands, kOutputs, [&](Tensor* stand_ins) {
+      TORCH_CHECK(mode == Launch::Tried, kOverlapText);
       detail::callKernel(kernel, stand_ins, Indices());
     });
   }
-  const Device device = outputs[0].device();
-  auto run = [operands = Operands<Indices::size()>(operands, OutputCount),
+  if (mode == Launch::Tried) {
+    static Trials trials;
+    ArgumentsKey key;
+    std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
+    trials.check(operands, kOutputs, key, Op::kChecksSizes,
+                 [&](Tensor* stand_ins) { detail::callKernel(kernel, stand_ins, Indices()); });
+  }
+  const Device device = op.outputs()[0].device();
+  auto run = [operands = Operands<Indices::size()>(operands, kOutputs),
               kernel = std::move(kernel)] {
     KernelTensors<Indices::size()> tensors(operands);
-    const detail::ConjugateBits bits(tensors.data(), OutputCount);
+    const detail::ConjugateBits bits(tensors.data(), kOutputs);
     detail::callKernel(kernel, tensors.data(), Indices());
-    bits.restore(tensors.data(), OutputCount);
+    bits.restore(tensors.data(), kOutputs);
+    operands.checkWritten(tensors.data(), kOutputs);
   };
   if (mode == Launch::OnCallingThread) {
     waitForCurrentStream(device, Name.text);

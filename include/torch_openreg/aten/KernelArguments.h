@@ -1,4 +1,4 @@
-// How the arguments of a CPU function travel to a worker.
+// How the arguments of a CPU function get to a worker.
 //
 // enqueue<"aten::name">(device, function, arguments...) calls `function` on the current stream of
 // `device`, with every argument as the worker has to see it:
@@ -7,10 +7,13 @@
 //   optional<Generator>                       the engine of the device's generator, in launch order
 //   ArrayRef, string_view, and optional ones  the same, of a copy that the closure owns
 //   a value that owns its data (OwnsItsData)  a copy
-//   any other type                            does not compile
-// The call has returned when the worker runs, so nothing may refer to what the caller had: pointers
-// and views are refused, whatever they view. Tensors that the host makes for the kernel, such as
-// staged data, go as StagedTensor.
+//   any other type: a pointer, another view   does not compile
+// Tensors that the host makes for the kernel, such as staged data, go as StagedTensor.
+//
+// Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. Besides: arguments
+// are taken over before the call returns and may change or go away then, but for the memory of
+// tensors (Note [Lifetimes of enqueued work] in TensorAlias.h). An argument that cannot be taken
+// over throws at the call. In a graph, every replay sees the arguments that were captured.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -5,25 +5,33 @@
 //     Tensor result = out_.tensor();
 //     at::cpu::clamp_min_outf(in.tensor(), 0, result);  // on the worker
 //   });
+//
+// Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. The functions that
+// wait do not release the GIL: torch's bindings do, before they call an operator.
 #pragma once
 
+#include <array>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "torch_openreg/aten/KernelEnvironment.h"
+#include "torch_openreg/aten/KernelNames.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/HostWork.h"
 #include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
 
-// Waits for the current stream of the device: for operators that give the host a value.
-// `operation` is who waits, for error texts.
-// Errors: the stream's asynchronous error, and that of checkNotCapturing().
+// Waits for the calling thread's current stream of the device: for operators that give the host a
+// value. `operation` is who waits, for error texts.
+// Capture: an error, and the capture is invalid then, as no graph can repeat the wait.
+// Errors: the stream's asynchronous error, which is cleared; AcceleratorError while it captures.
 OPENREG_EXPORT void waitForCurrentStream(c10::Device device, const char* operation);
 
-// For operations that no graph can repeat, as they run on the host.
-// Errors: AcceleratorError if the stream is capturing. The capture is then invalid.
+// For operations that no graph can repeat, as the host waits in them. Does not wait itself.
+// Capture: an error, and the capture is invalid then.
+// Errors: AcceleratorError while the stream captures. Takes no asynchronous error.
 OPENREG_EXPORT void checkNotCapturing(const c10::openreg::OpenRegStream& stream,
                                       const char* operation);
 
@@ -54,23 +62,27 @@ struct Described {
 }  // namespace detail
 
 // docs: launch-op
-// Enqueues `kernel` on the current stream of `device`, in the environment of the calling thread.
-template <c10::openreg::KernelName Name, typename Kernel>
+// Enqueues the kernel of an operator on the current stream of `device`, in the environment of the
+// calling thread. Its name is as Note [Names of kernels] has it.
+template <c10::openreg::KernelName Operator, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
   using Closure = detail::InEnvironment<std::decay_t<Kernel>>;
-  c10::openreg::launchKernel<Name>(
+  c10::openreg::launchKernel<kKernelName<Operator>>(
       c10::openreg::getCurrentOpenRegStream(device.index()),
       Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});
 }
 // docs: end
 
-// The same for a copy or a fill, which a trace shows as such.
-template <c10::openreg::KernelName Name, typename Kernel>
-void launchOp(c10::Device device, const c10::openreg::WorkDescription& description,
-              Kernel&& kernel) {
+// The same for a copy or a fill, named by its description.
+template <typename Kernel>
+void launchWork(c10::Device device, const c10::openreg::WorkDescription& description,
+                Kernel&& kernel) {
   using Closure = detail::Described<detail::InEnvironment<std::decay_t<Kernel>>>;
-  c10::openreg::launchKernel<Name>(
-      c10::openreg::getCurrentOpenRegStream(device.index()),
+  static constexpr auto kKernels = std::apply(
+      [](auto... names) { return std::array{c10::openreg::describeKernel<Closure>(names)...}; },
+      c10::openreg::WorkDescription::kNames);
+  c10::openreg::launchKernel(
+      kKernels[description.nameIndex()], c10::openreg::getCurrentOpenRegStream(device.index()),
       Closure{{std::forward<Kernel>(kernel), KernelEnvironment::current()}, description});
 }
 
@@ -82,7 +94,7 @@ void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
                              Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});
 }
 
-// `name` lives as long as the process.
+// `name` is the kernel's, as kernelNameOf() makes it, and lives as long as the process.
 template <typename Kernel>
 constexpr orKernel describeOp(const char* name) {
   return c10::openreg::describeKernel<detail::InEnvironment<Kernel>>(name);

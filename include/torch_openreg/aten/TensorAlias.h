@@ -2,9 +2,19 @@
 //
 // Note [Lifetimes of enqueued work]
 // A TensorAlias holds an address and metadata, not a reference. The memory may go back to the
-// allocator while the work is still queued: the allocator gives it out again on the same stream
-// only, so whatever overwrites it runs later. Memory used on a second stream is the business of
-// record_stream, as on CUDA.
+// allocator while the work is still queued: the allocator reuses it on the same stream only, so
+// whatever overwrites it runs later. For memory used on a second stream, record_stream must be
+// called, as on CUDA.
+//
+// Unless a function says otherwise:
+//   Threads  The calling thread makes aliases. Any thread may turn one into a tensor, several at a
+//            time: the alias does not change.
+//   GIL      Neither needed nor released; nothing here waits.
+//   Capture  Allowed. Replays use the addresses that were captured: memory that is allocated while
+//            a stream captures stays the graph's, and of all other memory the program keeps the
+//            tensors.
+//   Owns     Neither an alias nor its tensor keeps memory.
+//   Errors   Throws c10::Error, at the call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -72,6 +82,17 @@ class OPENREG_EXPORT TensorAlias {
     return storage_nbytes_ > 0 && kind_ == Kind::Memory && other.kind_ == Kind::Memory &&
            storage_data_ == other.storage_data_ && storage_nbytes_ == other.storage_nbytes_;
   }
+
+  // Whether a tensor that the alias made still has its sizes, strides and memory.
+  bool isDescriptionOf(const Tensor& tensor) const {
+    return !defined() || (tensor.storage().data() == storage_data_ &&
+                          tensor.storage_offset() == storage_offset_ &&
+                          tensor.sizes() == sizes_and_strides_.sizes_arrayref() &&
+                          tensor.strides() == sizes_and_strides_.strides_arrayref());
+  }
+
+  // For a result of which that is not so. Errors: RuntimeError with both descriptions.
+  [[noreturn]] void throwNotWritten(const Tensor& tensor) const;
 
   // As tensor(), std::nullopt if undefined.
   std::optional<Tensor> optionalTensor() const;

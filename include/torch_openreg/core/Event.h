@@ -1,6 +1,8 @@
 // An event of the runtime, owned.
 //
-// Used where the backend itself orders streams; torch.Event goes through the guard's virtuals.
+// Used where the backend itself orders streams; torch.Event goes through the guard's virtuals. The
+// defaults are those of Functions.h. An event of a stream that captures is part of the graph: other
+// streams may wait for it, which makes them part of the capture, and the host may not.
 #pragma once
 
 #include <openreg/event.h>
@@ -38,12 +40,12 @@ class OpenRegEvent {
     OPENREG_CHECK(orStreamWaitEvent(stream.handle(), handle_, 0));
   }
 
-  // Waits for the latest record. A failure of the recorded stream ends the wait, too: it is the
-  // stream's to report.
+  // Waits for the latest record; the caller has released the GIL. A failure of the recorded stream
+  // ends the wait, too; the stream reports it.
   void synchronize() const noexcept { std::ignore = orEventSynchronize(handle_); }
 
-  // Whether the latest record is complete. A failure of the recorded stream counts as complete:
-  // it is the stream's to report.
+  // Whether the latest record is complete. A failure of the recorded stream counts as complete;
+  // the stream reports it.
   bool isComplete() const noexcept { return orEventQuery(handle_) != orErrorNotReady; }
 
  private:

@@ -12,43 +12,77 @@
 #include <c10/util/Exception.h>
 #include <openreg/error.h>
 
+#include <cstddef>
 #include <exception>
 
 #include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
 
-// Throws what a failed runtime call stands for. `call` is its source text.
-[[noreturn]] OPENREG_EXPORT void throwRuntimeError(orError_t error, const char* call,
+// Throws what a failed runtime call stands for, with what the runtime says about the calling
+// thread's last error, which it clears. `raised_by` completes "Raised by ...": it is what the user
+// called, such as "torch.Event.synchronize", or the function of the runtime.
+[[noreturn]] OPENREG_EXPORT void throwRuntimeError(orError_t error, const char* raised_by,
                                                    SourceLocation location);
 
 // Reports a failed runtime call as a warning. Never throws; for destructors and noexcept
 // overrides.
-OPENREG_EXPORT void warnRuntimeError(orError_t error, const char* call) noexcept;
+OPENREG_EXPORT void warnRuntimeError(orError_t error, const char* raised_by) noexcept;
 
 // Hands the exception that a kernel threw to the runtime and returns the code to fail with.
 // Called in the worker, inside the catch block.
 OPENREG_EXPORT orError_t reportKernelException(std::exception_ptr exception) noexcept;
 
+namespace detail {
+
+// The name of the function of the runtime that a piece of source calls: users read names, not C++.
+template <std::size_t Size>
+struct CalledFunction {
+  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is meant to convert
+  consteval CalledFunction(const char (&source)[Size]) {
+    std::size_t length = 0;
+    while (source[length] != '(' && source[length] != '\0') {
+      name[length] = source[length];
+      ++length;
+    }
+    const bool is_runtime_call = length > 2 && source[0] == 'o' && source[1] == 'r' &&
+                                 source[2] >= 'A' && source[2] <= 'Z' && source[length] == '(';
+    if (!is_runtime_call) {
+      throw "OPENREG_CHECK: expected a call of the runtime; OPENREG_CHECK_RESULT takes an error";
+    }
+  }
+  char name[Size] = {};
+};
+
+}  // namespace detail
+
 }  // namespace c10::openreg
 
 // docs: openreg-check
-// Calls the runtime and throws if it fails.
-#define OPENREG_CHECK(call)                                                        \
+// Throws if a call of the runtime has failed. `raised_by` is as for throwRuntimeError.
+#define OPENREG_CHECK_RESULT(error, raised_by)                                     \
   do {                                                                             \
-    const orError_t openreg_error_ = (call);                                       \
+    const orError_t openreg_error_ = (error);                                      \
     if (C10_UNLIKELY(openreg_error_ != orSuccess)) {                               \
-      ::c10::openreg::throwRuntimeError(openreg_error_, #call,                     \
+      ::c10::openreg::throwRuntimeError(openreg_error_, raised_by,                 \
                                         {__func__, __FILE__, uint32_t(__LINE__)}); \
     }                                                                              \
   } while (false)
+
+// Calls the runtime, and throws if that fails. Does not compile with anything but a call.
+#define OPENREG_CHECK(call)                                                       \
+  do {                                                                            \
+    static constexpr ::c10::openreg::detail::CalledFunction openreg_call_(#call); \
+    OPENREG_CHECK_RESULT(call, openreg_call_.name);                               \
+  } while (false)
 // docs: end
 
-// Calls the runtime and warns if it fails.
-#define OPENREG_WARN_IF_FAILED(call)                           \
-  do {                                                         \
-    const orError_t openreg_error_ = (call);                   \
-    if (C10_UNLIKELY(openreg_error_ != orSuccess)) {           \
-      ::c10::openreg::warnRuntimeError(openreg_error_, #call); \
-    }                                                          \
+// Calls the runtime, and warns if that fails.
+#define OPENREG_WARN_IF_FAILED(call)                                              \
+  do {                                                                            \
+    static constexpr ::c10::openreg::detail::CalledFunction openreg_call_(#call); \
+    const orError_t openreg_error_ = (call);                                      \
+    if (C10_UNLIKELY(openreg_error_ != orSuccess)) {                              \
+      ::c10::openreg::warnRuntimeError(openreg_error_, openreg_call_.name);       \
+    }                                                                             \
   } while (false)

@@ -1,6 +1,10 @@
-// Devices, as c10 sees them: count, current one, checks of an index.
+// Devices, as c10 sees them: their number, the current one, checks of an index.
 //
-// The runtime keeps the current device per thread; nothing is kept here.
+// The runtime keeps each thread's current device; nothing is kept here.
+//
+// Unless a function says otherwise, in the headers of this folder: any thread may call; the GIL is
+// neither needed nor released; calls are allowed while streams capture and are no part of the
+// graph; errors are thrown as Exception.h says. What needs a device throws in a forked child.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -24,7 +28,7 @@ OPENREG_EXPORT void checkDeviceIndex(int64_t index);
 OPENREG_EXPORT DeviceIndex currentDevice();
 OPENREG_EXPORT void setDevice(DeviceIndex index);
 
-// Sets the current device and returns the one before.
+// Sets the current device and returns the previous one.
 OPENREG_EXPORT DeviceIndex exchangeDevice(DeviceIndex index);
 
 // As exchangeDevice; a negative index changes nothing.
@@ -33,9 +37,12 @@ OPENREG_EXPORT DeviceIndex maybeExchangeDevice(DeviceIndex index);
 // The index itself, or the current device for a negative one. Throws if it is out of range.
 OPENREG_EXPORT DeviceIndex resolveDeviceIndex(int64_t index);
 
-// Waits for all work of the device given. Releases nothing and takes no lock of Python's: the
-// caller has released the GIL.
-OPENREG_EXPORT void synchronizeDevice(DeviceIndex index);
+// Waits for all work of the given device. Does not release the GIL: the caller has done so.
+// `caller` is who waits, for error texts. Capture: an error while any stream of the device
+// captures, and the capture is invalid then. Errors: the first asynchronous error of the device's
+// streams, which it clears from all of them.
+OPENREG_EXPORT void synchronizeDevice(DeviceIndex index,
+                                      const char* caller = "orDeviceSynchronizeIndex");
 
 // Whether the device has been created in this process.
 OPENREG_EXPORT bool isDeviceActive(DeviceIndex index) noexcept;

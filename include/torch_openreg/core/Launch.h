@@ -1,4 +1,4 @@
-// The one way by which work reaches a stream.
+// The only way by which work reaches a stream.
 //
 // launchKernel<"aten::add.out">(stream, closure) moves the closure into the stream's queue and
 // returns; the stream's worker calls it later. Closures up to OPENREG_MAX_INLINE_CLOSURE_SIZE
@@ -9,12 +9,26 @@
 // address is enough (see Note [Lifetimes of enqueued work] in
 // include/torch_openreg/aten/TensorAlias.h).
 //
-// How often a closure is called: once or, captured into a graph, once per replay. So it is const.
+// How often a closure is called: once, or not at all if the stream holds an error by then; captured
+// into a graph, once per replay. So it is const.
 //
-// What a closure may do: throw. The exception ends the stream's success and comes out of the
-// next synchronizing call with the kernel's name (include/torch_openreg/core/Exception.h). It may
-// not wait for its own stream, and it may not take the GIL. If it has describe(orActivityRecord*),
-// that completes the record that a trace keeps of it (openreg/stream.h).
+// What a closure may do: throw. The stream then fails, and the next synchronizing call throws the
+// exception with the kernel's name (include/torch_openreg/core/Exception.h). A closure must not
+// wait for its own stream and must not take the GIL. If it has describe(orActivityRecord*), that
+// function completes the record that a trace keeps of it (openreg/stream.h).
+//
+// Of every launch below:
+//   Threads  Any thread may launch, several at a time onto one stream. What one thread launches
+//            onto a stream runs in the order of its calls. The stream's worker calls the closure
+//            and destroys it; the stream's device is current there.
+//   GIL      Neither needed nor released. A launch onto a full queue waits for room, with the GIL
+//            if the caller holds it: the reason why no closure may take it.
+//   Capture  Allowed. While the stream captures, the closure becomes a node of the graph, which
+//            owns it, and nothing runs.
+//   Owns     The closure, once the launch has returned; before, the caller's frame.
+//   Errors   Throws if nothing was enqueued: in a forked child, onto a stream that has been
+//            destroyed, into a capture that is invalid. What the kernel throws comes later, but
+//            with OPENREG_LAUNCH_BLOCKING=1, where a launch waits for its kernel.
 #pragma once
 
 #include <openreg/stream.h>
@@ -22,6 +36,7 @@
 
 #include <cstddef>
 #include <new>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -30,7 +45,7 @@
 
 namespace c10::openreg {
 
-// A kernel's name as a template argument, so that it is static by construction.
+// A kernel's name as a template argument, so that it lives as long as the process.
 template <std::size_t Size>
 struct KernelName {
   // NOLINTNEXTLINE(google-explicit-constructor): a string literal is meant to convert
@@ -107,8 +122,8 @@ inline constexpr orKernel kKernel = describeKernel<Fn>(Name.text);
 }  // namespace detail
 
 // docs: launch-kernel
-// Enqueues a call of `function` on the stream. `kernel` describes its type, and lives until then.
-// Errors: throws if nothing could be enqueued, and in blocking mode what the kernel threw.
+// Enqueues a call of `function` on the stream. `kernel` describes its type. It, and its name, live
+// until the call is done, and as long as the graph if the stream is capturing.
 template <typename Function>
 void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function) {
   using Fn = std::decay_t<Function>;
@@ -120,7 +135,7 @@ void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&
   const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.handle());
   if (C10_UNLIKELY(error != orSuccess)) {
     closure->~Fn();
-    throwRuntimeError(error, kernel.name, {__func__, __FILE__, uint32_t(__LINE__)});
+    OPENREG_CHECK_RESULT(error, (std::string("the launch of ") + kernel.name).c_str());
   }
 }
 

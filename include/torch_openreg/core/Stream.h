@@ -7,6 +7,8 @@
 //   a multiple of 8, not 0     an external stream: the id is the handle itself
 // Pool streams are created together, on the first request for one; a stream without work has
 // no thread. They are never destroyed, so the id of a pool stream stays valid.
+//
+// The defaults are those of Functions.h.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -38,10 +40,19 @@ class OPENREG_EXPORT OpenRegStream {
   // nothing can be recorded or enqueued any more.
   bool isAlive() const;
 
-  bool query() const;
+  // Whether it is not alive and its work is done. Waits for nothing.
+  bool hasEnded() const;
 
-  // Waits until all work submitted so far is done. `call` is what an error says it was raised by.
-  void synchronize(const char* call = "orStreamSynchronize") const;
+  // Whether all work submitted so far is done. `caller` is who asks, for error texts.
+  // Capture: an error while the stream captures, and the capture is invalid then.
+  // Errors: the stream's asynchronous error, which it clears.
+  bool query(const char* caller = "orStreamQuery") const;
+
+  // Waits until all work submitted so far is done. `caller` is who waits, for error texts; it has
+  // released the GIL.
+  // Capture: an error while the stream captures, and the capture is invalid then.
+  // Errors: the stream's asynchronous error, which it clears.
+  void synchronize(const char* caller = "orStreamSynchronize") const;
 
   int priority() const;
   bool isCapturing() const;
@@ -60,8 +71,8 @@ class OPENREG_EXPORT OpenRegStream {
   orStream_t handle_;
 };
 
-// A negative device index stands for the current device in all functions below; an index that
-// is out of range throws.
+// In all functions below, a negative device index means the current device; an index that is out
+// of range throws.
 
 // The default stream.
 OPENREG_EXPORT OpenRegStream getDefaultOpenRegStream(DeviceIndex index = -1);
@@ -69,7 +80,7 @@ OPENREG_EXPORT OpenRegStream getDefaultOpenRegStream(DeviceIndex index = -1);
 // The calling thread's current stream on a device; the default stream until it is set.
 OPENREG_EXPORT OpenRegStream getCurrentOpenRegStream(DeviceIndex index = -1);
 
-// Makes a stream current on its device, for the calling thread. Leaves the current device.
+// Makes a stream current on its device, for the calling thread. Does not change the current device.
 OPENREG_EXPORT void setCurrentOpenRegStream(const OpenRegStream& stream);
 
 // A stream of the pool, round-robin. A priority below 0 means the pool of high priority.

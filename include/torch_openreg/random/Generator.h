@@ -1,21 +1,27 @@
 // Random number generators of openreg devices.
 //
 // Note [Generators on workers]
-// The numbers come from a CPU generator inside, so the same seed gives the CPU's numbers. Kernels
-// draw from it on the workers:
+// The numbers come from a CPU generator inside, the engine, so the same seed gives the CPU's
+// numbers. Kernels draw from it on the workers:
 //   - kernels of one stream draw in stream order;
-//   - a kernel on another stream first waits for the stream that drew last (orderLaunch);
-//   - whoever reads or sets the state waits for the kernels that draw (every virtual below);
-//   - kernels in a graph draw on each replay, from the state they find then: the replay counts as
-//     one kernel that draws. So nobody reads or sets the state while the current stream captures.
+//   - a kernel on another stream first waits for the stream that drew last (engineForLaunch);
+//   - whoever sets the seed or the state gives the generator a new engine. Kernels launched before
+//     keep the one they were launched with, so nobody waits;
+//   - whoever reads the state waits for the kernels that draw;
+//   - kernels in a graph draw on each replay, from the state they find then. They use an engine of
+//     their own, which beginReplay() and endReplay() pass the state to and from: the replay counts
+//     as one kernel that draws. So nobody reads or sets the state while the current stream
+//     captures.
 // Host threads that launch at the same time are not ordered among each other, as on any device;
 // a kernel locks the engine while it draws.
 //
-// Note [Waiting with the generator's mutex]
-// torch asks callers to lock a generator's mutex around each of its functions. torch's bindings do,
-// all but that of current_seed(), and hold the GIL meanwhile. The wait gives up the GIL. If it kept
-// the mutex, a second thread would take the GIL, wait for the mutex and never give the GIL back.
-// So the wait gives up the mutex as well, and takes it back when it has the GIL again.
+// Note [The generator's mutex]
+// torch asks callers to lock a generator's mutex around each of its functions. Its Python bindings
+// do, with the GIL held; its JIT operators and many C++ callers do not. So no function here touches
+// that mutex, and none but get_state() and clone() waits. These two keep what their caller holds:
+// if they gave up the GIL alone, a second thread would take it, wait for the mutex and never give
+// it back. Python programs wait before they call, by torch.openreg.get_rng_state(), where neither
+// is held.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -45,27 +51,31 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
   static c10::DeviceType device_type() { return c10::openreg::kDeviceType; }
 
-  // Makes what is enqueued on the stream next draw after everything enqueued so far or, in a
-  // capture, captured so far.
-  void orderLaunch(const c10::openreg::OpenRegStream& stream);
+  // The engine for the kernel that is enqueued on the stream next. That draws after everything
+  // enqueued so far or, in a capture, captured so far.
+  Generator engineForLaunch(const c10::openreg::OpenRegStream& stream);
 
-  // Waits for all kernels that draw.
+  // Waits for all kernels that draw, and returns the engine that they drew from. Keeps the GIL.
   // Errors: the asynchronous error of their stream.
-  void waitForKernels() const;
+  Generator waitForKernels() const;
 
-  // The generator that kernels draw from.
-  const Generator& engine() const { return engine_; }
+  // Enqueue, on the stream of a graph's launch: what gives the graph's kernels the state, and what
+  // takes it back. `engine` is the first's result.
+  Generator beginReplay(const c10::openreg::OpenRegStream& stream);
+  void endReplay(const c10::openreg::OpenRegStream& stream, const Generator& engine);
 
  private:
   OpenRegGeneratorImpl* clone_impl() const override;
 
-  // The same, for functions whose callers have locked the generator's mutex: it is given up for the
-  // wait. See Note [Waiting with the generator's mutex].
-  void waitForKernelsUnlocked() const;
+  // Puts an engine that nobody has drawn from into the place of the present one.
+  void replaceEngine(Generator engine);
 
+  const Generator graph_engine_;  // what the kernels of all graphs draw from, one replay at a time
+
+  mutable std::mutex launch_mutex_;  // of the next three
   Generator engine_;
-  mutable std::mutex last_stream_mutex_;
-  mutable std::optional<c10::openreg::OpenRegStream> last_stream_;  // the one that drew last
+  uint64_t seed_ = default_rng_seed_val;                    // that engine_ began with
+  std::optional<c10::openreg::OpenRegStream> last_stream_;  // the one that drew last from it
 };
 
 // The default generator of a device, created on first use. A negative index stands for the
@@ -81,11 +91,12 @@ OPENREG_EXPORT Generator makeGenerator(c10::DeviceIndex device = -1);
 
 // The generator that a kernel on the device's current stream draws from: the one given, or the
 // device's default. Orders the launch that must follow; see Note [Generators on workers].
-// Throws if the generator is not one of the device's.
+// Errors: RuntimeError if the generator is of another device.
 OPENREG_EXPORT Generator engineForLaunch(const std::optional<Generator>& generator,
                                          c10::DeviceIndex device);
 
-// The same for a kernel that runs on the calling thread: waits for the kernels that draw.
+// The same for a kernel that runs on the calling thread: waits for the kernels that draw, without
+// the GIL.
 OPENREG_EXPORT Generator engineForHost(const std::optional<Generator>& generator,
                                        c10::DeviceIndex device);
 

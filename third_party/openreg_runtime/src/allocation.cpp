@@ -68,7 +68,7 @@ orError_t find_device_place(int device, const std::optional<Allocation>& found, 
   if (size > found->size - offset) {
     return fail(orErrorInvalidValue,
                 concat(function, ": ", size, " bytes at offset ", offset,
-                       " leave their allocation of ", found->size, " bytes on device ", device));
+                       " exceed their allocation of ", found->size, " bytes on device ", device));
   }
   const auto kernel_offset = static_cast<uintptr_t>(AddressSpace::get()->kernel_offset);
   *place = {orMemoryTypeDevice, device, reinterpret_cast<void*>(address + kernel_offset)};

@@ -102,7 +102,7 @@ const char* find_obstacle(const Submission& submission) {
     case CommandKind::Fill:
       return nullptr;
     default:  // the capture began after the caller had looked
-      return "expected a stream on which no other thread begins a capture meanwhile";
+      return "expected a stream on which no other thread begins a capture at the same time";
   }
 }
 

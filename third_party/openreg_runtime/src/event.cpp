@@ -67,7 +67,7 @@ orError_t Event::record(Stream& stream) {
     set_latest(std::move(record));
     return orSuccess;
   }
-  Record record{.completion = CompletionRef::make(), .mark = {}};
+  Record record{.completion = CompletionRef::make(), .mark = {}, .device = stream.device().index()};
   uint64_t sequence = 0;
   if (const orError_t error = submit_record(stream, record.completion, &sequence)) return error;
   if (sequence > 0) set_latest(std::move(record));
@@ -97,7 +97,7 @@ orError_t Event::record_shared(Stream& stream) {
   completion->bind(stream, sequence);
   const Lock lock(mutex_);
   Ledger::existing()->set_latest(shared_slot_, completion->shared_name());
-  Record record{.completion = std::move(completion), .mark = {}};
+  Record record{.completion = std::move(completion), .mark = {}, .device = stream.device().index()};
   std::swap(latest_, record);
   return orSuccess;
 }
@@ -164,8 +164,8 @@ orError_t create_event(orEvent_t* event, unsigned flags) {
   return orSuccess;
 }
 
-// Stores the time of an event's latest record.
-orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
+// Stores the time and the device of an event's latest record.
+orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns, int* device) {
   if (const orError_t error = check_event(event, "orEventElapsedTime")) return error;
   const Event::Record record = event->latest();
   if (record.is_captured()) return fail_captured(record.mark, "orEventElapsedTime");
@@ -179,6 +179,7 @@ orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns) {
   }
   if (!completion->is_complete()) return orErrorNotReady;
   *time_ns = completion->time_ns();
+  *device = record.device;
   return report(completion->failure());
 }
 
@@ -233,8 +234,9 @@ orError_t orEventRecord(orEvent_t event, orStream_t handle) {
     using namespace openreg;
     if (const orError_t error = check_event(event, "orEventRecord")) return error;
     if (event->is_peers()) {
-      return fail(orErrorNotPermitted,
-                  "orEventRecord: the event belongs to another process, which alone records it");
+      return fail(
+          orErrorNotPermitted,
+          "orEventRecord: the event belongs to another process, and only that one can record it");
     }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
@@ -277,8 +279,16 @@ orError_t orEventElapsedTime(float* elapsed_ms, orEvent_t start, orEvent_t end) 
     }
     int64_t start_ns = 0;
     int64_t end_ns = 0;
-    if (const orError_t error = time_of(start, "start", &start_ns)) return error;
-    if (const orError_t error = time_of(end, "end", &end_ns)) return error;
+    int start_device = 0;
+    int end_device = 0;
+    if (const orError_t error = time_of(start, "start", &start_ns, &start_device)) return error;
+    if (const orError_t error = time_of(end, "end", &end_ns, &end_device)) return error;
+    if (start_device != end_device) {
+      return fail(orErrorInvalidResourceHandle,
+                  concat("orEventElapsedTime: expected two events of one device, got the start on "
+                         "device ",
+                         start_device, " and the end on device ", end_device));
+    }
     *elapsed_ms = static_cast<float>(static_cast<double>(end_ns - start_ns) * 1e-6);
     return orSuccess;
   });

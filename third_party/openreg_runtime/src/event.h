@@ -42,6 +42,7 @@ class Event {
   struct Record {
     CompletionRef completion;
     CaptureMark mark;
+    int device = -1;  // of the stream, with a completion
 
     bool is_captured() const { return mark.capture != nullptr; }
   };

@@ -54,7 +54,7 @@ void add_allocation(Line& line, int device_index, uintptr_t address) {
 void add_allocation(Line& line, const ImportedAllocation& found, uintptr_t address) {
   line.add(" of process ").add(static_cast<uint64_t>(found.process));
   if (found.address == 0) {
-    line.add(", in nothing that is opened");
+    line.add(", in no opened allocation");
     return;
   }
   line.add(", allocation ").add_address(found.address);

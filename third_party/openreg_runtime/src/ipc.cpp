@@ -78,8 +78,8 @@ orError_t get_memory_handle(orIpcMemHandle_t* handle, void* pointer) {
   if (find_imported(address)) {
     return fail(orErrorNotPermitted,
                 concat(function,
-                       ": the memory was received from another process, which alone may "
-                       "share it"));
+                       ": the memory was received from another process, and only the process "
+                       "that owns it can share it"));
   }
   const AddressSpace* space = AddressSpace::get();
   const Device* device = space == nullptr ? nullptr : Device::active(space->device_of(address));
@@ -136,8 +136,8 @@ orError_t get_event_handle(orIpcEventHandle_t* handle, orEvent_t event) {
   if (event->is_peers()) {
     return fail(orErrorNotPermitted,
                 concat(function,
-                       ": the event was received from another process, which alone may "
-                       "share it"));
+                       ": the event was received from another process, and only the process "
+                       "that created it can share it"));
   }
   const Ledger& ledger = *Ledger::existing();
   write_handle(handle, Ticket{.ledger = ledger.identity(),

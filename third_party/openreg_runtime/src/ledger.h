@@ -58,7 +58,7 @@ struct LedgerFile {
 
   struct Arena {
     uint64_t file;    // the number of the arena's file in that process
-    uint64_t number;  // as of os::FileIdentity, so that another file is recognised
+    uint64_t number;  // as of os::FileIdentity, so that another file is recognized
     uint64_t size;
   };
 

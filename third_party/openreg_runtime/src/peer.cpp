@@ -111,7 +111,7 @@ orError_t Peer::open(const LedgerIdentity& identity, std::shared_ptr<Peer>* peer
   auto opened = std::make_shared<Peer>(identity, static_cast<LedgerFile*>(memory));
   if (opened->file().version != LedgerFile::current_version ||
       opened->file().identity != identity) {
-    return fail_invalid("it was made by another process than it says");
+    return fail_invalid("it does not come from the process that it names");
   }
   peers.push_back(opened);
   *peer = std::move(opened);
@@ -133,7 +133,8 @@ orError_t find_latest(const PeerEvent& event, PeerRecord* record) {
   }
   if (latest == 0) return orSuccess;
   const RecordName name = RecordName::unpack(latest);
-  if (name.slot >= LedgerFile::slot_count) return fail_invalid("its process shares nonsense");
+  if (name.slot >= LedgerFile::slot_count)
+    return fail_invalid("the ledger of its process is damaged");
   *record = {event.peer, name};
   return orSuccess;
 }
@@ -145,9 +146,9 @@ bool PeerRecord::is_complete(FailureRef* failure) const {
     if (peer->is_alive()) return false;
     now = word.load(std::memory_order_acquire);
     if (now == name.word) {
-      *failure = make_failure(orErrorProcessEnded,
-                              concat("process ", peer->process(),
-                                     " ended before it completed an event that is waited for"));
+      *failure = make_failure(
+          orErrorProcessEnded,
+          concat("process ", peer->process(), " ended before it completed the event to wait for"));
       return true;
     }
   }
@@ -155,7 +156,7 @@ bool PeerRecord::is_complete(FailureRef* failure) const {
   if (now == name.word + 3) {
     *failure = make_failure(orErrorLaunchFailure,
                             concat("a stream of process ", peer->process(),
-                                   " failed before it recorded the event that is waited for"));
+                                   " failed before it recorded the event to wait for"));
   }
   return true;
 }
@@ -165,7 +166,7 @@ orError_t PeerRecord::wait(FailureRef* failure) const {
   const auto has_changed = [&] { return word.load(std::memory_order_acquire) != name.word; };
   if (!spin_until(has_changed, wait_spin_ns)) {
     while (!is_complete(failure)) {
-      if (is_exiting()) return fail(orErrorNotPermitted, "the process exits");
+      if (is_exiting()) return fail(orErrorNotPermitted, "the process is exiting");
       os::wait_for_change(word, name.word, liveness_check_ns);
     }
   }
@@ -184,8 +185,8 @@ orError_t take_lease(std::shared_ptr<Peer> peer, uint64_t lease, HeldLease* held
   uint64_t expected = generation | LedgerFile::Lease::nobody;
   if (!taken.state.compare_exchange_strong(expected, generation | process)) {
     return fail(orErrorInvalidResourceHandle,
-                "cannot open the handle: what it stands for was received before, or withdrawn; a "
-                "handle is for one receiver, once");
+                "cannot open the handle: it was received before, or withdrawn; a handle can be "
+                "received once");
   }
   static const uint64_t start = os::process_start(os::process_id());
   taken.holder_start.store(start, std::memory_order_release);

@@ -44,8 +44,8 @@ bool is_forked() { return has_forked.load(std::memory_order_relaxed); }
 orError_t check_not_forked() {
   if (!is_forked()) return orSuccess;
   return fail(orErrorForked,
-              "this process was forked from one that used an openreg device; start it afresh "
-              "(the 'spawn' method), or fork before the first use");
+              "this process was forked from one that had used an openreg device; start it with the "
+              "'spawn' method, or fork before the first use");
 }
 
 // Sequentially consistent, as worker.cpp needs: a worker says that it runs a command and then

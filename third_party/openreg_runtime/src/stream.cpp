@@ -73,7 +73,7 @@ orError_t fail_own_wait(uint64_t id) {
 }
 
 orError_t fail_exiting() {
-  return fail(orErrorNotPermitted, "the process exits; its queued work was dropped");
+  return fail(orErrorNotPermitted, "the process is exiting; its queued work was dropped");
 }
 
 // What a submission returns that the ring did not take.
@@ -408,6 +408,18 @@ orError_t orStreamGetFlags(orStream_t stream, unsigned* flags) {
 
 orError_t orStreamGetId(orStream_t stream, unsigned long long* id) {
   return openreg::get_property(stream, id, [](const Stream& found) { return found.id(); });
+}
+
+orError_t orStreamHasEnded(int* has_ended, orStream_t stream) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (const orError_t error = check_not_forked()) return error;
+    if (has_ended == nullptr || stream == nullptr) {
+      return fail(orErrorInvalidValue, "orStreamHasEnded: a pointer is null");
+    }
+    *has_ended = stream->is_destroyed() && stream->is_idle() ? 1 : 0;
+    return orSuccess;
+  });
 }
 
 orError_t orStreamValidate(uintptr_t handle) {

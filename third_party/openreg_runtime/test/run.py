@@ -1,6 +1,6 @@
 """Builds the runtime and its tests with g++ and runs them.
 
-Each configuration (plain, thread sanitizer, address and undefined-behaviour sanitizers) builds the
+Each configuration (plain, thread sanitizer, address and undefined-behavior sanitizers) builds the
 library's objects once and links every test program with them. Each test runs in a process of its
 own. The contract tests at the end look at the sources and the built library.
 """

@@ -218,6 +218,19 @@ TEST(elapsed_time_needs_two_completed_records_with_timing) {
   for (orEvent_t event : {recorded, other, untimed}) CHECK_OK(orEventDestroy(event));
 }
 
+TEST(elapsed_time_needs_events_of_one_device) {
+  const orEvent_t start = make_event();
+  const orEvent_t end = make_event();
+  float elapsed_ms = 0;
+  CHECK_OK(orEventRecord(start, default_stream(0)));
+  CHECK_OK(orEventRecord(end, default_stream(1)));
+  CHECK_OK(orEventSynchronize(start));
+  CHECK_OK(orEventSynchronize(end));
+  CHECK_ERROR(orEventElapsedTime(&elapsed_ms, start, end), orErrorInvalidResourceHandle);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "two events of one device");
+  for (orEvent_t event : {start, end}) CHECK_OK(orEventDestroy(event));
+}
+
 TEST(a_record_after_a_failure_completes_with_it) {
   const orEvent_t before = make_event();
   const orEvent_t after = make_event();

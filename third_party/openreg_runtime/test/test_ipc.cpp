@@ -302,7 +302,7 @@ TEST(what_is_no_device_memory_is_not_shared) {
   CHECK_ERROR(orEventCreateWithFlags(&event, orEventInterprocess), orErrorInvalidValue);
 }
 
-TEST(damaged_handles_are_recognised) {
+TEST(damaged_handles_are_recognized) {
   Process producer = start(exit_after_sharing);
   const auto memory_handle = producer.channel.receive<orIpcMemHandle_t>();
   const auto lease_handle = producer.channel.receive<orIpcLeaseHandle_t>();
@@ -554,7 +554,7 @@ TEST(an_event_carries_a_failure_to_another_process) {
   producer.check_success();
 }
 
-TEST(an_event_that_its_process_destroyed_is_recognised) {
+TEST(an_event_that_its_process_destroyed_is_recognized) {
   Process producer = start([](Channel& channel) {
     orEvent_t event = make_shared_event();
     const auto handle = share(event);

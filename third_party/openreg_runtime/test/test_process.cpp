@@ -57,6 +57,7 @@ void check_everything_is_forked(void* memory, orStream_t stream, orEvent_t event
                                 orStreamGetFlags(stream, &flags),
                                 orStreamGetId(stream, &id),
                                 orStreamValidate(reinterpret_cast<uintptr_t>(stream)),
+                                orStreamHasEnded(&value, stream),
                                 orStreamIsCapturing(stream, &status),
                                 orEventCreate(&made_event),
                                 orEventCreateWithFlags(&made_event, 0),

@@ -104,7 +104,7 @@ TEST(a_default_stream_cannot_be_destroyed) {
   CHECK_ERROR(orStreamDestroy(nullptr), orErrorNotPermitted);
 }
 
-TEST(a_destroyed_stream_is_recognised_everywhere) {
+TEST(a_destroyed_stream_is_recognized_everywhere) {
   const orStream_t stream = make_stream();
   const orEvent_t event = make_event();
   CHECK_OK(launch(stream, "use", [] { return orSuccess; }));
@@ -141,6 +141,28 @@ TEST(validate_takes_any_number) {
   }
   CHECK_OK(orStreamDestroy(stream));
   CHECK_ERROR(orStreamValidate(to_handle(stream)), orErrorInvalidResourceHandle);
+}
+
+TEST(a_stream_has_ended_when_it_is_destroyed_and_its_work_is_done) {
+  const orStream_t stream = make_stream();
+  int has_ended = 1;
+  CHECK_OK(orStreamHasEnded(&has_ended, stream));
+  CHECK_EQUAL(has_ended, 0);
+  Gate gate;
+  gate.hold(stream);
+  const orEvent_t done = make_event();
+  CHECK_OK(orEventRecord(done, stream));
+  CHECK_OK(orStreamDestroy(stream));
+  has_ended = 1;
+  CHECK_OK(orStreamHasEnded(&has_ended, stream));
+  CHECK_EQUAL(has_ended, 0);
+  gate.open();
+  CHECK_OK(orDeviceSynchronize());
+  CHECK_OK(orStreamHasEnded(&has_ended, stream));
+  CHECK_EQUAL(has_ended, 1);
+  CHECK_ERROR(orStreamHasEnded(nullptr, stream), orErrorInvalidValue);
+  CHECK_ERROR(orStreamHasEnded(&has_ended, nullptr), orErrorInvalidValue);
+  CHECK_OK(orEventDestroy(done));
 }
 
 TEST(destroying_a_stream_lets_its_work_finish) {

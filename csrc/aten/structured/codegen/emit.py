@@ -15,6 +15,7 @@ SHARD = """\
 #include <ATen/core/Reduction.h>
 #include <torch/library.h>
 
+#include "csrc/aten/structured/KernelRules.h"
 #include "csrc/aten/structured/StructuredOutput.h"
 
 // Torch's headers of one operator each expect the tensor types to be declared.
@@ -97,13 +98,14 @@ def _enqueue(operator: Operator) -> list[str]:
         *operator.outputs,
     ]
     inputs = ", ".join(a.name for a in operands)
+    others = ", ".join(a.name for a in captured if a.passing.has_kind)
     *capture_lines, lambda_start = _list("      [", captures, "](")
     mode = [f"      {operator.launch_mode});"] if operator.launch_mode else []
     return [
         *_list("void enqueue(", ["const Op& op", *_parameters(operator.inputs)], ") {"),
         *([f"  {operator.check}"] if operator.check else []),
         f'  launchStructured<"aten::{operator.overload}">(',
-        f"      op.outputs(), std::tie({inputs}),",
+        *_list("      op, ", [f"std::tie({inputs})", f"std::tie({others})"], ","),
         *capture_lines,
         *_list(lambda_start, kernel_parameters, ") {"),
         *([f"        {operator.preparation}"] if operator.preparation else []),
@@ -124,12 +126,18 @@ def _form(operator: Operator, form: Form) -> list[str]:
         construction = f"Op op(OutputForm::Out, {outputs});"
         result = outputs if len(operator.outputs) == 1 else f"std::tie({outputs})"
     indices = [a.name for a in operator.inputs if a.type == INDEX_LIST]
+    sets_format = operator.format_source is not None
     return [
         *_list(f"{form.returns} {form.function}(", _parameters(form.arguments), ") {"),
         *_device_check(form),
         *(f"  const auto {name}_on_device = deviceIndices(self, {name});" for name in indices),
         f"  {construction}",
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
+        *(
+            [f"  setMemoryFormat(op.outputs()[0], {operator.format_source});"]
+            if sets_format
+            else []
+        ),
         *_list("  enqueue(", ["op", *(a.on_host for a in operator.inputs)], ");"),
         f"  return {result};",
         "}",

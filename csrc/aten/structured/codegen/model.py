@@ -24,16 +24,18 @@ from torchgen.model import (
 )
 
 # Groups that this backend does not generate: functional overload name -> why.
-EXCLUDED: dict[str, str] = {}
+EXCLUDED: dict[str, str] = {
+    "isin.Scalar_Tensor": "the shape function reports no elements, and the kernel gives one",
+}
 
 # Groups that are not launched as usual: the C++ expression of the launch mode.
 #
 # Kernels that throw torch.linalg.LinAlgError for what they find in the data, which the caller has
 # to see at the call, as on CUDA.
 ALWAYS_THROWING = "Launch::OnCallingThread"
-THROWING_ON_REQUEST = "check_errors ? Launch::OnCallingThread : Launch::DtypesChecked"
+THROWING_ON_REQUEST = "check_errors ? Launch::OnCallingThread : Launch::Tried"
 # Kernels that take lists of tensors, of which there are no stand-ins, or use pivots unchecked.
-WITHOUT_STAND_INS = "Launch::DtypesUnchecked"
+WITHOUT_STAND_INS = "Launch::Untried"
 LAUNCH_MODES: dict[str, str] = {
     "_linalg_eigh": ALWAYS_THROWING,
     "_linalg_solve_ex": THROWING_ON_REQUEST,
@@ -53,8 +55,21 @@ LAUNCH_MODES: dict[str, str] = {
 CHECKS: dict[str, str] = {
     "_log_softmax": "checkNotHalfToFloat(half_to_float);",
     "_softmax": "checkNotHalfToFloat(half_to_float);",
+    "fractional_max_pool2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
+    "fractional_max_pool3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
     "gelu": "checkGeluApproximation(approximate);",
     "gelu_backward": "checkGeluApproximation(approximate);",
+    "renorm": "maybe_wrap_dim(dim, self.dim());",
+}
+
+# Kernels that give their output the memory format of an argument, whatever the shape function or,
+# with `out=`, the caller says. The output gets it before the launch, as the kernel cannot restride
+# a tensor of the device.
+MEMORY_FORMATS: dict[str, str] = {
+    "reflection_pad3d": "self",
+    "reflection_pad3d_backward": "self",
+    "replication_pad2d": "self",
+    "replication_pad3d": "self",
 }
 
 # Statements before the kernel. The CPU's function runs the shape function again. That of these
@@ -72,6 +87,7 @@ class Passing:
     """How an argument of one C++ type travels. `{0}` stands for the argument's name."""
 
     is_operand: bool = False  # a tensor that the launch helper aliases
+    has_kind: bool = True  # counts in the key of Note [Trials]
     capture: str = "{0}"  # in the kernel's capture list
     kernel: str = "{0}"  # as an argument of the CPU kernel
     meta: str = "{0}"  # as an argument of the shape function
@@ -98,9 +114,11 @@ PASSING: dict[str, Passing] = {
     "const std::optional<Tensor>&": Passing(
         is_operand=True, kernel="optionalTensor({0})", meta="tensorRef({0})"
     ),
-    "const ITensorListRef&": Passing(capture="{0} = aliasList({0})", kernel="tensorsOf({0})"),
+    "const ITensorListRef&": Passing(
+        has_kind=False, capture="{0} = aliasList({0})", kernel="tensorsOf({0})"
+    ),
     "const c10::List<std::optional<Tensor>>&": Passing(
-        capture="{0} = aliasList({0})", kernel="optionalTensorsOf({0})"
+        has_kind=False, capture="{0} = aliasList({0})", kernel="optionalTensorsOf({0})"
     ),
 }
 
@@ -169,6 +187,11 @@ class Operator:
     @property
     def check(self) -> str | None:
         return CHECKS.get(self.overload)
+
+    @property
+    def format_source(self) -> str | None:
+        """The argument whose memory format the output gets."""
+        return MEMORY_FORMATS.get(self.overload)
 
     @property
     def preparation(self) -> str | None:

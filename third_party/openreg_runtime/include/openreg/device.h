@@ -19,7 +19,7 @@ typedef struct orDeviceProp {
   int major;             /* compute capability: the runtime's interface version */
   int minor;
   int multiProcessorCount; /* processors of this machine a kernel may run on */
-  int physicalOrdinal;     /* number before OPENREG_VISIBLE_DEVICES was applied */
+  int physicalOrdinal;     /* its number without OPENREG_VISIBLE_DEVICES */
   int clockRate;           /* kHz; 0 if the operating system does not say */
   int warpSize;            /* 1: a kernel's thread is a CPU thread */
   size_t textureAlignment; /* alignment of every device allocation */
@@ -59,7 +59,7 @@ OPENREG_API orError_t orDeviceGetStreamPriorityRange(int* least, int* greatest) 
  * Errors: the first asynchronous error of any of its streams; clears them all. */
 OPENREG_API orError_t orDeviceSynchronize(void) OPENREG_CHECKED;
 
-/* As orDeviceSynchronize, for the device given. A device not yet created has no work. */
+/* As orDeviceSynchronize, for the given device. A device not yet created has no work. */
 OPENREG_API orError_t orDeviceSynchronizeIndex(int device) OPENREG_CHECKED;
 
 /* As orDeviceSynchronize, for every device of the process. */

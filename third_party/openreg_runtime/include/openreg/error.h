@@ -1,16 +1,16 @@
 /* Errors: one code per cause, from one table.
  *
- * A code that CUDA has too carries CUDA's name and number; codes of our own start at 2000.
+ * Codes that CUDA also has carry CUDA's name and number; others start at 2000.
  *
- * Synchronous errors are returned by the call that made them. Asynchronous errors (a kernel
+ * Synchronous errors are returned by the call that caused them. Asynchronous errors (a kernel
  * failed, a host function failed) belong to the stream they happened on:
  *   - the first one is kept, with the kernel's name and text; later work on that stream is
  *     dropped, not run;
  *   - an event recorded on the stream after the failure completes with the error, and a
  *     stream that waits for such an event inherits it;
  *   - the next call that waits for or queries the stream, the event or the device returns
- *     it. A stream or device call clears it from the streams it covers, which then run new
- *     work again. An event keeps it until it is recorded anew.
+ *     it. A call on a stream or device clears it from the streams it covers, which then run
+ *     new work again. An event keeps it until it is recorded again.
  */
 #ifndef OPENREG_ERROR_H
 #define OPENREG_ERROR_H
@@ -59,7 +59,7 @@ OPENREG_EXTERN_C_BEGIN
  * number that is not in the table. The text lives as long as the process. */
 OPENREG_API const char* orGetErrorName(orError_t error);
 
-/* Returns the code's one-line description, in the manner of orGetErrorName. */
+/* Returns the code's one-line description, as orGetErrorName returns its name. */
 OPENREG_API const char* orGetErrorString(orError_t error);
 
 /* Returns this thread's last error and resets it to orSuccess. */
@@ -68,9 +68,9 @@ OPENREG_API orError_t orGetLastError(void);
 /* Returns this thread's last error and leaves it. */
 OPENREG_API orError_t orPeekAtLastError(void);
 
-/* Returns what exactly went wrong in the call that set this thread's last error: the
- * argument and what it had to be, or the failed kernel with its text. "" if nothing is known
- * beyond the code.
+/* Returns what exactly went wrong in the call that set this thread's last error: which
+ * argument was wrong and what was expected, or the failed kernel and its text. "" if nothing
+ * is known beyond the code.
  * Owns: the text is the runtime's and lives until this thread's next call into it. */
 OPENREG_API const char* orGetLastErrorMessage(void);
 
@@ -78,10 +78,10 @@ OPENREG_API const char* orGetLastErrorMessage(void);
  * last error did not come from a kernel. */
 OPENREG_API int orGetLastErrorTag(void);
 
-/* Called by a kernel right before it returns an error: says what went wrong. A host function,
+/* Called by a kernel right before it returns an error, to say what went wrong. A host function,
  * which returns nothing, fails with orErrorLaunchFailure by calling it.
- * The tag is a number of the caller's choosing; it travels with the error to
- * orGetLastErrorTag. The text is copied. */
+ * The caller chooses the tag, a number that orGetLastErrorTag returns with the error. The text
+ * is copied. */
 OPENREG_API void orSetKernelError(const char* text, int tag);
 
 OPENREG_EXTERN_C_END

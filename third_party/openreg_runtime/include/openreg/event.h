@@ -1,9 +1,9 @@
 /* Events: markers in streams, to wait for and to measure time with.
  *
  * Note [One completion per record]
- * Each record makes a completion object of its own. Query, wait and synchronize look up the
- * latest record at the time of the call and then deal with that completion alone. So
- * recording again neither completes nor blocks an earlier wait.
+ * Each record creates its own completion object. Query, wait and synchronize look up the
+ * latest record at the time of the call and use only its completion. So recording again
+ * neither completes nor blocks an earlier wait.
  *
  * An event is bound to no device before its first record; a later record may be on a stream
  * of another device.
@@ -32,7 +32,7 @@ OPENREG_API orError_t orEventCreate(orEvent_t* event) OPENREG_CHECKED;
  * In a forked child it frees nothing and returns orSuccess. */
 OPENREG_API orError_t orEventDestroy(orEvent_t event) OPENREG_CHECKED;
 
-/* Enqueues a record: it completes, and takes the time, when the stream reaches it.
+/* Enqueues a record. It completes, and takes the time, when the stream reaches it.
  * Errors: orErrorNotPermitted for an event that another process shares. */
 OPENREG_API orError_t orEventRecord(orEvent_t event, orStream_t stream) OPENREG_CHECKED;
 
@@ -48,7 +48,8 @@ OPENREG_API orError_t orEventSynchronize(orEvent_t event) OPENREG_CHECKED;
 /* Stores the milliseconds from one event to the other, negative if `end` came first.
  * Resolution: one nanosecond, of the monotonic clock.
  * Errors: orErrorInvalidResourceHandle if an event was created without timing or never
- * recorded; orErrorNotReady if a record is not complete. */
+ * recorded, or the two were recorded on different devices; orErrorNotReady if a record is not
+ * complete. */
 OPENREG_API orError_t orEventElapsedTime(float* elapsed_ms, orEvent_t start,
                                          orEvent_t end) OPENREG_CHECKED;
 

@@ -1,21 +1,20 @@
 /* Graphs: work that is captured from streams once and launched many times.
  *
- * Life: orStreamBeginCapture puts a stream into capture; what is submitted to it from then on
- * becomes nodes of a graph and does not run. orStreamEndCapture gives the graph,
- * orGraphInstantiate makes it executable, orGraphLaunch runs it.
+ * Life: after orStreamBeginCapture, what is submitted to the stream becomes nodes of a graph and
+ * does not run. orStreamEndCapture returns the graph, orGraphInstantiate makes it executable,
+ * orGraphLaunch runs it.
  *
  * Note [What a capture holds]
  * Commands of one stream follow each other. An event recorded in a capturing stream stands for
- * the nodes before it; a stream that waits for the event follows those nodes, and is pulled into
- * the capture if it was not in it, even if it belongs to another device. At the end, all work of
- * streams that were pulled in must have been joined: the stream where the capture began waits, by
- * events, for each of them.
+ * the nodes before it. Later work of a stream that waits for the event follows those nodes; the
+ * stream joins the capture if it was not in it, even if it belongs to another device. At the end,
+ * the stream where the capture began must have waited, through events, for all work of the others.
  * A node keeps the closure of its command and runs it on each launch; see orKernel. Addresses,
  * sizes and the arguments of fills are those of the capture. Host memory must be pinned.
  *
  * Note [Invalid captures]
- * Whatever cannot be part of a graph fails, with a code that says why, and invalidates the
- * capture: its streams refuse everything with orErrorStreamCaptureInvalidated until
+ * A call that cannot be part of a graph fails, with a code that says why, and invalidates the
+ * capture: its streams reject everything with orErrorStreamCaptureInvalidated until
  * orStreamEndCapture, which returns the same error and no graph. Then they are usable again.
  *   orErrorStreamCaptureUnsupported   waiting for a capturing stream or its device, querying it,
  *                                     copying from or to memory that is not pinned, destroying
@@ -30,8 +29,8 @@
  * Note [Unsafe calls]
  * Calls that allocate or free memory, copy or fill and wait, wait for a stream, an event or a
  * device, or query one, are not part of any graph: their effects would be missing from a launch.
- * The mode of a capture says which threads may not make them while it lasts, and
- * orThreadExchangeStreamCaptureMode says which captures a thread heeds:
+ * The mode of a capture says which threads may not make them during the capture, and
+ * orThreadExchangeStreamCaptureMode says which captures restrict a thread:
  *
  *                          the thread's mode:  Global          ThreadLocal     Relaxed
  *   capture in mode Global, of this thread     forbidden       forbidden       allowed
@@ -59,18 +58,18 @@ typedef enum orStreamCaptureMode {
 /* Captured work. */
 typedef struct orGraph* orGraph_t;
 
-/* A graph made ready to launch. */
+/* A graph that is ready to launch. */
 typedef struct orGraphExec* orGraphExec_t;
 
 OPENREG_EXTERN_C_BEGIN
 
-/* Puts a stream into capture. Work submitted before is not affected.
+/* Begins a capture on a stream. Work submitted before is not affected.
  * Errors: orErrorIllegalState if it is capturing already. */
 OPENREG_API orError_t orStreamBeginCapture(orStream_t stream,
                                            orStreamCaptureMode mode) OPENREG_CHECKED;
 
-/* Ends the capture that began on the stream, takes all its streams out of it, and stores the
- * graph. A capture that was invalidated, or that this call finds to be unjoined, ends as well.
+/* Ends the capture that began on the stream, for all its streams, and stores the graph. A
+ * capture that was invalidated, or whose work is not joined, ends as well.
  * Owns: the graph is the caller's.
  * Threads: the thread that began the capture, unless that is in mode Relaxed.
  * Errors: orErrorIllegalState if the stream is not capturing, and those of
@@ -86,7 +85,7 @@ OPENREG_API orError_t orStreamIsCapturing(orStream_t stream,
 OPENREG_API orError_t orStreamGetCaptureInfo(orStream_t stream, orStreamCaptureStatus* status,
                                              unsigned long long* id) OPENREG_CHECKED;
 
-/* Sets the calling thread's mode, at first Global, and stores the one before in its place; see
+/* Sets the calling thread's mode, initially Global, and stores the previous one in its place; see
  * Note [Unsafe calls]. */
 OPENREG_API orError_t orThreadExchangeStreamCaptureMode(orStreamCaptureMode* mode) OPENREG_CHECKED;
 
@@ -105,17 +104,17 @@ OPENREG_API orError_t orGraphDebugDotPrint(orGraph_t graph, const char* path,
 /* Destroys a graph. What was instantiated from it stays. Null is allowed. */
 OPENREG_API orError_t orGraphDestroy(orGraph_t graph) OPENREG_CHECKED;
 
-/* Makes an executable graph: work captured on one stream will run on one stream, that of the
- * stream where the capture began on the stream of the launch.
+/* Makes an executable graph. Work captured on one stream will run on one stream; that of the
+ * stream where the capture began, on the stream of the launch.
  * Owns: it shares the graph's closures, and keeps them when the graph is destroyed.
  * Errors: orErrorInvalidValue unless flags is 0. */
 OPENREG_API orError_t orGraphInstantiate(orGraphExec_t* exec, orGraph_t graph,
                                          unsigned long long flags) OPENREG_CHECKED;
 
 /* Enqueues all work of the graph.
- * Order: as one piece of work of the stream. A launch waits for earlier launches of what was
- * instantiated from the same graph, on whatever streams, as they share closures.
- * Threads: not by work that runs on a stream (orErrorNotPermitted).
+ * Order: as one piece of work of the stream. A launch waits for earlier launches, on any stream,
+ * of everything instantiated from the same graph, since they share closures.
+ * Threads: not from work that runs on a stream (orErrorNotPermitted).
  * Errors: those of its kernels are the stream's asynchronous errors; the kernels after a failed
  * one are dropped. orErrorStreamCaptureUnsupported if the stream is capturing: a graph cannot be
  * part of another. */

@@ -1,22 +1,22 @@
 /* Interprocess communication: device memory and events used by several processes.
  *
- * A process that shares makes a handle: plain bytes, to be sent to another process in any way. The
- * other process opens the handle and uses the same memory, not a copy, under an address of its own,
+ * To share, a process makes a handle: plain bytes, to be sent to another process by any means. The
+ * other process opens the handle and uses the same memory, not a copy, at an address of its own,
  * or waits for the same event. Both processes run as the same user on the same machine, in one
  * namespace of process ids; nothing appears in a file system.
  *
  * Note [Ledger]
- * A process that shares has one memory file more, its ledger: it says where the arenas are, how far
+ * A process that shares has one more memory file, its ledger: it says where the arenas are, how far
  * events have got, and who holds which lease. A process that opens a handle maps the other's
- * ledger, and the arena, once each, and unmaps them when the last thing opened from them is closed.
- * Handles name the ledger by process, start time and a random key, so that a handle of a process
- * that has ended is recognised, whoever has its number now.
+ * ledger and arena once each, and unmaps them when the last thing opened from them is closed.
+ * Handles name the ledger by process, start time and a random key, so a handle of a process that
+ * has ended is recognized even if another process has its number now.
  *
  * Note [Leases]
- * The owner of shared memory must not free it while others use it. A lease tells it when: the owner
- * grants one for each handle it sends, the receiver takes it, once, and ends it when it no longer
- * uses the memory. A lease whose holder dies ends by itself. What is mapped stays readable and
- * writable after its owner has ended.
+ * The owner of shared memory must not free it while others use it. Leases tell it who does: the
+ * owner grants one for each handle it sends; the receiver takes it, once, and ends it when it no
+ * longer uses the memory. A lease whose holder dies ends by itself. What is mapped stays readable
+ * and writable after its owner has ended.
  *
  * Unless a function says otherwise: any bytes are a valid handle, and a handle that is damaged, of
  * another kind, or names something that no longer exists is orErrorInvalidResourceHandle; if its
@@ -54,8 +54,8 @@ OPENREG_EXTERN_C_BEGIN
  * orErrorNotPermitted if it lies in memory that another process shares. */
 OPENREG_API orError_t orIpcGetMemHandle(orIpcMemHandle_t* handle, void* pointer) OPENREG_CHECKED;
 
-/* Opens the allocation of another process and stores where it starts here. The memory belongs to
- * the device of the same number as in the other process. Opening it again gives the same address.
+/* Opens an allocation of another process and stores its address in this one. The memory belongs to
+ * the device with the same number as in the other process. Opening it again gives the same address.
  * Owns: each address opened is closed with orIpcCloseMemHandle.
  * Errors: orErrorNotPermitted for a handle that this process made; orErrorInvalidDevice if there is
  * no such device here; orErrorNotSupported if the other process's devices have more memory than all
@@ -106,8 +106,8 @@ OPENREG_API orError_t orIpcLeaseTake(orIpcLease_t* lease,
 OPENREG_API orError_t orIpcLeaseEnd(orIpcLease_t lease) OPENREG_CHECKED;
 
 /* Calls the function for each lease of this process that has ended since the last call, and forgets
- * it. No lock is held during the calls. With `checks_holders` other than 0 it looks at each holder
- * whether it still lives, which takes time; else only at what holders reported. */
+ * the lease. No lock is held during the calls. If `checks_holders` is not 0, it checks whether each
+ * holder is still alive, which takes time; otherwise it only reads what holders reported. */
 OPENREG_API orError_t orIpcLeaseCollect(orIpcLeaseFn ended, void* user_data,
                                         int checks_holders) OPENREG_CHECKED;
 

@@ -2,16 +2,16 @@
  *
  * Note [Two addresses]
  * A device's memory is one arena with two address ranges, a constant distance apart.
- * Allocations are named by their device address, in a range that nothing may access: a host
- * that dereferences one faults, and the fault handler names the allocation before the process
- * ends. Kernels add the distance (orGetKernelOffset) and work through the other range,
- * which is readable and writable. No call changes a page's protection, so no operation pays
- * a system call for it. With OPENREG_MEMORY_PROTECTION=0 both addresses are one and the
+ * Allocations are identified by their device address, in a range that nothing may access: a
+ * host that dereferences one faults, and the fault handler names the allocation before the
+ * process ends. Kernels add the distance (orGetKernelOffset) and use the other range, which
+ * is readable and writable. No call changes a page's protection, so no operation pays a
+ * system call for it. With OPENREG_MEMORY_PROTECTION=0 both addresses are the same and the
  * distance is 0.
  *
- * Copies and fills check on submission that a device range lies inside one live allocation
- * (else orErrorIllegalAddress if it begins in none, orErrorInvalidValue if it leaves it) and
- * that the kind fits both pointers. The kernel addresses are not valid arguments.
+ * On submission, copies and fills check that a device range lies inside one live allocation
+ * (orErrorIllegalAddress if it begins in none, orErrorInvalidValue if it exceeds it) and
+ * that the kind fits both pointers. Kernel addresses are not valid arguments.
  */
 #ifndef OPENREG_MEMORY_H
 #define OPENREG_MEMORY_H
@@ -30,7 +30,7 @@ typedef enum orMemcpyKind {
 } orMemcpyKind;
 
 typedef enum orMemoryType {
-  orMemoryTypeUnregistered = 0, /* host memory the runtime does not know */
+  orMemoryTypeUnregistered = 0, /* host memory that the runtime does not know */
   orMemoryTypeHost = 1,         /* pinned, from orMallocHost */
   orMemoryTypeDevice = 2
 } orMemoryType;
@@ -46,7 +46,7 @@ typedef struct orPointerAttributes {
 OPENREG_EXTERN_C_BEGIN
 
 /* Allocates memory on the current device. A size of 0 gives a null pointer. Fresh memory
- * reads as zeros; pages are taken from the machine when first touched.
+ * reads as zeros; the machine provides a page when it is first touched.
  * Errors: orErrorMemoryAllocation when the device has no free range of that size. */
 OPENREG_API orError_t orMalloc(void** pointer, size_t size) OPENREG_CHECKED;
 
@@ -70,9 +70,9 @@ OPENREG_API orError_t orFreeHost(void* pointer) OPENREG_CHECKED;
 OPENREG_API orError_t orMemcpy(void* destination, const void* source, size_t size,
                                orMemcpyKind kind) OPENREG_CHECKED;
 
-/* Enqueues a copy. From or to unregistered host memory it is safe and therefore may wait: a
- * source may be changed or freed as soon as the call returns, a destination holds the data
- * then. Pinned host memory must stay alive and untouched until the copy is done. */
+/* Enqueues a copy. With unregistered host memory it may wait: when the call returns, a source
+ * may be changed or freed, and a destination holds the data. Pinned host memory must stay
+ * alive and untouched until the copy is done. */
 OPENREG_API orError_t orMemcpyAsync(void* destination, const void* source, size_t size,
                                     orMemcpyKind kind, orStream_t stream) OPENREG_CHECKED;
 

@@ -1,7 +1,7 @@
 /* openreg: accelerators made of CPU memory and worker threads.
  *
- * This umbrella header is the rule book. Every function in the headers below obeys the
- * rules stated here unless its own comment says otherwise.
+ * Every function in the headers below obeys the rules stated here unless its own comment
+ * says otherwise.
  *
  * Threads   Any thread may call any function at any time.
  * Errors    Functions return an orError_t. On error no output is written and no work is
@@ -10,17 +10,17 @@
  * Order     "Enqueues" means: the call returns before the work runs, and the work runs
  *           after everything submitted to the same stream earlier. "Waits" means: the
  *           calling thread blocks.
- * Streams   A null orStream_t stands for the default stream of the current device. The
+ * Streams   A null orStream_t means the default stream of the current device. The
  *           default stream is a stream like any other: it does not synchronize with the
  *           others.
  * Devices   The current device belongs to the calling thread and starts as 0.
- * Owns      Handles belong to whoever created them. Pointer arguments are read or
- *           written during the call only, except where "Owns:" says more.
+ * Owns      Handles belong to their creator. Pointer arguments are read or written only
+ *           during the call, unless "Owns:" says otherwise.
  * Fork      In a child forked from a process that used a device, every function that
  *           returns an orError_t and needs a device returns orErrorForked. Counting
  *           devices does not count as use.
- * Exit      Nothing has to be freed before the process ends. Work that is still queued
- *           when exit() runs is dropped, and so is work submitted later; a function that
+ * Exit      Nothing has to be freed before the process ends. When exit() runs, work that
+ *           is still queued is dropped, and so is work submitted later; a function that
  *           would wait for it returns orErrorNotPermitted.
  */
 #ifndef OPENREG_OPENREG_H

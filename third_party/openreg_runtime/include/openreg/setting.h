@@ -25,11 +25,11 @@
   X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                             \
     "1: every launch waits until its work is done and returns its error.")              \
   X(OPENREG_FALLBACK, "silent", "silent, warn or error",                                \
-    "What the fallback of PyTorch's backend does when the host has to wait.")           \
+    "What the PyTorch backend's fallback does when a call makes the host wait.")        \
   X(OPENREG_FALLBACK_VERIFY, "0", "0 or 1",                                             \
     "1: each planned call of the fallback is compared with the functional result.")     \
   X(OPENREG_MEMORY_POISON, "0", "0 or 1",                                               \
-    "1: memory that nobody owns is filled with a pattern, and allocations are guarded.")
+    "1: unused memory is filled with a pattern, and allocations are guarded.")
 
 /* Where a setting stands in the table, such as orSettingIndex_OPENREG_DEVICE_COUNT. */
 #define OPENREG_SETTING_INDEX(variable, default_text, allowed, description) \
@@ -53,7 +53,7 @@ OPENREG_EXTERN_C_BEGIN
 OPENREG_API orError_t orGetSettingCount(int* count) OPENREG_CHECKED;
 
 /* Describes one setting, 0 <= index < count, which an orSettingIndex names. The texts live as long
- * as the process. Gives a bad value as it was read; orCheckSettings tells. */
+ * as the process. Returns even a bad value as it was read; orCheckSettings finds it. */
 OPENREG_API orError_t orGetSetting(orSetting* setting, int index) OPENREG_CHECKED;
 
 /* Reads and checks all settings now.

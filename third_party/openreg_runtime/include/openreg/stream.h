@@ -1,19 +1,18 @@
-/* Streams: queues of work, each run by a thread of its own.
+/* Streams: queues of work, each run by its own thread.
  *
  * Life: created without a thread; the first submission starts the worker; destruction lets
- * submitted work finish. The handle of a destroyed stream is recognised for the life of the
+ * submitted work finish. The handle of a destroyed stream is recognized for the life of the
  * process: using it is orErrorInvalidResourceHandle.
  *
  * Note [Submit and retire]
- * A stream counts what was submitted and what was retired. Work is retired after it ran and
- * its closure was destroyed. "The stream is idle" means retired == submitted; an empty queue
- * means nothing, as the last kernel may still be running.
+ * A stream counts submitted and retired work. Work has retired when it has run and its
+ * closure has been destroyed. "The stream is idle" means retired == submitted; an empty queue
+ * proves nothing, since the last kernel may still be running.
  *
  * The queue is bounded: a submission to a full queue waits until there is room.
  *
  * Work runs with the stream's device as the current device. It may not wait for its own
- * stream: that is orErrorNotPermitted. A kernel may submit work to other streams; whether it
- * is wise is its own affair.
+ * stream: that is orErrorNotPermitted. A kernel may submit work to other streams.
  */
 #ifndef OPENREG_STREAM_H
 #define OPENREG_STREAM_H
@@ -35,7 +34,7 @@ typedef void (*orHostFn)(void* user_data);
  *
  * Note [Kernels run again]
  * A launch runs its closure once; a closure captured into a graph runs once per launch of the
- * graph, one run after the other. So `run` leaves the closure as it found it: it must not move
+ * graph, one run after the other. So `run` must leave the closure unchanged and must not move
  * anything out of it. */
 typedef struct orKernel {
   const char* name;           /* for errors and traces; not copied, so it must stay alive */
@@ -60,8 +59,8 @@ OPENREG_EXTERN_C_BEGIN
 /* Creates a stream on the current device with default flags and priority. */
 OPENREG_API orError_t orStreamCreate(orStream_t* stream) OPENREG_CHECKED;
 
-/* Creates a stream on the current device. The priority is clamped to the device's range; it
- * is recorded and reported, and a hint only: the operating system schedules the workers.
+/* Creates a stream on the current device. The priority is clamped to the device's range. It
+ * is recorded and reported but has no effect: the operating system schedules the workers.
  * Errors: orErrorInvalidValue for unknown flags. */
 OPENREG_API orError_t orStreamCreateWithPriority(orStream_t* stream, unsigned flags,
                                                  int priority) OPENREG_CHECKED;
@@ -83,15 +82,15 @@ OPENREG_API orError_t orStreamQuery(orStream_t stream) OPENREG_CHECKED;
 OPENREG_API orError_t orStreamSynchronize(orStream_t stream) OPENREG_CHECKED;
 
 /* Enqueues a wait: later work on the stream starts after the latest record of the event, as
- * of this call, has completed. An event never recorded does not hold anything. The event may
- * be recorded again or destroyed at once. The event may belong to another device.
+ * of this call, has completed. An event that was never recorded holds nothing back. The event
+ * may be recorded again or destroyed at once. It may belong to another device.
  * Errors: orErrorInvalidValue unless flags is 0. */
 OPENREG_API orError_t orStreamWaitEvent(orStream_t stream, orEvent_t event,
                                         unsigned flags) OPENREG_CHECKED;
 
 /* Enqueues a kernel. `run` is called once, unless the stream holds an error, then `destroy`. If
  * the stream is capturing, `run` is called on each launch of the graph, and `destroy` with it.
- * Owns: takes over the closure on success only; on error it is still whole and the caller's.
+ * Owns: takes over the closure on success only; on error it is unchanged and the caller's.
  * Closures still queued when the process exits are leaked.
  * Threads: `run`, `describe` and `destroy` are called by the worker, `move` by this thread. No lock
  * is held during any of them. With OPENREG_LAUNCH_BLOCKING the closure stays where it is. Errors:
@@ -117,6 +116,10 @@ OPENREG_API orError_t orStreamGetId(orStream_t stream, unsigned long long* id) O
  * argument; use it on handles that come from outside.
  * Errors: orErrorInvalidResourceHandle. */
 OPENREG_API orError_t orStreamValidate(uintptr_t handle) OPENREG_CHECKED;
+
+/* Stores 1 if the stream has been destroyed and its work is done, else 0. Does not wait. The one
+ * function that takes the handle of a destroyed stream. */
+OPENREG_API orError_t orStreamHasEnded(int* has_ended, orStream_t stream) OPENREG_CHECKED;
 
 OPENREG_EXTERN_C_END
 

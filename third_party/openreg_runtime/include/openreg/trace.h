@@ -1,8 +1,8 @@
 /* Tracing: what ran when, on which stream.
  *
- * Off until orTraceStart. While on, every submission gets a correlation id, and each piece
- * of work leaves a record when it retires. Records gather in per-thread buffers and stay
- * there until they are consumed. While off, a submission pays one relaxed load.
+ * Tracing is off until orTraceStart. While it is on, every submission gets a correlation id,
+ * and each piece of work leaves a record when it retires. Records stay in per-thread buffers
+ * until they are consumed. While it is off, a submission pays one relaxed load.
  */
 #ifndef OPENREG_TRACE_H
 #define OPENREG_TRACE_H
@@ -44,7 +44,7 @@ typedef void (*orActivityFn)(const orActivityRecord* record, void* user_data);
 
 OPENREG_EXTERN_C_BEGIN
 
-/* Starts to record the kinds given (a sum of orActivityKind), instead of those recorded so
+/* Starts to record the given kinds (a sum of orActivityKind), instead of those recorded so
  * far. Errors: orErrorInvalidValue for a sum that is 0 or has unknown bits. */
 OPENREG_API orError_t orTraceStart(unsigned kinds) OPENREG_CHECKED;
 
@@ -56,9 +56,9 @@ OPENREG_API orError_t orTraceStop(void) OPENREG_CHECKED;
 OPENREG_API orError_t orTraceIsOn(int* is_on) OPENREG_CHECKED;
 
 /* Records work that the calling thread did in place of a stream, such as a copy that it made
- * itself after it had waited for the stream. Of `work` are read: kind (kernel, memcpy or memset),
- * name, start_ns, end_ns, bytes, memcpy_kind and peer_device; the rest is filled in. A record of
- * kind orActivityRuntime goes with it, named `call`, as with work that was submitted. Does
+ * itself after it had waited for the stream. Reads from `work` its kind (kernel, memcpy or
+ * memset), name, start_ns, end_ns, bytes, memcpy_kind and peer_device; the rest is filled in. As
+ * for submitted work, there is also a record of kind orActivityRuntime, named `call`. Does
  * nothing while tracing is off.
  * Owns: both names must live as long as the process.
  * Errors: orErrorInvalidValue for another kind, a null name or a negative duration. */
@@ -69,7 +69,7 @@ OPENREG_API orError_t orTraceRecordWork(orStream_t stream, const char* call,
  * function only forgets. No lock is held during the calls. */
 OPENREG_API orError_t orTraceConsume(orActivityFn consume, void* user_data) OPENREG_CHECKED;
 
-/* Sets or takes back the external id of what this thread submits. Calls nest.
+/* Sets or restores the external id of what this thread submits. Calls nest.
  * Errors: orErrorInvalidValue if there is nothing to pop. */
 OPENREG_API orError_t orTracePushExternalId(uint64_t id) OPENREG_CHECKED;
 OPENREG_API orError_t orTracePopExternalId(uint64_t* id) OPENREG_CHECKED;

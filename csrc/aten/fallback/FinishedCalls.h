@@ -1,0 +1,60 @@
+// Memory of finished calls, for the next ones.
+//
+// Note [Finished calls]
+// A calling thread allocates what a call needs, and a worker is done with it. If workers freed it,
+// both would meet at the lock of malloc's arena, with a system call each time. So finished calls
+// are kept as they are, and the next calls use their memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+namespace at::openreg {
+
+// `Call` has a member `Call* next_finished`, and isWorthKeeping(). As many calls are kept as were
+// unfinished at a time; a thread that ends frees those that it has taken.
+template <typename Call>
+class FinishedCalls {
+ public:
+  // docs: finished-calls
+  // A finished call, or a new one: to be prepared.
+  static Call* take() {
+    thread_local OwnList own;
+    if (own.first == nullptr) {
+      own.first = all_.exchange(nullptr, std::memory_order_acquire);
+    }
+    if (own.first == nullptr) {
+      return new Call;
+    }
+    return std::exchange(own.first, own.first->next_finished);
+  }
+
+  // From any thread. The call keeps no memory of the device and no tensor.
+  static void giveBack(Call* call) {
+    if (!call->isWorthKeeping()) {
+      delete call;
+      return;
+    }
+    call->next_finished = all_.load(std::memory_order_relaxed);
+    while (!all_.compare_exchange_weak(call->next_finished, call, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+    }
+  }
+  // docs: end
+
+ private:
+  // Taken from the others all at once, so that nobody takes a call that has been back meanwhile.
+  struct OwnList {
+    ~OwnList() {
+      while (first != nullptr) {
+        delete std::exchange(first, first->next_finished);
+      }
+    }
+    Call* first = nullptr;
+  };
+
+  static inline std::atomic<Call*> all_ = nullptr;
+};
+
+}  // namespace at::openreg

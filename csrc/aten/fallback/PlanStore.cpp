@@ -1,0 +1,111 @@
+#include "csrc/aten/fallback/PlanStore.h"
+
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace at::openreg {
+namespace {
+
+constexpr size_t kMaxPlans = 1 << 15;
+constexpr size_t kMaxWords = 1 << 21;  // 16 MiB
+
+// A signature as it is kept: no larger than it has to be.
+struct KeptSignature {
+  explicit KeptSignature(const CallSignature& signature)
+      : words(signature.words().begin(), signature.words().end()), hash(signature.hash()) {}
+
+  std::vector<int64_t> words;
+  size_t hash;
+};
+
+c10::ArrayRef<int64_t> wordsOf(const KeptSignature& signature) { return signature.words; }
+c10::ArrayRef<int64_t> wordsOf(const CallSignature& signature) { return signature.words(); }
+
+struct Hash {
+  using is_transparent = void;
+  size_t operator()(const KeptSignature& signature) const { return signature.hash; }
+  size_t operator()(const CallSignature& signature) const { return signature.hash(); }
+};
+
+struct Equal {
+  using is_transparent = void;
+  template <typename One, typename Other>
+  bool operator()(const One& one, const Other& other) const {
+    return wordsOf(one) == wordsOf(other);
+  }
+};
+
+using Plan = std::shared_ptr<const CallPlan>;
+
+// Words that a plan and its signature take, roughly.
+size_t sizeOf(const CallSignature& signature, const CallPlan& plan) {
+  size_t size = signature.words().size();
+  for (const PlannedResult& result : plan.results) {
+    size += result.tensors.size() * sizeof(PlannedTensor) / sizeof(int64_t);
+  }
+  return size;
+}
+
+class Store {
+ public:
+  Plan find(const CallSignature& signature) {
+    Plan found;
+    {
+      const std::shared_lock<std::shared_mutex> lock(mutex_);
+      const auto young = young_.find(signature);
+      if (young != young_.end()) {
+        return valid(young->second);
+      }
+      const auto old = old_.find(signature);
+      if (old == old_.end()) {
+        return nullptr;
+      }
+      found = valid(old->second);
+    }
+    if (found != nullptr) {
+      keep(signature, found);
+    }
+    return found;
+  }
+
+  void keep(const CallSignature& signature, Plan plan) {
+    const std::unique_lock<std::shared_mutex> lock(mutex_);
+    words_ += sizeOf(signature, *plan);
+    young_.insert_or_assign(KeptSignature(signature), std::move(plan));
+    if (young_.size() >= kMaxPlans || words_ >= kMaxWords) {
+      old_ = std::exchange(young_, {});
+      words_ = 0;
+    }
+  }
+
+ private:
+  using Generation = std::unordered_map<KeptSignature, Plan, Hash, Equal>;
+
+  static Plan valid(const Plan& plan) {
+    return plan->is_refuted.load(std::memory_order_relaxed) ? nullptr : plan;
+  }
+
+  std::shared_mutex mutex_;
+  Generation young_;  // guarded by mutex_, as what follows
+  Generation old_;
+  size_t words_ = 0;  // of young_
+};
+
+Store& store() {
+  static auto* instance = new Store();  // outlives all threads
+  return *instance;
+}
+
+}  // namespace
+
+Plan findPlan(const CallSignature& signature) { return store().find(signature); }
+
+void keepPlan(const CallSignature& signature, Plan plan) {
+  store().keep(signature, std::move(plan));
+}
+
+}  // namespace at::openreg

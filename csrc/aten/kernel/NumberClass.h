@@ -1,0 +1,72 @@
+// What a check of an operator can find out about a number.
+#pragma once
+
+#include <c10/core/Scalar.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace at::openreg {
+
+// Note [Classes of numbers]
+// Operators check their numbers: whether a probability is below 1, a norm negative, a fill value
+// one that the dtype has. Which numbers pass depends on how they compare with a few limits, so
+// numbers of one class pass or fail alike, and a check that has passed for one need not be made
+// again for another. A class says between which limits the number lies, or which it equals, and
+// whether it is an integer. Learning rates and the like stay in their class from step to step.
+inline uint64_t classOf(double number) {
+  constexpr std::array<double, 22> kLimits = {-3.4028234663852886e38,
+                                              -9223372036854775808.0,
+                                              -2147483648.0,
+                                              -65504.0,
+                                              -32768.0,
+                                              -255.0,
+                                              -128.0,
+                                              -1.0,
+                                              0.0,
+                                              1.0,
+                                              127.0,
+                                              128.0,
+                                              255.0,
+                                              256.0,
+                                              32767.0,
+                                              65504.0,
+                                              65535.0,
+                                              2147483647.0,
+                                              4294967295.0,
+                                              9223372036854775808.0,
+                                              18446744073709551616.0,
+                                              3.4028234663852886e38};
+  if (std::isnan(number)) {
+    return 0;
+  }
+  const auto* at = std::lower_bound(kLimits.begin(), kLimits.end(), number);
+  const bool is_limit = at != kLimits.end() && *at == number;
+  const bool is_integer = std::isinf(number) || std::trunc(number) == number;
+  return 1 +
+         (static_cast<uint64_t>(at - kLimits.begin()) << 2 | uint64_t(is_limit) << 1 |
+          uint64_t(is_integer)) +
+         (std::isinf(number) ? uint64_t(number > 0 ? 2 : 1) << 16 : 0);
+}
+
+// How two numbers of one call compare, as the ends of a range do.
+inline uint64_t orderOf(double one, double other) {
+  return one < other ? 1 : one == other ? 2 : one > other ? 3 : 0;
+}
+
+// The class of a Scalar together with its type.
+inline uint64_t classOf(const Scalar& number) {
+  if (number.isComplex()) {
+    const auto value = number.toComplexDouble();
+    return 3 | classOf(value.real()) << 2 | classOf(value.imag()) << 32;
+  }
+  if (number.isBoolean()) {
+    return uint64_t(number.toBool()) << 2;
+  }
+  return number.isFloatingPoint() ? 1 | classOf(number.toDouble()) << 2
+                                  : 2 | classOf(static_cast<double>(number.toLong())) << 2;
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,52 @@
+// Batch norm in evaluation: what it returns beside the output.
+//
+// On the CPU the saved statistics are empty then; torch's decompositions, and with them fake
+// tensors and compilers, expect of every other device those that it has normalized with.
+
+#include <ATen/OpMathType.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/fallback/Fallback.h"
+#include "torch_openreg/aten/KernelArguments.h"
+
+namespace at::openreg {
+namespace {
+
+void computeStatistics(Tensor& mean, Tensor& inverse_deviation, const Tensor& running_mean,
+                       const Tensor& running_var, double eps) {
+  mean.copy_(running_mean);
+  inverse_deviation.copy_(running_var).add_(eps).sqrt_().reciprocal_();
+}
+
+void batchNorm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto arguments = argumentsOnStack(op.schema(), *stack);
+  const bool is_training = arguments[5].toBool();
+  if (is_training || !arguments[3].isTensor() || !arguments[4].isTensor()) {
+    runFallback(op, keys, stack);
+    return;
+  }
+  const Tensor running_mean = arguments[3].toTensor();
+  const Tensor running_var = arguments[4].toTensor();
+  const double eps = arguments[7].toDouble();
+  const auto options =
+      running_mean.options().dtype(at::toOpMathType(arguments[0].toTensor().scalar_type()));
+  runFallback(op, keys, stack);
+  Tensor mean = at::empty(running_mean.sizes(), options);
+  Tensor inverse_deviation = at::empty(running_var.sizes(), options);
+  enqueue<"aten::native_batch_norm (statistics)">(
+      mean.device(), computeStatistics, mean, inverse_deviation, running_mean, running_var, eps);
+  torch::jit::drop(*stack, 2);
+  torch::jit::push(*stack, std::move(mean), std::move(inverse_deviation));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_batch_norm", torch::CppFunction::makeFromBoxedFunction<&batchNorm>());
+  m.impl("_native_batch_norm_legit", torch::CppFunction::makeFromBoxedFunction<&batchNorm>());
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,92 @@
+// Operators on lists of tensors: one kernel for all of them.
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/ForeachUtils.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/fallback/Fallback.h"
+#include "torch_openreg/aten/TensorAlias.h"
+
+namespace at::openreg {
+namespace {
+
+// Whether all tensors in lists are on one openreg device.
+bool haveListsOneDevice(c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> device;
+  for (const c10::IValue& value : arguments) {
+    if (!value.isTensorList()) {
+      continue;
+    }
+    for (const c10::IValue& element : value.toListRef()) {
+      const Tensor& tensor = element.toTensor();
+      if (!device.has_value() && isOpenReg(tensor)) {
+        device = tensor.device();
+      }
+      if (!device.has_value() || !tensor.defined() || tensor.device() != *device) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// One kernel for whole lists of tensors; tensor by tensor if they are on several devices, as on
+// CUDA. ATen's own kernel, which the CPU has, too, goes that way.
+void runForeach(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (C10_LIKELY(haveListsOneDevice(argumentsOnStack(op.schema(), *stack)))) {
+    runFallback(op, keys, stack);
+  } else {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  }
+}
+
+// The overloads whose numbers are in a CPU tensor, as on CUDA, are those that take a list of them.
+template <auto Function>
+std::vector<Tensor> withNumbersOf(TensorList self, TensorList tensor1, TensorList tensor2,
+                                  const Tensor& scalars) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto count = static_cast<int64_t>(self.size());
+  return Function(self, tensor1, tensor2,
+                  at::native::convert_tensor_to_scalar_list(scalars, count));
+}
+
+template <auto Function>
+void writeWithNumbersOf(TensorList self, TensorList tensor1, TensorList tensor2,
+                        const Tensor& scalars) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto count = static_cast<int64_t>(self.size());
+  Function(self, tensor1, tensor2, at::native::convert_tensor_to_scalar_list(scalars, count));
+}
+
+using Pointwise = std::vector<Tensor> (*)(TensorList, TensorList, TensorList,
+                                          c10::ArrayRef<Scalar>);
+using PointwiseInPlace = void (*)(TensorList, TensorList, TensorList, c10::ArrayRef<Scalar>);
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_foreach_addcdiv.Tensor", &withNumbersOf<Pointwise(&at::_foreach_addcdiv)>);
+  m.impl("_foreach_addcdiv_.Tensor", &writeWithNumbersOf<PointwiseInPlace(&at::_foreach_addcdiv_)>);
+  m.impl("_foreach_addcmul.Tensor", &withNumbersOf<Pointwise(&at::_foreach_addcmul)>);
+  m.impl("_foreach_addcmul_.Tensor", &writeWithNumbersOf<PointwiseInPlace(&at::_foreach_addcmul_)>);
+  const std::set<std::string> registered = {
+      "aten::_foreach_addcdiv.Tensor", "aten::_foreach_addcdiv_.Tensor",
+      "aten::_foreach_addcmul.Tensor", "aten::_foreach_addcmul_.Tensor"};
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const std::string full_name = c10::toString(name);
+    if (name.name.starts_with("aten::_foreach_") && registered.count(full_name) == 0) {
+      m.impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&runForeach>());
+    }
+  }
+}
+
+}  // namespace at::openreg

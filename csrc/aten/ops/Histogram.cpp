@@ -1,0 +1,100 @@
+// torch.histc of integers, which CUDA counts and the CPU refuses. Of floating point numbers, it is
+// the CPU's.
+
+#include <ATen/Dispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/histc.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/fallback/Fallback.h"
+#include "torch_openreg/aten/KernelArguments.h"
+
+namespace at::openreg {
+namespace {
+
+// Counts the numbers from `lower` to `upper` in bins of equal width, whose last one includes
+// `upper`. Equal bounds stand for the smallest and the largest number. The counts have the type of
+// the numbers, and wrap as they do.
+void countIntegers(Tensor& counts, const Tensor& self, int64_t lower, int64_t upper) {
+  AT_DISPATCH_INTEGRAL_TYPES(self.scalar_type(), "histc", [&] {
+    const Tensor numbers = self.contiguous();
+    const auto* begin = numbers.const_data_ptr<scalar_t>();
+    const auto* end = begin + numbers.numel();
+    auto* bins = counts.mutable_data_ptr<scalar_t>();
+    const int64_t bin_count = counts.numel();
+    std::fill(bins, bins + bin_count, scalar_t(0));
+    if (lower == upper && begin != end) {
+      const auto [smallest, largest] = std::minmax_element(begin, end);
+      lower = *smallest;
+      upper = *largest;
+    }
+    if (lower == upper) {
+      --lower;
+      ++upper;
+    }
+    std::for_each(begin, end, [&](scalar_t number) {
+      if (lower <= number && number <= upper) {
+        const auto bin = static_cast<int64_t>((static_cast<__int128>(number) - lower) * bin_count /
+                                              (static_cast<__int128>(upper) - lower));
+        ++bins[std::min(bin, bin_count - 1)];
+      }
+    });
+  });
+}
+
+Tensor histogramOfIntegers(const Tensor& self, int64_t bins, const Scalar& min, const Scalar& max) {
+  const auto lower = min.to<int64_t>();
+  const auto upper = max.to<int64_t>();
+  TORCH_CHECK(bins > 0, "histc: expected bins to be positive, got ", bins);
+  TORCH_CHECK(lower <= upper, "histc: expected max not to be less than min, got ", upper, " and ",
+              lower);
+  Tensor counts = at::empty({bins}, self.options().memory_format(MemoryFormat::Contiguous));
+  enqueue<"aten::histc">(self.device(), countIntegers, counts, self, lower, upper);
+  return counts;
+}
+
+bool isOfIntegers(const Tensor& self) {
+  return c10::isIntegralType(self.scalar_type(), /*includeBool=*/false);
+}
+
+void histogram(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto arguments = argumentsOnStack(op.schema(), *stack);
+  if (!isOfIntegers(arguments[0].toTensor())) {
+    runFallback(op, keys, stack);
+    return;
+  }
+  Tensor counts = histogramOfIntegers(arguments[0].toTensor(), arguments[1].toInt(),
+                                      arguments[2].toScalar(), arguments[3].toScalar());
+  torch::jit::drop(*stack, arguments.size());
+  torch::jit::push(*stack, std::move(counts));
+}
+
+void histogramInto(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                   torch::jit::Stack* stack) {
+  const auto arguments = argumentsOnStack(op.schema(), *stack);
+  if (!isOfIntegers(arguments[0].toTensor())) {
+    runFallback(op, keys, stack);
+    return;
+  }
+  const Tensor counts = histogramOfIntegers(arguments[0].toTensor(), arguments[1].toInt(),
+                                            arguments[2].toScalar(), arguments[3].toScalar());
+  Tensor out = arguments[4].toTensor();
+  out.resize_(counts.sizes()).copy_(counts);
+  torch::jit::drop(*stack, arguments.size());
+  torch::jit::push(*stack, std::move(out));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("histc", torch::CppFunction::makeFromBoxedFunction<&histogram>());
+  m.impl("histc.out", torch::CppFunction::makeFromBoxedFunction<&histogramInto>());
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,116 @@
+// Writing through index tensors. The shape of what is written follows from the indices' shapes, so
+// that only masks, whose positions have to be counted, make the host wait.
+
+#include <ATen/DimVector.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/IndexingUtils.h>
+#include <ATen/native/TensorAdvancedIndexingUtils.h>
+#include <ATen/ops/_index_put_impl_cpu_dispatch.h>
+#include <torch/library.h>
+
+#include <tuple>
+#include <vector>
+
+#include "csrc/aten/structured/StructuredOutput.h"
+#include "torch_openreg/aten/KernelArguments.h"
+
+namespace at::openreg {
+namespace {
+
+using Indices = c10::List<std::optional<Tensor>>;
+
+void indexPutKernel(Tensor& self, const std::vector<Tensor>& indices, const Tensor& values,
+                    bool accumulate, bool unsafe) {
+  Indices optional_indices;
+  for (const Tensor& index : indices) {
+    optional_indices.push_back(index.defined() ? std::optional<Tensor>(index) : std::nullopt);
+  }
+  at::cpu::_index_put_impl_(self, optional_indices, values, accumulate, unsafe);
+}
+
+// The shape of self[indices], where no index is a mask: the indexed dimensions become those that
+// the indices have in common, in their place if they are neighbours and else in front.
+DimVector indexedShape(const Tensor& self, const std::vector<Tensor>& indices) {
+  DimVector common;
+  DimVector shape(self.sizes());
+  std::vector<size_t> indexed;
+  for (size_t dim = 0; dim < indices.size(); ++dim) {
+    if (indices[dim].defined()) {
+      common = at::infer_size_dimvector(common, indices[dim].sizes());
+      indexed.push_back(dim);
+    }
+  }
+  const bool is_empty = c10::multiply_integers(common) == 0;
+  for (const size_t dim : indexed) {
+    TORCH_CHECK_INDEX(is_empty || self.sizes()[dim] > 0,
+                      "index is out of bounds for dimension with size 0");
+  }
+  if (indexed.empty()) {
+    return shape;
+  }
+  const bool are_neighbours = indexed.back() - indexed.front() + 1 == indexed.size();
+  const auto place = shape.begin() + (are_neighbours ? static_cast<ptrdiff_t>(indexed.front()) : 0);
+  const auto* is_indexed = indexed.data();
+  DimVector result(shape.begin(), place);
+  result.append(common.begin(), common.end());
+  for (auto dim = place; dim != shape.end(); ++dim) {
+    const auto position = static_cast<size_t>(dim - shape.begin());
+    if (is_indexed == indexed.data() + indexed.size() || *is_indexed != position) {
+      result.push_back(*dim);
+    } else {
+      ++is_indexed;
+    }
+  }
+  return result;
+}
+
+// What the kernel would complain about.
+void checkIndexPut(const Tensor& self, const std::vector<Tensor>& indices, const Tensor& values) {
+  TORCH_CHECK(values.scalar_type() == self.scalar_type(),
+              "Index put requires the source and destination dtypes match, got ",
+              self.scalar_type(), " for the destination and ", values.scalar_type(),
+              " for the source.");
+  const DimVector shape = indexedShape(self, indices);
+  TORCH_CHECK(at::is_expandable_to(values.sizes(), shape), "shape mismatch: value tensor of shape ",
+              values.sizes(), " cannot be broadcast to indexing result of shape ",
+              IntArrayRef(shape));
+  at::assert_no_overlap(self, values);
+  for (const Tensor& index : indices) {
+    if (index.defined()) {
+      at::assert_no_overlap(self, index);
+    }
+  }
+}
+
+Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& values, bool accumulate,
+                 bool unsafe) {
+  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
+                    "too many indices for tensor of dimension ", self.dim(), " (got ",
+                    indices.size(), ")");
+  checkSameDevice("aten::_index_put_impl_", self.device(), {&values});
+  const c10::DeviceGuard guard(self.device());
+  if (!accumulate) {
+    auto [is_fill, mask] = at::native::canDispatchToMaskedFill(self, indices, values);
+    if (is_fill) {
+      return self.masked_fill_(mask, values.item());
+    }
+  }
+  at::native::checkIndexTensorTypes(indices, /*allow_int=*/true);
+  const Indices on_device = deviceIndices(self, indices);
+  std::vector<Tensor> tensors;
+  tensors.reserve(on_device.size());
+  for (const std::optional<Tensor>& index : on_device) {
+    tensors.push_back(index.value_or(Tensor()));
+  }
+  checkIndexPut(self, tensors, values);
+  enqueue<"aten::_index_put_impl_">(self.device(), indexPutKernel, self, TensorList(tensors),
+                                    values, accumulate, unsafe);
+  return self;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_index_put_impl_", TORCH_FN(indexPut)); }
+
+}  // namespace at::openreg

@@ -1,0 +1,89 @@
+#include "csrc/aten/ops/LayoutFallback.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+
+#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/fallback/Fallback.h"
+
+namespace at::openreg {
+namespace {
+
+bool isViewed(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
+}
+
+bool isViewOperator(const c10::FunctionSchema& schema) {
+  const auto& arguments = schema.arguments();
+  return std::any_of(arguments.begin(), arguments.end(), &isViewed);
+}
+
+// Whether the call views a tensor that was made outside inference mode.
+bool viewsNormalTensor(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (isViewed(schema.arguments()[i]) && arguments[i].isTensor() &&
+        !arguments[i].toTensor().is_inference()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// In inference mode, a view of a normal tensor is a normal tensor, too. A kernel for strided ones
+// makes it of the original's keys; those for other layouts make a tensor of its own, which follows
+// the mode.
+template <typename Run>
+void runOutsideInferenceMode(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                             const Run& run) {
+  if (c10::InferenceMode::is_enabled() &&
+      viewsNormalTensor(op.schema(), argumentsOnStack(op.schema(), stack))) {
+    const c10::InferenceMode outside(false);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::NoGradGuard without_gradients;
+    run();
+  } else {
+    run();
+  }
+}
+
+void runLayoutFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
+  runOutsideInferenceMode(op, *stack, [&] { runFallback(op, keys, stack); });
+}
+
+// A view that ATen composes of other operators, on this device as on the CPU.
+void runComposedView(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  const DispatchKey functionality = c10::toFunctionalityKey(keys.highestPriorityTypeId());
+  const c10::DispatchKeySet cpu_keys(
+      c10::toRuntimePerBackendFunctionalityKey(functionality, c10::BackendComponent::CPUBit));
+  runOutsideInferenceMode(op, *stack, [&] { op.redispatchBoxed(cpu_keys, stack); });
+}
+
+}  // namespace
+
+torch::CppFunction layoutFallback() {
+  return torch::CppFunction::makeFromBoxedFunction<&runLayoutFallback>();
+}
+
+void registerLayoutFallback(c10::DispatchKey cpu_key, c10::DispatchKey key, torch::Library& m) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || name.getNamespace() != "aten" || op->hasKernelForDispatchKey(key)) {
+      continue;
+    }
+    if (op->hasKernelForDispatchKey(cpu_key)) {
+      m.impl(c10::toString(name).c_str(), layoutFallback());
+    } else if (op->hasSchema() && isViewOperator(op->schema()) &&
+               op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
+      m.impl(c10::toString(name).c_str(),
+             torch::CppFunction::makeFromBoxedFunction<&runComposedView>());
+    }
+  }
+}
+
+}  // namespace at::openreg

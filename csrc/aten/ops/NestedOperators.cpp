@@ -1,0 +1,27 @@
+// Operators on nested tensors. What only reads metadata is ATen's own; the rest is the fallback's.
+
+#include <ATen/ops/_nested_tensor_size_native.h>
+#include <ATen/ops/_nested_tensor_storage_offsets_native.h>
+#include <ATen/ops/_nested_tensor_strides_native.h>
+#include <ATen/ops/_to_copy_native.h>
+#include <ATen/ops/copy_native.h>
+#include <torch/library.h>
+
+#include "csrc/aten/ops/LayoutFallback.h"
+
+namespace at::openreg {
+
+TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) { m.fallback(layoutFallback()); }
+
+TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
+  // The shape of a nested tensor is in CPU tensors, on all devices.
+  m.impl("_nested_tensor_size", TORCH_FN(at::native::_nested_tensor_size));
+  m.impl("_nested_tensor_storage_offsets", TORCH_FN(at::native::_nested_tensor_storage_offsets));
+  m.impl("_nested_tensor_strides", TORCH_FN(at::native::_nested_tensor_strides));
+  m.impl("_to_copy", TORCH_FN(at::native::_to_copy_nested));
+  m.impl("copy_", TORCH_FN(at::native::copy_nested_));
+  registerLayoutFallback(c10::DispatchKey::NestedTensorCPU,
+                         c10::DispatchKey::NestedTensorPrivateUse1, m);
+}
+
+}  // namespace at::openreg

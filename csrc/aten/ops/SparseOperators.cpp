@@ -1,0 +1,76 @@
+// Operators on sparse tensors, of coordinates (COO) and compressed (CSR, CSC, BSR, BSC). What only
+// reads metadata or gives out a component is ATen's own; the rest is the fallback's.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
+#include <ATen/ops/_values_native.h>
+#include <ATen/ops/ccol_indices_native.h>
+#include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/crow_indices_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/row_indices_native.h>
+#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/values_native.h>
+#include <torch/library.h>
+
+#include "csrc/aten/ops/LayoutFallback.h"
+
+namespace at::openreg {
+namespace {
+
+// For each column of `indices`, the place that it names in a tensor of `size`: what tells whether
+// columns are sorted and differ.
+Tensor flattenIndices(const Tensor& indices, IntArrayRef size) {
+  Tensor places = indices.select(0, 0).clone();
+  for (int64_t dim = 1; dim < indices.size(0); ++dim) {
+    places.mul_(size[static_cast<size_t>(dim)]).add_(indices.select(0, dim));
+  }
+  return places;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(layoutFallback()); }
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) { m.fallback(layoutFallback()); }
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  m.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
+  m.impl("_indices", TORCH_FN(at::native::_indices_sparse));
+  m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
+  m.impl("_values", TORCH_FN(at::native::_values_sparse));
+  m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
+  m.impl("indices", TORCH_FN(at::native::indices_sparse));
+  m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
+  m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
+  m.impl("values", TORCH_FN(at::native::values_sparse));
+  registerLayoutFallback(c10::DispatchKey::SparseCPU, c10::DispatchKey::SparsePrivateUse1, m);
+}
+
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
+  m.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));
+  m.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
+  m.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
+  m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
+  m.impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
+  m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
+  m.impl("values", TORCH_FN(at::native::values_sparse_csr));
+  registerLayoutFallback(c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::SparseCsrPrivateUse1, m);
+}
+
+}  // namespace at::openreg
+
+namespace at::native {
+
+// Composed kernels ask for these by device. torch installs no header that declares them.
+using flatten_indices_fn = Tensor (*)(const Tensor& indices, IntArrayRef size);
+DECLARE_DISPATCH(flatten_indices_fn, flatten_indices_stub)
+
+REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &at::openreg::flattenIndices)
+
+}  // namespace at::native

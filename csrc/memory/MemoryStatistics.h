@@ -1,0 +1,53 @@
+// The statistics of one device's allocator, in c10's form.
+//
+// Not thread-safe. A block is counted as it is at the time of the call: call before it changes.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "csrc/memory/BlockPool.h"
+
+namespace c10::openreg {
+
+class MemoryStatistics {
+ public:
+  using DeviceStats = CachingDeviceAllocator::DeviceStats;
+
+  // A segment, by its only block.
+  void addSegment(const Block& block) { changeReserved(block, true); }
+  void removeSegment(const Block& block) { changeReserved(block, false); }
+
+  // A block that was handed out, with its requested size; it is then active, too.
+  void addAllocation(const Block& block);
+  void removeAllocation(const Block& block);
+
+  // A block is active from when it is handed out until it is free for reuse.
+  void removeActive(const Block& block) { changeActive(block, false); }
+
+  // A free block that other blocks of its segment keep from going back. Does nothing for others.
+  void addInactiveSplit(const Block& block) { changeInactiveSplit(block, true); }
+  void removeInactiveSplit(const Block& block) { changeInactiveSplit(block, false); }
+
+  void countRetry() { ++stats_.num_alloc_retries; }
+  void countOutOfMemory() { ++stats_.num_ooms; }
+  void countWait() { ++stats_.num_sync_all_streams; }
+
+  size_t allocatedBytes() const;
+  size_t reservedBytes() const;
+  size_t privatelyReservedBytes() const;
+
+  DeviceStats all() const;
+
+  void resetAccumulated();
+  void resetPeak();
+
+ private:
+  void changeReserved(const Block& block, bool is_added);
+  void changeActive(const Block& block, bool is_added);
+  void changeInactiveSplit(const Block& block, bool is_added);
+  void changeAllocation(const Block& block, bool is_added);
+
+  DeviceStats stats_;
+};
+
+}  // namespace c10::openreg

@@ -1,0 +1,263 @@
+#include "csrc/python/MemoryDescriptions.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/AllocatorConfig.h>
+#include <c10/util/ApproximateClock.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/profiler/combined_traceback.h>
+
+#include <array>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "csrc/memory/Allocator.h"
+#include "torch_openreg/core/Functions.h"
+
+// torch exports these two, but the header that declares them needs a JSON library that torch does
+// not install.
+namespace torch {
+std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
+void freeDeadCapturedTracebackFrames();
+}  // namespace torch
+
+namespace torch_openreg {
+
+namespace py = pybind11;
+using namespace c10::openreg;
+using c10::CachingAllocator::AcceleratorAllocatorConfig;
+using c10::CachingAllocator::StatType;
+using c10::CachingDeviceAllocator::BlockInfo;
+using c10::CachingDeviceAllocator::SegmentInfo;
+using TraceEntry = MemoryHistory::TraceEntry;
+
+// --- Stacks
+
+std::shared_ptr<c10::GatheredContext> gatherPythonStack() {
+  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/true, /*cpp=*/false);
+}
+
+std::shared_ptr<c10::GatheredContext> gatherWholeStack() {
+  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/true, /*cpp=*/true);
+}
+
+namespace {
+
+// Puts lists of frames into dictionaries, all at once, as looking frames up one by one is slow.
+class Frames {
+ public:
+  void put(py::dict where, const std::shared_ptr<c10::GatheredContext>& context) {
+    if (auto* traceback = dynamic_cast<torch::CapturedTraceback*>(context.get())) {
+      tracebacks_.push_back(traceback);
+      places_.push_back(std::move(where));
+    } else {
+      where["frames"] = py::list();
+    }
+  }
+
+  void symbolize() {
+    const std::vector<py::object> lists = torch::py_symbolize(tracebacks_);
+    for (size_t i = 0; i < lists.size(); ++i) {
+      places_[i]["frames"] = lists[i];
+    }
+    torch::freeDeadCapturedTracebackFrames();
+  }
+
+ private:
+  std::vector<torch::CapturedTraceback*> tracebacks_;
+  std::vector<py::dict> places_;
+};
+
+}  // namespace
+
+// --- Snapshots, in the format of torch's memory viewer
+
+namespace {
+
+const char* stateOf(const BlockInfo& block) {
+  if (block.allocated) {
+    return "active_allocated";
+  }
+  return block.active ? "active_awaiting_free" : "inactive";
+}
+
+}  // namespace
+
+py::list describeSegments(c10::MempoolId_t pool) {
+  std::vector<SegmentInfo> segments;
+  {
+    const py::gil_scoped_release released;
+    segments = memorySnapshot(pool);
+  }
+  py::list result;
+  Frames frames;
+  for (const SegmentInfo& segment : segments) {
+    py::list blocks;
+    size_t address = segment.address;
+    for (const BlockInfo& block : segment.blocks) {
+      py::dict entry;
+      entry["address"] = address;
+      entry["size"] = block.size;
+      entry["requested_size"] = block.requested_size;
+      entry["state"] = stateOf(block);
+      frames.put(entry, block.context_when_allocated);
+      blocks.append(entry);
+      address += block.size;
+    }
+    py::dict entry;
+    entry["device"] = segment.device;
+    entry["address"] = segment.address;
+    entry["total_size"] = segment.total_size;
+    entry["allocated_size"] = segment.allocated_size;
+    entry["active_size"] = segment.active_size;
+    entry["requested_size"] = segment.requested_size;
+    entry["stream"] = reinterpret_cast<int64_t>(segment.stream);
+    entry["segment_type"] = segment.is_large ? "large" : "small";
+    entry["segment_pool_id"] = segment.owner_private_pool_id;
+    entry["is_expandable"] = segment.is_expandable;
+    entry["blocks"] = blocks;
+    frames.put(entry, segment.context_when_allocated);
+    result.append(entry);
+  }
+  frames.symbolize();
+  return result;
+}
+
+namespace {
+
+constexpr std::array<const char*, TraceEntry::OOM + 1> kActions = {
+    "alloc",       "free_requested", "free_completed", "segment_alloc", "segment_free",
+    "segment_map", "segment_unmap",  "snapshot",       "oom",
+};
+
+// Converts the times of entries. It must exist before the first of them is made.
+c10::ApproximateClockToUnixTimeConverter& clockOfHistory() {
+  static c10::ApproximateClockToUnixTimeConverter clock;
+  return clock;
+}
+
+}  // namespace
+
+void startClockOfHistory() { clockOfHistory(); }
+
+py::list describeHistory(int64_t device) {
+  const std::vector<TraceEntry> entries = memoryHistory(resolveDeviceIndex(device));
+  const auto to_unix_ns = clockOfHistory().makeConverter();
+  py::list result;
+  Frames frames;
+  for (const TraceEntry& entry : entries) {
+    py::dict item;
+    item["action"] = kActions.at(entry.action_);
+    item[entry.action_ == TraceEntry::OOM ? "device_free" : "addr"] = entry.addr_;
+    item["size"] = entry.size_;
+    item["stream"] = reinterpret_cast<int64_t>(entry.stream_);
+    item["device"] = entry.device_;
+    item["pool_id"] = entry.mempool_;
+    item["time_us"] = to_unix_ns(entry.time_.approx_t_) / 1000;
+    frames.put(item, entry.context_);
+    result.append(item);
+  }
+  frames.symbolize();
+  return result;
+}
+
+py::dict describeSettings() {
+  const size_t max_split_size = AcceleratorAllocatorConfig::max_split_size();
+  py::dict result;
+  result["PYTORCH_ALLOC_CONF"] = AcceleratorAllocatorConfig::last_allocator_settings();
+  result["max_split_size"] = max_split_size == std::numeric_limits<size_t>::max()
+                                 ? int64_t{-1}
+                                 : static_cast<int64_t>(max_split_size);
+  result["garbage_collection_threshold"] =
+      AcceleratorAllocatorConfig::garbage_collection_threshold();
+  result["large_segment_size"] = AcceleratorAllocatorConfig::large_segment_size();
+  result["expandable_segments"] = false;
+  return result;
+}
+
+py::list describeCorruptions() {
+  std::vector<Corruption> corruptions;
+  {
+    const py::gil_scoped_release released;
+    corruptions = findCorruptions();
+  }
+  py::list result;
+  Frames frames;
+  for (const Corruption& corruption : corruptions) {
+    py::dict item;
+    item["device"] = corruption.device;
+    item["address"] = reinterpret_cast<size_t>(corruption.address);
+    item["requested_size"] = corruption.requested_size;
+    item["offset"] = corruption.offset;
+    item["length"] = corruption.length;
+    item["value"] = corruption.value;
+    item["is_free"] = corruption.is_free;
+    frames.put(item, corruption.context);
+    result.append(item);
+  }
+  frames.symbolize();
+  return result;
+}
+
+// --- Statistics
+
+namespace {
+
+py::dict describe(const c10::CachingAllocator::Stat& stat) {
+  py::dict result;
+  result["current"] = stat.current;
+  result["peak"] = stat.peak;
+  result["allocated"] = stat.allocated;
+  result["freed"] = stat.freed;
+  return result;
+}
+
+}  // namespace
+
+py::dict describePrivatePools(int64_t device) {
+  const auto stats =
+      c10::getDeviceAllocator(at::kPrivateUse1)->getDeviceStats(resolveDeviceIndex(device));
+  py::dict result;
+  for (const auto& [id, stat] : stats.reserved_bytes_by_private_pools) {
+    py::dict pool;
+    for (const auto& [name, type] :
+         {std::pair("all", StatType::AGGREGATE), std::pair("small_pool", StatType::SMALL_POOL),
+          std::pair("large_pool", StatType::LARGE_POOL)}) {
+      pool[name] = describe(stat.at(static_cast<size_t>(type)));
+    }
+    result[py::cast(id)] = pool;
+  }
+  return result;
+}
+
+// --- Pinned memory
+
+namespace {
+
+py::dict describe(const c10::CachingAllocator::DurationStat& stat) {
+  py::dict result;
+  result["total"] = stat.total;
+  result["max"] = stat.max;
+  result["min"] = stat.min;
+  result["count"] = stat.count;
+  result["avg"] = stat.count == 0 ? 0 : stat.total / stat.count;
+  return result;
+}
+
+}  // namespace
+
+py::dict describeHostStats() {
+  const at::HostStats stats = at::getHostAllocator(at::kPrivateUse1)->get_stats();
+  py::dict result;
+  result["allocations"] = describe(stats.allocations);
+  result["allocated_bytes"] = describe(stats.allocated_bytes);
+  result["active_requests"] = describe(stats.active_requests);
+  result["active_bytes"] = describe(stats.active_bytes);
+  result["host_alloc_time"] = describe(stats.host_alloc_time);
+  result["host_free_time"] = describe(stats.host_free_time);
+  result["num_host_alloc"] = stats.num_host_alloc;
+  result["num_host_free"] = stats.num_host_free;
+  return result;
+}
+
+}  // namespace torch_openreg

@@ -1,0 +1,185 @@
+"""Every operator under function transforms gives what it gives on the CPU.
+
+Transforms show an operator other tensors than programs do: batched ones, tensors of zeros without
+memory, tangents, and gradients that are differentiated again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from common import call_in_thread, instantiate_parametrized_tests, parametrize, run_tests
+from operators import OPERATORS, arguments_of, call_of, samples_of
+from samples import tensors_in
+from sweep import Call, SweepTestCase, sampled
+from torch.utils import _pytree as pytree
+
+_FIRST = 12  # samples to choose from
+_SAMPLES = 3
+
+_Function = Callable[..., Any]
+
+
+def _supporting(dtypes_of: Callable[[Any], Any]) -> list[Any]:
+    return [one for one in OPERATORS if torch.float32 in dtypes_of(one.arg_values)]
+
+
+_WITH_FLOATS = _supporting(lambda info: info.supported_dtypes("cpu"))
+_DIFFERENTIABLE = _supporting(lambda info: info.supported_backward_dtypes("cpu"))
+_FORWARD_MODE = [one for one in _DIFFERENTIABLE if one.arg_values.supports_forward_ad]
+_TWICE = [one for one in _DIFFERENTIABLE if one.arg_values.supports_gradgrad]
+
+
+def _split(
+    function: _Function, args: Any, kwargs: Any, is_chosen: Callable[[torch.Tensor], bool]
+) -> tuple[_Function, list[torch.Tensor]]:
+    """Makes a function of some of the tensors among the arguments, and returns it with them."""
+    leaves, form = pytree.tree_flatten((args, kwargs))
+    places = [
+        place
+        for place, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and is_chosen(leaf)
+    ]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        values = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            values[place] = tensor
+        new_args, new_kwargs = pytree.tree_unflatten(values, form)
+        return function(*new_args, **new_kwargs)
+
+    return call, [leaves[place] for place in places]
+
+
+def _is_floating(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _is_on_device(tensor: torch.Tensor) -> bool:
+    return True
+
+
+def _differentiable(choose: _Function, function: _Function) -> _Function:
+    """The tensors in the part of the result that can be differentiated."""
+
+    def call(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = tensors_in(choose(function(*tensors)))
+        return tuple(one for one in results if _is_floating(one))
+
+    return call
+
+
+def _batch(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Two of each: the tensor, and one with its elements in reverse."""
+    return [
+        torch.stack([one.detach(), one.detach().flatten().flip(0).view(one.shape)])
+        for one in tensors
+    ]
+
+
+def _jvp(function: _Function, choose: _Function) -> _Function:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        function_of, primals = _split(function, args, kwargs, _is_floating)
+        tangents = tuple(one.cos() for one in primals)
+        return torch.func.jvp(_differentiable(choose, function_of), tuple(primals), tangents)
+
+    return call
+
+
+def _vmap(function: _Function, choose: _Function) -> _Function:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        function_of, tensors = _split(function, args, kwargs, _is_on_device)
+        return torch.func.vmap(function_of, randomness="different")(*_batch(tensors))
+
+    return call
+
+
+def _vmap_of_vjp(function: _Function, choose: _Function) -> _Function:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        function_of, tensors = _split(function, args, kwargs, _is_floating)
+
+        def gradients(*primals: torch.Tensor) -> Any:
+            outputs, pull = torch.func.vjp(_differentiable(choose, function_of), *primals)
+            return pull(tuple(one.cos() for one in outputs))
+
+        return torch.func.vmap(gradients, randomness="different")(*_batch(tensors))
+
+    return call
+
+
+def _scalar_product(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> torch.Tensor:
+    products = [(one * other).sum() for one, other in zip(ones, others, strict=True)]
+    return sum(product.real if product.is_complex() else product for product in products)
+
+
+def _first_gradients(
+    loss: torch.Tensor, inputs: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor | None]:
+    """Gradients to differentiate again, from a thread that is not the caller's on any device.
+
+    The engine runs nodes in the order of numbers that each thread counts by itself. The backward
+    pass of a device has a thread of its own, as on CUDA, so that second gradients add up in another
+    order than on the CPU. With a thread on the CPU, too, the order is the same.
+    """
+
+    def run() -> Sequence[torch.Tensor | None]:
+        return torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+
+    return call_in_thread(run) if loss.is_cpu else run()
+
+
+def _second_gradients(function: _Function, choose: _Function) -> _Function:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        function_of, tensors = _split(function, args, kwargs, _is_floating)
+        inputs = [one.detach().clone().requires_grad_() for one in tensors]
+        outputs = [
+            one for one in _differentiable(choose, function_of)(*inputs) if one.requires_grad
+        ]
+        directions = [one.detach().cos().requires_grad_() for one in outputs]
+        if not outputs:
+            return ()
+        loss = _scalar_product(outputs, directions)
+        first = _first_gradients(loss, inputs)
+        first = [one for one in first if one is not None and one.requires_grad]
+        if not first:
+            return ()
+        loss = _scalar_product(first, [one.detach().cos() for one in first])
+        second = torch.autograd.grad(loss, [*inputs, *directions], allow_unused=True)
+        return [one.detach() for one in first], second
+
+    return call
+
+
+class TestTransforms(SweepTestCase):
+    def check_transform(
+        self, info: Any, variant: str, transform: Callable[[_Function, _Function], _Function]
+    ) -> None:
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
+            samples = list(samples_of(info, dtype, _FIRST))
+            for sample in sampled(f"{info.formatted_name} {variant}", samples, _SAMPLES):
+                function = transform(info.op, sample.output_process_fn_grad)
+                yield Call(call_of(info, function), arguments_of(info, sample))
+
+        self.sweep(info.formatted_name, variant, [torch.float32], calls)
+
+    @parametrize("info", _FORWARD_MODE)
+    def test_jvp(self, info):
+        self.check_transform(info, "jvp", _jvp)
+
+    @parametrize("info", _WITH_FLOATS)
+    def test_vmap(self, info):
+        self.check_transform(info, "vmap", _vmap)
+
+    @parametrize("info", _DIFFERENTIABLE)
+    def test_vmap_of_vjp(self, info):
+        self.check_transform(info, "vmap of vjp", _vmap_of_vjp)
+
+    @parametrize("info", _TWICE)
+    def test_second_gradients(self, info):
+        self.check_transform(info, "second gradients", _second_gradients)
+
+
+instantiate_parametrized_tests(TestTransforms)
+
+if __name__ == "__main__":
+    run_tests()

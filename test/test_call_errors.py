@@ -1,0 +1,145 @@
+"""Errors of arguments come from the call, each time, and what is queued behind it still runs."""
+
+import itertools
+
+import torch
+from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+OTHERS = (torch.complex64, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16)
+NUMBERS = (0, 1, -1, 127, -127, 128, 255, 256, -300, 70000, 1e5, 3.5e38, -1e300, 2**63 - 1, 1 + 2j)
+NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
+
+
+def overlapping(device, *shape):
+    """A tensor whose elements are one, in a storage that would hold all of them."""
+    return torch.zeros(64, device=device).as_strided(shape, (0,) * len(shape))
+
+
+def ones(device, *shape, dtype=torch.float32):
+    return torch.ones(shape, dtype=dtype).to(device)
+
+
+# What the CPU refuses, as functions of a device.
+REFUSED = {
+    "bernoulli_": lambda d: overlapping(d, 6).bernoulli_(0.5),
+    "bernoulli_of_tensor": lambda d: overlapping(d, 6).bernoulli_(ones(d, 6)),
+    "bernoulli_of_other_shape": lambda d: torch.zeros(6, device=d).bernoulli_(ones(d, 5)),
+    "uniform_": lambda d: overlapping(d, 6).uniform_(),
+    "normal_": lambda d: overlapping(d, 6).normal_(),
+    "random_": lambda d: overlapping(d, 6).random_(),
+    "random_to": lambda d: overlapping(d, 6).random_(5),
+    "random_from": lambda d: overlapping(d, 6).random_(3, 5),
+    "exponential_": lambda d: overlapping(d, 6).exponential_(),
+    "cauchy_": lambda d: overlapping(d, 6).cauchy_(),
+    "log_normal_": lambda d: overlapping(d, 6).log_normal_(),
+    "geometric_": lambda d: overlapping(d, 6).geometric_(0.5),
+    "randn_of_integers": lambda d: torch.randn(2, dtype=torch.long, device=d),
+    "normal_of_integers": lambda d: torch.zeros(2, dtype=torch.int, device=d).normal_(),
+    "log_normal_of_integers": lambda d: torch.zeros(2, dtype=torch.int, device=d).log_normal_(),
+    "exponential_of_integers": lambda d: torch.zeros(2, dtype=torch.int, device=d).exponential_(),
+    "geometric_of_complex": lambda d: torch.zeros(2, dtype=torch.cfloat, device=d).geometric_(0.5),
+    "bernoulli_of_complex": lambda d: torch.zeros(2, dtype=torch.cfloat, device=d).bernoulli_(0.5),
+    "random_of_complex": lambda d: torch.zeros(2, dtype=torch.cfloat, device=d).random_(),
+    "randperm_of_negative": lambda d: torch.randperm(-1, device=d),
+    "randperm_beyond_the_type": lambda d: torch.randperm(300, dtype=torch.uint8, device=d),
+    "randperm_of_complex": lambda d: torch.randperm(3, dtype=torch.cfloat, device=d),
+    "fill_": lambda d: torch.zeros(3, dtype=torch.uint8, device=d).fill_(300),
+    "full": lambda d: torch.full((3,), 1e300, dtype=torch.float32, device=d),
+    "where": lambda d: torch.where(ones(d, 1).bool(), ones(d, 1, dtype=torch.uint8), 300),
+    "renorm": lambda d: ones(d, 3, 3).renorm(2, 7, 1.0),
+    "renorm_": lambda d: overlapping(d, 3, 3).renorm_(2, 0, 1.0),
+    "fractional_max_pool2d": lambda d: torch.nn.functional.fractional_max_pool2d(
+        ones(d, 2, 3, 4, 4), 2, output_size=2, _random_samples=ones(d, 1, 3, 2)
+    ),
+    "fractional_max_pool3d": lambda d: torch.nn.functional.fractional_max_pool3d(
+        ones(d, 1, 3, 4, 4, 4),
+        2,
+        output_size=2,
+        _random_samples=ones(d, 1, 3, 3, dtype=torch.float64),
+    ),
+    "addmm_": lambda d: overlapping(d, 3, 3).addmm_(ones(d, 3, 3), ones(d, 3, 3)),
+    "addmm_out": lambda d: torch.mm(ones(d, 3, 3), ones(d, 3, 3), out=overlapping(d, 3, 3)),
+    "cumsum_": lambda d: overlapping(d, 3, 3).cumsum_(0),
+    "cumsum_out": lambda d: torch.cumsum(ones(d, 3, 3), 0, out=overlapping(d, 3, 3)),
+    "cumprod_": lambda d: overlapping(d, 3, 3).cumprod_(0),
+    "mean_out": lambda d: torch.mean(ones(d, 3, 3), 0, out=overlapping(d, 3)),
+    "scatter_": lambda d: overlapping(d, 3).scatter_(0, ones(d, 3, dtype=torch.long), ones(d, 3)),
+    "cat_out": lambda d: torch.cat([ones(d, 2), ones(d, 2)], out=overlapping(d, 4)),
+    "lu_solve_out": lambda d: torch.linalg.lu_solve(
+        torch.eye(2).to(d), ones(d, 2, dtype=torch.int32), ones(d, 2, 2), out=overlapping(d, 2, 2)
+    ),
+    "arange_without_end": lambda d: torch.arange(0, float("inf"), device=d),
+    "arange_backwards": lambda d: torch.arange(3, 0, device=d),
+    "histc_without_bins": lambda d: torch.histc(ones(d, 3), bins=0),
+    "index_put_of_other_type": lambda d: ones(d, 3).index_put_(
+        (ones(d, 2, dtype=torch.long),), ones(d, 2, dtype=torch.double)
+    ),
+    "index_put_of_other_shape": lambda d: ones(d, 3).index_put_(
+        (ones(d, 2, dtype=torch.long),), ones(d, 3)
+    ),
+    "index_put_with_too_many": lambda d: ones(d, 3).index_put_(
+        (ones(d, 2, dtype=torch.long),) * 2, ones(d, 2)
+    ),
+    "index_put_with_floats": lambda d: ones(d, 3).index_put_((ones(d, 2),), ones(d, 2)),
+    "index_put_onto_itself": lambda d: (
+        lambda x: x.index_put_((ones(d, 3, dtype=torch.long),), x[:3])
+    )(ones(d, 4)),
+    "index_put_into_nothing": lambda d: torch.zeros(0, 2, device=d).index_put_(
+        (ones(d, 2, dtype=torch.long),), ones(d, 2, 2)
+    ),
+    "dot_of_other_sizes": lambda d: torch.dot(
+        torch._efficientzerotensor(3, device=d), torch.ones(4, device=d)
+    ),
+}
+
+# What the CPU does though the tensor overlaps itself.
+ACCEPTED = {
+    "amax_out": lambda d: torch.amax(ones(d, 3, 3), 0, out=overlapping(d, 3)),
+    "fill_": lambda d: overlapping(d, 3).fill_(2.0),
+    "sum_out": lambda d: torch.sum(ones(d, 3, 3), 0, out=overlapping(d, 3)),
+}
+
+
+class TestCallErrors(OpenRegTestCase):
+    @parametrize("call", [subtest(call, name=name) for name, call in REFUSED.items()])
+    def test_error_comes_from_the_call_each_time_and_loses_nothing(self, call):
+        with self.assertRaises(Exception) as of_cpu:
+            call("cpu")
+        for _ in range(3):
+            with self.assertRaises(type(of_cpu.exception)):
+                call("openreg")
+            behind = torch.ones(3, device="openreg") + 1
+            torch.accelerator.synchronize()
+            self.assertEqual(behind.tolist(), [2, 2, 2])
+
+    @parametrize("call", [subtest(call, name=name) for name, call in ACCEPTED.items()])
+    def test_what_the_cpu_accepts_is_accepted(self, call):
+        self.assert_bit_equal(call("openreg"), call("cpu"))
+
+    @parametrize("dtype", [*INTEGERS, *FLOATS, *OTHERS])
+    def test_fill_refuses_the_numbers_that_the_cpu_refuses(self, dtype):
+        for number, size in itertools.product((*NUMBERS, *NOT_FINITE), (0, 1, 3)):
+            try:
+                expected = torch.zeros(size, dtype=dtype).fill_(number)
+            except RuntimeError as error:
+                self.assertIn("cannot be converted", str(error))
+                for _ in range(2):
+                    with self.assertRaisesRegex(RuntimeError, "cannot be converted"):
+                        torch.zeros(size, dtype=dtype, device="openreg").fill_(number)
+                continue
+            actual = torch.zeros(size, dtype=dtype, device="openreg").fill_(number)
+            self.assertEqual(actual.cpu().view(torch.uint8), expected.view(torch.uint8))
+
+    @parametrize("dtype", [torch.uint4, torch.bits8])
+    def test_fill_of_a_type_without_a_kernel_is_refused_by_the_call(self, dtype):
+        for _ in range(2):
+            with self.assertRaises(NotImplementedError):
+                torch.empty(3, dtype=dtype, device="openreg").fill_(1)
+
+
+instantiate_parametrized_tests(TestCallErrors)
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,340 @@
+"""Operators with kernels of their own, for what neither the generator nor the fallback does."""
+
+import torch
+from common import (
+    OpenRegTestCase,
+    StreamGate,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+PRODUCTS = {
+    "dot": torch.dot,
+    "vdot": torch.vdot,
+    "inner": torch.inner,
+    "matmul": torch.matmul,
+    "vecdot": torch.linalg.vecdot,
+}
+
+
+class TestZeroTensors(OpenRegTestCase):
+    @parametrize("name", list(PRODUCTS))
+    @parametrize("dtype", [torch.float32, torch.complex64])
+    @parametrize("place", [0, 1, 2])
+    def test_forward_derivatives_of_products(self, name, dtype, place):
+        product = PRODUCTS[name]
+        x, y = torch.randn(2, 4, dtype=dtype)
+
+        def derivative(device):
+            one, other = x.to(device), y.to(device)
+            if place == 0:
+                return torch.func.jvp(lambda t: product(t, other), (one,), (other,))
+            if place == 1:
+                return torch.func.jvp(lambda t: product(other, t), (one,), (other,))
+            return torch.func.jvp(lambda t: product(t, t.cos()), (one,), (other,))
+
+        for _ in range(2):
+            for actual, expected in zip(derivative("openreg"), derivative("cpu"), strict=True):
+                self.assertEqual(actual.device.type, "openreg")
+                self.assert_bit_equal(actual, expected)
+
+    def test_every_operator_that_sees_zero_tensors_takes_them(self):
+        # Of the operators that torch lets them through to, those that a backend computes.
+        lets_through = {
+            name.removeprefix("aten::")
+            for name in torch._C._dispatch_get_all_op_names()
+            if name.startswith("aten::")
+            and any(
+                line.startswith("ZeroTensor") and "fallthrough" in line
+                for line in torch._C._dispatch_dump(name).splitlines()
+            )
+            and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+            and not torch._C._dispatch_has_kernel_for_dispatch_key(
+                name, "CompositeExplicitAutograd"
+            )
+        }
+        without_memory = {
+            "as_strided_",
+            "empty_strided",
+            "empty.memory_format",
+            "unfold",
+            "resize_",
+        }
+        zero = torch._efficientzerotensor(4, device="openreg")
+        other = torch.ones(4, device="openreg")
+        calls = {
+            "dot": lambda: torch.dot(zero, other),
+            "vdot": lambda: torch.vdot(other, zero),
+            "view_as_real": lambda: torch.view_as_real(
+                torch._efficientzerotensor(4, dtype=torch.complex64, device="openreg")
+            ),
+        }
+        self.assertEqual(lets_through - without_memory, set(calls))
+        for call in calls.values():
+            self.assertTrue(call()._is_zerotensor())
+        self.assertEqual(torch.ones(4, device="openreg").copy_(zero).cpu(), torch.zeros(4))
+        self.assertEqual(zero.clone().cpu(), torch.zeros(4))
+        self.assertEqual((zero * 2 + 1).cpu(), torch.ones(4))
+
+
+class TestMembership(OpenRegTestCase):
+    @parametrize("element", [5, 4, 5.0, 2.5])
+    @parametrize("invert", [False, True])
+    @parametrize("dtype", [torch.int64, torch.float32, torch.uint8])
+    def test_number_in_tensor(self, element, invert, dtype):
+        numbers = torch.tensor([[1, 5], [3, 5]], dtype=dtype)
+        expected = torch.isin(element, numbers, invert=invert)
+        for _ in range(3):
+            actual = torch.isin(element, numbers.to("openreg"), invert=invert)
+            self.assert_bit_equal(actual, expected)
+            out = torch.empty(0, dtype=torch.bool, device="openreg")
+            torch.isin(element, numbers.to("openreg"), invert=invert, out=out)
+            self.assert_bit_equal(out, expected)
+
+    def test_number_in_nothing(self):
+        for _ in range(2):
+            self.assertFalse(torch.isin(1, torch.zeros(0, device="openreg")).item())
+
+
+class TestWindows(OpenRegTestCase):
+    @parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+    @parametrize(
+        "arguments",
+        [(7,), (7, True), (7, False), (7, True, 3.5), (1,), (0,), (6, False, 0.0)],
+        name_fn=lambda one: "_".join(map(str, one)).replace(".", "_"),
+    )
+    def test_kaiser_window(self, dtype, arguments):
+        expected = torch.kaiser_window(*arguments, dtype=dtype)
+        for _ in range(3):
+            actual = torch.kaiser_window(*arguments, dtype=dtype, device="openreg")
+            self.assertEqual(actual.device.type, "openreg")
+            self.assert_bit_equal(actual, expected)
+
+    @parametrize("overload", ["out", "periodic_out", "beta_out"])
+    def test_kaiser_window_into_out(self, overload):
+        arguments = {"out": (7,), "periodic_out": (7, True), "beta_out": (7, True, 3.5)}[overload]
+        expected = torch.kaiser_window(*arguments)
+        for _ in range(2):
+            out = torch.empty(0, device="openreg")
+            getattr(torch.ops.aten.kaiser_window, overload)(*arguments, out=out)
+            self.assert_bit_equal(out, expected)
+
+
+class TestHistogram(OpenRegTestCase):
+    @parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+    @parametrize("bins,lower,upper", [(4, 0, 7), (3, 0, 0), (10, 2, 40), (1, 5, 5), (7, -3, 20)])
+    def test_integers_are_counted_as_on_cuda(self, dtype, bins, lower, upper):
+        numbers = (torch.arange(60) * 7 % 31).to(dtype).reshape(5, 12)
+        first, last = (lower, upper) if lower != upper else (0, int(numbers.max()))
+        expected = [0] * bins
+        for number in numbers.flatten().tolist():
+            if first <= number <= last:
+                expected[min((number - first) * bins // (last - first), bins - 1)] += 1
+        for x in (numbers.to("openreg"), numbers.to("openreg").t()):
+            actual = torch.histc(x, bins, lower, upper)
+            self.assertEqual(actual.dtype, dtype)
+            self.assertEqual(actual.cpu(), torch.tensor(expected, dtype=dtype))
+            out = torch.empty(0, dtype=dtype, device="openreg")
+            self.assertIs(torch.histc(x, bins, lower, upper, out=out), out)
+            self.assertEqual(out.cpu(), torch.tensor(expected, dtype=dtype))
+
+    def test_equal_integers_and_no_integers(self):
+        same = torch.full((4,), 3, device="openreg")
+        self.assertEqual(torch.histc(same, 3).tolist(), [0, 4, 0])
+        nothing = torch.zeros(0, dtype=torch.int64, device="openreg")
+        self.assertEqual(torch.histc(nothing, 3).tolist(), [0, 0, 0])
+
+    def test_counting_experts_does_not_wait(self):
+        experts = torch.tensor([0, 3, 3, 1, 0], device="openreg")
+        with StreamGate():
+            counts = torch.histc(experts.int(), bins=4, min=0, max=3)
+        self.assertEqual(counts.tolist(), [2, 1, 0, 2])
+
+    def test_bounds_in_the_wrong_order_are_refused(self):
+        with self.assertRaisesRegex(RuntimeError, "histc: expected max not to be less than min"):
+            torch.histc(torch.ones(3, dtype=torch.int64, device="openreg"), 3, 2, 1)
+
+    def test_floating_point_numbers_are_the_cpu_s(self):
+        x = torch.randn(50)
+        for _ in range(2):
+            self.assert_bit_equal(torch.histc(x.to("openreg"), 7), torch.histc(x, 7))
+
+
+class TestBatchNorm(OpenRegTestCase):
+    @parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+    @parametrize(
+        "dtype,statistics",
+        [
+            (torch.float32, torch.float32),
+            (torch.float64, torch.float64),
+            (torch.bfloat16, torch.float32),
+            (torch.float16, torch.float16),
+        ],
+    )
+    @parametrize("is_training", [False, True])
+    def test_results_are_as_fake_tensors_have_them(self, name, dtype, statistics, is_training):
+        def call(device):
+            x = torch.linspace(-1, 1, 24).reshape(2, 3, 4).to(device, dtype)
+            mean, var = torch.ones(2, 3).to(device, statistics) * 0.5
+            return getattr(torch.ops.aten, name)(x, None, None, mean, var, is_training, 0.1, 1e-5)
+
+        with FakeTensorMode():
+            fake = call("openreg")
+        expected = call("cpu")
+        for _ in range(2):
+            actual = call("openreg")
+            self.assert_bit_equal(actual[0], expected[0])
+            if is_training and dtype != statistics:
+                continue  # the CPU saves statistics of another type than torch's decomposition
+            for real, promised in zip(actual, fake, strict=True):
+                self.assertEqual(real.shape, promised.shape)
+            if not is_training:
+                self.assertEqual(actual[1].dtype, fake[1].dtype)
+                self.assertEqual(actual[1].cpu(), torch.full((3,), 0.5, dtype=actual[1].dtype))
+                inverse = (torch.full((3,), 0.5, dtype=actual[2].dtype) + 1e-5).sqrt().reciprocal()
+                self.assert_bit_equal(actual[2], inverse)
+
+    def test_evaluation_does_not_wait(self):
+        module = torch.nn.BatchNorm2d(3).eval()
+        x = torch.randn(2, 3, 4, 4)
+        expected = module(x)
+        module.to("openreg")(x.to("openreg"))
+        on_device = x.to("openreg")
+        with StreamGate(), torch.no_grad():
+            actual = module(on_device)
+        self.assert_bit_equal(actual, expected.detach())
+
+
+INDICES = {
+    "first": lambda d: (torch.tensor([1, 0, 2]).to(d),),
+    "last": lambda d: (None, None, torch.tensor([1, 0, 2]).to(d)),
+    "neighbours": lambda d: (None, torch.tensor([[1], [0]]).to(d), torch.tensor([1, 3]).to(d)),
+    "apart": lambda d: (torch.tensor([1, 2]).to(d), None, torch.tensor([0, 3]).to(d)),
+    "int32": lambda d: (torch.tensor([1, 2], dtype=torch.int32).to(d),),
+    "negative": lambda d: (torch.tensor([-1, -2]).to(d),),
+    "scalar": lambda d: (torch.tensor(1).to(d),),
+    "nothing": lambda d: (torch.zeros(0, dtype=torch.long).to(d),),
+    "host": lambda d: (torch.tensor([1, 2]),),
+}
+
+
+class TestIndexPut(OpenRegTestCase):
+    @parametrize("indices", [subtest(one, name=name) for name, one in INDICES.items()])
+    @parametrize("accumulate", [False, True])
+    @parametrize("is_transposed", [False, True])
+    def test_result_is_the_cpu_s(self, indices, accumulate, is_transposed):
+        x = torch.randn(3, 4, 5)
+        if is_transposed:
+            x = x.transpose(0, 1).contiguous().transpose(0, 1)
+        shape = torch.empty_like(x)[tuple(slice(None) if i is None else i for i in indices("cpu"))]
+        values = torch.randn(shape.shape)
+        expected = torch.ops.aten.index_put_(x.clone(), indices("cpu"), values, accumulate)
+        for _ in range(2):
+            actual = x.to("openreg").clone()
+            returned = torch.ops.aten.index_put_(
+                actual, indices("openreg"), values.to("openreg"), accumulate
+            )
+            self.assertIs(returned, actual)
+            self.assert_bit_equal(actual, expected)
+            self.assertEqual(actual.stride(), expected.stride())
+
+    def test_masks_and_numbers(self):
+        x, mask = torch.randn(3, 4), torch.randn(3, 4) > 0
+        for value in (2.0, torch.tensor(3.0)):
+            expected, actual = x.clone(), x.to("openreg")
+            expected[mask] = value
+            actual[mask.to("openreg")] = value
+            self.assert_bit_equal(actual, expected)
+        values = torch.randn(int(mask.sum()))
+        expected, actual = x.clone(), x.to("openreg")
+        expected[mask] = values
+        actual[mask.to("openreg")] = values.to("openreg")
+        self.assert_bit_equal(actual, expected)
+
+    def test_values_on_the_host_are_refused_as_on_cuda(self):
+        x, index = torch.zeros(3, device="openreg"), torch.tensor([0, 2])
+        with self.assertRaisesRegex(RuntimeError, "on the same device"):
+            x.index_put_((index,), torch.ones(2))
+
+    def test_indices_of_new_sizes_do_not_wait(self):
+        x = torch.zeros(50, 3, device="openreg")
+        indices = [torch.arange(size).to("openreg") for size in (17, 23, 29)]
+        values = [torch.ones(size, 3).to("openreg") for size in (17, 23, 29)]
+        with StreamGate():
+            for index, value in zip(indices, values, strict=True):
+                x[index] = value
+                x.index_put_((index,), value, accumulate=True)
+        self.assertEqual(x[:, 0].tolist(), [2.0] * 29 + [0.0] * 21)
+
+    def test_index_out_of_bounds_is_an_error_of_the_stream(self):
+        x = torch.zeros(3, device="openreg")
+        x[torch.tensor([7], device="openreg")] = 1.0
+        with self.assertRaisesRegex(IndexError, "index 7 is out of bounds"):
+            torch.accelerator.synchronize()
+
+
+class TestRanges(OpenRegTestCase):
+    def test_ranges_and_permutations_of_new_lengths_do_not_wait(self):
+        lengths = (101, 211, 307)
+        torch.manual_seed(3)
+        with StreamGate():
+            ranges = [torch.arange(length, device="openreg") for length in lengths]
+            permutations = [torch.randperm(length, device="openreg") for length in lengths]
+        torch.manual_seed(3)
+        for length, one, other in zip(lengths, ranges, permutations, strict=True):
+            self.assert_bit_equal(one, torch.arange(length))
+            self.assert_bit_equal(other, torch.randperm(length))
+
+    @parametrize(
+        "arguments",
+        [
+            (5,),
+            (True,),
+            (False,),
+            (0, True),
+            (False, 3),
+            (1.5, 7.25, 0.5),
+            (7, 0, -2),
+            (2**53, 2**53 + 3),
+        ],
+        name_fn=lambda one: "_".join(map(str, one)).replace(".", "_").replace("-", "minus"),
+    )
+    @parametrize("dtype", [None, torch.int32, torch.float32, torch.float16, torch.uint8])
+    def test_arange(self, arguments, dtype):
+        if dtype in (torch.int32, torch.float16, torch.uint8) and arguments[0] == 2**53:
+            arguments = (3, 6)
+        expected = torch.arange(*arguments, dtype=dtype)
+        for _ in range(2):
+            actual = torch.arange(*arguments, dtype=dtype, device="openreg")
+            self.assert_bit_equal(actual, expected)
+            self.assertEqual(actual.dtype, expected.dtype)
+
+    def test_arange_into_out_with_strides(self):
+        out = torch.zeros(5, 2, device="openreg")[:, 0]
+        self.assertIs(torch.arange(5, out=out), out)
+        self.assertEqual(out.tolist(), [0, 1, 2, 3, 4])
+        self.assertEqual(out.stride(), (2,))
+
+    def test_arange_into_out_of_other_size_warns_in_the_call(self):
+        out = torch.zeros(2, device="openreg")
+        with self.assertWarnsRegex(UserWarning, "out tensor has 2 elements, the range has 3"):
+            torch.arange(3, out=out)
+        self.assertEqual(out.tolist(), [0, 1, 2])
+
+
+for case in (
+    TestZeroTensors,
+    TestMembership,
+    TestWindows,
+    TestHistogram,
+    TestBatchNorm,
+    TestIndexPut,
+    TestRanges,
+):
+    instantiate_parametrized_tests(case)
+
+if __name__ == "__main__":
+    run_tests()

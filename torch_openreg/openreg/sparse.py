@@ -1,0 +1,25 @@
+"""Types of sparse tensors, as those of ``torch.cuda.sparse``; see tensor_types.py."""
+
+from torch_openreg.openreg.tensor_types import make_type
+
+__all__ = [
+    "BFloat16Tensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
+]
+
+BFloat16Tensor = make_type("torch.openreg.sparse", "BFloat16Tensor")
+ByteTensor = make_type("torch.openreg.sparse", "ByteTensor")
+CharTensor = make_type("torch.openreg.sparse", "CharTensor")
+DoubleTensor = make_type("torch.openreg.sparse", "DoubleTensor")
+FloatTensor = make_type("torch.openreg.sparse", "FloatTensor")
+HalfTensor = make_type("torch.openreg.sparse", "HalfTensor")
+IntTensor = make_type("torch.openreg.sparse", "IntTensor")
+LongTensor = make_type("torch.openreg.sparse", "LongTensor")
+ShortTensor = make_type("torch.openreg.sparse", "ShortTensor")

@@ -1,0 +1,121 @@
+"""The tensor types of torch's first releases, as ``torch.cuda.FloatTensor`` and its kin are.
+
+torch makes those of the CPU and of CUDA in C++, and offers no way to make more. A type is no class
+of tensors: ``type(x)`` is :class:`torch.Tensor` for all of them. ``isinstance`` asks for device,
+dtype and layout, and a call makes a tensor with the conventions of that time:
+``torch.openreg.FloatTensor(2, 3)`` is an uninitialized tensor of two rows,
+``torch.openreg.FloatTensor([2, 3])`` one of two values.
+"""
+
+from typing import Any
+
+import torch
+
+__all__ = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
+]
+
+_DTYPES = {
+    "BFloat16Tensor": torch.bfloat16,
+    "BoolTensor": torch.bool,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "DoubleTensor": torch.float64,
+    "FloatTensor": torch.float32,
+    "HalfTensor": torch.float16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "ShortTensor": torch.int16,
+}
+
+
+class _TensorType(type):
+    """The type of the types, as ``torch.tensortype`` is."""
+
+    dtype: torch.dtype
+    layout: torch.layout
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        return cls.__qualname__
+
+    @property
+    def is_cuda(cls) -> bool:
+        return False
+
+    @property
+    def is_sparse(cls) -> bool:
+        return cls.layout is torch.sparse_coo
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Makes a tensor on the current device.
+
+        Args:
+            args: sizes; one sequence of values; one tensor or storage of this type; for a sparse
+                type, indices and values, and the sizes after them.
+            kwargs: ``device``, one of ours.
+
+        Raises:
+            TypeError: an argument is none of these.
+            RuntimeError: ``device`` is of another kind.
+        """
+        sizes = (0, 0) if cls.is_sparse else (0,)
+        kind = torch.empty(sizes, dtype=cls.dtype, layout=cls.layout, device="openreg")
+        return kind.new(*args, **kwargs)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return (
+            isinstance(value, torch.Tensor)
+            and value.device.type == "openreg"
+            and value.dtype == cls.dtype
+            and value.layout == cls.layout
+        )
+
+
+class _NoBase:
+    """Forbids to derive from a type, as torch does."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if isinstance(cls.__base__, _TensorType):
+            raise TypeError(
+                f"type '{cls.__base__.__module__}.{cls.__base__.__name__}' is not an acceptable "
+                "base type"
+            )
+
+
+def make_type(module: str, name: str) -> _TensorType:
+    """Makes the type of one name, dense or, in a module called ``sparse``, sparse."""
+    # The text by which Tensor.type() knows a type is the one that Python is given here; the short
+    # name is that of _TensorType.
+    return _TensorType(
+        f"{module}.{name}",
+        (_NoBase,),
+        {
+            "__doc__": f"Tensors of {_DTYPES[name]} on openreg.",
+            "__module__": module,
+            "__qualname__": name,
+            "dtype": _DTYPES[name],
+            "layout": torch.sparse_coo if module.endswith(".sparse") else torch.strided,
+        },
+    )
+
+
+BFloat16Tensor = make_type("torch.openreg", "BFloat16Tensor")
+BoolTensor = make_type("torch.openreg", "BoolTensor")
+ByteTensor = make_type("torch.openreg", "ByteTensor")
+CharTensor = make_type("torch.openreg", "CharTensor")
+DoubleTensor = make_type("torch.openreg", "DoubleTensor")
+FloatTensor = make_type("torch.openreg", "FloatTensor")
+HalfTensor = make_type("torch.openreg", "HalfTensor")
+IntTensor = make_type("torch.openreg", "IntTensor")
+LongTensor = make_type("torch.openreg", "LongTensor")
+ShortTensor = make_type("torch.openreg", "ShortTensor")
