@@ -266,7 +266,6 @@ class TestAcceleratorMemory(OpenRegTestCase):
                     a.reset_peak_memory_stats()
                     print(set(a.memory_stats().values()) - {-1})  # -1: max_split_size, no limit
                     print(a.memory_allocated(), a.max_memory_reserved())
-                    assert not torch.openreg.is_initialized()
                     """)
         self.assertEqual(output.split("\n")[:2], ["{0}", "0 0"])
 

@@ -467,6 +467,7 @@ class TestResize(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestLazyClone)
+instantiate_parametrized_tests(TestReuse)
 instantiate_parametrized_tests(TestStatistics)
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class LateError:
 LATE_ERRORS = [
     LateError(
         r"index .*out of (range|bounds)|INDICES element is out of DATA bounds|"
-        r"out of range: tried to access index|Index \d+ of input takes value",
+        r"out of range: tried to access index|Index -?\d+ of input takes value",
         "indices are within the dimension",
     ),
     LateError(

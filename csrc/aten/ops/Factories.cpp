@@ -6,6 +6,7 @@
 #include <ATen/Context.h>
 #include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/RangeUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
@@ -144,6 +145,7 @@ Tensor& arange(const Scalar& start, const Scalar& end, const Scalar& step, Tenso
         static_cast<void>(step.to<Wide>());
         return count;
       });
+  at::assert_no_internal_overlap(out);
   if (out.numel() != size) {
     if (out.numel() > 0) {
       TORCH_WARN("arange: the out tensor has ", out.numel(), " elements, the range has ", size,

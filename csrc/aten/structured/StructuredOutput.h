@@ -155,13 +155,19 @@ class Operands {
   // left the caller's unwritten, or written in another order.
   void checkWritten(const Tensor* tensors, size_t output_count) const {
     for (size_t index = 0; index < output_count; ++index) {
-      if (C10_UNLIKELY(!aliases_[index].isDescriptionOf(tensors[index]))) {
+      if (C10_UNLIKELY(!aliases_[index].isDescriptionOf(tensors[index])) &&
+          !isEmptyAsBefore(tensors[index], index)) {
         aliases_[index].throwNotWritten(tensors[index]);
       }
     }
   }
 
  private:
+  // Of a tensor without elements, strides say nothing.
+  bool isEmptyAsBefore(const Tensor& tensor, size_t index) const {
+    return tensor.numel() == 0 && aliases_[index].tensor().sizes() == tensor.sizes();
+  }
+
   // The output that the tensor at `index` is, or the index itself.
   static uint8_t firstSame(const std::array<const Tensor*, Count>& tensors, size_t index,
                            size_t output_count) {
