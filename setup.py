@@ -5,11 +5,17 @@ Everything declarative is in ``pyproject.toml``.
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import os
 import platform
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +40,12 @@ if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
 
 try:
     import torch
-    from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths
+    from torch.utils.cpp_extension import (
+        BuildExtension,
+        get_cxx_compiler,
+        include_paths,
+        library_paths,
+    )
 except ImportError as error:
     fail(f"building needs torch {TORCH_RELEASE}.*, which cannot be imported: {error}")
 
@@ -42,15 +53,43 @@ if not torch.__version__.startswith(TORCH_RELEASE + "."):
     fail(f"building needs torch {TORCH_RELEASE}.*, got torch {torch.__version__}")
 
 
+def prefer_packaged_ninja() -> None:
+    """Puts the program of the package ninja in front of others on the path, where torch looks.
+
+    A ninja of another version does not understand the log of the last build, and would compile
+    everything again. Isolated builds have the package; so it is the one for all.
+    """
+    try:
+        files = importlib.metadata.files("ninja") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    programs = [Path(str(file.locate())).resolve() for file in files if file.name == "ninja"]
+    folders = [str(program.parent) for program in programs if os.access(program, os.X_OK)]
+    if not folders:
+        fail("building needs the package ninja, which is not installed: pip install ninja")
+    os.environ["PATH"] = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
+
+
+prefer_packaged_ninja()
+
+
 def sources(*patterns: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for p in patterns for path in ROOT.glob(p))
 
 
+# "address" or "thread": what tools/sanitize.py builds, beside the usual build.
+SANITIZER = os.environ.get("OPENREG_SANITIZER", "")
 # Absolute, as ninja runs in the build folder.
+BUILD = ROOT / "build" / SANITIZER
 RUNTIME = ROOT / "third_party" / "openreg_runtime"
 GENERATED = ROOT / "build" / "generated"
 # What extension authors may include, in the folders in which it is installed.
 INCLUDE = ROOT / "include"
+PRECOMPILED = BUILD / "precompiled"
+PRECOMPILED_HEADERS = {
+    LIB_PACKAGE + "libtorch_openreg": "csrc/aten/Precompiled.h",
+    "torch_openreg._C": "csrc/python/Precompiled.h",
+}
 # Everything below csrc is the backend's, but for the bindings.
 BACKEND_FOLDERS = sorted({path.name for path in (ROOT / "csrc").iterdir()} - {"python"})
 
@@ -71,13 +110,62 @@ def torch_include_paths() -> list[str]:
     return [*folders, f"{folders[0]}/kineto"]
 
 
+# The kernels of torch that csrc/aten/fallback/ResultKernels.cpp calls by their stubs; and the
+# macros that tell torch's header for which processors they were built, besides the oldest.
+KERNEL_STUBS = (
+    "LayerNormKernel",
+    "LayerNormBackwardKernel",
+    "flash_attention_kernel",
+    "flash_attention_backward_kernel",
+)
+CAPABILITY_MACROS = {
+    frozenset(): [],
+    frozenset({"AVX2"}): ["HAVE_AVX2_CPU_DEFINITION"],
+    frozenset({"AVX2", "AVX512"}): ["HAVE_AVX2_CPU_DEFINITION", "HAVE_AVX512_CPU_DEFINITION"],
+    frozenset({"SVE128", "SVE256"}): ["HAVE_SVE_CPU_DEFINITION"],
+}
+
+
+def kernel_stub_macros(symbols: str) -> list[str]:
+    """Returns the macros with which torch's stubs are as the given library defines them.
+
+    They hold for every source, as DispatchStub has to be one class in the whole library. There are
+    none if the library does not export the stubs in a form that is known.
+    """
+    first, *others = (
+        set(re.findall(rf"\d{stub}_DECLARE_DISPATCH_typeEE\d+([A-Z]\w+)E$", symbols, re.MULTILINE))
+        for stub in KERNEL_STUBS
+    )
+    macros = CAPABILITY_MACROS.get(frozenset(first - {"DEFAULT"}))
+    # What chooses among the kernels takes one pointer for each.
+    chooser = re.search(
+        r"16DispatchStubImpl12get_call_ptrEN3c1010DeviceTypeEPv((?:S\d*_)*)$", symbols, re.MULTILINE
+    )
+    takes = 1 + chooser[1].count("_") if chooser else 0
+    if macros is None or takes != len(first) or any(other != first for other in others):
+        print(
+            "torch_openreg: building without ResultKernels.cpp: this torch's stubs of layer_norm "
+            "and attention are of an unknown form, so that planned results of theirs are copied"
+        )
+        return []
+    return ["OPENREG_HAS_KERNEL_STUBS", *macros]
+
+
+def exported_symbols(library: Path) -> str:
+    command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(library)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 DEBUG = os.environ.get("DEBUG", "0") == "1"
+SANITIZER_ARGS = [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer"] if SANITIZER else []
 COMPILE_ARGS = [
     "-std=c++20",
-    *(["-O0", "-g"] if DEBUG else ["-O2", "-g0"]),
+    *(["-O0", "-g"] if DEBUG else ["-O1", "-g1"] if SANITIZER else ["-O2", "-g0"]),
+    *SANITIZER_ARGS,
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
+    *(["-Werror"] if os.environ.get("OPENREG_WERROR", "0") == "1" else []),
 ]
 # Headers of others are system headers: their warnings are not ours. Two kinds come up all the
 # same, when g++ 12 has inlined torch's SmallVector and intrusive_ptr into our functions.
@@ -85,10 +173,49 @@ TORCH_COMPILE_ARGS = [
     *COMPILE_ARGS,
     # Headers of torch declare the operators that they use, instead of all there are.
     "-DAT_PER_OPERATOR_HEADERS",
+    *(
+        f"-D{macro}"
+        for macro in kernel_stub_macros(
+            exported_symbols(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
+        )
+    ),
     "-Wno-maybe-uninitialized",
     "-Wno-array-bounds",
     *(f"-isystem{path}" for path in torch_include_paths()),
 ]
+
+
+def precompiled_header(source: str, command: list[str]) -> list[str]:
+    """Compiles a header of headers; returns the arguments by which sources use it.
+
+    It holds headers of torch and Python only. The folder's name says all that it depends on, so
+    that a change of these is a change of every command. A compiler that cannot use the compiled
+    one reads the header itself.
+    """
+    compiler = [*shlex.split(get_cxx_compiler()), "--version"]
+    version = subprocess.run(compiler, check=True, capture_output=True, text=True).stdout
+    parts = [*command, version, sys.version, str(torch.version.git_version)]
+    text = (ROOT / source).read_text()
+    parts += [line for line in text.splitlines() if line.startswith("#include")]
+    key = hashlib.sha256("\0".join(parts).replace(str(ROOT), "").encode()).hexdigest()
+    name = Path(source).parent.name
+    header = PRECOMPILED / f"{name}-{key[:16]}" / "precompiled.h"
+    if not header.exists():
+        for old in PRECOMPILED.glob(f"{name}-*"):
+            shutil.rmtree(old)
+        unfinished = PRECOMPILED / f"unfinished-{name}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        (unfinished / header.name).write_text(text)
+        compiled = unfinished / f"{header.name}.gch"
+        subprocess.run(
+            [*command, "-x", "c++-header", str(unfinished / header.name), "-o", str(compiled)],
+            check=True,
+        )
+        # What ccache may take for the content, with CCACHE_PCH_EXTSUM.
+        Path(f"{compiled}.sum").write_text(key)
+        unfinished.rename(header.parent)
+    return ["-include", str(header)]
 
 
 class Build(BuildExtension):  # type: ignore[misc]
@@ -97,7 +224,7 @@ class Build(BuildExtension):  # type: ignore[misc]
     def finalize_options(self) -> None:
         super().finalize_options()
         # The same for every kind of install, so that a second build starts from the first.
-        self.build_temp = str(ROOT / "build" / "temp")
+        self.build_temp = str(BUILD / "temp")
 
     def get_ext_filename(self, fullname: str) -> str:
         if fullname.split(".")[-1] in ("libopenreg", "libtorch_openreg"):
@@ -119,7 +246,25 @@ class Build(BuildExtension):  # type: ignore[misc]
         library = Path(self.get_ext_fullpath(LIB_PACKAGE + "libopenreg")).parent
         for extension in self.extensions:
             extension.library_dirs.append(str(library))
+        # Python's own choice of optimization, debug information and warnings is not ours.
+        compiler, *flags = self.compiler.compiler_so
+        flags = [flag for flag in flags if not re.match("-O|-g|-W(?!p,)", flag)]
+        self.compiler.set_executable("compiler_so", [compiler, *flags])
+        self.precompile_headers([*shlex.split(get_cxx_compiler()), *flags])
         super().build_extensions()
+
+    def precompile_headers(self, command: list[str]) -> None:
+        folders = [f"-I{path}" for path in (sysconfig.get_path("include"), *self.include_dirs)]
+
+        def add_header(extension: Extension) -> None:
+            header = PRECOMPILED_HEADERS.get(extension.name)
+            if header is not None:
+                arguments = [*extension.extra_compile_args, "-Winvalid-pch"]
+                use = precompiled_header(header, [*command, *folders, *arguments])
+                extension.extra_compile_args = [*arguments, *use]
+
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(add_header, self.extensions))
 
     def copy_extensions_to_source(self) -> None:
         (ROOT / "torch_openreg" / "lib").mkdir(exist_ok=True)
@@ -167,7 +312,7 @@ setup(
             sources("third_party/openreg_runtime/src/*.cpp"),
             include_dirs=[str(RUNTIME / "include"), str(RUNTIME / "src")],
             extra_compile_args=[*COMPILE_ARGS, "-pthread"],
-            extra_link_args=["-pthread", "-Wl,-soname,libopenreg.so"],
+            extra_link_args=["-pthread", "-Wl,-soname,libopenreg.so", *SANITIZER_ARGS],
             language="c++",
         ),
         backend_extension(
@@ -177,14 +322,15 @@ setup(
             extra_link_args=[
                 "-Wl,-soname,libtorch_openreg.so",
                 "-Wl,-rpath,$ORIGIN",
-                "-Wl,--no-undefined",
+                # A library that leaves a sanitizer's functions to the program has some undefined.
+                *(SANITIZER_ARGS or ["-Wl,--no-undefined"]),
             ],
         ),
         backend_extension(
             "torch_openreg._C",
             ["csrc/python/*.cpp"],
             libraries=["torch_openreg", "openreg", "c10", "torch_cpu", "torch", "torch_python"],
-            extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
+            extra_link_args=["-Wl,-rpath,$ORIGIN/lib", *SANITIZER_ARGS],
         ),
     ],
     cmdclass={"build_ext": Build},

@@ -249,7 +249,8 @@ class TestAcceleratorMemory(OpenRegTestCase):
                     try:
                         function(12)
                     except RuntimeError as error:
-                        assert re.search(OUT_OF_RANGE_TEXT, str(error)) or "offset" in str(error), error
+                        text = str(error)
+                        assert re.search(OUT_OF_RANGE_TEXT, text) or "offset" in text, error
                     else:
                         raise AssertionError(function)
                 torch.ones(1, device="openreg")

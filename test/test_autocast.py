@@ -412,6 +412,52 @@ class TestGradScaler(OpenRegTestCase):
         self.assert_bit_equal(weights[1].detach(), torch.zeros(3))
 
 
+class Fusion(torch.nn.Module):
+    """Adds features of two resolutions, as HRNet does, and classifies."""
+
+    def __init__(self, has_casts):
+        super().__init__()
+        self.has_casts = has_casts
+        self.high = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.BatchNorm2d(8))
+        self.low = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, stride=3), torch.nn.BatchNorm2d(8))
+        self.head = torch.nn.Linear(8, 5)
+
+    def forward(self, x, target):
+        high = self.high(x).relu()
+        low = self.low(high)
+        low = torch.nn.functional.interpolate(
+            low.float() if self.has_casts else low, high.shape[2:]
+        )
+        logits = self.head((high + low).relu().mean((2, 3)))
+        if not self.has_casts:
+            return torch.nn.functional.cross_entropy(logits, target)
+        likelihoods = torch.log_softmax(logits, 1, logits.dtype)
+        return torch.nn.functional.nll_loss(likelihoods.float(), target)
+
+
+class TestTables(OpenRegTestCase):
+    def losses(self, device, has_casts):
+        torch.manual_seed(0)
+        model, x = Fusion(has_casts).to(device), torch.randn(4, 3, 17, 17).to(device)
+        target = torch.tensor([0, 1, 2, 3], device=device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast(device, dtype=torch.bfloat16):
+                loss = model(x, target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def test_what_differs_from_the_cpu_s_autocast_is_what_the_tables_say(self):
+        # The CPU's tables leave interpolation in the lower type, and have cross_entropy in float32.
+        actual = self.losses("openreg", has_casts=False)
+        self.assertNotEqual(actual, self.losses("cpu", has_casts=False))
+        self.assertEqual(actual, self.losses("cpu", has_casts=True), rtol=0, atol=0)
+
+
 instantiate_parametrized_tests(TestLists)
 instantiate_parametrized_tests(TestAutocast)
 instantiate_parametrized_tests(TestGradScaler)

@@ -72,6 +72,8 @@ REFUSED = {
     ),
     "arange_without_end": lambda d: torch.arange(0, float("inf"), device=d),
     "arange_backwards": lambda d: torch.arange(3, 0, device=d),
+    "arange_with_a_large_step": lambda d: torch.arange(0, 5, 1e300, dtype=torch.int32, device=d),
+    "arange_with_a_large_start": lambda d: torch.arange(1e39, 1e39, dtype=torch.half, device=d),
     "histc_without_bins": lambda d: torch.histc(ones(d, 3), bins=0),
     "index_put_of_other_type": lambda d: ones(d, 3).index_put_(
         (ones(d, 2, dtype=torch.long),), ones(d, 2, dtype=torch.double)

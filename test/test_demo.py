@@ -1,6 +1,7 @@
 """The demo program: what it prints, how it ends, and that it notices results that differ."""
 
 import contextlib
+import importlib.metadata
 import io
 import re
 import subprocess
@@ -58,6 +59,12 @@ def test_program_shows_all_sections_and_succeeds() -> None:
         r"openreg and the CPU agree",
     ):
         assert re.search(line, completed.stdout), f"{line!r} is missing in:\n{completed.stdout}"
+
+
+def test_what_torch_warns_of_missing_is_installed_with_the_package() -> None:
+    requirements = importlib.metadata.requires("torch_openreg") or []
+    names = {re.match(r"[\w-]+", text)[0] for text in requirements if "extra ==" not in text}
+    assert names == {"torch", "numpy"}
 
 
 def test_output_without_a_terminal_has_no_control_characters() -> None:

@@ -76,7 +76,7 @@ class TestLoad(OpenRegTestCase):
             """
             #include <ATen/ops/empty.h>
             #include <torch/library.h>
-            #include <torch_openreg/aten/OpLaunch.h>
+            #include <torch_openreg/aten/KernelArguments.h>
             #include <torch_openreg/core/Event.h>
 
             // The numbers from 0 on, written on a stream of the pool.
@@ -98,8 +98,42 @@ class TestLoad(OpenRegTestCase):
               return out;
             }
 
+            // Every view that a kernel may be given: the sum of what they view.
+            void sumKernel(at::Tensor& out, std::string_view text,
+                           std::optional<std::string_view> optional_text, at::IntArrayRef list,
+                           at::OptionalIntArrayRef optional_list, at::ITensorListRef tensors,
+                           const c10::List<std::optional<at::Tensor>>& optional_tensors) {
+              int64_t sum = text == "eleven" ? 11 : 0;
+              sum += optional_text == "twelve" ? 12 : 0;
+              for (const int64_t value : list) sum += value;
+              for (const int64_t value : *optional_list) sum += value;
+              for (const at::Tensor& tensor : tensors) sum += *tensor.const_data_ptr<int64_t>();
+              for (const std::optional<at::Tensor> tensor : optional_tensors) {
+                sum += tensor.has_value() ? *tensor->const_data_ptr<int64_t>() : 1000;
+              }
+              *out.mutable_data_ptr<int64_t>() = sum;
+            }
+
+            // What the arguments view is overwritten and gone before the kernel runs.
+            at::Tensor sumOfViews(const at::Tensor& value) {
+              at::Tensor out = at::empty({}, value.options());
+              std::string texts[] = {"eleven", "twelve"};
+              std::vector<int64_t> numbers = {100, 200};
+              std::vector<at::Tensor> tensors = {value, value};
+              at::openreg::enqueue<"fill_test::sum_of_views">(
+                  value.device(), &sumKernel, out, std::string_view(texts[0]),
+                  std::optional<std::string_view>(texts[1]), at::IntArrayRef(numbers),
+                  at::OptionalIntArrayRef(numbers), at::ITensorListRef(tensors),
+                  c10::List<std::optional<at::Tensor>>({value, std::nullopt}));
+              texts[0] = texts[1] = "gone";
+              numbers[0] = numbers[1] = 0;
+              tensors.clear();
+              return out;
+            }
+
             TORCH_LIBRARY(fill_test, m) {
               m.def("count(int size) -> Tensor", &count);
+              m.def("sum_of_views(Tensor value) -> Tensor", &sumOfViews);
             }
             """
         )
@@ -113,6 +147,14 @@ class TestLoad(OpenRegTestCase):
 
     def test_library_of_operators_is_loaded(self):
         self.assertEqual(torch.ops.fill_test.count(5).tolist(), [0, 1, 2, 3, 4])
+
+    def test_kernel_arguments_own_what_the_call_viewed(self):
+        value = torch.tensor(5, device="openreg")
+        torch.openreg.synchronize()
+        with StreamGate():
+            out = torch.ops.fill_test.sum_of_views(value)
+            self.assertFalse(torch.openreg.current_stream().query())
+        self.assertEqual(out.item(), 11 + 12 + 2 * (100 + 200) + 3 * 5 + 1000)
 
     def test_streams_are_ordered_by_events(self):
         torch.openreg.synchronize()

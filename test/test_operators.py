@@ -201,11 +201,33 @@ class TestBatchNorm(OpenRegTestCase):
         module = torch.nn.BatchNorm2d(3).eval()
         x = torch.randn(2, 3, 4, 4)
         expected = module(x)
-        module.to("openreg")(x.to("openreg"))
+        module.to("openreg")
         on_device = x.to("openreg")
-        with StreamGate(), torch.no_grad():
-            actual = module(on_device)
+        with torch.no_grad():
+            module(on_device)
+            with StreamGate():
+                actual = module(on_device)
         self.assert_bit_equal(actual, expected.detach())
+
+
+class TestGroupNorm(OpenRegTestCase):
+    def test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators(self):
+        torch.manual_seed(0)
+        x = torch.randn(2, 4, 5, 6).contiguous(memory_format=torch.channels_last)
+        grad_out, weight, bias = torch.randn(2, 4, 5, 6), torch.randn(4), torch.randn(4)
+        output, mean, rstd = torch.native_group_norm(x, weight, bias, 2, 4, 30, 2, 1e-5)
+        expected = torch.ops.aten.native_group_norm_backward(
+            grad_out, x.contiguous(), mean, rstd, weight, 2, 4, 30, 2, [True, True, True]
+        )
+
+        leaves = [tensor.to("openreg").requires_grad_() for tensor in (x, weight, bias)]
+        actual = torch.nn.functional.group_norm(leaves[0], 2, leaves[1], leaves[2])
+        self.assertEqual(actual.stride(), output.stride())
+        self.assert_bit_equal(actual.detach(), output)
+        gradients = torch.autograd.grad(actual, leaves, grad_out.to("openreg"))
+        for one, other in zip(gradients, expected, strict=True):
+            self.assertEqual(one.stride(), other.stride())
+            self.assert_bit_equal(one, other)
 
 
 INDICES = {

@@ -5,6 +5,8 @@ from ``requirements-lint.txt``; their settings stand in ``pyproject.toml`` and `
 """
 
 import argparse
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,12 +19,17 @@ _NATIVE_FOLDERS = ("csrc", "include", "third_party", "test", "examples")
 _NATIVE_SUFFIXES = (".c", ".cpp", ".h")
 _BUILT_FOLDERS = {"build", "generated"}
 
+_RUNTIME = Path("third_party", "openreg_runtime")
+# The compilers that check OPENREG_GUARDED_BY and its kin (mutex.h of the runtime).
+_CLANG_NAMES = ("clang++", *(f"clang++-{version}" for version in range(25, 13, -1)))
+
 # Command of each check, and of its fix if the tool can mend what it finds.
 _CHECKS: dict[str, tuple[list[str], list[str] | None]] = {
     "ruff-check": (["ruff", "check"], ["ruff", "check", "--fix"]),
     "ruff-format": (["ruff", "format", "--check"], ["ruff", "format"]),
     "mypy": (["mypy"], None),
     "clang-format": (["clang-format", "--dry-run", "-Werror"], ["clang-format", "-i"]),
+    "thread-safety": ([], None),
 }
 
 
@@ -42,6 +49,8 @@ def main() -> int:
 
 
 def _run(name: str, is_fixing: bool) -> bool:
+    if name == "thread-safety":
+        return _check_thread_safety()
     check, fix = _CHECKS[name]
     tool, *arguments = fix if is_fixing and fix else check
     if name == "clang-format":
@@ -57,6 +66,48 @@ def _find(tool: str) -> str:
     if found is None:
         raise SystemExit(f"{tool} is missing: pip install -r requirements-lint.txt")
     return found
+
+
+def _check_thread_safety() -> bool:
+    """Lets clang follow the locks of every source that has a mutex; says if there is no clang."""
+    compiler = next(filter(None, map(shutil.which, _CLANG_NAMES)), None)
+    if compiler is None:
+        print("--- thread-safety: not checked, as there is no clang++ (apt-get install clang)")
+        return True
+    print("--- thread-safety", flush=True)
+    flags = ["-std=c++20", "-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror"]
+    includes = [f"-I{folder}" for folder in (".", "include", _RUNTIME / "include")]
+    is_right = True
+    for source in _locking_sources():
+        foreign = [f"-I{_RUNTIME / 'src'}"] if _RUNTIME in source.parents else _torch_includes()
+        command = [compiler, *flags, *includes, *foreign, str(source)]
+        is_right &= subprocess.run(command, cwd=_ROOT, check=False).returncode == 0
+    return is_right
+
+
+def _locking_sources() -> list[Path]:
+    """Returns the sources of the runtime, and those of the backend that use a mutex themselves."""
+    uses_mutex = re.compile(r"\b(Mutex|SharedMutex|Lock|SharedLock)\b")
+    return [
+        file
+        for file in _native_files()
+        if file.suffix == ".cpp"
+        and (
+            file.is_relative_to(_RUNTIME / "src")
+            or (file.is_relative_to("csrc") and uses_mutex.search((_ROOT / file).read_text()))
+        )
+    ]
+
+
+def _torch_includes() -> list[str]:
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    import sysconfig
+
+    from torch.utils.cpp_extension import include_paths
+
+    folders = include_paths()
+    folders += [f"{folders[0]}/kineto", sysconfig.get_path("include")]
+    return ["-DAT_PER_OPERATOR_HEADERS", *(f"-isystem{folder}" for folder in folders)]
 
 
 def _native_files() -> list[Path]:

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "csrc/core/Mutex.h"
 #include "csrc/ipc/StorageSharing.h"
 #include "csrc/memory/StreamUses.h"
 #include "torch_openreg/core/Exception.h"
@@ -22,16 +22,23 @@ namespace {
 // The context of a received storage's DataPtr.
 struct Received {
   std::shared_ptr<ReceivedMemory> memory;
-  std::mutex mutex;                           // guards what follows
-  std::unordered_set<OpenRegStream> used_on;  // the streams that must pass before it is released
+  Mutex mutex;
+  // The streams that must pass before it is released.
+  std::unordered_set<OpenRegStream> used_on OPENREG_GUARDED_BY(mutex);
 };
 
 void freeReceived(void* context);
 
+constexpr size_t kLeastCheck = 64;
+
 struct Storages {
-  std::mutex mutex;  // guards everything below
-  std::unordered_map<void*, c10::weak_intrusive_ptr<StorageImpl>> by_address;
-  std::vector<std::pair<OpenRegStream, std::shared_ptr<ReceivedMemory>>> deferred;
+  Mutex mutex;
+  std::unordered_map<void*, c10::weak_intrusive_ptr<StorageImpl>> by_address
+      OPENREG_GUARDED_BY(mutex);
+  std::vector<std::pair<OpenRegStream, std::shared_ptr<ReceivedMemory>>> deferred
+      OPENREG_GUARDED_BY(mutex);
+  size_t next_check OPENREG_GUARDED_BY(mutex) =
+      kLeastCheck;  // the size at which to look for dead ones
 };
 
 // Leaked: storages may be freed by static destructors.
@@ -47,7 +54,7 @@ void releaseAfter(const OpenRegStream& stream, std::shared_ptr<ReceivedMemory> m
     return;
   }
   if (stream.isCapturing()) {
-    const std::lock_guard<std::mutex> lock(storages().mutex);
+    const Lock lock(storages().mutex);
     storages().deferred.emplace_back(stream, std::move(memory));
     return;
   }
@@ -61,9 +68,14 @@ void freeReceived(void* context) {
     return;
   }
   std::shared_ptr<ReceivedMemory> memory = std::move(received->memory);
+  std::unordered_set<OpenRegStream> used_on;
+  {
+    const Lock lock(received->mutex);
+    used_on.swap(received->used_on);
+  }
   try {
     if (!isInBadFork()) {
-      for (const OpenRegStream& stream : received->used_on) {
+      for (const OpenRegStream& stream : used_on) {
         releaseAfter(stream, memory);
       }
       return;
@@ -78,7 +90,7 @@ void freeReceived(void* context) {
 
 void recordStreamOfReceived(void* context, const OpenRegStream& stream) {
   auto* received = static_cast<Received*>(context);
-  const std::lock_guard<std::mutex> lock(received->mutex);
+  const Lock lock(received->mutex);
   received->used_on.insert(stream);
 }
 
@@ -86,20 +98,18 @@ struct Registration {
   Registration() { foreignMemory() = {&freeReceived, &recordStreamOfReceived}; }
 } registration;
 
-// The storage at an address, null if there is none. Storages are locked.
-c10::intrusive_ptr<StorageImpl> findStorage(void* data) {
+// The storage at an address, null if there is none.
+c10::intrusive_ptr<StorageImpl> findStorage(void* data) OPENREG_REQUIRES(storages().mutex) {
   const auto found = storages().by_address.find(data);
   return found == storages().by_address.end() ? nullptr : found->second.lock();
 }
 
-void forgetDeadStorages() {
-  static size_t limit = 64;  // guarded by storages().mutex
-  auto& by_address = storages().by_address;
-  if (by_address.size() < limit) {
+void forgetDeadStorages() OPENREG_REQUIRES(storages().mutex) {
+  if (storages().by_address.size() < storages().next_check) {
     return;
   }
-  std::erase_if(by_address, [](const auto& entry) { return entry.second.expired(); });
-  limit = std::max<size_t>(64, 2 * by_address.size());
+  std::erase_if(storages().by_address, [](const auto& entry) { return entry.second.expired(); });
+  storages().next_check = std::max(kLeastCheck, 2 * storages().by_address.size());
 }
 
 }  // namespace
@@ -124,7 +134,7 @@ Storage storageOf(std::shared_ptr<ReceivedMemory> memory, void* data, size_t siz
                   DeviceIndex device) {
   const OpenRegStream stream = getCurrentOpenRegStream(device);
   c10::intrusive_ptr<StorageImpl> known;  // if this frees it, then after the lock
-  const std::lock_guard<std::mutex> lock(storages().mutex);
+  const Lock lock(storages().mutex);
   known = findStorage(data);
   if (known && known->nbytes() == size && known->data() == data) {
     recordStreamOfReceived(known->data_ptr().get_context(), stream);
@@ -132,7 +142,7 @@ Storage storageOf(std::shared_ptr<ReceivedMemory> memory, void* data, size_t siz
   }
   auto received = std::make_unique<Received>();
   received->memory = std::move(memory);
-  received->used_on.insert(stream);
+  recordStreamOfReceived(received.get(), stream);
   DataPtr pointer(data, received.release(), &freeReceived, Device(kDeviceType, device));
   Storage storage(Storage::use_byte_size_t(), size, std::move(pointer),
                   c10::getDeviceAllocator(kDeviceType), /*resizable=*/false);
@@ -144,7 +154,7 @@ Storage storageOf(std::shared_ptr<ReceivedMemory> memory, void* data, size_t siz
 void releaseDeferred() {
   std::vector<std::pair<OpenRegStream, std::shared_ptr<ReceivedMemory>>> deferred;
   {
-    const std::lock_guard<std::mutex> lock(storages().mutex);
+    const Lock lock(storages().mutex);
     deferred.swap(storages().deferred);
   }
   for (auto& [stream, memory] : deferred) {

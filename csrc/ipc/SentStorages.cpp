@@ -22,7 +22,7 @@ SentStorages& SentStorages::get() {
 }
 
 void SentStorages::keep(unsigned long long lease, Storage storage, OpenRegEvent event) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   StorageImpl* impl = storage.unsafeGetStorageImpl();
   Resizing& resizing = resizing_[impl];
   if (resizing.messages++ == 0) {
@@ -34,7 +34,7 @@ void SentStorages::keep(unsigned long long lease, Storage storage, OpenRegEvent 
 
 std::pair<Storage, OpenRegEvent> SentStorages::takeBack(unsigned long long lease) {
   OPENREG_CHECK(orIpcLeaseRevoke(lease));
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   Sent sent = remove(lease);
   return {std::move(sent.storage), std::move(sent.event)};
 }
@@ -42,7 +42,7 @@ std::pair<Storage, OpenRegEvent> SentStorages::takeBack(unsigned long long lease
 size_t SentStorages::collect(bool checks_holders) {
   std::vector<unsigned long long> ended;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const Lock lock(mutex_);
     if (sent_.size() >= std::max(next_check_, kLeastCheck)) {
       checks_holders = true;
     }
@@ -53,7 +53,7 @@ size_t SentStorages::collect(bool checks_holders) {
       },
       &ended, checks_holders ? 1 : 0));
   std::vector<Sent> unused;  // freed after the lock
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   for (const unsigned long long lease : ended) {
     unused.push_back(remove(lease));
   }

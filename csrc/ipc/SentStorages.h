@@ -4,9 +4,9 @@
 #include <c10/core/Storage.h>
 
 #include <cstddef>
-#include <mutex>
 #include <unordered_map>
 
+#include "csrc/core/Mutex.h"
 #include "torch_openreg/core/Event.h"
 
 namespace c10::openreg {
@@ -37,12 +37,12 @@ class SentStorages {
     bool was_resizable = false;
   };
 
-  Sent remove(unsigned long long lease);
+  Sent remove(unsigned long long lease) OPENREG_REQUIRES(mutex_);
 
-  std::mutex mutex_;  // guards everything below
-  std::unordered_map<unsigned long long, Sent> sent_;
-  std::unordered_map<StorageImpl*, Resizing> resizing_;
-  size_t next_check_ = 0;
+  Mutex mutex_;
+  std::unordered_map<unsigned long long, Sent> sent_ OPENREG_GUARDED_BY(mutex_);
+  std::unordered_map<StorageImpl*, Resizing> resizing_ OPENREG_GUARDED_BY(mutex_);
+  size_t next_check_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace c10::openreg

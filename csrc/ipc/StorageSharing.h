@@ -10,7 +10,8 @@
 // The receiver holds the lease, and the mapping of the sender's memory, for as long as its storage
 // lives and work that uses it is pending: like a block of the caching allocator, a received storage
 // belongs to a stream, the current one when it was received, and record_stream names others. So a
-// storage may be freed right after work that uses it was submitted, by any thread, without waiting.
+// storage may be freed right after work that uses it was submitted, by any thread. That waits for
+// the device if one of these streams has been destroyed, and otherwise for nothing.
 //
 // Note [Order across processes]
 // A message carries an event, recorded when it was made, after what the current stream of the

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <mutex>
+
+#include "csrc/core/Mutex.h"
 
 namespace c10::openreg {
 namespace {
@@ -12,8 +13,8 @@ using CachingDeviceAllocator::RecordContext;
 
 struct Shared {
   std::atomic<bool> is_enabled{false};  // a copy: what every event asks first
-  std::mutex mutex;                     // a leaf; guards the next
-  HistorySettings settings;
+  Mutex mutex;                          // a leaf
+  HistorySettings settings OPENREG_GUARDED_BY(mutex);
 };
 
 // Leaked: memory may be freed by static destructors.
@@ -23,7 +24,7 @@ Shared& shared() {
 }
 
 HistorySettings currentSettings() {
-  const std::lock_guard<std::mutex> lock(shared().mutex);
+  const Lock lock(shared().mutex);
   return shared().settings;
 }
 
@@ -51,7 +52,7 @@ HistorySettings namedHistorySettings(const std::optional<std::string>& enabled,
 }
 
 void setHistorySettings(const HistorySettings& settings) {
-  const std::lock_guard<std::mutex> lock(shared().mutex);
+  const Lock lock(shared().mutex);
   shared().settings = settings;
   shared().is_enabled.store(settings.is_enabled, std::memory_order_relaxed);
 }

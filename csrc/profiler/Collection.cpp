@@ -1,19 +1,19 @@
 #include "csrc/profiler/Collection.h"
 
 #include <atomic>
-#include <mutex>
 #include <tuple>
 
+#include "csrc/core/Mutex.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
 namespace {
 
 struct Owner {
-  std::mutex mutex;      // before the runtime's
-  uint64_t session = 0;  // 0: nobody
-  unsigned kinds = 0;
-  bool is_paused = false;
+  c10::openreg::Mutex mutex;                       // before the runtime's
+  uint64_t session OPENREG_GUARDED_BY(mutex) = 0;  // 0: nobody
+  unsigned kinds OPENREG_GUARDED_BY(mutex) = 0;
+  bool is_paused OPENREG_GUARDED_BY(mutex) = false;
 };
 
 // Leaked: a session may end with the process.
@@ -23,7 +23,7 @@ Owner& owner() {
 }
 
 // Forgets what was recorded and starts anew.
-void take(Owner& current, uint64_t session, unsigned kinds) {
+void take(Owner& current, uint64_t session, unsigned kinds) OPENREG_REQUIRES(current.mutex) {
   OPENREG_CHECK(orTraceConsume(nullptr, nullptr));
   OPENREG_CHECK(orTraceStart(kinds));
   current.session = session;
@@ -40,13 +40,13 @@ uint64_t Collection::nextSession() {
 
 void Collection::begin(uint64_t session, unsigned kinds) {
   Owner& current = owner();
-  const std::lock_guard<std::mutex> lock(current.mutex);
+  const c10::openreg::Lock lock(current.mutex);
   take(current, session, kinds);
 }
 
 bool Collection::end(uint64_t session) {
   Owner& current = owner();
-  const std::lock_guard<std::mutex> lock(current.mutex);
+  const c10::openreg::Lock lock(current.mutex);
   if (current.session != session) {
     return false;
   }
@@ -58,7 +58,7 @@ bool Collection::end(uint64_t session) {
 
 uint64_t Collection::beginAlone() {
   Owner& current = owner();
-  const std::lock_guard<std::mutex> lock(current.mutex);
+  const c10::openreg::Lock lock(current.mutex);
   TORCH_CHECK(current.session == 0,
               "collect: expected no session of a profiler to be running, got one");
   const uint64_t session = nextSession();
@@ -83,7 +83,7 @@ std::vector<orActivityRecord> Collection::takeRecords() {
 
 void Collection::pause() {
   Owner& current = owner();
-  const std::lock_guard<std::mutex> lock(current.mutex);
+  const c10::openreg::Lock lock(current.mutex);
   if (current.session != 0 && !current.is_paused) {
     OPENREG_CHECK(orTraceStop());
     current.is_paused = true;
@@ -92,7 +92,7 @@ void Collection::pause() {
 
 void Collection::resume() {
   Owner& current = owner();
-  const std::lock_guard<std::mutex> lock(current.mutex);
+  const c10::openreg::Lock lock(current.mutex);
   if (current.session != 0 && current.is_paused) {
     OPENREG_CHECK(orTraceStart(current.kinds));
     current.is_paused = false;

@@ -216,7 +216,7 @@ void TraceSession::pushUserCorrelationId(uint64_t id) {
   ThreadState& state = threadState();
   const int thread_id = libkineto::systemThreadId();
   const int64_t now_ns = runtimeTimeNs();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const c10::openreg::Lock lock(mutex_);
   state.blocks.push_back(blocks_.size());
   blocks_.push_back({.thread_id = thread_id,
                      .start_ns = now_ns,
@@ -229,14 +229,14 @@ void TraceSession::popUserCorrelationId() {
   ThreadState& state = threadState();
   if (!state.blocks.empty()) {
     const int64_t now_ns = runtimeTimeNs();
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const c10::openreg::Lock lock(mutex_);
     blocks_[state.blocks.back()].end_ns = now_ns;
     state.blocks.pop_back();
   }
 }
 
 std::vector<Annotation> TraceSession::blocks() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const c10::openreg::Lock lock(mutex_);
   return blocks_;
 }
 

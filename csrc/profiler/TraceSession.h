@@ -9,11 +9,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "csrc/core/Mutex.h"
 #include "csrc/profiler/Annotations.h"
 #include "csrc/profiler/Kineto.h"
 #include "csrc/profiler/TraceBuilder.h"
@@ -62,8 +62,8 @@ class TraceSession final : public libkineto::IActivityProfilerSession {
   std::vector<std::string> errors_;
   std::unique_ptr<TraceBuilder> result_;
 
-  std::mutex mutex_;
-  std::vector<Annotation> blocks_;  // guarded by mutex_
+  c10::openreg::Mutex mutex_;
+  std::vector<Annotation> blocks_ OPENREG_GUARDED_BY(mutex_);
 };
 
 }  // namespace at::openreg

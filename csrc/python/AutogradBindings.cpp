@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <pybind11/pybind11.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <chrono>
 #include <future>
@@ -22,7 +21,7 @@ namespace {
 void runEmptyBackward(c10::Device device) {
   const c10::AutoGradMode enable_grad(true);
   const at::Tensor leaf = at::empty({0}, device).requires_grad_();
-  torch::autograd::backward({leaf.view({0})}, {at::empty({0}, device)});
+  leaf.view({0}).backward(at::empty({0}, device));
 }
 
 // Waits until the autograd thread of a device has let go of its earlier backward passes.

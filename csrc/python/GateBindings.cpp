@@ -6,8 +6,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <memory>
-#include <mutex>
 
+#include "csrc/core/Mutex.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Stream.h"
@@ -29,29 +29,39 @@ class Gate {
   }
 
   void open() {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    state_->is_open = true;
-    state_->changed.notify_all();
+    State& state = *state_;
+    const c10::openreg::Lock lock(state.mutex);
+    state.is_open = true;
+    state.changed.notify_all();
   }
 
   bool isOpen() const {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    return state_->is_open;
+    State& state = *state_;
+    const c10::openreg::Lock lock(state.mutex);
+    return state.is_open;
   }
 
   // Waits until a stream has come to the gate; false if none has within the time.
   bool waitUntilReached(double timeout_s) {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    return state_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                                    [this] { return state_->is_reached; });
+    const auto duration = std::chrono::duration<double>(timeout_s);
+    const auto deadline = std::chrono::steady_clock::now() +
+                          std::chrono::duration_cast<std::chrono::steady_clock::duration>(duration);
+    State& state = *state_;
+    c10::openreg::Lock lock(state.mutex);
+    while (!state.is_reached) {
+      if (lock.waitUntil(state.changed, deadline) == std::cv_status::timeout) {
+        return state.is_reached;
+      }
+    }
+    return true;
   }
 
  private:
   struct State {
-    std::mutex mutex;
+    c10::openreg::Mutex mutex;
     std::condition_variable changed;
-    bool is_open = false;     // guarded by mutex
-    bool is_reached = false;  // guarded by mutex
+    bool is_open OPENREG_GUARDED_BY(mutex) = false;
+    bool is_reached OPENREG_GUARDED_BY(mutex) = false;
   };
 
   // docs: gate-wait
@@ -59,10 +69,12 @@ class Gate {
     const std::unique_ptr<std::shared_ptr<State>> share(
         static_cast<std::shared_ptr<State>*>(user_data));
     State& state = **share;
-    std::unique_lock<std::mutex> lock(state.mutex);
+    c10::openreg::Lock lock(state.mutex);
     state.is_reached = true;
     state.changed.notify_all();
-    state.changed.wait(lock, [&state] { return state.is_open; });
+    while (!state.is_open) {
+      lock.wait(state.changed);
+    }
   }
   // docs: end
 

@@ -66,6 +66,17 @@ ALLOWED_FOLDERS = {
     },
 }
 
+# The namespace of a folder is that of the lowest library of torch on which it can be built:
+# c10::openreg for what needs c10 alone, at::openreg for all else.
+_NAMESPACES = {"core": "c10::openreg", "memory": "c10::openreg", "ipc": "c10::openreg"}
+_NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILINE)
+
+# Files in the other namespace than their folder, with the reason.
+OTHER_NAMESPACE = {
+    "csrc/memory/PinnedAllocator.h": "its base class, the cache of pinned memory, is of ATen",
+    "csrc/memory/PinnedAllocator.cpp": "its base class, the cache of pinned memory, is of ATen",
+}
+
 # Folders that wrap the runtime for the others.
 WRAPPING_FOLDERS = {"core", "memory", "random", "graph", "hooks", "ipc"}
 
@@ -198,6 +209,25 @@ class TestBackend(TestCase):
             includes_that(
                 lambda _, include: re.match(r"<(ATen|torch)/", include), backend_files("core")
             )
+        )
+
+    def test_namespaces_follow_folders(self):
+        namespaces = {path: set(_NAMESPACE.findall(code_of(path))) for path in backend_files()}
+        misplaced = {
+            relative(path): names
+            for path, names in namespaces.items()
+            if part_of(path).split("/")[0] not in ("autocast", "python")
+            and names - {_NAMESPACES.get(part_of(path), "at::openreg")}
+            and relative(path) not in OTHER_NAMESPACE
+        }
+        self.assertEqual(misplaced, {})
+
+    def test_what_is_in_c10_s_namespace_includes_no_aten(self):
+        folders = [folder for folder, name in _NAMESPACES.items() if name == "c10::openreg"]
+        files = [path for path in backend_files(*folders) if relative(path) not in OTHER_NAMESPACE]
+        self.assertGreater(len(files), 20)
+        self.assertFalse(
+            includes_that(lambda _, include: re.match(r"<(ATen|torch)/", include), files)
         )
 
     def test_only_the_bindings_include_python(self):

@@ -435,7 +435,7 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
         "external_annotations": [],
     }
     if augment_with_fx_traces:
-        snapshot = _augment_memory_snapshot_stack_traces(snapshot)  # type: ignore[arg-type]
+        return dict(_augment_memory_snapshot_stack_traces(snapshot))  # type: ignore[arg-type]
     return snapshot
 
 

@@ -1,13 +1,5 @@
 #include "csrc/aten/fallback/ResultKernels.h"
 
-// A stub chooses among the kernels that torch was built with; its header has to be told which these
-// are. Known for Linux on x86-64. Elsewhere results are copied.
-#if defined(__linux__) && defined(__x86_64__)
-#define OPENREG_CAN_CALL_STUBS
-#define HAVE_AVX2_CPU_DEFINITION
-#define HAVE_AVX512_CPU_DEFINITION
-#endif
-
 #include <ATen/native/layer_norm.h>
 #include <ATen/native/transformers/attention.h>
 
@@ -18,7 +10,9 @@
 
 namespace at::openreg {
 
-#ifdef OPENREG_CAN_CALL_STUBS
+// A stub chooses among the kernels that torch was built with. setup.py asks the installed torch
+// which these are, and defines this if it knows them. Otherwise results are copied.
+#ifdef OPENREG_HAS_KERNEL_STUBS
 
 namespace {
 
@@ -111,9 +105,19 @@ ResultKernel findResultKernel(std::string_view name) {
   return found == kKernels.end() ? nullptr : found->second;
 }
 
+std::vector<std::string_view> resultKernelNames() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, kernel] : kKernels) {
+    names.push_back(name);
+  }
+  return names;
+}
+
 #else
 
 ResultKernel findResultKernel(std::string_view /*name*/) { return nullptr; }
+
+std::vector<std::string_view> resultKernelNames() { return {}; }
 
 #endif
 

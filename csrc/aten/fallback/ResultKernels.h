@@ -9,6 +9,9 @@
 #include <ATen/core/ivalue.h>
 
 #include <string_view>
+#include <vector>
+
+#include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 
@@ -18,5 +21,8 @@ using ResultKernel = void (*)(c10::ArrayRef<c10::IValue> arguments, c10::ArrayRe
 
 // The one for an operator such as "aten::native_layer_norm"; null if there is none.
 ResultKernel findResultKernel(std::string_view name);
+
+// The names of all operators that have one.
+OPENREG_EXPORT std::vector<std::string_view> resultKernelNames();
 
 }  // namespace at::openreg

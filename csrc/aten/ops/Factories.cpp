@@ -2,6 +2,7 @@
 
 #include "csrc/aten/ops/Factories.h"
 
+#include <ATen/AccumulateType.h>
 #include <ATen/Context.h>
 #include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
@@ -134,9 +135,15 @@ namespace {
 
 // Registered, as the fallback would wait for each new end.
 Tensor& arange(const Scalar& start, const Scalar& end, const Scalar& step, Tensor& out) {
-  const int64_t size = AT_DISPATCH_ALL_TYPES_AND2(
-      kHalf, kBFloat16, out.scalar_type(), "arange_cpu",
-      [&] { return at::native::compute_arange_size<scalar_t>(start, end, step); });
+  const int64_t size =
+      AT_DISPATCH_ALL_TYPES_AND2(kHalf, kBFloat16, out.scalar_type(), "arange_cpu", [&] {
+        // The kernel computes in this type; its numbers have to fit.
+        using Wide = at::acc_type<scalar_t, /*is_cuda=*/false>;
+        const int64_t count = at::native::compute_arange_size<scalar_t>(start, end, step);
+        static_cast<void>(start.to<Wide>());
+        static_cast<void>(step.to<Wide>());
+        return count;
+      });
   if (out.numel() != size) {
     if (out.numel() > 0) {
       TORCH_WARN("arange: the out tensor has ", out.numel(), " elements, the range has ", size,

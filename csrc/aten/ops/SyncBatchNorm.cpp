@@ -5,7 +5,6 @@
 #include <ATen/AccumulateType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/var_mean.h>
@@ -17,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "csrc/aten/ops/Factories.h"
+#include "csrc/aten/kernel/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 
 namespace at::openreg {
@@ -51,8 +50,9 @@ void checkChannels(const char* operation, const char* name, const Tensor& input,
               tensor->sizes());
 }
 
+// On the current device.
 Tensor emptyOfChannels(const Tensor& input, ScalarType dtype) {
-  return at::empty({input.size(1)}, input.options().dtype(dtype));
+  return emptyOnCurrentDevice({input.size(1)}, dtype);
 }
 
 // The following run on the worker.

@@ -2,10 +2,12 @@
 //
 // enqueue<"aten::name">(device, function, arguments...) calls `function` on the current stream of
 // `device`, with every argument as the worker has to see it:
-//   Tensor, optional<Tensor>, TensorList   CPU tensors on the same memory (TensorAlias)
-//   Generator                              the engine of the device's generator, in launch order
-//   ArrayRef                               a copy that the closure owns
-//   anything else                          a copy
+//   Tensor, optional<Tensor>, TensorList,     CPU tensors on the same memory (TensorAlias)
+//     ITensorListRef, List<optional<Tensor>>
+//   optional<Generator>                       the engine of the device's generator, in launch order
+//   ArrayRef, string_view, and optional ones  the same, of a copy that the closure owns
+//   a value that owns its data (OwnsItsData)  a copy
+//   any other type: a pointer, another view   does not compile
 // Tensors that the host makes for the kernel, such as staged data, go as StagedTensor.
 //
 // Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. Besides: arguments
@@ -15,11 +17,18 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/IListRef.h>
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/OptionalArrayRef.h>
 
+#include <array>
 #include <initializer_list>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -41,11 +50,41 @@ struct HostTensor {
   const Tensor& tensor;
 };
 
+// Whether a copy of a T refers to nothing that its source does not share the ownership of, so that
+// the worker may read it at any time. Specialize it for a type of your own that is so.
+template <typename T>
+inline constexpr bool OwnsItsData = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+template <>
+inline constexpr bool OwnsItsData<c10::Scalar> = true;
+template <>
+inline constexpr bool OwnsItsData<c10::Device> = true;
+template <>
+inline constexpr bool OwnsItsData<std::nullopt_t> = true;
+template <>
+inline constexpr bool OwnsItsData<std::string> = true;
+template <typename T>
+inline constexpr bool OwnsItsData<std::optional<T>> = OwnsItsData<T>;
+template <typename T, size_t Size>
+inline constexpr bool OwnsItsData<std::array<T, Size>> = OwnsItsData<T>;
+template <typename T>
+inline constexpr bool OwnsItsData<std::vector<T>> = OwnsItsData<T>;
+
 namespace detail {
+
+template <typename T>
+struct Owned {
+  static_assert(
+      OwnsItsData<T>,
+      "a kernel's argument: expected a tensor, a list of tensors or a value that owns its "
+      "data, as the worker reads it after the call has returned; pass a copy that owns "
+      "what a view or pointer refers to, or specialize at::openreg::OwnsItsData");
+  using Vector = std::vector<T>;
+};
 
 // hold() runs on the calling thread, release() on the worker.
 template <typename T>
-struct Argument {
+struct Argument : Owned<T> {
   static T hold(const T& value, c10::Device /*device*/) { return value; }
   static const T& release(const T& held) { return held; }
 };
@@ -77,6 +116,42 @@ struct Argument<TensorList> {
 };
 
 template <>
+struct Argument<ITensorListRef> {
+  static std::vector<TensorAlias> hold(const ITensorListRef& tensors, c10::Device /*device*/) {
+    std::vector<TensorAlias> held;
+    held.reserve(tensors.size());
+    for (const Tensor& tensor : tensors) {
+      held.emplace_back(tensor);
+    }
+    return held;
+  }
+  static std::vector<Tensor> release(const std::vector<TensorAlias>& held) {
+    return tensorsOf(held);
+  }
+};
+
+template <>
+struct Argument<c10::List<std::optional<Tensor>>> {
+  static std::vector<TensorAlias> hold(const c10::List<std::optional<Tensor>>& tensors,
+                                       c10::Device /*device*/) {
+    std::vector<TensorAlias> held;
+    held.reserve(tensors.size());
+    for (const std::optional<Tensor> tensor : tensors) {
+      held.emplace_back(tensor);
+    }
+    return held;
+  }
+  static c10::List<std::optional<Tensor>> release(const std::vector<TensorAlias>& held) {
+    c10::List<std::optional<Tensor>> released;
+    released.reserve(held.size());
+    for (const TensorAlias& alias : held) {
+      released.push_back(alias.optionalTensor());
+    }
+    return released;
+  }
+};
+
+template <>
 struct Argument<StagedTensor> {
   static Tensor hold(const StagedTensor& staged, c10::Device /*device*/) { return staged.tensor; }
   static Tensor release(const Tensor& held) { return held; }
@@ -90,13 +165,42 @@ struct Argument<HostTensor> {
   static Tensor release(const TensorAlias& held) { return held.tensor(); }
 };
 
-template <typename T>
-struct Argument<c10::ArrayRef<T>> {
-  static std::vector<T> hold(c10::ArrayRef<T> values, c10::Device /*device*/) {
-    return values.vec();
+// A view, by what owns the like of its data.
+template <typename View, typename Owner>
+struct ViewArgument {
+  static Owner hold(const View& view, c10::Device /*device*/) {
+    return Owner(view.begin(), view.end());
   }
-  static const std::vector<T>& release(const std::vector<T>& held) { return held; }
+  static const Owner& release(const Owner& held) { return held; }
 };
+
+template <typename OptionalView, typename View, typename Owner>
+struct OptionalViewArgument {
+  static std::optional<Owner> hold(const OptionalView& view, c10::Device /*device*/) {
+    return view.has_value() ? std::optional<Owner>(std::in_place, view->begin(), view->end())
+                            : std::nullopt;
+  }
+  static OptionalView release(const std::optional<Owner>& held) {
+    return held.has_value() ? OptionalView(View(*held)) : OptionalView();
+  }
+};
+
+template <typename T>
+using VectorOf = typename Owned<T>::Vector;
+
+template <typename T>
+struct Argument<c10::ArrayRef<T>> : ViewArgument<c10::ArrayRef<T>, VectorOf<T>> {};
+template <typename T>
+struct Argument<c10::OptionalArrayRef<T>>
+    : OptionalViewArgument<c10::OptionalArrayRef<T>, c10::ArrayRef<T>, VectorOf<T>> {};
+template <typename T>
+struct Argument<std::optional<c10::ArrayRef<T>>>
+    : OptionalViewArgument<std::optional<c10::ArrayRef<T>>, c10::ArrayRef<T>, VectorOf<T>> {};
+template <>
+struct Argument<std::string_view> : ViewArgument<std::string_view, std::string> {};
+template <>
+struct Argument<std::optional<std::string_view>>
+    : OptionalViewArgument<std::optional<std::string_view>, std::string_view, std::string> {};
 
 template <>
 struct Argument<std::optional<Generator>> {

@@ -2,12 +2,12 @@
 
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "arena.h"
 #include "capture.h"
 #include "device.h"
+#include "mutex.h"
 #include "peer.h"
 #include "process.h"
 #include "setting.h"
@@ -23,8 +23,8 @@ struct PinnedAllocation {
 };
 
 struct PinnedMemory {
-  std::mutex mutex;
-  std::map<uintptr_t, PinnedAllocation> live;
+  Mutex mutex;
+  std::map<uintptr_t, PinnedAllocation> live OPENREG_GUARDED_BY(mutex);
 };
 
 PinnedMemory& pinned_memory() {
@@ -34,7 +34,7 @@ PinnedMemory& pinned_memory() {
 
 std::optional<PinnedAllocation> find_pinned(uintptr_t address) {
   PinnedMemory& memory = pinned_memory();
-  const std::lock_guard lock(memory.mutex);
+  const Lock lock(memory.mutex);
   const auto after = memory.live.upper_bound(address);
   if (after == memory.live.begin()) return std::nullopt;
   const PinnedAllocation& found = std::prev(after)->second;
@@ -143,7 +143,7 @@ orError_t allocate_pinned(void** pointer, size_t size) {
   const uintptr_t address = to_address(memory);
   describe(span, current_device(), address, size);
   PinnedMemory& pinned = pinned_memory();
-  const std::lock_guard lock(pinned.mutex);
+  const Lock lock(pinned.mutex);
   pinned.live[address] = {address, size, current_device()};
   *pointer = memory;
   return orSuccess;
@@ -157,7 +157,7 @@ orError_t release_pinned(void* pointer) {
   PinnedMemory& memory = pinned_memory();
   std::map<uintptr_t, PinnedAllocation>::node_type node;
   {
-    const std::lock_guard lock(memory.mutex);
+    const Lock lock(memory.mutex);
     node = memory.live.extract(to_address(pointer));
   }
   if (node.empty()) return fail_not_allocated("orFreeHost", pointer);
@@ -222,7 +222,8 @@ orError_t find_place(const void* pointer, size_t size, const char* function, Pla
   return orSuccess;
 }
 
-void lock_allocations() {
+// Hold all mutexes over a fork; clang cannot follow a lock from one function to another.
+void lock_allocations() OPENREG_UNCHECKED_LOCKING {
   lock_imports();
   pinned_memory().mutex.lock();
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
@@ -230,7 +231,7 @@ void lock_allocations() {
   }
 }
 
-void unlock_allocations() {
+void unlock_allocations() OPENREG_UNCHECKED_LOCKING {
   for (int i = OPENREG_MAX_DEVICES - 1; i >= 0; --i) {
     if (Device* device = Device::active(i)) device->arena().unlock();
   }

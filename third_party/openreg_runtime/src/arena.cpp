@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "mutex.h"
 #include "os.h"
 #include "setting.h"
 
@@ -68,7 +69,7 @@ Arena::Arena(uintptr_t device_base, ptrdiff_t kernel_offset, size_t capacity)
 uintptr_t Arena::allocate(size_t size) {
   if (size > capacity_) return 0;
   const size_t needed = stored_size(size);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto best = free_by_size_.lower_bound({needed, 0});
   if (best == free_by_size_.end()) return 0;
   const auto [free_size, address] = *best;
@@ -81,14 +82,14 @@ uintptr_t Arena::allocate(size_t size) {
 size_t Arena::release(uintptr_t address) {
   Ranges::node_type node;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     node = live_.extract(address);
   }
   if (node.empty()) return 0;
   const uintptr_t end = address + stored_size(node.mapped());
   discard_pages(address, end);
 
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   uintptr_t free_begin = address;
   uintptr_t free_end = end;
   auto next = free_.lower_bound(address);
@@ -109,28 +110,30 @@ size_t Arena::release(uintptr_t address) {
 }
 
 std::optional<Allocation> Arena::find(uintptr_t address) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return find_locked(address);
 }
 
 std::optional<Allocation> Arena::try_find(uintptr_t address, bool* is_known) const {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  *is_known = lock.owns_lock();
-  return *is_known ? find_locked(address) : std::nullopt;
+  *is_known = false;
+  if (!mutex_.try_lock()) return std::nullopt;
+  const Lock lock(mutex_, std::adopt_lock);
+  *is_known = true;
+  return find_locked(address);
 }
 
 size_t Arena::free_size() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return free_size_;
 }
 
 size_t Arena::largest_free_size() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return free_by_size_.empty() ? 0 : free_by_size_.rbegin()->first;
 }
 
 bool Arena::is_valid() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Ranges ranges = free_;
   size_t free_sum = 0;
   uintptr_t previous_end = 0;

@@ -11,12 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "error.h"
+#include "mutex.h"
 
 namespace openreg {
 
@@ -78,15 +78,15 @@ class Arena {
   bool is_valid() const;
 
   // Held by the forking thread over fork(), so that the child finds the arena unlocked.
-  void lock() { mutex_.lock(); }
-  void unlock() { mutex_.unlock(); }
+  void lock() OPENREG_ACQUIRE(mutex_) { mutex_.lock(); }
+  void unlock() OPENREG_RELEASE(mutex_) { mutex_.unlock(); }
 
  private:
   using Ranges = std::map<uintptr_t, size_t>;  // start -> size
 
-  std::optional<Allocation> find_locked(uintptr_t address) const;
-  void insert_free(uintptr_t begin, uintptr_t end);
-  void erase_free(Ranges::iterator range);
+  std::optional<Allocation> find_locked(uintptr_t address) const OPENREG_REQUIRES(mutex_);
+  void insert_free(uintptr_t begin, uintptr_t end) OPENREG_REQUIRES(mutex_);
+  void erase_free(Ranges::iterator range) OPENREG_REQUIRES(mutex_);
   void discard_pages(uintptr_t begin, uintptr_t end);
   void clear(uintptr_t begin, uintptr_t end, const Ranges::value_type& free_range);
 
@@ -94,11 +94,12 @@ class Arena {
   const ptrdiff_t kernel_offset_;
   const size_t capacity_;
 
-  mutable std::mutex mutex_;
-  Ranges live_;                                          // size as requested
-  Ranges free_;                                          // never two that touch
-  std::set<std::pair<size_t, uintptr_t>> free_by_size_;  // the same ranges, smallest first
-  size_t free_size_ = 0;
+  mutable Mutex mutex_;
+  Ranges live_ OPENREG_GUARDED_BY(mutex_);  // size as requested
+  Ranges free_ OPENREG_GUARDED_BY(mutex_);  // never two that touch
+  std::set<std::pair<size_t, uintptr_t>> free_by_size_
+      OPENREG_GUARDED_BY(mutex_);  // the same ranges, smallest first
+  size_t free_size_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace openreg

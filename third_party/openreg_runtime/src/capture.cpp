@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device.h"
+#include "mutex.h"
 #include "process.h"
 #include "stream.h"
 
@@ -13,8 +14,8 @@ namespace {
 
 // The captures that last.
 struct Captures {
-  std::mutex mutex;
-  std::vector<std::shared_ptr<Capture>> all;
+  Mutex mutex;
+  std::vector<std::shared_ptr<Capture>> all OPENREG_GUARDED_BY(mutex);
 };
 
 Captures& captures() {
@@ -36,18 +37,18 @@ uint64_t this_thread() {
 
 std::vector<std::shared_ptr<Capture>> all_captures() {
   if (capture_count.load(std::memory_order_relaxed) == 0) return {};
-  const std::lock_guard lock(captures().mutex);
+  const Lock lock(captures().mutex);
   return captures().all;
 }
 
 void add_capture(std::shared_ptr<Capture> capture) {
-  const std::lock_guard lock(captures().mutex);
+  const Lock lock(captures().mutex);
   captures().all.push_back(std::move(capture));
   ++capture_count;
 }
 
 void remove_capture(const std::shared_ptr<Capture>& capture) {
-  const std::lock_guard lock(captures().mutex);
+  const Lock lock(captures().mutex);
   capture_count -= static_cast<int>(std::erase(captures().all, capture));
 }
 
@@ -131,7 +132,7 @@ orError_t Capture::end(Stream& stream, std::shared_ptr<Graph>* graph) {
   std::vector<Member> members;
   orError_t error = orSuccess;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (mode_ != orStreamCaptureModeRelaxed && thread_ != this_thread()) {
       return fail(orErrorStreamCaptureWrongThread,
                   concat("orStreamEndCapture: expected the thread that began ", description()));
@@ -178,8 +179,9 @@ orError_t Capture::take(Stream& stream, const Submission& submission, bool* has_
   const Submission& taken =
       submission.if_captured == nullptr ? submission : *submission.if_captured;
   CapturedCommand command(taken);
+  orError_t error = orSuccess;
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Member* member = find(stream);
     if (state_ == State::Active && member != nullptr) {
       std::vector<GraphNode>& nodes = graph_->nodes;
@@ -195,17 +197,18 @@ orError_t Capture::take(Stream& stream, const Submission& submission, bool* has_
       return orSuccess;
     }
     *has_ended = state_ == State::Ended || member == nullptr;
+    if (!*has_ended) error = fail_invalidated(taken.function);
   } catch (const std::bad_alloc&) {
     command.give_back(taken);
     throw;
   }
   command.give_back(taken);
-  return *has_ended ? orSuccess : fail_invalidated(taken.function);
+  return error;
 }
 // docs: end
 
 orError_t Capture::mark(Stream& stream, CaptureMark* mark, bool* has_ended) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const Member* member = find(stream);
   *has_ended = member == nullptr;
   if (*has_ended) return orSuccess;
@@ -215,7 +218,7 @@ orError_t Capture::mark(Stream& stream, CaptureMark* mark, bool* has_ended) {
 }
 
 orError_t Capture::follow(Stream& stream, const Frontier& nodes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (state_ == State::Invalidated) return fail_invalidated("orStreamWaitEvent");
   if (state_ == State::Ended) {
     return fail(orErrorCapturedEvent, concat("orStreamWaitEvent: the event was recorded in ",
@@ -233,7 +236,7 @@ orError_t Capture::follow(Stream& stream, const Frontier& nodes) {
 }
 
 void Capture::invalidate(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (state_ != State::Active) return;
   state_ = State::Invalidated;
   reason_ = reason;
@@ -245,19 +248,19 @@ orError_t Capture::refuse(orError_t code, const std::string& reason) {
 }
 
 bool Capture::has_ended() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return state_ == State::Ended;
 }
 
 bool Capture::has_stream_on(int device) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return std::any_of(members_.begin(), members_.end(), [device](const Member& member) {
     return member.stream->device().index() == device;
   });
 }
 
 orStreamCaptureStatus Capture::status() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   switch (state_) {
     case State::Active:
       return orStreamCaptureStatusActive;

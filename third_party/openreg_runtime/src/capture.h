@@ -13,13 +13,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "command.h"
 #include "error.h"
 #include "graph.h"
+#include "mutex.h"
 
 namespace openreg {
 
@@ -81,20 +81,20 @@ class Capture : public std::enable_shared_from_this<Capture> {
     Frontier frontier;
   };
 
-  Member* find(const Stream& stream);
-  orError_t fail_invalidated(const char* function) const;
-  orError_t check_end() const;
+  Member* find(const Stream& stream) OPENREG_REQUIRES(mutex_);
+  orError_t fail_invalidated(const char* function) const OPENREG_REQUIRES(mutex_);
+  orError_t check_end() const OPENREG_REQUIRES(mutex_);
 
   const uint64_t id_;
   Stream& origin_;
   const orStreamCaptureMode mode_;
   const uint64_t thread_;  // that began it
 
-  mutable std::mutex mutex_;  // of all below
-  State state_ = State::Active;
-  std::string reason_;  // what invalidated it
-  std::vector<Member> members_;
-  std::shared_ptr<Graph> graph_;
+  mutable Mutex mutex_;
+  State state_ OPENREG_GUARDED_BY(mutex_) = State::Active;
+  std::string reason_ OPENREG_GUARDED_BY(mutex_);  // what invalidated it
+  std::vector<Member> members_ OPENREG_GUARDED_BY(mutex_);
+  std::shared_ptr<Graph> graph_ OPENREG_GUARDED_BY(mutex_);
 };
 
 // Makes later commands of the stream, capturing or not, follow what the mark stands for.

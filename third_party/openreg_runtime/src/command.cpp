@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "mutex.h"
 #include "os.h"
 #include "spin.h"
 
@@ -88,7 +89,7 @@ orError_t CommandRing::allocate() {
 
 CommandRing::Status CommandRing::reserve(size_t closure_size, bool may_wait, Slot* slot) {
   const size_t size = round_up(sizeof(Command) + closure_size, os::cache_line_size);
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   for (;;) {
     if (is_stopped_) return Status::Stopped;
     if (is_closed_) return Status::Closed;
@@ -112,7 +113,7 @@ CommandRing::Status CommandRing::reserve(size_t closure_size, bool may_wait, Slo
     }
     if (!may_wait) return Status::Full;
     ++space_waiters_;
-    space_appears_.wait(lock);
+    lock.wait(space_appears_);
     --space_waiters_;
   }
 }
@@ -141,7 +142,7 @@ void CommandRing::pop(Command* command) {
   passed_back_ = head_;
   bool has_waiters = false;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     freed_ = head_;
     has_waiters = space_waiters_ > 0;
   }
@@ -152,7 +153,7 @@ void CommandRing::free() { os::unmap(std::exchange(memory_, nullptr), ring_capac
 
 void CommandRing::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     is_closed_ = true;
     is_worker_asleep_ = false;
   }
@@ -161,7 +162,7 @@ void CommandRing::close() {
 
 void CommandRing::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     is_stopped_ = true;
     is_worker_asleep_ = false;
   }
@@ -169,7 +170,7 @@ void CommandRing::stop() {
 }
 
 bool CommandRing::is_closed() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return is_closed_;
 }
 
@@ -188,7 +189,7 @@ bool CommandRing::wait_for_entry() {
 }
 
 bool CommandRing::sleep_until_entry() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (!is_stopped_) {
     if (tail_ != head_) {
       // A producer is storing the command. It has lost its processor, or it would be done.
@@ -198,13 +199,13 @@ bool CommandRing::sleep_until_entry() {
     }
     if (is_closed_) return false;
     is_worker_asleep_ = true;
-    worker_wakes_.wait(lock, [this] { return !is_worker_asleep_; });
+    while (is_worker_asleep_) lock.wait(worker_wakes_);
   }
   return false;
 }
 
 void CommandRing::restart_if_empty() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (tail_ != head_) return;
   tail_ = round_up(tail_, ring_capacity);
   freed_ = tail_;

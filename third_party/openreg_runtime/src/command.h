@@ -31,10 +31,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 
 #include "error.h"
+#include "mutex.h"
 #include "os.h"
 
 namespace openreg {
@@ -181,14 +181,14 @@ class CommandRing {
   void wake_all();
 
   // What producers use, in cache lines that the worker stays away from while it is awake.
-  alignas(os::cache_line_size) mutable std::mutex mutex_;
-  uint64_t tail_ = 0;
-  uint64_t freed_ = 0;
+  alignas(os::cache_line_size) mutable Mutex mutex_;
+  uint64_t tail_ OPENREG_GUARDED_BY(mutex_) = 0;
+  uint64_t freed_ OPENREG_GUARDED_BY(mutex_) = 0;
   std::atomic<uint64_t> submitted_{0};  // changed under mutex_, read by anyone at any time
-  int space_waiters_ = 0;
-  bool is_worker_asleep_ = false;
-  bool is_closed_ = false;
-  bool is_stopped_ = false;
+  int space_waiters_ OPENREG_GUARDED_BY(mutex_) = 0;
+  bool is_worker_asleep_ OPENREG_GUARDED_BY(mutex_) = false;
+  bool is_closed_ OPENREG_GUARDED_BY(mutex_) = false;
+  bool is_stopped_ OPENREG_GUARDED_BY(mutex_) = false;
   std::condition_variable worker_wakes_;
   std::condition_variable space_appears_;
 

@@ -1,7 +1,6 @@
 #include "completion.h"
 
-#include <mutex>
-
+#include "mutex.h"
 #include "stream.h"
 
 namespace openreg {
@@ -9,8 +8,8 @@ namespace {
 
 // Completions that nobody uses. It grows to the largest number that were in use at once.
 struct Pool {
-  std::mutex mutex;
-  Completion* first = nullptr;
+  Mutex mutex;
+  Completion* first OPENREG_GUARDED_BY(mutex) = nullptr;
 };
 
 Pool& pool() {
@@ -59,7 +58,7 @@ CompletionRef CompletionRef::make() {
   Pool& completions = pool();
   CompletionRef made;
   {
-    const std::lock_guard lock(completions.mutex);
+    const Lock lock(completions.mutex);
     made.completion_ = completions.first;
     if (made.completion_ != nullptr) completions.first = made.completion_->next_free_;
   }
@@ -83,7 +82,7 @@ CompletionRef::~CompletionRef() {
   if (completion_->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   completion_->clear();
   Pool& completions = pool();
-  const std::lock_guard lock(completions.mutex);
+  const Lock lock(completions.mutex);
   completion_->next_free_ = completions.first;
   completions.first = completion_;
 }

@@ -8,6 +8,7 @@
 #include "allocation.h"
 #include "capture.h"
 #include "fault.h"
+#include "mutex.h"
 #include "os.h"
 #include "process.h"
 #include "setting.h"
@@ -25,8 +26,8 @@ thread_local int this_threads_device = 0;
 
 std::array<std::atomic<Device*>, OPENREG_MAX_DEVICES> devices;  // never reset
 
-std::mutex& creation_mutex() {
-  static auto* mutex = new std::mutex;
+Mutex& creation_mutex() {
+  static auto* mutex = new Mutex;
   return *mutex;
 }
 
@@ -58,7 +59,7 @@ void stop_streams() {
 }
 
 // What the first device of the process needs besides itself.
-orError_t prepare_process(const AddressSpace** space) {
+orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_mutex()) {
   *space = AddressSpace::get();
   if (*space != nullptr) return orSuccess;
   static bool is_watched = false;  // under the creation mutex, like all here
@@ -164,7 +165,7 @@ orError_t Device::get(int index, Device** device) {
     return orSuccess;
   }
   if (const orError_t error = check_device(index, "openreg")) return error;
-  const std::lock_guard lock(creation_mutex());
+  const Lock lock(creation_mutex());
   std::atomic<Device*>& slot = devices[static_cast<size_t>(index)];
   if (active(index) == nullptr) {
     const AddressSpace* space = nullptr;
@@ -194,7 +195,7 @@ Device::Device(int index, const AddressSpace& space, int memory_file)
 Stream* Device::create_stream(unsigned flags, int priority) {
   const uint64_t id = static_cast<uint64_t>(visible_count()) + streams_created.fetch_add(1);
   Stream* stream = make_stream(*this, id, flags, priority);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::erase_if(streams_, [](const Stream* other) { return other->has_ended(); });
   streams_.push_back(stream);
   if (is_exiting()) stream->stop();
@@ -202,7 +203,7 @@ Stream* Device::create_stream(unsigned flags, int priority) {
 }
 
 std::vector<Stream*> Device::streams() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return streams_;
 }
 

@@ -7,11 +7,11 @@
 #include <openreg/device.h>
 
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "arena.h"
 #include "error.h"
+#include "mutex.h"
 
 namespace openreg {
 
@@ -55,8 +55,8 @@ class Device {
   const int memory_file_;
   Arena arena_;
 
-  std::mutex mutex_;
-  std::vector<Stream*> streams_;
+  Mutex mutex_;
+  std::vector<Stream*> streams_ OPENREG_GUARDED_BY(mutex_);
 
   Stream* const default_stream_;
 };

@@ -7,6 +7,7 @@
 #include "command.h"
 #include "device.h"
 #include "graph.h"
+#include "mutex.h"
 #include "os.h"
 #include "process.h"
 #include "stream.h"
@@ -94,7 +95,7 @@ orError_t Event::record_shared(Stream& stream) {
     return orSuccess;
   }
   completion->bind(stream, sequence);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Ledger::existing()->set_latest(shared_slot_, completion->shared_name());
   Record record{.completion = std::move(completion), .mark = {}, .device = stream.device().index()};
   std::swap(latest_, record);
@@ -102,7 +103,7 @@ orError_t Event::record_shared(Stream& stream) {
 }
 
 Event::Record Event::latest() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return latest_;
 }
 
@@ -114,7 +115,7 @@ orError_t Event::find_peers_latest(CompletionRef* latest) const {
 }
 
 void Event::set_latest(Record record) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::swap(latest_, record);
 }
 

@@ -4,13 +4,13 @@
 #include <openreg/event.h>
 
 #include <cstdint>
-#include <mutex>
 #include <utility>
 
 #include "capture.h"
 #include "completion.h"
 #include "error.h"
 #include "ledger.h"
+#include "mutex.h"
 #include "peer.h"
 
 namespace openreg {
@@ -65,8 +65,8 @@ class Event {
   uint32_t shared_slot_ = LedgerFile::no_slot;
   const PeerEvent peer_event_;
 
-  mutable std::mutex mutex_;  // a leaf
-  Record latest_;
+  mutable Mutex mutex_;  // a leaf
+  Record latest_ OPENREG_GUARDED_BY(mutex_);
 };
 
 // Enqueues a record of the stream that completes the completion. Stores its number, 0 if it was

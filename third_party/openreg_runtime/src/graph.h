@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <ostream>
 #include <vector>
 
 #include "command.h"
 #include "completion.h"
+#include "mutex.h"
 
 namespace openreg {
 
@@ -34,8 +34,8 @@ struct Graph {
   // Makes a launch one piece of each stream's work, and the launches of the graph follow each
   // other. Held while a launch waits for room in a queue: only threads that no stream waits for
   // launch.
-  std::mutex launch_mutex;
-  CompletionRef latest_launch;
+  Mutex launch_mutex;
+  CompletionRef latest_launch OPENREG_GUARDED_BY(launch_mutex);
 };
 
 // Writes it in graphviz' language.

@@ -8,6 +8,7 @@
 #include "completion.h"
 #include "device.h"
 #include "event.h"
+#include "mutex.h"
 #include "process.h"
 #include "setting.h"
 #include "stream.h"
@@ -105,8 +106,13 @@ void GraphProgram::cut_segments() {
 // One launch: the submissions to the streams of all lanes.
 class GraphProgram::Launch {
  public:
-  Launch(GraphProgram& program, Stream& stream, const trace::Span& call)
-      : program_(program), stream_(stream), call_(call), done_(program.segments_.size()) {}
+  // Follows the graph's latest launch.
+  Launch(GraphProgram& program, Stream& stream, CompletionRef latest, const trace::Span& call)
+      : program_(program),
+        stream_(stream),
+        latest_(std::move(latest)),
+        call_(call),
+        done_(program.segments_.size()) {}
 
   orError_t run() {
     if (const orError_t error = begin()) return error;
@@ -125,9 +131,8 @@ class GraphProgram::Launch {
 
   // Makes all lanes follow the launch stream, and that the latest launch on another stream.
   orError_t begin() {
-    const CompletionRef& latest = program_.graph_->latest_launch;
-    if (latest && latest->stream() != &stream_) {
-      if (const orError_t error = wait(stream_, latest)) return error;
+    if (latest_ && latest_->stream() != &stream_) {
+      if (const orError_t error = wait(stream_, latest_)) return error;
     }
     CompletionRef start;
     for (Stream* stream : program_.streams_) {
@@ -217,6 +222,7 @@ class GraphProgram::Launch {
 
   GraphProgram& program_;
   Stream& stream_;
+  const CompletionRef latest_;
   const trace::Span& call_;
   std::vector<CompletionRef> done_;  // per segment that has a follower
   uint64_t last_sequence_ = 0;
@@ -225,8 +231,8 @@ class GraphProgram::Launch {
 
 orError_t GraphProgram::launch(Stream& stream, uint64_t* sequence) {
   const trace::Span call(orActivityRuntime, "orGraphLaunch", stream.device().index(), stream.id());
-  const std::lock_guard lock(graph_->launch_mutex);
-  Launch launch(*this, stream, call);
+  const Lock lock(graph_->launch_mutex);
+  Launch launch(*this, stream, graph_->latest_launch, call);
   const orError_t error = launch.run();
   *sequence = launch.last_sequence();
   if (*sequence > 0) {

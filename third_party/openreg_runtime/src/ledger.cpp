@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device.h"
+#include "mutex.h"
 #include "os.h"
 
 namespace openreg {
@@ -11,8 +12,8 @@ namespace {
 
 std::atomic<Ledger*> ledger_of_process{nullptr};
 
-std::mutex& creation_mutex() {
-  static auto* mutex = new std::mutex;
+Mutex& creation_mutex() {
+  static auto* mutex = new Mutex;
   return *mutex;
 }
 
@@ -52,7 +53,7 @@ std::optional<uint32_t> SlotPool::take() {
 orError_t Ledger::get(Ledger** ledger) {
   *ledger = existing();
   if (*ledger != nullptr) return orSuccess;
-  const std::lock_guard lock(creation_mutex());
+  const Lock lock(creation_mutex());
   *ledger = existing();
   return *ledger != nullptr ? orSuccess : make(ledger);
 }
@@ -83,7 +84,7 @@ orError_t Ledger::make(Ledger** ledger) {
 }
 
 orError_t Ledger::publish(const Device& device) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   LedgerFile::Arena& arena = file_->arenas[device.index()];
   if (arena.size != 0) return orSuccess;
   os::FileIdentity identity;
@@ -93,7 +94,7 @@ orError_t Ledger::publish(const Device& device) {
 }
 
 orError_t Ledger::make_event(uint32_t* slot) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const std::optional<uint32_t> taken = events_.take();
   if (!taken) return fail_full("events");
   *slot = *taken;
@@ -111,13 +112,13 @@ void Ledger::set_latest(uint32_t event, RecordName record) {
 }
 
 void Ledger::drop_event(uint32_t slot) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   file_->events[slot].generation.fetch_add(1, std::memory_order_release);
   events_.give_back(slot);
 }
 
 orError_t Ledger::make_record(RecordName* record) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const std::optional<uint32_t> taken = records_.take();
   if (!taken) return fail_full("records of events");
   *record = {*taken, file_->records[*taken].load(std::memory_order_relaxed)};
@@ -133,12 +134,12 @@ void Ledger::complete(RecordName record, bool has_failed) {
 
 void Ledger::drop_record(RecordName record) {
   file_->records[record.slot].store(record.word + 2, std::memory_order_release);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   records_.give_back(record.slot);
 }
 
 orError_t Ledger::grant(uint64_t* lease) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const std::optional<uint32_t> slot = leases_.take();
   if (!slot) return fail_full("leases");
   LeaseState& granted = file_->leases[*slot];
@@ -154,7 +155,7 @@ orError_t Ledger::grant(uint64_t* lease) {
 orError_t Ledger::revoke(uint64_t lease) {
   const uint32_t slot = holder_of(lease) - 1;
   const uint32_t generation = generation_of(lease);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (slot >= LedgerFile::slot_count || !is_granted_[slot] ||
       generation_of(file_->leases[slot].state.load(std::memory_order_relaxed)) != generation) {
     return fail(orErrorInvalidValue, concat("orIpcLeaseRevoke: there is no lease ", lease));
@@ -173,7 +174,7 @@ orError_t Ledger::revoke(uint64_t lease) {
 std::vector<uint64_t> Ledger::collect(bool checks_holders) {
   std::vector<uint64_t> numbers;
   if (!checks_holders && file_->first_ended.load(std::memory_order_relaxed) == 0) return numbers;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::vector<uint32_t> ended;
   // A holder reports before it dies, or not at all: look for the dead before taking the reports.
   if (checks_holders) find_dead_holders(&ended);

@@ -17,11 +17,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "error.h"
+#include "mutex.h"
 
 namespace openreg {
 
@@ -138,15 +138,15 @@ class Ledger {
 
   static orError_t make(Ledger** ledger);
   void take_ended(std::vector<uint32_t>* ended);
-  void find_dead_holders(std::vector<uint32_t>* found) const;
+  void find_dead_holders(std::vector<uint32_t>* found) const OPENREG_REQUIRES(mutex_);
 
   LedgerFile* const file_;
 
-  std::mutex mutex_;
-  SlotPool events_;
-  SlotPool records_;
-  SlotPool leases_;
-  std::vector<bool> is_granted_;
+  Mutex mutex_;
+  SlotPool events_ OPENREG_GUARDED_BY(mutex_);
+  SlotPool records_ OPENREG_GUARDED_BY(mutex_);
+  SlotPool leases_ OPENREG_GUARDED_BY(mutex_);
+  std::vector<bool> is_granted_ OPENREG_GUARDED_BY(mutex_);
 };
 
 }  // namespace openreg

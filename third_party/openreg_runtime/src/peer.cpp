@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device.h"
+#include "mutex.h"
 #include "os.h"
 #include "process.h"
 #include "spin.h"
@@ -38,10 +39,10 @@ struct OpenedAllocation {
 using ImportedArenas = std::map<uintptr_t, ImportedArena>;  // by device address
 
 struct Imports {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<Peer>> peers;
-  ImportedArenas arenas;
-  std::map<uintptr_t, OpenedAllocation> opened;
+  Mutex mutex;
+  std::vector<std::weak_ptr<Peer>> peers OPENREG_GUARDED_BY(mutex);
+  ImportedArenas arenas OPENREG_GUARDED_BY(mutex);
+  std::map<uintptr_t, OpenedAllocation> opened OPENREG_GUARDED_BY(mutex);
 };
 
 Imports& imports() {
@@ -85,7 +86,7 @@ orError_t Peer::open(const LedgerIdentity& identity, std::shared_ptr<Peer>* peer
   if (own != nullptr && own->identity() == identity) {
     return fail(orErrorNotPermitted, "the handle was made by this process itself");
   }
-  const std::lock_guard lock(imports().mutex);
+  const Lock lock(imports().mutex);
   std::vector<std::weak_ptr<Peer>>& peers = imports().peers;
   std::erase_if(peers, [](const std::weak_ptr<Peer>& known) { return known.expired(); });
   for (const std::weak_ptr<Peer>& known : peers) {
@@ -227,7 +228,7 @@ void unmap_arena(uintptr_t base, size_t size) {
 
 // Maps the arena of a peer's device. Imports are locked.
 orError_t import_arena(const std::shared_ptr<Peer>& peer, int device,
-                       ImportedArenas::iterator* arena) {
+                       ImportedArenas::iterator* arena) OPENREG_REQUIRES(imports().mutex) {
   const LedgerFile::Arena shared = peer->file().arenas[device];
   if (kernel_offset() != 0 && shared.size > kernel_offset()) {
     return fail(orErrorNotSupported,
@@ -252,12 +253,13 @@ orError_t import_arena(const std::shared_ptr<Peer>& peer, int device,
   return orSuccess;
 }
 
-void forget(ImportedArenas::iterator arena, ImportedArenas::node_type* forgotten) {
+void forget(ImportedArenas::iterator arena, ImportedArenas::node_type* forgotten)
+    OPENREG_REQUIRES(imports().mutex) {
   *forgotten = imports().arenas.extract(arena);
   imported_arena_count.store(static_cast<int>(imports().arenas.size()));
 }
 
-std::optional<ImportedAllocation> find_locked(uintptr_t address) {
+std::optional<ImportedAllocation> find_locked(uintptr_t address) OPENREG_REQUIRES(imports().mutex) {
   const auto after = imports().arenas.upper_bound(address);
   if (after == imports().arenas.begin()) return std::nullopt;
   const auto& [base, arena] = *std::prev(after);
@@ -285,7 +287,7 @@ orError_t open_allocation(const std::shared_ptr<Peer>& peer, int device, uint64_
   if (size == 0 || offset > arena_size || size > arena_size - offset) {
     return fail_invalid("it names memory that its process does not have");
   }
-  const std::lock_guard lock(imports().mutex);
+  const Lock lock(imports().mutex);
   ImportedArenas& arenas = imports().arenas;
   auto arena = std::find_if(arenas.begin(), arenas.end(), [&](const auto& known) {
     return known.second.peer == peer && known.second.device == device;
@@ -306,7 +308,7 @@ orError_t open_allocation(const std::shared_ptr<Peer>& peer, int device, uint64_
 bool close_allocation(uintptr_t address) {
   ImportedArenas::node_type unused;  // unmapped without the lock, as that may take long
   {
-    const std::lock_guard lock(imports().mutex);
+    const Lock lock(imports().mutex);
     const auto opened = imports().opened.find(address);
     if (opened == imports().opened.end()) return false;
     if (--opened->second.count > 0) return true;
@@ -320,20 +322,23 @@ bool close_allocation(uintptr_t address) {
 
 std::optional<ImportedAllocation> find_imported(uintptr_t address) {
   if (imported_arena_count.load() == 0) return std::nullopt;
-  const std::lock_guard lock(imports().mutex);
+  const Lock lock(imports().mutex);
   return find_locked(address);
 }
 
 std::optional<ImportedAllocation> try_find_imported(uintptr_t address, bool* is_known) {
   *is_known = true;
   if (imported_arena_count.load() == 0) return std::nullopt;
-  const std::unique_lock lock(imports().mutex, std::try_to_lock);
-  *is_known = lock.owns_lock();
-  return *is_known ? find_locked(address) : std::nullopt;
+  if (!imports().mutex.try_lock()) {
+    *is_known = false;
+    return std::nullopt;
+  }
+  const Lock lock(imports().mutex, std::adopt_lock);
+  return find_locked(address);
 }
 
-void lock_imports() { imports().mutex.lock(); }
+void lock_imports() OPENREG_UNCHECKED_LOCKING { imports().mutex.lock(); }
 
-void unlock_imports() { imports().mutex.unlock(); }
+void unlock_imports() OPENREG_UNCHECKED_LOCKING { imports().mutex.unlock(); }
 
 }  // namespace openreg

@@ -1,13 +1,13 @@
 #include <openreg/range.h>
 
 #include <atomic>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "error.h"
+#include "mutex.h"
 #include "os.h"
 #include "thread_object.h"
 #include "trace.h"
@@ -27,18 +27,18 @@ std::vector<OpenRange>& pushed_ranges() { return thread_object<OpenRanges>().pus
 // Names of ranges and marks. Records point at them, and may be consumed at any later time.
 const char* keep_name(const char* name) {
   struct Names {
-    std::mutex mutex;  // a leaf
-    std::unordered_set<std::string> all;
+    Mutex mutex;  // a leaf
+    std::unordered_set<std::string> all OPENREG_GUARDED_BY(mutex);
   };
   static Names* names = new Names;
-  const std::lock_guard lock(names->mutex);
+  const Lock lock(names->mutex);
   return names->all.emplace(name).first->c_str();
 }
 
 struct StartedRanges {
-  std::mutex mutex;  // a leaf
-  std::unordered_map<uint64_t, OpenRange> open;
-  uint64_t last_id = 0;
+  Mutex mutex;  // a leaf
+  std::unordered_map<uint64_t, OpenRange> open OPENREG_GUARDED_BY(mutex);
+  uint64_t last_id OPENREG_GUARDED_BY(mutex) = 0;
 };
 
 StartedRanges& started_ranges() {
@@ -106,7 +106,7 @@ orError_t orRangeStart(const char* name, uint64_t* id) {
     if (id == nullptr) return fail(orErrorInvalidValue, "orRangeStart: id is null");
     const OpenRange range = open_range(orActivityRange, name);
     StartedRanges& ranges = started_ranges();
-    const std::lock_guard lock(ranges.mutex);
+    const Lock lock(ranges.mutex);
     ranges.open.emplace(ranges.last_id + 1, range);
     *id = ++ranges.last_id;
     return orSuccess;
@@ -119,7 +119,7 @@ orError_t orRangeEnd(uint64_t id) {
     StartedRanges& ranges = started_ranges();
     OpenRange range;
     {
-      const std::lock_guard lock(ranges.mutex);
+      const Lock lock(ranges.mutex);
       const auto found = ranges.open.find(id);
       if (found == ranges.open.end()) {
         return fail(orErrorInvalidValue, concat("orRangeEnd: no open range has id ", id));

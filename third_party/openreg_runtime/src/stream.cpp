@@ -9,6 +9,7 @@
 #include "capture.h"
 #include "completion.h"
 #include "device.h"
+#include "mutex.h"
 #include "os.h"
 #include "process.h"
 #include "setting.h"
@@ -22,8 +23,8 @@ constexpr std::align_val_t closure_alignment{OPENREG_CLOSURE_ALIGNMENT};
 
 // The handles of all streams ever made.
 struct Handles {
-  std::mutex mutex;  // a leaf
-  std::unordered_set<const orStream*> all;
+  Mutex mutex;  // a leaf
+  std::unordered_set<const orStream*> all OPENREG_GUARDED_BY(mutex);
 };
 
 Handles& handles() {
@@ -95,7 +96,7 @@ Stream::Stream(Device& device, uint64_t id, unsigned flags, int priority)
     : device_(device), id_(id), flags_(flags), priority_(priority) {}
 
 orError_t Stream::start() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (is_started_.load(std::memory_order_relaxed)) return orSuccess;
   if (const orError_t error = ring_.allocate()) return error;
   if (const orError_t error = Worker::start(*this)) {
@@ -187,7 +188,7 @@ orError_t Stream::finish(uint64_t count) {
 }
 
 void Stream::set_failure(FailureRef failure) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (failure_ != nullptr) return;
   failure_ = std::move(failure);
   has_failure_.store(true, std::memory_order_relaxed);
@@ -195,25 +196,25 @@ void Stream::set_failure(FailureRef failure) {
 
 FailureRef Stream::failure() const {
   if (!has_failure()) return nullptr;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return failure_;
 }
 
 FailureRef Stream::take_failure() {
   if (!has_failure()) return nullptr;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   has_failure_.store(false, std::memory_order_relaxed);
   return std::exchange(failure_, nullptr);
 }
 
 std::shared_ptr<Capture> Stream::capture() const {
   if (!is_capturing()) return nullptr;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return capture_;
 }
 
 bool Stream::join(std::shared_ptr<Capture> capture) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (capture_ != nullptr) return false;
   capture_ = std::move(capture);
   is_capturing_.store(true, std::memory_order_release);
@@ -222,7 +223,7 @@ bool Stream::join(std::shared_ptr<Capture> capture) {
 
 void Stream::leave_capture() {
   std::shared_ptr<Capture> left;  // let go of without the lock
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   is_capturing_.store(false, std::memory_order_release);
   left.swap(capture_);
 }
@@ -236,7 +237,7 @@ bool Stream::has_ended() const { return is_destroyed() && is_idle() && !has_fail
 
 Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority) {
   auto* stream = new orStream(device, id, flags, priority);
-  const std::lock_guard lock(handles().mutex);
+  const Lock lock(handles().mutex);
   handles().all.insert(stream);
   return stream;
 }
@@ -426,7 +427,7 @@ orError_t orStreamValidate(uintptr_t handle) {
     using namespace openreg;
     if (const orError_t error = check_not_forked()) return error;
     const auto* stream = reinterpret_cast<const orStream*>(handle);
-    const std::lock_guard lock(handles().mutex);
+    const Lock lock(handles().mutex);
     if (handles().all.contains(stream) && !stream->is_destroyed()) return orSuccess;
     return fail(orErrorInvalidResourceHandle,
                 concat("orStreamValidate: ", handle, " is not the handle of a live stream"));

@@ -9,10 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "command.h"
 #include "error.h"
+#include "mutex.h"
 #include "os.h"
 #include "timeline.h"
 
@@ -112,10 +112,10 @@ class Stream {
   std::atomic<bool> is_started_{false};
   std::atomic<bool> is_destroyed_{false};
 
-  mutable std::mutex mutex_;  // of the next four, and of starting
-  std::shared_ptr<Capture> capture_;
+  mutable Mutex mutex_;  // also of starting
+  std::shared_ptr<Capture> capture_ OPENREG_GUARDED_BY(mutex_);
   std::atomic<bool> is_capturing_{false};  // capture_ != nullptr; read at any time
-  FailureRef failure_;
+  FailureRef failure_ OPENREG_GUARDED_BY(mutex_);
   std::atomic<bool> has_failure_{false};  // failure_ != nullptr; read by the worker at any time
 
   // In a cache line of its own: the worker changes it for each command.

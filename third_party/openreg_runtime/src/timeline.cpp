@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mutex.h"
 #include "spin.h"
 
 namespace openreg {
@@ -16,7 +17,7 @@ constexpr int64_t wait_spin_ns = 4'000;
 void Timeline::retire() {
   bool wakes = false;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const uint64_t count = retired_.load(std::memory_order_relaxed) + 1;
     retired_.store(count, std::memory_order_release);
     wakes = count >= wake_count_;
@@ -28,11 +29,11 @@ void Timeline::retire() {
 // docs: timeline-wait
 bool Timeline::wait(uint64_t count) {
   if (spin_until([&] { return retired() >= count; }, wait_spin_ns)) return true;
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (retired_.load(std::memory_order_relaxed) < count) {
     if (is_stopped_) return false;
     wake_count_ = std::min(wake_count_, count);
-    changed_.wait(lock);
+    lock.wait(changed_);
   }
   return true;
 }
@@ -40,7 +41,7 @@ bool Timeline::wait(uint64_t count) {
 
 void Timeline::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     is_stopped_ = true;
   }
   changed_.notify_all();

@@ -7,8 +7,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <limits>
-#include <mutex>
 
+#include "mutex.h"
 #include "os.h"
 
 namespace openreg {
@@ -32,11 +32,12 @@ class alignas(os::cache_line_size) Timeline {
  private:
   static constexpr uint64_t nobody_waits = std::numeric_limits<uint64_t>::max();
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::atomic<uint64_t> retired_{0};    // changed under mutex_, read by anyone at any time
-  uint64_t wake_count_ = nobody_waits;  // the least count that a thread waits for
-  bool is_stopped_ = false;
+  std::atomic<uint64_t> retired_{0};  // changed under mutex_, read by anyone at any time
+  uint64_t wake_count_ OPENREG_GUARDED_BY(mutex_) =
+      nobody_waits;  // the least count that a thread waits for
+  bool is_stopped_ OPENREG_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace openreg

@@ -1,11 +1,11 @@
 #include "trace.h"
 
 #include <algorithm>
-#include <mutex>
 #include <new>
 #include <vector>
 
 #include "device.h"
+#include "mutex.h"
 #include "os.h"
 #include "process.h"
 #include "stream.h"
@@ -24,15 +24,15 @@ std::atomic<uint64_t> last_correlation_id{0};
 std::atomic<uint64_t> last_id_before_start{0};
 
 struct Buffer {
-  std::mutex mutex;  // a leaf
-  std::vector<orActivityRecord> records;
+  Mutex mutex;  // a leaf
+  std::vector<orActivityRecord> records OPENREG_GUARDED_BY(mutex);
 };
 
 // All buffers ever made. A thread that ends leaves its buffer to the next thread.
 struct Buffers {
-  std::mutex mutex;  // before a buffer's
-  std::vector<Buffer*> all;
-  std::vector<Buffer*> unused;
+  Mutex mutex;  // before a buffer's
+  std::vector<Buffer*> all OPENREG_GUARDED_BY(mutex);
+  std::vector<Buffer*> unused OPENREG_GUARDED_BY(mutex);
 };
 
 Buffers& buffers() {
@@ -44,7 +44,7 @@ class BufferLease {
  public:
   BufferLease() {
     Buffers& shared = buffers();
-    const std::lock_guard lock(shared.mutex);
+    const Lock lock(shared.mutex);
     if (shared.unused.empty()) {
       shared.all.push_back(new Buffer);
       buffer_ = shared.all.back();
@@ -56,12 +56,12 @@ class BufferLease {
 
   ~BufferLease() {
     Buffers& shared = buffers();
-    const std::lock_guard lock(shared.mutex);
+    const Lock lock(shared.mutex);
     shared.unused.push_back(buffer_);
   }
 
   void add(const orActivityRecord& record) {
-    const std::lock_guard lock(buffer_->mutex);
+    const Lock lock(buffer_->mutex);
     buffer_->records.push_back(record);
   }
 
@@ -76,9 +76,9 @@ struct ExternalIds {
 std::vector<orActivityRecord> take_all() {
   std::vector<orActivityRecord> taken;
   Buffers& shared = buffers();
-  const std::lock_guard lock(shared.mutex);
+  const Lock lock(shared.mutex);
   for (Buffer* buffer : shared.all) {
-    const std::lock_guard buffer_lock(buffer->mutex);
+    const Lock buffer_lock(buffer->mutex);
     taken.insert(taken.end(), buffer->records.begin(), buffer->records.end());
     buffer->records.clear();
   }

@@ -1,0 +1,56 @@
+// Mutexes whose use clang checks: python tools/lint.py thread-safety.
+//
+// As mutex.h of the runtime, whose private headers the backend does not see: a variable says which
+// mutex guards it, a function which mutex its caller holds, and clang refuses an access without.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#if defined(__clang__)
+#define OPENREG_THREAD_ANNOTATION(annotation) __attribute__((annotation))
+#else
+#define OPENREG_THREAD_ANNOTATION(annotation)
+#endif
+
+// Of a variable: it is read and written with the mutex held.
+#define OPENREG_GUARDED_BY(mutex) OPENREG_THREAD_ANNOTATION(guarded_by(mutex))
+// Of a function: the caller holds the mutex.
+#define OPENREG_REQUIRES(...) OPENREG_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+// Of a function: it takes the mutex, or gives it up.
+#define OPENREG_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define OPENREG_RELEASE(...) OPENREG_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+
+namespace c10::openreg {
+
+class OPENREG_THREAD_ANNOTATION(capability("mutex")) Mutex {
+ public:
+  void lock() OPENREG_ACQUIRE() { mutex_.lock(); }
+  void unlock() OPENREG_RELEASE() { mutex_.unlock(); }
+
+ private:
+  friend class Lock;
+  std::mutex mutex_;
+};
+
+// Holds a mutex to the end of a block.
+class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
+ public:
+  explicit Lock(Mutex& mutex) OPENREG_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  ~Lock() OPENREG_RELEASE() {}
+
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+  // These give the mutex up while they wait, and hold it again when they return.
+  void wait(std::condition_variable& changed) { changed.wait(lock_); }
+  template <typename Time>
+  std::cv_status waitUntil(std::condition_variable& changed, const Time& deadline) {
+    return changed.wait_until(lock_, deadline);
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace c10::openreg

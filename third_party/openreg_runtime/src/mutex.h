@@ -1,0 +1,64 @@
+// Mutexes whose use clang checks: python tools/lint.py thread-safety.
+//
+// A member says which mutex guards it, a function which mutex its caller holds. clang follows every
+// path and refuses an access without the lock; other compilers see nothing.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#if defined(__clang__)
+#define OPENREG_THREAD_ANNOTATION(annotation) __attribute__((annotation))
+#else
+#define OPENREG_THREAD_ANNOTATION(annotation)
+#endif
+
+// Of a variable: it is read and written with the mutex held.
+#define OPENREG_GUARDED_BY(mutex) OPENREG_THREAD_ANNOTATION(guarded_by(mutex))
+// Of a function: the caller holds the mutex, or must not hold it.
+#define OPENREG_REQUIRES(...) OPENREG_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define OPENREG_EXCLUDES(...) OPENREG_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+// Of a function: it takes the mutex, or gives it up.
+#define OPENREG_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define OPENREG_TRY_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
+#define OPENREG_RELEASE(...) OPENREG_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+// Of a function: which mutex it returns.
+#define OPENREG_RETURNS(mutex) OPENREG_THREAD_ANNOTATION(lock_returned(mutex))
+// Of a function that clang cannot follow; a comment says what takes the check's place.
+#define OPENREG_UNCHECKED_LOCKING OPENREG_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+namespace openreg {
+
+class OPENREG_THREAD_ANNOTATION(capability("mutex")) Mutex {
+ public:
+  void lock() OPENREG_ACQUIRE() { mutex_.lock(); }
+  bool try_lock() OPENREG_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  void unlock() OPENREG_RELEASE() { mutex_.unlock(); }
+
+ private:
+  friend class Lock;
+  std::mutex mutex_;
+};
+
+// Holds a mutex to the end of a block.
+class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
+ public:
+  explicit Lock(Mutex& mutex) OPENREG_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  // Takes over a mutex that the calling thread has locked.
+  Lock(Mutex& mutex, std::adopt_lock_t adopt) OPENREG_REQUIRES(mutex)
+      : lock_(mutex.mutex_, adopt) {}
+  ~Lock() OPENREG_RELEASE() {}
+
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+  void unlock() OPENREG_RELEASE() { lock_.unlock(); }
+
+  // Gives the mutex up while it waits, and holds it again when it returns.
+  void wait(std::condition_variable& changed) { changed.wait(lock_); }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace openreg
