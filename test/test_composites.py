@@ -221,6 +221,14 @@ class TestHostReaders(OpenRegTestCase):
                 else:
                     self.assertEqual(one, other)
 
+    def test_fbgemm_s_products_of_device_tensors_are_refused_and_not_a_crash(self):
+        if "fbgemm" not in torch.backends.quantized.supported_engines:
+            self.skipTest("this build of torch has no FBGEMM")
+        packed = torch.fbgemm_pack_gemm_matrix_fp16(torch.randn(4, 5))
+        x, bias = torch.randn(3, 5, device="openreg"), torch.randn(4, device="openreg")
+        with self.assertRaises(RuntimeError):
+            torch.fbgemm_linear_fp16_weight(x, packed, bias)
+
 
 instantiate_parametrized_tests(TestHostReaders)
 

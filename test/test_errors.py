@@ -200,8 +200,9 @@ class TestKernelFailure(OpenRegTestCase):
         self.assertEqual(x.tolist(), [0.0] * 3)
 
     def test_first_of_several_failures_is_told(self):
-        index_out_of_range()
-        gather_out_of_range()
+        x, index = torch.ones(4, device="openreg"), out_of_range()
+        x[index]
+        x.gather(0, index)
         with self.assertRaisesRegex(KERNEL_ERRORS, "aten::index.Tensor"):
             torch.openreg.synchronize()
         torch.openreg.synchronize()

@@ -299,6 +299,7 @@ void DeviceCachingAllocator::recordPendingUses() noexcept {
 void DeviceCachingAllocator::finishPendingUses() {
   if (!pending_.isEmpty()) {
     for (Block* block : pending_.takeFinished()) {
+      block->pending_uses = 0;
       makeFree(block);
     }
   }

@@ -63,8 +63,11 @@ void PendingFrees::watch(Block* block, Uses uses) {
 std::vector<Block*> PendingFrees::takeFinished() {
   std::vector<Block*> finished;
   const auto end_use = [&](Block* block) {
-    if (--block->pending_uses == 0) {
+    // The last use ends when the block becomes free, not before: its neighbours would join it.
+    if (block->pending_uses == 1) {
       finished.push_back(block);
+    } else {
+      --block->pending_uses;
     }
   };
   const RelaxedCaptureGuard relaxed;

@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 #include <openreg/memory.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 
@@ -221,7 +222,18 @@ void HostCall::takeOverResize(size_t index) {
   }
   at::native::resize_bytes_nocuda(original.storage(), alias.storage().nbytes());
   impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
-  original.copy_(alias);
+  // All of it: another result may be a view of what the kernel added.
+  copyMemory(original, alias);
+}
+
+// Copies the memory of a CPU tensor to that of an openreg tensor, which is as large.
+void HostCall::copyMemory(const Tensor& to, const Tensor& from) const {
+  const size_t nbytes = from.storage().nbytes();
+  // An allocation may reuse memory that work has yet to leave.
+  const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
+  stream.synchronize(known_.name().c_str());
+  const HostWork work(stream, WorkDescription::copy(orMemcpyHostToDevice, nbytes));
+  std::memcpy(hostView(to).storage().mutable_data(), from.storage().data(), nbytes);
 }
 
 void HostCall::takeOverResizes() {

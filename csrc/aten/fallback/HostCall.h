@@ -47,6 +47,7 @@ class HostCall {
   Tensor resultOf(const Tensor& result);
   Tensor deviceTensor(const Tensor& tensor);
   std::vector<Tensor> deviceComponents(const Tensor& tensor);
+  void copyMemory(const Tensor& to, const Tensor& from) const;
   Tensor moveToDevice(const Tensor& result) const;
   void plan(PlannedTensor tensor) { plan_->results.back().tensors.push_back(std::move(tensor)); }
 
