@@ -142,7 +142,12 @@ def kernel_stub_macros(symbols: str) -> list[str]:
         r"16DispatchStubImpl12get_call_ptrEN3c1010DeviceTypeEPv((?:S\d*_)*)$", symbols, re.MULTILINE
     )
     takes = 1 + chooser[1].count("_") if chooser else 0
-    if macros is None or takes != len(first) or any(other != first for other in others):
+    if (
+        not first
+        or macros is None
+        or takes != len(first)
+        or any(other != first for other in others)
+    ):
         print(
             "torch_openreg: building without ResultKernels.cpp: this torch's stubs of layer_norm "
             "and attention are of an unknown form, so that planned results of theirs are copied"

@@ -412,12 +412,12 @@ class TestNames(ProfilerTestCase):
         torch.openreg.synchronize()
         with profile_both() as profiler:
             torch.add(self.x, 1, out=y)
-        self.assertEqual(device_names(profiler), [kernel_of("aten::add.out")])
+        self.assertEqual(device_names(profiler), [kernel_of("aten::add.Tensor")])
 
     def test_the_fallback_s_kernels_have_one_name_on_thread_and_stream(self):
         with profile_both() as profiler:
-            torch.cdist(self.x, self.x)
-            torch.cdist(self.x, self.x)
+            for _ in range(2):
+                torch.cdist(self.x, self.x, compute_mode="donot_use_mm_for_euclid_dist")
         names = [n for n in device_names(profiler) if n.startswith("openreg_kernel<aten::_cdist")]
         self.assertEqual(len(names), 2)
         self.assertEqual(len(set(names)), 1)

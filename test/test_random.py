@@ -188,17 +188,15 @@ class TestRandom(OpenRegTestCase):
             """
             import torch
 
-            @torch.jit.script
-            def reseed(generator: torch.Generator, seed: int):
-                return generator.manual_seed(seed)
-
-            @torch.jit.script
-            def first_seed(generator: torch.Generator):
-                return generator.initial_seed()
-
-            @torch.jit.script
-            def random_seed(generator: torch.Generator):
-                return generator.seed()
+            unit = torch.jit.CompilationUnit(
+                "def reseed(generator: Generator, seed: int):\\n"
+                "    return generator.manual_seed(seed)\\n"
+                "def first_seed(generator: Generator):\\n"
+                "    return generator.initial_seed()\\n"
+                "def random_seed(generator: Generator):\\n"
+                "    return generator.seed()\\n"
+            )
+            reseed, first_seed, random_seed = unit.reseed, unit.first_seed, unit.random_seed
 
             generator = torch.Generator("openreg")
             for seed in range(3):

@@ -79,11 +79,16 @@ class OpenRegAllocator final : public DeviceAllocator {
   }
 
   void resetAccumulatedStats(DeviceIndex device) override {
-    cacheOf(resolveDeviceIndex(device)).resetAccumulatedStats();
+    // Of a device that nobody has used there is nothing to reset, and this is no use of it.
+    if (const DeviceIndex index = resolveDeviceIndex(device); isDeviceActive(index)) {
+      cacheOf(index).resetAccumulatedStats();
+    }
   }
 
   void resetPeakStats(DeviceIndex device) override {
-    cacheOf(resolveDeviceIndex(device)).resetPeakStats();
+    if (const DeviceIndex index = resolveDeviceIndex(device); isDeviceActive(index)) {
+      cacheOf(index).resetPeakStats();
+    }
   }
 
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {

@@ -98,6 +98,8 @@ def part_of(path: Path) -> str:
     if path.is_relative_to(INCLUDE):
         part = path.relative_to(INCLUDE).parts[0]
         return "aten/kernel" if part == "aten" else part
+    if path.stem == "Precompiled":  # included by the compiler's command, never by a file
+        return "precompiled"
     parts = path.relative_to(BACKEND).parts
     return "/".join(parts[:2]) if parts[0] == "aten" else parts[0]
 

@@ -33,7 +33,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-function", "-Werror")
 
 def each(paths):
     """Parameters of a test, named after the files."""
-    return [subtest(path, name=path.stem) for path in paths]
+    return [subtest(path, name=f"{path.parent.name}_{path.stem}") for path in paths]
 
 
 @unittest.skipIf(COMPILER is None, "needs a C++ compiler")

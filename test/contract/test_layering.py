@@ -24,10 +24,10 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 
 C_STANDARD_HEADERS = {"<stddef.h>", "<stdint.h>"}
 FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|Python\.h)\b")
-# Of torch/csrc, the pickler and the profiler are parts of libtorch_cpu.
+# Of torch/csrc, the pickler, the profiler and autograd's functions are parts of libtorch_cpu.
 OF_PYTHON = re.compile(
     r"[<\"](Python\.h|pybind11/|torch/extension\.h|torch/python\.h"
-    r"|torch/csrc/(?!jit/|profiler/(?!python/)))"
+    r"|torch/csrc/(?!jit/|autograd/custom_function\.h|profiler/(?!python/)))"
 )
 
 # What the files of each part of the backend may include of it, besides their own part: the folders
@@ -51,6 +51,7 @@ ALLOWED_FOLDERS = {
     # Knows the name of an operator.
     "aten/ops": {*_KERNELS, "aten/structured", "aten/layouts", "aten/fallback"},
     "autocast": set(),
+    "precompiled": {*_KERNELS, "python"},
     "custom": {"aten/kernel", "core"},
     "profiler": {"core"},
     "serialization": {"core"},
@@ -73,6 +74,8 @@ _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILIN
 
 # Files in the other namespace than their folder, with the reason.
 OTHER_NAMESPACE = {
+    "csrc/aten/ops/Attention.cpp": "stubs of ATen are registered in its own namespace",
+    "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
     "csrc/memory/PinnedAllocator.h": "its base class, the cache of pinned memory, is of ATen",
     "csrc/memory/PinnedAllocator.cpp": "its base class, the cache of pinned memory, is of ATen",
 }

@@ -35,8 +35,25 @@ class Gap:
 # docs: known-gaps
 _CONJUGATE = "conjugated already, where the CPU conjugates later and operators round otherwise"
 _RESULT = "a result of the CPU's kernel is not taken over as it is"
+_STATISTICS = "in evaluation the statistics come back as torch's decomposition promises of accelerators"
+_INDICES = "the CPU has a kernel without indices, which returns contiguous results; CUDA has not"
 
 GAPS: list[Gap] = [
+    *(
+        Gap(name, variant, _STATISTICS, dtypes)
+        for name, layout_dtypes in (
+            ("_native_batch_norm_legit", ("bfloat16", "float32")),
+            ("native_batch_norm", ("float32", "float64")),
+        )
+        for variant, dtypes in (
+            ("backward", ("float32",)),
+            ("forward", ("bfloat16", "float16", "float32", "float64")),
+            ("repetition", ("float32",)),
+            ("layouts backward", ("float32",)),
+            ("layouts", layout_dtypes),
+        )
+    ),
+    Gap("nn_functional_max_pool1d", "layouts", _INDICES, ("float64",)),
     Gap("linalg_lu_solve", "backward", _CONJUGATE, ("complex64",), is_late=True),
     Gap("triangular_solve", "out", _RESULT, ("float32",)),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "complex64", "float64"), is_late=True),

@@ -1,11 +1,10 @@
 """The report of the sweeps counts what ran, and tells which of them compared nothing."""
 
-import unittest
-
+from common import TestCase, run_tests
 from report import Record, empty_variants, is_asynchronous, summary
 
 
-class TestReport(unittest.TestCase):
+class TestReport(TestCase):
     def test_variant_of_which_no_case_agreed_is_empty(self):
         records = [
             Record("abs", "forward", samples=3),
@@ -38,4 +37,4 @@ class TestReport(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run_tests()

@@ -1,5 +1,6 @@
 #include "csrc/aten/fallback/CallSignature.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/util/hash.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@ enum Tag : int64_t {
   kValue,
   kNumber,
   kGenerator,
+  kOverlap,
 };
 
 int64_t pack(int64_t tag, int64_t value) { return tag | value << 8; }
@@ -71,27 +73,10 @@ class CallSignature::Builder {
   }
 
   bool tensor(const Tensor& tensor) {
-    if (!tensor.defined()) {
-      words_.push_back(kUndefined);
-      return true;
+    if (tensor.defined() && tensor.has_storage()) {
+      addOverlaps(tensor);
     }
-    const bool is_host_scalar = tensor.is_cpu() && tensor.dim() == 0;
-    if (!isPlain(tensor) || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
-        !(isOpenReg(tensor) || is_host_scalar)) {
-      return false;
-    }
-    const auto* seen = std::find(tensors_.begin(), tensors_.end(), tensor.unsafeGetTensorImpl());
-    if (seen != tensors_.end()) {
-      words_.push_back(pack(kRepeated, seen - tensors_.begin()));
-      return true;
-    }
-    tensors_.push_back(tensor.unsafeGetTensorImpl());
-    words_.push_back(pack(
-        is_host_scalar ? kHostScalar : kDeviceTensor,
-        flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 | tensor.dim() << 16));
-    words_.append(tensor.sizes().begin(), tensor.sizes().end());
-    words_.append(tensor.strides().begin(), tensor.strides().end());
-    return true;
+    return addTensor(tensor);
   }
 
   bool tensors(c10::ArrayRef<c10::IValue> list) { return optionalTensors(list); }
@@ -103,10 +88,9 @@ class CallSignature::Builder {
         words_.push_back(kNone);
         return true;
       }
-      return tensor(element.toTensor());
+      return addTensor(element.toTensor());
     });
   }
-
   bool device(c10::Device device) {
     words_.append({kValue, static_cast<int64_t>(std::hash<c10::Device>()(device))});
     return true;
@@ -154,6 +138,41 @@ class CallSignature::Builder {
   }
 
  private:
+  bool addTensor(const Tensor& tensor) {
+    if (!tensor.defined()) {
+      words_.push_back(kUndefined);
+      return true;
+    }
+    const bool is_host_scalar = tensor.is_cpu() && tensor.dim() == 0;
+    if (!isPlain(tensor) || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
+        !(isOpenReg(tensor) || is_host_scalar)) {
+      return false;
+    }
+    const auto* seen = std::find(tensors_.begin(), tensors_.end(), tensor.unsafeGetTensorImpl());
+    if (seen != tensors_.end()) {
+      words_.push_back(pack(kRepeated, seen - tensors_.begin()));
+      return true;
+    }
+    tensors_.push_back(tensor.unsafeGetTensorImpl());
+    words_.push_back(pack(
+        is_host_scalar ? kHostScalar : kDeviceTensor,
+        flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 | tensor.dim() << 16));
+    words_.append(tensor.sizes().begin(), tensor.sizes().end());
+    words_.append(tensor.strides().begin(), tensor.strides().end());
+    return true;
+  }
+
+  // How the tensor's memory overlaps that of those before it, if they share a storage: kernels
+  // refuse some overlaps.
+  void addOverlaps(const Tensor& tensor) {
+    for (TensorImpl* other : tensors_) {
+      if (other->unsafe_storage().is_alias_of(tensor.unsafeGetTensorImpl()->unsafe_storage())) {
+        words_.push_back(pack(kOverlap, static_cast<int64_t>(at::get_overlap_status(
+                                            other, tensor.unsafeGetTensorImpl()))));
+      }
+    }
+  }
+
   void addNumber(const c10::IValue& number) {
     words_.append({kNumber, static_cast<int64_t>(classOf(number.toScalar()))});
     if (op_.countsWithNumbers()) {
@@ -180,7 +199,7 @@ class CallSignature::Builder {
   c10::SmallVector<int64_t, 64>& words_;
   const c10::Argument* argument_ = nullptr;
   std::optional<double> previous_;
-  c10::SmallVector<const c10::TensorImpl*, 8> tensors_;  // in order of appearance
+  c10::SmallVector<c10::TensorImpl*, 8> tensors_;  // in order of appearance
 };
 
 std::optional<CallSignature> CallSignature::of(const FallbackOperator& op,

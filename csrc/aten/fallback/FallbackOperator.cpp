@@ -13,6 +13,7 @@
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/aten/KernelNames.h"
+#include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {
 namespace {
@@ -47,6 +48,20 @@ bool hasUntaggedDynamicShape(const std::string& name) {
   return names->count(name) == 1;
 }
 
+// Whether the operator reads a number from the device and converts it to the type of its first
+// argument, which raises if the number does not fit.
+bool convertsNumberOfDevice(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
+  if (!name.starts_with("aten::masked_fill.Tensor") &&
+      !name.starts_with("aten::masked_fill_.Tensor") &&
+      !name.starts_with("aten::index_fill.int_Tensor") &&
+      !name.starts_with("aten::index_fill_.int_Tensor")) {
+    return false;
+  }
+  const bool is_of_masked_fill = name.starts_with("aten::masked_fill");
+  const Tensor& value = arguments[is_of_masked_fill ? 2 : 3].toTensor();
+  return isOpenReg(value) && value.scalar_type() != arguments[0].toTensor().scalar_type();
+}
+
 // Operators of ATen whose code looks at data on the host before it launches, on every device, and
 // raises what it finds: by name, with the argument that makes it look, or "" for each call.
 bool checksData(const std::string& name, const c10::FunctionSchema& schema,
@@ -79,7 +94,7 @@ bool checksData(const std::string& name, const c10::FunctionSchema& schema,
   };
   const auto found = names->find(name);
   if (found == names->end() || found->second.empty()) {
-    return found != names->end();
+    return found != names->end() || convertsNumberOfDevice(name, arguments);
   }
   const auto index = schema.argumentIndexWithName(found->second);
   return index.has_value() && !arguments[*index].isNone();
