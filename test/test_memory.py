@@ -285,6 +285,22 @@ class TestReuse(OpenRegTestCase):
         z = allocate(self.SIZE)
         self.assertEqual(z.data_ptr(), address)
 
+    def test_neighbours_that_other_streams_are_done_with_together_are_joined_once(self):
+        torch.openreg.empty_cache()
+        side = torch.openreg.Stream()
+        before = torch.openreg.memory_stats()["active.all.current"]
+        tensors = [torch.empty(512, dtype=torch.uint8, device="openreg") for _ in range(8)]
+        addresses = [x.data_ptr() for x in tensors]
+        self.assertEqual(addresses, list(range(addresses[0], addresses[0] + 8 * 512, 512)))
+        with StreamGate(side):
+            for x in tensors:
+                x.record_stream(side)
+            del x, tensors
+        side.synchronize()
+        joined = torch.empty(8 * 512, dtype=torch.uint8, device="openreg")
+        self.assertEqual(joined.data_ptr(), addresses[0])
+        self.assertEqual(torch.openreg.memory_stats()["active.all.current"], before + 1)
+
     def test_record_stream_of_the_own_stream_keeps_nothing(self):
         x = allocate(self.SIZE)
         address = x.data_ptr()
