@@ -26,7 +26,8 @@ class LateError:
 LATE_ERRORS = [
     LateError(
         r"index .*out of (range|bounds)|INDICES element is out of DATA bounds|"
-        r"out of range: tried to access index|Index -?\d+ of input takes value",
+        r"out of range: tried to access index|Index -?\d+ of input takes value|"
+        r"Expected i < index_size",
         "indices are within the dimension",
     ),
     LateError(

@@ -30,12 +30,20 @@ _CHEBYSHEV = [
 
 # Wrong arguments that the CPU takes without a check: what it does then is undefined.
 _UNCHECKED_NUMBERS = {
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit"),
+        "whether it trains is a number; see operators.py for evaluation",
+    ),
     "grid_sampler_2d": "modes are numbers",
     "grid_sampler_3d": "modes are numbers",
     "nn_functional_scaled_dot_product_attention": "a negative probability of dropout is a choice "
     "of algorithm",
 }
 _UNCHECKED_CONTENTS = {
+    **dict.fromkeys(
+        (f"nn_functional_max_unpool{n}d{grad}" for n in (1, 2, 3) for grad in ("", "_grad")),
+        "writes in any order if indices repeat",
+    ),
     "linalg_eigvals": "crashes with NaN",
     "linalg_ldl_solve": "crashes with wrong pivots",
     "nn_functional_ctc_loss": "reads behind the log-probabilities if a target is no class",

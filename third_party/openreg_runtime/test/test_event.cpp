@@ -222,8 +222,10 @@ TEST(elapsed_time_needs_events_of_one_device) {
   const orEvent_t start = make_event();
   const orEvent_t end = make_event();
   float elapsed_ms = 0;
-  CHECK_OK(orEventRecord(start, default_stream(0)));
-  CHECK_OK(orEventRecord(end, default_stream(1)));
+  orStream_t streams[2];
+  for (int device : {0, 1}) CHECK_OK(orGetDefaultStream(&streams[device], device));
+  CHECK_OK(orEventRecord(start, streams[0]));
+  CHECK_OK(orEventRecord(end, streams[1]));
   CHECK_OK(orEventSynchronize(start));
   CHECK_OK(orEventSynchronize(end));
   CHECK_ERROR(orEventElapsedTime(&elapsed_ms, start, end), orErrorInvalidResourceHandle);
