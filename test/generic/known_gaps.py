@@ -39,8 +39,6 @@ _LATE = "an overlap of out= with an input that only the kernel sees raises when 
 _INDICES = "the CPU has a kernel without indices, which returns contiguous results; CUDA has not"
 
 GAPS: list[Gap] = [
-    Gap("cross", "out refused", _LATE, ("float32",)),
-    Gap("linalg_cross", "out refused", _LATE, ("float32",)),
     Gap("nn_functional_max_pool1d", "layouts", _INDICES, ("float64",)),
     Gap("linalg_lu_solve", "backward", _CONJUGATE, ("complex64",), is_late=True),
     Gap("triangular_solve", "out", _RESULT, ("complex64", "float32")),

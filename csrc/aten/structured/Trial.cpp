@@ -37,10 +37,6 @@ class SmallSizes {
   c10::SmallVector<int64_t, 16> larger_;
 };
 
-Tensor emptyStandIn(const Tensor& output) {
-  return output.defined() ? at::detail::empty_cpu({0}, output.scalar_type()) : Tensor();
-}
-
 // Of elements that all are `value`. Zeros are valid indices, ones are valid divisors.
 Tensor standInOf(const Tensor& input, IntArrayRef sizes, int value) {
   Tensor stand_in = at::detail::empty_cpu(sizes, input.scalar_type());
@@ -55,24 +51,40 @@ Tensor standInOf(const Tensor& input, IntArrayRef sizes, int value) {
   return stand_in;
 }
 
-// The same of the input's own sizes, without memory for all elements: one stands for the others.
-Tensor trueSizedStandInOf(const Tensor& input, int value) {
+// The same of the input's own sizes, without memory for all elements: one stands for the others,
+// unless the kernel writes them.
+Tensor trueSizedStandInOf(const Tensor& input, int value, bool is_written) {
+  if (is_written) {
+    return standInOf(input, input.sizes(), value);
+  }
   const DimVector ones(input.dim(), 1);
   const Tensor element = standInOf(input, ones, value);
   return input.dim() == 0 ? element : element.expand(input.sizes());
 }
 
-// Runs the kernel; `standIn` makes the tensors for its inputs.
+// Runs the kernel; `standIn(input, is_written)` makes the tensors for its inputs. An input that is
+// an output stays that output.
 template <typename StandIn>
 void runOnStandIns(ArrayRef<const Tensor*> operands, size_t output_count,
                    c10::function_ref<void(Tensor*)> kernel, const StandIn& standIn) {
-  std::vector<Tensor> stand_ins;
-  stand_ins.reserve(operands.size());
-  for (const Tensor* operand : operands) {
-    if (stand_ins.size() < output_count) {
-      stand_ins.push_back(emptyStandIn(*operand));
-    } else {
-      stand_ins.push_back(operand->defined() ? standIn(*operand) : Tensor());
+  std::vector<Tensor> stand_ins(operands.size());
+  for (size_t output = 0; output < output_count; ++output) {
+    if (operands[output]->defined()) {
+      stand_ins[output] = at::detail::empty_cpu({0}, operands[output]->scalar_type());
+    }
+  }
+  for (size_t input = output_count; input < operands.size(); ++input) {
+    if (!operands[input]->defined()) {
+      continue;
+    }
+    const auto outputs = operands.slice(0, output_count);
+    const auto* same = std::find_if(outputs.begin(), outputs.end(), [&](const Tensor* output) {
+      return output->is_same(*operands[input]);
+    });
+    const bool is_written = same != outputs.end();
+    stand_ins[input] = standIn(*operands[input], is_written);
+    if (is_written) {
+      stand_ins[same - outputs.begin()] = stand_ins[input];
     }
   }
   kernel(stand_ins.data());
@@ -102,7 +114,7 @@ void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   try {
     SmallSizes small;
-    runOnStandIns(operands, output_count, kernel, [&](const Tensor& input) {
+    runOnStandIns(operands, output_count, kernel, [&](const Tensor& input, bool) {
       DimVector sizes(input.sizes());
       std::transform(sizes.begin(), sizes.end(), sizes.begin(),
                      [&](int64_t size) { return small.of(size); });
@@ -114,13 +126,17 @@ void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
   }
   try {
     runOnStandIns(operands, output_count, kernel,
-                  [](const Tensor& input) { return trueSizedStandInOf(input, 0); });
+                  [](const Tensor& input, bool is_written) {
+                    return trueSizedStandInOf(input, 0, is_written);
+                  });
     return;
   } catch (const c10::Error&) {
     // Because of the zeros, or rightly.
   }
   runOnStandIns(operands, output_count, kernel,
-                [](const Tensor& input) { return trueSizedStandInOf(input, 1); });
+                [](const Tensor& input, bool is_written) {
+                  return trueSizedStandInOf(input, 1, is_written);
+                });
 }
 
 }  // namespace at::openreg

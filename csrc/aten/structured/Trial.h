@@ -9,14 +9,15 @@
 // then on ones, and if it complains of all three, its exception is the call's. Later launches with
 // arguments of that kind cost the comparison of a key.
 //
-// A kind is the dtypes of the operands, the values or classes of all other arguments
-// (Note [Classes of numbers]), and, of operators whose shape function is not a TensorIterator,
+// A kind is the dtypes of the operands, which inputs are outputs too, the values or classes of all
+// other arguments (Note [Classes of numbers]), and, of operators whose shape function is not a TensorIterator,
 // which checks sizes by itself, the sizes that the small tensors have.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -77,6 +78,9 @@ class OPENREG_EXPORT Trials {
     for (const Tensor* operand : operands) {
       key.add(operand->defined() ? operand->scalar_type() : ScalarType::Undefined);
     }
+    for (const Tensor* input : operands.slice(output_count)) {
+      key.add(isOneOf(*input, operands.slice(0, output_count)));
+    }
     if (!are_sizes_checked) {
       addSizes(operands, output_count, key);
     }
@@ -89,6 +93,11 @@ class OPENREG_EXPORT Trials {
   }
 
  private:
+  static bool isOneOf(const Tensor& tensor, ArrayRef<const Tensor*> others) {
+    return std::any_of(others.begin(), others.end(),
+                       [&](const Tensor* other) { return other->is_same(tensor); });
+  }
+
   static void addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key);
 
   static void tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
