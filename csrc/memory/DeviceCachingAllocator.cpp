@@ -264,7 +264,7 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    record(TraceEntry::FREE_REQUESTED, *block, std::move(context));
+    record(TraceEntry::FREE_REQUESTED, *block, context);
     statistics_.removeAllocation(*block);
     block->is_allocated = false;
     block->requested_size = 0;
@@ -626,12 +626,6 @@ void DeviceCachingAllocator::record(TraceEntry::Action action, size_t address, s
                                     const OpenRegStream& stream, MempoolId_t pool,
                                     std::shared_ptr<GatheredContext> context) {
   history_.record(action, device_, address, size, stream.id(), pool, std::move(context));
-}
-
-void DeviceCachingAllocator::record(TraceEntry::Action action, const Block& block,
-                                    std::shared_ptr<GatheredContext> context) {
-  record(action, reinterpret_cast<size_t>(block.address), block.size, *block.stream,
-         block.pool->id(), std::move(context));
 }
 
 std::vector<SegmentInfo> DeviceCachingAllocator::snapshot(MempoolId_t pool) {

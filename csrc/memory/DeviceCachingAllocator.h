@@ -167,7 +167,12 @@ class DeviceCachingAllocator {
   void record(TraceEntry::Action action, size_t address, size_t size, const OpenRegStream& stream,
               MempoolId_t pool, std::shared_ptr<GatheredContext> context);
   void record(TraceEntry::Action action, const Block& block,
-              std::shared_ptr<GatheredContext> context);
+              const std::shared_ptr<GatheredContext>& context) {
+    if (C10_UNLIKELY(isHistoryEnabled())) {
+      record(action, reinterpret_cast<size_t>(block.address), block.size, *block.stream,
+             block.pool->id(), context);
+    }
+  }
 
   const DeviceIndex device_;
   std::mutex waiting_mutex_;  // see Note [Two locks]

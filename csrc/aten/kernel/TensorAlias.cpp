@@ -44,7 +44,7 @@ void TensorAlias::setMetadata(const TensorBase& tensor) {
   std::copy(strides.begin(), strides.end(), sizes_and_strides_.strides_begin());
 }
 
-TensorAlias::TensorAlias(const TensorBase& tensor) {
+void TensorAlias::assign(const TensorBase& tensor) {
   if (!tensor.defined()) {
     return;
   }

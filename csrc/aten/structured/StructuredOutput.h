@@ -132,7 +132,7 @@ class Operands {
     for (size_t index = 0; index < Count; ++index) {
       same_as_[index] = firstSame(tensors, index, output_count);
       if (same_as_[index] == index) {
-        aliases_[index] = TensorAlias(*tensors[index]);
+        aliases_[index].assign(*tensors[index]);
       }
     }
   }

@@ -50,7 +50,10 @@ class OPENREG_EXPORT TensorAlias {
   //   - an undefined tensor.
   // Throws for anything else, naming it. Conjugate and negative bits and "wrapped number" are
   // kept.
-  explicit TensorAlias(const TensorBase& tensor);
+  explicit TensorAlias(const TensorBase& tensor) { assign(tensor); }
+
+  // The same for an alias that is undefined so far, in place.
+  void assign(const TensorBase& tensor);
 
   // As above, and undefined for an empty optional.
   explicit TensorAlias(const std::optional<Tensor>& tensor);
