@@ -110,57 +110,6 @@ def torch_include_paths() -> list[str]:
     return [*folders, f"{folders[0]}/kineto"]
 
 
-# The kernels of torch that csrc/aten/fallback/ResultKernels.cpp calls by their stubs; and the
-# macros that tell torch's header for which processors they were built, besides the oldest.
-KERNEL_STUBS = (
-    "LayerNormKernel",
-    "LayerNormBackwardKernel",
-    "flash_attention_kernel",
-    "flash_attention_backward_kernel",
-)
-CAPABILITY_MACROS = {
-    frozenset(): [],
-    frozenset({"AVX2"}): ["HAVE_AVX2_CPU_DEFINITION"],
-    frozenset({"AVX2", "AVX512"}): ["HAVE_AVX2_CPU_DEFINITION", "HAVE_AVX512_CPU_DEFINITION"],
-    frozenset({"SVE128", "SVE256"}): ["HAVE_SVE_CPU_DEFINITION"],
-}
-
-
-def kernel_stub_macros(symbols: str) -> list[str]:
-    """Returns the macros with which torch's stubs are as the given library defines them.
-
-    They hold for every source, as DispatchStub has to be one class in the whole library. There are
-    none if the library does not export the stubs in a form that is known.
-    """
-    first, *others = (
-        set(re.findall(rf"\d{stub}_DECLARE_DISPATCH_typeEE\d+([A-Z]\w+)E$", symbols, re.MULTILINE))
-        for stub in KERNEL_STUBS
-    )
-    macros = CAPABILITY_MACROS.get(frozenset(first - {"DEFAULT"}))
-    # What chooses among the kernels takes one pointer for each.
-    chooser = re.search(
-        r"16DispatchStubImpl12get_call_ptrEN3c1010DeviceTypeEPv((?:S\d*_)*)$", symbols, re.MULTILINE
-    )
-    takes = 1 + chooser[1].count("_") if chooser else 0
-    if (
-        not first
-        or macros is None
-        or takes != len(first)
-        or any(other != first for other in others)
-    ):
-        print(
-            "torch_openreg: building without ResultKernels.cpp: this torch's stubs of layer_norm "
-            "and attention are of an unknown form, so that planned results of theirs are copied"
-        )
-        return []
-    return ["OPENREG_HAS_KERNEL_STUBS", *macros]
-
-
-def exported_symbols(library: Path) -> str:
-    command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(library)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 SANITIZER_ARGS = [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer"] if SANITIZER else []
 COMPILE_ARGS = [
@@ -178,12 +127,6 @@ TORCH_COMPILE_ARGS = [
     *COMPILE_ARGS,
     # Headers of torch declare the operators that they use, instead of all there are.
     "-DAT_PER_OPERATOR_HEADERS",
-    *(
-        f"-D{macro}"
-        for macro in kernel_stub_macros(
-            exported_symbols(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
-        )
-    ),
     "-Wno-maybe-uninitialized",
     "-Wno-array-bounds",
     *(f"-isystem{path}" for path in torch_include_paths()),

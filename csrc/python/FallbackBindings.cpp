@@ -2,7 +2,7 @@
 
 #include "csrc/aten/fallback/FallbackMode.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
-#include "csrc/aten/fallback/ResultKernels.h"
+#include "csrc/aten/fallback/StreamCall.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {
@@ -27,7 +27,7 @@ void bindFallback(pybind11::module_& m) {
   m.def("_fallback_mode", [] { return fallbackModeName(fallbackMode()); });
   m.def("_set_fallback_mode",
         [](const std::string& mode) { setFallbackMode(parseFallbackMode(mode)); });
-  m.def("_result_kernels", &resultKernelNames);
+  m.def("_copied_result_count", &copiedResultCount);
   // docs: end
 }
 

@@ -167,7 +167,6 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel
       counts_with_numbers_(op.operator_name().name == "aten::arange" ||
                            op.operator_name().name == "aten::range"),
       out_variant_(findOutVariant(op)),
-      result_kernel_(findResultKernel(name_)),
       kernel_name_(kernelNameOf(name_)),
       kernel_(describe_kernel(kernel_name_.c_str())) {}
 

@@ -1,4 +1,4 @@
-// Whether a kernel writes planned results as the operator computes them, found out by trying.
+// Whether an out variant writes planned results as the operator computes them, found out by trying.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,16 +10,15 @@
 
 namespace at::openreg {
 
-// Calls how the results are written: with `arguments`, CPU tensors, into `results`.
-// Errors: what the kernel throws. For CallPlan::Writing::OutVariant and ByKernel.
-void callWriter(const FallbackOperator& known, CallPlan::Writing writing,
-                torch::jit::Stack arguments, c10::ArrayRef<Tensor> results);
+// Calls the operator's out variant, which exists, with CPU tensors.
+// Errors: what its kernel throws.
+void callOutVariant(const FallbackOperator& known, torch::jit::Stack arguments,
+                    c10::ArrayRef<Tensor> results);
 
 // Note [Trials of writing]
-// An out variant, or a result kernel, need not do what the operator does: it may round otherwise,
-// take its results for scratch memory, give them other strides, or leave out what the operator
-// does besides. So when a call is learned, whatever could write its results runs beside the
-// operator: on copies of the arguments, into memory with a pattern. It is used only if the results
+// An out variant need not do what the operator does: it may round otherwise, take its results for
+// scratch memory, give them other strides, or leave out what the operator does besides. So when a
+// call is learned, the out variant runs beside the operator: on copies of the arguments, into memory with a pattern. It is used only if the results
 // are then the operator's bit by bit, where and as they were put, and the arguments, too.
 class WritingTrial {
  public:

@@ -80,6 +80,10 @@ class OPENREG_EXPORT TensorAlias {
   // kernels can tell that the two overlap.
   Tensor tensorOnStorageOf(const Tensor& other) const;
 
+  // Where a kernel finds the storage, and its size.
+  void* storageData() const { return storage_data_; }
+  size_t storageNbytes() const { return storage_nbytes_; }
+
   // Whether both are tensors on the same device storage.
   bool sharesStorageWith(const TensorAlias& other) const {
     return storage_nbytes_ > 0 && kind_ == Kind::Memory && other.kind_ == Kind::Memory &&
