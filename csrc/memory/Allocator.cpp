@@ -165,7 +165,7 @@ void freeBlock(void* context) {
 
 struct AllocatorRegistration {
   AllocatorRegistration() { c10::SetAllocator(kDeviceType, &allocator()); }
-} registration;
+} allocator_registration;
 
 // Blocks that rawAllocate() gave out, by address.
 struct RawBlocks {
