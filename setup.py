@@ -86,12 +86,43 @@ GENERATED = ROOT / "build" / "generated"
 # What extension authors may include, in the folders in which it is installed.
 INCLUDE = ROOT / "include"
 PRECOMPILED = BUILD / "precompiled"
+JOINED = BUILD / "joined"
+# How many sources of one folder the compiler gets at a time: most of its time goes into what the
+# headers of torch make it instantiate, whatever the source. OPENREG_JOIN=1 compiles each by itself.
+SOURCES_PER_OBJECT = int(os.environ.get("OPENREG_JOIN", "6"))
 PRECOMPILED_HEADERS = {
     LIB_PACKAGE + "libtorch_openreg": "csrc/aten/Precompiled.h",
     "torch_openreg._C": "csrc/python/Precompiled.h",
 }
 # Everything below csrc is the backend's, but for the bindings.
 BACKEND_FOLDERS = sorted({path.name for path in (ROOT / "csrc").iterdir()} - {"python"})
+
+
+def join_sources(files: list[str]) -> list[str]:
+    """Writes sources that include several of the backend's, of one folder each; returns these.
+
+    Others stay as they are: those of the runtime are quick to compile, generated ones are large.
+    """
+    folders: dict[Path, list[Path]] = {}
+    for file in map(Path, files):
+        folders.setdefault(file.parent, []).append(file)
+    joined = []
+    for folder, members in folders.items():
+        count = -(-len(members) // SOURCES_PER_OBJECT)
+        if folder.parts[0] != "csrc" or count == len(members):
+            joined += [str(file) for file in members]
+            continue
+        for index in range(count):
+            part = members[index * len(members) // count : (index + 1) * len(members) // count]
+            name = "_".join(folder.parts[-2:])
+            target = JOINED / f"{name}_{index}.cpp"
+            text = "".join(f'#include "{os.path.relpath(file, JOINED)}"\n' for file in part)
+            # An unchanged file keeps its time, and its object.
+            if not target.is_file() or target.read_text() != text:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text)
+            joined.append(str(target.relative_to(ROOT)))
+    return joined
 
 
 def torch_include_paths() -> list[str]:
@@ -112,8 +143,17 @@ def torch_include_paths() -> list[str]:
 
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 SANITIZER_ARGS = [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer"] if SANITIZER else []
+# g++ collects garbage each time its memory has grown by a third, among all that the precompiled
+# header has put there. It has little.
+IS_GCC = (
+    "Free Software Foundation"
+    in subprocess.run(
+        [*shlex.split(get_cxx_compiler()), "--version"], check=True, capture_output=True, text=True
+    ).stdout
+)
 COMPILE_ARGS = [
     "-std=c++20",
+    *(["--param=ggc-min-heapsize=1000000"] if IS_GCC else []),
     *(["-O0", "-g"] if DEBUG else ["-O1", "-g1"] if SANITIZER else ["-O2", "-g0"]),
     *SANITIZER_ARGS,
     "-fvisibility=hidden",
@@ -154,7 +194,8 @@ def precompiled_header(source: str, command: list[str]) -> list[str]:
         unfinished = PRECOMPILED / f"unfinished-{name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        (unfinished / header.name).write_text(text)
+        # Each command includes it once.
+        (unfinished / header.name).write_text(text.replace("#pragma once\n", ""))
         compiled = unfinished / f"{header.name}.gch"
         subprocess.run(
             [*command, "-x", "c++-header", str(unfinished / header.name), "-o", str(compiled)],
@@ -187,6 +228,7 @@ class Build(BuildExtension):  # type: ignore[misc]
         for extension in self.extensions:
             if extension.name == LIB_PACKAGE + "libtorch_openreg":
                 extension.sources += sources("build/generated/*.cpp")
+            extension.sources = join_sources(extension.sources)
         super().run()
         copy_headers(Path(self.build_lib) / "torch_openreg")
 

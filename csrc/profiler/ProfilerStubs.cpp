@@ -79,7 +79,7 @@ class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
 struct StubsRegistration {
   // Leaked: torch keeps the pointer.
   StubsRegistration() { torch::profiler::impl::registerPrivateUse1Methods(new ProfilerStubs()); }
-} registration;
+} stubs_registration;
 
 }  // namespace
 }  // namespace at::openreg

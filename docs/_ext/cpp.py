@@ -120,6 +120,7 @@ _VALUE_CLASSES = (
     "OpenRegEvent",
     "OpenRegGeneratorImpl",
     "DeviceCachingAllocator",
+    "BlockCache",
     "StreamPool",
 )
 

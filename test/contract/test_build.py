@@ -6,7 +6,15 @@ import subprocess
 import sys
 import unittest
 
-from source_tree import LIBRARIES, ROOT, backend_files, compiler, relative, runtime_sources
+from source_tree import (
+    LIBRARIES,
+    ROOT,
+    backend_files,
+    code_of,
+    compiler,
+    relative,
+    runtime_sources,
+)
 from torch.testing._internal.common_utils import (
     TestCase,
     instantiate_parametrized_tests,
@@ -94,10 +102,39 @@ class TestLocks(TestCase):
         self.assertEqual(result.returncode == 0, has_lock, msg=lambda _: result.stderr)
         self.assertEqual("requires holding mutex" in result.stderr, not has_lock)
 
-    def test_no_mutex_of_the_runtime_is_unchecked(self):
-        for file in runtime_sources():
-            if file.name != "mutex.h":
-                self.assertNotIn("std::mutex", file.read_text(), msg=lambda _, f=file: relative(f))
+    @parametrize("lock", ["ExclusiveLock", "SharedLock"])
+    def test_shared_mutex_is_held_exclusively_to_write_what_it_guards(self, lock):
+        result = subprocess.run(
+            [CLANG, "-x", "c++", "-std=c++20", "-fsyntax-only", "-Wthread-safety", "-Werror", "-"],
+            input=f"""
+                #include "csrc/core/Mutex.h"
+                struct Counter {{
+                  c10::openreg::SharedMutex mutex;
+                  int value OPENREG_GUARDED_BY(mutex) = 0;
+                }};
+                int increase(Counter& counter) {{
+                  const c10::openreg::{lock} lock(counter.mutex);
+                  return ++counter.value;
+                }}
+            """,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        writes = lock == "ExclusiveLock"
+        self.assertEqual(result.returncode == 0, writes, msg=lambda _: result.stderr)
+        self.assertEqual("exclusively" in result.stderr, not writes)
+
+    def test_no_mutex_is_unchecked(self):
+        # Mutexes of torch, which clang cannot check.
+        of_torch = {"csrc/memory/PinnedAllocator.cpp", "csrc/random/Generator.cpp"}
+        files = [
+            path
+            for path in [*runtime_sources(), *backend_files()]
+            if path.name not in ("mutex.h", "Mutex.h")
+            and re.search(r"std::(shared_)?mutex|std::lock_guard", code_of(path))
+        ]
+        self.assertEqual({relative(path) for path in files}, of_torch)
 
 
 instantiate_parametrized_tests(TestKernelStubs)
