@@ -62,6 +62,12 @@ bool convertsNumberOfDevice(const std::string& name, c10::ArrayRef<c10::IValue> 
   return isOpenReg(value) && value.scalar_type() != arguments[0].toTensor().scalar_type();
 }
 
+// Whether a histogram takes its bounds from the data, which have to be finite.
+bool seeksBounds(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
+  return name.starts_with("aten::histc") &&
+         arguments[2].toScalar().toDouble() == arguments[3].toScalar().toDouble();
+}
+
 // Operators of ATen whose code looks at data on the host before it launches, on every device, and
 // raises what it finds: by name, with the argument that makes it look, or "" for each call.
 bool checksData(const std::string& name, const c10::FunctionSchema& schema,
@@ -94,7 +100,8 @@ bool checksData(const std::string& name, const c10::FunctionSchema& schema,
   };
   const auto found = names->find(name);
   if (found == names->end() || found->second.empty()) {
-    return found != names->end() || convertsNumberOfDevice(name, arguments);
+    return found != names->end() || convertsNumberOfDevice(name, arguments) ||
+           seeksBounds(name, arguments);
   }
   const auto index = schema.argumentIndexWithName(found->second);
   return index.has_value() && !arguments[*index].isNone();

@@ -4,10 +4,12 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <cstddef>
 #include <memory>
 
 #include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 
@@ -17,6 +19,9 @@ namespace at::openreg {
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
                   std::shared_ptr<const CallPlan> plan, c10::Device device,
                   torch::jit::Stack* stack);
+
+// How many calls' memory there is: of calls that have not run yet, and of finished ones.
+OPENREG_EXPORT size_t keptCallCount();
 
 // A DescribeKernel.
 orKernel describeStreamCall(const char* name);
