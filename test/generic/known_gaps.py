@@ -35,7 +35,6 @@ class Gap:
 # docs: known-gaps
 _CONJUGATE = "conjugated already, where the CPU conjugates later and operators round otherwise"
 _RESULT = "a result of the CPU's kernel is not taken over as it is"
-_LATE = "an overlap of out= with an input that only the kernel sees raises when it runs"
 _INDICES = "the CPU has a kernel without indices, which returns contiguous results; CUDA has not"
 
 GAPS: list[Gap] = [

@@ -78,8 +78,13 @@ class Store {
     young_.insert_or_assign(KeptSignature(signature), std::move(plan));
     if (young_.size() >= kMaxPlans || words_ >= kMaxWords) {
       old_ = std::exchange(young_, {});
-      words_ = 0;
+      old_words_ = std::exchange(words_, 0);
     }
+  }
+
+  PlanCount count() {
+    const c10::openreg::SharedLock lock(mutex_);
+    return {.plans = young_.size() + old_.size(), .words = words_ + old_words_};
   }
 
  private:
@@ -93,6 +98,7 @@ class Store {
   Generation young_ OPENREG_GUARDED_BY(mutex_);
   Generation old_ OPENREG_GUARDED_BY(mutex_);
   size_t words_ OPENREG_GUARDED_BY(mutex_) = 0;  // of young_
+  size_t old_words_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 
 Store& store() {
@@ -107,5 +113,7 @@ Plan findPlan(const CallSignature& signature) { return store().find(signature); 
 void keepPlan(const CallSignature& signature, Plan plan) {
   store().keep(signature, std::move(plan));
 }
+
+PlanCount countPlans() { return store().count(); }
 
 }  // namespace at::openreg

@@ -110,7 +110,7 @@ class StreamCall {
       compute(std::move(stack));
     }
     if (C10_UNLIKELY(is_verified)) {
-      verifyResults(*op_, std::move(copies), tensorsOf(destinations_));
+      verify(std::move(copies));
     }
   }
 
@@ -255,6 +255,16 @@ class StreamCall {
   }
   // docs: end
 
+  void verify(torch::jit::Stack arguments) const {
+    const auto wrong = firstWrongResult(*op_, std::move(arguments), tensorsOf(destinations_));
+    if (wrong.has_value()) {
+      plan_->is_refuted.store(true, std::memory_order_relaxed);
+      TORCH_CHECK(false, "OPENREG_FALLBACK_VERIFY: expected result ", *wrong, " of ",
+                  op_->operator_name(),
+                  " to be bit-identical to the functional operator's, got other bits");
+    }
+  }
+
   static bool isVerifying() {
     static const bool is_verifying =
         c10::openreg::isSettingOn(orSettingIndex_OPENREG_FALLBACK_VERIFY);
@@ -364,6 +374,8 @@ struct RunCall {
 }  // namespace
 
 int64_t copiedResultCount() { return copied_results.load(std::memory_order_relaxed); }
+
+size_t keptCallCount() { return FinishedCalls<StreamCall>::count(); }
 
 orKernel describeStreamCall(const char* name) { return describeOp<RunCall>(name); }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
+#include <cstddef>
 #include <memory>
 
 #include "csrc/aten/fallback/CallPlan.h"
@@ -23,6 +24,8 @@ void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
 // How many results the worker has copied, since the start, as their kernel had not computed them in
 // place; see Note [Results in place].
 OPENREG_EXPORT int64_t copiedResultCount();
+// How many calls' memory there is: of calls that have not run yet, and of finished ones.
+OPENREG_EXPORT size_t keptCallCount();
 
 // A DescribeKernel.
 orKernel describeStreamCall(const char* name);

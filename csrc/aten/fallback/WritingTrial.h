@@ -5,6 +5,9 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include <cstddef>
+#include <optional>
+
 #include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
 
@@ -40,10 +43,10 @@ class WritingTrial {
   torch::jit::Stack copies_;
 };
 
-// For OPENREG_FALLBACK_VERIFY: throws unless the operator, called with `arguments`, gives `results`
-// bit by bit. The arguments are those of before the call that gave the results.
-void verifyResults(const c10::OperatorHandle& op, torch::jit::Stack arguments,
-                   c10::ArrayRef<Tensor> results);
+// For OPENREG_FALLBACK_VERIFY: the first of `results` that is not bit by bit what the operator,
+// called with `arguments`, gives. The arguments are those of before the call that gave the results.
+std::optional<size_t> firstWrongResult(const c10::OperatorHandle& op, torch::jit::Stack arguments,
+                                       c10::ArrayRef<Tensor> results);
 
 // Copies of arguments and of their memory; what is the same tensor or memory stays the same.
 torch::jit::Stack copiesOf(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);

@@ -27,7 +27,7 @@ class Operands {
  public:
   Operands(const std::array<const Tensor*, Count>& tensors, size_t output_count) {
     for (size_t index = 0; index < Count; ++index) {
-      same_as_[index] = firstSame(tensors, index, output_count);
+      same_as_[index] = static_cast<uint8_t>(firstSame(tensors, index, output_count));
       if (same_as_[index] == index) {
         aliases_[index].assign(*tensors[index]);
       }
@@ -63,17 +63,6 @@ class Operands {
   // Of a tensor without elements, strides say nothing.
   bool isEmptyAsBefore(const Tensor& tensor, size_t index) const {
     return tensor.numel() == 0 && aliases_[index].sizes() == tensor.sizes();
-  }
-
-  // The output that the tensor at `index` is, or the index itself.
-  static uint8_t firstSame(const std::array<const Tensor*, Count>& tensors, size_t index,
-                           size_t output_count) {
-    for (size_t output = 0; output < output_count && output < index; ++output) {
-      if (tensors[index]->is_same(*tensors[output])) {
-        return static_cast<uint8_t>(output);
-      }
-    }
-    return static_cast<uint8_t>(index);
   }
 
   std::array<TensorAlias, Count> aliases_;

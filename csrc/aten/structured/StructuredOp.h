@@ -32,6 +32,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {

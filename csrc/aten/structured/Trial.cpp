@@ -51,9 +51,9 @@ Tensor standInOf(const Tensor& input, IntArrayRef sizes, int value) {
   return stand_in;
 }
 
-// The same of the input's own sizes, without memory for all elements: one stands for the others,
-// unless the kernel writes them.
-Tensor trueSizedStandInOf(const Tensor& input, int value, bool is_written) {
+// The same of the input's own sizes, without memory for all elements unless they are written: one
+// stands for the others.
+Tensor trueSizedStandInOf(const Tensor& input, bool is_written, int value) {
   if (is_written) {
     return standInOf(input, input.sizes(), value);
   }
@@ -62,29 +62,31 @@ Tensor trueSizedStandInOf(const Tensor& input, int value, bool is_written) {
   return input.dim() == 0 ? element : element.expand(input.sizes());
 }
 
-// Runs the kernel; `standIn(input, is_written)` makes the tensors for its inputs. An input that is
-// an output stays that output.
+bool isInput(const Tensor& output, ArrayRef<const Tensor*> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](const Tensor* input) { return input->is_same(output); });
+}
+
+// Runs the kernel; `standIn` makes the tensors for its inputs, and is told whether they are
+// written.
 template <typename StandIn>
 void runOnStandIns(ArrayRef<const Tensor*> operands, size_t output_count,
                    c10::function_ref<void(Tensor*)> kernel, const StandIn& standIn) {
-  std::vector<Tensor> stand_ins(operands.size());
-  for (size_t output = 0; output < output_count; ++output) {
-    if (operands[output]->defined()) {
-      stand_ins[output] = at::detail::empty_cpu({0}, operands[output]->scalar_type());
-    }
-  }
-  for (size_t input = output_count; input < operands.size(); ++input) {
-    if (!operands[input]->defined()) {
-      continue;
-    }
-    const auto outputs = operands.slice(0, output_count);
-    const auto* same = std::find_if(outputs.begin(), outputs.end(), [&](const Tensor* output) {
-      return output->is_same(*operands[input]);
-    });
-    const bool is_written = same != outputs.end();
-    stand_ins[input] = standIn(*operands[input], is_written);
-    if (is_written) {
-      stand_ins[same - outputs.begin()] = stand_ins[input];
+  std::vector<Tensor> stand_ins;
+  stand_ins.reserve(operands.size());
+  for (size_t index = 0; index < operands.size(); ++index) {
+    const Tensor& operand = *operands[index];
+    const size_t same = firstSame(operands, index, output_count);
+    if (!operand.defined()) {
+      stand_ins.emplace_back();
+    } else if (same < index) {
+      stand_ins.push_back(stand_ins[same]);
+    } else if (index >= output_count) {
+      stand_ins.push_back(standIn(operand, /*is_written=*/false));
+    } else if (isInput(operand, operands.slice(output_count))) {
+      stand_ins.push_back(standIn(operand, /*is_written=*/true));
+    } else {
+      stand_ins.push_back(at::detail::empty_cpu({0}, operand.scalar_type()));
     }
   }
   kernel(stand_ins.data());
@@ -114,7 +116,7 @@ void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   try {
     SmallSizes small;
-    runOnStandIns(operands, output_count, kernel, [&](const Tensor& input, bool) {
+    runOnStandIns(operands, output_count, kernel, [&](const Tensor& input, bool /*is_written*/) {
       DimVector sizes(input.sizes());
       std::transform(sizes.begin(), sizes.end(), sizes.begin(),
                      [&](int64_t size) { return small.of(size); });
@@ -125,18 +127,16 @@ void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
     // Because of the small sizes, or rightly: the next trial tells.
   }
   try {
-    runOnStandIns(operands, output_count, kernel,
-                  [](const Tensor& input, bool is_written) {
-                    return trueSizedStandInOf(input, 0, is_written);
-                  });
+    runOnStandIns(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
+      return trueSizedStandInOf(input, is_written, 0);
+    });
     return;
   } catch (const c10::Error&) {
     // Because of the zeros, or rightly.
   }
-  runOnStandIns(operands, output_count, kernel,
-                [](const Tensor& input, bool is_written) {
-                  return trueSizedStandInOf(input, 1, is_written);
-                });
+  runOnStandIns(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
+    return trueSizedStandInOf(input, is_written, 1);
+  });
 }
 
 }  // namespace at::openreg
