@@ -9,6 +9,7 @@
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Launch.h"
@@ -45,7 +46,7 @@ void checkNotCapturing(c10::Device device) {
 
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device)
     : c10::GeneratorImpl(c10::Device(device_type(), device),
-                         c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+                         c10::DispatchKeySet(c10::openreg::keyOf(c10::DispatchKey::Dense))),
       graph_engine_(at::detail::createCPUGenerator()),
       engine_(at::detail::createCPUGenerator()) {}
 
