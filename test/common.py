@@ -51,8 +51,9 @@ __all__ = [
 
 DEVICE_COUNT = torch.openreg.device_count()
 OUT_OF_RANGE_TEXT = "The device index is out of range"
+_NAME = "CUDA" if _C._serves_cuda() else "OpenReg"
 FORK_TEXT = (
-    "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
+    f"Cannot re-initialize {_NAME} in forked subprocess. To use {_NAME} with multiprocessing, "
     "you must use the 'spawn' start method"
 )
 
@@ -123,11 +124,12 @@ def call_in_thread(function: Callable[[], object]) -> object:
 
 
 def _environment(settings: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment without settings of ours, plus the ones given."""
+    """The environment without settings of ours but the device type, plus the ones given."""
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("OPENREG_") and name != "TORCH_DEVICE_BACKEND_AUTOLOAD"
+        if name == "OPENREG_DEVICE_TYPE"
+        or (not name.startswith("OPENREG_") and name != "TORCH_DEVICE_BACKEND_AUTOLOAD")
     }
     return environment | dict(settings or {})
 

@@ -10,6 +10,7 @@ from torch_openreg.demo.devices import show_devices
 from torch_openreg.demo.overlap import show_launch, show_overlap
 from torch_openreg.demo.report import Report
 from torch_openreg.demo.training import show_training
+from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["main"]
 
@@ -48,7 +49,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--device",
         type=_openreg_device,
-        default="openreg:0",
+        default=f"{DEVICE_TYPE}:0",
         help="the device to train on (default: %(default)s)",
     )
     return parser.parse_args(arguments)
@@ -65,9 +66,9 @@ def _openreg_device(text: str) -> torch.device:
         device = torch.device(text)
     except RuntimeError as error:
         raise argparse.ArgumentTypeError(f"expected a device, got {text!r}") from error
-    if device.type != "openreg":
+    if device.type != DEVICE_TYPE:
         raise argparse.ArgumentTypeError(f"expected an openreg device, got {text!r}")
-    return torch.device("openreg", device.index or 0)
+    return torch.device(DEVICE_TYPE, device.index or 0)
 
 
 if __name__ == "__main__":

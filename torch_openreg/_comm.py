@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torch_openreg import openreg
+from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["provide"]
 
@@ -33,7 +34,7 @@ def provide() -> None:
 
 
 def _device(index: int) -> torch.device:
-    return torch.device("cpu") if index == _CPU_INDEX else torch.device("openreg", index)
+    return torch.device("cpu") if index == _CPU_INDEX else torch.device(DEVICE_TYPE, index)
 
 
 def _broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:

@@ -13,6 +13,8 @@ from torch_openreg._version import __version__
 
 DEVICE_NAME = "openreg"
 
+_DEVICE_TYPE_VARIABLE = "OPENREG_DEVICE_TYPE"
+
 # The library is compiled against torch's C++ interface, which changes with each minor version.
 _TORCH_VERSION = "2.13"
 
@@ -33,8 +35,11 @@ def register() -> None:
             for one, or the native library cannot be loaded.
     """
     _check_torch_version()
+    if _asks_for_cuda():
+        _register_cuda()
+        return
     _check_backend_place()
-    _load_native_library()
+    _load_native_library(serves_cuda=False)
     rename_privateuse1_backend(DEVICE_NAME)
     if hasattr(torch, DEVICE_NAME):
         return
@@ -46,6 +51,40 @@ def register() -> None:
 
 
 # docs: end
+
+
+def _asks_for_cuda() -> bool:
+    """Whether the device type is to be CUDA; see Note [Device type] in core/DeviceKeys.h."""
+    text = os.environ.get(_DEVICE_TYPE_VARIABLE, "openreg")
+    if text not in ("openreg", "cuda"):
+        raise RegistrationError(
+            f"{_DEVICE_TYPE_VARIABLE} is '{text}'; allowed: openreg or cuda. Set it before the "
+            "process imports torch."
+        )
+    return text == "cuda"
+
+
+def _register_cuda() -> None:
+    if hasattr(torch, DEVICE_NAME):
+        return
+    for kind in ("cuda", "hip"):
+        version = getattr(torch.version, kind, None)
+        if version is not None or hasattr(torch._C, "_cuda_getDeviceCount"):
+            raise RegistrationError(
+                f"{_DEVICE_TYPE_VARIABLE}=cuda needs a build of torch without CUDA and ROCm, but "
+                f"torch {torch.__version__} has one ({kind} {version}). Install torch's CPU build, "
+                "or unset the variable to use the device 'openreg' beside the GPU."
+            )
+    _load_native_library(serves_cuda=True)
+    from torch_openreg import _C, _comm, _cuda
+
+    if not _C._has_cuda_hooks():
+        raise RegistrationError(
+            f"torch {torch.__version__} does not see the hooks for CUDA that torch_openreg put in "
+            f"place. Unset {_DEVICE_TYPE_VARIABLE} to use the device 'openreg'."
+        )
+    _comm.provide()
+    _cuda.install()
 
 
 def _check_torch_version() -> None:
@@ -65,9 +104,9 @@ def _check_backend_place() -> None:
         )
 
 
-def _load_native_library() -> None:
+def _load_native_library(serves_cuda: bool) -> None:
     try:
-        import torch_openreg._C  # noqa: F401
+        import torch_openreg._C as _C
     except ModuleNotFoundError as error:
         if error.name != "torch_openreg._C":
             raise RegistrationError(f"its native library cannot be loaded: {error}") from error
@@ -76,6 +115,11 @@ def _load_native_library() -> None:
         # The loader reports a missing or foreign library as ImportError; a library that fails
         # while it initializes may raise anything.
         raise RegistrationError(f"its native library cannot be loaded: {error}") from error
+    if _C._serves_cuda() != serves_cuda:
+        raise RegistrationError(
+            f"{_DEVICE_TYPE_VARIABLE} was changed after the native library had been loaded. Set it "
+            "before the process imports torch."
+        )
 
 
 def _explain_missing_library() -> str:

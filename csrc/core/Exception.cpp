@@ -2,6 +2,8 @@
 
 #include <c10/util/StringUtil.h>
 
+#include "torch_openreg/core/DeviceKeys.h"
+
 namespace c10::openreg {
 namespace {
 
@@ -16,9 +18,11 @@ enum class KernelExceptionTag : int {
   OutOfMemory,
 };
 
-constexpr const char* kForkText =
-    "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
-    "you must use the 'spawn' start method";
+std::string forkText() {
+  const char* device = servesCuda() ? "CUDA" : "OpenReg";
+  return c10::str("Cannot re-initialize ", device, " in forked subprocess. To use ", device,
+                  " with multiprocessing, you must use the 'spawn' start method");
+}
 
 std::string describe(orError_t error, const char* raised_by) {
   const std::string detail = orGetLastErrorMessage();
@@ -69,7 +73,7 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
     case orErrorMemoryAllocation:
       throw c10::OutOfMemoryError(location, std::move(text));
     case orErrorForked:
-      throw c10::Error(location, kForkText);
+      throw c10::Error(location, forkText());
     case orErrorInvalidDevice:
       throw c10::Error(location, "The device index is out of range. " + text);
     default:

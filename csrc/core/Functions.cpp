@@ -2,7 +2,11 @@
 
 #include <openreg/openreg.h>
 
+#include <string_view>
+
+#include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 
@@ -23,6 +27,17 @@ void ensureHasDevice() {
   TORCH_CHECK(value > 0,
               "No OpenReg device is available: OPENREG_DEVICE_COUNT is 0 or "
               "OPENREG_VISIBLE_DEVICES is empty");
+}
+
+void initialize() {
+  ensureHasDevice();
+  const std::string_view asked = settingText(orSettingIndex_OPENREG_DEVICE_TYPE);
+  const std::string_view served = servesCuda() ? "cuda" : "openreg";
+  TORCH_CHECK(asked == served, "OPENREG_DEVICE_TYPE: expected '", served,
+              "', which it was when torch_openreg was loaded, got '", asked,
+              "'; set it before the process imports torch");
+  // The default stream is a device's first need.
+  getDefaultOpenRegStream();
 }
 
 void checkDeviceIndex(int64_t index) {

@@ -181,6 +181,11 @@ void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*index*/) const no
   }
 }
 
-C10_REGISTER_GUARD_IMPL(PrivateUse1, OpenRegGuardImpl);
+namespace {
+
+// Leaked: torch keeps the pointer.
+const c10::impl::DeviceGuardImplRegistrar registration(kDeviceType, new OpenRegGuardImpl());
+
+}  // namespace
 
 }  // namespace c10::openreg

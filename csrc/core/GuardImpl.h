@@ -21,8 +21,6 @@ OPENREG_EXPORT c10::Event wrapEvent(orEvent_t handle, DeviceIndex device);
 // Implements every virtual of the interface. The ones that are noexcept report failures as
 // warnings.
 struct OpenRegGuardImpl final : public c10::impl::DeviceGuardImplInterface {
-  static constexpr DeviceType static_type = kDeviceType;
-
   DeviceType type() const override;
 
   // docs: guard-device

@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -85,7 +86,7 @@ TORCH_LIBRARY_FRAGMENT(openreg, m) { m.def("custom_abs(Tensor input) -> Tensor")
 
 TORCH_LIBRARY_IMPL(openreg, CPU, m) { m.impl("custom_abs", TORCH_FN(customAbsOnCpu)); }
 
-TORCH_LIBRARY_IMPL(openreg, PrivateUse1, m) { m.impl("custom_abs", TORCH_FN(customAbsOnOpenReg)); }
+OPENREG_LIBRARY_IMPL(openreg, Dense, m) { m.impl("custom_abs", TORCH_FN(customAbsOnOpenReg)); }
 
 TORCH_LIBRARY_IMPL(openreg, Meta, m) { m.impl("custom_abs", TORCH_FN(emptyResult)); }
 

@@ -217,7 +217,17 @@ void OpenRegGraph::releasePools() {
   at::getHostAllocator(kDeviceType)->release_pool(pool_);
 }
 
-// The name that c10::DeviceTypeName() gives to a backend renamed to "openreg".
-REGISTER_GRAPH_IMPL(OPENREG, OpenRegGraph)
+namespace {
+
+struct GraphRegistration {
+  // The name that c10::DeviceTypeName() gives, to PrivateUse1 after Python has renamed it.
+  GraphRegistration() {
+    at::GraphImplRegistry()->Register(
+        c10::openreg::servesCuda() ? "CUDA" : "OPENREG",
+        at::RegistererGraphImplRegistry::DefaultCreator<OpenRegGraph>);
+  }
+} registration;
+
+}  // namespace
 
 }  // namespace at::openreg

@@ -1,13 +1,15 @@
 #include "csrc/hooks/Hooks.h"
 
 #include <ATen/core/CachingHostAllocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/DeviceGuard.h>
+#include <c10/core/Allocator.h>
 #include <openreg/openreg.h>
 
-#include <algorithm>
+#include <new>
+#include <string>
+#include <typeinfo>
 
 #include "csrc/memory/PinnedAllocator.h"
+#include "csrc/memory/StorageResize.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Stream.h"
@@ -15,47 +17,65 @@
 
 namespace at::openreg {
 
-bool OpenRegHooksInterface::isBuilt() const { return true; }
+template <typename Interface>
+bool OpenRegHooks<Interface>::isBuilt() const {
+  return true;
+}
 
-bool OpenRegHooksInterface::isAvailable() const { return c10::openreg::deviceCount() > 0; }
+template <typename Interface>
+bool OpenRegHooks<Interface>::isAvailable() const {
+  return c10::openreg::deviceCount() > 0;
+}
 
-bool OpenRegHooksInterface::hasPrimaryContext(c10::DeviceIndex device) const {
+template <typename Interface>
+bool OpenRegHooks<Interface>::hasPrimaryContext(c10::DeviceIndex device) const {
   c10::openreg::checkDeviceIndex(device);
   return c10::openreg::isDeviceActive(device);
 }
 
-void OpenRegHooksInterface::init() const {
-  c10::openreg::ensureHasDevice();
-  // The default stream is a device's first need.
-  c10::openreg::getDefaultOpenRegStream();
+template <typename Interface>
+void OpenRegHooks<Interface>::init() const {
+  c10::openreg::initialize();
 }
 
-c10::DeviceIndex OpenRegHooksInterface::deviceCount() const { return c10::openreg::deviceCount(); }
+template <typename Interface>
+c10::DeviceIndex OpenRegHooks<Interface>::deviceCount() const {
+  return c10::openreg::deviceCount();
+}
 
-void OpenRegHooksInterface::setCurrentDevice(c10::DeviceIndex device) const {
+template <typename Interface>
+void OpenRegHooks<Interface>::setCurrentDevice(c10::DeviceIndex device) const {
   c10::openreg::setDevice(device);
 }
 
-c10::DeviceIndex OpenRegHooksInterface::getCurrentDevice() const {
+template <typename Interface>
+c10::DeviceIndex OpenRegHooks<Interface>::getCurrentDevice() const {
   return c10::openreg::currentDevice();
 }
 
-c10::DeviceIndex OpenRegHooksInterface::exchangeDevice(c10::DeviceIndex device) const {
+template <typename Interface>
+c10::DeviceIndex OpenRegHooks<Interface>::exchangeDevice(c10::DeviceIndex device) const {
   return c10::openreg::exchangeDevice(device);
 }
 
-c10::DeviceIndex OpenRegHooksInterface::maybeExchangeDevice(c10::DeviceIndex device) const {
+template <typename Interface>
+c10::DeviceIndex OpenRegHooks<Interface>::maybeExchangeDevice(c10::DeviceIndex device) const {
   return c10::openreg::maybeExchangeDevice(device);
 }
 
-bool OpenRegHooksInterface::isPinnedPtr(const void* data) const { return isPinnedPointer(data); }
+template <typename Interface>
+bool OpenRegHooks<Interface>::isPinnedPtr(const void* data) const {
+  return isPinnedPointer(data);
+}
 
-c10::Allocator* OpenRegHooksInterface::getPinnedMemoryAllocator() const {
+template <typename Interface>
+c10::Allocator* OpenRegHooks<Interface>::getPinnedMemoryAllocator() const {
   c10::openreg::ensureHasDevice();
   return at::getHostAllocator(c10::openreg::kDeviceType);
 }
 
-c10::Device OpenRegHooksInterface::getDeviceFromPtr(void* data) const {
+template <typename Interface>
+c10::Device OpenRegHooks<Interface>::getDeviceFromPtr(void* data) const {
   orPointerAttributes attributes;
   OPENREG_CHECK(orPointerGetAttributes(&attributes, data));
   TORCH_CHECK(attributes.type == orMemoryTypeDevice,
@@ -63,33 +83,64 @@ c10::Device OpenRegHooksInterface::getDeviceFromPtr(void* data) const {
   return c10::Device(c10::openreg::kDeviceType, static_cast<c10::DeviceIndex>(attributes.device));
 }
 
-void OpenRegHooksInterface::resizePrivateUse1Bytes(const c10::Storage& storage,
-                                                   size_t new_size) const {
-  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-  TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
-  const c10::DeviceGuard guard(impl->device());
-  c10::DataPtr data = c10::getDeviceAllocator(c10::openreg::kDeviceType)->allocate(new_size);
-  const size_t kept = std::min(impl->nbytes(), new_size);
-  if (kept > 0) {
-    OPENREG_CHECK(orMemcpyAsync(data.get(), impl->data(), kept, orMemcpyDeviceToDevice,
-                                c10::openreg::getCurrentOpenRegStream().handle()));
-  }
-  impl->set_data_ptr_noswap(std::move(data));
-  impl->set_nbytes(new_size);
-}
-
-const Generator& OpenRegHooksInterface::getDefaultGenerator(c10::DeviceIndex device) const {
+template <typename Interface>
+const Generator& OpenRegHooks<Interface>::getDefaultGenerator(c10::DeviceIndex device) const {
   return defaultGenerator(device);
 }
 
-Generator OpenRegHooksInterface::getNewGenerator(c10::DeviceIndex device) const {
+template <typename Interface>
+Generator OpenRegHooks<Interface>::getNewGenerator(c10::DeviceIndex device) const {
   return makeGenerator(device);
 }
 
+// The leaves.
+
+void OpenRegHooksInterface::resizePrivateUse1Bytes(const c10::Storage& storage,
+                                                   size_t new_size) const {
+  c10::openreg::resizeStorage(storage, new_size);
+}
+
+bool CudaHooks::hasCUDA() const { return true; }
+
+c10::DeviceIndex CudaHooks::current_device() const { return c10::openreg::currentDevice(); }
+
+c10::Allocator* CudaHooks::getCUDADeviceAllocator() const {
+  return c10::GetAllocator(c10::openreg::kDeviceType);
+}
+
+int CudaHooks::getNumGPUs() const { return c10::openreg::deviceCount(); }
+
+void CudaHooks::deviceSynchronize(c10::DeviceIndex device) const {
+  c10::openreg::synchronizeDevice(c10::openreg::resolveDeviceIndex(device));
+}
+
+std::string CudaHooks::showConfig() const { return "CUDA, emulated on the CPU by torch_openreg"; }
+
 namespace {
 
+// Note [Place of the hooks]
+// at::detail::getCUDAHooks() makes the hooks at its first call and keeps them for ever, and
+// `import torch` calls it before it looks for backends. If torch's default is in their place, ours
+// are constructed there: both are an object without members, whose virtual functions differ.
+// Python checks afterwards that torch sees them.
+void placeCudaHooks() {
+  static_assert(sizeof(CudaHooks) == sizeof(at::CUDAHooksInterface) &&
+                alignof(CudaHooks) == alignof(at::CUDAHooksInterface));
+  auto& hooks = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());
+  if (typeid(hooks) == typeid(at::CUDAHooksInterface)) {
+    hooks.~CUDAHooksInterface();
+    new (&hooks) CudaHooks();
+  }
+}
+
 struct HooksRegistration {
-  HooksRegistration() { at::RegisterPrivateUse1HooksInterface(new OpenRegHooksInterface()); }
+  HooksRegistration() {
+    if (c10::openreg::servesCuda()) {
+      placeCudaHooks();
+    } else {
+      at::RegisterPrivateUse1HooksInterface(new OpenRegHooksInterface());
+    }
+  }
 } registration;
 
 }  // namespace

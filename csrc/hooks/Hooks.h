@@ -1,12 +1,15 @@
 // What ATen asks of the device type as a whole.
 #pragma once
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 namespace at::openreg {
 
-// Implements every virtual of AcceleratorHooksInterface and PrivateUse1HooksInterface.
-struct OpenRegHooksInterface final : public at::PrivateUse1HooksInterface {
+// Implements every virtual of AcceleratorHooksInterface, for either device type of
+// Note [Device type].
+template <typename Interface>
+struct OpenRegHooks : public Interface {
   // docs: hooks-availability
   bool isBuilt() const override;
   bool isAvailable() const override;
@@ -26,7 +29,6 @@ struct OpenRegHooksInterface final : public at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* data) const override;
   c10::Allocator* getPinnedMemoryAllocator() const override;
   c10::Device getDeviceFromPtr(void* data) const override;
-  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const override;
   // docs: end
 
   // docs: hooks-generator
@@ -34,5 +36,22 @@ struct OpenRegHooksInterface final : public at::PrivateUse1HooksInterface {
   Generator getNewGenerator(c10::DeviceIndex device = -1) const override;
   // docs: end
 };
+
+// docs: hooks-leaves
+struct OpenRegHooksInterface final : public OpenRegHooks<at::PrivateUse1HooksInterface> {
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const override;
+};
+
+// What it leaves to its base says that there is no cuDNN, cuBLAS or other library of CUDA's, so
+// that ATen composes what those would compute.
+struct CudaHooks final : public OpenRegHooks<at::CUDAHooksInterface> {
+  bool hasCUDA() const override;
+  c10::DeviceIndex current_device() const override;
+  c10::Allocator* getCUDADeviceAllocator() const override;
+  int getNumGPUs() const override;
+  void deviceSynchronize(c10::DeviceIndex device) const override;
+  std::string showConfig() const override;
+};
+// docs: end
 
 }  // namespace at::openreg

@@ -92,7 +92,11 @@ void freePinned(void* context) {
   }
 }
 
-REGISTER_HOST_ALLOCATOR(at::kPrivateUse1, &pinnedAllocator())
+struct PinnedAllocatorRegistration {
+  PinnedAllocatorRegistration() {
+    at::setHostAllocator(c10::openreg::kDeviceType, &pinnedAllocator());
+  }
+} registration;
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 
 #include "csrc/profiler/Kineto.h"
 #include "csrc/profiler/TraceSession.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 // After Kineto.h, which says that torch has Kineto.
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
@@ -47,7 +48,18 @@ class KinetoProfiler final : public libkineto::IActivityProfiler {
   const std::string name_ = "openreg";
 };
 
-REGISTER_PRIVATEUSE1_PROFILER(KinetoProfiler);
+// docs: profiler-register
+struct ProfilerRegistration {
+  ProfilerRegistration() {
+    auto& registry = torch::profiler::impl::PrivateUse1ProfilerRegistry::instance();
+    registry.registerFactory([] { return std::make_unique<KinetoProfiler>(); });
+    // torch tells it only where PrivateUse1 is in use. Kineto is up since `import torch`.
+    if (c10::openreg::servesCuda()) {
+      registry.onKinetoInit();
+    }
+  }
+} registration;
+// docs: end
 
 }  // namespace
 }  // namespace at::openreg

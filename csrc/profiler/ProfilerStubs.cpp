@@ -78,7 +78,13 @@ class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
 
 struct StubsRegistration {
   // Leaked: torch keeps the pointer.
-  StubsRegistration() { torch::profiler::impl::registerPrivateUse1Methods(new ProfilerStubs()); }
+  StubsRegistration() {
+    if (c10::openreg::servesCuda()) {
+      torch::profiler::impl::registerCUDAMethods(new ProfilerStubs());
+    } else {
+      torch::profiler::impl::registerPrivateUse1Methods(new ProfilerStubs());
+    }
+  }
 } stubs_registration;
 
 }  // namespace

@@ -36,13 +36,11 @@ ActivityType typeOf(const orActivityRecord& record) {
     case orActivityKernel:
     case orActivityHostFunc:
       return ActivityType::CONCURRENT_KERNEL;
-    // torch keeps its own annotations under a type of their own, and warns about one it does not
-    // know.
     case orActivityRange:
     case orActivityMark:
-      return ActivityType::PRIVATEUSE1_DRIVER;
+      return kRangeActivity;
     default:
-      return ActivityType::PRIVATEUSE1_RUNTIME;
+      return kCallActivity;
   }
 }
 
@@ -105,7 +103,7 @@ void TraceBuilder::build(const std::vector<orActivityRecord>& records,
   for (const orActivityRecord& record : records) {
     const auto call = calls_.find(record.correlation_id);
     if (isWork(record) && isShown(typeOf(record), record) && call != calls_.end() &&
-        isShown(ActivityType::PRIVATEUSE1_RUNTIME, *call->second)) {
+        isShown(kCallActivity, *call->second)) {
       connected_.insert(record.correlation_id);
     }
   }

@@ -15,8 +15,18 @@
 #include "csrc/profiler/Annotations.h"
 #include "csrc/profiler/Kineto.h"
 #include "csrc/profiler/TraceClock.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
+
+// The activities of host threads: calls of the runtime, and ranges and marks. torch keeps its own
+// annotations under a type of their own, and warns about one it does not know.
+inline const libkineto::ActivityType kCallActivity =
+    c10::openreg::servesCuda() ? libkineto::ActivityType::CUDA_RUNTIME
+                               : libkineto::ActivityType::PRIVATEUSE1_RUNTIME;
+inline const libkineto::ActivityType kRangeActivity =
+    c10::openreg::servesCuda() ? libkineto::ActivityType::CUDA_DRIVER
+                               : libkineto::ActivityType::PRIVATEUSE1_DRIVER;
 
 // What part of time a trace shows. Times are Kineto's.
 struct TraceWindow {

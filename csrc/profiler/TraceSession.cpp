@@ -9,6 +9,7 @@
 
 #include "csrc/profiler/Collection.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 namespace {
@@ -26,12 +27,14 @@ unsigned kindsFor(const std::set<ActivityType>& types) {
   add(ActivityType::GPU_MEMCPY, orActivityMemcpy);
   add(ActivityType::GPU_MEMSET, orActivityMemset);
   add(ActivityType::GPU_USER_ANNOTATION, orActivityRange);
-  add(ActivityType::PRIVATEUSE1_RUNTIME, orActivitySynchronize | orActivityMemory);
-  add(ActivityType::PRIVATEUSE1_DRIVER, orActivityRange | orActivityMark);
+  add(kCallActivity, orActivitySynchronize | orActivityMemory);
+  add(kRangeActivity, orActivityRange | orActivityMark);
   return kinds;
 }
 
-std::string nameOfDevice(int device) { return c10::str("openreg:", device); }
+std::string nameOfDevice(int device) {
+  return c10::Device(c10::openreg::kDeviceType, static_cast<c10::DeviceIndex>(device)).str();
+}
 
 // Below the rows of host threads.
 int64_t sortIndexOf(int device) { return libkineto::kExceedMaxPid + device; }
@@ -52,9 +55,12 @@ std::string escaped(const std::string& text) {
 
 const std::set<ActivityType>& availableActivities() {
   static const auto* types = new std::set<ActivityType>{
-      ActivityType::CONCURRENT_KERNEL,   ActivityType::GPU_MEMCPY,
-      ActivityType::GPU_MEMSET,          ActivityType::GPU_USER_ANNOTATION,
-      ActivityType::PRIVATEUSE1_RUNTIME, ActivityType::PRIVATEUSE1_DRIVER,
+      ActivityType::CONCURRENT_KERNEL,
+      ActivityType::GPU_MEMCPY,
+      ActivityType::GPU_MEMSET,
+      ActivityType::GPU_USER_ANNOTATION,
+      kCallActivity,
+      kRangeActivity,
   };
   return *types;
 }

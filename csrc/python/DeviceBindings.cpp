@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <openreg/openreg.h>
 #include <pybind11/stl.h>
 
@@ -91,10 +92,9 @@ void bindDevice(py::module_& m) {
       },
       ReleaseGil());
   m.def("_device_synchronize_all", [] { OPENREG_CHECK(orDeviceSynchronizeAll()); }, ReleaseGil());
-  m.def("_init", [] {
-    ensureHasDevice();
-    getDefaultOpenRegStream();
-  });
+  m.def("_init", &initialize);
+  m.def("_serves_cuda", &servesCuda);
+  m.def("_has_cuda_hooks", &at::hasCUDA);
   m.def("_is_device_active",
         [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });
   m.def("_is_in_bad_fork", &isInBadFork);

@@ -1,8 +1,10 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "csrc/memory/Allocator.h"
 #include "csrc/memory/MemPool.h"
+#include "csrc/memory/StorageResize.h"
 #include "csrc/python/Bindings.h"
 #include "csrc/python/MemoryDescriptions.h"
 #include "torch_openreg/core/Functions.h"
@@ -13,7 +15,7 @@ namespace {
 namespace py = pybind11;
 using namespace c10::openreg;
 
-at::HostAllocator& hostAllocator() { return *at::getHostAllocator(at::kPrivateUse1); }
+at::HostAllocator& hostAllocator() { return *at::getHostAllocator(c10::openreg::kDeviceType); }
 
 void recordHistory(const std::optional<std::string>& enabled,
                    const std::optional<std::string>& context, bool has_native_frames,
@@ -42,6 +44,8 @@ void bindMemory(py::module_& m) {
   m.def("_raw_allocate", [](size_t size, int64_t id, int64_t index, int64_t type) {
     return reinterpret_cast<size_t>(rawAllocate(size, unpackStream(id, index, type)));
   });
+  m.def("_resize_storage",
+        [](const at::Storage& storage, size_t size_bytes) { resizeStorage(storage, size_bytes); });
   m.def("_raw_free", [](size_t address) { rawFree(reinterpret_cast<void*>(address)); });
   m.def("_set_memory_fraction", [](double fraction, int64_t device) {
     setMemoryFraction(resolveDeviceIndex(device), fraction);

@@ -215,8 +215,8 @@ py::dict describe(const c10::CachingAllocator::Stat& stat) {
 }  // namespace
 
 py::dict describePrivatePools(int64_t device) {
-  const auto stats =
-      c10::getDeviceAllocator(at::kPrivateUse1)->getDeviceStats(resolveDeviceIndex(device));
+  const auto stats = c10::getDeviceAllocator(c10::openreg::kDeviceType)
+                         ->getDeviceStats(resolveDeviceIndex(device));
   py::dict result;
   for (const auto& [id, stat] : stats.reserved_bytes_by_private_pools) {
     py::dict pool;
@@ -247,7 +247,7 @@ py::dict describe(const c10::CachingAllocator::DurationStat& stat) {
 }  // namespace
 
 py::dict describeHostStats() {
-  const at::HostStats stats = at::getHostAllocator(at::kPrivateUse1)->get_stats();
+  const at::HostStats stats = at::getHostAllocator(c10::openreg::kDeviceType)->get_stats();
   py::dict result;
   result["allocations"] = describe(stats.allocations);
   result["allocated_bytes"] = describe(stats.allocated_bytes);

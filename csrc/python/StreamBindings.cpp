@@ -2,8 +2,13 @@
 #include <openreg/openreg.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+#include <thread>
+
+#include "csrc/core/SyncDebug.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Launch.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
@@ -43,6 +48,19 @@ std::tuple<int, int> priorityRange() {
   return {least, greatest};
 }
 
+// A cycle is a nanosecond.
+void sleepOnStream(int64_t cycles) {
+  launchKernel<"sleep">(getCurrentOpenRegStream(), [duration = std::chrono::nanoseconds(cycles)] {
+    std::this_thread::sleep_for(duration);
+  });
+}
+
+void setSyncDebug(int mode) {
+  TORCH_CHECK_VALUE(mode >= 0 && mode <= 2,
+                    "set_sync_debug_mode: expected 0 (default), 1 (warn) or 2 (error), got ", mode);
+  setSyncDebugMode(static_cast<SyncDebugMode>(mode));
+}
+
 }  // namespace
 
 OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {
@@ -69,6 +87,9 @@ void bindStream(py::module_& m) {
     return unpackStream(id, index, type).priority();
   });
   m.def("_stream_priority_range", &priorityRange);
+  m.def("_sleep", &sleepOnStream);
+  m.def("_sync_debug_mode", [] { return static_cast<int>(syncDebugMode()); });
+  m.def("_set_sync_debug_mode", &setSyncDebug);
   m.def("_is_stream_capturing", [](int64_t id, int64_t index, int64_t type) {
     return unpackStream(id, index, type).isCapturing();
   });

@@ -12,6 +12,7 @@
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
 #include "csrc/core/Mutex.h"
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Launch.h"
@@ -58,7 +59,7 @@ struct OpenRegGeneratorImpl::Current {
 
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device)
     : c10::GeneratorImpl(c10::Device(device_type(), device),
-                         c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+                         c10::DispatchKeySet(c10::openreg::keyOf(c10::DispatchKey::Dense))),
       graph_engine_(at::detail::createCPUGenerator()),
       current_(std::make_unique<Current>()) {}
 

@@ -47,8 +47,12 @@ void loadMetadata(const Tensor& tensor, Flags& flags) {
 }
 
 struct MetadataRegistration {
+  // torch keeps metadata for the device types of a list, on which CUDA is not.
   MetadataRegistration() {
-    torch::jit::TensorBackendMetaRegistry(c10::openreg::kDeviceType, &saveMetadata, &loadMetadata);
+    if (!c10::openreg::servesCuda()) {
+      torch::jit::TensorBackendMetaRegistry(c10::openreg::kDeviceType, &saveMetadata,
+                                            &loadMetadata);
+    }
   }
 } registration;
 // docs: end

@@ -73,7 +73,7 @@ def cpp_functions(path: Path) -> list[Function]:
     functions = []
     end = 0
     definition = re.compile(
-        r"([\w:~]+)\s*\(([^;{}]*?)\)\s*(?:const\s*)?(?:noexcept\s*)?(?:override\s*)?"
+        r"([\w:~]+(?:<\w+>::~?\w+)?)\s*\(([^;{}]*?)\)\s*(?:const\s*)?(?:noexcept\s*)?(?:override\s*)?"
         r"(?::[^;{]*)?\{"
     )
     position = 0
@@ -85,7 +85,8 @@ def cpp_functions(path: Path) -> list[Function]:
         end = _closing_brace(text, opening)
         position = end
         owner = [name for begin, close, name in classes if begin < opening < close]
-        name = "::".join([*owner[-1:], found[1]])
+        # A method of a class template bears its name without parameters.
+        name = "::".join([*owner[-1:], re.sub(r"<\w+>", "", found[1])])
         functions.append(Function(name, text[found.start(2) : end]))
     return functions
 

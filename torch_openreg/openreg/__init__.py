@@ -28,8 +28,10 @@ from torch_openreg.openreg.devices import (  # noqa: F401
     get_device_capability,
     get_device_name,
     get_device_properties,
+    get_sync_debug_mode,
     is_available,
     set_device,
+    set_sync_debug_mode,
     synchronize,
 )
 from torch_openreg.openreg.fallback import (
@@ -157,6 +159,7 @@ __all__ = [
     "get_rng_state",
     "get_rng_state_all",
     "get_stream_from_external",
+    "get_sync_debug_mode",
     "graph",
     "graph_pool_handle",
     "host_memory_stats",
@@ -196,6 +199,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "set_sync_debug_mode",
     "sparse",
     "stream",
     "synchronize",

@@ -8,7 +8,9 @@ from torch_openreg import _C
 
 __all__: list[str] = []
 
-DEVICE_TYPE = "openreg"
+# The device type that the library serves: "openreg" or "cuda".
+DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
+_A_DEVICE = "a cuda device" if DEVICE_TYPE == "cuda" else "an openreg device"
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
@@ -43,7 +45,7 @@ def _device_index(
         if allow_cpu and device.type == "cpu":
             return -1
         if device.type != DEVICE_TYPE:
-            raise ValueError(f"{operation}: expected an openreg device, got {device}")
+            raise ValueError(f"{operation}: expected {_A_DEVICE}, got {device}")
         index = device.index
     else:
         # The context manager torch.openreg.device; devices.py imports this file.

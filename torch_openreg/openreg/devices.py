@@ -28,8 +28,10 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_sync_debug_mode",
     "is_available",
     "set_device",
+    "set_sync_debug_mode",
     "synchronize",
 ]
 
@@ -180,6 +182,35 @@ def synchronize(device: Device = None) -> None:
         return
     _lazy_init()
     _C._device_synchronize(_index_or_current("torch.openreg.synchronize", device))
+
+
+_SYNC_DEBUG_MODES = ("default", "warn", "error")
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """Says what an operator does that makes the host wait for a stream, such as ``Tensor.item``.
+
+    Functions whose purpose is to wait, such as :func:`synchronize`, are always silent.
+
+    Args:
+        debug_mode: 0 or ``"default"``: nothing; 1 or ``"warn"``: warns; 2 or ``"error"``: raises.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+    if isinstance(debug_mode, str):
+        if debug_mode not in _SYNC_DEBUG_MODES:
+            raise ValueError(
+                f"set_sync_debug_mode: expected one of {', '.join(_SYNC_DEBUG_MODES)}, "
+                f"got {debug_mode!r}"
+            )
+        debug_mode = _SYNC_DEBUG_MODES.index(debug_mode)
+    _C._set_sync_debug_mode(debug_mode)
+
+
+def get_sync_debug_mode() -> int:
+    """Returns the mode of :func:`set_sync_debug_mode` as a number."""
+    return _C._sync_debug_mode()
 
 
 def _get_device(device: int | str | torch.device) -> torch.device:

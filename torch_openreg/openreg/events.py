@@ -7,7 +7,7 @@ import torch
 from torch.types import Device
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _checked_index
+from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE, _checked_index
 
 __all__ = ["Event"]
 
@@ -16,8 +16,8 @@ def _check_stream(operation: str, stream: object) -> torch.Stream:
     """Returns the argument if it is a stream of an openreg device, else raises."""
     if not isinstance(stream, torch.Stream):
         raise TypeError(f"{operation}: expected a stream, got {stream!r}")
-    if stream.device.type != "openreg":
-        raise ValueError(f"{operation}: expected a stream of an openreg device, got {stream}")
+    if stream.device.type != DEVICE_TYPE:
+        raise ValueError(f"{operation}: expected a stream of {_A_DEVICE}, got {stream}")
     return stream
 
 
@@ -62,7 +62,7 @@ class Event(torch.Event):
                 "torch.openreg.Event: expected enable_timing=False with interprocess=True, got True"
             )
         self = super().__new__(
-            cls, torch.device("openreg"), enable_timing=enable_timing, blocking=blocking
+            cls, torch.device(DEVICE_TYPE), enable_timing=enable_timing, blocking=blocking
         )
         self._has_timing = enable_timing
         self._is_interprocess = interprocess

@@ -7,6 +7,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
+from torch_openreg.openreg._utils import DEVICE_TYPE
 from torch_openreg.openreg.devices import synchronize
 from torch_openreg.openreg.graphs import Graph, PoolId, graph, graph_pool_handle
 from torch_openreg.openreg.streams import Stream, stream
@@ -192,7 +193,7 @@ def make_graphed_callables(
         TypeError: An argument is no tensor.
         ValueError: The numbers of callables and of arguments differ.
     """
-    if torch.is_autocast_enabled("openreg") and torch.is_autocast_cache_enabled():
+    if torch.is_autocast_enabled(DEVICE_TYPE) and torch.is_autocast_cache_enabled():
         raise RuntimeError(
             f"{_OPERATION}: expected autocast without its cache, which would keep memory of a "
             "graph; use cache_enabled=False"

@@ -8,6 +8,9 @@ from torch_openreg import _C
 
 __all__ = ["init", "is_initialized"]
 
+# As error texts call the device.
+_NAME = "CUDA" if _C._serves_cuda() else "OpenReg"
+
 _was_initialized = False
 _lock = threading.Lock()
 
@@ -45,7 +48,7 @@ def _is_in_bad_fork() -> bool:
 def _check_fork() -> None:
     if _C._is_in_bad_fork():
         raise RuntimeError(
-            "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with "
+            f"Cannot re-initialize {_NAME} in forked subprocess. To use {_NAME} with "
             "multiprocessing, you must use the 'spawn' start method"
         )
 

@@ -20,7 +20,7 @@ from torch._utils import _augment_memory_snapshot_stack_traces
 from torch.types import Device
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _checked_index
+from torch_openreg.openreg._utils import DEVICE_TYPE, _checked_index
 from torch_openreg.openreg.devices import device_count
 from torch_openreg.openreg.initialization import _lazy_init, is_initialized
 from torch_openreg.openreg.streams import current_stream
@@ -188,7 +188,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     )
     values = ("current", "peak", "allocated", "freed")
     lines = [
-        f"Memory of openreg:{index}. Out of memory: {stats.get('num_ooms', 0)} times, "
+        f"Memory of {DEVICE_TYPE}:{index}. Out of memory: {stats.get('num_ooms', 0)} times, "
         f"allocations tried twice: {stats.get('num_alloc_retries', 0)}.",
         f"{'':30}" + "".join(f"{value:>14}" for value in values),
     ]
@@ -295,7 +295,7 @@ class MemPool:
     @property
     def device(self) -> torch.device:
         """The device whose memory it is."""
-        return torch.device("openreg", self._pool.device)
+        return torch.device(DEVICE_TYPE, self._pool.device)
 
     def use_count(self) -> int:
         """Returns how many use the pool: this object, each :func:`use_mem_pool`, each graph."""
@@ -386,9 +386,19 @@ def _record_memory_history(
     for action in skipped:
         _expect_one_of("an action to skip", action, _ACTIONS)
     _lazy_init()
+    global _history_is_on
+    _history_is_on = enabled is not None
     _C._record_memory_history(
         enabled, context, stacks == "all", max_entries, clear_history, skipped
     )
+
+
+_history_is_on = False
+
+
+def _is_recording_history() -> bool:
+    """Returns whether :func:`_record_memory_history` has started and not stopped."""
+    return _history_is_on
 
 
 _ACTIONS = (
@@ -472,7 +482,7 @@ class Corruption(NamedTuple):
     def __str__(self) -> str:
         """Returns a sentence."""
         return (
-            f"openreg:{self.device}: the {self.kind} of the block at {self.address:#x} "
+            f"{DEVICE_TYPE}:{self.device}: the {self.kind} of the block at {self.address:#x} "
             f"({self.requested_size} bytes requested) was written to: {self.length} bytes from "
             f"offset {self.offset}, the first is {self.value:#x}"
         )
@@ -502,8 +512,8 @@ def check() -> list[Corruption]:
     for index in range(device_count()):
         if not _C._is_allocator_valid(index):
             raise RuntimeError(
-                f"torch.openreg.memory.check: expected a consistent allocator of openreg:{index}, "
-                "got one with blocks that contradict each other"
+                "torch.openreg.memory.check: expected a consistent allocator of "
+                f"{DEVICE_TYPE}:{index}, got one with blocks that contradict each other"
             )
     return [
         Corruption(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _checked_index
+from torch_openreg.openreg._utils import DEVICE_TYPE, _checked_index
 from torch_openreg.openreg.initialization import _check_fork
 
 __all__ = [
@@ -55,7 +55,7 @@ def _get_generator(device: torch.device) -> torch.Generator:
     return _generator("torch.openreg._get_generator", device)
 
 
-def get_rng_state(device: _DeviceArgument = "openreg") -> Tensor:
+def get_rng_state(device: _DeviceArgument = DEVICE_TYPE) -> Tensor:
     """Returns the state of a device's generator: a uint8 tensor on the CPU, 5056 elements."""
     return _state_of(_generator("torch.openreg.get_rng_state", device))
 
@@ -68,7 +68,7 @@ def _state_of(generator: torch.Generator) -> Tensor:
 
 def _reduce_generator(generator: torch.Generator) -> Any:
     """How ``pickle`` and ``copy`` take a generator apart; torch's own way asks for an offset."""
-    if generator.device.type != "openreg":
+    if generator.device.type != DEVICE_TYPE:
         return generator.__reduce__()
     state = (generator.initial_seed(), None, _state_of(generator))
     return torch.Generator, (generator.device,), state
@@ -82,7 +82,7 @@ def get_rng_state_all() -> list[Tensor]:
     return [get_rng_state(index) for index in range(_C._device_count())]
 
 
-def set_rng_state(new_state: Tensor, device: _DeviceArgument = "openreg") -> None:
+def set_rng_state(new_state: Tensor, device: _DeviceArgument = DEVICE_TYPE) -> None:
     """Sets the state of a device's generator.
 
     Args:
@@ -147,7 +147,7 @@ def initial_seed() -> int:
     return _generator("torch.openreg.initial_seed", None).initial_seed()
 
 
-def set_offset(offset: int, device: _DeviceArgument = "openreg") -> NoReturn:
+def set_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> NoReturn:
     """Raises RuntimeError: the generator's algorithm has no offset. Use :func:`set_rng_state`."""
     raise RuntimeError(
         f"torch.openreg: the generator of {device} does not support set_offset (got {offset}); "
@@ -155,13 +155,13 @@ def set_offset(offset: int, device: _DeviceArgument = "openreg") -> NoReturn:
     )
 
 
-def get_offset(device: _DeviceArgument = "openreg") -> NoReturn:
+def get_offset(device: _DeviceArgument = DEVICE_TYPE) -> NoReturn:
     """Raises RuntimeError: the generator's algorithm has no offset. Use :func:`get_rng_state`."""
     raise RuntimeError(
         f"torch.openreg: the generator of {device} does not support get_offset; use get_rng_state"
     )
 
 
-def _set_rng_state_offset(offset: int, device: _DeviceArgument = "openreg") -> NoReturn:
+def _set_rng_state_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> NoReturn:
     """As :func:`set_offset`, under the name that torch looks up."""
     set_offset(offset, device)

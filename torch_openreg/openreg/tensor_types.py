@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from torch_openreg.openreg._utils import DEVICE_TYPE
+
 __all__ = [
     "BFloat16Tensor",
     "BoolTensor",
@@ -38,7 +40,7 @@ _DTYPES = {
 }
 
 
-class _TensorType(type):
+class TensorType(type):
     """The type of the types, as ``torch.tensortype`` is."""
 
     dtype: torch.dtype
@@ -50,7 +52,7 @@ class _TensorType(type):
 
     @property
     def is_cuda(cls) -> bool:
-        return False
+        return DEVICE_TYPE == "cuda"
 
     @property
     def is_sparse(cls) -> bool:
@@ -69,13 +71,13 @@ class _TensorType(type):
             RuntimeError: ``device`` is of another kind.
         """
         sizes = (0, 0) if cls.is_sparse else (0,)
-        kind = torch.empty(sizes, dtype=cls.dtype, layout=cls.layout, device="openreg")
+        kind = torch.empty(sizes, dtype=cls.dtype, layout=cls.layout, device=DEVICE_TYPE)
         return kind.new(*args, **kwargs)
 
     def __instancecheck__(cls, value: object) -> bool:
         return (
             isinstance(value, torch.Tensor)
-            and value.device.type == "openreg"
+            and value.device.type == DEVICE_TYPE
             and value.dtype == cls.dtype
             and value.layout == cls.layout
         )
@@ -85,18 +87,18 @@ class _NoBase:
     """Forbids to derive from a type, as torch does."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        if isinstance(cls.__base__, _TensorType):
+        if isinstance(cls.__base__, TensorType):
             raise TypeError(
                 f"type '{cls.__base__.__module__}.{cls.__base__.__name__}' is not an acceptable "
                 "base type"
             )
 
 
-def make_type(module: str, name: str) -> _TensorType:
+def make_type(module: str, name: str) -> TensorType:
     """Makes the type of one name, dense or, in a module called ``sparse``, sparse."""
     # The text by which Tensor.type() knows a type is the one that Python is given here; the short
-    # name is that of _TensorType.
-    return _TensorType(
+    # name is that of TensorType.
+    return TensorType(
         f"{module}.{name}",
         (_NoBase,),
         {

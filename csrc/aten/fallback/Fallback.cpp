@@ -16,6 +16,7 @@
 #include "csrc/aten/fallback/StreamCall.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
@@ -154,7 +155,7 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 // docs: end
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(_, Dense, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&runFallback>());
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
-#include <ATen/native/Resize.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/GradMode.h>
 #include <openreg/memory.h>
@@ -15,6 +14,7 @@
 #include "csrc/aten/fallback/WritingTrial.h"
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
+#include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -220,7 +220,7 @@ void HostCall::takeOverResize(size_t index) {
     impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
     return;
   }
-  at::native::resize_bytes_nocuda(original.storage(), alias.storage().nbytes());
+  c10::openreg::resizeStorage(original.storage(), alias.storage().nbytes());
   impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
   // All of it: another result may be a view of what the kernel added.
   copyMemory(original, alias);

@@ -2,7 +2,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/copy_native.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "csrc/aten/fallback/WritingTrial.h"
 #include "csrc/aten/kernel/ResultMemory.h"
 #include "csrc/core/Settings.h"
+#include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/random/Generator.h"
@@ -358,7 +358,7 @@ void resizeArguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
     const size_t nbytes = at::detail::computeStorageNbytes(
         resize.sizes, resize.strides, tensor.itemsize(), tensor.storage_offset());
     if (nbytes > tensor.storage().nbytes()) {
-      at::native::resize_bytes_nocuda(tensor.storage(), nbytes);
+      c10::openreg::resizeStorage(tensor.storage(), nbytes);
     }
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(resize.sizes, resize.strides);
   }

@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
 
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
@@ -10,7 +11,7 @@ namespace {
 
 using c10::openreg::kDeviceType;
 
-constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+const c10::DispatchKeySet kKeys(c10::openreg::keyOf(c10::DispatchKey::Dense));
 
 }  // namespace
 

@@ -1,8 +1,11 @@
 #include "torch_openreg/aten/OpLaunch.h"
 
+#include "csrc/core/SyncDebug.h"
+
 namespace at::openreg {
 
 void waitForCurrentStream(c10::Device device, const char* operation) {
+  c10::openreg::noteSynchronization(operation);
   c10::openreg::getCurrentOpenRegStream(device.index()).synchronize(operation);
 }
 

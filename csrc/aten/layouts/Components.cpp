@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "torch_openreg/core/DeviceKeys.h"
+
 namespace at::openreg {
 namespace {
 
@@ -16,7 +18,7 @@ using at::sparse_csr::get_sparse_csr_impl;
 
 DispatchKeySet keysFor(DispatchKey functionality, const Tensor& component) {
   const BackendComponent backend =
-      component.is_cpu() ? BackendComponent::CPUBit : BackendComponent::PrivateUse1Bit;
+      component.is_cpu() ? BackendComponent::CPUBit : c10::openreg::kBackendComponent;
   return DispatchKeySet(c10::toRuntimePerBackendFunctionalityKey(functionality, backend));
 }
 
@@ -27,7 +29,7 @@ Tensor viewMemory(const Tensor& tensor, ScalarType dtype, IntArrayRef sizes, Int
       Storage(tensor.unsafeGetTensorImpl()->unsafe_storage()),
       DispatchKeySet(c10::toRuntimePerBackendFunctionalityKey(
           DispatchKey::Dense,
-          tensor.is_cpu() ? BackendComponent::CPUBit : BackendComponent::PrivateUse1Bit)),
+          tensor.is_cpu() ? BackendComponent::CPUBit : c10::openreg::kBackendComponent)),
       c10::scalarTypeToTypeMeta(dtype));
   impl->set_sizes_and_strides(sizes, strides, storage_offset);
   return Tensor(std::move(impl));

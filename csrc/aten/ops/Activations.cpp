@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -32,7 +33,7 @@ Tensor& reluInPlace(Tensor& self) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("relu", TORCH_FN(relu));
   m.impl("relu_", TORCH_FN(reluInPlace));
 }

@@ -2,6 +2,7 @@
 // one calls the operator that is left to backends, `..._overrideable`. The choice is the CPU's,
 // and the fused algorithm its flash attention.
 
+#include <ATen/Context.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -23,6 +24,7 @@
 
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -41,11 +43,38 @@ Tensor standIn(const Tensor& tensor) {
   return stand_in.set_requires_grad(tensor.requires_grad());
 }
 
+// Whether torch.nn.attention.sdpa_kernel allows fused algorithms of CUDA's only. All of them are
+// one here.
+bool isFusedOnly() {
+  const Context& context = at::globalContext();
+  return !context.userEnabledFlashSDP() && !context.userEnabledMathSDP() &&
+         (context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP() ||
+          context.userEnabledOverrideableSDP());
+}
+
+// What the CPU's fused algorithm demands, as torch's choice checks it if that is allowed.
+bool canBeFused(const sdp::sdp_params& params) {
+  constexpr bool kWarns = false;
+  return sdp::check_nested_tensor(params, kWarns) && sdp::check_for_dropout(params, kWarns) &&
+         sdp::check_tensor_shapes(params, kWarns) &&
+         sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true>(params, kWarns) &&
+         sdp::check_attn_mask_shape(params, kWarns) &&
+         sdp::check_nonzero_sequence_lengths_dense(params, kWarns) &&
+         sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/false>(params,
+                                                                                   kWarns) &&
+         params.query.sym_size(-1) == params.value.sym_size(-1) &&
+         params.query.sym_size(-1) == params.key.sym_size(-1);
+}
+
 int64_t chooseAlgorithm(const Tensor& query, const Tensor& key, const Tensor& value,
                         const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
                         std::optional<double> scale, bool enable_gqa) {
   const std::optional<Tensor> mask =
       attn_mask.has_value() ? std::optional<Tensor>(standIn(*attn_mask)) : std::nullopt;
+  if (isFusedOnly() && canBeFused({standIn(query), standIn(key), standIn(value), mask, dropout_p,
+                                   is_causal, enable_gqa})) {
+    return static_cast<int64_t>(SDPBackend::overrideable);
+  }
   const int64_t choice = at::native::_fused_sdp_choice_cpp(
       standIn(query), standIn(key), standIn(value), mask, dropout_p, is_causal, scale, enable_gqa);
   return choice == static_cast<int64_t>(SDPBackend::flash_attention)
@@ -120,7 +149,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> fusedAttentionBackward(
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("_fused_sdp_choice", TORCH_FN(chooseAlgorithm));
   m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fusedAttention));
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
@@ -139,6 +168,6 @@ TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
 
 namespace at::native {
 
-REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &at::openreg::chooseAlgorithm)
+OPENREG_REGISTER_DISPATCH(_fused_sdp_choice_stub, &at::openreg::chooseAlgorithm)
 
 }  // namespace at::native

@@ -11,6 +11,7 @@
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -44,7 +45,7 @@ void batchNorm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("native_batch_norm", torch::CppFunction::makeFromBoxedFunction<&batchNorm>());
   m.impl("_native_batch_norm_legit", torch::CppFunction::makeFromBoxedFunction<&batchNorm>());
 }

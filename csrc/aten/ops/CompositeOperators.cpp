@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "csrc/aten/fallback/Fallback.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -87,7 +88,7 @@ constexpr const char* kNames[] = {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   for (const char* name : kNames) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&runFallback>());
   }

@@ -14,8 +14,10 @@
 
 #include <cstring>
 
+#include "csrc/core/SyncDebug.h"
 #include "csrc/memory/PinnedAllocator.h"
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Stream.h"
 
@@ -71,6 +73,7 @@ bool isSameInBytes(const Tensor& destination, const Tensor& source) {
 // Errors: the stream's asynchronous error.
 void copyOnCallingThread(const OpenRegStream& stream, const WorkDescription& description,
                          Tensor destination, const Tensor& source) {
+  c10::openreg::noteSynchronization("aten::copy_");
   stream.synchronize("aten::copy_");
   const c10::openreg::HostWork work(stream, description);
   if (description.bytes <= kStagedCopyLimit && isSameInBytes(destination, source)) {
@@ -202,7 +205,7 @@ Tensor lazyClone(const Tensor& self) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("_lazy_clone", TORCH_FN(lazyClone));
   m.impl("copy_", TORCH_FN(copy));
   m.impl("_copy_from", TORCH_FN(copyFrom));

@@ -14,6 +14,7 @@
 
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -38,7 +39,7 @@ void product(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("dot", torch::CppFunction::makeFromBoxedFunction<&product<&at::native::dot>>());
   m.impl("vdot", torch::CppFunction::makeFromBoxedFunction<&product<&at::native::vdot>>());
 }

@@ -10,6 +10,8 @@
 
 #include <tuple>
 
+#include "torch_openreg/core/DeviceKeys.h"
+
 namespace at::openreg {
 namespace {
 
@@ -37,7 +39,7 @@ Tensor nativeDropoutBackward(const Tensor& grad, const Tensor& mask, double scal
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("native_dropout", TORCH_FN(nativeDropout));
   m.impl("native_dropout_backward", TORCH_FN(nativeDropoutBackward));
 }

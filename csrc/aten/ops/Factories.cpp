@@ -20,13 +20,15 @@
 
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/ops/Fill.h"
+#include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 namespace {
 
-constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+const c10::DispatchKeySet kKeys(c10::openreg::keyOf(c10::DispatchKey::Dense));
 
 c10::Device targetDevice(const std::optional<Device>& device, const std::optional<Layout>& layout,
                          const std::optional<bool>& pin_memory) {
@@ -78,7 +80,7 @@ Tensor efficientZeroTensor(IntArrayRef size, std::optional<ScalarType> dtype,
 void growStorage(TensorImpl* impl, IntArrayRef size, size_t new_size) {
   // Storage is only ever grown, and never for a tensor without elements.
   if (c10::multiply_integers(size) > 0 && new_size > impl->unsafe_storage().nbytes()) {
-    at::native::resize_bytes_nocuda(impl->unsafe_storage(), new_size);
+    c10::openreg::resizeStorage(impl->unsafe_storage(), new_size);
   }
 }
 
@@ -178,7 +180,7 @@ Tensor& setEmpty(Tensor& self) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(emptyStrided));
   m.impl("_efficientzerotensor", TORCH_FN(efficientZeroTensor));

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -79,7 +80,7 @@ void fillDeterministically(Tensor& tensor) {
       tensor);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("fill_.Scalar", TORCH_FN(fillScalar));
   m.impl("fill_.Tensor", TORCH_FN(fillTensor));
   m.impl("zero_", TORCH_FN(zero));

@@ -15,6 +15,7 @@
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -73,7 +74,7 @@ using PointwiseInPlace = void (*)(TensorList, TensorList, TensorList, c10::Array
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("_foreach_addcdiv.Tensor", &withNumbersOf<Pointwise(&at::_foreach_addcdiv)>);
   m.impl("_foreach_addcdiv_.Tensor", &writeWithNumbersOf<PointwiseInPlace(&at::_foreach_addcdiv_)>);
   m.impl("_foreach_addcmul.Tensor", &withNumbersOf<Pointwise(&at::_foreach_addcmul)>);

@@ -14,6 +14,7 @@
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -92,7 +93,7 @@ void histogramInto(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("histc", torch::CppFunction::makeFromBoxedFunction<&histogram>());
   m.impl("histc.out", torch::CppFunction::makeFromBoxedFunction<&histogramInto>());
 }

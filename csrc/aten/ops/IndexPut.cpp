@@ -14,6 +14,7 @@
 
 #include "csrc/aten/structured/StructuredOp.h"
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -117,6 +118,6 @@ Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& values, boo
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_index_put_impl_", TORCH_FN(indexPut)); }
+OPENREG_LIBRARY_IMPL(aten, Dense, m) { m.impl("_index_put_impl_", TORCH_FN(indexPut)); }
 
 }  // namespace at::openreg

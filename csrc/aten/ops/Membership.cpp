@@ -5,6 +5,8 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
+#include "torch_openreg/core/DeviceKeys.h"
+
 namespace at::openreg {
 namespace {
 
@@ -26,7 +28,7 @@ Tensor& isinInto(const Scalar& element, const Tensor& test_elements, bool assume
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("isin.Scalar_Tensor", TORCH_FN(isin));
   m.impl("isin.Scalar_Tensor_out", TORCH_FN(isinInto));
 }

@@ -8,12 +8,13 @@
 #include <torch/library.h>
 
 #include "csrc/aten/ops/LayoutFallback.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 
-TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) { m.fallback(layoutFallback()); }
+OPENREG_LIBRARY_IMPL(_, NestedTensor, m) { m.fallback(layoutFallback()); }
 
-TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, NestedTensor, m) {
   // The shape of a nested tensor is in CPU tensors, on all devices.
   m.impl("_nested_tensor_size", TORCH_FN(at::native::_nested_tensor_size));
   m.impl("_nested_tensor_storage_offsets", TORCH_FN(at::native::_nested_tensor_storage_offsets));
@@ -21,7 +22,7 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   m.impl("_to_copy", TORCH_FN(at::native::_to_copy_nested));
   m.impl("copy_", TORCH_FN(at::native::copy_nested_));
   registerLayoutFallback(c10::DispatchKey::NestedTensorCPU,
-                         c10::DispatchKey::NestedTensorPrivateUse1, m);
+                         c10::openreg::keyOf(c10::DispatchKey::NestedTensor), m);
 }
 
 }  // namespace at::openreg

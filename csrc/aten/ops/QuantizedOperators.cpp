@@ -13,6 +13,7 @@
 #include "csrc/aten/ops/Factories.h"
 #include "csrc/aten/ops/LayoutFallback.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -70,16 +71,17 @@ Tensor& copyQuantized(Tensor& self, const Tensor& source, bool non_blocking) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) { m.fallback(layoutFallback()); }
+OPENREG_LIBRARY_IMPL(_, Quantized, m) { m.fallback(layoutFallback()); }
 
-TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Quantized, m) {
   m.impl("copy_", TORCH_FN(copyQuantized));
   m.impl("empty_quantized", TORCH_FN(emptyQuantized));
   m.impl("q_scale", TORCH_FN(at::native::q_scale_quant));
   m.impl("q_zero_point", TORCH_FN(at::native::q_zero_point_quant));
   m.impl("qscheme", TORCH_FN(at::native::qscheme_quant));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(setStorage));
-  registerLayoutFallback(c10::DispatchKey::QuantizedCPU, c10::DispatchKey::QuantizedPrivateUse1, m);
+  registerLayoutFallback(c10::DispatchKey::QuantizedCPU,
+                         c10::openreg::keyOf(c10::DispatchKey::Quantized), m);
 }
 
 }  // namespace at::openreg

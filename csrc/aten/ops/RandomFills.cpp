@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -93,7 +94,7 @@ Tensor& bernoulliOfTensor(Tensor& self, const Tensor& p, OptionalGenerator gener
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("normal_", &RandomFill<"aten::normal_", TwoParameters(&at::cpu::normal_)>::call);
   m.impl("uniform_", &RandomFill<"aten::uniform_", TwoParameters(&at::cpu::uniform_)>::call);
   m.impl("cauchy_", &RandomFill<"aten::cauchy_", TwoParameters(&at::cpu::cauchy_)>::call);

@@ -3,6 +3,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/library.h>
 
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
@@ -15,6 +16,6 @@ void recordStream(Tensor& self, Stream stream) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("record_stream", TORCH_FN(recordStream)); }
+OPENREG_LIBRARY_IMPL(aten, Dense, m) { m.impl("record_stream", TORCH_FN(recordStream)); }
 
 }  // namespace at::openreg

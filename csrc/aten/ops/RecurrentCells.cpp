@@ -4,6 +4,8 @@
 
 #include <tuple>
 
+#include "torch_openreg/core/DeviceKeys.h"
+
 namespace at::openreg {
 namespace {
 
@@ -35,7 +37,7 @@ void registerCells(torch::Library& m) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { registerCells(m); }
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { registerCells(m); }
+OPENREG_LIBRARY_IMPL(aten, Dense, m) { registerCells(m); }
+OPENREG_LIBRARY_IMPL(aten, AutogradFunctionality, m) { registerCells(m); }
 
 }  // namespace at::openreg

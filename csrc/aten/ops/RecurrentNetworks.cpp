@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "csrc/aten/ops/RecurrentCells.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -347,7 +348,7 @@ void registerNetworks(torch::Library& m) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { registerNetworks(m); }
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { registerNetworks(m); }
+OPENREG_LIBRARY_IMPL(aten, Dense, m) { registerNetworks(m); }
+OPENREG_LIBRARY_IMPL(aten, AutogradFunctionality, m) { registerNetworks(m); }
 
 }  // namespace at::openreg

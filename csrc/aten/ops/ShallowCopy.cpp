@@ -9,6 +9,7 @@
 
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -23,7 +24,7 @@ bool hasCompatibleShallowCopyType(const Tensor& self, const Tensor& from) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(hasCompatibleShallowCopyType));
 }
 

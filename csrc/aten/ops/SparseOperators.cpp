@@ -19,6 +19,7 @@
 #include <torch/library.h>
 
 #include "csrc/aten/ops/LayoutFallback.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -35,10 +36,10 @@ Tensor flattenIndices(const Tensor& indices, IntArrayRef size) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(layoutFallback()); }
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) { m.fallback(layoutFallback()); }
+OPENREG_LIBRARY_IMPL(_, Sparse, m) { m.fallback(layoutFallback()); }
+OPENREG_LIBRARY_IMPL(_, SparseCsr, m) { m.fallback(layoutFallback()); }
 
-TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Sparse, m) {
   m.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
   m.impl("_indices", TORCH_FN(at::native::_indices_sparse));
   m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
@@ -48,10 +49,11 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
   m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
   m.impl("values", TORCH_FN(at::native::values_sparse));
-  registerLayoutFallback(c10::DispatchKey::SparseCPU, c10::DispatchKey::SparsePrivateUse1, m);
+  registerLayoutFallback(c10::DispatchKey::SparseCPU, c10::openreg::keyOf(c10::DispatchKey::Sparse),
+                         m);
 }
 
-TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, SparseCsr, m) {
   m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
   m.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));
   m.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
@@ -60,7 +62,8 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   m.impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
   m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
   m.impl("values", TORCH_FN(at::native::values_sparse_csr));
-  registerLayoutFallback(c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::SparseCsrPrivateUse1, m);
+  registerLayoutFallback(c10::DispatchKey::SparseCsrCPU,
+                         c10::openreg::keyOf(c10::DispatchKey::SparseCsr), m);
 }
 
 }  // namespace at::openreg
@@ -71,6 +74,6 @@ namespace at::native {
 using flatten_indices_fn = Tensor (*)(const Tensor& indices, IntArrayRef size);
 DECLARE_DISPATCH(flatten_indices_fn, flatten_indices_stub)
 
-REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &at::openreg::flattenIndices)
+OPENREG_REGISTER_DISPATCH(flatten_indices_stub, &at::openreg::flattenIndices)
 
 }  // namespace at::native

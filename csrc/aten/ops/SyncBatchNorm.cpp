@@ -18,6 +18,7 @@
 
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -291,7 +292,7 @@ Tensor batchNormBackwardElemt(const Tensor& grad_out, const Tensor& input, const
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("batch_norm_backward_elemt", TORCH_FN(batchNormBackwardElemt));
   m.impl("batch_norm_backward_reduce", TORCH_FN(batchNormBackwardReduce));
   m.impl("batch_norm_elemt", TORCH_FN(batchNormElemt));

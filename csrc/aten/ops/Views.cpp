@@ -10,9 +10,11 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include "torch_openreg/core/DeviceKeys.h"
+
 namespace at::openreg {
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));

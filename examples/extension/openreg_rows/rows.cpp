@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 #include <torch_openreg/aten/KernelArguments.h>
+#include <torch_openreg/core/DeviceKeys.h>
 
 namespace {
 
@@ -119,7 +120,7 @@ TORCH_LIBRARY_IMPL(openreg_rows, CPU, m) {
   m.impl("take_rows_backward", TORCH_FN(takeRowsBackwardOnCpu));
 }
 
-TORCH_LIBRARY_IMPL(openreg_rows, PrivateUse1, m) {
+OPENREG_LIBRARY_IMPL(openreg_rows, Dense, m) {
   m.impl("take_rows", TORCH_FN(takeRowsOnOpenReg));
   m.impl("take_rows_backward", TORCH_FN(takeRowsBackwardOnOpenReg));
 }

@@ -9,11 +9,10 @@
 
 #include <c10/core/Device.h>
 
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
-
-constexpr DeviceType kDeviceType = DeviceType::PrivateUse1;
 
 // Number of visible devices. 0, never an exception, if a setting is bad; the reason then comes
 // from ensureHasDevice(). Creates no device.
@@ -21,6 +20,11 @@ OPENREG_EXPORT DeviceIndex deviceCount() noexcept;
 
 // Throws, with the reason, if there is no device to use.
 OPENREG_EXPORT void ensureHasDevice();
+
+// Creates the current device, which is otherwise created by its first use.
+// Errors: as ensureHasDevice(); RuntimeError if OPENREG_DEVICE_TYPE has changed since the library
+// was loaded.
+OPENREG_EXPORT void initialize();
 
 // Throws unless 0 <= index < deviceCount().
 OPENREG_EXPORT void checkDeviceIndex(int64_t index);

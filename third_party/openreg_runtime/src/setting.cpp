@@ -108,6 +108,22 @@ bool parse_OPENREG_LAUNCH_BLOCKING(const char* text, Settings& settings) {
 
 // What the layers above read: the runtime only checks the text.
 
+bool parse_OPENREG_DEVICE_TYPE(const char* text, Settings&) {
+  const std::string_view type = text;
+  return type == "openreg" || type == "cuda";
+}
+
+bool parse_OPENREG_CUDA_CAPABILITY(const char* text, Settings&) {
+  const std::string_view version = text;
+  const size_t point = version.find('.');
+  return point != std::string_view::npos && parse_integer<unsigned>(version.substr(0, point)) &&
+         parse_integer<unsigned>(version.substr(point + 1));
+}
+
+bool parse_OPENREG_CUDA_NOTICE(const char* text, Settings&) {
+  return parse_switch(text).has_value();
+}
+
 bool parse_OPENREG_FALLBACK(const char* text, Settings&) {
   const std::string_view mode = text;
   return mode == "silent" || mode == "warn" || mode == "error";
@@ -141,6 +157,43 @@ bool has_computed_default(std::string_view variable) {
   return variable == "OPENREG_DEVICE_MEMORY" || variable == "OPENREG_VISIBLE_DEVICES";
 }
 
+// The devices of a list of CUDA's, as OPENREG_VISIBLE_DEVICES names them.
+std::string from_cuda_devices(std::string_view rest, int device_count) {
+  std::vector<int> devices;
+  std::string text;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string_view number = rest.substr(0, comma);
+    const size_t begin = std::min(number.find_first_not_of(' '), number.size());
+    const size_t end = number.find_last_not_of(' ') + 1;
+    const std::optional<int> device =
+        begin < end ? parse_integer<int>(number.substr(begin, end - begin)) : std::nullopt;
+    if (!device || *device < 0 || *device >= device_count) break;
+    if (std::find(devices.begin(), devices.end(), *device) != devices.end()) return {};
+    devices.push_back(*device);
+    text += (text.empty() ? "" : ",") + std::to_string(*device);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  return text;
+}
+
+// What the environment says of a variable: see Note [CUDA's variables] in openreg/setting.h.
+std::optional<std::string> text_of(std::string_view variable, const Settings& settings) {
+  if (const char* own = std::getenv(variable.data()); own != nullptr) return own;
+  const char* type = std::getenv("OPENREG_DEVICE_TYPE");
+  if (type == nullptr || std::string_view(type) != "cuda") return std::nullopt;
+  if (variable == "OPENREG_VISIBLE_DEVICES") {
+    const char* devices = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (devices != nullptr) return from_cuda_devices(devices, settings.device_count);
+  }
+  if (variable == "OPENREG_LAUNCH_BLOCKING") {
+    const char* is_blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+    if (is_blocking != nullptr) return std::string_view(is_blocking) == "1" ? "1" : "0";
+  }
+  return std::nullopt;
+}
+
 // What the environment said when it was read.
 struct Environment {
   std::array<const char*, variable_count> values = {};
@@ -153,8 +206,8 @@ struct Environment {
 
   void read(size_t i) {
     const orSetting& variable = table[i].description;
-    const char* value = std::getenv(variable.variable);
-    if (value != nullptr) values[i] = (new std::string(value))->c_str();
+    const std::optional<std::string> value = text_of(variable.variable, settings);
+    if (value) values[i] = (new std::string(*value))->c_str();
     const char* text = values[i];
     if (text == nullptr && !has_computed_default(variable.variable)) text = variable.default_text;
     if (table[i].parse(text, settings) || !error.empty()) return;

@@ -18,6 +18,7 @@ SHARD = """\
 #include "csrc/aten/structured/KernelRules.h"
 #include "csrc/aten/structured/StructuredLaunch.h"
 #include "csrc/aten/structured/StructuredOp.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 // Torch's headers of one operator each expect the tensor types to be declared.
 {includes}
@@ -29,7 +30,7 @@ namespace {{
 
 }}  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {{
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {{
 {registrations}
 }}
 
@@ -131,6 +132,7 @@ def _form(operator: Operator, form: Form) -> list[str]:
     return [
         *_list(f"{form.returns} {form.function}(", _parameters(form.arguments), ") {"),
         *_device_check(form),
+        *_rewrite(operator, form),
         *(f"  const auto {name}_on_device = deviceIndices(self, {name});" for name in indices),
         f"  {construction}",
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
@@ -142,6 +144,30 @@ def _form(operator: Operator, form: Form) -> list[str]:
         *_list("  enqueue(", ["op", *(a.on_host for a in operator.inputs)], ");"),
         f"  return {result};",
         "}",
+    ]
+
+
+def _rewrite(operator: Operator, form: Form) -> list[str]:
+    """The call that takes the place of one that the CPU's kernel does not understand."""
+    if operator.rewrite is None:
+        return []
+    start, result = f"  if ({operator.rewrite.condition}) {{", operator.rewrite.result
+    if form.kind is SchemaKind.functional:
+        return [start, f"    return {result};", "  }"]
+    if form.kind is not SchemaKind.out:
+        raise ValueError(f"{form.overload}: expected a functional or an out form to rewrite")
+    (output,) = operator.outputs
+    line = f"    const Tensor result = {result};"
+    return [
+        start,
+        *(
+            [line]
+            if len(line) <= LINE_LENGTH
+            else ["    const Tensor result =", f"        {result};"]
+        ),
+        f"    {output}.resize_(result.sizes());",
+        f"    return {output}.copy_(result);",
+        "  }",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Generates the structured operators of the PrivateUse1 backend.
+"""Generates the structured operators of the backend.
 
     python gen_structured.py --output-dir DIR [--shards N]
 

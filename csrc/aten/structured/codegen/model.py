@@ -53,13 +53,34 @@ LAUNCH_MODES: dict[str, str] = {
 
 # Checks of arguments that the kernel makes and the shape function does not.
 CHECKS: dict[str, str] = {
-    "_log_softmax": "checkNotHalfToFloat(half_to_float);",
-    "_softmax": "checkNotHalfToFloat(half_to_float);",
     "fractional_max_pool2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
     "fractional_max_pool3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
     "gelu": "checkGeluApproximation(approximate);",
     "gelu_backward": "checkGeluApproximation(approximate);",
     "renorm": "maybe_wrap_dim(dim, self.dim());",
+}
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A call that the CPU's kernel does not understand, and one that means the same."""
+
+    condition: str
+    result: str  # what the functional form returns
+
+
+# torch converts what CUDA's softmax reads or gives on the way: from half to float, and back.
+REWRITES: dict[str, Rewrite] = {
+    "_log_softmax": Rewrite("half_to_float", "functional(self.to(kFloat), dim, false)"),
+    "_softmax": Rewrite("half_to_float", "functional(self.to(kFloat), dim, false)"),
+    "_log_softmax_backward_data": Rewrite(
+        "grad_output.scalar_type() != input_dtype",
+        "functional(grad_output, output, dim, grad_output.scalar_type()).to(input_dtype)",
+    ),
+    "_softmax_backward_data": Rewrite(
+        "grad_output.scalar_type() != input_dtype",
+        "functional(grad_output, output, dim, grad_output.scalar_type()).to(input_dtype)",
+    ),
 }
 
 # Kernels that give their output the memory format of an argument, whatever the shape function or,
@@ -187,6 +208,10 @@ class Operator:
     @property
     def check(self) -> str | None:
         return CHECKS.get(self.overload)
+
+    @property
+    def rewrite(self) -> Rewrite | None:
+        return REWRITES.get(self.overload)
 
     @property
     def format_source(self) -> str | None:

@@ -5,6 +5,12 @@
  * from it. The runtime reads and checks all of it, so that a bad value fails at the same moment and
  * in the same words whoever uses the setting. The last rows mean nothing to the runtime itself: the
  * layers above ask for their texts with orGetSetting.
+ *
+ * Note [CUDA's variables]
+ * With OPENREG_DEVICE_TYPE=cuda, CUDA_VISIBLE_DEVICES and CUDA_LAUNCH_BLOCKING stand in for the
+ * settings of these names that are not set, and mean what they mean to CUDA: the list of devices
+ * ends before the first that does not exist, and is empty if one comes twice; any value but 1 does
+ * not block. They are never an error.
  */
 #ifndef OPENREG_SETTING_H
 #define OPENREG_SETTING_H
@@ -12,23 +18,29 @@
 #include <openreg/error.h>
 
 /* X(variable, default as text, allowed values, what it does) */
-#define OPENREG_SETTINGS(X)                                                             \
-  X(OPENREG_DEVICE_COUNT, "2", "an integer from 0 to 64", "Number of devices.")         \
-  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory",                         \
-    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",              \
-    "Capacity of each device.")                                                         \
-  X(OPENREG_VISIBLE_DEVICES, "all devices",                                             \
-    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",         \
-    "Which devices the process sees, in which order. Empty: none.")                     \
-  X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                           \
-    "1: the host faults on device memory. 0: it may read and write it, for debuggers.") \
-  X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                             \
-    "1: every launch waits until its work is done and returns its error.")              \
-  X(OPENREG_FALLBACK, "silent", "silent, warn or error",                                \
-    "What the PyTorch backend's fallback does when a call makes the host wait.")        \
-  X(OPENREG_FALLBACK_VERIFY, "0", "0 or 1",                                             \
-    "1: each planned call of the fallback is compared with the functional result.")     \
-  X(OPENREG_MEMORY_POISON, "0", "0 or 1",                                               \
+#define OPENREG_SETTINGS(X)                                                              \
+  X(OPENREG_DEVICE_COUNT, "2", "an integer from 0 to 64", "Number of devices.")          \
+  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory",                          \
+    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",               \
+    "Capacity of each device.")                                                          \
+  X(OPENREG_VISIBLE_DEVICES, "all devices",                                              \
+    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",          \
+    "Which devices the process sees, in which order. Empty: none.")                      \
+  X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                            \
+    "1: the host faults on device memory. 0: it may read and write it, for debuggers.")  \
+  X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                              \
+    "1: every launch waits until its work is done and returns its error.")               \
+  X(OPENREG_DEVICE_TYPE, "openreg", "openreg or cuda",                                   \
+    "The device type that the PyTorch backend serves. Read when its library is loaded.") \
+  X(OPENREG_CUDA_CAPABILITY, "8.0", "a major and a minor version, such as 9.0",          \
+    "The compute capability that devices have with OPENREG_DEVICE_TYPE=cuda.")           \
+  X(OPENREG_CUDA_NOTICE, "1", "0 or 1",                                                  \
+    "1: with OPENREG_DEVICE_TYPE=cuda, the first use says so, in one line on stderr.")   \
+  X(OPENREG_FALLBACK, "silent", "silent, warn or error",                                 \
+    "What the PyTorch backend's fallback does when a call makes the host wait.")         \
+  X(OPENREG_FALLBACK_VERIFY, "0", "0 or 1",                                              \
+    "1: each planned call of the fallback is compared with the functional result.")      \
+  X(OPENREG_MEMORY_POISON, "0", "0 or 1",                                                \
     "1: unused memory is filled with a pattern, and allocations are guarded.")
 
 /* Where a setting stands in the table, such as orSettingIndex_OPENREG_DEVICE_COUNT. */

@@ -1,0 +1,35 @@
+// torch asks, of tensors on CUDA, whether a library of the vendor's is to compute the CTC loss.
+
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include "torch_openreg/core/DeviceKeys.h"
+
+namespace at::openreg {
+namespace {
+
+bool hasNoLibrary(const Tensor& /*log_probs*/, const Tensor& /*targets*/,
+                  IntArrayRef /*input_lengths*/, IntArrayRef /*target_lengths*/,
+                  int64_t /*blank*/) {
+  return false;
+}
+
+bool hasNoLibraryForTensors(const Tensor& /*log_probs*/, const Tensor& /*targets*/,
+                            const Tensor& /*input_lengths*/, const Tensor& /*target_lengths*/,
+                            int64_t /*blank*/) {
+  return false;
+}
+
+}  // namespace
+
+OPENREG_LIBRARY_IMPL(aten, Dense, m) {
+  if (!c10::openreg::servesCuda()) {
+    return;  // nobody asks
+  }
+  m.impl("_use_cudnn_ctc_loss", TORCH_FN(hasNoLibrary));
+  m.impl("_use_cudnn_ctc_loss.Tensor", TORCH_FN(hasNoLibraryForTensors));
+  m.impl("_use_miopen_ctc_loss", TORCH_FN(hasNoLibrary));
+  m.impl("_use_miopen_ctc_loss.Tensor", TORCH_FN(hasNoLibraryForTensors));
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,78 @@
+"""``torch.cuda``, where the library serves the device type CUDA in a build of torch without it.
+
+Note [torch.cuda from below]
+    ``torch.cuda`` is Python over functions and classes of ``torch._C`` that builds without CUDA
+    lack. :func:`install` gives ``torch._C`` what is missing, and loads the modules anew whose
+    classes have those of ``torch._C`` as bases. All else stays torch's own Python: lazy
+    initialization, queued seeds, argument checks, messages, documentation.
+
+    Each ``torch._C._cuda_*`` that the installed torch uses is supplied (``bindings.py``), refused
+    or left out with a reason (``absent.py``). A test compares the tables with torch's sources.
+
+What torch decides by the device's name in other places is in ``storages.py``, ``profiling.py``,
+``legacy_types.py`` and ``refusals.py``.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+import torch
+
+from torch_openreg import _C, openreg
+from torch_openreg._cuda import (
+    absent,
+    bases,
+    bindings,
+    legacy_types,
+    profiling,
+    properties,
+    refusals,
+    storages,
+)
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Makes ``torch.cuda`` work. Called once, when torch has been imported."""
+    torch._C._has_cuda = True
+    for name, value in {**absent.REFUSALS, **bindings.SUPPLIED, **bases.SUPPLIED}.items():
+        setattr(torch._C, name, value)
+    cuda: Any = torch.cuda
+    _load_classes(cuda)
+    cuda._is_in_bad_fork = _C._is_in_bad_fork
+    cuda._exchange_device = bindings.exchange_device
+    cuda._maybe_exchange_device = bindings.exchange_device
+    cuda._cudart = profiling.RUNTIME_LIBRARY
+    cuda._CudaDeviceProperties = properties.CudaDeviceProperties
+    # torch would ask a driver, if the machine has one.
+    cuda._device_count_nvml = cuda._device_count_amdsmi = lambda: -1
+    cuda.is_emulated = True
+    # Reading the state of a generator waits for kernels; torch's function would with the GIL.
+    for module in (cuda, cuda.random):
+        module.get_rng_state = openreg.get_rng_state
+    storages.install()
+    legacy_types.install()
+    profiling.install()
+    refusals.install()
+    _add_module_openreg()
+
+
+def _load_classes(cuda: Any) -> None:
+    """Loads anew what has our classes as bases, and puts it where the old classes were."""
+    for name in ("streams", "graphs", "memory", "nvtx"):
+        module = importlib.reload(sys.modules[f"torch.cuda.{name}"])
+        for exported in getattr(module, "__all__", ["Stream", "ExternalStream", "Event"]):
+            if name != "nvtx":
+                setattr(cuda, exported, getattr(module, exported))
+    cuda._use_uvm = cuda.memory._use_uvm
+
+
+def _add_module_openreg() -> None:
+    """Puts ``torch.openreg`` beside ``torch.cuda``, for what has no place in that."""
+    torch.openreg = openreg  # type: ignore[attr-defined]
+    for name in [
+        name for name in sys.modules if name.split(".")[:2] == ["torch_openreg", "openreg"]
+    ]:
+        sys.modules[f"torch.{name.removeprefix('torch_openreg.')}"] = sys.modules[name]

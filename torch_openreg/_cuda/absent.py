@@ -1,0 +1,82 @@
+"""What ``torch._C`` has in builds with CUDA and does not get here, with the reasons."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+__all__ = ["LEFT_OUT", "REFUSALS", "REFUSED"]
+
+_NO_ALLOCATOR = "torch_openreg has one allocator, which cannot be replaced; use torch.cuda.MemPool"
+_NO_LIBRARY = "there is no library of CUDA behind the device; use torch's own operators"
+_NO_TUNING = "there are no CUDA kernels to tune; leave torch.cuda.tunable off"
+_NO_TREES = "torch.compile(backend='cudagraphs') needs CUDA's allocator; use torch.cuda.graph"
+
+# Called by programs: they raise NotImplementedError with the reason.
+REFUSED: dict[str, str] = {
+    "_cuda_CUDAAllocator": _NO_ALLOCATOR,
+    "_cuda_CUDAAllocator_AllocatorState": _NO_TREES,
+    "_cuda_attach_out_of_memory_observer": "register no observer; take a memory snapshot instead",
+    "_cuda_beginAllocateCurrentStreamToPool": _NO_TREES,
+    "_cuda_beginAllocateToPool": _NO_TREES,
+    "_cuda_changeCurrentAllocator": _NO_ALLOCATOR,
+    "_cuda_checkPoolLiveAllocations": _NO_TREES,
+    "_cuda_cudaCachingAllocator_enable": "its cache cannot be switched off; "
+    "OPENREG_MEMORY_POISON=1 finds what programs look for without a cache",
+    "_cuda_cudaHostAllocator": _NO_ALLOCATOR,
+    "_cuda_customAllocator": _NO_ALLOCATOR,
+    "_cuda_getAllocator": _NO_ALLOCATOR,
+    "_cuda_getCheckpointState": _NO_TREES,
+    "_cuda_getCurrentBlasHandle": _NO_LIBRARY,
+    "_cuda_getCurrentSolverHandle": _NO_LIBRARY,
+    "_cuda_getMemoryMetadata": "allocations carry no metadata; record stacks instead",
+    "_cuda_get_conv_benchmark_empty_cache": _NO_TREES,
+    "_cuda_jiterator_compile_and_launch_kernel": "there is no compiler for CUDA kernels; write the "
+    "function with torch's operators",
+    "_cuda_record_untuned_enable": _NO_TUNING,
+    "_cuda_setCheckpointPoolState": _NO_TREES,
+    "_cuda_setCublasLtWorkspaceSize": _NO_LIBRARY,
+    "_cuda_setCublasWorkspaceSize": _NO_LIBRARY,
+    "_cuda_setMemoryMetadata": "allocations carry no metadata; record stacks instead",
+    "_cuda_tunableop_enable": _NO_TUNING,
+    "_cuda_tunableop_get_filename": _NO_TUNING,
+    "_cuda_tunableop_get_max_tuning_duration": _NO_TUNING,
+    "_cuda_tunableop_get_max_tuning_iterations": _NO_TUNING,
+    "_cuda_tunableop_get_results": _NO_TUNING,
+    "_cuda_tunableop_get_rotating_buffer_size": _NO_TUNING,
+    "_cuda_tunableop_get_validators": _NO_TUNING,
+    "_cuda_tunableop_read_file": _NO_TUNING,
+    "_cuda_tunableop_set_filename": _NO_TUNING,
+    "_cuda_tunableop_set_max_tuning_duration": _NO_TUNING,
+    "_cuda_tunableop_set_max_tuning_iterations": _NO_TUNING,
+    "_cuda_tunableop_set_numerical_check_tolerances": _NO_TUNING,
+    "_cuda_tunableop_set_rotating_buffer_size": _NO_TUNING,
+    "_cuda_tunableop_tuning_enable": _NO_TUNING,
+}
+
+# Not set at all: what asks for them looks first whether a library is there, and it is not.
+LEFT_OUT: dict[str, str] = {
+    "_cuda_getHipblasltVersion": "asked for where torch.version.hip is set",
+    "_cuda_get_cudnn_benchmark_limit": "asked for where cuDNN is",
+    "_cuda_set_cudnn_benchmark_limit": "asked for where cuDNN is",
+}
+
+
+def _refusal(name: str, reason: str) -> Callable[..., Any]:
+    def refuse(*arguments: object, **keywords: object) -> NoReturn:
+        raise NotImplementedError(f"torch._C.{name}: not available on emulated CUDA: {reason}")
+
+    refuse.__name__ = name
+    return refuse
+
+
+class _Allocator:
+    """In the place of a class of allocators, which annotations name and nobody can make."""
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        raise NotImplementedError(
+            f"torch._C._cuda_CUDAAllocator: not available on emulated CUDA: {_NO_ALLOCATOR}"
+        )
+
+
+REFUSALS: dict[str, Any] = {name: _refusal(name, reason) for name, reason in REFUSED.items()} | {
+    "_cuda_CUDAAllocator": _Allocator
+}

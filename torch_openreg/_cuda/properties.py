@@ -1,0 +1,76 @@
+"""The properties of a device, as CUDA programs ask for them."""
+
+from dataclasses import dataclass
+
+from torch_openreg import _C
+
+__all__ = ["CudaDeviceProperties", "device_properties"]
+
+
+@dataclass(frozen=True, repr=False)
+class CudaDeviceProperties:
+    """What ``torch.cuda.get_device_properties`` returns.
+
+    Name, memory and number of processors are those of the device; the capability is a setting,
+    ``OPENREG_CUDA_CAPABILITY``. The limits of kernels are those of capability 8.0: programs compute
+    launch sizes from them, and nothing here enforces them.
+    """
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    index: int
+    uuid: str
+    is_integrated: int = 1
+    is_multi_gpu_board: int = 0
+    max_threads_per_block: int = 1024
+    max_threads_per_multi_processor: int = 2048
+    warp_size: int = 32
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_block_optin: int = 166912
+    shared_memory_per_multiprocessor: int = 167936
+    clock_rate: int = 0
+    memory_clock_rate: int = 0
+    memory_bus_width: int = 0
+    L2_cache_size: int = 0
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+
+    @property
+    def gcnArchName(self) -> str:  # noqa: N802: the name that programs use
+        """The name of the architecture, of ROCm; on CUDA that of the device."""
+        return self.name
+
+    def __repr__(self) -> str:
+        """Returns the properties in the format of CUDA's."""
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid})"
+        )
+
+
+def _capability() -> tuple[int, int]:
+    values = {row[0]: row[1] if row[4] is None else row[4] for row in _C._settings()}
+    major, minor = values["OPENREG_CUDA_CAPABILITY"].split(".")
+    return int(major), int(minor)
+
+
+def device_properties(device: int) -> CudaDeviceProperties:
+    """Returns the properties of a device."""
+    own = _C._device_properties(device)
+    major, minor = _capability()
+    return CudaDeviceProperties(
+        name=own.name,
+        major=major,
+        minor=minor,
+        total_memory=own.total_memory,
+        multi_processor_count=own.multi_processor_count,
+        index=own.physical_index,
+        uuid=f"00000000-0000-0000-0000-{own.physical_index:012x}",
+        clock_rate=own.clock_rate,
+    )

@@ -1,0 +1,77 @@
+"""Storages: what ``torch.UntypedStorage`` does for CUDA in C++ that this build of torch lacks."""
+
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+from torch_openreg import _C
+from torch_openreg.openreg._utils import DEVICE_TYPE
+
+__all__ = ["install"]
+
+_new_storage = torch.UntypedStorage.__new__
+_resize_storage = torch.UntypedStorage.resize_
+
+
+def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Makes a storage; torch's own constructor knows the devices that it was built for."""
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != DEVICE_TYPE:
+        return _new_storage(cls, *args, **kwargs)
+    contents = args[0] if args else kwargs.get("size", 0)
+    if isinstance(contents, int):
+        return torch.empty(contents, dtype=torch.uint8, device=device).untyped_storage()
+    values = torch.tensor(list(contents), dtype=torch.uint8)
+    return values.to(device).untyped_storage()
+
+
+def _resize(self: Any, size: int) -> Any:
+    """Gives the storage another size, with the contents that fit."""
+    if self.device.type != DEVICE_TYPE:
+        return _resize_storage(self, size)
+    _C._resize_storage(self, size)
+    return self
+
+
+# --- Processes. See Note [Messages] in csrc/ipc/StorageMessage.h: one message names the memory, the
+# lease on it and the event to wait for, so that torch's other handles stay empty.
+
+_NO_HANDLE = b""
+
+
+def _share(self: Any) -> tuple[int, bytes, int, int, bytes, int, bytes, bool]:
+    message = _C._share_storage(self)
+    return self.device.index, message, self.nbytes(), 0, _NO_HANDLE, 0, _NO_HANDLE, False
+
+
+def _receive(
+    cls: Any,
+    device: int,
+    message: bytes,
+    size: int,
+    offset: int,
+    counter: bytes,
+    counter_offset: int,
+    event: bytes,
+    waits: bool,
+) -> Any:
+    del cls, device, size, offset, counter, counter_offset, event, waits  # parts of the message
+    return _C._receive_storage(message)
+
+
+def _release_counter(cls: Any, counter: bytes, counter_offset: int, device: int) -> None:
+    # A message that arrives twice is one lease, which ends with the storage made of it.
+    del cls, counter, counter_offset, device
+
+
+def install() -> None:
+    """Teaches ``torch.UntypedStorage`` the device type."""
+    storage: Any = torch.UntypedStorage
+    storage.__new__ = _new
+    storage.resize_ = _resize
+    storage._share_cuda_ = _share
+    storage._new_shared_cuda = classmethod(_receive)
+    storage._release_ipc_counter_cuda = classmethod(_release_counter)
+    ForkingPickler.register(torch.cuda.Event, reductions.reduce_event)
