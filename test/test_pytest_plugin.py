@@ -1,4 +1,4 @@
-"""The plug-in for pytest, and the program that runs other programs: both for code that says cuda."""
+"""The plug-in for pytest, and the program that runs others: both for code that says cuda."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ WITHOUT_TORCH = """
 import sys
 
 def test_nothing_is_imported():
-    assert not [name for name in sys.modules if name.partition(".")[0] in ("torch", "torch_openreg")]
+    assert not {"torch", "torch_openreg"} & {name.partition(".")[0] for name in sys.modules}
 """
 
 GATE_ALONE = """
