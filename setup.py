@@ -86,12 +86,43 @@ GENERATED = ROOT / "build" / "generated"
 # What extension authors may include, in the folders in which it is installed.
 INCLUDE = ROOT / "include"
 PRECOMPILED = BUILD / "precompiled"
+JOINED = BUILD / "joined"
+# How many sources of one folder the compiler gets at a time: most of its time goes into what the
+# headers of torch make it instantiate, whatever the source. OPENREG_JOIN=1 compiles each by itself.
+SOURCES_PER_OBJECT = int(os.environ.get("OPENREG_JOIN", "6"))
 PRECOMPILED_HEADERS = {
     LIB_PACKAGE + "libtorch_openreg": "csrc/aten/Precompiled.h",
     "torch_openreg._C": "csrc/python/Precompiled.h",
 }
 # Everything below csrc is the backend's, but for the bindings.
 BACKEND_FOLDERS = sorted({path.name for path in (ROOT / "csrc").iterdir()} - {"python"})
+
+
+def join_sources(files: list[str]) -> list[str]:
+    """Writes sources that include several of the backend's, of one folder each; returns these.
+
+    Others stay as they are: those of the runtime are quick to compile, generated ones are large.
+    """
+    folders: dict[Path, list[Path]] = {}
+    for file in map(Path, files):
+        folders.setdefault(file.parent, []).append(file)
+    joined = []
+    for folder, members in folders.items():
+        count = -(-len(members) // SOURCES_PER_OBJECT)
+        if folder.parts[0] != "csrc" or count == len(members):
+            joined += [str(file) for file in members]
+            continue
+        for index in range(count):
+            part = members[index * len(members) // count : (index + 1) * len(members) // count]
+            name = "_".join(folder.parts[-2:])
+            target = JOINED / f"{name}_{index}.cpp"
+            text = "".join(f'#include "{os.path.relpath(file, JOINED)}"\n' for file in part)
+            # An unchanged file keeps its time, and its object.
+            if not target.is_file() or target.read_text() != text:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text)
+            joined.append(str(target.relative_to(ROOT)))
+    return joined
 
 
 def torch_include_paths() -> list[str]:
@@ -110,61 +141,19 @@ def torch_include_paths() -> list[str]:
     return [*folders, f"{folders[0]}/kineto"]
 
 
-# The kernels of torch that csrc/aten/fallback/ResultKernels.cpp calls by their stubs; and the
-# macros that tell torch's header for which processors they were built, besides the oldest.
-KERNEL_STUBS = (
-    "LayerNormKernel",
-    "LayerNormBackwardKernel",
-    "flash_attention_kernel",
-    "flash_attention_backward_kernel",
-)
-CAPABILITY_MACROS = {
-    frozenset(): [],
-    frozenset({"AVX2"}): ["HAVE_AVX2_CPU_DEFINITION"],
-    frozenset({"AVX2", "AVX512"}): ["HAVE_AVX2_CPU_DEFINITION", "HAVE_AVX512_CPU_DEFINITION"],
-    frozenset({"SVE128", "SVE256"}): ["HAVE_SVE_CPU_DEFINITION"],
-}
-
-
-def kernel_stub_macros(symbols: str) -> list[str]:
-    """Returns the macros with which torch's stubs are as the given library defines them.
-
-    They hold for every source, as DispatchStub has to be one class in the whole library. There are
-    none if the library does not export the stubs in a form that is known.
-    """
-    first, *others = (
-        set(re.findall(rf"\d{stub}_DECLARE_DISPATCH_typeEE\d+([A-Z]\w+)E$", symbols, re.MULTILINE))
-        for stub in KERNEL_STUBS
-    )
-    macros = CAPABILITY_MACROS.get(frozenset(first - {"DEFAULT"}))
-    # What chooses among the kernels takes one pointer for each.
-    chooser = re.search(
-        r"16DispatchStubImpl12get_call_ptrEN3c1010DeviceTypeEPv((?:S\d*_)*)$", symbols, re.MULTILINE
-    )
-    takes = 1 + chooser[1].count("_") if chooser else 0
-    if (
-        not first
-        or macros is None
-        or takes != len(first)
-        or any(other != first for other in others)
-    ):
-        print(
-            "torch_openreg: building without ResultKernels.cpp: this torch's stubs of layer_norm "
-            "and attention are of an unknown form, so that planned results of theirs are copied"
-        )
-        return []
-    return ["OPENREG_HAS_KERNEL_STUBS", *macros]
-
-
-def exported_symbols(library: Path) -> str:
-    command = ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(library)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 DEBUG = os.environ.get("DEBUG", "0") == "1"
 SANITIZER_ARGS = [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer"] if SANITIZER else []
+# g++ collects garbage each time its memory has grown by a third, among all that the precompiled
+# header has put there. It has little.
+IS_GCC = (
+    "Free Software Foundation"
+    in subprocess.run(
+        [*shlex.split(get_cxx_compiler()), "--version"], check=True, capture_output=True, text=True
+    ).stdout
+)
 COMPILE_ARGS = [
     "-std=c++20",
+    *(["--param=ggc-min-heapsize=1000000"] if IS_GCC else []),
     *(["-O0", "-g"] if DEBUG else ["-O1", "-g1"] if SANITIZER else ["-O2", "-g0"]),
     *SANITIZER_ARGS,
     "-fvisibility=hidden",
@@ -178,12 +167,6 @@ TORCH_COMPILE_ARGS = [
     *COMPILE_ARGS,
     # Headers of torch declare the operators that they use, instead of all there are.
     "-DAT_PER_OPERATOR_HEADERS",
-    *(
-        f"-D{macro}"
-        for macro in kernel_stub_macros(
-            exported_symbols(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")
-        )
-    ),
     "-Wno-maybe-uninitialized",
     "-Wno-array-bounds",
     *(f"-isystem{path}" for path in torch_include_paths()),
@@ -211,7 +194,8 @@ def precompiled_header(source: str, command: list[str]) -> list[str]:
         unfinished = PRECOMPILED / f"unfinished-{name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        (unfinished / header.name).write_text(text)
+        # Each command includes it once.
+        (unfinished / header.name).write_text(text.replace("#pragma once\n", ""))
         compiled = unfinished / f"{header.name}.gch"
         subprocess.run(
             [*command, "-x", "c++-header", str(unfinished / header.name), "-o", str(compiled)],
@@ -244,6 +228,7 @@ class Build(BuildExtension):  # type: ignore[misc]
         for extension in self.extensions:
             if extension.name == LIB_PACKAGE + "libtorch_openreg":
                 extension.sources += sources("build/generated/*.cpp")
+            extension.sources = join_sources(extension.sources)
         super().run()
         copy_headers(Path(self.build_lib) / "torch_openreg")
 

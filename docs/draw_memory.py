@@ -10,7 +10,7 @@ import torch
 
 WIDTH, HEIGHT = 860, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 36, 46
-COLOURS = {
+COLORS = {
     "parameters": "#4c78a8",
     "data": "#72b7b2",
     "forward": "#f58518",
@@ -60,7 +60,7 @@ def record() -> list[dict[str, Any]]:
 def owner(event: dict[str, Any]) -> str:
     """Names who allocated. Autograd's thread has no Python frames: that is the backward pass."""
     for frame in event["frames"]:
-        if frame["filename"] == __file__ and frame["name"] in COLOURS:
+        if frame["filename"] == __file__ and frame["name"] in COLORS:
             return frame["name"]
     return "backward"
 
@@ -120,7 +120,7 @@ def draw(events: list[dict[str, Any]]) -> str:
         lower = [f"{a:.1f},{y(offset):.1f}" for a, offset in corners]
         upper = [f"{a:.1f},{y(offset + size):.1f}" for a, offset in reversed(corners)]
         parts.append(
-            f'<polygon points="{" ".join(lower + upper)}" fill="{COLOURS[name]}" '
+            f'<polygon points="{" ".join(lower + upper)}" fill="{COLORS[name]}" '
             'stroke="white" stroke-width="0.3"/>'
         )
     for share in (0, 0.5, 1):
@@ -129,9 +129,9 @@ def draw(events: list[dict[str, Any]]) -> str:
             f'<text x="{LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">'
             f"{share * peak / MIB:.1f} MiB</text>"
         )
-    for i, (name, colour) in enumerate(COLOURS.items()):
+    for i, (name, color) in enumerate(COLORS.items()):
         left = LEFT + 120 * i
-        parts.append(f'<rect x="{left}" y="12" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<rect x="{left}" y="12" width="12" height="12" fill="{color}"/>')
         parts.append(f'<text x="{left + 17}" y="22">{name}</text>')
     parts.append(
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 14}" text-anchor="middle">'

@@ -1,6 +1,7 @@
 """Errors of arguments come from the call, each time, and what is queued behind it still runs."""
 
 import itertools
+import math
 
 import torch
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
@@ -19,6 +20,10 @@ def overlapping(device, *shape):
 
 def ones(device, *shape, dtype=torch.float32):
     return torch.ones(shape, dtype=dtype).to(device)
+
+
+def byte(device):
+    return ones(device, 3, dtype=torch.uint8)
 
 
 # What the CPU refuses, as functions of a device.
@@ -91,10 +96,73 @@ REFUSED = {
     "index_put_into_nothing": lambda d: torch.zeros(0, 2, device=d).index_put_(
         (ones(d, 2, dtype=torch.long),), ones(d, 2, 2)
     ),
+    "lu_without_pivots": lambda d: torch.linalg.lu(torch.eye(3).to(d), pivot=False),
+    "lu_factor_without_pivots": lambda d: torch.linalg.lu_factor(torch.eye(3).to(d), pivot=False),
+    "cross_onto_an_input": lambda d: (lambda x: torch.linalg.cross(x, ones(d, 5, 3), out=x))(
+        ones(d, 5, 3)
+    ),
+    "cross_onto_the_other_input": lambda d: (lambda x: torch.linalg.cross(ones(d, 5, 3), x, out=x))(
+        ones(d, 5, 3)
+    ),
+    "full_beyond_the_type": lambda d: torch.full((3,), 300, dtype=torch.uint8, device=d),
+    "full_like_beyond_the_type": lambda d: torch.full_like(ones(d, 3, dtype=torch.int8), 1000),
+    "new_full_beyond_the_type": lambda d: ones(d, 2, dtype=torch.half).new_full((3,), 1e300),
+    "linspace_backwards": lambda d: torch.linspace(0, 1, -1, device=d),
     "dot_of_other_sizes": lambda d: torch.dot(
         torch._efficientzerotensor(3, device=d), torch.ones(4, device=d)
     ),
 }
+
+# Calls with a number that the CPU refuses only if it is a bad one, and a good and a bad one: the
+# good call comes first, and the bad one has the same metadata.
+NUMBERS_REFUSED = {
+    "huber_loss": (
+        lambda d, v: torch.nn.functional.huber_loss(ones(d, 1), ones(d, 1), delta=v), 1.0, -1.0
+    ),
+    "cdist": (lambda d, v: torch.cdist(ones(d, 2, 3), ones(d, 2, 3), p=v), 3.0, -3.0),
+    "histc": (lambda d, v: torch.histc(ones(d, 3), bins=3, min=v, max=5), 0, 9),
+    "normal_of_a_tensor": (lambda d, v: torch.normal(ones(d, 3), v), 1.0, -1.0),
+    "normal_": (lambda d, v: ones(d, 3).normal_(0, v), 1.0, -1.0),
+    "exponential_": (lambda d, v: ones(d, 3).exponential_(v), 1.0, -1.0),
+    "uniform_": (lambda d, v: ones(d, 3).uniform_(v, 2), 1.0, 3.0),
+    "masked_fill": (lambda d, v: byte(d).masked_fill(ones(d, 3).bool(), v), 3, 300),
+    "masked_fill_": (lambda d, v: byte(d).masked_fill_(ones(d, 3).bool(), v), 3, 300),
+    "index_fill_": (lambda d, v: byte(d).index_fill_(0, ones(d, 1, dtype=torch.long), v), 3, 300),
+    "constant_pad_nd": (lambda d, v: torch.constant_pad_nd(byte(d), [1, 1], v), 3, 300),
+    "where": (lambda d, v: torch.where(ones(d, 3).bool(), byte(d), v), 3, 300),
+    "fill_": (lambda d, v: byte(d).fill_(v), 3, 300),
+    "foreach_clamp_min": (lambda d, v: torch._foreach_clamp_min([byte(d)], v), 3, 300),
+    "foreach_pow": (lambda d, v: torch._foreach_pow([ones(d, 3, dtype=torch.long)], v), 2, -1),
+    "pow": (lambda d, v: ones(d, 3, dtype=torch.long).pow(v), 2, -1),
+    "renorm": (lambda d, v: ones(d, 3, 3).renorm(v, 0, 1.0), 2.0, -1.0),
+    "dropout": (lambda d, v: torch.nn.functional.dropout(ones(d, 3), v), 0.5, 1.5),
+    "celu": (lambda d, v: torch.celu(ones(d, 3), v), 1.0, 0.0),
+    "smooth_l1": (
+        lambda d, v: torch.nn.functional.smooth_l1_loss(ones(d, 3), ones(d, 3), beta=v), 1.0, -1.0
+    ),
+}  # fmt: skip
+
+# The same for what a tensor holds; the checks are in code that all devices share.
+CONTENTS_REFUSED = {
+    "cholesky": (lambda d, v: torch.cholesky(v), torch.eye(3), -torch.eye(3)),
+    "linalg_cholesky": (lambda d, v: torch.linalg.cholesky(v), torch.eye(3), -torch.eye(3)),
+    "cholesky_inverse": (lambda d, v: torch.cholesky_inverse(v), torch.eye(3), torch.zeros(3, 3)),
+    "inv": (lambda d, v: torch.linalg.inv(v), torch.eye(3), torch.zeros(3, 3)),
+    "solve": (lambda d, v: torch.linalg.solve(v, v), torch.eye(3), torch.zeros(3, 3)),
+    "eig": (lambda d, v: torch.linalg.eig(v), torch.eye(3), torch.full((3, 3), math.inf)),
+    "multinomial": (lambda d, v: v.multinomial(1), torch.ones(3), torch.full((3,), math.nan)),
+    "multinomial_of_nothing": (lambda d, v: v.multinomial(1), torch.ones(3), torch.zeros(3)),
+    "histc": (lambda d, v: torch.histc(v, bins=3), torch.ones(3), torch.full((3,), math.nan)),
+    "histogram": (
+        lambda d, v: torch.histogram(v, bins=3), torch.ones(3), torch.full((3,), math.nan)
+    ),
+    "segment_reduce": (
+        lambda d, v: torch.segment_reduce(ones(d, 3), "sum", lengths=v),
+        torch.tensor([1, 2]),
+        torch.tensor([-1, 4]),
+    ),
+    "bincount": (lambda d, v: torch.bincount(v), torch.tensor([1, 2]), torch.tensor([1, -2])),
+}  # fmt: skip
 
 # What the CPU does though the tensor overlaps itself.
 ACCEPTED = {
@@ -115,6 +183,36 @@ class TestCallErrors(OpenRegTestCase):
             behind = torch.ones(3, device="openreg") + 1
             torch.accelerator.synchronize()
             self.assertEqual(behind.tolist(), [2, 2, 2])
+
+    def assert_refuses_after_good_calls(self, call, good, bad):
+        with self.assertRaises(Exception) as of_cpu:
+            call("cpu", bad)
+
+        def on_device(value):
+            return value.to("openreg") if isinstance(value, torch.Tensor) else value
+
+        good, bad = on_device(good), on_device(bad)
+        for _ in range(3):
+            call("openreg", good)
+            call("openreg", good)
+            innocent = torch.zeros(3, device="openreg").add_(1)
+            with self.assertRaises(type(of_cpu.exception)):
+                call("openreg", bad)
+            innocent.add_(1)
+            torch.accelerator.synchronize()
+            self.assertEqual(innocent.tolist(), [2, 2, 2])
+
+    @parametrize(
+        "call,good,bad", [subtest(case, name=name) for name, case in NUMBERS_REFUSED.items()]
+    )
+    def test_bad_number_after_good_calls_raises_in_the_call(self, call, good, bad):
+        self.assert_refuses_after_good_calls(call, good, bad)
+
+    @parametrize(
+        "call,good,bad", [subtest(case, name=name) for name, case in CONTENTS_REFUSED.items()]
+    )
+    def test_bad_contents_after_good_calls_raise_in_the_call(self, call, good, bad):
+        self.assert_refuses_after_good_calls(call, good, bad)
 
     @parametrize("call", [subtest(call, name=name) for name, call in ACCEPTED.items()])
     def test_what_the_cpu_accepts_is_accepted(self, call):

@@ -16,10 +16,13 @@ from common import (
     instantiate_parametrized_tests,
     parametrize,
     requires_two_devices,
+    run_child,
     run_program,
     run_tests,
     subtest,
 )
+
+import torch_openreg
 
 LIBRARY = torch.library.Library("openreg_test", "DEF")
 OPS = torch.ops.openreg_test
@@ -794,6 +797,41 @@ class TestRepeatedCalls(FallbackTestCase):
     def test_second_call_does_not_wait(self, call):
         self.assert_second_call_runs_on_the_stream(call, self.x)
 
+    @parametrize(
+        "call",
+        [
+            subtest(lambda x: torch.nn.functional.conv2d(x, x[:2]), name="convolution"),
+            subtest(lambda x: torch.nn.functional.layer_norm(x, (9,)), name="layer_norm"),
+            subtest(
+                lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+                name="attention",
+            ),
+            subtest(lambda x: torch.fft.fft(x), name="fft"),
+            subtest(lambda x: torch.linalg.svd(x).Vh, name="several_results"),
+        ],
+    )
+    def test_results_are_computed_in_place(self, call):
+        x = torch.randn(3, 4, 9, 9)
+        on_device = x.to("openreg")
+        for _ in range(2):
+            call(on_device)
+        torch.openreg.synchronize()
+        before = torch_openreg._C._copied_result_count()
+        result = call(on_device)
+        torch.openreg.synchronize()
+        self.assertEqual(torch_openreg._C._copied_result_count(), before)
+        self.assert_bit_equal(result, call(x))
+
+    def test_result_where_another_belongs_is_copied(self):
+        # Their memory has one size, and the kernels' own order of allocation is their business.
+        for call in (torch.var_mean, torch.linalg.qr, torch.linalg.svd, torch.linalg.lu):
+            x = torch.randn(8, 8)
+            x = x + x.T
+            on_device = x.to("openreg")
+            for _ in range(3):
+                for actual, expected in zip(call(on_device), call(x), strict=True):
+                    self.assert_bit_equal(actual, expected)
+
     def test_other_sizes_wait_once(self):
         for size in (2, 3, 2, 3):
             torch.fft.fft(self.on_device[:size])
@@ -990,7 +1028,175 @@ class TestRepeatedCalls(FallbackTestCase):
             self.assert_bit_equal(actual, torch.fft.fft(self.x))
 
 
+# Replaces the CPU's kernel of an operator while a block runs.
+_REPLACE = """
+import contextlib, warnings
+import torch
+from torch.library import _scoped_library
+
+@contextlib.contextmanager
+def replaced(name, kernel):
+    with _scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is told that there was a kernel before
+        library.impl(name, kernel, "CPU", allow_override=True)
+        yield
+
+def synchronous_calls(name):
+    return torch.openreg.fallback_stats(synchronous_only=True)[name]
+"""
+
+
+class TestWrongPlans(FallbackTestCase):
+    """What a plan says is not believed: kernels that change behind its back are noticed."""
+
+    def test_result_of_other_sizes_is_an_error_and_the_plan_is_forgotten(self):
+        output = run_child(
+            _REPLACE
+            + """
+x = torch.arange(6.0).to("openreg")
+
+def call():
+    return torch.roll(x, 1).tolist()
+
+right = [call(), call()]
+assert synchronous_calls("aten::roll") == 1
+with replaced("roll", lambda x, shifts, dims=(): torch.ones(3)):
+    try:
+        call()
+    except RuntimeError as error:
+        print("expected a result of sizes [6]" in str(error), "got" in str(error))
+print([call(), call()] == right, synchronous_calls("aten::roll"))
+"""
+        )
+        self.assertEqual(output.splitlines(), ["True True", "True 2"])
+
+    @parametrize("is_verifying", [False, True])
+    def test_out_variant_of_other_bits_is_found_when_verifying(self, is_verifying):
+        output = run_child(
+            _REPLACE
+            + """
+x = torch.arange(6.0).to("openreg")
+index = torch.tensor([1, 2]).to("openreg")
+
+def call():
+    return torch.index_select(x, 0, index).tolist()
+
+call(), call()
+
+def of_other_bits(x, dim, index, *, out):
+    return out.fill_(7)
+
+with replaced("index_select.out", of_other_bits):
+    try:
+        print(call())
+    except RuntimeError as error:
+        print("expected result 0 of aten::index_select to be bit-identical" in str(error))
+print(call(), call(), synchronous_calls("aten::index_select"))
+""",
+            {"OPENREG_FALLBACK_VERIFY": str(int(is_verifying))},
+        )
+        expected = ["True", "[1.0, 2.0] [1.0, 2.0] 2"]
+        if not is_verifying:
+            expected = ["[7.0, 7.0]", "[1.0, 2.0] [1.0, 2.0] 1"]
+        self.assertEqual(output.splitlines(), expected)
+
+    def test_out_variant_of_other_bits_is_not_used_when_a_call_is_learned(self):
+        output = run_child(
+            _REPLACE
+            + """
+x = torch.arange(6.0).to("openreg")
+index = torch.tensor([1, 2]).to("openreg")
+
+def of_other_bits(x, dim, index, *, out):
+    return out.fill_(7)
+
+with replaced("index_select.out", of_other_bits):
+    print([torch.index_select(x, 0, index).tolist() for _ in range(3)])
+"""
+        )
+        self.assertEqual(output.strip(), str([[1.0, 2.0]] * 3))
+
+
+class TestMemoryOfCalls(FallbackTestCase):
+    """What the fallback remembers is bounded; each case has a process of its own to count in."""
+
+    def test_plans_are_bounded_and_those_in_use_stay(self):
+        output = run_child(
+            """
+            import torch
+            from torch_openreg import _C
+
+            MAX_WORDS = 2 << 21
+            x = torch.ones(1, device="openreg")
+            some = [torch.ones(1, device="openreg") for _ in range(1500)]
+            most = dropped = fewer = 0
+            for count in range(700, 1500):
+                torch._foreach_sqrt(some[:count])
+                torch.fft.fft(x)  # in use all the time
+                memory = _C._fallback_memory()
+                dropped += memory["plans"] < fewer
+                fewer, most = memory["plans"], max(most, memory["words"])
+            print(0 < most < MAX_WORDS * 1.1, dropped > 0)
+            print(torch.openreg.fallback_stats(synchronous_only=True)["aten::_fft_r2c"])
+            """
+        )
+        self.assertEqual(output.splitlines(), ["True True", "1"])
+
+    def test_threads_that_end_leave_nothing(self):
+        output = run_child(
+            """
+            import threading
+            import torch
+            from torch_openreg import _C
+
+            THREADS, CALLS = 8, 5
+            x = torch.ones(3, device="openreg")
+
+            def work():
+                for _ in range(CALLS):
+                    torch.ops.aten.constant_pad_nd(x, [1, 1], 0.5)
+                torch.accelerator.synchronize()
+
+            counts = []
+            for _ in range(60):
+                threads = [threading.Thread(target=work) for _ in range(THREADS)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                counts.append(_C._fallback_memory()["calls"])
+            print(0 < max(counts) <= 2 * THREADS * CALLS, counts)
+            """
+        )
+        self.assertTrue(output.startswith("True"), output)
+
+    def test_kept_calls_are_as_many_as_were_unfinished(self):
+        output = run_child(
+            """
+            import torch
+            from torch_openreg import _C
+            from torch_openreg.testing import StreamGate
+
+            x = torch.ones(3, device="openreg")
+            torch.ops.aten.constant_pad_nd(x, [1, 1], 0.5)
+            for _ in range(3):
+                for _ in range(20):
+                    torch.ops.aten.constant_pad_nd(x, [1, 1], 0.5)
+                    torch.accelerator.synchronize()
+            print(_C._fallback_memory()["calls"])
+            for _ in range(3):
+                with StreamGate():
+                    for _ in range(20):
+                        torch.ops.aten.constant_pad_nd(x, [1, 1], 0.5)
+                torch.accelerator.synchronize()
+            print(_C._fallback_memory()["calls"])
+            """
+        )
+        self.assertEqual(output.split(), ["1", "20"])
+
+
 instantiate_parametrized_tests(TestRepeatedCalls)
+instantiate_parametrized_tests(TestWrongPlans)
 instantiate_parametrized_tests(TestModes)
 instantiate_parametrized_tests(TestErrors)
 instantiate_parametrized_tests(TestArguments)

@@ -254,6 +254,30 @@ class TestSparse(LayoutTestCase):
         actual.add_(self.dense.t().contiguous().to("openreg").to_sparse())
         self.assert_same(actual, expected.add_(self.dense.t().contiguous().to_sparse()))
 
+    @parametrize(
+        "other",
+        [
+            subtest([[0, 3, 0], [0, 0, 0], [5, 0, 0]], name="elsewhere"),
+            subtest([[1, 0, 0], [0, 2, 0], [0, 0, 3]], name="at_the_same_places"),
+            subtest([[1, 1, 1], [1, 1, 1], [1, 1, 1]], name="everywhere"),
+            subtest([[0, 0, 0], [0, 0, 0], [0, 0, 0]], name="nowhere"),
+        ],
+    )
+    @parametrize("is_scaled", [False, True])
+    def test_csr_tensor_grows_in_place_where_another_has_more_elements(self, other, is_scaled):
+        one = torch.tensor([[1.0, 0, 0], [0, 2, 0], [0, 0, 3]])
+        other = torch.tensor(other, dtype=torch.float32).to_sparse_csr()
+        alpha = 0.5 if is_scaled else 1
+        for _ in range(3):
+            expected = one.to_sparse_csr()
+            actual = expected.to("openreg")
+            alias = actual
+            self.assertIs(actual.add_(other.to("openreg"), alpha=alpha), alias)
+            expected.add_(other, alpha=alpha)
+            self.assertEqual(alias._nnz(), expected._nnz())
+            self.assert_same(alias, expected)
+            self.assert_bit_equal(alias.to_dense(), expected.to_dense())
+
     @parametrize("sparse_dim", [1, 2, 3])
     @parametrize("order", ["sorted", "reversed", "duplicate", "empty"])
     def test_claim_to_be_coalesced_is_checked(self, sparse_dim, order):

@@ -285,7 +285,7 @@ class TestReuse(OpenRegTestCase):
         z = allocate(self.SIZE)
         self.assertEqual(z.data_ptr(), address)
 
-    def test_neighbours_that_other_streams_are_done_with_together_are_joined_once(self):
+    def test_neighbors_that_other_streams_are_done_with_together_are_joined_once(self):
         torch.openreg.empty_cache()
         side = torch.openreg.Stream()
         before = torch.openreg.memory_stats()["active.all.current"]

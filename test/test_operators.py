@@ -233,7 +233,7 @@ class TestGroupNorm(OpenRegTestCase):
 INDICES = {
     "first": lambda d: (torch.tensor([1, 0, 2]).to(d),),
     "last": lambda d: (None, None, torch.tensor([1, 0, 2]).to(d)),
-    "neighbours": lambda d: (None, torch.tensor([[1], [0]]).to(d), torch.tensor([1, 3]).to(d)),
+    "neighbors": lambda d: (None, torch.tensor([[1], [0]]).to(d), torch.tensor([1, 3]).to(d)),
     "apart": lambda d: (torch.tensor([1, 2]).to(d), None, torch.tensor([0, 3]).to(d)),
     "int32": lambda d: (torch.tensor([1, 2], dtype=torch.int32).to(d),),
     "negative": lambda d: (torch.tensor([-1, -2]).to(d),),

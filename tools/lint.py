@@ -87,7 +87,7 @@ def _check_thread_safety() -> bool:
 
 def _locking_sources() -> list[Path]:
     """Returns the sources of the runtime, and those of the backend that use a mutex themselves."""
-    uses_mutex = re.compile(r"\b(Mutex|SharedMutex|Lock|SharedLock)\b")
+    uses_mutex = re.compile(r"\b(Mutex|SharedMutex|Lock|SharedLock|ExclusiveLock)\b")
     return [
         file
         for file in _native_files()

@@ -81,6 +81,11 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
   }
 }
 
+void throwLaunchError(orError_t error, const char* kernel, SourceLocation location) {
+  const std::string raised_by = std::string("the launch of ") + kernel;
+  throwRuntimeError(error, raised_by.c_str(), location);
+}
+
 void warnRuntimeError(orError_t error, const char* raised_by) noexcept {
   // In a forked child every clean-up call fails, as it should; a warning for each would only
   // be noise in DataLoader workers.

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <shared_mutex>
 
 #if defined(__clang__)
 #define OPENREG_THREAD_ANNOTATION(annotation) __attribute__((annotation))
@@ -15,10 +16,15 @@
 
 // Of a variable: it is read and written with the mutex held.
 #define OPENREG_GUARDED_BY(mutex) OPENREG_THREAD_ANNOTATION(guarded_by(mutex))
-// Of a function: the caller holds the mutex.
+// Of a mutex: who takes both takes this one first.
+#define OPENREG_ACQUIRED_BEFORE(...) OPENREG_THREAD_ANNOTATION(acquired_before(__VA_ARGS__))
+// Of a function: the caller holds the mutex, or must not hold it.
 #define OPENREG_REQUIRES(...) OPENREG_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define OPENREG_EXCLUDES(...) OPENREG_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 // Of a function: it takes the mutex, or gives it up.
 #define OPENREG_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define OPENREG_ACQUIRE_SHARED(...) \
+  OPENREG_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
 #define OPENREG_RELEASE(...) OPENREG_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 
 namespace c10::openreg {
@@ -51,6 +57,40 @@ class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
 
  private:
   std::unique_lock<std::mutex> lock_;
+};
+
+// One that several threads hold to read, or one to write.
+class OPENREG_THREAD_ANNOTATION(capability("mutex")) SharedMutex {
+ private:
+  friend class SharedLock;
+  friend class ExclusiveLock;
+  std::shared_mutex mutex_;
+};
+
+// Holds it to read, to the end of a block.
+class OPENREG_THREAD_ANNOTATION(scoped_lockable) SharedLock {
+ public:
+  explicit SharedLock(SharedMutex& mutex) OPENREG_ACQUIRE_SHARED(mutex) : lock_(mutex.mutex_) {}
+  ~SharedLock() OPENREG_RELEASE() {}
+
+  SharedLock(const SharedLock&) = delete;
+  SharedLock& operator=(const SharedLock&) = delete;
+
+ private:
+  std::shared_lock<std::shared_mutex> lock_;
+};
+
+// Holds it to write, to the end of a block.
+class OPENREG_THREAD_ANNOTATION(scoped_lockable) ExclusiveLock {
+ public:
+  explicit ExclusiveLock(SharedMutex& mutex) OPENREG_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  ~ExclusiveLock() OPENREG_RELEASE() {}
+
+  ExclusiveLock(const ExclusiveLock&) = delete;
+  ExclusiveLock& operator=(const ExclusiveLock&) = delete;
+
+ private:
+  std::unique_lock<std::shared_mutex> lock_;
 };
 
 }  // namespace c10::openreg

@@ -29,7 +29,7 @@ struct Received {
 
 void freeReceived(void* context);
 
-constexpr size_t kLeastCheck = 64;
+constexpr size_t kLeastStorages = 64;
 
 struct Storages {
   Mutex mutex;
@@ -38,7 +38,7 @@ struct Storages {
   std::vector<std::pair<OpenRegStream, std::shared_ptr<ReceivedMemory>>> deferred
       OPENREG_GUARDED_BY(mutex);
   size_t next_check OPENREG_GUARDED_BY(mutex) =
-      kLeastCheck;  // the size at which to look for dead ones
+      kLeastStorages;  // the size at which to look for dead ones
 };
 
 // Leaked: storages may be freed by static destructors.
@@ -96,7 +96,7 @@ void recordStreamOfReceived(void* context, const OpenRegStream& stream) {
 
 struct Registration {
   Registration() { foreignMemory() = {&freeReceived, &recordStreamOfReceived}; }
-} registration;
+} storages_registration;
 
 // The storage at an address, null if there is none.
 c10::intrusive_ptr<StorageImpl> findStorage(void* data) OPENREG_REQUIRES(storages().mutex) {
@@ -109,7 +109,7 @@ void forgetDeadStorages() OPENREG_REQUIRES(storages().mutex) {
     return;
   }
   std::erase_if(storages().by_address, [](const auto& entry) { return entry.second.expired(); });
-  storages().next_check = std::max(kLeastCheck, 2 * storages().by_address.size());
+  storages().next_check = std::max(kLeastStorages, 2 * storages().by_address.size());
 }
 
 }  // namespace

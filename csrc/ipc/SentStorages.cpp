@@ -11,7 +11,7 @@ namespace c10::openreg {
 namespace {
 
 // Below this number of messages a look at each holder is not worth its time.
-constexpr size_t kLeastCheck = 256;
+constexpr size_t kLeastMessages = 256;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ size_t SentStorages::collect(bool checks_holders) {
   std::vector<unsigned long long> ended;
   {
     const Lock lock(mutex_);
-    if (sent_.size() >= std::max(next_check_, kLeastCheck)) {
+    if (sent_.size() >= std::max(next_check_, kLeastMessages)) {
       checks_holders = true;
     }
   }

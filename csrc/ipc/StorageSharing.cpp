@@ -19,7 +19,7 @@ struct CallbackRegistration {
   CallbackRegistration() {
     addFreeMemoryCallback([] { collectShared(); });
   }
-} registration;
+} callback_registration;
 
 // Records an event after all that is known to use the storage. See Note [Order across processes].
 OpenRegEvent recordUses(const Storage& storage, const OpenRegStream& stream) {

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "csrc/core/BlockingRegion.h"
+#include "csrc/core/Mutex.h"
 #include "csrc/memory/AllocatorSettings.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
 #include "csrc/memory/StreamUses.h"
@@ -165,12 +166,12 @@ void freeBlock(void* context) {
 
 struct AllocatorRegistration {
   AllocatorRegistration() { c10::SetAllocator(kDeviceType, &allocator()); }
-} registration;
+} allocator_registration;
 
 // Blocks that rawAllocate() gave out, by address.
 struct RawBlocks {
-  std::mutex mutex;
-  std::unordered_map<void*, Block*> live;
+  Mutex mutex;
+  std::unordered_map<void*, Block*> live OPENREG_GUARDED_BY(mutex);
 };
 
 RawBlocks& rawBlocks() {
@@ -179,8 +180,8 @@ RawBlocks& rawBlocks() {
 }
 
 struct FreeMemoryCallbacks {
-  std::mutex mutex;
-  std::vector<std::function<void()>> all;
+  Mutex mutex;
+  std::vector<std::function<void()>> all OPENREG_GUARDED_BY(mutex);
 };
 
 FreeMemoryCallbacks& freeMemoryCallbacks() {
@@ -195,8 +196,9 @@ void* rawAllocate(size_t size, const OpenRegStream& stream) {
     return nullptr;
   }
   Block* block = allocator().allocate(size, stream);
-  const std::lock_guard<std::mutex> lock(rawBlocks().mutex);
-  rawBlocks().live.emplace(block->address, block);
+  RawBlocks& blocks = rawBlocks();
+  const Lock lock(blocks.mutex);
+  blocks.live.emplace(block->address, block);
   return block->address;
 }
 
@@ -206,8 +208,9 @@ void rawFree(void* pointer) {
   }
   std::unordered_map<void*, Block*>::node_type node;
   {
-    const std::lock_guard<std::mutex> lock(rawBlocks().mutex);
-    node = rawBlocks().live.extract(pointer);
+    RawBlocks& blocks = rawBlocks();
+    const Lock lock(blocks.mutex);
+    node = blocks.live.extract(pointer);
   }
   TORCH_CHECK_VALUE(!node.empty(), "caching_allocator_delete: expected an address that ",
                     "caching_allocator_alloc returned and that is not deleted, got ", pointer);
@@ -224,15 +227,17 @@ void setMemoryFraction(DeviceIndex device, double fraction) {
 double memoryFraction(DeviceIndex device) { return allocator().cacheOf(device).memoryFraction(); }
 
 void addFreeMemoryCallback(std::function<void()> callback) {
-  const std::lock_guard<std::mutex> lock(freeMemoryCallbacks().mutex);
-  freeMemoryCallbacks().all.push_back(std::move(callback));
+  FreeMemoryCallbacks& callbacks = freeMemoryCallbacks();
+  const Lock lock(callbacks.mutex);
+  callbacks.all.push_back(std::move(callback));
 }
 
 void runFreeMemoryCallbacks() {
   std::vector<std::function<void()>> callbacks;
   {
-    const std::lock_guard<std::mutex> lock(freeMemoryCallbacks().mutex);
-    callbacks = freeMemoryCallbacks().all;
+    FreeMemoryCallbacks& registered = freeMemoryCallbacks();
+    const Lock lock(registered.mutex);
+    callbacks = registered.all;
   }
   for (const auto& callback : callbacks) {
     callback();

@@ -39,7 +39,7 @@ OPENREG_EXPORT void addFreeMemoryCallback(std::function<void()> callback);
 // Calls them, in the order they were added.
 void runFreeMemoryCallbacks();
 
-// --- Private pools; see Note [Memory of graphs] in DeviceCachingAllocator.h
+// --- Private pools; see Note [Memory of graphs] in BlockCache.h
 
 // Returns an id that no pool has had: (n, 0), or (0, n) for a pool that the user asked for.
 OPENREG_EXPORT MempoolId_t createPoolId(bool by_user);

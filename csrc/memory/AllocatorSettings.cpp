@@ -17,7 +17,7 @@ void check(const std::string& /*settings*/) {
   }
 }
 
-const CachingAllocator::DeviceConfigParserHookRegistry registration(&check, {});
+const CachingAllocator::DeviceConfigParserHookRegistry hook_registration(&check, {});
 
 }  // namespace
 

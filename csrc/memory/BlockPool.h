@@ -75,7 +75,7 @@ static_assert(sizeof(Block) <= 88, "a heap allocation of 96 bytes, its header in
 
 // The free blocks of a pool, ordered by stream, then size, then address.
 //
-// A block that is cut or joined with its neighbours leaves the set and another enters it. The node
+// A block that is cut or joined with its neighbors leaves the set and another enters it. The node
 // of the one serves the other, so that reuse costs no heap allocation.
 class FreeBlocks {
   using Key = std::tuple<uintptr_t, size_t, uintptr_t>;

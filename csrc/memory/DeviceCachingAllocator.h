@@ -12,28 +12,16 @@
 // Those who do wait, to give memory back, take turns by waiting_mutex_, which they hold meanwhile:
 // what one gives back would be missed by another that looks for memory at the same time. It is
 // taken first, and by nobody who holds the GIL.
-//
-// Note [Memory of graphs]
-// A graph's kernels run again at the addresses they were captured with. So what a capture
-// allocates comes from a private pool, which gives memory to nobody else while the graph lives.
-// Within the pool, blocks are reused as elsewhere: in the order of the stream, which is the order
-// of every replay. An event recorded on a capturing stream would be part of the graph and say
-// nothing to the host, so a block that needs one waits until that stream's capture has ended.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <atomic>
-#include <map>
-#include <mutex>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
-#include "csrc/memory/BlockPool.h"
-#include "csrc/memory/MemoryHistory.h"
-#include "csrc/memory/MemoryPoison.h"
-#include "csrc/memory/MemorySnapshot.h"
-#include "csrc/memory/MemoryStatistics.h"
+#include "csrc/core/Mutex.h"
+#include "csrc/memory/BlockCache.h"
 #include "csrc/memory/PendingFrees.h"
 #include "torch_openreg/core/Stream.h"
 
@@ -42,9 +30,9 @@ namespace c10::openreg {
 // Any thread may call any function at any time. Sizes are bytes.
 class DeviceCachingAllocator {
  public:
-  using StreamFilter = std::function<bool(const OpenRegStream&)>;
+  using StreamFilter = BlockCache::StreamFilter;
 
-  explicit DeviceCachingAllocator(DeviceIndex device) : device_(device) {}
+  explicit DeviceCachingAllocator(DeviceIndex device) : device_(device), cache_(device) {}
 
   // Returns a block of at least `size` bytes (size > 0) for use on the stream. It stays the
   // allocator's; hand it back to free(). If neither the cache nor the device has room, it waits for
@@ -110,7 +98,7 @@ class DeviceCachingAllocator {
   std::vector<MemoryHistory::TraceEntry> history();
   void clearHistory();
 
-  // Checks every invariant: blocks tile their segments, neighbours are merged, pools hold exactly
+  // Checks every invariant: blocks tile their segments, neighbors are merged, pools hold exactly
   // the free blocks, the statistics add up.
   bool isValid();
 
@@ -120,72 +108,24 @@ class DeviceCachingAllocator {
   std::vector<Corruption> findCorruptions(uint32_t check);
 
  private:
-  using TraceEntry = CachingDeviceAllocator::TraceEntry;
-
-  // What one call of allocate() is after.
-  struct Request {
-    size_t size;     // as asked for
-    size_t rounded;  // of the block
-    OpenRegStream stream;
-    std::shared_ptr<GatheredContext> context;
-    BlockPool* pool = nullptr;  // found under the lock, and valid until it is given up
-  };
-
   // These take the lock themselves.
-  Block* tryAllocate(Request& request);
-  Block* retryAllocate(Request& request);
-  Block* take(Request& request);
-  void recordPendingUses() noexcept;
-  void waitForOtherStreams();
-  [[noreturn]] void throwOutOfMemory(const Request& request);
+  Block* tryAllocate(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);
+  Block* retryAllocate(const BlockRequest& request) OPENREG_EXCLUDES(waiting_mutex_, mutex_);
+  Block* take(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);
+  void recordPendingUses() noexcept OPENREG_EXCLUDES(mutex_);
+  void waitForOtherStreams() OPENREG_REQUIRES(waiting_mutex_) OPENREG_EXCLUDES(mutex_);
+  [[noreturn]] void throwOutOfMemory(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);
 
-  // Gives segments back that were detached. Needs no lock; waits for the device.
-  void giveBack(const std::vector<Block*>& segments);
-
-  // The caller of all others holds the lock.
-  BlockPool& poolFor(const Request& request);
-  PrivatePool& findOrCreatePool(MempoolId_t id);
-  template <typename Visit>
-  void forEachPool(Visit&& visit);
-  const OpenRegStream* keep(const OpenRegStream& stream);
-
-  Block* takeFromCache(const Request& request);
-  Block* takeFromDevice(const Request& request);
-  Block* handOut(Block* block, const Request& request);
-  size_t limit() const;
-  void splitIfWorthwhile(Block* block, size_t size);
-  void makeFree(Block* block);
-  Block* join(Block* lower, Block* upper);
-  void finishPendingUses();
-
-  bool isGarbageDue() const;
-  std::vector<Block*> detachGarbage();
-  void detachFreeSegments(BlockPool& pool, std::vector<Block*>& segments);
-  void detachCachedSegments(std::vector<Block*>& segments);
-  void detachSegment(Block* block, std::vector<Block*>& segments);
-
-  void record(TraceEntry::Action action, size_t address, size_t size, const OpenRegStream& stream,
-              MempoolId_t pool, std::shared_ptr<GatheredContext> context);
-  void record(TraceEntry::Action action, const Block& block,
-              std::shared_ptr<GatheredContext> context);
+  void giveBack(const std::vector<Block*>& segments) OPENREG_REQUIRES(waiting_mutex_)
+      OPENREG_EXCLUDES(mutex_);
+  void finishPendingUses() OPENREG_REQUIRES(mutex_);
 
   const DeviceIndex device_;
-  std::mutex waiting_mutex_;  // see Note [Two locks]
-  std::mutex mutex_;          // guards everything below
-  BlockPool small_{CachingAllocator::StatType::SMALL_POOL, nullptr};
-  BlockPool large_{CachingAllocator::StatType::LARGE_POOL, nullptr};
-  std::map<MempoolId_t, PrivatePool> private_pools_;
-  std::vector<std::pair<PrivatePool*, StreamFilter>> allocating_to_;
-  Segments segments_;
-  std::unordered_set<OpenRegStream> streams_;  // that blocks belong to; never shrinks
-  PendingFrees pending_;
+  Mutex waiting_mutex_ OPENREG_ACQUIRED_BEFORE(mutex_);  // see Note [Two locks]
+  Mutex mutex_;
+  BlockCache cache_ OPENREG_GUARDED_BY(mutex_);
+  PendingFrees pending_ OPENREG_GUARDED_BY(mutex_);
   std::atomic<bool> has_unrecorded_uses_{false};  // pending_.hasUnrecorded(); read at any time
-  uint64_t search_count_ = 0;                     // of the cache: the clock of garbage collection
-  uint32_t check_count_ = 0;                      // of beginCheck()
-  PoisonedRanges poisoned_;
-  double memory_fraction_ = 1.0;
-  MemoryStatistics statistics_;
-  MemoryHistory history_;
 };
 
 }  // namespace c10::openreg

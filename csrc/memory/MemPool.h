@@ -1,4 +1,4 @@
-// A program's own private pool; see Note [Memory of graphs] in DeviceCachingAllocator.h.
+// A program's own private pool; see Note [Memory of graphs] in BlockCache.h.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>

@@ -1,7 +1,6 @@
 #include "csrc/memory/MemoryHistory.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 
 #include "csrc/core/Mutex.h"
@@ -12,8 +11,7 @@ namespace {
 using CachingDeviceAllocator::RecordContext;
 
 struct Shared {
-  std::atomic<bool> is_enabled{false};  // a copy: what every event asks first
-  Mutex mutex;                          // a leaf
+  Mutex mutex;  // a leaf
   HistorySettings settings OPENREG_GUARDED_BY(mutex);
 };
 
@@ -27,8 +25,6 @@ HistorySettings currentSettings() {
   const Lock lock(shared().mutex);
   return shared().settings;
 }
-
-bool isEnabled() { return shared().is_enabled.load(std::memory_order_relaxed); }
 
 }  // namespace
 
@@ -54,11 +50,11 @@ HistorySettings namedHistorySettings(const std::optional<std::string>& enabled,
 void setHistorySettings(const HistorySettings& settings) {
   const Lock lock(shared().mutex);
   shared().settings = settings;
-  shared().is_enabled.store(settings.is_enabled, std::memory_order_relaxed);
+  detail::is_history_enabled.store(settings.is_enabled, std::memory_order_relaxed);
 }
 
 std::shared_ptr<GatheredContext> gatherContext(RecordContext level) {
-  if (C10_LIKELY(!isEnabled())) {
+  if (C10_LIKELY(!isHistoryEnabled())) {
     return nullptr;
   }
   const HistorySettings settings = currentSettings();
@@ -68,7 +64,7 @@ std::shared_ptr<GatheredContext> gatherContext(RecordContext level) {
 void MemoryHistory::record(TraceEntry::Action action, DeviceIndex device, size_t address,
                            size_t size, StreamId stream, MempoolId_t pool,
                            std::shared_ptr<GatheredContext> context) {
-  if (C10_LIKELY(!isEnabled())) {
+  if (C10_LIKELY(!isHistoryEnabled())) {
     return;
   }
   const HistorySettings settings = currentSettings();

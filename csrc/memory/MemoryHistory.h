@@ -8,6 +8,7 @@
 #include <c10/core/Stream.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,16 @@ OPENREG_EXPORT HistorySettings namedHistorySettings(const std::optional<std::str
                                                     CachingDeviceAllocator::CreateContextFn gather,
                                                     size_t max_entries,
                                                     const std::vector<std::string>& skipped);
+
+namespace detail {
+// A copy of the settings' member.
+inline std::atomic<bool> is_history_enabled{false};
+}  // namespace detail
+
+// Whether the settings are enabled: what every event of an allocator asks first.
+inline bool isHistoryEnabled() {
+  return detail::is_history_enabled.load(std::memory_order_relaxed);
+}
 
 // Replaces the settings. Threads: any; events that happen meanwhile go by the old ones or the new.
 void setHistorySettings(const HistorySettings& settings);

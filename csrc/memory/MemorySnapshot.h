@@ -27,7 +27,7 @@ struct SegmentTotals {
   size_t free_count = 0;  // of blocks
 };
 
-// Adds blocks up. Empty if the blocks do not tile their segments, two free ones are neighbours, or
+// Adds blocks up. Empty if the blocks do not tile their segments, two free ones are neighbors, or
 // a pool does not hold exactly its free blocks.
 std::optional<SegmentTotals> totalsOf(const Segments& segments);
 

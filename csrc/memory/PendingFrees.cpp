@@ -63,7 +63,7 @@ void PendingFrees::watch(Block* block, Uses uses) {
 std::vector<Block*> PendingFrees::takeFinished() {
   std::vector<Block*> finished;
   const auto end_use = [&](Block* block) {
-    // The last use ends when the block becomes free, not before: its neighbours would join it.
+    // The last use ends when the block becomes free, not before: its neighbors would join it.
     if (block->pending_uses == 1) {
       finished.push_back(block);
     } else {

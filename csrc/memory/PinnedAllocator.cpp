@@ -18,7 +18,7 @@ namespace {
 using c10::openreg::OpenRegEvent;
 using c10::openreg::OpenRegStream;
 
-// Adds the microseconds of its life to a statistic.
+// Adds the microseconds of its life to a statistic. The mutex is torch's, so clang cannot check it.
 class Timer {
  public:
   Timer(std::mutex& mutex, c10::CachingAllocator::DurationStat& stat)

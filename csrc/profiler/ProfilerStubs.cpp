@@ -85,7 +85,7 @@ struct StubsRegistration {
       torch::profiler::impl::registerPrivateUse1Methods(new ProfilerStubs());
     }
   }
-} registration;
+} stubs_registration;
 
 }  // namespace
 }  // namespace at::openreg

@@ -66,7 +66,7 @@ struct ObserverRegistration {
     torch::profiler::impl::pushPRIVATEUSE1CallbacksStub.set_privateuse1_dispatch_ptr(
         &pushCallbacks);
   }
-} registration;
+} observer_registration;
 
 }  // namespace
 }  // namespace at::openreg

@@ -26,7 +26,7 @@ bool canAccessPeer(int64_t device, int64_t peer) {
   return can_access != 0;
 }
 
-std::string describe(const orDeviceProp& prop) {
+std::string describeDevice(const orDeviceProp& prop) {
   return c10::str("_OpenRegDeviceProperties(name='", prop.name, "', major=", prop.major,
                   ", minor=", prop.minor, ", total_memory=", prop.totalGlobalMem / (1024 * 1024),
                   "MB, multi_processor_count=", prop.multiProcessorCount, ")");
@@ -71,7 +71,7 @@ void bindDevice(py::module_& m) {
       .def_readonly("warp_size", &orDeviceProp::warpSize)
       .def_property_readonly("is_integrated",
                              [](const orDeviceProp& p) { return p.integrated != 0; })
-      .def("__repr__", &describe);
+      .def("__repr__", &describeDevice);
 
   // docs: bindings-device
   m.def("_device_count", &deviceCount);

@@ -2,7 +2,8 @@
 
 #include "csrc/aten/fallback/FallbackMode.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
-#include "csrc/aten/fallback/ResultKernels.h"
+#include "csrc/aten/fallback/PlanStore.h"
+#include "csrc/aten/fallback/StreamCall.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {
@@ -27,7 +28,12 @@ void bindFallback(pybind11::module_& m) {
   m.def("_fallback_mode", [] { return fallbackModeName(fallbackMode()); });
   m.def("_set_fallback_mode",
         [](const std::string& mode) { setFallbackMode(parseFallbackMode(mode)); });
-  m.def("_result_kernels", &resultKernelNames);
+  m.def("_copied_result_count", &copiedResultCount);
+  m.def("_fallback_memory", [] {
+    const PlanCount count = countPlans();
+    return std::map<std::string, size_t>{
+        {"plans", count.plans}, {"words", count.words}, {"calls", keptCallCount()}};
+  });
   // docs: end
 }
 

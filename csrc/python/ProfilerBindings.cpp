@@ -44,7 +44,7 @@ std::optional<int64_t> streamOf(const orActivityRecord& record) {
   return static_cast<int64_t>(record.stream_id);
 }
 
-std::string describe(const orActivityRecord& record) {
+std::string describeActivity(const orActivityRecord& record) {
   return c10::str("<Activity ", kindOf(record), " '", record.name, "' device=", record.device,
                   " duration_ns=", record.end_ns - record.start_ns, ">");
 }
@@ -81,7 +81,7 @@ void bindProfiler(py::module_& m) {
       .def_readonly("start_ns", &orActivityRecord::start_ns)
       .def_readonly("end_ns", &orActivityRecord::end_ns)
       .def_readonly("bytes", &orActivityRecord::bytes)
-      .def("__repr__", &describe);
+      .def("__repr__", &describeActivity);
 
   // docs: bindings-profiler
   m.def("_range_push", &rangePush);

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <mutex>
 #include <unordered_map>
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
+#include "csrc/core/Mutex.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Functions.h"
@@ -16,6 +19,7 @@
 
 namespace at::openreg {
 
+using c10::openreg::Lock;
 using c10::openreg::OpenRegStream;
 
 namespace {
@@ -24,7 +28,7 @@ at::CPUGeneratorImpl* implOf(const Generator& engine) {
   return static_cast<at::CPUGeneratorImpl*>(engine.unsafeGetGeneratorImpl());
 }
 
-// Makes one engine draw what the other would.
+// Makes one engine draw what the other would. The mutexes are torch's, so clang cannot check them.
 void copyState(Generator target, Generator source) {
   const std::scoped_lock locks(target.mutex(), source.mutex());
   at::CPUGeneratorImpl* to = implOf(target);
@@ -44,11 +48,22 @@ void checkNotCapturing(c10::Device device) {
 
 }  // namespace
 
+struct OpenRegGeneratorImpl::Current {
+  c10::openreg::Mutex mutex;
+  Generator engine OPENREG_GUARDED_BY(mutex) = at::detail::createCPUGenerator();
+  // What it began with.
+  uint64_t seed OPENREG_GUARDED_BY(mutex) = default_rng_seed_val;
+  // The one that drew last from it.
+  std::optional<OpenRegStream> last_stream OPENREG_GUARDED_BY(mutex);
+};
+
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device)
     : c10::GeneratorImpl(c10::Device(device_type(), device),
                          c10::DispatchKeySet(c10::openreg::keyOf(c10::DispatchKey::Dense))),
       graph_engine_(at::detail::createCPUGenerator()),
-      engine_(at::detail::createCPUGenerator()) {}
+      current_(std::make_unique<Current>()) {}
+
+OpenRegGeneratorImpl::~OpenRegGeneratorImpl() = default;
 
 // docs: generator-seed
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
@@ -59,8 +74,8 @@ void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
 
 uint64_t OpenRegGeneratorImpl::current_seed() const {
   checkNotCapturing(device());
-  const std::lock_guard<std::mutex> lock(launch_mutex_);
-  return seed_;
+  const Lock lock(current_->mutex);
+  return current_->seed;
 }
 
 uint64_t OpenRegGeneratorImpl::seed() {
@@ -93,10 +108,10 @@ c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
 }
 
 void OpenRegGeneratorImpl::replaceEngine(Generator engine) {
-  const std::lock_guard<std::mutex> lock(launch_mutex_);
-  seed_ = implOf(engine)->current_seed();
-  engine_ = std::move(engine);
-  last_stream_.reset();  // nothing draws from this one yet
+  const Lock lock(current_->mutex);
+  current_->seed = implOf(engine)->current_seed();
+  current_->engine = std::move(engine);
+  current_->last_stream.reset();  // nothing draws from this one yet
 }
 
 namespace {
@@ -108,8 +123,8 @@ struct CapturedUse {
 
 // The captures under way whose kernels draw.
 struct CapturedUses {
-  std::mutex mutex;
-  std::unordered_map<uint64_t, std::vector<CapturedUse>> of_captures;
+  c10::openreg::Mutex mutex;
+  std::unordered_map<uint64_t, std::vector<CapturedUse>> of_captures OPENREG_GUARDED_BY(mutex);
 };
 
 CapturedUses& capturedUses() {
@@ -121,7 +136,7 @@ CapturedUses& capturedUses() {
 void orderCapturedLaunch(OpenRegGeneratorImpl* generator, const OpenRegStream& stream,
                          uint64_t capture_id) {
   CapturedUses& uses = capturedUses();
-  const std::lock_guard<std::mutex> lock(uses.mutex);
+  const Lock lock(uses.mutex);
   std::vector<CapturedUse>& of_capture = uses.of_captures[capture_id];
   const auto use = std::find_if(of_capture.begin(), of_capture.end(), [&](const CapturedUse& one) {
     return one.generator.get() == generator;
@@ -143,14 +158,15 @@ Generator OpenRegGeneratorImpl::engineForLaunch(const OpenRegStream& stream) {
     orderCapturedLaunch(this, stream, capture_id);
     return graph_engine_;
   }
-  const std::lock_guard<std::mutex> lock(launch_mutex_);
+  const Lock lock(current_->mutex);
   // To wait for a stream that captures would be to join its capture. Whoever began that has waited
   // for the stream, or has left the order open.
-  if (last_stream_.has_value() && !(last_stream_->isAlive() && last_stream_->isCapturing())) {
-    c10::openreg::waitForStream(stream, *last_stream_);
+  std::optional<OpenRegStream>& last_stream = current_->last_stream;
+  if (last_stream.has_value() && !(last_stream->isAlive() && last_stream->isCapturing())) {
+    c10::openreg::waitForStream(stream, *last_stream);
   }
-  last_stream_ = stream;
-  return engine_;
+  last_stream = stream;
+  return current_->engine;
 }
 
 Generator OpenRegGeneratorImpl::waitForKernels() const {
@@ -158,9 +174,9 @@ Generator OpenRegGeneratorImpl::waitForKernels() const {
   std::optional<OpenRegStream> stream;
   Generator engine;
   {
-    const std::lock_guard<std::mutex> lock(launch_mutex_);
-    stream = last_stream_;
-    engine = engine_;
+    const Lock lock(current_->mutex);
+    stream = current_->last_stream;
+    engine = current_->engine;
   }
   if (stream.has_value()) {
     const c10::openreg::RelaxedCaptureGuard relaxed;
@@ -186,7 +202,7 @@ void OpenRegGeneratorImpl::endReplay(const OpenRegStream& stream, const Generato
 std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(uint64_t capture_id) {
   std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> generators;
   CapturedUses& uses = capturedUses();
-  const std::lock_guard<std::mutex> lock(uses.mutex);
+  const Lock lock(uses.mutex);
   if (const auto node = uses.of_captures.extract(capture_id); !node.empty()) {
     for (const CapturedUse& use : node.mapped()) {
       generators.push_back(use.generator);

@@ -121,6 +121,7 @@ _VALUE_CLASSES = (
     "OpenRegEvent",
     "OpenRegGeneratorImpl",
     "DeviceCachingAllocator",
+    "BlockCache",
     "StreamPool",
 )
 

@@ -274,13 +274,15 @@ class TestCallsOfTheRuntime(TestCase):
             for path in backend_files()
             if runtime_calls(path) & {"orMalloc", "orFree"}
         }
-        self.assertEqual(callers, {"csrc/memory/DeviceCachingAllocator.cpp"})
+        self.assertEqual(
+            callers, {"csrc/memory/BlockCache.cpp", "csrc/memory/DeviceCachingAllocator.cpp"}
+        )
 
     def test_operators_do_not_know_the_allocator_they_get_memory_from(self):
         users = [
             relative(path)
             for path in backend_files("aten")
-            if re.search(r"\bDeviceCachingAllocator\b|\bBlockPool\b", code_of(path))
+            if re.search(r"\bDeviceCachingAllocator\b|\bBlockCache\b|\bBlockPool\b", code_of(path))
         ]
         self.assertFalse(users)
 

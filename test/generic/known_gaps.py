@@ -35,12 +35,9 @@ class Gap:
 # docs: known-gaps
 _CONJUGATE = "conjugated already, where the CPU conjugates later and operators round otherwise"
 _RESULT = "a result of the CPU's kernel is not taken over as it is"
-_LATE = "an overlap of out= with an input that only the kernel sees raises when it runs"
 _INDICES = "the CPU has a kernel without indices, which returns contiguous results; CUDA has not"
 
 GAPS: list[Gap] = [
-    Gap("cross", "out refused", _LATE, ("float32",)),
-    Gap("linalg_cross", "out refused", _LATE, ("float32",)),
     Gap("nn_functional_max_pool1d", "layouts", _INDICES, ("float64",)),
     Gap("linalg_lu_solve", "backward", _CONJUGATE, ("complex64",), is_late=True),
     Gap("triangular_solve", "out", _RESULT, ("complex64", "float32")),

@@ -27,7 +27,7 @@ LATE_ERRORS = [
     LateError(
         r"index .*out of (range|bounds)|INDICES element is out of DATA bounds|"
         r"out of range: tried to access index|Index -?\d+ of input takes value|"
-        r"Expected i < index_size",
+        r"Expected i < index_size|embedding_bag: Expected idx >= 0",
         "indices are within the dimension",
     ),
     LateError(

@@ -97,10 +97,13 @@ def _other_contents(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         except RuntimeError:  # a dtype without NaN or infinity
             continue
         yield str(fill), _like(tensor, contents)
+    numbers = tensor.detach()
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        numbers = numbers.float()  # types of eight bits have no operators
     if dtype != torch.bool and dtype.is_signed:
-        yield "negative", _like(tensor, tensor.detach().neg())
+        yield "negative", _like(tensor, numbers.neg())
     if tensor.dim() and tensor.shape[-1] > 1:
-        yield "reversed", _like(tensor, tensor.detach().flip(-1))
+        yield "reversed", _like(tensor, numbers.flip(-1))
 
 
 def _like(tensor: torch.Tensor, contents: torch.Tensor) -> torch.Tensor:

@@ -47,11 +47,8 @@ _UNCHECKED_CONTENTS = {
     "linalg_eigvals": "crashes with NaN",
     "linalg_ldl_solve": "crashes with wrong pivots",
     "nn_functional_ctc_loss": "reads behind the log-probabilities if a target is no class",
-    "nn_functional_embedding_bag": "its kernels assert indices and offsets in ways of their own",
-    "_segment_reduce_lengths": "takes wrong lengths if they are said to be right",
+    "_segment_reduce_lengths": "takes wrong lengths if they are said to be right (unsafe=True)",
     "special_laguerre_polynomial_l": "reads a variable that nobody set if the degree is NaN",
-    "torch__scaled_mm": "float8 cannot be negated",
-    "torch__scaled_mm_v2": "float8 cannot be negated",
     **dict.fromkeys(_CHEBYSHEV, "reads a variable that nobody set if the degree is NaN"),
 }
 

@@ -81,13 +81,12 @@ struct CallPlan {
 
   // How new results come about.
   enum class Writing : uint8_t {
-    Copied,      // the kernel allocates them on the host, and they are copied
-    OutVariant,  // the operator's out variant writes them
-    ByKernel,    // its ResultKernel does
+    ByOperator,  // the operator allocates them, see Note [Results in place]
+    OutVariant,  // its out variant writes them
   };
 
   Kind kind = Kind::OnStream;
-  Writing writing = Writing::Copied;
+  Writing writing = Writing::ByOperator;
   std::vector<PlannedResize> resizes = {};
   std::vector<PlannedResult> results = {};
   std::vector<c10::Warning> warnings = {};  // what each call warns of

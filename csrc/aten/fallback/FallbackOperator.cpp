@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
-#include <shared_mutex>
 #include <unordered_map>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/core/Mutex.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/aten/KernelNames.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -19,8 +18,9 @@ namespace at::openreg {
 namespace {
 
 struct Registry {
-  std::shared_mutex mutex;
-  std::unordered_map<c10::OperatorName, std::unique_ptr<FallbackOperator>> operators;
+  c10::openreg::SharedMutex mutex;
+  std::unordered_map<c10::OperatorName, std::unique_ptr<FallbackOperator>> operators
+      OPENREG_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -30,8 +30,9 @@ Registry& registry() {
 
 template <typename Visit>
 void visitOperators(const Visit& visit) {
-  const std::shared_lock<std::shared_mutex> lock(registry().mutex);
-  for (const auto& [name, op] : registry().operators) {
+  Registry& known = registry();
+  const c10::openreg::SharedLock lock(known.mutex);
+  for (const auto& [name, op] : known.operators) {
     visit(*op);
   }
 }
@@ -48,56 +49,75 @@ bool hasUntaggedDynamicShape(const std::string& name) {
   return names->count(name) == 1;
 }
 
-// Whether the operator reads a number from the device and converts it to the type of its first
-// argument, which raises if the number does not fit.
-bool convertsNumberOfDevice(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
-  if (!name.starts_with("aten::masked_fill.Tensor") &&
-      !name.starts_with("aten::masked_fill_.Tensor") &&
-      !name.starts_with("aten::index_fill.int_Tensor") &&
-      !name.starts_with("aten::index_fill_.int_Tensor")) {
-    return false;
-  }
-  const bool is_of_masked_fill = name.starts_with("aten::masked_fill");
-  const Tensor& value = arguments[is_of_masked_fill ? 2 : 3].toTensor();
-  return isOpenReg(value) && value.scalar_type() != arguments[0].toTensor().scalar_type();
+// When the code of an operator looks at data on the host before it launches, on every device, and
+// raises what it finds.
+struct Checks {
+  enum When : uint8_t {
+    Always,
+    IfGiven,      // the argument of this name
+    IfConverted,  // if that is a number on the device which becomes one of the first argument's
+                  // dtype, and has to fit
+  };
+  When when;
+  const char* argument = "";
+};
+
+// Whether a histogram takes its bounds from the data, which have to be finite.
+bool seeksBounds(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
+  return name.starts_with("aten::histc") &&
+         arguments[2].toScalar().toDouble() == arguments[3].toScalar().toDouble();
 }
 
-// Operators of ATen whose code looks at data on the host before it launches, on every device, and
-// raises what it finds: by name, with the argument that makes it look, or "" for each call.
 bool checksData(const std::string& name, const c10::FunctionSchema& schema,
                 c10::ArrayRef<c10::IValue> arguments) {
-  static const auto* names = new std::map<std::string, std::string>{
-      {"aten::_histogramdd_bin_edges", ""},
-      {"aten::_histogramdd_from_bin_cts", ""},
-      {"aten::_histogramdd_from_bin_tensors", ""},
-      {"aten::_linalg_eigvals", ""},
-      {"aten::cholesky", ""},
-      {"aten::cholesky.out", ""},
-      {"aten::cholesky_inverse", ""},
-      {"aten::cholesky_inverse.out", ""},
-      {"aten::fake_quantize_per_channel_affine_cachemask", ""},
-      {"aten::histogram.bin_ct", ""},
-      {"aten::histogram.bin_ct_out", ""},
-      {"aten::histogram.bins_tensor", ""},
-      {"aten::histogram.bins_tensor_out", ""},
-      {"aten::linalg_eig", ""},
-      {"aten::linalg_eig.out", ""},
-      {"aten::linalg_eigvals", ""},
-      {"aten::linalg_eigvals.out", ""},
-      {"aten::multinomial", ""},
-      {"aten::multinomial.out", ""},
-      {"aten::searchsorted.Scalar", "sorter"},
-      {"aten::searchsorted.Scalar_out", "sorter"},
-      {"aten::searchsorted.Tensor", "sorter"},
-      {"aten::searchsorted.Tensor_out", "sorter"},
-      {"aten::segment_reduce", ""},
+  static const auto* operators = new std::map<std::string, Checks>{
+      {"aten::_histogramdd_bin_edges", {Checks::Always}},
+      {"aten::_histogramdd_from_bin_cts", {Checks::Always}},
+      {"aten::_histogramdd_from_bin_tensors", {Checks::Always}},
+      {"aten::_linalg_eigvals", {Checks::Always}},
+      {"aten::cholesky", {Checks::Always}},
+      {"aten::cholesky.out", {Checks::Always}},
+      {"aten::cholesky_inverse", {Checks::Always}},
+      {"aten::cholesky_inverse.out", {Checks::Always}},
+      {"aten::fake_quantize_per_channel_affine_cachemask", {Checks::Always}},
+      {"aten::histogram.bin_ct", {Checks::Always}},
+      {"aten::histogram.bin_ct_out", {Checks::Always}},
+      {"aten::histogram.bins_tensor", {Checks::Always}},
+      {"aten::histogram.bins_tensor_out", {Checks::Always}},
+      {"aten::index_fill.int_Tensor", {Checks::IfConverted, "value"}},
+      {"aten::index_fill.int_Tensor_out", {Checks::IfConverted, "value"}},
+      {"aten::index_fill_.int_Tensor", {Checks::IfConverted, "value"}},
+      {"aten::linalg_eig", {Checks::Always}},
+      {"aten::linalg_eig.out", {Checks::Always}},
+      {"aten::linalg_eigvals", {Checks::Always}},
+      {"aten::linalg_eigvals.out", {Checks::Always}},
+      {"aten::masked_fill.Tensor", {Checks::IfConverted, "value"}},
+      {"aten::masked_fill.Tensor_out", {Checks::IfConverted, "value"}},
+      {"aten::masked_fill_.Tensor", {Checks::IfConverted, "value"}},
+      {"aten::multinomial", {Checks::Always}},
+      {"aten::multinomial.out", {Checks::Always}},
+      {"aten::searchsorted.Scalar", {Checks::IfGiven, "sorter"}},
+      {"aten::searchsorted.Scalar_out", {Checks::IfGiven, "sorter"}},
+      {"aten::searchsorted.Tensor", {Checks::IfGiven, "sorter"}},
+      {"aten::searchsorted.Tensor_out", {Checks::IfGiven, "sorter"}},
+      {"aten::segment_reduce", {Checks::Always}},
   };
-  const auto found = names->find(name);
-  if (found == names->end() || found->second.empty()) {
-    return found != names->end() || convertsNumberOfDevice(name, arguments);
+  const auto found = operators->find(name);
+  if (found == operators->end()) {
+    return seeksBounds(name, arguments);
   }
-  const auto index = schema.argumentIndexWithName(found->second);
-  return index.has_value() && !arguments[*index].isNone();
+  const Checks& checks = found->second;
+  if (checks.when == Checks::Always) {
+    return true;
+  }
+  const auto index = schema.argumentIndexWithName(checks.argument);
+  TORCH_INTERNAL_ASSERT(index.has_value(), name, " has no argument ", checks.argument);
+  const c10::IValue& argument = arguments[*index];
+  if (checks.when == Checks::IfGiven) {
+    return !argument.isNone();
+  }
+  const Tensor& number = argument.toTensor();
+  return isOpenReg(number) && number.scalar_type() != arguments[0].toTensor().scalar_type();
 }
 
 bool isTensorOrTensors(const c10::Argument& result) {
@@ -167,7 +187,6 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel
       counts_with_numbers_(op.operator_name().name == "aten::arange" ||
                            op.operator_name().name == "aten::range"),
       out_variant_(findOutVariant(op)),
-      result_kernel_(findResultKernel(name_)),
       kernel_name_(kernelNameOf(name_)),
       kernel_(describe_kernel(kernel_name_.c_str())) {}
 
@@ -205,14 +224,14 @@ void FallbackOperator::resetCount() {
 FallbackOperator& fallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel) {
   Registry& known = registry();
   {
-    const std::shared_lock<std::shared_mutex> lock(known.mutex);
+    const c10::openreg::SharedLock lock(known.mutex);
     const auto found = known.operators.find(op.operator_name());
     if (found != known.operators.end()) {
       return *found->second;
     }
   }
   auto made = std::make_unique<FallbackOperator>(op, describe_kernel);
-  const std::unique_lock<std::shared_mutex> lock(known.mutex);
+  const c10::openreg::ExclusiveLock lock(known.mutex);
   return *known.operators.emplace(op.operator_name(), std::move(made)).first->second;
 }
 

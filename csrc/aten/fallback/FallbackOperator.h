@@ -10,7 +10,6 @@
 #include <string>
 
 #include "csrc/aten/fallback/FallbackMode.h"
-#include "csrc/aten/fallback/ResultKernels.h"
 #include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
@@ -52,9 +51,6 @@ class FallbackOperator {
   // this operator returns them: what this operator takes, and the results.
   const std::optional<c10::OperatorHandle>& outVariant() const { return out_variant_; }
 
-  // The CPU's kernel for it that takes results; null if there is none.
-  ResultKernel resultKernel() const { return result_kernel_; }
-
   // How the stream's worker runs a call. Its name is that of the calling thread's calls, too.
   const orKernel& kernel() const { return kernel_; }
 
@@ -74,7 +70,6 @@ class FallbackOperator {
   const bool draws_numbers_;
   const bool counts_with_numbers_;
   const std::optional<c10::OperatorHandle> out_variant_;
-  const ResultKernel result_kernel_;
   const std::string kernel_name_;
   const orKernel kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;

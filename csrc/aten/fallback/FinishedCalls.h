@@ -25,6 +25,7 @@ class FinishedCalls {
       own.first = all_.exchange(nullptr, std::memory_order_acquire);
     }
     if (own.first == nullptr) {
+      count_.fetch_add(1, std::memory_order_relaxed);
       return new Call;
     }
     return std::exchange(own.first, own.first->next_finished);
@@ -33,7 +34,7 @@ class FinishedCalls {
   // From any thread. The call keeps no memory of the device and no tensor.
   static void giveBack(Call* call) {
     if (!call->isWorthKeeping()) {
-      delete call;
+      destroy(call);
       return;
     }
     call->next_finished = all_.load(std::memory_order_relaxed);
@@ -43,18 +44,27 @@ class FinishedCalls {
   }
   // docs: end
 
+  // How many calls there are, finished or not.
+  static size_t count() { return count_.load(std::memory_order_relaxed); }
+
  private:
+  static void destroy(Call* call) {
+    delete call;
+    count_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
   // Taken from the others all at once, so that nobody takes a call that has been back meanwhile.
   struct OwnList {
     ~OwnList() {
       while (first != nullptr) {
-        delete std::exchange(first, first->next_finished);
+        destroy(std::exchange(first, first->next_finished));
       }
     }
     Call* first = nullptr;
   };
 
   static inline std::atomic<Call*> all_ = nullptr;
+  static inline std::atomic<size_t> count_ = 0;
 };
 
 }  // namespace at::openreg

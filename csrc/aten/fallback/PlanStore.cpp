@@ -1,11 +1,11 @@
 #include "csrc/aten/fallback/PlanStore.h"
 
 #include <algorithm>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "csrc/core/Mutex.h"
 
 namespace at::openreg {
 namespace {
@@ -55,7 +55,7 @@ class Store {
   Plan find(const CallSignature& signature) {
     Plan found;
     {
-      const std::shared_lock<std::shared_mutex> lock(mutex_);
+      const c10::openreg::SharedLock lock(mutex_);
       const auto young = young_.find(signature);
       if (young != young_.end()) {
         return valid(young->second);
@@ -73,13 +73,18 @@ class Store {
   }
 
   void keep(const CallSignature& signature, Plan plan) {
-    const std::unique_lock<std::shared_mutex> lock(mutex_);
+    const c10::openreg::ExclusiveLock lock(mutex_);
     words_ += sizeOf(signature, *plan);
     young_.insert_or_assign(KeptSignature(signature), std::move(plan));
     if (young_.size() >= kMaxPlans || words_ >= kMaxWords) {
       old_ = std::exchange(young_, {});
-      words_ = 0;
+      old_words_ = std::exchange(words_, 0);
     }
+  }
+
+  PlanCount count() {
+    const c10::openreg::SharedLock lock(mutex_);
+    return {.plans = young_.size() + old_.size(), .words = words_ + old_words_};
   }
 
  private:
@@ -89,10 +94,11 @@ class Store {
     return plan->is_refuted.load(std::memory_order_relaxed) ? nullptr : plan;
   }
 
-  std::shared_mutex mutex_;
-  Generation young_;  // guarded by mutex_, as what follows
-  Generation old_;
-  size_t words_ = 0;  // of young_
+  c10::openreg::SharedMutex mutex_;
+  Generation young_ OPENREG_GUARDED_BY(mutex_);
+  Generation old_ OPENREG_GUARDED_BY(mutex_);
+  size_t words_ OPENREG_GUARDED_BY(mutex_) = 0;  // of young_
+  size_t old_words_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 
 Store& store() {
@@ -107,5 +113,7 @@ Plan findPlan(const CallSignature& signature) { return store().find(signature); 
 void keepPlan(const CallSignature& signature, Plan plan) {
   store().keep(signature, std::move(plan));
 }
+
+PlanCount countPlans() { return store().count(); }
 
 }  // namespace at::openreg

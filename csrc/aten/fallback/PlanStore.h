@@ -1,10 +1,12 @@
 // The plans of all calls, by signature.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/CallSignature.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 
@@ -19,5 +21,12 @@ namespace at::openreg {
 // Threads: any may call both functions.
 std::shared_ptr<const CallPlan> findPlan(const CallSignature& signature);
 void keepPlan(const CallSignature& signature, std::shared_ptr<const CallPlan> plan);
+
+// How many plans there are, and how many words their signatures and results take.
+struct PlanCount {
+  size_t plans;
+  size_t words;
+};
+OPENREG_EXPORT PlanCount countPlans();
 
 }  // namespace at::openreg

@@ -5,6 +5,7 @@
 #include <ATen/ops/copy_native.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/FinishedCalls.h"
 #include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/kernel/ResultMemory.h"
 #include "csrc/core/Settings.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/OpLaunch.h"
@@ -20,6 +22,8 @@
 
 namespace at::openreg {
 namespace {
+
+std::atomic<int64_t> copied_results{0};
 
 // The tensors among a call's arguments. Each travels once, however often it is passed, so that the
 // kernel sees what is the same tensor as the same.
@@ -95,14 +99,18 @@ class StreamCall {
       stack.push_back(release(value, tensors, next));
     }
     const KnownWarnings quiet(*plan_);
-    if (plan_->writing != CallPlan::Writing::Copied) {
-      write(std::move(stack));
-      return;
+    const bool is_verified = isVerifying() && plan_->areAllNew() && !known_->drawsNumbers();
+    torch::jit::Stack copies;
+    if (C10_UNLIKELY(is_verified)) {
+      copies = copiesOf(*op_, stack);
     }
-    op_->redispatchBoxed(kCpu, &stack);
-    const TensorAlias* destination = destinations_.data();
-    for (size_t i = 0; i < plan_->results.size(); ++i) {
-      destination = store(plan_->results[i], stack[i], destination);
+    if (plan_->writing == CallPlan::Writing::OutVariant) {
+      write(std::move(stack));
+    } else {
+      compute(std::move(stack));
+    }
+    if (C10_UNLIKELY(is_verified)) {
+      verify(std::move(copies));
     }
   }
 
@@ -210,22 +218,50 @@ class StreamCall {
     TORCH_INTERNAL_ASSERT(false);
   }
 
-  // Has the results written where they are.
+  // Has the operator's out variant write the results.
   void write(torch::jit::Stack arguments) const {
     const std::vector<Tensor> results = tensorsOf(destinations_);
-    torch::jit::Stack copies;
-    if (C10_UNLIKELY(isVerifying())) {
-      copies = copiesOf(*op_, arguments);
-    }
-    callWriter(*known_, plan_->writing, std::move(arguments), results);
+    callOutVariant(*known_, std::move(arguments), results);
     for (size_t i = 0; i < results.size(); ++i) {
       if (C10_UNLIKELY(!destinations_[i].isDescriptionOf(results[i]))) {
         plan_->is_refuted.store(true, std::memory_order_relaxed);
         destinations_[i].throwNotWritten(results[i]);
       }
     }
-    if (C10_UNLIKELY(isVerifying())) {
-      verifyResults(*op_, std::move(copies), results);
+  }
+
+  // docs: results-in-place
+  // Has the operator compute the results, and copies what it has not computed in place.
+  void compute(torch::jit::Stack stack) const {
+    const ResultMemory memory(destinations_);
+    op_->redispatchBoxed(kCpu, &stack);
+    NewResults computed;
+    for (size_t i = 0; i < plan_->results.size(); ++i) {
+      gather(plan_->results[i], stack[i], computed);
+    }
+    // First what lies where another result belongs.
+    for (size_t i = 0; i < computed.size(); ++i) {
+      if (!isInPlace(computed[i], i) && memory.holds(computed[i].tensor)) {
+        computed[i].tensor = computed[i].tensor.clone();
+      }
+    }
+    for (size_t i = 0; i < computed.size(); ++i) {
+      if (!isInPlace(computed[i], i)) {
+        Tensor destination = destinations_[i].tensor();
+        at::native::copy_(destination, computed[i].tensor, /*non_blocking=*/false);
+        copied_results.fetch_add(1, std::memory_order_relaxed);
+      }
+    }
+  }
+  // docs: end
+
+  void verify(torch::jit::Stack arguments) const {
+    const auto wrong = firstWrongResult(*op_, std::move(arguments), tensorsOf(destinations_));
+    if (wrong.has_value()) {
+      plan_->is_refuted.store(true, std::memory_order_relaxed);
+      TORCH_CHECK(false, "OPENREG_FALLBACK_VERIFY: expected result ", *wrong, " of ",
+                  op_->operator_name(),
+                  " to be bit-identical to the functional operator's, got other bits");
     }
   }
 
@@ -235,35 +271,44 @@ class StreamCall {
     return is_verifying;
   }
 
-  // Stores what the kernel returned for one result. Returns the destination after those it took.
-  const TensorAlias* store(const PlannedResult& planned, const c10::IValue& result,
-                           const TensorAlias* destination) const {
+  struct NewResult {
+    const PlannedTensor* planned;
+    Tensor tensor;
+  };
+
+  using NewResults = c10::SmallVector<NewResult, 4>;  // parallel to `destinations_`
+
+  // Adds what the kernel returned for one result.
+  void gather(const PlannedResult& planned, const c10::IValue& result, NewResults& results) const {
     if (!planned.is_list) {
-      return storeTensor(planned.tensors.front(), result.toTensor(), destination);
+      gatherTensor(planned.tensors.front(), result.toTensor(), results);
+      return;
     }
     const auto elements = result.toListRef();
     if (elements.size() != planned.tensors.size()) {
       refute("a list of ", planned.tensors.size(), " tensors", "one of ", elements.size());
     }
     for (size_t i = 0; i < elements.size(); ++i) {
-      destination = storeTensor(planned.tensors[i], elements[i].toTensor(), destination);
+      gatherTensor(planned.tensors[i], elements[i].toTensor(), results);
     }
-    return destination;
   }
 
-  const TensorAlias* storeTensor(const PlannedTensor& planned, const Tensor& result,
-                                 const TensorAlias* destination) const {
+  void gatherTensor(const PlannedTensor& planned, const Tensor& result, NewResults& results) const {
     if (planned.kind != PlannedTensor::Kind::New) {
-      return destination;
+      return;
     }
     if (C10_UNLIKELY(!planned.describes(result))) {
       refute("a result of sizes ", IntArrayRef(planned.sizes),
              c10::str(" and type ", planned.dtype), result.defined() ? result.toString() : "none",
              " of sizes ", result.defined() ? result.sizes() : IntArrayRef());
     }
-    Tensor target = destination->tensor();
-    at::native::copy_(target, result, /*non_blocking=*/false);
-    return destination + 1;
+    results.push_back({&planned, result});
+  }
+
+  bool isInPlace(const NewResult& result, size_t index) const {
+    return destinations_[index].isDescriptionOf(result.tensor) &&
+           result.tensor.is_conj() == result.planned->is_conj &&
+           result.tensor.is_neg() == result.planned->is_neg;
   }
 
   // The plan is wrong: this call fails, and the next one learns anew.
@@ -327,6 +372,10 @@ struct RunCall {
 };
 
 }  // namespace
+
+int64_t copiedResultCount() { return copied_results.load(std::memory_order_relaxed); }
+
+size_t keptCallCount() { return FinishedCalls<StreamCall>::count(); }
 
 orKernel describeStreamCall(const char* name) { return describeOp<RunCall>(name); }
 

@@ -4,10 +4,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
+#include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 
@@ -17,6 +20,12 @@ namespace at::openreg {
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
                   std::shared_ptr<const CallPlan> plan, c10::Device device,
                   torch::jit::Stack* stack);
+
+// How many results the worker has copied, since the start, as their kernel had not computed them in
+// place; see Note [Results in place].
+OPENREG_EXPORT int64_t copiedResultCount();
+// How many calls' memory there is: of calls that have not run yet, and of finished ones.
+OPENREG_EXPORT size_t keptCallCount();
 
 // A DescribeKernel.
 orKernel describeStreamCall(const char* name);

@@ -133,21 +133,16 @@ class WarningCounter : public c10::WarningHandler {
 
 CallPlan::Writing writingToTry(const FallbackOperator& known) {
   if (known.drawsNumbers()) {
-    return CallPlan::Writing::Copied;
+    return CallPlan::Writing::ByOperator;
   }
-  return known.outVariant().has_value()    ? CallPlan::Writing::OutVariant
-         : known.resultKernel() != nullptr ? CallPlan::Writing::ByKernel
-                                           : CallPlan::Writing::Copied;
+  return known.outVariant().has_value() ? CallPlan::Writing::OutVariant
+                                        : CallPlan::Writing::ByOperator;
 }
 
 }  // namespace
 
-void callWriter(const FallbackOperator& known, CallPlan::Writing writing,
-                torch::jit::Stack arguments, c10::ArrayRef<Tensor> results) {
-  if (writing == CallPlan::Writing::ByKernel) {
-    known.resultKernel()(arguments, results);
-    return;
-  }
+void callOutVariant(const FallbackOperator& known, torch::jit::Stack arguments,
+                    c10::ArrayRef<Tensor> results) {
   arguments.insert(arguments.end(), results.begin(), results.end());
   known.outVariant()->redispatchBoxed(kCpu, &arguments);
 }
@@ -165,15 +160,16 @@ torch::jit::Stack copiesOf(const c10::OperatorHandle& op, c10::ArrayRef<c10::IVa
 WritingTrial::WritingTrial(const FallbackOperator& known, const c10::OperatorHandle& op,
                            c10::ArrayRef<c10::IValue> arguments)
     : known_(known), op_(op), writing_(writingToTry(known)) {
-  if (writing_ != CallPlan::Writing::Copied) {
+  if (writing_ != CallPlan::Writing::ByOperator) {
     arguments_ = arguments.vec();
     copies_ = copiesOf(op, arguments);
   }
 }
 
 CallPlan::Writing WritingTrial::best(c10::ArrayRef<c10::IValue> results) {
-  return writing_ != CallPlan::Writing::Copied && matches(results) ? writing_
-                                                                   : CallPlan::Writing::Copied;
+  return writing_ != CallPlan::Writing::ByOperator && matches(results)
+             ? writing_
+             : CallPlan::Writing::ByOperator;
 }
 
 bool WritingTrial::matches(c10::ArrayRef<c10::IValue> results) {
@@ -187,7 +183,7 @@ bool WritingTrial::matches(c10::ArrayRef<c10::IValue> results) {
   }
   const WarningCounter warnings;
   try {
-    callWriter(known_, writing_, copies_, given);
+    callOutVariant(known_, copies_, given);
   } catch (const c10::Error&) {
     return false;  // what the operator itself takes
   }
@@ -206,14 +202,15 @@ bool WritingTrial::matches(c10::ArrayRef<c10::IValue> results) {
   return haveSameBytes(tensorsAmong(op_, arguments_), tensorsAmong(op_, copies_));
 }
 
-void verifyResults(const c10::OperatorHandle& op, torch::jit::Stack arguments,
-                   c10::ArrayRef<Tensor> results) {
+std::optional<size_t> firstWrongResult(const c10::OperatorHandle& op, torch::jit::Stack arguments,
+                                       c10::ArrayRef<Tensor> results) {
   op.redispatchBoxed(kCpu, &arguments);
   for (size_t i = 0; i < results.size(); ++i) {
-    TORCH_CHECK(hasSameBytes(results[i], arguments[i].toTensor()),
-                "OPENREG_FALLBACK_VERIFY: expected result ", i, " of ", op.operator_name(),
-                " to be bit-identical to the functional operator's, got other bits");
+    if (!hasSameBytes(results[i], arguments[i].toTensor())) {
+      return i;
+    }
   }
+  return std::nullopt;
 }
 
 }  // namespace at::openreg

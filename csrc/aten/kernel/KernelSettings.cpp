@@ -8,12 +8,12 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "csrc/aten/kernel/ImportTable.h"
+#include "csrc/core/Mutex.h"
 
 namespace at::openreg {
 namespace {
@@ -130,11 +130,12 @@ ScalarType dtypeOf(KernelSettings settings) {
 // A context with these settings. Lives as long as the process; threads share it and change nothing.
 Context* contextWith(KernelSettings settings) {
   struct Contexts {
-    std::mutex mutex;
-    std::unordered_map<KernelSettings, std::unique_ptr<Context>> by_settings;
+    c10::openreg::Mutex mutex;
+    std::unordered_map<KernelSettings, std::unique_ptr<Context>> by_settings
+        OPENREG_GUARDED_BY(mutex);
   };
   static auto* contexts = new Contexts;
-  const std::lock_guard<std::mutex> lock(contexts->mutex);
+  const c10::openreg::Lock lock(contexts->mutex);
   std::unique_ptr<Context>& context = contexts->by_settings[settings];
   if (context == nullptr) {
     context = std::make_unique<Context>();

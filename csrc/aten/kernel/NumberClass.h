@@ -39,6 +39,15 @@ inline uint64_t classOf(double number) {
                                               9223372036854775808.0,
                                               18446744073709551616.0,
                                               3.4028234663852886e38};
+  // Most numbers are these.
+  constexpr auto kClassOfLimit = [](uint64_t index) { return 1 + (index << 2 | 3U); };
+  if (number == 1) {
+    return kClassOfLimit(9);
+  }
+  if (number == 0) {
+    return kClassOfLimit(8);
+  }
+  static_assert(kLimits[9] == 1 && kLimits[8] == 0);
   if (std::isnan(number)) {
     return 0;
   }

@@ -1,6 +1,5 @@
 #include "torch_openreg/aten/TensorAlias.h"
 
-#include <ATen/core/List.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -44,7 +43,7 @@ void TensorAlias::setMetadata(const TensorBase& tensor) {
   std::copy(strides.begin(), strides.end(), sizes_and_strides_.strides_begin());
 }
 
-TensorAlias::TensorAlias(const TensorBase& tensor) {
+void TensorAlias::assign(const TensorBase& tensor) {
   if (!tensor.defined()) {
     return;
   }
@@ -159,13 +158,26 @@ std::optional<Tensor> TensorAlias::optionalTensor() const {
   return defined() ? std::optional<Tensor>(tensor()) : std::nullopt;
 }
 
-std::vector<TensorAlias> aliasAll(TensorList tensors) {
+namespace {
+
+template <typename Element, typename List>
+std::vector<TensorAlias> aliasEach(const List& tensors) {
   std::vector<TensorAlias> aliases;
   aliases.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) {
+  for (const Element& tensor : tensors) {
     aliases.emplace_back(tensor);
   }
   return aliases;
+}
+
+}  // namespace
+
+std::vector<TensorAlias> aliasAll(const ITensorListRef& tensors) {
+  return aliasEach<Tensor>(tensors);
+}
+
+std::vector<TensorAlias> aliasAll(const c10::List<std::optional<Tensor>>& tensors) {
+  return aliasEach<std::optional<Tensor>>(tensors);
 }
 
 std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
@@ -175,6 +187,15 @@ std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
     const size_t first = firstSharing(aliases, i);
     tensors.push_back(first < i ? aliases[i].tensorOnStorageOf(tensors[first])
                                 : aliases[i].tensor());
+  }
+  return tensors;
+}
+
+c10::List<std::optional<Tensor>> optionalTensorsOf(const std::vector<TensorAlias>& aliases) {
+  c10::List<std::optional<Tensor>> tensors;
+  tensors.reserve(aliases.size());
+  for (const TensorAlias& alias : aliases) {
+    tensors.push_back(alias.optionalTensor());
   }
   return tensors;
 }

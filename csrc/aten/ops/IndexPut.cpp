@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "csrc/aten/structured/StructuredOutput.h"
+#include "csrc/aten/structured/StructuredOp.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
@@ -31,7 +31,7 @@ void indexPutKernel(Tensor& self, const std::vector<Tensor>& indices, const Tens
 }
 
 // The shape of self[indices], where no index is a mask: the indexed dimensions become those that
-// the indices have in common, in their place if they are neighbours and else in front.
+// the indices have in common, in their place if they are neighbors and else in front.
 DimVector indexedShape(const Tensor& self, const std::vector<Tensor>& indices) {
   DimVector common;
   DimVector shape(self.sizes());
@@ -50,8 +50,8 @@ DimVector indexedShape(const Tensor& self, const std::vector<Tensor>& indices) {
   if (indexed.empty()) {
     return shape;
   }
-  const bool are_neighbours = indexed.back() - indexed.front() + 1 == indexed.size();
-  const auto place = shape.begin() + (are_neighbours ? static_cast<ptrdiff_t>(indexed.front()) : 0);
+  const bool are_neighbors = indexed.back() - indexed.front() + 1 == indexed.size();
+  const auto place = shape.begin() + (are_neighbors ? static_cast<ptrdiff_t>(indexed.front()) : 0);
   const auto* is_indexed = indexed.data();
   DimVector result(shape.begin(), place);
   result.append(common.begin(), common.end());

@@ -29,7 +29,7 @@ int64_t packedBytes(IntArrayRef size, ScalarType dtype) {
          ((size.back() + elements_per_byte - 1) / elements_per_byte);
 }
 
-// Uninitialised integers with the quantizer of `model`, on the device asked for.
+// Uninitialized integers with the quantizer of `model`, on the device asked for.
 Tensor emptyQuantized(IntArrayRef size, const Tensor& model, std::optional<ScalarType> dtype,
                       std::optional<Layout> layout, std::optional<Device> device,
                       std::optional<bool> pin_memory, std::optional<MemoryFormat> memory_format) {

@@ -37,10 +37,6 @@ class SmallSizes {
   c10::SmallVector<int64_t, 16> larger_;
 };
 
-Tensor emptyStandIn(const Tensor& output) {
-  return output.defined() ? at::detail::empty_cpu({0}, output.scalar_type()) : Tensor();
-}
-
 // Of elements that all are `value`. Zeros are valid indices, ones are valid divisors.
 Tensor standInOf(const Tensor& input, IntArrayRef sizes, int value) {
   Tensor stand_in = at::detail::empty_cpu(sizes, input.scalar_type());
@@ -55,24 +51,42 @@ Tensor standInOf(const Tensor& input, IntArrayRef sizes, int value) {
   return stand_in;
 }
 
-// The same of the input's own sizes, without memory for all elements: one stands for the others.
-Tensor trueSizedStandInOf(const Tensor& input, int value) {
+// The same of the input's own sizes, without memory for all elements unless they are written: one
+// stands for the others.
+Tensor trueSizedStandInOf(const Tensor& input, bool is_written, int value) {
+  if (is_written) {
+    return standInOf(input, input.sizes(), value);
+  }
   const DimVector ones(input.dim(), 1);
   const Tensor element = standInOf(input, ones, value);
   return input.dim() == 0 ? element : element.expand(input.sizes());
 }
 
-// Runs the kernel; `standIn` makes the tensors for its inputs.
+bool isInput(const Tensor& output, ArrayRef<const Tensor*> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(),
+                     [&](const Tensor* input) { return input->is_same(output); });
+}
+
+// Runs the kernel; `standIn` makes the tensors for its inputs, and is told whether they are
+// written.
 template <typename StandIn>
 void runOnStandIns(ArrayRef<const Tensor*> operands, size_t output_count,
                    c10::function_ref<void(Tensor*)> kernel, const StandIn& standIn) {
   std::vector<Tensor> stand_ins;
   stand_ins.reserve(operands.size());
-  for (const Tensor* operand : operands) {
-    if (stand_ins.size() < output_count) {
-      stand_ins.push_back(emptyStandIn(*operand));
+  for (size_t index = 0; index < operands.size(); ++index) {
+    const Tensor& operand = *operands[index];
+    const size_t same = firstSame(operands, index, output_count);
+    if (!operand.defined()) {
+      stand_ins.emplace_back();
+    } else if (same < index) {
+      stand_ins.push_back(stand_ins[same]);
+    } else if (index >= output_count) {
+      stand_ins.push_back(standIn(operand, /*is_written=*/false));
+    } else if (isInput(operand, operands.slice(output_count))) {
+      stand_ins.push_back(standIn(operand, /*is_written=*/true));
     } else {
-      stand_ins.push_back(operand->defined() ? standIn(*operand) : Tensor());
+      stand_ins.push_back(at::detail::empty_cpu({0}, operand.scalar_type()));
     }
   }
   kernel(stand_ins.data());
@@ -102,7 +116,7 @@ void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   try {
     SmallSizes small;
-    runOnStandIns(operands, output_count, kernel, [&](const Tensor& input) {
+    runOnStandIns(operands, output_count, kernel, [&](const Tensor& input, bool /*is_written*/) {
       DimVector sizes(input.sizes());
       std::transform(sizes.begin(), sizes.end(), sizes.begin(),
                      [&](int64_t size) { return small.of(size); });
@@ -113,14 +127,16 @@ void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
     // Because of the small sizes, or rightly: the next trial tells.
   }
   try {
-    runOnStandIns(operands, output_count, kernel,
-                  [](const Tensor& input) { return trueSizedStandInOf(input, 0); });
+    runOnStandIns(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
+      return trueSizedStandInOf(input, is_written, 0);
+    });
     return;
   } catch (const c10::Error&) {
     // Because of the zeros, or rightly.
   }
-  runOnStandIns(operands, output_count, kernel,
-                [](const Tensor& input) { return trueSizedStandInOf(input, 1); });
+  runOnStandIns(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
+    return trueSizedStandInOf(input, is_written, 1);
+  });
 }
 
 }  // namespace at::openreg

@@ -4,14 +4,14 @@
 // Most of an operator's checks are in its shape function, which runs at the call. What is left the
 // kernel says when it runs. On the worker that is too late: the caller has to see the error at the
 // call. So before an operator's first launch with arguments of one kind, its kernel runs once on
-// the calling thread, on small CPU tensors that are all zeros and whose dtypes and sizes are to
-// each other as the operands' are. If it complains, it runs on zeros of the operands' own sizes,
-// then on ones, and if it complains of all three, its exception is the call's. Later launches with
-// arguments of that kind cost the comparison of a key.
+// the calling thread, on small CPU tensors that are all zeros and whose dtypes, sizes and identity
+// are to each other as the operands' are. If it complains, it runs on zeros of the operands' own
+// sizes, then on ones, and if it complains of all three, its exception is the call's. Later
+// launches with arguments of that kind cost the comparison of a key.
 //
-// A kind is the dtypes of the operands, the values or classes of all other arguments
-// (Note [Classes of numbers]), and, of operators whose shape function is not a TensorIterator,
-// which checks sizes by itself, the sizes that the small tensors have.
+// A kind is the dtypes of the operands, which inputs are outputs, too, the values or classes of all
+// other arguments (Note [Classes of numbers]), and, of operators whose shape function is not a
+// TensorIterator, which checks sizes by itself, the sizes that the small tensors have.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -65,6 +65,17 @@ class ArgumentsKey {
   uint64_t key_ = 0;
 };
 
+// The first of `output_count` outputs that the operand at `index` is; the index itself if it is
+// none of those before it.
+inline size_t firstSame(ArrayRef<const Tensor*> operands, size_t index, size_t output_count) {
+  for (size_t output = 0; output < output_count && output < index; ++output) {
+    if (operands[index]->is_same(*operands[output])) {
+      return output;
+    }
+  }
+  return index;
+}
+
 // The trials of one operator.
 class OPENREG_EXPORT Trials {
  public:
@@ -74,8 +85,10 @@ class OPENREG_EXPORT Trials {
   // Errors: what the kernel throws.
   void check(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey key,
              bool are_sizes_checked, c10::function_ref<void(Tensor*)> kernel) {
-    for (const Tensor* operand : operands) {
-      key.add(operand->defined() ? operand->scalar_type() : ScalarType::Undefined);
+    for (size_t index = 0; index < operands.size(); ++index) {
+      const Tensor& operand = *operands[index];
+      const auto dtype = operand.defined() ? operand.scalar_type() : ScalarType::Undefined;
+      key.add(uint64_t(dtype) | firstSame(operands, index, output_count) << 8);
     }
     if (!are_sizes_checked) {
       addSizes(operands, output_count, key);

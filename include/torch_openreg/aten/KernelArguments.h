@@ -105,9 +105,8 @@ struct Argument<std::optional<Tensor>> {
   static std::optional<Tensor> release(const TensorAlias& held) { return held.optionalTensor(); }
 };
 
-template <>
-struct Argument<TensorList> {
-  static std::vector<TensorAlias> hold(TensorList tensors, c10::Device /*device*/) {
+struct TensorListArgument {
+  static std::vector<TensorAlias> hold(const ITensorListRef& tensors, c10::Device /*device*/) {
     return aliasAll(tensors);
   }
   static std::vector<Tensor> release(const std::vector<TensorAlias>& held) {
@@ -116,38 +115,18 @@ struct Argument<TensorList> {
 };
 
 template <>
-struct Argument<ITensorListRef> {
-  static std::vector<TensorAlias> hold(const ITensorListRef& tensors, c10::Device /*device*/) {
-    std::vector<TensorAlias> held;
-    held.reserve(tensors.size());
-    for (const Tensor& tensor : tensors) {
-      held.emplace_back(tensor);
-    }
-    return held;
-  }
-  static std::vector<Tensor> release(const std::vector<TensorAlias>& held) {
-    return tensorsOf(held);
-  }
-};
+struct Argument<TensorList> : TensorListArgument {};
+template <>
+struct Argument<ITensorListRef> : TensorListArgument {};
 
 template <>
 struct Argument<c10::List<std::optional<Tensor>>> {
   static std::vector<TensorAlias> hold(const c10::List<std::optional<Tensor>>& tensors,
                                        c10::Device /*device*/) {
-    std::vector<TensorAlias> held;
-    held.reserve(tensors.size());
-    for (const std::optional<Tensor> tensor : tensors) {
-      held.emplace_back(tensor);
-    }
-    return held;
+    return aliasAll(tensors);
   }
   static c10::List<std::optional<Tensor>> release(const std::vector<TensorAlias>& held) {
-    c10::List<std::optional<Tensor>> released;
-    released.reserve(held.size());
-    for (const TensorAlias& alias : held) {
-      released.push_back(alias.optionalTensor());
-    }
-    return released;
+    return optionalTensorsOf(held);
   }
 };
 

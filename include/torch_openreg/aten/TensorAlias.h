@@ -17,6 +17,8 @@
 //   Errors   Throws c10::Error, at the call.
 #pragma once
 
+#include <ATen/core/IListRef.h>
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/SizesAndStrides.h>
 
@@ -50,7 +52,10 @@ class OPENREG_EXPORT TensorAlias {
   //   - an undefined tensor.
   // Throws for anything else, naming it. Conjugate and negative bits and "wrapped number" are
   // kept.
-  explicit TensorAlias(const TensorBase& tensor);
+  explicit TensorAlias(const TensorBase& tensor) { assign(tensor); }
+
+  // The same for an alias that is undefined so far, in place.
+  void assign(const TensorBase& tensor);
 
   // As above, and undefined for an empty optional.
   explicit TensorAlias(const std::optional<Tensor>& tensor);
@@ -66,6 +71,9 @@ class OPENREG_EXPORT TensorAlias {
 
   bool defined() const { return kind_ != Kind::Undefined; }
 
+  // Of the tensor; empty if it is undefined.
+  IntArrayRef sizes() const { return sizes_and_strides_.sizes_arrayref(); }
+
   // The CPU tensor. It points into the alias when that holds a value, so the alias must outlive
   // it. Each call makes a new tensor.
   Tensor tensor() const;
@@ -76,6 +84,10 @@ class OPENREG_EXPORT TensorAlias {
   // The same on the storage of `other`, a tensor of this kind on the same device storage, so that
   // kernels can tell that the two overlap.
   Tensor tensorOnStorageOf(const Tensor& other) const;
+
+  // Where a kernel finds the storage, and its size.
+  void* storageData() const { return storage_data_; }
+  size_t storageNbytes() const { return storage_nbytes_; }
 
   // Whether both are tensors on the same device storage.
   bool sharesStorageWith(const TensorAlias& other) const {
@@ -127,11 +139,16 @@ inline size_t firstSharing(c10::ArrayRef<TensorAlias> aliases, size_t index) {
   return first;
 }
 
-// Aliases of a tensor list, in order.
-OPENREG_EXPORT std::vector<TensorAlias> aliasAll(TensorList tensors);
+// Aliases of a list of tensors, in order.
+OPENREG_EXPORT std::vector<TensorAlias> aliasAll(const ITensorListRef& tensors);
+OPENREG_EXPORT std::vector<TensorAlias> aliasAll(const c10::List<std::optional<Tensor>>& tensors);
 
 // Their tensors, in order, on one storage if they share it.
 OPENREG_EXPORT std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases);
+
+// Each by itself, nothing for one that is undefined.
+OPENREG_EXPORT c10::List<std::optional<Tensor>> optionalTensorsOf(
+    const std::vector<TensorAlias>& aliases);
 
 // A CPU tensor on the kernel addresses of an openreg tensor's memory, for the calling thread.
 // The caller has synchronized with the work that uses the memory, and keeps it alive.

@@ -14,6 +14,7 @@
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/DispatchKey.h>
+#include <c10/macros/Macros.h>
 
 #include "torch_openreg/core/Macros.h"
 
@@ -47,14 +48,18 @@ struct DispatchRegistration {
 //
 //   OPENREG_LIBRARY_IMPL(aten, Dense, m) { m.impl("relu", TORCH_FN(relu)); }
 //
-// Needs <torch/library.h>. At most one per namespace, functionality and file.
-#define OPENREG_LIBRARY_IMPL(ns, functionality, m)                                        \
-  static void openregLibraryInit_##ns##_##functionality(torch::Library&);                 \
-  static const torch::detail::TorchLibraryInit openregLibrary_##ns##_##functionality(     \
-      torch::Library::IMPL, &openregLibraryInit_##ns##_##functionality, #ns,              \
-      std::make_optional(c10::openreg::keyOf(c10::DispatchKey::functionality)), __FILE__, \
-      __LINE__);                                                                          \
-  void openregLibraryInit_##ns##_##functionality(torch::Library& m)
+// Needs <torch/library.h>.
+#define OPENREG_LIBRARY_IMPL(ns, functionality, m) \
+  OPENREG_LIBRARY_IMPL_AS(ns, functionality, m, C10_UID)
+
+#define OPENREG_LIBRARY_IMPL_AS(ns, functionality, m, uid)                                         \
+  static void C10_CONCATENATE(openregLibraryInit_##ns##_##functionality##_, uid)(torch::Library&); \
+  static const torch::detail::TorchLibraryInit C10_CONCATENATE(                                    \
+      openregLibrary_##ns##_##functionality##_, uid)(                                              \
+      torch::Library::IMPL, &C10_CONCATENATE(openregLibraryInit_##ns##_##functionality##_, uid),   \
+      #ns, std::make_optional(c10::openreg::keyOf(c10::DispatchKey::functionality)), __FILE__,     \
+      __LINE__);                                                                                   \
+  void C10_CONCATENATE(openregLibraryInit_##ns##_##functionality##_, uid)(torch::Library & m)
 
 // As REGISTER_PRIVATEUSE1_DISPATCH, for this device type.
 #define OPENREG_REGISTER_DISPATCH(stub, kernel) \

@@ -25,6 +25,10 @@ namespace c10::openreg {
 [[noreturn]] OPENREG_EXPORT void throwRuntimeError(orError_t error, const char* raised_by,
                                                    SourceLocation location);
 
+// The same for the launch of a kernel of this name. Out of line: every launch has a call of it.
+[[noreturn]] OPENREG_EXPORT void throwLaunchError(orError_t error, const char* kernel,
+                                                  SourceLocation location);
+
 // Reports a failed runtime call as a warning. Never throws; for destructors and noexcept
 // overrides.
 OPENREG_EXPORT void warnRuntimeError(orError_t error, const char* raised_by) noexcept;

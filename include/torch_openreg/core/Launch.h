@@ -35,8 +35,8 @@
 #include <openreg/trace.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -135,7 +135,7 @@ void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&
   const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.handle());
   if (C10_UNLIKELY(error != orSuccess)) {
     closure->~Fn();
-    OPENREG_CHECK_RESULT(error, (std::string("the launch of ") + kernel.name).c_str());
+    throwLaunchError(error, kernel.name, {__func__, __FILE__, uint32_t(__LINE__)});
   }
 }
 

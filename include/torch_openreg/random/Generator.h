@@ -28,7 +28,7 @@
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -40,6 +40,7 @@ namespace at::openreg {
 class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
  public:
   explicit OpenRegGeneratorImpl(c10::DeviceIndex device);
+  ~OpenRegGeneratorImpl() override;
 
   void set_current_seed(uint64_t seed) override;
   uint64_t current_seed() const override;
@@ -72,10 +73,8 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
   const Generator graph_engine_;  // what the kernels of all graphs draw from, one replay at a time
 
-  mutable std::mutex launch_mutex_;  // of the next three
-  Generator engine_;
-  uint64_t seed_ = default_rng_seed_val;                    // that engine_ began with
-  std::optional<c10::openreg::OpenRegStream> last_stream_;  // the one that drew last from it
+  struct Current;  // the engine of all other kernels, with its lock
+  const std::unique_ptr<Current> current_;
 };
 
 // The default generator of a device, created on first use. A negative index stands for the

@@ -63,7 +63,7 @@ TEST(the_best_fit_is_used) {
   CHECK(arena.is_valid());
 }
 
-TEST(freed_neighbours_become_one_range) {
+TEST(freed_neighbors_become_one_range) {
   MappedArena mapped;
   Arena& arena = mapped.arena;
   const uintptr_t a = arena.allocate(unit);

@@ -16,7 +16,8 @@ SHARD = """\
 #include <torch/library.h>
 
 #include "csrc/aten/structured/KernelRules.h"
-#include "csrc/aten/structured/StructuredOutput.h"
+#include "csrc/aten/structured/StructuredLaunch.h"
+#include "csrc/aten/structured/StructuredOp.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 // Torch's headers of one operator each expect the tensor types to be declared.

@@ -136,10 +136,10 @@ PASSING: dict[str, Passing] = {
         is_operand=True, kernel="optionalTensor({0})", meta="tensorRef({0})"
     ),
     "const ITensorListRef&": Passing(
-        has_kind=False, capture="{0} = aliasList({0})", kernel="tensorsOf({0})"
+        has_kind=False, capture="{0} = aliasAll({0})", kernel="tensorsOf({0})"
     ),
     "const c10::List<std::optional<Tensor>>&": Passing(
-        has_kind=False, capture="{0} = aliasList({0})", kernel="optionalTensorsOf({0})"
+        has_kind=False, capture="{0} = aliasAll({0})", kernel="optionalTensorsOf({0})"
     ),
 }
 

@@ -1,41 +1,17 @@
-// What the generated operators share: their outputs, their operands, their launch.
-//
-// A structured operator has a shape function (at::meta::structured_*) that reports each output by
-// calling set_output_*, and a CPU kernel (at::cpu::*_outf). codegen/gen_structured.py emits per
-// operator, in terms of this header:
-//
-//   StructuredOp<at::meta::structured_mm, 1> op;  // or op(OutputForm::Out, out)
-//   op.meta(self, mat2);                          // checks and allocates, on the calling thread
-//   launchStructured<"aten::mm">(
-//       op, std::tie(self, mat2), std::tie(),
-//       [](Tensor& out, const Tensor& self, const Tensor& mat2) {
-//         at::cpu::mm_outf(self, mat2, out);      // on the worker, on CPU tensors
-//       });
-//
-// Note [Outputs with other strides]
-// Some kernels need an output of certain strides. Where torch's own backends then compute into a
-// temporary and copy it back, we pass the caller's tensor on: the CPU kernel makes the same
-// decision again on the worker, and its temporary is host memory.
+// The second half of a generated operator: its operands, and the launch of its kernel.
 #pragma once
 
 #include <ATen/DimVector.h>
-#include <ATen/TensorIterator.h>
-#include <ATen/core/IListRef.h>
-#include <ATen/core/List.h>
-#include <ATen/core/op_registration/adaption.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/Scalar.h>
-#include <c10/util/FunctionRef.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/OptionalArrayRef.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <tuple>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "csrc/aten/kernel/TensorPool.h"
 #include "csrc/aten/structured/KernelRules.h"
@@ -44,85 +20,6 @@
 
 namespace at::openreg {
 
-// Throws unless all tensors added are on one device; undefined tensors are on every device.
-// `method` must outlive the check, as must the arguments' names.
-class DeviceCheck {
- public:
-  explicit DeviceCheck(const char* method) : method_(method) {}
-
-  // Takes Tensor, std::optional<Tensor> or a list of tensors.
-  template <typename Tensors>
-  DeviceCheck& add(const Tensors& tensors, const char* argument) {
-    c10::impl::check_and_update_common_device(device_, tensors, method_, argument);
-    return *this;
-  }
-
- private:
-  const char* method_;
-  std::optional<Device> device_;
-};
-
-// How an overload gets its outputs: allocates them, writes its first argument, or writes tensors
-// that the caller gave and that may be resized.
-enum class OutputForm : uint8_t { Functional, InPlace, Out };
-
-// Makes `output` what the shape function asks for, or throws.
-OPENREG_EXPORT void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes,
-                                        IntArrayRef strides, const TensorOptions& options);
-
-// A shape function together with the outputs it describes. While it lives, the current device is
-// that of the outputs.
-template <typename Meta, size_t Count>
-class StructuredOp final : public Meta {
- public:
-  static constexpr size_t kOutputs = Count;
-
-  // Whether the shape function checks the sizes of all operands, as a TensorIterator does.
-  static constexpr bool kChecksSizes = std::is_base_of_v<TensorIteratorBase, Meta>;
-
-  StructuredOp() : form_(OutputForm::Functional) {}
-
-  template <typename... Outputs>
-  explicit StructuredOp(OutputForm form, const Outputs&... outputs)
-      : form_(form), outputs_{outputs...} {
-    static_assert(sizeof...(Outputs) == Count);
-  }
-
-  void set_output_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
-                          TensorOptions options) override {
-    set_output_raw_strided(index, sizes, strides, options);
-  }
-
-  void set_output_raw_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
-                              TensorOptions options) override {
-    guard_.reset_device(options.device());
-    setStructuredOutput(form_, outputs_[index], sizes, strides, options);
-    // Last, as a TensorIterator asks for the output here.
-    if constexpr (kChecksSizes) {
-      Meta::set_output_raw_strided(index, sizes, strides, options);
-    }
-  }
-
-  const Tensor& maybe_get_output(int64_t index) override { return outputs_[index]; }
-
-  const std::array<Tensor, Count>& outputs() const { return outputs_; }
-
-  // What the functional form returns: one tensor or a tuple.
-  auto result() {
-    if constexpr (Count == 1) {
-      return std::move(outputs_[0]);
-    } else {
-      return std::apply([](auto&... outputs) { return std::make_tuple(std::move(outputs)...); },
-                        outputs_);
-    }
-  }
-
- private:
-  OutputForm form_;
-  std::array<Tensor, Count> outputs_;
-  c10::OptionalDeviceGuard guard_;
-};
-
 // The tensors of one call as the worker will see them: outputs, then inputs.
 // An input that is an output becomes the same CPU tensor, as kernels ask `self.is_same(out)`.
 template <size_t Count>
@@ -130,9 +27,9 @@ class Operands {
  public:
   Operands(const std::array<const Tensor*, Count>& tensors, size_t output_count) {
     for (size_t index = 0; index < Count; ++index) {
-      same_as_[index] = firstSame(tensors, index, output_count);
+      same_as_[index] = static_cast<uint8_t>(firstSame(tensors, index, output_count));
       if (same_as_[index] == index) {
-        aliases_[index] = TensorAlias(*tensors[index]);
+        aliases_[index].assign(*tensors[index]);
       }
     }
   }
@@ -165,18 +62,7 @@ class Operands {
  private:
   // Of a tensor without elements, strides say nothing.
   bool isEmptyAsBefore(const Tensor& tensor, size_t index) const {
-    return tensor.numel() == 0 && aliases_[index].tensor().sizes() == tensor.sizes();
-  }
-
-  // The output that the tensor at `index` is, or the index itself.
-  static uint8_t firstSame(const std::array<const Tensor*, Count>& tensors, size_t index,
-                           size_t output_count) {
-    for (size_t output = 0; output < output_count && output < index; ++output) {
-      if (tensors[index]->is_same(*tensors[output])) {
-        return static_cast<uint8_t>(output);
-      }
-    }
-    return static_cast<uint8_t>(index);
+    return tensor.numel() == 0 && aliases_[index].sizes() == tensor.sizes();
   }
 
   std::array<TensorAlias, Count> aliases_;
@@ -299,26 +185,6 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
   }
 }
 
-// Arguments of the shape functions.
-
-inline OptionalTensorRef tensorRef(const std::optional<Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined() ? OptionalTensorRef(*tensor) : OptionalTensorRef();
-}
-
-inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
-  return scalar.has_value() ? OptionalScalarRef(*scalar) : OptionalScalarRef();
-}
-
-// Indices as an index kernel on the device of `self` takes them: masks become lists of positions,
-// which reads the masks and therefore waits for them, and host tensors move to the device.
-OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
-    const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
-
-// Checks that a CPU kernel makes of its arguments and the shape function does not.
-
-OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
-OPENREG_EXPORT void checkNotHalfToFloat(bool half_to_float);
-
 // Arguments that a closure owns, and their views for the kernel.
 
 inline std::optional<DimVector> ownedDims(OptionalIntArrayRef dims) {
@@ -336,10 +202,5 @@ inline std::optional<std::string> ownedString(std::optional<c10::string_view> te
 inline std::optional<Tensor> optionalTensor(const Tensor& tensor) {
   return tensor.defined() ? std::make_optional(tensor) : std::nullopt;
 }
-
-OPENREG_EXPORT std::vector<TensorAlias> aliasList(const ITensorListRef& tensors);
-OPENREG_EXPORT std::vector<TensorAlias> aliasList(const c10::List<std::optional<Tensor>>& tensors);
-OPENREG_EXPORT c10::List<std::optional<Tensor>> optionalTensorsOf(
-    const std::vector<TensorAlias>& aliases);
 
 }  // namespace at::openreg

@@ -1,4 +1,4 @@
-#include "csrc/aten/structured/StructuredOutput.h"
+#include "csrc/aten/structured/StructuredOp.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Activation.h>
@@ -67,23 +67,6 @@ void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes, Int
   }
 }
 
-void detail::ConjugateBits::restoreChanged(const Tensor* outputs, size_t count) const {
-  for (size_t index = 0; index < count; ++index) {
-    TensorImpl* impl = outputs[index].unsafeGetTensorImpl();
-    const bool was_conjugate = (bits_ >> index) & 1;
-    if (impl->is_conj() != was_conjugate) {
-      impl->_set_conj(false);
-      outputs[index].conj_physical_();
-      impl->_set_conj(was_conjugate);
-    }
-  }
-}
-
-const Tensor* detail::operandOf(const std::optional<Tensor>& tensor) {
-  static const Tensor undefined;
-  return tensor.has_value() ? &*tensor : &undefined;
-}
-
 c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
                                                const c10::List<std::optional<Tensor>>& indices) {
   const auto is_ready = [&](const std::optional<Tensor>& index) {
@@ -107,33 +90,6 @@ void checkGeluApproximation(c10::string_view approximate) {
 void checkNotHalfToFloat(bool half_to_float) {
   TORCH_CHECK(!half_to_float,
               "softmax: expected half_to_float to be False, got True; convert the input instead");
-}
-
-std::vector<TensorAlias> aliasList(const ITensorListRef& tensors) {
-  std::vector<TensorAlias> aliases;
-  aliases.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) {
-    aliases.emplace_back(tensor);
-  }
-  return aliases;
-}
-
-std::vector<TensorAlias> aliasList(const c10::List<std::optional<Tensor>>& tensors) {
-  std::vector<TensorAlias> aliases;
-  aliases.reserve(tensors.size());
-  for (const std::optional<Tensor>& tensor : tensors) {
-    aliases.emplace_back(tensor);
-  }
-  return aliases;
-}
-
-c10::List<std::optional<Tensor>> optionalTensorsOf(const std::vector<TensorAlias>& aliases) {
-  c10::List<std::optional<Tensor>> tensors;
-  tensors.reserve(aliases.size());
-  for (const TensorAlias& alias : aliases) {
-    tensors.push_back(alias.optionalTensor());
-  }
-  return tensors;
 }
 
 }  // namespace at::openreg

@@ -1,0 +1,88 @@
+#include "csrc/aten/kernel/ResultMemory.h"
+
+#include <ATen/Context.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "csrc/aten/kernel/ImportTable.h"
+
+namespace at::openreg {
+namespace {
+
+// Whoever offers memory on this thread.
+thread_local ResultMemory* current = nullptr;
+
+// The CPU's allocator for a thread with offers. Storages keep their allocator, to grow with it, so
+// it goes on to serve them when the offers are gone.
+class PlacingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t nbytes) override {
+    if (current != nullptr && nbytes > 0) {
+      if (void* data = current->take(nbytes)) {
+        return {data, c10::Device(c10::kCPU)};  // without a context: nobody frees it
+      }
+    }
+    return c10::GetCPUAllocator()->allocate(nbytes);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    return c10::GetCPUAllocator()->is_simple_data_ptr(data);
+  }
+
+  void copy_data(void* destination, const void* source, size_t nbytes) const override {
+    default_copy_data(destination, source, nbytes);
+  }
+};
+
+c10::Allocator* cpuAllocatorOfThread() {
+  static auto* placing = new PlacingAllocator;
+  return C10_UNLIKELY(current != nullptr) ? placing : c10::GetCPUAllocator();
+}
+
+// Lets libtorch_cpu ask us for the CPU's allocator, from the first offer on. Where that cannot be
+// done, offers are not taken.
+void enableOffers() {
+  [[maybe_unused]] static const bool is_enabled =
+      ImportTable(reinterpret_cast<const void*>(&at::globalContext))
+          .redirect("_ZN3c1015GetCPUAllocatorEv", reinterpret_cast<void*>(&cpuAllocatorOfThread));
+}
+
+}  // namespace
+
+ResultMemory::ResultMemory(c10::ArrayRef<TensorAlias> results) : outer_(current) {
+  enableOffers();
+  for (const TensorAlias& result : results) {
+    offers_.push_back({result.storageData(), result.storageNbytes(), result.storageNbytes() == 0});
+  }
+  current = this;
+}
+
+ResultMemory::~ResultMemory() { current = outer_; }
+
+void* ResultMemory::take(size_t nbytes) {
+  auto* const begin = offers_.begin() + first_free_;
+  auto* const found = std::find_if(begin, offers_.end(), [&](const Offer& offer) {
+    return !offer.is_taken && offer.nbytes == nbytes;
+  });
+  if (found == offers_.end()) {
+    return nullptr;
+  }
+  found->is_taken = true;
+  while (first_free_ < offers_.size() && offers_[first_free_].is_taken) {
+    ++first_free_;
+  }
+  return found->data;
+}
+
+bool ResultMemory::holds(const Tensor& tensor) const {
+  return std::any_of(offers_.begin(), offers_.end(), [&](const Offer& offer) {
+    return offer.nbytes > 0 && offer.is_taken && tensor.storage().data() == offer.data;
+  });
+}
+
+}  // namespace at::openreg

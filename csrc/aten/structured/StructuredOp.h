@@ -1,0 +1,141 @@
+// The first half of a generated operator: its shape function, with the outputs that it describes.
+//
+// A structured operator has a shape function (at::meta::structured_*) that reports each output by
+// calling set_output_*, and a CPU kernel (at::cpu::*_outf). codegen/gen_structured.py emits per
+// operator, in terms of this header and of StructuredLaunch.h:
+//
+//   StructuredOp<at::meta::structured_mm, 1> op;  // or op(OutputForm::Out, out)
+//   op.meta(self, mat2);                          // checks and allocates, on the calling thread
+//   launchStructured<"aten::mm">(
+//       op, std::tie(self, mat2), std::tie(),
+//       [](Tensor& out, const Tensor& self, const Tensor& mat2) {
+//         at::cpu::mm_outf(self, mat2, out);      // on the worker, on CPU tensors
+//       });
+//
+// Note [Outputs with other strides]
+// Some kernels need an output of certain strides. Where torch's own backends then compute into a
+// temporary and copy it back, we pass the caller's tensor on: the CPU kernel makes the same
+// decision again on the worker, and its temporary is host memory.
+#pragma once
+
+#include <ATen/TensorIterator.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/op_registration/adaption.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Scalar.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Macros.h"
+
+namespace at::openreg {
+
+// Throws unless all tensors added are on one device; undefined tensors are on every device.
+// `method` must outlive the check, as must the arguments' names.
+class DeviceCheck {
+ public:
+  explicit DeviceCheck(const char* method) : method_(method) {}
+
+  // Takes Tensor, std::optional<Tensor> or a list of tensors.
+  template <typename Tensors>
+  DeviceCheck& add(const Tensors& tensors, const char* argument) {
+    c10::impl::check_and_update_common_device(device_, tensors, method_, argument);
+    return *this;
+  }
+
+ private:
+  const char* method_;
+  std::optional<Device> device_;
+};
+
+// How an overload gets its outputs: allocates them, writes its first argument, or writes tensors
+// that the caller gave and that may be resized.
+enum class OutputForm : uint8_t { Functional, InPlace, Out };
+
+// Makes `output` what the shape function asks for, or throws.
+OPENREG_EXPORT void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes,
+                                        IntArrayRef strides, const TensorOptions& options);
+
+// A shape function together with the outputs it describes. While it lives, the current device is
+// that of the outputs.
+template <typename Meta, size_t Count>
+class StructuredOp final : public Meta {
+ public:
+  static constexpr size_t kOutputs = Count;
+
+  // Whether the shape function checks the sizes of all operands, as a TensorIterator does.
+  static constexpr bool kChecksSizes = std::is_base_of_v<TensorIteratorBase, Meta>;
+
+  StructuredOp() : form_(OutputForm::Functional) {}
+
+  template <typename... Outputs>
+  explicit StructuredOp(OutputForm form, const Outputs&... outputs)
+      : form_(form), outputs_{outputs...} {
+    static_assert(sizeof...(Outputs) == Count);
+  }
+
+  void set_output_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
+                          TensorOptions options) override {
+    set_output_raw_strided(index, sizes, strides, options);
+  }
+
+  void set_output_raw_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
+                              TensorOptions options) override {
+    if (C10_UNLIKELY(options.device().index() != c10::openreg::currentDevice())) {
+      guard_.reset_device(options.device());
+    }
+    setStructuredOutput(form_, outputs_[index], sizes, strides, options);
+    // Last, as a TensorIterator asks for the output here.
+    if constexpr (kChecksSizes) {
+      Meta::set_output_raw_strided(index, sizes, strides, options);
+    }
+  }
+
+  const Tensor& maybe_get_output(int64_t index) override { return outputs_[index]; }
+
+  const std::array<Tensor, Count>& outputs() const { return outputs_; }
+
+  // What the functional form returns: one tensor or a tuple.
+  auto result() {
+    if constexpr (Count == 1) {
+      return std::move(outputs_[0]);
+    } else {
+      return std::apply([](auto&... outputs) { return std::make_tuple(std::move(outputs)...); },
+                        outputs_);
+    }
+  }
+
+ private:
+  OutputForm form_;
+  std::array<Tensor, Count> outputs_;
+  c10::OptionalDeviceGuard guard_;
+};
+
+// Arguments of the shape functions.
+
+inline OptionalTensorRef tensorRef(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined() ? OptionalTensorRef(*tensor) : OptionalTensorRef();
+}
+
+inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
+  return scalar.has_value() ? OptionalScalarRef(*scalar) : OptionalScalarRef();
+}
+
+// Indices as an index kernel on the device of `self` takes them: masks become lists of positions,
+// which reads the masks and therefore waits for them, and host tensors move to the device.
+OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
+    const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
+
+// Checks that a CPU kernel makes of its arguments and the shape function does not.
+
+OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
+OPENREG_EXPORT void checkNotHalfToFloat(bool half_to_float);
+
+}  // namespace at::openreg

@@ -1,0 +1,426 @@
+#include "csrc/memory/BlockCache.h"
+
+#include <c10/core/AllocatorConfig.h>
+#include <c10/util/llvmMathExtras.h>
+#include <openreg/openreg.h>
+
+#include <algorithm>
+
+#include "csrc/core/CaptureMode.h"
+
+namespace c10::openreg {
+namespace {
+
+using CachingAllocator::AcceleratorAllocatorConfig;
+using CachingDeviceAllocator::SegmentInfo;
+
+// Sizes are c10's, so that a program sees the numbers it knows from other devices.
+constexpr size_t kRounding = CachingAllocator::kMinBlockSize;
+static_assert(kRounding % OPENREG_MEMORY_ALIGNMENT == 0, "blocks keep the device's alignment");
+constexpr size_t kSmallSize = CachingAllocator::kSmallSize;
+constexpr size_t kSmallSegment = CachingAllocator::kSmallBuffer;
+constexpr size_t kMinLargeAlloc = CachingAllocator::kMinLargeAlloc;
+constexpr size_t kRoundLarge = CachingAllocator::kRoundLarge;
+
+constexpr MempoolId_t kDefaultPools = {0, 0};
+
+size_t roundUp(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
+
+size_t segmentSize(size_t size) {
+  if (size <= kSmallSize) {
+    return kSmallSegment;
+  }
+  if (size < kMinLargeAlloc) {
+    return AcceleratorAllocatorConfig::large_segment_size();
+  }
+  return roundUp(size, kRoundLarge);
+}
+
+}  // namespace
+
+size_t roundedBlockSize(size_t size) {
+  const size_t divisions = AcceleratorAllocatorConfig::roundup_power2_divisions(size);
+  if (divisions > 1 && size > kRounding * divisions) {
+    const size_t power = c10::llvm::PowerOf2Floor(size);
+    return roundUp(size, std::max(power / divisions, kRounding));
+  }
+  return roundUp(size, kRounding);
+}
+
+// --- Giving blocks out
+
+BlockPool& BlockCache::poolFor(const BlockRequest& request) {
+  const bool is_small = request.rounded <= kSmallSize;
+  for (auto redirection = allocating_to_.rbegin(); redirection != allocating_to_.rend();
+       ++redirection) {
+    const auto& [pool, filter] = *redirection;
+    if (filter(request.stream)) {
+      return is_small ? pool->small : pool->large;
+    }
+  }
+  return is_small ? small_ : large_;
+}
+
+Block* BlockCache::reuse(const BlockRequest& request) {
+  ++search_count_;
+  FreeBlocks& free_blocks = poolFor(request).free_blocks;
+  Block* block = free_blocks.bestFit(request.stream, request.rounded);
+  if (block == nullptr) {
+    return nullptr;
+  }
+  const size_t max_split_size = AcceleratorAllocatorConfig::max_split_size();
+  // A block too large to split may only serve a request of about its own size.
+  if ((request.rounded < max_split_size && block->size >= max_split_size) ||
+      (request.rounded >= max_split_size &&
+       block->size >=
+           request.rounded + AcceleratorAllocatorConfig::max_non_split_rounding_size())) {
+    return nullptr;
+  }
+  statistics_.removeInactiveSplit(*block);
+  free_blocks.erase(block);
+  return handOut(block, request);
+}
+
+Block* BlockCache::reserve(const BlockRequest& request) {
+  const size_t size = segmentSize(request.rounded);
+  if (statistics_.reservedBytes() + size > limit()) {
+    return nullptr;
+  }
+  void* address = nullptr;
+  const DeviceIndex previous = exchangeDevice(device_);
+  const RelaxedCaptureGuard relaxed;
+  const orError_t error = orMalloc(&address, size);
+  exchangeDevice(previous);
+  if (error == orErrorMemoryAllocation) {
+    // The caller tries again or reports; it is not this thread's last error.
+    std::ignore = orGetLastError();
+    return nullptr;
+  }
+  OPENREG_CHECK_RESULT(error, "orMalloc");
+  auto* block = new Block();
+  block->device = device_;
+  block->stream = keep(request.stream);
+  block->size = size;
+  block->pool = &poolFor(request);
+  block->address = static_cast<std::byte*>(address);
+  block->is_oversize_segment = size >= AcceleratorAllocatorConfig::max_split_size();
+  if (request.context != nullptr) {
+    block->findOrCreateExtras().segment_context = request.context;
+  }
+  segments_.insert(block);
+  if (PrivatePool* owner = block->pool->owner) {
+    ++owner->segment_count;
+  }
+  statistics_.addSegment(*block);
+  record(TraceEntry::SEGMENT_ALLOC, *block, request.context);
+  return handOut(block, request);
+}
+
+// The stream, for as long as the cache lives.
+const OpenRegStream* BlockCache::keep(const OpenRegStream& stream) {
+  return &*streams_.insert(stream).first;
+}
+
+// Turns a free block that is in no pool into the request's.
+Block* BlockCache::handOut(Block* block, const BlockRequest& request) {
+  splitIfWorthwhile(block, request.rounded);
+  block->is_allocated = true;
+  block->requested_size = request.size;
+  block->is_oversize_allocation = block->size >= AcceleratorAllocatorConfig::max_split_size();
+  if (request.context != nullptr) {
+    block->findOrCreateExtras().allocation_context = request.context;
+  }
+  if (isPoisonOn()) {
+    poisoned_.forget(*block);
+    block->findOrCreateExtras().is_filled = std::make_shared<std::atomic<bool>>(false);
+  }
+  statistics_.addAllocation(*block);
+  record(TraceEntry::ALLOC, *block, request.context);
+  return block;
+}
+
+void BlockCache::splitIfWorthwhile(Block* block, size_t size) {
+  const size_t remaining = block->size - size;
+  const bool is_worthwhile =
+      block->pool->isSmall()
+          ? remaining >= kRounding
+          : size < AcceleratorAllocatorConfig::max_split_size() && remaining > kSmallSize;
+  if (!is_worthwhile) {
+    return;
+  }
+  Block* rest = spare_ != nullptr ? spare_.release() : new Block();
+  rest->device = device_;
+  rest->stream = block->stream;
+  rest->size = remaining;
+  rest->pool = block->pool;
+  rest->address = block->address + size;
+  rest->freed_before_check = block->freed_before_check;
+  rest->is_oversize_segment = block->is_oversize_segment;
+  rest->freed_at = search_count_;
+  rest->previous = block;
+  rest->next = block->next;
+  if (rest->next != nullptr) {
+    rest->next->previous = rest;
+  }
+  block->next = rest;
+  block->size = size;
+  rest->pool->free_blocks.insert(rest);
+  statistics_.addInactiveSplit(*rest);
+}
+
+// --- Taking blocks back
+
+bool BlockCache::takeBack(Block* block, const std::shared_ptr<GatheredContext>& context) {
+  record(TraceEntry::FREE_REQUESTED, *block, context);
+  statistics_.removeAllocation(*block);
+  block->is_allocated = false;
+  block->requested_size = 0;
+  if (block->extras != nullptr && !block->extras->used_on.empty()) {
+    return false;
+  }
+  makeFree(block);
+  return true;
+}
+
+void BlockCache::makeFree(Block* block) {
+  record(TraceEntry::FREE_COMPLETED, *block, block->allocationContext());
+  statistics_.removeActive(*block);
+  if (std::shared_ptr<GatheredContext> segment_context = block->segmentContext()) {
+    block->extras = std::make_unique<BlockExtras>();
+    block->extras->segment_context = std::move(segment_context);
+  } else {
+    block->extras.reset();
+  }
+  block->freed_before_check = check_count_ + 1;
+  if (leavesPool(block->next)) {
+    join(block, block->next);
+  }
+  if (leavesPool(block->previous)) {
+    block = join(block->previous, block);
+  }
+  block->freed_at = search_count_;
+  block->pool->free_blocks.insert(block);
+  statistics_.addInactiveSplit(*block);
+}
+
+// Takes a neighbor out of its pool, if it is free.
+bool BlockCache::leavesPool(Block* neighbor) {
+  if (neighbor == nullptr || !neighbor->isFree()) {
+    return false;
+  }
+  statistics_.removeInactiveSplit(*neighbor);
+  neighbor->pool->free_blocks.erase(neighbor);
+  return true;
+}
+
+// Joins two neighbors that are in no pool. The upper one goes, so that a segment's first
+// block stays.
+Block* BlockCache::join(Block* lower, Block* upper) {
+  lower->size += upper->size;
+  lower->freed_before_check = std::max(lower->freed_before_check, upper->freed_before_check);
+  lower->next = upper->next;
+  if (lower->next != nullptr) {
+    lower->next->previous = lower;
+  }
+  *upper = Block();
+  spare_.reset(upper);
+  return lower;
+}
+
+// --- Giving segments back
+
+std::vector<BlockPool*> BlockCache::allPools() {
+  std::vector<BlockPool*> pools{&small_, &large_};
+  for (auto& [id, pool] : private_pools_) {
+    pools.insert(pools.end(), {&pool.small, &pool.large});
+  }
+  return pools;
+}
+
+void BlockCache::detachFreeSegments(BlockPool& pool, std::vector<Block*>& segments) {
+  for (auto it = pool.free_blocks.begin(); it != pool.free_blocks.end();) {
+    Block* block = *it++;
+    if (!block->isSplit()) {
+      detachSegment(block, segments);
+    }
+  }
+}
+
+std::vector<Block*> BlockCache::detachUnused() {
+  std::vector<Block*> segments;
+  for (BlockPool* pool : allPools()) {
+    if (pool->owner == nullptr || pool->owner->use_count == 0) {
+      detachFreeSegments(*pool, segments);
+    }
+  }
+  std::erase_if(private_pools_, [](const auto& entry) {
+    return entry.second.use_count == 0 && entry.second.segment_count == 0;
+  });
+  return segments;
+}
+
+std::vector<Block*> BlockCache::detachUnused(MempoolId_t pool) {
+  if (pool == kDefaultPools) {
+    return detachUnused();
+  }
+  std::vector<Block*> segments;
+  if (const auto found = private_pools_.find(pool); found != private_pools_.end()) {
+    detachFreeSegments(found->second.small, segments);
+    detachFreeSegments(found->second.large, segments);
+  }
+  return segments;
+}
+
+// `block` is free and all of its segment. From here on it is in no book.
+void BlockCache::detachSegment(Block* block, std::vector<Block*>& segments) {
+  segments.push_back(block);
+  block->pool->free_blocks.erase(block);
+  segments_.erase(block);
+  if (isPoisonOn()) {
+    poisoned_.forget(*block);
+  }
+  if (PrivatePool* owner = block->pool->owner) {
+    --owner->segment_count;
+  }
+  statistics_.removeSegment(*block);
+  record(TraceEntry::SEGMENT_FREE, *block, block->segmentContext());
+}
+
+bool BlockCache::isGarbageDue() const {
+  const double threshold = AcceleratorAllocatorConfig::garbage_collection_threshold();
+  return threshold > 0 && static_cast<double>(statistics_.reservedBytes()) >
+                              threshold * static_cast<double>(limit());
+}
+
+// The age of a segment is the number of searches it has been passed over; those of at least average
+// age go, as long as there are any.
+std::vector<Block*> BlockCache::detachGarbage() {
+  std::vector<Block*> segments;
+  while (isGarbageDue()) {
+    std::vector<Block*> candidates;
+    uint64_t total_age = 0;
+    for (BlockPool* pool : {&small_, &large_}) {
+      for (Block* block : pool->free_blocks) {
+        if (!block->isSplit()) {
+          candidates.push_back(block);
+          total_age += search_count_ - block->freed_at;
+        }
+      }
+    }
+    if (candidates.empty()) {
+      break;
+    }
+    const uint64_t average_age = total_age / candidates.size();
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Block* a, const Block* b) { return a->freed_at < b->freed_at; });
+    for (Block* block : candidates) {
+      if (!isGarbageDue() || search_count_ - block->freed_at < average_age) {
+        break;
+      }
+      detachSegment(block, segments);
+    }
+  }
+  return segments;
+}
+
+// --- Private pools
+
+PrivatePool& BlockCache::findOrCreatePool(MempoolId_t id) {
+  TORCH_CHECK(id != kDefaultPools, "a memory pool's id must not be (0, 0)");
+  return private_pools_.try_emplace(id, id).first->second;
+}
+
+void BlockCache::retainPool(MempoolId_t id) { ++findOrCreatePool(id).use_count; }
+
+void BlockCache::releasePool(MempoolId_t id) {
+  const auto found = private_pools_.find(id);
+  TORCH_CHECK(found != private_pools_.end() && found->second.use_count > 0, "memory pool (",
+              id.first, ", ", id.second, ") of device ", static_cast<int>(device_),
+              " has no user that could release it");
+  --found->second.use_count;
+}
+
+int BlockCache::poolUseCount(MempoolId_t id) const {
+  const auto found = private_pools_.find(id);
+  return found == private_pools_.end() ? 0 : found->second.use_count;
+}
+
+void BlockCache::beginAllocateToPool(MempoolId_t id, StreamFilter filter) {
+  PrivatePool& pool = findOrCreatePool(id);
+  for (const auto& [other, unused] : allocating_to_) {
+    TORCH_CHECK(other != &pool, "memory pool (", id.first, ", ", id.second,
+                ") is already being allocated to");
+  }
+  ++pool.use_count;
+  allocating_to_.emplace_back(&pool, std::move(filter));
+}
+
+void BlockCache::endAllocateToPool(MempoolId_t id) {
+  const size_t erased = std::erase_if(
+      allocating_to_, [&](const auto& redirection) { return redirection.first->id == id; });
+  TORCH_CHECK(erased == 1, "memory pool (", id.first, ", ", id.second,
+              ") is not being allocated to");
+}
+
+// --- Limits, state and history
+
+size_t BlockCache::limit() const {
+  orDeviceProp properties{};
+  OPENREG_CHECK(orGetDeviceProperties(&properties, device_));
+  return static_cast<size_t>(memory_fraction_ * static_cast<double>(properties.totalGlobalMem));
+}
+
+void BlockCache::record(TraceEntry::Action action, size_t address, size_t size,
+                        const OpenRegStream& stream, MempoolId_t pool,
+                        std::shared_ptr<GatheredContext> context) {
+  history_.record(action, device_, address, size, stream.id(), pool, std::move(context));
+}
+
+void BlockCache::recordOutOfMemory(const BlockRequest& request, size_t free_size) {
+  statistics_.countOutOfMemory();
+  record(TraceEntry::OOM, free_size, request.size, request.stream, poolFor(request).id(),
+         request.context);
+}
+
+std::vector<SegmentInfo> BlockCache::snapshot(MempoolId_t pool) {
+  record(TraceEntry::SNAPSHOT, 0, statistics_.reservedBytes(), getDefaultOpenRegStream(device_),
+         kDefaultPools, nullptr);
+  return describeSegments(segments_, pool, search_count_);
+}
+
+bool BlockCache::isValid() {
+  const std::optional<SegmentTotals> totals = totalsOf(segments_);
+  size_t free_count = 0;
+  for (const BlockPool* pool : allPools()) {
+    free_count += pool->free_blocks.size();
+  }
+  return totals.has_value() && totals->free_count == free_count &&
+         totals->reserved == statistics_.reservedBytes() &&
+         totals->allocated == statistics_.allocatedBytes();
+}
+
+std::vector<Corruption> BlockCache::findCorruptions(uint32_t check) {
+  std::vector<Corruption> found;
+  for (const Block* first : segments_) {
+    for (const Block* block = first; block != nullptr; block = block->next) {
+      std::optional<Corruption> corruption;
+      if (block->is_allocated) {
+        corruption = findCorruption(*block);
+      } else if (block->isFree() && block->pool->owner == nullptr) {
+        // The owner of a private pool may write to its free blocks: a graph does at each replay.
+        corruption = poisoned_.findCorruption(*block);
+        if (block->freed_before_check <= check) {
+          poisoned_.fill(*block);
+        }
+      }
+      if (corruption.has_value()) {
+        found.push_back(std::move(*corruption));
+      }
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Corruption& a, const Corruption& b) { return a.address < b.address; });
+  return found;
+}
+
+}  // namespace c10::openreg
