@@ -122,7 +122,7 @@ class TestAsync(OpenRegTestCase):
         self.assertEqual(y.tolist(), [5.0] * 3)
 
     def test_training_runs_ahead_of_the_device(self):
-        model = torch.nn.Linear(4, 2).openreg()
+        model = torch.nn.Linear(4, 2).to(DEVICE_TYPE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         x = torch.ones(3, 4, device=DEVICE_TYPE)
 

@@ -349,7 +349,9 @@ class TestState(OpenRegTestCase):
         generator.set_state(state)
         self.assert_bit_equal(torch.rand(5, device=DEVICE_TYPE), torch.rand(5, generator=generator))
 
-    @parametrize("spell", [subtest(int, name="int"), subtest("openreg:{}".format, name="str")])
+    @parametrize(
+        "spell", [subtest(int, name="int"), subtest((DEVICE_TYPE + ":{}").format, name="str")]
+    )
     def test_state_of_a_device(self, spell):
         torch.openreg.manual_seed_all(1)
         state = torch.openreg.get_rng_state(spell(LAST))
