@@ -3,7 +3,14 @@
 import warnings
 
 import torch
-from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+from common import (
+    DEVICE_TYPE,
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
 
 WAITS = [
     subtest(lambda x: x.item(), name="item"),
@@ -17,7 +24,7 @@ WAITS = [
 class TestSyncDebugMode(OpenRegTestCase):
     def setUp(self):
         super().setUp()
-        self.x = torch.ones(1, device="openreg")
+        self.x = torch.ones(1, device=DEVICE_TYPE)
 
     def tearDown(self):
         torch.openreg.set_sync_debug_mode("default")
