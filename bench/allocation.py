@@ -73,7 +73,7 @@ print(resident() - before)
         command = [sys.executable, "-c", program, device]
         return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
-    pairs = [(pages("openreg"), pages("cpu")) for _ in range(min(3, effort.process_pairs))]
+    pairs = [(pages(OPENREG.type), pages("cpu")) for _ in range(min(3, effort.process_pairs))]
     return Ratios([on_openreg / on_cpu for on_openreg, on_cpu in pairs])
 
 
