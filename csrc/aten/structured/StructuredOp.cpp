@@ -87,9 +87,4 @@ void checkGeluApproximation(c10::string_view approximate) {
   at::native::get_gelutype_enum(approximate);
 }
 
-void checkNotHalfToFloat(bool half_to_float) {
-  TORCH_CHECK(!half_to_float,
-              "softmax: expected half_to_float to be False, got True; convert the input instead");
-}
-
 }  // namespace at::openreg

@@ -133,9 +133,8 @@ inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
 OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
     const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
 
-// Checks that a CPU kernel makes of its arguments and the shape function does not.
+// A check that a CPU kernel makes of its argument and the shape function does not.
 
 OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
-OPENREG_EXPORT void checkNotHalfToFloat(bool half_to_float);
 
 }  // namespace at::openreg
