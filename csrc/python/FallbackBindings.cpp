@@ -1,5 +1,12 @@
 #include <pybind11/stl.h>
 
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/PlanStore.h"
@@ -35,6 +42,18 @@ void bindFallback(pybind11::module_& m) {
         {"plans", count.plans}, {"words", count.words}, {"calls", keptCallCount()}};
   });
   // docs: end
+  m.def("_dtypes_to_widen", [] {
+    std::vector<std::tuple<std::string, std::string, std::string>> entries;
+    for (const auto& entry : at::openreg::detail::kDtypesToWiden) {
+      for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
+        const auto dtype = static_cast<c10::ScalarType>(i);
+        if ((entry.dtypes & at::openreg::setOf(dtype)) != 0) {
+          entries.emplace_back(entry.name, c10::toString(entry.layout), c10::toString(dtype));
+        }
+      }
+    }
+    return entries;
+  });
 }
 
 }  // namespace torch_openreg

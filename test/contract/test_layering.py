@@ -42,14 +42,16 @@ ALLOWED_FOLDERS = {
     "ipc": {"core", "memory"},
     # Touches kernel addresses, or the thread that kernels run on.
     "aten/kernel": {"core", "memory", "random"},
+    # Knows which dtypes the CPU lacks.
+    "aten/dtypes": {"core"},
     # Knows at::meta.
-    "aten/structured": {*_KERNELS},
+    "aten/structured": {*_KERNELS, "aten/dtypes"},
     # Takes tensors of other layouts apart.
     "aten/layouts": {*_KERNELS},
     # Sees boxed arguments.
-    "aten/fallback": {*_KERNELS, "aten/layouts"},
+    "aten/fallback": {*_KERNELS, "aten/dtypes", "aten/layouts"},
     # Knows the name of an operator.
-    "aten/ops": {*_KERNELS, "aten/structured", "aten/layouts", "aten/fallback"},
+    "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
     "autocast": set(),
     "precompiled": {*_KERNELS, "python"},
     "custom": {"aten/kernel", "core"},
@@ -63,6 +65,7 @@ ALLOWED_FOLDERS = {
         "ipc",
         "profiler",
         "aten/kernel",
+        "aten/dtypes",
         "aten/fallback",
     },
 }

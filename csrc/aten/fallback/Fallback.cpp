@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/HostCall.h"
@@ -126,6 +127,11 @@ c10::DispatchKey cpuKey(c10::DispatchKeySet keys) {
 void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   FallbackOperator& known = fallbackOperator(op, &describeStreamCall);
+  if (const DtypeSet dtypes = known.dtypesToWiden(keys);
+      C10_UNLIKELY(dtypes != 0) && computesIn(dtypes, op, *stack)) {
+    runWider(op, keys, stack);
+    return;
+  }
   const auto arguments = argumentsOnStack(op.schema(), *stack);
   const c10::Device device = deviceOf(op.schema(), arguments);
   const c10::DeviceGuard guard(device);

@@ -187,8 +187,24 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel
       counts_with_numbers_(op.operator_name().name == "aten::arange" ||
                            op.operator_name().name == "aten::range"),
       out_variant_(findOutVariant(op)),
+      widened_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::Dense)),
+      widened_sparse_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::Sparse)),
+      widened_csr_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::SparseCsr)),
       kernel_name_(kernelNameOf(name_)),
       kernel_(describe_kernel(kernel_name_.c_str())) {}
+
+DtypeSet FallbackOperator::dtypesToWiden(c10::DispatchKeySet keys) const {
+  switch (c10::toFunctionalityKey(keys.highestPriorityTypeId())) {
+    case DispatchKey::Dense:
+      return widened_dtypes_;
+    case DispatchKey::Sparse:
+      return widened_sparse_dtypes_;
+    case DispatchKey::SparseCsr:
+      return widened_csr_dtypes_;
+    default:
+      return 0;
+  }
+}
 
 bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
                                c10::ArrayRef<c10::IValue> arguments) const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
 #include "torch_openreg/core/Launch.h"
 
@@ -51,6 +52,10 @@ class FallbackOperator {
   // this operator returns them: what this operator takes, and the results.
   const std::optional<c10::OperatorHandle>& outVariant() const { return out_variant_; }
 
+  // The dtypes of calls that are computed in a wider one, for tensors of the layout that `keys`
+  // say; see Note [Wider types].
+  DtypeSet dtypesToWiden(c10::DispatchKeySet keys) const;
+
   // How the stream's worker runs a call. Its name is that of the calling thread's calls, too.
   const orKernel& kernel() const { return kernel_; }
 
@@ -70,6 +75,9 @@ class FallbackOperator {
   const bool draws_numbers_;
   const bool counts_with_numbers_;
   const std::optional<c10::OperatorHandle> out_variant_;
+  const DtypeSet widened_dtypes_;
+  const DtypeSet widened_sparse_dtypes_;
+  const DtypeSet widened_csr_dtypes_;
   const std::string kernel_name_;
   const orKernel kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;

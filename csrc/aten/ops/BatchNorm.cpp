@@ -43,9 +43,24 @@ void batchNorm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   torch::jit::push(*stack, std::move(mean), std::move(inverse_deviation));
 }
 
+// Without saved statistics in evaluation: the CPU's kernel ignores them then, but refuses those of
+// another dtype than the running ones, such as the float32 that ours are for float16.
+void batchNormBackward(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
+  const size_t first = stack->size() - op.schema().arguments().size();
+  const bool is_training = (*stack)[first + 7].toBool();
+  if (!is_training) {
+    (*stack)[first + 5] = c10::IValue();
+    (*stack)[first + 6] = c10::IValue();
+  }
+  runFallback(op, keys, stack);
+}
+
 }  // namespace
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
+  m.impl("native_batch_norm_backward",
+         torch::CppFunction::makeFromBoxedFunction<&batchNormBackward>());
   m.impl("native_batch_norm", torch::CppFunction::makeFromBoxedFunction<&batchNorm>());
   m.impl("_native_batch_norm_legit", torch::CppFunction::makeFromBoxedFunction<&batchNorm>());
 }

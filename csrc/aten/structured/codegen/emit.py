@@ -15,6 +15,7 @@ SHARD = """\
 #include <ATen/core/Reduction.h>
 #include <torch/library.h>
 
+#include "csrc/aten/dtypes/WideningKernel.h"
 #include "csrc/aten/structured/KernelRules.h"
 #include "csrc/aten/structured/StructuredLaunch.h"
 #include "csrc/aten/structured/StructuredOp.h"
@@ -66,7 +67,10 @@ def shard_text(operators: Sequence[Operator]) -> str:
             for form in operator.forms
             for line in _list(
                 "  m.impl(",
-                [f'"{form.overload}"', f"&{operator.namespace}::{form.function}"],
+                [
+                    f'"{form.overload}"',
+                    f'widening<"aten::{form.overload}", &{operator.namespace}::{form.function}>()',
+                ],
                 ");",
             )
         ),

@@ -1,0 +1,171 @@
+// Dtypes that CUDA has for an operator and the CPU lacks.
+//
+// Note [Wider types]
+// Programs written for CUDA use dtypes for which the CPU has no kernel, such as complex32 in
+// Fourier transforms. Such a call is computed in the next wider type that the CPU has, and each
+// result is rounded once, to the dtype that the call asks for:
+//
+//   complex32           complex64
+//   float16, bfloat16   float32
+//   bool                uint8
+//
+// The tensors are converted, the operator is called again with the wider ones, and its results are
+// converted back, all by the operators of this device. So such a call is as asynchronous as the
+// wider one is, waits in its first run only if that does, and can be captured by a graph.
+//
+// The table below is the only place that says which operators have such dtypes. Generated
+// operators and composite ones ask it when they are compiled (WideningKernel.h), the fallback asks
+// it once per operator; a call of an operator without an entry does not ask at all. A dtype that
+// CUDA lacks, too, stays the error that it is on the CPU. test/test_dtypes.py compares the table
+// with what torch's OpInfos say of CUDA and with what the CPU's kernels refuse.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "torch_openreg/core/Macros.h"
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace at::openreg {
+
+// A bit for each dtype.
+using DtypeSet = uint64_t;
+
+constexpr DtypeSet setOf(ScalarType dtype) { return DtypeSet(1) << static_cast<int>(dtype); }
+
+namespace detail {
+
+struct DtypesToWiden {
+  std::string_view name;  // of all overloads, also the in-place one
+  DtypeSet dtypes;
+  DispatchKey layout = DispatchKey::Dense;
+};
+
+inline constexpr DtypeSet kBools = setOf(ScalarType::Bool);
+inline constexpr DtypeSet kHalves = setOf(ScalarType::Half);
+inline constexpr DtypeSet kShortFloats = kHalves | setOf(ScalarType::BFloat16);
+inline constexpr DtypeSet kComplexHalves = setOf(ScalarType::ComplexHalf);
+
+inline constexpr DtypesToWiden kDtypesToWiden[] = {
+    {"_fft_c2c", kComplexHalves},
+    {"_fft_c2r", kComplexHalves},
+    {"_fft_r2c", kHalves},
+    {"_upsample_bilinear2d_aa", kShortFloats},
+    {"_upsample_bilinear2d_aa_backward", kShortFloats},
+    {"abs", kBools},
+    {"acos", kComplexHalves},
+    {"acosh", kComplexHalves},
+    {"add", kHalves, DispatchKey::Sparse},
+    {"addmm", kShortFloats, DispatchKey::SparseCsr},
+    {"angle", kComplexHalves},
+    {"asin", kComplexHalves},
+    {"asinh", kComplexHalves},
+    {"atan", kComplexHalves},
+    {"atanh", kComplexHalves},
+    {"avg_pool3d", kShortFloats},
+    {"avg_pool3d_backward", kShortFloats},
+    {"cos", kComplexHalves},
+    {"cosh", kComplexHalves},
+    {"cumprod", kComplexHalves},  // in the gradient of prod
+    {"div", kComplexHalves},
+    {"exp", kComplexHalves},
+    {"fft_fft", kComplexHalves | kHalves},
+    {"fft_fft2", kComplexHalves | kHalves},
+    {"fft_fftn", kComplexHalves | kHalves},
+    {"fft_hfft", kComplexHalves | kHalves},
+    {"fft_hfft2", kComplexHalves | kHalves},
+    {"fft_hfftn", kComplexHalves | kHalves},
+    {"fft_ifft", kComplexHalves | kHalves},
+    {"fft_ifft2", kComplexHalves | kHalves},
+    {"fft_ifftn", kComplexHalves | kHalves},
+    {"fft_ihfft", kHalves},
+    {"fft_ihfft2", kHalves},
+    {"fft_ihfftn", kHalves},
+    {"fft_irfft", kComplexHalves | kHalves},
+    {"fft_irfft2", kComplexHalves | kHalves},
+    {"fft_irfftn", kComplexHalves | kHalves},
+    {"fft_rfft", kHalves},
+    {"fft_rfft2", kHalves},
+    {"fft_rfftn", kHalves},
+    {"flip", kComplexHalves},  // in the gradient of prod
+    {"lerp", kComplexHalves},
+    {"log", kComplexHalves},
+    {"logaddexp", kComplexHalves},
+    {"mm", kShortFloats, DispatchKey::SparseCsr},
+    {"multi_margin_loss", kShortFloats},
+    {"multi_margin_loss_backward", kShortFloats},
+    {"multilabel_margin_loss_backward", kShortFloats},
+    {"multilabel_margin_loss_forward", kShortFloats},
+    {"nansum", kComplexHalves},
+    {"pow", kComplexHalves},
+    {"prod", kComplexHalves},
+    {"rrelu_with_noise", kHalves},
+    {"rrelu_with_noise_backward", kHalves},
+    {"rsqrt", kComplexHalves},
+    {"sigmoid", kComplexHalves},
+    {"sigmoid_backward", kComplexHalves},
+    {"sin", kComplexHalves},
+    {"sinh", kComplexHalves},
+    {"sqrt", kComplexHalves},
+    {"sub", kHalves, DispatchKey::Sparse},
+    {"sum", kComplexHalves},
+    {"tan", kComplexHalves},
+    {"tanh", kComplexHalves},
+    {"tanh_backward", kComplexHalves},
+    {"trace", kBools | kComplexHalves},
+};
+
+// "add" of "aten::add_.Tensor".
+constexpr std::string_view baseNameOf(std::string_view name) {
+  constexpr std::string_view kNamespace = "aten::";
+  if (name.starts_with(kNamespace)) {
+    name.remove_prefix(kNamespace.size());
+  }
+  name = name.substr(0, name.find('.'));
+  if (name.ends_with('_')) {
+    name.remove_suffix(1);
+  }
+  return name;
+}
+
+}  // namespace detail
+
+// The dtypes in which calls of the operator, of tensors of this layout, are computed in a wider
+// one. `name` may have the namespace and the overload.
+constexpr DtypeSet dtypesToWiden(std::string_view name, DispatchKey layout) {
+  const std::string_view base_name = detail::baseNameOf(name);
+  DtypeSet dtypes = 0;
+  for (const detail::DtypesToWiden& entry : detail::kDtypesToWiden) {
+    if (entry.name == base_name && entry.layout == layout) {
+      dtypes |= entry.dtypes;
+    }
+  }
+  return dtypes;
+}
+
+// The dtypes of tensors that can make a call one that computes in one of `dtypes`: with a complex
+// number, float16 becomes complex32.
+constexpr DtypeSet dtypesThatPromoteTo(DtypeSet dtypes) {
+  return (dtypes & detail::kComplexHalves) != 0 ? dtypes | detail::kHalves : dtypes;
+}
+
+// Whether the call, whose arguments are the last on the stack, computes in one of `dtypes`: the one
+// that it asks for, or the one that its inputs are promoted to.
+OPENREG_EXPORT bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op,
+                               const torch::jit::Stack& stack);
+
+// Runs a call that computes in a dtype which has a wider one, in that.
+// Errors: those of the wider call; and, as CUDA's kernels, throws if a tensor to write overlaps
+// itself or another argument.
+OPENREG_EXPORT void runWider(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                             torch::jit::Stack* stack);
+
+}  // namespace at::openreg
