@@ -10,6 +10,7 @@ import contextlib
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -29,7 +30,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import DEVICE_TYPE
 
 _WIDER = {
     torch.bool: torch.uint8,
@@ -294,7 +294,10 @@ class TestTable(OpenRegTestCase):
                 except RuntimeError:
                     continue
                 refused |= mode.refused
-        self.assertEqual(sorted(refused), sorted(_C._dtypes_to_widen()))
+        entries = set(_C._dtypes_to_widen())
+        self.assertEqual(len(entries), len(_C._dtypes_to_widen()))
+        missing, needless = sorted(refused - entries), sorted(entries - refused)
+        self.assertFalse(missing or needless, f"missing {missing}, no longer needed {needless}")
 
     @parametrize("info,dtype", [case for case in _CASES if _is_transform(case.arg_values[0])])
     def test_the_cpu_refuses_transforms(self, info, dtype):
@@ -398,9 +401,7 @@ class TestCalls(OpenRegTestCase):
         self.assert_bit_equal(x.sum(dtype=torch.complex64), wider.sum())
         self.assert_bit_equal(x.sum(1, dtype=torch.complex32), wider.sum(1).to(torch.complex32))
         real = torch.rand(6, device=DEVICE_TYPE)
-        self.assert_bit_equal(
-            real.sum(dtype=torch.complex32), real.cpu().sum().to(torch.complex32)
-        )
+        self.assert_bit_equal(real.sum(dtype=torch.complex32), real.cpu().sum().to(torch.complex32))
 
     def test_what_cuda_lacks_too_is_the_error_of_the_cpu(self):
         x = _c32()
@@ -440,6 +441,15 @@ class TestCalls(OpenRegTestCase):
         x.mul_(0.5)
         graph.replay()
         self.assert_bit_equal(result, x.cpu().to(torch.complex64).tanh().to(torch.complex32))
+
+    def test_inference_mode_and_vmap_take_transforms(self):
+        x = _numbers(DEVICE_TYPE, torch.float16)
+        expected = torch.fft.rfft(x.cpu().float()).to(torch.complex32)
+        with torch.inference_mode():
+            self.assert_bit_equal(torch.fft.rfft(x.clone()), expected)
+        y = _c32()
+        expected = torch.fft.fft(y.cpu().to(torch.complex64)).to(torch.complex32)
+        self.assert_bit_equal(torch.vmap(torch.fft.fft)(y), expected)
 
     def test_rrelu_draws_what_the_wider_type_draws(self):
         x = _numbers("cpu", torch.float16)

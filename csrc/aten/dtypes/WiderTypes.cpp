@@ -182,6 +182,8 @@ class WiderCall {
     if (value.isInt() && isDtype(argument)) {
       return widerOf(value.toScalarType());
     }
+    TORCH_INTERNAL_ASSERT(!value.isTensorList() && !value.isOptionalTensorList(), schema_.name(),
+                          ": lists of tensors are not widened");
     return value;
   }
 
@@ -198,8 +200,8 @@ class WiderCall {
     const ScalarType dtype = widerOf(tensor.scalar_type());
     // Nobody reads what `out=` holds.
     const bool is_only_written = argument.is_out() && tensor.layout() == at::kStrided;
-    Tensor wider = is_only_written ? at::empty_like(tensor, tensor.options().dtype(dtype))
-                                   : tensor.to(dtype);
+    Tensor wider =
+        is_only_written ? at::empty_like(tensor, tensor.options().dtype(dtype)) : tensor.to(dtype);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       wider.unsafeGetTensorImpl()->set_wrapped_number(true);
     }

@@ -20,6 +20,7 @@
 // with what torch's OpInfos say of CUDA and with what the CPU's kernels refuse.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <c10/core/DispatchKey.h>
@@ -29,10 +30,6 @@
 #include <string_view>
 
 #include "torch_openreg/core/Macros.h"
-
-namespace c10 {
-class OperatorHandle;
-}
 
 namespace at::openreg {
 
@@ -108,7 +105,6 @@ inline constexpr DtypesToWiden kDtypesToWiden[] = {
     {"pow", kComplexHalves},
     {"prod", kComplexHalves},
     {"rrelu_with_noise", kHalves},
-    {"rrelu_with_noise_backward", kHalves},
     {"rsqrt", kComplexHalves},
     {"sigmoid", kComplexHalves},
     {"sigmoid_backward", kComplexHalves},

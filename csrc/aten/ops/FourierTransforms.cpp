@@ -6,23 +6,23 @@
 // a composite operator calls.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/fft_fft_ops.h>
 #include <ATen/ops/fft_fft2_ops.h>
+#include <ATen/ops/fft_fft_ops.h>
 #include <ATen/ops/fft_fftn_ops.h>
-#include <ATen/ops/fft_hfft_ops.h>
 #include <ATen/ops/fft_hfft2_ops.h>
+#include <ATen/ops/fft_hfft_ops.h>
 #include <ATen/ops/fft_hfftn_ops.h>
-#include <ATen/ops/fft_ifft_ops.h>
 #include <ATen/ops/fft_ifft2_ops.h>
+#include <ATen/ops/fft_ifft_ops.h>
 #include <ATen/ops/fft_ifftn_ops.h>
-#include <ATen/ops/fft_ihfft_ops.h>
 #include <ATen/ops/fft_ihfft2_ops.h>
+#include <ATen/ops/fft_ihfft_ops.h>
 #include <ATen/ops/fft_ihfftn_ops.h>
-#include <ATen/ops/fft_irfft_ops.h>
 #include <ATen/ops/fft_irfft2_ops.h>
+#include <ATen/ops/fft_irfft_ops.h>
 #include <ATen/ops/fft_irfftn_ops.h>
-#include <ATen/ops/fft_rfft_ops.h>
 #include <ATen/ops/fft_rfft2_ops.h>
+#include <ATen/ops/fft_rfft_ops.h>
 #include <ATen/ops/fft_rfftn_ops.h>
 #include <torch/library.h>
 

@@ -65,16 +65,22 @@ def shard_text(operators: Sequence[Operator]) -> str:
             line
             for operator in operators
             for form in operator.forms
-            for line in _list(
-                "  m.impl(",
-                [
-                    f'"{form.overload}"',
-                    f'widening<"aten::{form.overload}", &{operator.namespace}::{form.function}>()',
-                ],
-                ");",
-            )
+            for line in _registration(operator, form)
         ),
     )
+
+
+def _registration(operator: Operator, form: Form) -> list[str]:
+    """The statement that registers one overload; see Note [Wider types]."""
+    name, kernel = f'"aten::{form.overload}"', f"&{operator.namespace}::{form.function}"
+    start = f'  m.impl("{form.overload}",'
+    line = f"{start} widening<{name}, {kernel}>());"
+    if len(line) <= LINE_LENGTH:
+        return [line]
+    line = f"         widening<{name}, {kernel}>());"
+    if len(line) <= LINE_LENGTH:
+        return [start, line]
+    return [start, f"         widening<{name},", f"                  {kernel}>());"]
 
 
 def operator_text(operator: Operator) -> str:
