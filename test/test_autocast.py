@@ -4,6 +4,7 @@ import functools
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -48,8 +49,8 @@ def entries():
 
 
 @functools.cache
-def lists_on_openreg():
-    return AutocastTestLists(torch.device("openreg"))
+def lists_on_device():
+    return AutocastTestLists(torch.device(DEVICE_TYPE))
 
 
 def find(namespaces, name):
@@ -77,11 +78,11 @@ class TestLists(OpenRegTestCase):
     def test_entry(self, entry):
         list_name, position, _ = entry
         namespaces, run_type = LISTS[list_name]
-        name, arguments, *more = getattr(lists_on_openreg(), list_name)[position]
+        name, arguments, *more = getattr(lists_on_device(), list_name)[position]
         keywords = next((value for value in more if isinstance(value, dict)), {})
         operator = find(namespaces, name)
         for lower in [torch.float16] if list_name in FLOAT16_ONLY else LOWER_TYPES:
-            with torch.autocast("openreg", dtype=lower):
+            with torch.autocast(DEVICE_TYPE, dtype=lower):
                 actual = operator(*arguments, **keywords)
             self.assertEqual(first_tensor(actual).dtype, run_type or lower)
             on_cpu = tree_map(
@@ -95,11 +96,11 @@ class TestLists(OpenRegTestCase):
     def test_operators_that_promote_by_themselves(self, list_name):
         space = torch if list_name.startswith("torch") else torch.Tensor
         count = 0
-        for name, arguments, expected_type in getattr(lists_on_openreg(), list_name):
+        for name, arguments, expected_type in getattr(lists_on_device(), list_name):
             if not hasattr(space, name):
                 self.assertEqual(name, "__div__")  # gone since Python 3
                 continue
-            with torch.autocast("openreg", dtype=torch.float16):
+            with torch.autocast(DEVICE_TYPE, dtype=torch.float16):
                 result = getattr(space, name)(*arguments)
             if isinstance(result, torch.Tensor):
                 self.assertEqual(result.dtype, expected_type, msg=name)
@@ -109,89 +110,89 @@ class TestLists(OpenRegTestCase):
         self.assertGreater(count, 7)
 
     def test_banned_operators_say_what_to_use(self):
-        for name, arguments, space in lists_on_openreg().banned:
+        for name, arguments, space in lists_on_device().banned:
             with (
-                torch.autocast("openreg", dtype=torch.float16),
-                self.assertRaisesRegex(RuntimeError, "unsafe to autocast.*_with_logits"),
+                torch.autocast(DEVICE_TYPE, dtype=torch.float16),
+                self.assertRaisesRegex(RuntimeError, "(?s)unsafe to autocast.*_with_logits"),
             ):
                 getattr(space, name)(*arguments)
-            with torch.autocast("openreg", enabled=False):
+            with torch.autocast(DEVICE_TYPE, enabled=False):
                 getattr(space, name)(*arguments)
 
 
 class TestAutocast(OpenRegTestCase):
     def setUp(self):
         super().setUp()
-        self.x = torch.randn(4, 4, device="openreg")
+        self.x = torch.randn(4, 4, device=DEVICE_TYPE)
 
     def test_einsum_runs_in_the_lower_precision(self):
-        with torch.autocast("openreg", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE_TYPE, dtype=torch.bfloat16):
             self.assertEqual(torch.einsum("ij,jk->ik", self.x, self.x).dtype, torch.bfloat16)
 
     def test_other_operators_keep_their_type(self):
-        with torch.autocast("openreg", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE_TYPE, dtype=torch.bfloat16):
             self.assertEqual((self.x + 1).dtype, torch.float32)
 
     def test_default_type_is_the_first_supported_one(self):
-        self.assertEqual(torch.get_autocast_dtype("openreg"), torch.float16)
-        with torch.autocast("openreg"):
+        self.assertEqual(torch.get_autocast_dtype(DEVICE_TYPE), torch.float16)
+        with torch.autocast(DEVICE_TYPE):
             self.assertEqual((self.x @ self.x).dtype, torch.float16)
 
     def test_default_type_can_be_set(self):
-        before = torch.get_autocast_dtype("openreg")
-        torch.set_autocast_dtype("openreg", torch.bfloat16)
+        before = torch.get_autocast_dtype(DEVICE_TYPE)
+        torch.set_autocast_dtype(DEVICE_TYPE, torch.bfloat16)
         try:
-            with torch.autocast("openreg"):
+            with torch.autocast(DEVICE_TYPE):
                 self.assertEqual((self.x @ self.x).dtype, torch.bfloat16)
         finally:
-            torch.set_autocast_dtype("openreg", before)
+            torch.set_autocast_dtype(DEVICE_TYPE, before)
 
     def test_regions_nest(self):
         def dtype():
             return (self.x @ self.x).dtype
 
-        with torch.autocast("openreg", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE_TYPE, dtype=torch.bfloat16):
             self.assertEqual(dtype(), torch.bfloat16)
-            with torch.autocast("openreg", enabled=False):
+            with torch.autocast(DEVICE_TYPE, enabled=False):
                 self.assertEqual(dtype(), torch.float32)
-                with torch.autocast("openreg", dtype=torch.float16):
+                with torch.autocast(DEVICE_TYPE, dtype=torch.float16):
                     self.assertEqual(dtype(), torch.float16)
                 self.assertEqual(dtype(), torch.float32)
             self.assertEqual(dtype(), torch.bfloat16)
         self.assertEqual(dtype(), torch.float32)
-        self.assertFalse(torch.is_autocast_enabled("openreg"))
+        self.assertFalse(torch.is_autocast_enabled(DEVICE_TYPE))
 
     def test_other_devices_are_not_affected(self):
-        with torch.autocast("openreg", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE_TYPE, dtype=torch.bfloat16):
             self.assertFalse(torch.is_autocast_enabled("cpu"))
             self.assertEqual((self.x.cpu() @ self.x.cpu()).dtype, torch.float32)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             self.assertEqual((self.x @ self.x).dtype, torch.float32)
 
     def test_region_decorates_functions(self):
-        @torch.autocast("openreg", dtype=torch.bfloat16)
+        @torch.autocast(DEVICE_TYPE, dtype=torch.bfloat16)
         def product(x):
             return x @ x
 
         self.assertEqual(product(self.x).dtype, torch.bfloat16)
 
     def test_region_ends_with_an_exception(self):
-        with self.assertRaises(KeyError), torch.autocast("openreg"):
+        with self.assertRaises(KeyError), torch.autocast(DEVICE_TYPE):
             raise KeyError
-        self.assertFalse(torch.is_autocast_enabled("openreg"))
+        self.assertFalse(torch.is_autocast_enabled(DEVICE_TYPE))
 
     def test_unsupported_type_switches_it_off_with_a_warning(self):
         with (
-            self.assertWarnsRegex(UserWarning, "openreg"),
-            torch.autocast("openreg", dtype=torch.float64),
+            self.assertWarnsRegex(UserWarning, DEVICE_TYPE),
+            torch.autocast(DEVICE_TYPE, dtype=torch.float64),
         ):
             self.assertEqual((self.x @ self.x).dtype, torch.float32)
 
     @parametrize("is_cached", [True, False])
     def test_casts_of_parameters_are_kept_for_the_region(self, is_cached):
-        weight = torch.randn(4, 4, device="openreg", requires_grad=True)
+        weight = torch.randn(4, 4, device=DEVICE_TYPE, requires_grad=True)
         with (
-            torch.autocast("openreg", dtype=torch.bfloat16, cache_enabled=is_cached),
+            torch.autocast(DEVICE_TYPE, dtype=torch.bfloat16, cache_enabled=is_cached),
             torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
         ):
             for _ in range(5):
@@ -200,20 +201,20 @@ class TestAutocast(OpenRegTestCase):
         self.assertEqual(casts, 5 + (1 if is_cached else 5))
 
     def test_changed_parameter_is_cast_again_in_the_next_region(self):
-        weight = torch.ones(4, 4, device="openreg", requires_grad=True)
+        weight = torch.ones(4, 4, device=DEVICE_TYPE, requires_grad=True)
         results = []
         for _ in range(2):
-            with torch.autocast("openreg", dtype=torch.bfloat16):
+            with torch.autocast(DEVICE_TYPE, dtype=torch.bfloat16):
                 results.append(self.x @ weight)
             with torch.no_grad():
                 weight.mul_(2)
         self.assert_bit_equal(results[1], results[0] * 2)
 
     def test_gradients_have_the_type_of_the_parameters(self):
-        model = torch.nn.Linear(4, 3, device="openreg")
+        model = torch.nn.Linear(4, 3, device=DEVICE_TYPE)
         twin = torch.nn.Linear(4, 3)
         twin.load_state_dict(model.state_dict())
-        for device, module, x in (("openreg", model, self.x), ("cpu", twin, self.x.cpu())):
+        for device, module, x in ((DEVICE_TYPE, model, self.x), ("cpu", twin, self.x.cpu())):
             with torch.autocast(device, dtype=torch.bfloat16):
                 loss = module(x).float().square().sum()
             loss.backward()
@@ -221,8 +222,8 @@ class TestAutocast(OpenRegTestCase):
         self.assert_bit_equal(model.weight.grad, twin.weight.grad)
 
     def test_backward_in_another_thread_uses_the_types_of_forward(self):
-        weight = torch.randn(4, 4, device="openreg", requires_grad=True)
-        with torch.autocast("openreg", dtype=torch.bfloat16):
+        weight = torch.randn(4, 4, device=DEVICE_TYPE, requires_grad=True)
+        with torch.autocast(DEVICE_TYPE, dtype=torch.bfloat16):
             loss = checkpoint(lambda x: (x @ weight).float(), self.x, use_reentrant=False).sum()
         loss.backward()
         self.assertEqual(weight.grad.dtype, torch.float32)
@@ -235,21 +236,21 @@ class TestAutocast(OpenRegTestCase):
 
         class Product(torch.autograd.Function):
             @staticmethod
-            @torch.amp.custom_fwd(device_type="openreg", cast_inputs=cast_inputs)
+            @torch.amp.custom_fwd(device_type=DEVICE_TYPE, cast_inputs=cast_inputs)
             def forward(ctx, a, b):
                 ctx.save_for_backward(a, b)
-                seen.append((torch.is_autocast_enabled("openreg"), a.dtype))
+                seen.append((torch.is_autocast_enabled(DEVICE_TYPE), a.dtype))
                 return a @ b
 
             @staticmethod
-            @torch.amp.custom_bwd(device_type="openreg")
+            @torch.amp.custom_bwd(device_type=DEVICE_TYPE)
             def backward(ctx, grad):
                 a, b = ctx.saved_tensors
-                seen.append((torch.is_autocast_enabled("openreg"), grad.dtype))
+                seen.append((torch.is_autocast_enabled(DEVICE_TYPE), grad.dtype))
                 return grad @ b.t(), a.t() @ grad
 
-        a = torch.randn(4, 4, device="openreg", dtype=torch.float16, requires_grad=True)
-        with torch.autocast("openreg", dtype=torch.float16):
+        a = torch.randn(4, 4, device=DEVICE_TYPE, dtype=torch.float16, requires_grad=True)
+        with torch.autocast(DEVICE_TYPE, dtype=torch.float16):
             result = Product.apply(a, self.x)
         result.sum().backward()
         is_on = cast_inputs is None
@@ -320,13 +321,13 @@ class TestGradScaler(OpenRegTestCase):
         inf = float("inf")
         losses = [1.0, 2.0, inf, 1.0, 1.0, 1.0, inf, 1.0]
         results = {}
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             scaler = torch.amp.GradScaler(device, init_scale=1024.0, growth_interval=2)
             model = train(device, OPTIMIZERS[name], scaler, losses, clip=clip)
             results[device] = (model, scaler.get_scale(), scaler._get_growth_tracker())
-        self.assertEqual(results["openreg"][1:], results["cpu"][1:])
+        self.assertEqual(results[DEVICE_TYPE][1:], results["cpu"][1:])
         for actual, expected in zip(
-            results["openreg"][0].parameters(), results["cpu"][0].parameters(), strict=True
+            results[DEVICE_TYPE][0].parameters(), results["cpu"][0].parameters(), strict=True
         ):
             self.assert_bit_equal(actual, expected)
 
@@ -334,14 +335,14 @@ class TestGradScaler(OpenRegTestCase):
         torch.manual_seed(0)
         model = torch.nn.Sequential(
             torch.nn.Linear(8, 32), torch.nn.LayerNorm(32), torch.nn.Tanh(), torch.nn.Linear(32, 1)
-        ).to("openreg")
+        ).to(DEVICE_TYPE)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, fused=True)
-        scaler = torch.amp.GradScaler("openreg")
-        x = torch.randn(64, 8, device="openreg")
+        scaler = torch.amp.GradScaler(DEVICE_TYPE)
+        x = torch.randn(64, 8, device=DEVICE_TYPE)
         losses = []
         for _ in range(50):
             optimizer.zero_grad()
-            with torch.autocast("openreg", dtype=torch.float16):
+            with torch.autocast(DEVICE_TYPE, dtype=torch.float16):
                 loss = torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
             scaler.scale(loss).backward()
             scaler.step(optimizer)
@@ -350,9 +351,9 @@ class TestGradScaler(OpenRegTestCase):
         self.assertLess(losses[-1], 0.1 * losses[0])
 
     def test_step_with_infinite_gradients_is_skipped_and_lowers_the_scale(self):
-        weight = torch.nn.Parameter(torch.ones(3, device="openreg"))
+        weight = torch.nn.Parameter(torch.ones(3, device=DEVICE_TYPE))
         optimizer = torch.optim.SGD([weight], lr=1.0)
-        scaler = torch.amp.GradScaler("openreg", init_scale=8.0, growth_interval=2)
+        scaler = torch.amp.GradScaler(DEVICE_TYPE, init_scale=8.0, growth_interval=2)
         scales = []
         for factor in (float("inf"), 1.0, 1.0, float("nan")):
             optimizer.zero_grad()
@@ -364,9 +365,9 @@ class TestGradScaler(OpenRegTestCase):
         self.assert_bit_equal(weight.detach(), torch.full((3,), -1.0))
 
     def test_unscale_twice_is_refused(self):
-        weight = torch.nn.Parameter(torch.ones(3, device="openreg"))
+        weight = torch.nn.Parameter(torch.ones(3, device=DEVICE_TYPE))
         optimizer = torch.optim.SGD([weight], lr=1.0)
-        scaler = torch.amp.GradScaler("openreg")
+        scaler = torch.amp.GradScaler(DEVICE_TYPE)
         scaler.scale(weight.sum()).backward()
         scaler.unscale_(optimizer)
         self.assert_bit_equal(weight.grad, torch.ones(3))
@@ -374,31 +375,31 @@ class TestGradScaler(OpenRegTestCase):
             scaler.unscale_(optimizer)
 
     def test_gradients_of_lower_precision_are_refused(self):
-        weight = torch.nn.Parameter(torch.ones(3, device="openreg", dtype=torch.float16))
-        scaler = torch.amp.GradScaler("openreg", init_scale=2.0)
+        weight = torch.nn.Parameter(torch.ones(3, device=DEVICE_TYPE, dtype=torch.float16))
+        scaler = torch.amp.GradScaler(DEVICE_TYPE, init_scale=2.0)
         scaler.scale(weight.sum().float()).backward()
         with self.assertRaisesRegex(ValueError, "unscale FP16 gradients"):
             scaler.unscale_(torch.optim.SGD([weight], lr=1.0))
 
     def test_state_survives_a_checkpoint(self):
-        scaler = torch.amp.GradScaler("openreg", init_scale=8.0, growth_interval=1)
-        train("openreg", OPTIMIZERS["sgd_foreach"], scaler, [1.0, 1.0])
-        twin = torch.amp.GradScaler("openreg")
+        scaler = torch.amp.GradScaler(DEVICE_TYPE, init_scale=8.0, growth_interval=1)
+        train(DEVICE_TYPE, OPTIMIZERS["sgd_foreach"], scaler, [1.0, 1.0])
+        twin = torch.amp.GradScaler(DEVICE_TYPE)
         twin.load_state_dict(scaler.state_dict())
         self.assertEqual(twin.state_dict(), scaler.state_dict())
         self.assertEqual(twin.get_scale(), 32.0)
 
     def test_disabled_scaler_does_nothing(self):
-        scaler = torch.amp.GradScaler("openreg", enabled=False)
-        loss = torch.ones(2, device="openreg").sum()
+        scaler = torch.amp.GradScaler(DEVICE_TYPE, enabled=False)
+        loss = torch.ones(2, device=DEVICE_TYPE).sum()
         self.assertIs(scaler.scale(loss), loss)
         self.assertEqual(scaler.get_scale(), 1.0)
 
     @requires_two_devices
     def test_parameters_on_two_devices_share_one_scale(self):
-        weights = [torch.nn.Parameter(torch.ones(3, device=f"openreg:{i}")) for i in range(2)]
+        weights = [torch.nn.Parameter(torch.ones(3, device=f"{DEVICE_TYPE}:{i}")) for i in range(2)]
         optimizers = [torch.optim.SGD([w], lr=1.0) for w in weights]
-        scaler = torch.amp.GradScaler("openreg", init_scale=4.0)
+        scaler = torch.amp.GradScaler(DEVICE_TYPE, init_scale=4.0)
         for factors in ((1.0, 1.0), (1.0, float("inf"))):
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -453,7 +454,7 @@ class TestTables(OpenRegTestCase):
 
     def test_what_differs_from_the_cpu_s_autocast_is_what_the_tables_say(self):
         # The CPU's tables leave interpolation in the lower type, and have cross_entropy in float32.
-        actual = self.losses("openreg", has_casts=False)
+        actual = self.losses(DEVICE_TYPE, has_casts=False)
         self.assertNotEqual(actual, self.losses("cpu", has_casts=False))
         self.assertEqual(actual, self.losses("cpu", has_casts=True), rtol=0, atol=0)
 

@@ -35,7 +35,7 @@ import itertools, sys, warnings
 import torch
 
 warnings.filterwarnings("ignore")
-DEVICE = "openreg"
+DEVICE, KEY = sys.argv[1:3]
 SHAPES = [(), (3,), (2, 3), (3, 3), (1, 2, 3), (2, 3, 4, 4), (1, 2, 3, 4, 4)]
 KINDS = {
     "float": lambda shape: torch.linspace(0.1, 0.9, max(1, torch.Size(shape).numel()))
@@ -116,10 +116,10 @@ def main():
         name
         for name in set(torch._C._dispatch_get_all_op_names())
         if name.startswith("aten::")
-        and not torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1")
+        and not torch._C._dispatch_has_kernel_for_dispatch_key(name, KEY)
         and any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in COMPOSITE)
     )
-    for name in names[names.index(sys.argv[1]) + 1 if len(sys.argv) > 1 else 0 :]:
+    for name in names[names.index(sys.argv[3]) + 1 if len(sys.argv) > 3 else 0 :]:
         print("call", name, flush=True)
         packet, _, overload = name.removeprefix("aten::").partition(".")
         schema = torch._C._get_schema("aten::" + packet, overload)
@@ -148,6 +148,7 @@ def main():
 main()
 """
 
+_KEY = {"openreg": "PrivateUse1", "cuda": "CUDA"}[DEVICE_TYPE]
 _COMPOSITE_COUNT = 1500  # torch 2.13 has 1580
 
 
@@ -156,7 +157,7 @@ class TestSearch(OpenRegTestCase):
         crashed, lacking, last, count = set(), set(), None, None
         while count is None:
             child = subprocess.run(
-                [sys.executable, "-c", _SEARCH, *([last] if last else [])],
+                [sys.executable, "-c", _SEARCH, DEVICE_TYPE, _KEY, *([last] if last else [])],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -172,6 +173,8 @@ class TestSearch(OpenRegTestCase):
             if lines[-1][0] == "done":
                 count = int(lines[-1][1])
             else:
+                # By a signal, and not by an exception, which every operator would raise again.
+                self.assertLess(child.returncode, 0, child.stderr)
                 last = lines[-1][1]
                 crashed.add(last)
         self.assertGreater(count, _COMPOSITE_COUNT)

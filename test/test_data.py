@@ -10,6 +10,7 @@ from unittest import mock
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     FORK_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -49,7 +50,7 @@ class DeviceRows(torch.utils.data.Dataset):
         return 4
 
     def __getitem__(self, index):
-        return torch.full((2,), float(index), device="openreg")
+        return torch.full((2,), float(index), device=DEVICE_TYPE)
 
 
 class BadRow(Rows):
@@ -82,7 +83,7 @@ class TestDataLoader(OpenRegTestCase):
 
     @METHODS
     def test_persistent_workers_serve_several_epochs(self, method):
-        torch.ones(1, device="openreg")  # the parent uses the device before it has workers
+        torch.ones(1, device=DEVICE_TYPE)  # the parent uses the device before it has workers
         loader = self.loader(
             num_workers=1,
             multiprocessing_context=method,
@@ -95,7 +96,7 @@ class TestDataLoader(OpenRegTestCase):
             for rows, workers in loader:
                 self.assertTrue(rows.is_pinned())
                 self.assertEqual(workers.tolist(), [0] * 4)
-                seen.append(rows.to("openreg", non_blocking=True))
+                seen.append(rows.to(DEVICE_TYPE, non_blocking=True))
             self.assert_bit_equal(torch.cat(seen)[:, 0], torch.arange(12.0))
             processes.update(worker.pid for worker in loader._iterator._workers)
         self.assertEqual(len(processes), 1)
@@ -105,7 +106,7 @@ class TestDataLoader(OpenRegTestCase):
     def test_batches_are_pinned_while_any_device_is_current(self, num_workers, index):
         with torch.openreg.device(index):
             loader = self.loader(num_workers=num_workers, pin_memory=True)
-            batches = [rows.to("openreg", non_blocking=True) for rows, _ in loader]
+            batches = [rows.to(DEVICE_TYPE, non_blocking=True) for rows, _ in loader]
         self.assertEqual({batch.device.index for batch in batches}, {index})
         self.assert_bit_equal(torch.cat(batches)[:, 0], torch.arange(12.0))
 
@@ -125,7 +126,7 @@ class TestDataLoader(OpenRegTestCase):
             self.assertTrue(batch.rows.is_pinned())
 
     @parametrize("num_workers", [0, 1])
-    @parametrize("device", ["openreg", f"openreg:{LAST}", "cuda"])
+    @parametrize("device", [DEVICE_TYPE, f"{DEVICE_TYPE}:{LAST}", "xpu"])
     def test_pin_memory_device_gives_way_to_the_accelerator(self, num_workers, device):
         loader = self.loader(num_workers=num_workers, pin_memory=True, pin_memory_device=device)
         with self.assertWarnsRegex(UserWarning, "pin_memory_device is deprecated"):
@@ -148,7 +149,7 @@ class TestDataLoader(OpenRegTestCase):
 
     def test_dataset_on_the_device_needs_no_worker(self):
         rows = torch.cat(list(DataLoader(DeviceRows(), batch_size=2)))
-        self.assertEqual(rows.device.type, "openreg")
+        self.assertEqual(rows.device.type, DEVICE_TYPE)
         self.assert_bit_equal(rows[:, 0], torch.arange(4.0))
 
     def test_dataset_on_the_device_cannot_be_pinned(self):
@@ -156,13 +157,13 @@ class TestDataLoader(OpenRegTestCase):
             list(DataLoader(DeviceRows(), batch_size=2, pin_memory=True))
 
     def test_dataset_on_the_device_is_refused_in_a_forked_worker(self):
-        torch.ones(1, device="openreg")
+        torch.ones(1, device=DEVICE_TYPE)
         with self.assertRaisesRegex(RuntimeError, FORK_TEXT):
             list(DataLoader(DeviceRows(), batch_size=2, num_workers=1))
 
     def test_shuffle_takes_a_generator_of_the_host_only(self):
-        generator = torch.Generator("openreg")
-        with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+        generator = torch.Generator(DEVICE_TYPE)
+        with self.assertRaisesRegex(RuntimeError, f"same device.*{DEVICE_TYPE}:0 and cpu"):
             list(DataLoader(Rows(), shuffle=True, generator=generator))
 
 
@@ -202,8 +203,8 @@ class TestPrefetch(OpenRegTestCase):
     def test_next_batch_is_copied_while_the_present_one_is_computed(self, index):
         with torch.openreg.device(index):
             main = torch.openreg.current_stream()
-            prefetcher = Prefetcher(self.batches(3), f"openreg:{index}")
-            total = torch.zeros(self.SIZE, device="openreg")
+            prefetcher = Prefetcher(self.batches(3), f"{DEVICE_TYPE}:{index}")
+            total = torch.zeros(self.SIZE, device=DEVICE_TYPE)
             torch.openreg.synchronize()
             loop = iter(prefetcher)
             with StreamGate(main) as gate:
@@ -222,9 +223,9 @@ class TestPrefetch(OpenRegTestCase):
     def test_compute_waits_for_the_copy_of_its_batch(self, index):
         with torch.openreg.device(index):
             main = torch.openreg.current_stream()
-            stream = torch.Stream(f"openreg:{index}")
+            stream = torch.Stream(f"{DEVICE_TYPE}:{index}")
             with StreamGate(stream) as gate:
-                prefetcher = Prefetcher(self.batches(2)[1:], f"openreg:{index}", stream)
+                prefetcher = Prefetcher(self.batches(2)[1:], f"{DEVICE_TYPE}:{index}", stream)
                 doubled = next(iter(prefetcher)) * 2
                 self.assertFalse(main.query())
                 gate.open()
@@ -234,7 +235,7 @@ class TestPrefetch(OpenRegTestCase):
     def test_batch_in_use_is_not_overwritten_by_a_later_copy(self, index):
         with torch.openreg.device(index):
             main = torch.openreg.current_stream()
-            prefetcher = Prefetcher(self.batches(8), f"openreg:{index}")
+            prefetcher = Prefetcher(self.batches(8), f"{DEVICE_TYPE}:{index}")
             torch.openreg.synchronize()
             results = []
             with StreamGate(main) as gate:
@@ -263,7 +264,7 @@ class TestPrefetch(OpenRegTestCase):
                 optimizer.step()
             return model.weight.detach()
 
-        device = f"openreg:{index}"
+        device = f"{DEVICE_TYPE}:{index}"
         with torch.openreg.device(index):
             self.assert_bit_equal(train(device, True), train("cpu", False))
 
@@ -285,7 +286,7 @@ class Halves(torch.nn.Module):
 
 @requires_two_devices
 class TestModelParallelism(OpenRegTestCase):
-    DEVICES = ("openreg:0", "openreg:1")
+    DEVICES = (f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:1")
 
     def train(self, devices, make_optimizer, parts=1):
         torch.manual_seed(0)
@@ -320,7 +321,7 @@ class TestModelParallelism(OpenRegTestCase):
             self.assert_bit_equal(value, expected_state[name])
         self.assertEqual(
             {name.split(".")[0]: str(value.device) for name, value in state.items()},
-            {"first": "openreg:0", "second": "openreg:1"},
+            {"first": f"{DEVICE_TYPE}:0", "second": f"{DEVICE_TYPE}:1"},
         )
 
     def test_forward_is_submitted_to_both_devices_before_any_of_it_ran(self):
@@ -328,7 +329,7 @@ class TestModelParallelism(OpenRegTestCase):
         x = torch.randn(8, 6)
         expected = copy.deepcopy(model).cpu()
         expected.devices = ("cpu", "cpu")
-        on_device = x.to("openreg:0")
+        on_device = x.to(f"{DEVICE_TYPE}:0")
         with torch.no_grad():
             model(on_device)  # an operator may wait the first time it is called
             torch.accelerator.synchronize(0)
@@ -341,7 +342,7 @@ class TestModelParallelism(OpenRegTestCase):
 
     def test_one_part_works_while_the_other_is_held(self):
         model = Halves(self.DEVICES)
-        hidden = torch.randn(8, 16, device="openreg:1")
+        hidden = torch.randn(8, 16, device=f"{DEVICE_TYPE}:1")
         with torch.no_grad():
             expected = model.second(hidden).cpu()
             with StreamGate(torch.openreg.current_stream(0)) as gate:
@@ -352,7 +353,7 @@ class TestModelParallelism(OpenRegTestCase):
     def test_mixing_the_devices_is_refused(self):
         model = Halves(self.DEVICES)
         with self.assertRaisesRegex(RuntimeError, "same device"):
-            model.second(model.first(torch.randn(2, 6, device="openreg:0")))
+            model.second(model.first(torch.randn(2, 6, device=f"{DEVICE_TYPE}:0")))
 
 
 class TestCheckpoint(OpenRegTestCase):
@@ -372,7 +373,7 @@ class TestCheckpoint(OpenRegTestCase):
     @REENTRANT
     @parametrize("index", range(DEVICE_COUNT))
     def test_numbers_are_repeated_on_any_device(self, use_reentrant, index):
-        x = torch.ones(64, device=f"openreg:{index}", requires_grad=True)
+        x = torch.ones(64, device=f"{DEVICE_TYPE}:{index}", requires_grad=True)
         masks, (gradient,) = self.dropout_twice(
             lambda f, x: checkpoint(f, x, use_reentrant=use_reentrant), x
         )
@@ -384,9 +385,9 @@ class TestCheckpoint(OpenRegTestCase):
     # torch's bookkeeping of that is meant for one.
     @requires_two_devices
     def test_numbers_are_repeated_on_both_devices_at_once(self):
-        inputs = [torch.ones(64, device=f"openreg:{i}", requires_grad=True) for i in (0, 1)]
+        inputs = [torch.ones(64, device=f"{DEVICE_TYPE}:{i}", requires_grad=True) for i in (0, 1)]
         torch.openreg.manual_seed_all(3)
-        torch.rand(5, device="openreg:1")  # so that the devices draw different numbers
+        torch.rand(5, device=f"{DEVICE_TYPE}:1")  # so that the devices draw different numbers
         masks, gradients = self.dropout_twice(
             lambda f, *xs: checkpoint(f, *xs, use_reentrant=True), *inputs
         )
@@ -403,17 +404,17 @@ class TestCheckpoint(OpenRegTestCase):
             lambda f, x: checkpoint(f, x, use_reentrant=use_reentrant),
         ):
             torch.manual_seed(4)
-            x = torch.ones(64, device="openreg", requires_grad=True)
+            x = torch.ones(64, device=DEVICE_TYPE, requires_grad=True)
             y = run(lambda x: torch.nn.functional.dropout(x, 0.5), x)
-            between = torch.rand(8, device="openreg").cpu()
+            between = torch.rand(8, device=DEVICE_TYPE).cpu()
             y.sum().backward()
-            drawn.append([between, torch.rand(8, device="openreg").cpu(), torch.rand(8)])
+            drawn.append([between, torch.rand(8, device=DEVICE_TYPE).cpu(), torch.rand(8)])
         self.assertEqual(drawn[0], drawn[1])
 
     @REENTRANT
     def test_new_numbers_are_drawn_if_the_state_is_not_kept(self, use_reentrant):
         torch.manual_seed(0)
-        x = torch.ones(64, device="openreg", requires_grad=True)
+        x = torch.ones(64, device=DEVICE_TYPE, requires_grad=True)
         masks, _ = self.dropout_twice(
             lambda f, x: checkpoint(f, x, use_reentrant=use_reentrant, preserve_rng_state=False),
             x,
@@ -428,7 +429,7 @@ class TestForkRng(OpenRegTestCase):
     def test_all_devices_and_the_host_go_back(self):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns once that all devices take part
-            with torch.random.fork_rng(device_type="openreg"):
+            with torch.random.fork_rng(device_type=DEVICE_TYPE):
                 inside = self.draw()
         self.assertEqual(self.draw(), inside)
 
@@ -441,27 +442,27 @@ class TestForkRng(OpenRegTestCase):
         before = torch.openreg.get_rng_state_all()
         with (
             self.assertRaises(KeyError),
-            torch.random.fork_rng(devices=[LAST], device_type="openreg"),
+            torch.random.fork_rng(devices=[LAST], device_type=DEVICE_TYPE),
         ):
-            torch.rand(4, device=f"openreg:{LAST}")
+            torch.rand(4, device=f"{DEVICE_TYPE}:{LAST}")
             raise KeyError
         self.assertEqual(torch.openreg.get_rng_state_all(), before)
 
     @requires_two_devices
     def test_devices_that_are_not_named_go_on(self):
-        with torch.random.fork_rng(devices=[1], device_type="openreg"):
-            first, second = (torch.rand(8, device=f"openreg:{i}").cpu() for i in (0, 1))
-        self.assertNotEqual(torch.rand(8, device="openreg:0").cpu(), first)
-        self.assert_bit_equal(torch.rand(8, device="openreg:1"), second)
+        with torch.random.fork_rng(devices=[1], device_type=DEVICE_TYPE):
+            first, second = (torch.rand(8, device=f"{DEVICE_TYPE}:{i}").cpu() for i in (0, 1))
+        self.assertNotEqual(torch.rand(8, device=f"{DEVICE_TYPE}:0").cpu(), first)
+        self.assert_bit_equal(torch.rand(8, device=f"{DEVICE_TYPE}:1"), second)
 
     def test_nothing_is_kept_if_it_is_switched_off(self):
-        with torch.random.fork_rng(devices=[0], enabled=False, device_type="openreg"):
-            inside = torch.rand(8, device="openreg").cpu()
-        self.assertNotEqual(torch.rand(8, device="openreg").cpu(), inside)
+        with torch.random.fork_rng(devices=[0], enabled=False, device_type=DEVICE_TYPE):
+            inside = torch.rand(8, device=DEVICE_TYPE).cpu()
+        self.assertNotEqual(torch.rand(8, device=DEVICE_TYPE).cpu(), inside)
 
 
 def range_of_devices():
-    return [f"openreg:{index}" for index in range(DEVICE_COUNT)]
+    return [f"{DEVICE_TYPE}:{index}" for index in range(DEVICE_COUNT)]
 
 
 FACTORIES = {
@@ -510,42 +511,42 @@ class TestDefaultDevice(OpenRegTestCase):
     @parametrize("index", range(DEVICE_COUNT))
     @parametrize("factory", list(FACTORIES))
     def test_factory_uses_it(self, setter, index, factory):
-        with setter(f"openreg:{index}"):
+        with setter(f"{DEVICE_TYPE}:{index}"):
             made = FACTORIES[factory]()
-        self.assertEqual(made.device, torch.device("openreg", index))
+        self.assertEqual(made.device, torch.device(DEVICE_TYPE, index))
         self.assertEqual(FACTORIES[factory]().device, torch.device("cpu"))
         self.assertEqual(torch.openreg.current_device(), 0)
 
     def test_device_without_index_is_the_current_one(self):
-        with default_device("openreg"):
-            self.assertEqual(torch.get_default_device(), torch.device("openreg", 0))
+        with default_device(DEVICE_TYPE):
+            self.assertEqual(torch.get_default_device(), torch.device(DEVICE_TYPE, 0))
             with torch.openreg.device(LAST):
-                self.assertEqual(torch.ones(1).device, torch.device("openreg", LAST))
+                self.assertEqual(torch.ones(1).device, torch.device(DEVICE_TYPE, LAST))
 
     def test_none_goes_back_to_the_host(self):
-        torch.set_default_device("openreg")
+        torch.set_default_device(DEVICE_TYPE)
         torch.set_default_device(None)
         self.assertEqual(torch.get_default_device(), torch.device("cpu"))
         self.assertEqual(torch.ones(1).device, torch.device("cpu"))
 
     def test_blocks_nest(self):
-        with torch.device("openreg:0"):
+        with torch.device(f"{DEVICE_TYPE}:0"):
             with torch.device("cpu"):
                 self.assertEqual(torch.ones(1).device.type, "cpu")
-            with torch.device(f"openreg:{LAST}"):
-                self.assertEqual(torch.get_default_device(), torch.device("openreg", LAST))
-            self.assertEqual(torch.ones(1).device, torch.device("openreg", 0))
+            with torch.device(f"{DEVICE_TYPE}:{LAST}"):
+                self.assertEqual(torch.get_default_device(), torch.device(DEVICE_TYPE, LAST))
+            self.assertEqual(torch.ones(1).device, torch.device(DEVICE_TYPE, 0))
 
     def test_device_that_is_given_wins(self):
-        with torch.device("openreg"):
+        with torch.device(DEVICE_TYPE):
             self.assertEqual(torch.ones(1, device="cpu").device.type, "cpu")
 
     def test_other_threads_keep_theirs(self):
-        with torch.device("openreg"):
+        with torch.device(DEVICE_TYPE):
             self.assertEqual(call_in_thread(lambda: torch.ones(1).device.type), "cpu")
 
     def test_generator_and_old_constructor_stay_on_the_host(self):
-        with default_device("openreg"):
+        with default_device(DEVICE_TYPE):
             self.assertEqual(torch.Generator().device.type, "cpu")
             self.assertEqual(torch.Tensor([1.0]).device.type, "cpu")
 
@@ -553,37 +554,37 @@ class TestDefaultDevice(OpenRegTestCase):
         torch.manual_seed(0)
         expected = torch.nn.Linear(5, 5).weight
         torch.manual_seed(0)
-        with default_device("openreg"):
+        with default_device(DEVICE_TYPE):
             actual = torch.nn.Linear(5, 5).weight
         self.assert_bit_equal(actual.detach(), expected.detach())
 
     def test_model_trains(self):
-        with default_device("openreg"):
+        with default_device(DEVICE_TYPE):
             model = torch.nn.Linear(3, 1)
             optimizer = torch.optim.AdamW(model.parameters())
             model(torch.randn(4, 3)).square().mean().backward()
             optimizer.step()
-        self.assertEqual(next(iter(optimizer.state.values()))["exp_avg"].device.type, "openreg")
+        self.assertEqual(next(iter(optimizer.state.values()))["exp_avg"].device.type, DEVICE_TYPE)
 
     def test_loader_makes_its_batches_there(self):
-        with default_device("openreg"):
+        with default_device(DEVICE_TYPE):
             batches = list(DataLoader(list(range(6)), batch_size=3))
-        self.assertEqual({batch.device.type for batch in batches}, {"openreg"})
+        self.assertEqual({batch.device.type for batch in batches}, {DEVICE_TYPE})
         self.assertEqual(torch.cat(batches).tolist(), list(range(6)))
 
     def test_loader_shuffles_with_a_generator_of_that_device(self):
         data = TensorDataset(torch.arange(6))
-        with default_device("openreg"):
-            with self.assertRaisesRegex(RuntimeError, "Expected a 'openreg' device type"):
+        with default_device(DEVICE_TYPE):
+            with self.assertRaisesRegex(RuntimeError, f"Expected a '{DEVICE_TYPE}' device type"):
                 list(DataLoader(data, shuffle=True))
-            generator = torch.Generator("openreg").manual_seed(1)
+            generator = torch.Generator(DEVICE_TYPE).manual_seed(1)
             seen = [x.item() for (x,) in DataLoader(data, shuffle=True, generator=generator)]
         self.assertEqual(sorted(seen), list(range(6)))
 
 
 class TestBenchmarkTimer(OpenRegTestCase):
     def test_timer_waits_for_the_device_before_it_reads_the_clock(self):
-        x = torch.zeros(1000, device="openreg")
+        x = torch.zeros(1000, device=DEVICE_TYPE)
         stream = torch.openreg.current_stream()
         gates, was_idle = [], []
         synchronize = torch.accelerator.synchronize
@@ -608,7 +609,7 @@ class TestBenchmarkTimer(OpenRegTestCase):
         self.assertEqual(x[0].item(), len(gates))
 
     def test_timer_measures_all_runs(self):
-        x = torch.zeros(10, device="openreg")
+        x = torch.zeros(10, device=DEVICE_TYPE)
         measurement = benchmark.Timer("x.add_(1)", globals={"x": x}).timeit(20)
         self.assertEqual(measurement.number_per_run, 20)
         self.assertGreater(measurement.median, 0)

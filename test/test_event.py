@@ -223,7 +223,7 @@ class TestEvent(OpenRegTestCase):
                 function(argument)
 
     def test_stream_of_another_kind_of_device_is_refused(self):
-        foreign = torch.Stream(stream_id=0, device_index=0, device_type=1)
+        foreign = torch.Stream(stream_id=0, device_index=0, device_type=12)  # XPU
         for function in (torch.openreg.Event().record, torch.openreg.Event().wait):
             with self.assertRaisesRegex(ValueError, f"expected a stream of {A_DEVICE}"):
                 function(foreign)

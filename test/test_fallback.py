@@ -10,6 +10,7 @@ import warnings
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     call_in_thread,
@@ -145,21 +146,21 @@ class FallbackTestCase(OpenRegTestCase):
 
 class TestCounts(FallbackTestCase):
     def test_each_call_counts_for_its_overload(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         OPS.twice(x)
         OPS.twice(x)
-        OPS.twice.out(x, out=torch.empty(3, device="openreg"))
+        OPS.twice.out(x, out=torch.empty(3, device=DEVICE_TYPE))
         self.assertEqual(
             torch.openreg.fallback_stats(), {"openreg_test::twice": 2, "openreg_test::twice.out": 1}
         )
 
     def test_reset_forgets_all_counts(self):
-        OPS.twice(torch.ones(3, device="openreg"))
+        OPS.twice(torch.ones(3, device=DEVICE_TYPE))
         torch.openreg.reset_fallback_stats()
         self.assertEqual(torch.openreg.fallback_stats(), {})
 
     def test_operator_with_a_kernel_does_not_count(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         x.fill_(2)
         x.view(3, 1)
         x.copy_(torch.ones(3))
@@ -170,7 +171,7 @@ class TestCounts(FallbackTestCase):
         self.assertEqual(torch.openreg.fallback_stats(), {})
 
     def test_calls_of_all_threads_count(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         call_in_thread(lambda: OPS.twice(x))
         self.assertEqual(torch.openreg.fallback_stats()["openreg_test::twice"], 1)
 
@@ -179,7 +180,7 @@ class TestModes(FallbackTestCase):
     def test_silent_mode_says_nothing(self):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            OPS.twice(torch.ones(3, device="openreg"))
+            OPS.twice(torch.ones(3, device=DEVICE_TYPE))
 
     def test_warn_mode_warns_once_per_operator_and_runs_it(self):
         result = run_program(
@@ -202,19 +203,19 @@ class TestModes(FallbackTestCase):
 
     def test_warn_mode_gives_a_warning_of_python(self):
         torch.openreg.set_fallback_mode("warn")
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         with self.assertWarnsRegex(UserWarning, "aten::histc has no kernel for openreg"):
             torch.histc(x)
 
     def test_error_mode_names_the_operator_and_what_to_do(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         torch.openreg.set_fallback_mode("error")
         with self.assertRaisesRegex(NotImplementedError, "openreg_test::twice .*set_fallback_mode"):
             OPS.twice(x)
 
     def test_error_mode_leaves_operators_with_a_kernel(self):
         torch.openreg.set_fallback_mode("error")
-        x = torch.zeros(3, device="openreg")
+        x = torch.zeros(3, device=DEVICE_TYPE)
         self.assert_bit_equal(x.fill_(2), torch.full((3,), 2.0))
 
     @parametrize("mode", ["silent", "warn", "error"])
@@ -256,25 +257,25 @@ class TestArguments(FallbackTestCase):
     def setUp(self):
         super().setUp()
         self.x = torch.randn(4)
-        self.on_device = self.x.to("openreg")
+        self.on_device = self.x.to(DEVICE_TYPE)
 
     def test_result_is_new_and_on_the_device(self):
         y = OPS.twice(self.on_device)
-        self.assertEqual(y.device, torch.device("openreg:0"))
+        self.assertEqual(y.device, torch.device(f"{DEVICE_TYPE}:0"))
         self.assertNotEqual(y.data_ptr(), self.on_device.data_ptr())
         self.assert_bit_equal(y, self.x * 2)
         self.assert_bit_equal(self.on_device, self.x)
 
     def test_all_results_are_on_the_device_and_numbers_are_numbers(self):
         first, second, count = OPS.parts(self.on_device)
-        self.assertEqual((first.device.type, second.device.type), ("openreg", "openreg"))
+        self.assertEqual((first.device.type, second.device.type), (DEVICE_TYPE, DEVICE_TYPE))
         self.assert_bit_equal(first, self.x + 1)
         self.assert_bit_equal(second, self.x.sum())
         self.assertEqual(count, 4)
 
     def test_results_in_a_list_are_on_the_device(self):
         for i, y in enumerate(OPS.chunks(self.on_device)):
-            self.assertEqual(y.device.type, "openreg")
+            self.assertEqual(y.device.type, DEVICE_TYPE)
             self.assert_bit_equal(y, self.x + i + 1)
 
     def test_in_place_operator_returns_its_argument(self):
@@ -288,7 +289,7 @@ class TestArguments(FallbackTestCase):
         self.assert_bit_equal(self.on_device, expected)
 
     def test_out_argument_is_written_and_returned(self):
-        out = torch.empty(4, device="openreg")
+        out = torch.empty(4, device=DEVICE_TYPE)
         address = out.data_ptr()
         self.assertIs(OPS.twice.out(self.on_device, out=out), out)
         self.assertEqual(out.data_ptr(), address)
@@ -296,11 +297,11 @@ class TestArguments(FallbackTestCase):
 
     @parametrize("size", [0, 1])
     def test_out_argument_that_is_too_small_grows(self, size):
-        out = torch.empty(size, device="openreg")
+        out = torch.empty(size, device=DEVICE_TYPE)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns if it was not empty
             OPS.twice.out(self.on_device, out=out)
-        self.assertEqual(out.device.type, "openreg")
+        self.assertEqual(out.device.type, DEVICE_TYPE)
         self.assert_bit_equal(out, self.x * 2)
 
     def test_out_argument_that_is_an_input_is_written(self):
@@ -327,13 +328,13 @@ class TestArguments(FallbackTestCase):
 
     def test_strides_of_the_result_are_the_cpu_s(self):
         x = torch.randn(2, 3)
-        y = OPS.transposed(x.to("openreg"))
+        y = OPS.transposed(x.to(DEVICE_TYPE))
         self.assertEqual(y.stride(), OPS.transposed(x).stride())
         self.assert_bit_equal(y, (x + 1).t())
 
     def test_lazily_conjugated_result_is_right(self):
         x = torch.randn(3, dtype=torch.complex64)
-        self.assert_bit_equal(OPS.conjugate(x.to("openreg")), (x + 1).conj().resolve_conj())
+        self.assert_bit_equal(OPS.conjugate(x.to(DEVICE_TYPE)), (x + 1).conj().resolve_conj())
 
     def test_expanded_result_is_right(self):
         self.assert_bit_equal(OPS.expanded(self.on_device), (self.x + 1).expand(3, -1))
@@ -343,7 +344,7 @@ class TestArguments(FallbackTestCase):
         self.assert_bit_equal(y, self.x + self.x + self.x * 3)
 
     def test_list_of_tensors_is_written(self):
-        tensors = [self.on_device, torch.ones(2, device="openreg")]
+        tensors = [self.on_device, torch.ones(2, device=DEVICE_TYPE)]
         OPS.twice_all_(tensors)
         self.assert_bit_equal(tensors[0], self.x * 2)
         self.assert_bit_equal(tensors[1], torch.full((2,), 2.0))
@@ -363,24 +364,24 @@ class TestArguments(FallbackTestCase):
 
     def test_conjugate_and_negative_views_are_read_rightly(self):
         z = torch.randn(3, dtype=torch.complex64)
-        self.assert_bit_equal(OPS.twice(z.to("openreg").conj()), (z.conj() * 2).resolve_conj())
-        imaginary = z.to("openreg").conj().imag
+        self.assert_bit_equal(OPS.twice(z.to(DEVICE_TYPE).conj()), (z.conj() * 2).resolve_conj())
+        imaginary = z.to(DEVICE_TYPE).conj().imag
         self.assert_bit_equal(OPS.twice(imaginary), (z.conj().imag * 2).resolve_neg())
 
     def test_non_contiguous_argument_is_read_rightly(self):
         x = torch.randn(4, 6)
-        self.assert_bit_equal(OPS.twice(x.to("openreg").t()[::2, 1:]), x.t()[::2, 1:] * 2)
+        self.assert_bit_equal(OPS.twice(x.to(DEVICE_TYPE).t()[::2, 1:]), x.t()[::2, 1:] * 2)
 
     def test_empty_argument_gives_an_empty_result(self):
-        y = OPS.twice(torch.empty(0, 3, device="openreg"))
-        self.assertEqual((y.shape, y.device.type), ((0, 3), "openreg"))
+        y = OPS.twice(torch.empty(0, 3, device=DEVICE_TYPE))
+        self.assertEqual((y.shape, y.device.type), ((0, 3), DEVICE_TYPE))
 
     def test_cpu_scalar_tensor_is_taken(self):
         y = OPS.add_optional(self.on_device, torch.tensor(2.0))
         self.assert_bit_equal(y, self.x + 2)
 
     def test_device_argument_becomes_the_cpu(self):
-        self.assertTrue(OPS.device_type(self.on_device, device=torch.device("openreg")))
+        self.assertTrue(OPS.device_type(self.on_device, device=torch.device(DEVICE_TYPE)))
 
     def test_kernel_sees_work_that_was_enqueued_before(self):
         torch.openreg.synchronize()
@@ -397,13 +398,13 @@ class TestArguments(FallbackTestCase):
 
     @requires_two_devices
     def test_fallback_runs_on_the_device_of_its_tensors(self):
-        y = OPS.twice(self.x.to("openreg:1"))
-        self.assertEqual(y.device, torch.device("openreg:1"))
+        y = OPS.twice(self.x.to(f"{DEVICE_TYPE}:1"))
+        self.assertEqual(y.device, torch.device(f"{DEVICE_TYPE}:1"))
         self.assertEqual(torch.openreg.current_device(), 0)
 
     @requires_two_devices
     def test_fallback_does_not_wait_for_other_devices(self):
-        x = self.x.to("openreg:1")
+        x = self.x.to(f"{DEVICE_TYPE}:1")
         torch.openreg.synchronize()
         with StreamGate(torch.openreg.current_stream(0)):
             torch.openreg.set_fallback_mode("silent")  # a closed gate forbids fallbacks
@@ -415,13 +416,13 @@ class TestGenerators(FallbackTestCase):
         torch.manual_seed(11)
         expected = OPS.draw(torch.empty(5))
         torch.openreg.manual_seed(11)
-        self.assert_bit_equal(OPS.draw(torch.empty(5, device="openreg")), expected)
+        self.assert_bit_equal(OPS.draw(torch.empty(5, device=DEVICE_TYPE)), expected)
 
     def test_given_generator_gives_the_cpu_s_numbers(self):
         expected = OPS.draw(torch.empty(5), generator=torch.Generator().manual_seed(3))
-        generator = torch.Generator("openreg").manual_seed(3)
+        generator = torch.Generator(DEVICE_TYPE).manual_seed(3)
         self.assert_bit_equal(
-            OPS.draw(torch.empty(5, device="openreg"), generator=generator), expected
+            OPS.draw(torch.empty(5, device=DEVICE_TYPE), generator=generator), expected
         )
 
     def test_fallbacks_and_kernels_draw_from_one_sequence(self):
@@ -429,16 +430,16 @@ class TestGenerators(FallbackTestCase):
         expected = [torch.randn(20), OPS.draw(torch.empty(5)), torch.randn(20)]
         torch.openreg.manual_seed(4)
         actual = [
-            torch.empty(20, device="openreg").normal_(),
-            OPS.draw(torch.empty(5, device="openreg")),
-            torch.empty(20, device="openreg").normal_(),
+            torch.empty(20, device=DEVICE_TYPE).normal_(),
+            OPS.draw(torch.empty(5, device=DEVICE_TYPE)),
+            torch.empty(20, device=DEVICE_TYPE).normal_(),
         ]
         for x, y in zip(actual, expected, strict=True):
             self.assert_bit_equal(x, y)
 
     def test_cpu_generator_stays_as_it_was(self):
         state = torch.get_rng_state()
-        OPS.draw(torch.empty(5, device="openreg"))
+        OPS.draw(torch.empty(5, device=DEVICE_TYPE))
         self.assertEqual(torch.get_rng_state(), state)
 
     @parametrize(
@@ -459,7 +460,7 @@ class TestGenerators(FallbackTestCase):
         torch.manual_seed(8)
         expected = sample(p)
         torch.openreg.manual_seed(8)
-        self.assert_bit_equal(sample(p.to("openreg")), expected)
+        self.assert_bit_equal(sample(p.to(DEVICE_TYPE)), expected)
 
 
 class TestErrors(FallbackTestCase):
@@ -467,20 +468,20 @@ class TestErrors(FallbackTestCase):
         with self.assertRaisesRegex(
             NotImplementedError, "openreg_test::kernelless.*openreg:0.*nor the CPU has a kernel"
         ):
-            OPS.kernelless(torch.ones(3, device="openreg"))
+            OPS.kernelless(torch.ones(3, device=DEVICE_TYPE))
 
     def test_exception_of_the_kernel_comes_from_the_call(self):
         with self.assertRaisesRegex(IndexError, "the kernel's own text"):
-            OPS.fail(torch.ones(3, device="openreg"))
+            OPS.fail(torch.ones(3, device=DEVICE_TYPE))
 
     def test_program_goes_on_after_an_exception(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         with self.assertRaises(IndexError):
             OPS.fail(x)
         self.assert_bit_equal(OPS.twice(x), torch.full((3,), 2.0))
 
     def test_cpu_tensor_beside_an_openreg_tensor_is_refused(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
             OPS.add_all([x, torch.ones(3)])
         with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
@@ -488,15 +489,15 @@ class TestErrors(FallbackTestCase):
 
     @requires_two_devices
     def test_tensors_of_two_devices_are_refused(self):
-        x, y = (torch.ones(3, device=f"openreg:{index}") for index in range(2))
+        x, y = (torch.ones(3, device=f"{DEVICE_TYPE}:{index}") for index in range(2))
         with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and openreg:1"):
             OPS.add_all([x, y])
 
     def test_cpu_tensors_are_taken_as_indices_only(self):
         index, values = torch.tensor([0, 2]), torch.tensor([5.0, 6.0])
         for _ in range(2):
-            x = torch.zeros(3, device="openreg")
-            x.index_put_((index,), values.to("openreg"))
+            x = torch.zeros(3, device=DEVICE_TYPE)
+            x.index_put_((index,), values.to(DEVICE_TYPE))
             x.index_put_((torch.tensor([1]),), torch.tensor(7.0))
             self.assertEqual(x.tolist(), [5.0, 7.0, 6.0])
             for call in (torch.index_put_, torch.index_put, torch.ops.aten._unsafe_index_put):
@@ -505,7 +506,7 @@ class TestErrors(FallbackTestCase):
             with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
                 x[index] = values
             with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
-                torch.zeros(3).index_put_((index.to("openreg"),), torch.tensor(7.0))
+                torch.zeros(3).index_put_((index.to(DEVICE_TYPE),), torch.tensor(7.0))
             self.assertEqual(x.tolist(), [5.0, 7.0, 6.0])
 
     @parametrize(
@@ -564,7 +565,7 @@ class TestErrors(FallbackTestCase):
         ],
     )
     def test_cpu_number_that_is_written_is_refused_each_time(self, call):
-        x = torch.tensor([1.0, 2.0, 3.0], device="openreg")
+        x = torch.tensor([1.0, 2.0, 3.0], device=DEVICE_TYPE)
         for _ in range(3):
             number = torch.tensor(1.0)
             with self.assertRaisesRegex(
@@ -576,7 +577,7 @@ class TestErrors(FallbackTestCase):
             self.assertEqual(x.tolist(), [1.0, 2.0, 3.0])
 
     def test_cpu_number_that_is_read_is_taken_each_time(self):
-        x = torch.tensor([1.0, 2.0, 3.0], device="openreg")
+        x = torch.tensor([1.0, 2.0, 3.0], device=DEVICE_TYPE)
         for value in (5.0, 6.0, 7.0):
             number = torch.tensor(value)
             self.assertEqual(x.masked_fill(x > 2, number).tolist(), [1.0, 2.0, value])
@@ -588,11 +589,11 @@ class TestErrors(FallbackTestCase):
 
     def test_result_of_another_layout_is_refused_by_name(self):
         with self.assertRaisesRegex(NotImplementedError, "aten::to_mkldnn.*layout"):
-            torch.ones(3, device="openreg").to_mkldnn()
+            torch.ones(3, device=DEVICE_TYPE).to_mkldnn()
 
     def test_cpu_generator_is_refused(self):
         with self.assertRaisesRegex(RuntimeError, "device type for generator"):
-            OPS.draw(torch.ones(3, device="openreg"), generator=torch.Generator())
+            OPS.draw(torch.ones(3, device=DEVICE_TYPE), generator=torch.Generator())
 
 
 def padded(x):
@@ -660,12 +661,12 @@ class TestOperatorsOfTorch(FallbackTestCase):
     def test_result_equals_the_cpu_s_of(self, call):
         torch.manual_seed(0)
         x = torch.randn(4, 5)
-        expected, actual = call(x), call(x.to("openreg"))
+        expected, actual = call(x), call(x.to(DEVICE_TYPE))
         if isinstance(expected, torch.Tensor):
             expected, actual = [expected], [actual]
         self.assertEqual(len(actual), len(expected))
         for one, other in zip(actual, expected, strict=True):
-            self.assertEqual(one.device.type, "openreg")
+            self.assertEqual(one.device.type, DEVICE_TYPE)
             self.assertEqual(one.dtype, other.dtype)
             self.assert_bit_equal(one, other)
 
@@ -676,11 +677,11 @@ class TestLists(FallbackTestCase):
     def setUp(self):
         super().setUp()
         self.x = torch.randn(3)
-        self.on_device = self.x.to("openreg")
+        self.on_device = self.x.to(DEVICE_TYPE)
 
     def test_tensors_are_copied_between_devices(self):
         for _ in range(3):
-            targets = [torch.zeros(3), torch.zeros(3, device="openreg"), torch.tensor(0.0)]
+            targets = [torch.zeros(3), torch.zeros(3, device=DEVICE_TYPE), torch.tensor(0.0)]
             sources = [self.on_device, self.x + 1, self.on_device[0]]
             torch._foreach_copy_(targets, sources)
             for target, source in zip(targets, sources, strict=True):
@@ -689,7 +690,7 @@ class TestLists(FallbackTestCase):
     def test_host_number_in_a_list_stays_on_the_host(self):
         for _ in range(3):
             results = torch._foreach_mul([self.on_device, torch.tensor(2.0)], 3)
-            self.assertEqual([one.device.type for one in results], ["openreg", "cpu"])
+            self.assertEqual([one.device.type for one in results], [DEVICE_TYPE, "cpu"])
             self.assertEqual(results[1].item(), 6.0)
             numbers = [self.on_device.clone(), torch.tensor(2.0)]
             torch._foreach_add_(numbers, 1)
@@ -697,7 +698,7 @@ class TestLists(FallbackTestCase):
 
     @requires_two_devices
     def test_gradients_reach_all_devices(self):
-        devices = ("cpu", "openreg:0", "openreg:1")
+        devices = ("cpu", f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:1")
         xs = [self.x.to(device, copy=True).requires_grad_() for device in devices]
         sum(y.sum().cpu() for y in torch._foreach_exp(xs)).backward()
         for x in xs:
@@ -730,7 +731,7 @@ class TestLists(FallbackTestCase):
             for actual, one in zip(written, expected, strict=True):
                 self.assert_bit_equal(actual, one)
             with self.assertRaisesRegex(RuntimeError, "Expected scalars to be on CPU, got openreg"):
-                functional(xs, xs, xs, numbers.to("openreg"))
+                functional(xs, xs, xs, numbers.to(DEVICE_TYPE))
             with self.assertRaisesRegex(RuntimeError, "Expected length of scalars to match"):
                 functional(xs, xs, xs, numbers[:1])
 
@@ -749,13 +750,13 @@ class TestRepeatedCalls(FallbackTestCase):
         super().setUp()
         torch.manual_seed(0)
         self.x = torch.randn(6, 7)
-        self.on_device = self.x.to("openreg")
+        self.on_device = self.x.to(DEVICE_TYPE)
 
     def synchronous_calls(self):
         return torch.openreg.fallback_stats(synchronous_only=True)
 
     def assert_second_call_runs_on_the_stream(self, call, *inputs):
-        on_device = [tensor.to("openreg") for tensor in inputs]
+        on_device = [tensor.to(DEVICE_TYPE) for tensor in inputs]
         call(*on_device)
         torch.openreg.synchronize()
         with StreamGate() as gate:  # in which a call that waits fails
@@ -766,7 +767,7 @@ class TestRepeatedCalls(FallbackTestCase):
     def assert_repeated_calls_equal_the_cpus(self, call):
         expected = call("cpu")
         for _ in range(3):
-            for actual, one in zip(call("openreg"), expected, strict=True):
+            for actual, one in zip(call(DEVICE_TYPE), expected, strict=True):
                 self.assertEqual(actual.stride(), one.stride())
                 self.assert_bit_equal(actual, one)
 
@@ -812,7 +813,7 @@ class TestRepeatedCalls(FallbackTestCase):
     )
     def test_results_are_computed_in_place(self, call):
         x = torch.randn(3, 4, 9, 9)
-        on_device = x.to("openreg")
+        on_device = x.to(DEVICE_TYPE)
         for _ in range(2):
             call(on_device)
         torch.openreg.synchronize()
@@ -827,7 +828,7 @@ class TestRepeatedCalls(FallbackTestCase):
         for call in (torch.var_mean, torch.linalg.qr, torch.linalg.svd, torch.linalg.lu):
             x = torch.randn(8, 8)
             x = x + x.T
-            on_device = x.to("openreg")
+            on_device = x.to(DEVICE_TYPE)
             for _ in range(3):
                 for actual, expected in zip(call(on_device), call(x), strict=True):
                     self.assert_bit_equal(actual, expected)
@@ -845,7 +846,7 @@ class TestRepeatedCalls(FallbackTestCase):
 
     def test_numbers_that_count_are_told_apart(self):
         for end in (3.5, 4.5, 3.5):
-            actual = torch.arange(0.5, end, device="openreg")
+            actual = torch.arange(0.5, end, device=DEVICE_TYPE)
             self.assert_bit_equal(actual, torch.arange(0.5, end))
 
     def test_default_dtype_is_told_apart(self):
@@ -853,7 +854,7 @@ class TestRepeatedCalls(FallbackTestCase):
             default = torch.get_default_dtype()
             torch.set_default_dtype(dtype)
             try:
-                actual = torch.linspace(0, 1, 5, device="openreg")
+                actual = torch.linspace(0, 1, 5, device=DEVICE_TYPE)
             finally:
                 torch.set_default_dtype(default)
             self.assertEqual(actual.dtype, dtype)
@@ -874,19 +875,19 @@ class TestRepeatedCalls(FallbackTestCase):
         weight = torch.randn(4, 3, 3, 3)
         expected = torch.nn.functional.conv2d(x, weight)
         for _ in range(2):
-            actual = torch.nn.functional.conv2d(x.to("openreg"), weight.to("openreg"))
+            actual = torch.nn.functional.conv2d(x.to(DEVICE_TYPE), weight.to(DEVICE_TYPE))
             self.assertEqual(actual.stride(), expected.stride())
             self.assert_bit_equal(actual, expected)
 
     def test_lazily_conjugated_results_are_right(self):
         a = torch.randn(3, 3, dtype=torch.complex64)
         for _ in range(2):
-            actual = torch.linalg.pinv(a.to("openreg"))
+            actual = torch.linalg.pinv(a.to(DEVICE_TYPE))
             self.assert_bit_equal(actual, torch.linalg.pinv(a))
 
     def test_error_in_the_data_comes_out_at_the_next_synchronization(self):
-        weight = torch.randn(5, 3, device="openreg")
-        good, bad = torch.tensor([1, 2]).to("openreg"), torch.tensor([1, 7]).to("openreg")
+        weight = torch.randn(5, 3, device=DEVICE_TYPE)
+        good, bad = torch.tensor([1, 2]).to(DEVICE_TYPE), torch.tensor([1, 7]).to(DEVICE_TYPE)
         torch.nn.functional.embedding(good, weight)
         torch.nn.functional.embedding(bad, weight)
         with self.assertRaisesRegex(IndexError, "index out of range"):
@@ -896,12 +897,12 @@ class TestRepeatedCalls(FallbackTestCase):
         for _ in range(2):
             with self.assertRaisesRegex(RuntimeError, "Given groups=1, weight of size"):
                 torch.nn.functional.conv2d(
-                    torch.zeros(1, 3, 4, 4, device="openreg"),
-                    torch.zeros(1, 2, 3, 3, device="openreg"),
+                    torch.zeros(1, 3, 4, 4, device=DEVICE_TYPE),
+                    torch.zeros(1, 2, 3, 3, device=DEVICE_TYPE),
                 )
 
     def test_in_place_operator_returns_its_argument(self):
-        index = torch.tensor([0, 1]).to("openreg")
+        index = torch.tensor([0, 1]).to(DEVICE_TYPE)
         for _ in range(2):
             y = self.on_device.clone()
             self.assertIs(y.index_fill_(0, index, 3.0), y)
@@ -912,7 +913,7 @@ class TestRepeatedCalls(FallbackTestCase):
         torch.manual_seed(7)
         expected = [torch.multinomial(weights, 5) for _ in range(3)]
         torch.manual_seed(7)
-        on_device = weights.to("openreg")
+        on_device = weights.to(DEVICE_TYPE)
         for one in expected:
             self.assert_bit_equal(torch.multinomial(on_device, 5), one)
 
@@ -1022,7 +1023,7 @@ class TestRepeatedCalls(FallbackTestCase):
 
     @requires_two_devices
     def test_repeated_call_runs_on_the_device_of_its_tensors(self):
-        for device in ("openreg:0", "openreg:1", "openreg:1"):
+        for device in (f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:1", f"{DEVICE_TYPE}:1"):
             actual = torch.fft.fft(self.x.to(device))
             self.assertEqual(actual.device, torch.device(device))
             self.assert_bit_equal(actual, torch.fft.fft(self.x))

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from common import (
     DEVICE_TYPE,
+    FORK_TEXT,
     OpenRegTestCase,
     StreamGate,
     call_in_thread,
@@ -1269,7 +1270,7 @@ class TestProcesses(GraphTestCase):
             "    try:\n"
             "        graph.replay()\n"
             "    except RuntimeError as error:\n"
-            "        assert 'Cannot re-initialize OpenReg' in str(error)\n"
+            f"        assert {FORK_TEXT!r} in str(error)\n"
             "        del graph\n"
             "        os._exit(0)\n"
             "    os._exit(1)\n"

@@ -11,6 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 import torch.multiprocessing
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -129,7 +130,7 @@ def double_and_return(tensor):
     return (tensor.cpu() * 2).tolist()
 
 
-def make(size, device="openreg"):
+def make(size, device=DEVICE_TYPE):
     kept["tensor"] = torch.arange(size, dtype=torch.float32, device=device)
     torch.openreg.synchronize()
     return kept["tensor"]
@@ -191,7 +192,7 @@ def serve_queues(requests, replies):
 
 
 def produce(queue, done):
-    queue.put(torch.arange(4.0, device="openreg"))
+    queue.put(torch.arange(4.0, device=DEVICE_TYPE))
     done.get()
 
 
@@ -203,7 +204,7 @@ class TestQueues(IpcTestCase):
         requests, replies = getattr(context, kind)(), getattr(context, kind)()
         process = context.Process(target=serve_queues, args=(requests, replies))
         process.start()
-        tensor = torch.arange(6.0, device="openreg").view(2, 3)
+        tensor = torch.arange(6.0, device=DEVICE_TYPE).view(2, 3)
         requests.put(tensor)
         self.assertEqual(replies.get(), (2, 3))
         self.assertEqual(tensor.cpu(), torch.arange(6.0).view(2, 3) * 2)
@@ -227,7 +228,7 @@ class TestQueues(IpcTestCase):
     def test_arguments_of_a_process_are_shared(self):
         context = torch.multiprocessing.get_context("forkserver")
         queue = context.SimpleQueue()
-        tensor = torch.zeros(3, device="openreg")
+        tensor = torch.zeros(3, device=DEVICE_TYPE)
         process = context.Process(target=serve_once, args=(tensor, queue))
         process.start()
         self.assertEqual(queue.get(), "done")
@@ -252,76 +253,78 @@ class TestTensors(IpcTestCase):
 
     @parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64])
     def test_dtype_arrives(self, dtype):
-        self.check_arrives(torch.tensor([0, 1, 1], device="openreg").to(dtype))
+        self.check_arrives(torch.tensor([0, 1, 1], device=DEVICE_TYPE).to(dtype))
 
     def test_views_arrive(self):
-        base = torch.arange(60.0, device="openreg").view(3, 4, 5)
+        base = torch.arange(60.0, device=DEVICE_TYPE).view(3, 4, 5)
         self.check_arrives(base[1:, ::2])
         self.check_arrives(base.transpose(0, 2)[2:])
         self.check_arrives(base[0, 0, :1].expand(7))
         self.check_arrives(base.select(1, 3))
 
     def test_conjugate_and_negative_views_arrive(self):
-        base = torch.tensor([1 + 2j, 3 - 4j], device="openreg")
+        base = torch.tensor([1 + 2j, 3 - 4j], device=DEVICE_TYPE)
         for view in (base.conj(), base.conj().imag, base.conj().imag[1:]):
             self.assertTrue(view.is_conj() or view.is_neg())
             self.check_arrives(view)
             self.assertEqual(self.peer.call(lazy_bits, view), (view.is_conj(), view.is_neg()))
 
     def test_empty_tensors_and_scalars_arrive(self):
-        self.check_arrives(torch.empty(0, device="openreg"))
-        self.check_arrives(torch.empty(3, 0, 2, device="openreg", requires_grad=True))
-        self.check_arrives(torch.tensor(3.5, device="openreg"))
-        self.check_arrives(torch.arange(5.0, device="openreg")[2:2])
+        self.check_arrives(torch.empty(0, device=DEVICE_TYPE))
+        self.check_arrives(torch.empty(3, 0, 2, device=DEVICE_TYPE, requires_grad=True))
+        self.check_arrives(torch.tensor(3.5, device=DEVICE_TYPE))
+        self.check_arrives(torch.arange(5.0, device=DEVICE_TYPE)[2:2])
 
     @requires_two_devices
     def test_tensor_keeps_its_device(self):
-        self.check_arrives(torch.arange(3, device="openreg:1"))
-        self.check_arrives(torch.empty(0, device="openreg:1"))
+        self.check_arrives(torch.arange(3, device=f"{DEVICE_TYPE}:1"))
+        self.check_arrives(torch.empty(0, device=f"{DEVICE_TYPE}:1"))
 
     def test_leaves_and_parameters_arrive(self):
-        self.check_arrives(torch.ones(3, device="openreg", requires_grad=True))
+        self.check_arrives(torch.ones(3, device=DEVICE_TYPE, requires_grad=True))
         for requires_grad in (True, False):
-            parameter = torch.nn.Parameter(torch.ones(3), requires_grad).to("openreg")
+            parameter = torch.nn.Parameter(torch.ones(3), requires_grad).to(DEVICE_TYPE)
             self.check_arrives(torch.nn.Parameter(parameter.detach(), requires_grad))
 
     def test_non_leaf_is_refused(self):
-        tensor = torch.ones(3, device="openreg", requires_grad=True) * 2
+        tensor = torch.ones(3, device=DEVICE_TYPE, requires_grad=True) * 2
         with self.assertRaisesRegex(RuntimeError, "non-leaf tensor which requires_grad"):
             dumps(tensor)
         self.check_arrives(tensor.detach())
 
     def test_sparse_tensors_arrive(self):
-        dense = torch.tensor([[0.0, 1.0], [2.0, 0.0]], device="openreg")
+        dense = torch.tensor([[0.0, 1.0], [2.0, 0.0]], device=DEVICE_TYPE)
         for layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):
             sparse = dense.to_sparse(layout=layout)
             self.assertEqual(self.peer.call(describe_sparse, sparse), (str(layout), dense.tolist()))
 
     def test_nested_tensors_arrive(self):
         parts = [torch.ones(2, 3), torch.zeros(1, 3)]
-        nested = torch.nested.nested_tensor(parts, device="openreg")
+        nested = torch.nested.nested_tensor(parts, device=DEVICE_TYPE)
         self.assertEqual(self.peer.call(describe_nested, nested), [p.tolist() for p in parts])
 
     def test_storages_arrive(self):
-        tensor = torch.arange(4, dtype=torch.uint8, device="openreg")
+        tensor = torch.arange(4, dtype=torch.uint8, device=DEVICE_TYPE)
         storage = tensor.untyped_storage()
-        self.assertEqual(self.peer.call(describe_storage, storage), ("openreg:0", [0, 1, 2, 3]))
+        self.assertEqual(
+            self.peer.call(describe_storage, storage), (f"{DEVICE_TYPE}:0", [0, 1, 2, 3])
+        )
 
     def test_module_arrives(self):
-        module = torch.nn.Linear(3, 2).to("openreg")
+        module = torch.nn.Linear(3, 2).to(DEVICE_TYPE)
         self.assertIs(module.share_memory(), module)
         x = torch.randn(4, 3)
         self.assertEqual(self.peer.call(run_module, module, x), module.cpu()(x).detach().tolist())
 
     def test_share_memory_does_nothing_and_is_shared(self):
-        tensor = torch.arange(3.0, device="openreg")
+        tensor = torch.arange(3.0, device=DEVICE_TYPE)
         address = tensor.data_ptr()
         self.assertTrue(tensor.is_shared())
         self.assertIs(tensor.share_memory_(), tensor)
         self.assertEqual(tensor.data_ptr(), address)
 
     def test_writes_are_seen_in_both_directions(self):
-        tensor = torch.zeros(1000, device="openreg")
+        tensor = torch.zeros(1000, device=DEVICE_TYPE)
         self.peer.call(keep_tensor, tensor)
         tensor.fill_(1)
         torch.openreg.synchronize()
@@ -330,19 +333,19 @@ class TestTensors(IpcTestCase):
         self.assertEqual(tensor.cpu(), torch.full((1000,), 2.0))
 
     def test_aliases_stay_aliases(self):
-        base = torch.zeros(6, device="openreg")
+        base = torch.zeros(6, device=DEVICE_TYPE)
         self.assertTrue(self.peer.call(are_aliases, base[:3], base[2:]))
-        self.assertFalse(self.peer.call(are_aliases, base, torch.zeros(6, device="openreg")))
+        self.assertFalse(self.peer.call(are_aliases, base, torch.zeros(6, device=DEVICE_TYPE)))
 
     def test_aliases_sent_one_by_one_share_a_storage(self):
-        base = torch.zeros(6, device="openreg")
+        base = torch.zeros(6, device=DEVICE_TYPE)
         self.peer.call(keep_tensor, base[:3])
         self.assertTrue(self.peer.call(is_alias_of_kept, base[2:]))
         self.peer.call(forget)
         self.assert_nothing_is_out()
 
     def test_received_tensor_is_refused(self):
-        tensor = torch.zeros(6, device="openreg")
+        tensor = torch.zeros(6, device=DEVICE_TYPE)
         with self.assertRaisesRegex(RuntimeError, "received from another process"):
             self.peer.call(share_received, tensor)
         with self.assertRaisesRegex(RuntimeError, "received from another process"):
@@ -350,11 +353,11 @@ class TestTensors(IpcTestCase):
         self.assertEqual(self.peer.call(double_and_return, tensor + 1), [2] * 6)
 
     def test_copy_of_a_received_tensor_is_shared(self):
-        tensor = torch.arange(3.0, device="openreg")
+        tensor = torch.arange(3.0, device=DEVICE_TYPE)
         self.assertEqual(self.peer.call(copy_and_return, tensor).tolist(), [0, 1, 2])
 
     def test_own_message_gives_the_tensor_itself(self):
-        tensor = torch.arange(3.0, device="openreg")
+        tensor = torch.arange(3.0, device=DEVICE_TYPE)
         message = dumps(tensor[1:])
         received = pickle.loads(message)
         self.assertEqual(received.data_ptr(), tensor.data_ptr() + 4)
@@ -364,12 +367,12 @@ class TestTensors(IpcTestCase):
             pickle.loads(message)
 
     def test_received_tensor_works_with_operators(self):
-        tensor = torch.arange(12.0, device="openreg").view(3, 4)
+        tensor = torch.arange(12.0, device=DEVICE_TYPE).view(3, 4)
         expected = (tensor.cpu() @ tensor.cpu().T).softmax(0).tolist()
         self.assertEqual(self.peer.call(compute, tensor), expected)
 
     def test_resizing_is_refused_on_both_sides(self):
-        tensor = torch.arange(4.0, device="openreg")
+        tensor = torch.arange(4.0, device=DEVICE_TYPE)
         with self.assertRaisesRegex(RuntimeError, "not resizable"):
             self.peer.call(resize, tensor, 400)
         self.peer.call(keep_tensor, tensor)
@@ -384,7 +387,7 @@ class TestTensors(IpcTestCase):
 
     def test_sparse_gradients_and_cpu_tensors_travel_beside(self):
         on_cpu = torch.arange(3.0)
-        on_device = torch.arange(3.0, device="openreg")
+        on_device = torch.arange(3.0, device=DEVICE_TYPE)
         self.assertEqual(self.peer.call(add_to_host, on_cpu, on_device), [0, 2, 4])
 
     def test_capturing_nothing_else_is_sent(self):
@@ -408,7 +411,7 @@ def describe_storage(storage):
 
 
 def run_module(module, x):
-    return module(x.to("openreg")).tolist()
+    return module(x.to(DEVICE_TYPE)).tolist()
 
 
 def are_aliases(a, b):
@@ -451,7 +454,7 @@ class TestLifetime(IpcTestCase):
     def test_sender_keeps_the_memory_until_the_receiver_releases_it(self):
         peer = self.start_peer()
         before = torch.openreg.memory_allocated()
-        tensor = torch.full((1 << 20,), 3.0, device="openreg")
+        tensor = torch.full((1 << 20,), 3.0, device=DEVICE_TYPE)
         peer.call(keep_tensor, tensor)
         del tensor
         torch.openreg.ipc_collect()
@@ -465,12 +468,12 @@ class TestLifetime(IpcTestCase):
     def test_released_memory_comes_back_when_memory_is_wanted(self, is_out_of_memory):
         peer = self.start_peer()
         before = torch.openreg.memory_allocated()
-        peer.call(keep_tensor, torch.ones(1 << 20, device="openreg"))
+        peer.call(keep_tensor, torch.ones(1 << 20, device=DEVICE_TYPE))
         peer.call(forget)
         self.assertGreaterEqual(torch.openreg.memory_allocated() - before, 4 << 20)
         if is_out_of_memory:
             with self.assertRaises(torch.OutOfMemoryError):
-                torch.empty(1 << 50, dtype=torch.uint8, device="openreg")
+                torch.empty(1 << 50, dtype=torch.uint8, device=DEVICE_TYPE)
         else:
             torch.openreg.empty_cache()
         self.assertEqual(torch.openreg.memory_allocated(), before)
@@ -479,13 +482,13 @@ class TestLifetime(IpcTestCase):
         peer = self.start_peer()
         before = torch.openreg.memory_allocated()
         for _ in range(20):
-            peer.call(double_and_return, torch.ones(1 << 18, device="openreg"))
+            peer.call(double_and_return, torch.ones(1 << 18, device=DEVICE_TYPE))
             self.assertLessEqual(torch.openreg.memory_allocated() - before, 4 << 20)
 
     def test_release_waits_for_the_work_of_the_receiver(self):
         peer = self.start_peer()
         before = torch.openreg.memory_allocated()
-        peer.call(use_behind_gates, torch.ones(1000, device="openreg"))
+        peer.call(use_behind_gates, torch.ones(1000, device=DEVICE_TYPE))
         torch.openreg.ipc_collect()
         self.assertGreater(torch.openreg.memory_allocated(), before)
         self.assertEqual(peer.call(open_gate, "first"), None)
@@ -498,7 +501,7 @@ class TestLifetime(IpcTestCase):
     def test_receiver_that_is_killed_releases_all(self):
         peer = self.start_peer()
         before = torch.openreg.memory_allocated()
-        tensor = torch.ones(1000, device="openreg")
+        tensor = torch.ones(1000, device=DEVICE_TYPE)
         peer.call(keep_tensor, tensor)
         peer.kill()
         self.assert_nothing_is_out()
@@ -525,7 +528,7 @@ class TestLifetime(IpcTestCase):
 
     def test_message_is_received_once(self):
         first, second = self.start_peer(), self.start_peer()
-        message = dumps(torch.arange(2.0, device="openreg"))
+        message = dumps(torch.arange(2.0, device=DEVICE_TYPE))
         self.assertEqual(first.call(load, message), [0, 1])
         for peer in (first, second):
             with self.assertRaisesRegex(RuntimeError, "received before"):
@@ -533,7 +536,7 @@ class TestLifetime(IpcTestCase):
 
     def test_dropped_message_keeps_its_tensor(self):
         before = torch.openreg.memory_allocated()
-        message = dumps(torch.ones(1000, device="openreg"))
+        message = dumps(torch.ones(1000, device=DEVICE_TYPE))
         torch.openreg.ipc_collect()
         self.assertGreater(torch.openreg.memory_allocated(), before)
         self.assertEqual(_C._collect_shared(), 1)
@@ -544,7 +547,7 @@ class TestLifetime(IpcTestCase):
         peer = self.start_peer()
         tensor = peer.call(make, 100)
         side = torch.openreg.Stream()
-        result = torch.zeros(100, device="openreg")
+        result = torch.zeros(100, device=DEVICE_TYPE)
         side.wait_stream(torch.openreg.current_stream())
         with StreamGate(side):
             with torch.openreg.stream(side):
@@ -564,12 +567,12 @@ class TestLifetime(IpcTestCase):
             requests.put(value)
             return replies.get(timeout=TIMEOUT_S)
 
-        ask([torch.ones(8, device="openreg")])
+        ask([torch.ones(8, device=DEVICE_TYPE)])
         here, there = resources(), ask("resources")
         torch.openreg.ipc_collect()
         memory = torch.openreg.memory_allocated()
         for i in range(100):
-            batch = [torch.full((8,), float(i), device="openreg") for _ in range(100)]
+            batch = [torch.full((8,), float(i), device=DEVICE_TYPE) for _ in range(100)]
             self.assertEqual(ask(batch), 800.0 * i)
             del batch
         self.assertEqual(resources(), here)
@@ -582,9 +585,9 @@ class TestLifetime(IpcTestCase):
 
     def test_thousands_of_tensors_at_once(self):
         peer = self.start_peer()
-        peer.call(double_and_return, torch.ones(1, device="openreg"))
+        peer.call(double_and_return, torch.ones(1, device=DEVICE_TYPE))
         there = peer.call(resources)
-        tensors = [torch.full((1,), float(i), device="openreg") for i in range(3000)]
+        tensors = [torch.full((1,), float(i), device=DEVICE_TYPE) for i in range(3000)]
         peer.call(keep_tensor, tensors)
         self.assertLessEqual(peer.call(resources)[1] - there[1], 4)
         self.assertEqual(peer.call(values_of_all), [float(i) for i in range(3000)])
@@ -593,7 +596,7 @@ class TestLifetime(IpcTestCase):
 
     def test_tensors_are_received_and_freed_by_threads(self):
         peer = self.start_peer()
-        messages = [dumps(torch.full((4,), float(i), device="openreg")) for i in range(400)]
+        messages = [dumps(torch.full((4,), float(i), device=DEVICE_TYPE)) for i in range(400)]
         self.assertEqual(peer.call(load_in_threads, messages), sum(range(400)) * 4.0)
         self.assert_nothing_is_out()
 
@@ -645,7 +648,7 @@ def load_in_threads(messages):
 class TestOrder(IpcTestCase):
     def test_receiver_waits_for_pending_work_of_the_sender(self):
         peer = self.start_peer()
-        tensor = torch.zeros(1000, device="openreg")
+        tensor = torch.zeros(1000, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate() as gate:
             tensor.fill_(7)
@@ -660,7 +663,7 @@ class TestOrder(IpcTestCase):
         peer = self.start_peer()
         side = torch.openreg.Stream()
         with torch.openreg.stream(side):
-            tensor = torch.zeros(1000, device="openreg")
+            tensor = torch.zeros(1000, device=DEVICE_TYPE)
         side.synchronize()
         with StreamGate(side) as gate:
             with torch.openreg.stream(side):
@@ -680,7 +683,7 @@ class TestOrder(IpcTestCase):
             peer.call(values)
         with self.assertRaises(IndexError):
             torch.openreg.synchronize()
-        self.assertEqual(peer.call(double_and_return, torch.ones(2, device="openreg")), [2, 2])
+        self.assertEqual(peer.call(double_and_return, torch.ones(2, device=DEVICE_TYPE)), [2, 2])
 
     def test_death_of_the_sender_ends_the_wait(self):
         peer = self.start_peer()
@@ -694,7 +697,7 @@ class TestOrder(IpcTestCase):
     def test_events_order_streams_across_processes(self):
         peer = self.start_peer()
         event = torch.openreg.Event(interprocess=True)
-        tensor = torch.zeros(10, device="openreg")
+        tensor = torch.zeros(10, device=DEVICE_TYPE)
         peer.call(keep_tensor, tensor)
         with StreamGate() as gate:
             tensor.fill_(4)
@@ -709,7 +712,7 @@ class TestOrder(IpcTestCase):
         event = torch.openreg.Event(interprocess=True)
         handle = event.ipc_handle()
         self.assertEqual(len(handle), 64)
-        self.assertEqual(peer.call(open_event, handle), (True, "openreg:0"))
+        self.assertEqual(peer.call(open_event, handle), (True, f"{DEVICE_TYPE}:0"))
         with StreamGate() as gate:
             event.record()
             self.assertFalse(peer.call(query_event))
@@ -726,7 +729,7 @@ class TestOrder(IpcTestCase):
         with self.assertRaisesRegex(RuntimeError, "interprocess=True"):
             torch.openreg.Event().ipc_handle()
         with self.assertRaisesRegex(RuntimeError, "made by this process"):
-            torch.openreg.Event.from_ipc_handle("openreg:0", handle)
+            torch.openreg.Event.from_ipc_handle(f"{DEVICE_TYPE}:0", handle)
         with self.assertRaisesRegex(ValueError, "64 bytes, got 3"):
             torch.openreg.Event.from_ipc_handle(0, b"abc")
         with self.assertRaisesRegex(RuntimeError, "out of range"):
@@ -745,7 +748,7 @@ class TestOrder(IpcTestCase):
     def test_process_exits_while_it_waits_for_another(self):
         peer = self.start_peer()
         with StreamGate():
-            tensor = torch.ones(3, device="openreg")
+            tensor = torch.ones(3, device=DEVICE_TYPE)
             peer.call(copy_of, tensor)
             self.assertEqual(peer.end(), 0)
 
@@ -759,13 +762,13 @@ def is_idle():
 
 
 def fail_and_make(size):
-    tensor = torch.zeros(size, device="openreg")
+    tensor = torch.zeros(size, device=DEVICE_TYPE)
     torch.openreg.synchronize()
-    return tensor[torch.full((size,), size, device="openreg")]
+    return tensor[torch.full((size,), size, device=DEVICE_TYPE)]
 
 
 def make_behind_a_gate(size):
-    tensor = torch.zeros(size, device="openreg")
+    tensor = torch.zeros(size, device=DEVICE_TYPE)
     kept["gate"] = StreamGate()
     kept["gate"].__enter__()
     return tensor.add_(1)
@@ -779,7 +782,7 @@ def wait_for_event(event):
 
 
 def open_event(handle):
-    kept["event"] = torch.openreg.Event.from_ipc_handle("openreg:0", handle)
+    kept["event"] = torch.openreg.Event.from_ipc_handle(f"{DEVICE_TYPE}:0", handle)
     return kept["event"].query(), str(kept["event"].device)
 
 
@@ -802,7 +805,7 @@ def record_event():
 
 class TestMessages(IpcTestCase):
     def test_damaged_messages_are_refused(self):
-        storage = torch.ones(10, device="openreg").untyped_storage()
+        storage = torch.ones(10, device=DEVICE_TYPE).untyped_storage()
         message = _C._share_storage(storage)
         generator = random.Random(0)
         for position in range(len(message)):
@@ -816,7 +819,7 @@ class TestMessages(IpcTestCase):
         self.assertEqual(_C._receive_storage(message)._cdata, storage._cdata)
 
     def test_message_of_another_version_is_refused_with_both_versions(self):
-        message = bytearray(_C._share_storage(torch.ones(10, device="openreg").untyped_storage()))
+        message = bytearray(_C._share_storage(torch.ones(10, device=DEVICE_TYPE).untyped_storage()))
         version = int.from_bytes(message[:8], "little")
         message[:8] = (version + 1).to_bytes(8, "little")
         checksum = 0xCBF29CE484222325
@@ -837,7 +840,7 @@ class TestMessages(IpcTestCase):
 
     def test_nothing_appears_in_the_file_system_and_files_are_private(self):
         names = set(os.listdir("/dev/shm"))
-        dumps(torch.ones(3, device="openreg"))
+        dumps(torch.ones(3, device=DEVICE_TYPE))
         self.assertEqual(set(os.listdir("/dev/shm")) - names, set())
         modes = {
             os.stat(f"/proc/self/fd/{number}").st_mode & 0o777

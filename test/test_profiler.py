@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     call_in_thread,
@@ -33,7 +34,12 @@ from torch.profiler import (
 )
 from torch.profiler._pattern_matcher import MatMulDimInFP16Pattern
 
-BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+# torch's names of the device type, in Python and in traces.
+_NAME = {"openreg": "PrivateUse1", "cuda": "CUDA"}[DEVICE_TYPE]
+ACTIVITY = getattr(ProfilerActivity, _NAME)
+KIND = getattr(DeviceType, _NAME)
+LABEL = _NAME.lower()
+BOTH = [ProfilerActivity.CPU, ACTIVITY]
 DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
 
 
@@ -46,7 +52,7 @@ def device_events(profiler, *, annotations=False):
     events = [
         event
         for event in profiler.events()
-        if event.device_type == DeviceType.PrivateUse1 and event.is_user_annotation == annotations
+        if event.device_type == KIND and event.is_user_annotation == annotations
     ]
     return sorted(events, key=lambda event: event.time_range.start)
 
@@ -90,7 +96,7 @@ class Trace:
         return event
 
     def calls(self):
-        return self.of("privateuse1_runtime")
+        return self.of(f"{LABEL}_runtime")
 
     def arrows(self, phase):
         return [e for e in self.events if e["ph"] == phase and e["cat"] == "ac2g"]
@@ -112,7 +118,7 @@ class ProfilerTestCase(OpenRegTestCase):
     def setUp(self):
         super().setUp()
         # What is made here is not in the traces.
-        self.x = torch.randn(64, 64, device="openreg")
+        self.x = torch.randn(64, 64, device=DEVICE_TYPE)
         torch.openreg.synchronize()
 
     def tearDown(self):
@@ -134,7 +140,7 @@ class ProfilerTestCase(OpenRegTestCase):
             self.assertLessEqual(event["ts"] + event["dur"], end)
             self.assertGreaterEqual(event["dur"], 0)
         for event in trace.work():
-            self.assertEqual(processes[event["pid"], 0], f"openreg:{event['pid']}")
+            self.assertEqual(processes[event["pid"], 0], f"{DEVICE_TYPE}:{event['pid']}")
             self.assertRegex(threads[row_of(event)], rf"^stream {event['tid']}\b")
             self.assertEqual(event["args"]["device"], event["pid"])
             self.assertEqual(event["args"]["stream"], event["tid"])
@@ -168,8 +174,8 @@ class ProfilerTestCase(OpenRegTestCase):
 
 class TestActivities(ProfilerTestCase):
     def test_activity_has_the_name_of_the_device(self):
-        self.assertIs(ProfilerActivity.OPENREG, ProfilerActivity.PrivateUse1)
-        self.assertIn(ProfilerActivity.PrivateUse1, supported_activities())
+        self.assertIs(getattr(ProfilerActivity, DEVICE_TYPE.upper()), ACTIVITY)
+        self.assertIn(ACTIVITY, supported_activities())
 
     def test_kernel_belongs_to_its_operator_and_its_call(self):
         with profile_both() as profiler:
@@ -202,7 +208,7 @@ class TestActivities(ProfilerTestCase):
         model = torch.nn.Sequential(
             torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
         )
-        model = model.to("openreg")
+        model = model.to(DEVICE_TYPE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with profile_both() as profiler:
             model(self.x).sum().backward()
@@ -228,7 +234,7 @@ class TestActivities(ProfilerTestCase):
         self.assertGreaterEqual(trace.work()[-1]["args"]["queue delay (us)"], held_us)
 
     def test_work_that_the_calling_thread_does_is_shown(self):
-        y = torch.ones(3, 3, device="openreg")
+        y = torch.ones(3, 3, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with profile_both() as profiler:
             torch.nonzero(y)
@@ -274,7 +280,7 @@ class TestActivities(ProfilerTestCase):
         torch.openreg.empty_cache()
         size = 64 * 1024**2
         with profile_both() as profiler:
-            torch.empty(size, dtype=torch.uint8, device="openreg")
+            torch.empty(size, dtype=torch.uint8, device=DEVICE_TYPE)
             torch.openreg.empty_cache()
         trace = Trace(profiler)
         self.assertEqual(trace.named("orMalloc")["args"]["bytes"], size)
@@ -298,7 +304,7 @@ class TestActivities(ProfilerTestCase):
 
     @requires_two_devices
     def test_devices_have_rows_of_their_own(self):
-        y = self.x.to("openreg:1")
+        y = self.x.to(f"{DEVICE_TYPE}:1")
         torch.openreg.synchronize(1)
         with profile_both() as profiler:
             self.x.relu()
@@ -324,9 +330,9 @@ class TestActivities(ProfilerTestCase):
             "CONCURRENT_KERNEL": "kernel",
             "GPU_MEMCPY": "gpu_memcpy",
             "GPU_MEMSET": "gpu_memset",
-            "PRIVATEUSE1_RUNTIME": "privateuse1_runtime",
+            f"{LABEL.upper()}_RUNTIME": f"{LABEL}_runtime",
         }[name]
-        with profile(activities=[{ProfilerActivity.PrivateUse1: [name]}]) as profiler:
+        with profile(activities=[{ACTIVITY: [name]}]) as profiler:
             self.x.relu().zero_().cpu()
         trace = Trace(profiler)
         shown = {event["cat"] for event in trace.events if event["ph"] == "X"} - {"Trace"}
@@ -341,7 +347,7 @@ class TestActivities(ProfilerTestCase):
         self.assertIn("orLaunchKernel", [call["name"] for call in trace.calls()])
 
     def test_without_the_cpu_s_activity_work_belongs_to_no_operator(self):
-        with profile(activities=[ProfilerActivity.PrivateUse1]) as profiler:
+        with profile(activities=[ACTIVITY]) as profiler:
             self.x.relu()
         trace = Trace(profiler)
         self.assert_well_formed(trace)
@@ -386,8 +392,8 @@ class TestNames(ProfilerTestCase):
         return names
 
     def test_no_kernel_copy_or_fill_bears_an_operator_s_name(self):
-        index = torch.zeros(1, dtype=torch.int64, device="openreg")
-        other = torch.empty(64, 64, device="openreg")
+        index = torch.zeros(1, dtype=torch.int64, device=DEVICE_TYPE)
+        other = torch.empty(64, 64, device=DEVICE_TYPE)
         with profile_both() as profiler:
             for _ in range(2):  # of the fallback: on the calling thread, then on the stream
                 torch.linalg.inv(self.x)
@@ -395,7 +401,7 @@ class TestNames(ProfilerTestCase):
             self.x.relu()  # hand-written
             self.x.nonzero()
             self.x.cpu()
-            self.x.to("openreg", torch.float64)
+            self.x.to(DEVICE_TYPE, torch.float64)
             other.copy_(self.x)
             other.copy_(torch.ones(64, 64))
             other.zero_()
@@ -408,7 +414,7 @@ class TestNames(ProfilerTestCase):
         self.check_no_work_bears_an_operator_s_name(profiler)
 
     def test_a_kernel_s_name_contains_the_operator_s_with_its_overload(self):
-        y = torch.empty(64, 64, device="openreg")
+        y = torch.empty(64, 64, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with profile_both() as profiler:
             torch.add(self.x, 1, out=y)
@@ -431,7 +437,7 @@ class TestNames(ProfilerTestCase):
             [row for row in rows if "aten::add" in row[0]],
             [
                 ("aten::add", DeviceType.CPU, 3),
-                (kernel_of("aten::add.Tensor"), DeviceType.PrivateUse1, 3),
+                (kernel_of("aten::add.Tensor"), KIND, 3),
             ],
         )
 
@@ -442,7 +448,7 @@ class TestNames(ProfilerTestCase):
         self.assertEqual(shapes, [[[64, 64], [64, 64]]])
 
     def test_torch_s_patterns_match_operators(self):
-        half = torch.ones(65, 65, device="openreg", dtype=torch.half)
+        half = torch.ones(65, 65, device=DEVICE_TYPE, dtype=torch.half)
         with profile_both(record_shapes=True, with_stack=True) as profiler:
             torch.mm(half, half)
         (event,) = MatMulDimInFP16Pattern(profiler).matched_events()
@@ -470,7 +476,7 @@ class TestCopies(ProfilerTestCase):
     @parametrize("non_blocking", [False, True])
     def test_from_the_host(self, size, is_pinned, non_blocking):
         source = torch.ones(size, dtype=torch.uint8, pin_memory=is_pinned)
-        target = torch.empty(size, dtype=torch.uint8, device="openreg")
+        target = torch.empty(size, dtype=torch.uint8, device=DEVICE_TYPE)
         self.check("Memcpy HtoD", size, lambda: target.copy_(source, non_blocking=non_blocking))
 
     @parametrize("is_pinned", [False, True])
@@ -512,7 +518,7 @@ class TestCopies(ProfilerTestCase):
 
     @requires_two_devices
     def test_between_devices(self):
-        target = torch.empty(64, 64, device="openreg:1")
+        target = torch.empty(64, 64, device=f"{DEVICE_TYPE}:1")
         torch.openreg.synchronize(1)
         event = self.check("Memcpy PtoP", 4 * 64 * 64, lambda: target.copy_(self.x), device=1)
         self.assertEqual(event["pid"], 0)
@@ -608,7 +614,7 @@ class TestAnnotations(ProfilerTestCase):
         self.assert_well_formed(trace)
         (kernel,) = trace.work()
         self.assert_covers(self.annotations(trace)["step 7"], kernel)
-        on_host = {event["name"]: event for event in trace.of("privateuse1_driver")}
+        on_host = {event["name"]: event for event in trace.of(f"{LABEL}_driver")}
         self.assertEqual(set(on_host), {"step 7", "begin"})
         self.assertEqual(on_host["begin"]["dur"], 0)
         self.assertEqual(row_of(on_host["begin"]), row_of(on_host["step 7"]))
@@ -628,8 +634,8 @@ class TestResults(ProfilerTestCase):
         for column in ("Self OPENREG", "Self OPENREG %", "OPENREG total", "OPENREG time avg"):
             self.assertIn(column, table)
         self.assertIn("aten::m", table.splitlines()[3])
-        self.assertEqual(averages.table(sort_by="privateuse1_time_total", row_limit=1), table)
-        kernel = next(e for e in averages if e.device_type == DeviceType.PrivateUse1)
+        self.assertEqual(averages.table(sort_by=f"{LABEL}_time_total", row_limit=1), table)
+        kernel = next(e for e in averages if e.device_type == KIND)
         self.assertEqual(kernel.count, 1)
         self.assertEqual(kernel.device_time, kernel.device_time_total)
 
@@ -657,12 +663,12 @@ class TestResults(ProfilerTestCase):
             multiply()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "stacks.txt"
-            for metric in ("self_cpu_time_total", "self_privateuse1_time_total"):
+            for metric in ("self_cpu_time_total", f"self_{LABEL}_time_total"):
                 profiler.export_stacks(str(path), metric)
                 self.assertIn("multiply", path.read_text())
 
     def test_modules_are_accepted(self):
-        model = torch.nn.Linear(64, 4).to("openreg")
+        model = torch.nn.Linear(64, 4).to(DEVICE_TYPE)
         with profile_both(with_modules=True, with_stack=True) as profiler:
             model(self.x)
         self.assertIn("aten::addmm", [operator_of(name) for name in device_names(profiler)])
@@ -670,7 +676,7 @@ class TestResults(ProfilerTestCase):
     def test_memory_is_attributed_to_operators(self):
         torch.openreg.synchronize()
         with profile_both(profile_memory=True) as profiler:
-            y = torch.empty(1024, 1024, device="openreg")
+            y = torch.empty(1024, 1024, device=DEVICE_TYPE)
             del y
         averages = {event.key: event for event in profiler.key_averages()}
         self.assertEqual(averages["aten::empty"].self_device_memory_usage, 4 * 1024**2)
@@ -679,18 +685,18 @@ class TestResults(ProfilerTestCase):
         (allocation, free) = [e for e in Trace(profiler).events if e["name"] == "[memory]"]
         self.assertEqual(allocation["args"]["Bytes"], 4 * 1024**2)
         self.assertEqual(free["args"]["Bytes"], -4 * 1024**2)
-        self.assertEqual(allocation["args"]["Device Type"], DeviceType.PrivateUse1.value)
+        self.assertEqual(allocation["args"]["Device Type"], KIND.value)
 
     @parametrize("suffix", [".json", ".json.gz", ".raw.json.gz"])
     def test_memory_timeline_is_exported(self, suffix):
-        model = torch.nn.Linear(64, 4).to("openreg")
+        model = torch.nn.Linear(64, 4).to(DEVICE_TYPE)
         with profile_both(profile_memory=True, record_shapes=True, with_stack=True) as profiler:
             model(self.x).sum().backward()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"timeline{suffix}"
             # torch has deprecated the function, and not said what replaces it on other devices.
             with self.assertWarnsRegex(FutureWarning, "export_memory_timeline"):
-                profiler.export_memory_timeline(str(path), "openreg:0")
+                profiler.export_memory_timeline(str(path), f"{DEVICE_TYPE}:0")
             data = path.read_bytes()
         timeline = json.loads(gzip.decompress(data) if suffix.endswith("gz") else data)
         self.assertTrue(timeline)
@@ -734,7 +740,7 @@ class TestResults(ProfilerTestCase):
             next(e for e in profiler.events() if e.name == name and e.device_type == device_type)
             for name, device_type in (
                 ("orLaunchKernel", DeviceType.CPU),
-                (kernel_of("aten::relu"), DeviceType.PrivateUse1),
+                (kernel_of("aten::relu"), KIND),
             )
         )
         self.assertEqual(kernel.event_metadata.stream, 0)
@@ -813,8 +819,8 @@ class TestSessions(ProfilerTestCase):
         self.assertEqual(device_names(profiler), [kernel_of("aten::relu")])
 
     def test_a_failed_kernel_leaves_the_session_to_be_stopped_again(self):
-        values = torch.zeros(4, device="openreg")
-        index = torch.tensor([99], device="openreg")
+        values = torch.zeros(4, device=DEVICE_TYPE)
+        index = torch.tensor([99], device=DEVICE_TYPE)
         profiler = profile_both()
         profiler.start()
         values.gather(0, index)
@@ -866,7 +872,7 @@ class TestSessions(ProfilerTestCase):
     def test_work_not_done_when_the_session_ends_is_not_shown(self):
         # torch waits for the current device alone.
         stream = torch.openreg.current_stream(1)
-        y = torch.ones(3, device="openreg:1")
+        y = torch.ones(3, device=f"{DEVICE_TYPE}:1")
         with StreamGate(stream), profile_both() as profiler:
             self.x.relu()
             y.neg()
@@ -896,7 +902,7 @@ class TestSessions(ProfilerTestCase):
 
         def work():
             stream = torch.openreg.Stream()
-            x = torch.ones(16, device="openreg", requires_grad=True)
+            x = torch.ones(16, device=DEVICE_TYPE, requires_grad=True)
             with torch.openreg.stream(stream):
                 while not is_over.is_set():
                     (x * 2).sum().backward()
@@ -919,7 +925,7 @@ class TestSessions(ProfilerTestCase):
 
     def test_torch_s_own_switch_does_not_reach_the_device(self):
         with profile_both() as profiler:
-            profiler.toggle_collection_dynamic(False, [ProfilerActivity.PrivateUse1])
+            profiler.toggle_collection_dynamic(False, [ACTIVITY])
             self.x.relu()
         self.assertEqual(device_names(profiler), [kernel_of("aten::relu")])
 
@@ -942,7 +948,7 @@ class TestOlderProfiler(ProfilerTestCase):
 
     def test_device_time_is_that_between_two_events(self):
         gate = StreamGate()
-        with torch.autograd.profiler.profile(use_device="openreg") as profiler, gate:
+        with torch.autograd.profiler.profile(use_device=DEVICE_TYPE) as profiler, gate:
             self.x.relu()
             gate.wait_until_reached()
             opened_ns = time.perf_counter_ns()
@@ -955,15 +961,15 @@ class TestOlderProfiler(ProfilerTestCase):
         self.assertIn("OPENREG total", profiler.table(sort_by="device_time_total"))
 
     def test_a_long_kernel_takes_device_time_and_no_host_time(self):
-        x = torch.randn(1024, 1024, device="openreg")
-        with torch.autograd.profiler.profile(use_device="openreg") as profiler:
+        x = torch.randn(1024, 1024, device=DEVICE_TYPE)
+        with torch.autograd.profiler.profile(use_device=DEVICE_TYPE) as profiler:
             x @ x
         self.assertGreater(self.operator(profiler, "aten::mm").device_time_total, 0)
 
     def test_kineto_is_used_if_asked_for(self):
-        with torch.autograd.profiler.profile(use_device="openreg", use_kineto=True) as profiler:
+        with torch.autograd.profiler.profile(use_device=DEVICE_TYPE, use_kineto=True) as profiler:
             self.x @ self.x
-        kernels = [e for e in profiler.function_events if e.device_type == DeviceType.PrivateUse1]
+        kernels = [e for e in profiler.function_events if e.device_type == KIND]
         self.assertEqual([operator_of(kernel.name) for kernel in kernels], ["aten::mm"])
         event = self.operator(profiler, "aten::mm")
         self.assertFalse(event.is_legacy)
@@ -971,12 +977,12 @@ class TestOlderProfiler(ProfilerTestCase):
 
     def test_device_only_is_refused_without_kineto(self):
         with self.assertRaisesRegex(AssertionError, "use_kineto=True"):
-            torch.autograd.profiler.profile(use_device="openreg", use_cpu=False)
+            torch.autograd.profiler.profile(use_device=DEVICE_TYPE, use_cpu=False)
 
     def test_a_failed_stream_gives_no_time(self):
-        values = torch.zeros(4, device="openreg")
-        index = torch.tensor([99], device="openreg")
-        profiler = torch.autograd.profiler.profile(use_device="openreg")
+        values = torch.zeros(4, device=DEVICE_TYPE)
+        index = torch.tensor([99], device=DEVICE_TYPE)
+        profiler = torch.autograd.profiler.profile(use_device=DEVICE_TYPE)
         profiler.__enter__()
         values.gather(0, index)
         with self.assertRaisesRegex(RuntimeError, "aten::gather"):
@@ -1137,7 +1143,7 @@ class TestProcesses(OpenRegTestCase):
         def names():
             return [e.name for e in profiler.events()
                     if e.device_type == torch.autograd.DeviceType.PrivateUse1]
-    """
+    """.replace("PrivateUse1", _NAME)
 
     def run_with_prologue(self, code, settings=None):
         lines = [*textwrap.dedent(self.PROLOGUE).splitlines(), *textwrap.dedent(code).splitlines()]
@@ -1208,10 +1214,10 @@ class TestProcesses(OpenRegTestCase):
         self.assertIn("child 0", output)
 
     def test_a_device_that_was_never_used_can_be_profiled(self):
-        output = run_child("""
+        output = run_child(f"""
             import torch
             from torch.profiler import ProfilerActivity, profile
-            with profile(activities=[ProfilerActivity.PrivateUse1]) as profiler:
+            with profile(activities=[ProfilerActivity.{_NAME}]) as profiler:
                 torch.ones(3)
             print(torch.openreg.is_initialized(), len(profiler.events()))
         """)

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import operator
 import pickle
 import tempfile
 from collections import OrderedDict
@@ -12,6 +13,7 @@ import torch
 import torch.distributed.checkpoint
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -28,6 +30,10 @@ FORMATS = {
     "zip": {},
     "legacy": {"_use_new_zipfile_serialization": False},
 }
+
+
+# `x.is_openreg`, or `x.is_cuda`.
+is_on_device = operator.attrgetter(f"is_{DEVICE_TYPE}")
 
 
 def saved(value, **options):
@@ -48,7 +54,7 @@ def shares_storage(a, b):
 class TestFiles(OpenRegTestCase):
     def setUp(self):
         super().setUp()
-        self.x = torch.arange(6.0, device=f"openreg:{LAST}").view(2, 3)
+        self.x = torch.arange(6.0, device=f"{DEVICE_TYPE}:{LAST}").view(2, 3)
 
     @parametrize("format", list(FORMATS))
     @parametrize("weights_only", [True, False])
@@ -61,7 +67,7 @@ class TestFiles(OpenRegTestCase):
             self.assert_bit_equal(loaded[name], tensor)
             self.assertTrue(shares_storage(loaded[name], loaded["whole"]))
 
-    @parametrize("location", ["cpu", "openreg", f"openreg:{LAST}", None])
+    @parametrize("location", ["cpu", DEVICE_TYPE, f"{DEVICE_TYPE}:{LAST}", None])
     def test_file_is_mapped_into_memory(self, location):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "file"
@@ -80,12 +86,12 @@ class TestFiles(OpenRegTestCase):
             return storage
 
         loaded = restored(self.x, map_location=to_cpu)
-        self.assertEqual(tags, [f"openreg:{LAST}"])
+        self.assertEqual(tags, [f"{DEVICE_TYPE}:{LAST}"])
         self.assertEqual(loaded.device, torch.device("cpu"))
 
     def test_cpu_file_loads_onto_the_device(self):
-        loaded = restored(self.x.cpu(), map_location="openreg")
-        self.assertEqual(loaded.device, torch.device("openreg:0"))
+        loaded = restored(self.x.cpu(), map_location=DEVICE_TYPE)
+        self.assertEqual(loaded.device, torch.device(f"{DEVICE_TYPE}:0"))
 
     def test_save_waits_for_pending_work(self):
         with StreamGate(torch.openreg.current_stream(LAST)) as gate:
@@ -110,14 +116,14 @@ class TestFiles(OpenRegTestCase):
     @parametrize(
         "make",
         [
-            lambda: torch.arange(5, device="openreg", dtype=torch.bfloat16),
-            lambda: torch.tensor(3.0, device="openreg"),
-            lambda: torch.empty(0, 3, device="openreg"),
-            lambda: torch.randn(3, dtype=torch.complex64, device="openreg").conj(),
-            lambda: torch.randn(3, dtype=torch.complex64, device="openreg").conj().imag,
-            lambda: torch.eye(4, device="openreg").to_sparse(),
-            lambda: torch.eye(4, device="openreg").to_sparse_csr(),
-            lambda: torch.nn.Parameter(torch.ones(2, device="openreg"), requires_grad=False),
+            lambda: torch.arange(5, device=DEVICE_TYPE, dtype=torch.bfloat16),
+            lambda: torch.tensor(3.0, device=DEVICE_TYPE),
+            lambda: torch.empty(0, 3, device=DEVICE_TYPE),
+            lambda: torch.randn(3, dtype=torch.complex64, device=DEVICE_TYPE).conj(),
+            lambda: torch.randn(3, dtype=torch.complex64, device=DEVICE_TYPE).conj().imag,
+            lambda: torch.eye(4, device=DEVICE_TYPE).to_sparse(),
+            lambda: torch.eye(4, device=DEVICE_TYPE).to_sparse_csr(),
+            lambda: torch.nn.Parameter(torch.ones(2, device=DEVICE_TYPE), requires_grad=False),
         ],
         name_fn=lambda make: str(make.__code__.co_firstlineno - TestFiles.FIRST_MAKER),
     )
@@ -139,26 +145,26 @@ class TestFiles(OpenRegTestCase):
             q = torch.quantize_per_channel(x, scales, zeros, 0, torch.qint8)
         else:
             q = torch.quantize_per_tensor(x, 0.1, 3, torch.quint8)
-        for y in (restored(q.to("openreg")), restored(q, map_location="openreg")):
-            self.assertEqual(y.device.type, "openreg")
+        for y in (restored(q.to(DEVICE_TYPE)), restored(q, map_location=DEVICE_TYPE)):
+            self.assertEqual(y.device.type, DEVICE_TYPE)
             self.assertEqual(y.qscheme(), q.qscheme())
             self.assert_bit_equal(y.int_repr(), q.int_repr())
             self.assert_bit_equal(y.dequantize(), q.dequantize())
 
     def test_whole_modules_and_optimizers(self):
-        model = torch.nn.Linear(3, 2, device="openreg")
+        model = torch.nn.Linear(3, 2, device=DEVICE_TYPE)
         optimizer = torch.optim.Adam(model.parameters(), fused=True)
-        model(torch.ones(1, 3, device="openreg")).sum().backward()
+        model(torch.ones(1, 3, device=DEVICE_TYPE)).sum().backward()
         optimizer.step()
         loaded = restored((model, optimizer.state_dict()), weights_only=False)
         self.assert_bit_equal(loaded[0].weight, model.weight)
         twin = torch.optim.Adam(loaded[0].parameters(), fused=True)
         twin.load_state_dict(loaded[1])
         for state in twin.state.values():
-            self.assertEqual(state["exp_avg"].device.type, "openreg")
+            self.assertEqual(state["exp_avg"].device.type, DEVICE_TYPE)
 
     def test_state_dict_hooks_run(self):
-        model = torch.nn.Linear(3, 2, device="openreg")
+        model = torch.nn.Linear(3, 2, device=DEVICE_TYPE)
         seen = []
         model.register_state_dict_post_hook(lambda *_: seen.append("save"))
         model.register_load_state_dict_pre_hook(lambda *_: seen.append("load"))
@@ -168,8 +174,8 @@ class TestFiles(OpenRegTestCase):
     def test_module_without_memory_gets_some(self):
         with torch.device("meta"):
             model = torch.nn.Linear(3, 2)
-        model.to_empty(device="openreg")
-        self.assertEqual(model.weight.device.type, "openreg")
+        model.to_empty(device=DEVICE_TYPE)
+        self.assertEqual(model.weight.device.type, DEVICE_TYPE)
         source = torch.nn.Linear(3, 2)
         model.load_state_dict(source.state_dict())
         self.assert_bit_equal(model.weight, source.weight)
@@ -177,8 +183,8 @@ class TestFiles(OpenRegTestCase):
     @parametrize("is_asynchronous", [False, True])
     def test_distributed_checkpoint_of_one_process(self, is_asynchronous):
         dcp = torch.distributed.checkpoint
-        model = torch.nn.Linear(3, 2, device="openreg")
-        twin = torch.nn.Linear(3, 2, device="openreg")
+        model = torch.nn.Linear(3, 2, device=DEVICE_TYPE)
+        twin = torch.nn.Linear(3, 2, device=DEVICE_TYPE)
         with tempfile.TemporaryDirectory() as folder:
             if is_asynchronous:
                 dcp.async_save({"model": model.state_dict()}, checkpoint_id=folder).result()
@@ -195,16 +201,17 @@ TestFiles.FIRST_MAKER = TestFiles.test_kinds_of_tensors.__code__.co_firstlineno
 
 class TestBadFiles(OpenRegTestCase):
     def test_device_that_does_not_exist_is_refused(self):
-        content = saved(torch.ones(2, device="openreg:0")).getvalue()
-        self.assertIn(b"openreg:0", content)
-        changed = io.BytesIO(content.replace(b"openreg:0", b"openreg:9"))
-        with self.assertRaisesRegex(RuntimeError, r"torch.openreg.device_count\(\) is"):
+        content = saved(torch.ones(2, device=f"{DEVICE_TYPE}:0")).getvalue()
+        tag = f"{DEVICE_TYPE}:0".encode()
+        self.assertIn(tag, content)
+        changed = io.BytesIO(content.replace(tag, tag[:-1] + b"9"))
+        with self.assertRaisesRegex(RuntimeError, rf"torch.{DEVICE_TYPE}.device_count\(\) is"):
             torch.load(changed)
         changed.seek(0)
         self.assert_bit_equal(torch.load(changed, map_location="cpu"), torch.ones(2))
 
     def test_damaged_files_raise_and_do_no_harm(self):
-        content = saved(torch.arange(1000.0, device="openreg")).getvalue()
+        content = saved(torch.arange(1000.0, device=DEVICE_TYPE)).getvalue()
         outcomes = set()
         for place in range(0, len(content), 97):
             damaged = bytearray(content)
@@ -212,14 +219,14 @@ class TestBadFiles(OpenRegTestCase):
             try:
                 loaded = torch.load(io.BytesIO(bytes(damaged)))
                 outcomes.add("loaded")
-                self.assertEqual(loaded.device.type, "openreg")
+                self.assertEqual(loaded.device.type, DEVICE_TYPE)
             except Exception as error:
                 outcomes.add(type(error).__name__)
         self.assertGreater(len(outcomes), 1)
         for length in (0, 10, len(content) // 2, len(content) - 1):
             with self.assertRaises((RuntimeError, ValueError, EOFError)):
                 torch.load(io.BytesIO(content[:length]))
-        self.assertEqual(torch.ones(2, device="openreg").sum().item(), 2)
+        self.assertEqual(torch.ones(2, device=DEVICE_TYPE).sum().item(), 2)
 
 
 FLAGS = {"version_number": True, "format_number": True}
@@ -228,7 +235,7 @@ FLAGS = {"version_number": True, "format_number": True}
 class TestMetadata(OpenRegTestCase):
     def setUp(self):
         super().setUp()
-        self.x = torch.ones(3, device="openreg")
+        self.x = torch.ones(3, device=DEVICE_TYPE)
 
     def test_flags_are_kept_on_the_device_and_dropped_on_the_cpu(self):
         self.assertEqual(get_tensor_metadata(self.x), {})
@@ -250,40 +257,42 @@ class TestMetadata(OpenRegTestCase):
         self.assertEqual(get_tensor_metadata(self.x), {})
 
     def test_conjugate_bit_travels_beside_them(self):
-        x = torch.ones(2, dtype=torch.complex64, device="openreg").conj()
+        x = torch.ones(2, dtype=torch.complex64, device=DEVICE_TYPE).conj()
         set_tensor_metadata(x, {"format_number": True})
         self.assertEqual(get_tensor_metadata(restored(x)), {"conj": True, "format_number": True})
 
 
 class TestCopies(OpenRegTestCase):
     def test_deepcopy_keeps_sharing(self):
-        x = torch.ones(4, device="openreg")
+        x = torch.ones(4, device=DEVICE_TYPE)
         y, row = copy.deepcopy((x, x[1:]))
         self.assertTrue(shares_storage(y, row))
         self.assertFalse(shares_storage(x, y))
-        model = torch.nn.Sequential(torch.nn.Linear(2, 2, device="openreg"))
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2, device=DEVICE_TYPE))
         model.append(model[0])
         twin = copy.deepcopy(model)
         self.assertIs(twin[0].weight, twin[1].weight)
 
     @requires_two_devices
     def test_pickle_keeps_device_and_gradient(self):
-        x = torch.ones(2, device="openreg:1", requires_grad=True)
+        x = torch.ones(2, device=f"{DEVICE_TYPE}:1", requires_grad=True)
         y = pickle.loads(pickle.dumps(x))
         self.assertEqual((y.device, y.requires_grad), (x.device, True))
 
     def test_storages(self):
-        storage = torch.arange(4, dtype=torch.uint8, device="openreg").untyped_storage()
+        storage = torch.arange(4, dtype=torch.uint8, device=DEVICE_TYPE).untyped_storage()
         self.assertEqual(storage.tolist(), [0, 1, 2, 3])
         self.assertEqual(storage.cpu().tolist(), [0, 1, 2, 3])
-        self.assertEqual(copy.deepcopy(storage).device.type, "openreg")
-        self.assertEqual(torch.ones(2).untyped_storage().openreg().device.type, "openreg")
-        self.assertTrue(storage.is_openreg)
+        self.assertEqual(copy.deepcopy(storage).device.type, DEVICE_TYPE)
+        moved = operator.methodcaller(DEVICE_TYPE)(torch.ones(2).untyped_storage())
+        self.assertEqual(moved.device.type, DEVICE_TYPE)
+        self.assertTrue(is_on_device(moved))
 
 
 class TestDLPack(OpenRegTestCase):
-    def test_capsule_goes_both_ways_without_a_copy(self):
-        x = torch.arange(6.0, device=f"openreg:{LAST}").view(2, 3).t()
+    @parametrize("index", sorted({0, LAST}))
+    def test_capsule_goes_both_ways_without_a_copy(self, index):
+        x = torch.arange(6.0, device=f"{DEVICE_TYPE}:{index}").view(2, 3).t()
         for capsule in (dlpack.to_dlpack(x), x.__dlpack__()):
             y = dlpack.from_dlpack(capsule)
             self.assertEqual(y.device, x.device)
@@ -293,22 +302,22 @@ class TestDLPack(OpenRegTestCase):
         self.assertEqual(x[0, 0].item(), 9)
 
     def test_capsule_keeps_the_memory(self):
-        x = torch.full((1000,), 3.0, device="openreg")
+        x = torch.full((1000,), 3.0, device=DEVICE_TYPE)
         capsule = dlpack.to_dlpack(x)
         del x
-        torch.zeros(1000, device="openreg")
+        torch.zeros(1000, device=DEVICE_TYPE)
         self.assertEqual(dlpack.from_dlpack(capsule).sum().item(), 3000)
 
     def test_objects_are_refused_by_torch_itself(self):
         # torch 2.13 knows the device type by its first name only.
         with self.assertRaisesRegex(ValueError, "Unknown device type openreg for Dlpack"):
-            torch.from_dlpack(torch.ones(2, device="openreg"))
+            torch.from_dlpack(torch.ones(2, device=DEVICE_TYPE))
 
 
 class TestNumpy(OpenRegTestCase):
     @parametrize("convert", [np.asarray, np.array, torch.Tensor.numpy, list])
     def test_device_tensor_says_what_to_do(self, convert):
-        x = torch.ones(2, device="openreg")
+        x = torch.ones(2, device=DEVICE_TYPE)
         if convert is list:
             self.assertEqual([v.item() for v in convert(x)], [1.0, 1.0])
             return
@@ -316,32 +325,35 @@ class TestNumpy(OpenRegTestCase):
             convert(x)
 
     def test_force_copies(self):
-        x = torch.ones(2, device="openreg", requires_grad=True)
+        x = torch.ones(2, device=DEVICE_TYPE, requires_grad=True)
         self.assertEqual(x.numpy(force=True).tolist(), [1.0, 1.0])
 
     def test_array_becomes_a_tensor_on_the_device(self):
-        x = torch.as_tensor(np.arange(3), device="openreg")
-        self.assertEqual((x.device.type, x.tolist()), ("openreg", [0, 1, 2]))
+        x = torch.as_tensor(np.arange(3), device=DEVICE_TYPE)
+        self.assertEqual((x.device.type, x.tolist()), (DEVICE_TYPE, [0, 1, 2]))
 
 
 class TestLegacyNames(OpenRegTestCase):
     def test_tensors_modules_and_sequences_have_methods(self):
         x = torch.ones(2)
-        self.assertFalse(x.is_openreg)
-        self.assertTrue(x.openreg().is_openreg)
-        self.assertEqual(x.openreg(LAST).device, torch.device("openreg", LAST))
-        self.assertEqual(torch.nn.Linear(2, 2).openreg(LAST).weight.device.index, LAST)
+        move = operator.methodcaller(DEVICE_TYPE)
+        move_to_last = operator.methodcaller(DEVICE_TYPE, LAST)
+        self.assertFalse(is_on_device(x))
+        self.assertTrue(is_on_device(move(x)))
+        self.assertEqual(move_to_last(x).device, torch.device(DEVICE_TYPE, LAST))
+        self.assertEqual(move_to_last(torch.nn.Linear(2, 2)).weight.device.index, LAST)
         packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 1)])
-        self.assertTrue(packed.openreg().is_openreg)
+        self.assertTrue(is_on_device(move(packed)))
 
     def test_type_names(self):
-        x = torch.ones(2, device="openreg", dtype=torch.float16)
-        self.assertEqual(x.type(), "torch.openreg.HalfTensor")
-        y = torch.ones(2).type("torch.openreg.DoubleTensor")
-        self.assertEqual((y.device.type, y.dtype), ("openreg", torch.float64))
+        x = torch.ones(2, device=DEVICE_TYPE, dtype=torch.float16)
+        self.assertEqual(x.type(), f"torch.{DEVICE_TYPE}.HalfTensor")
+        y = torch.ones(2).type(f"torch.{DEVICE_TYPE}.DoubleTensor")
+        self.assertEqual((y.device.type, y.dtype), (DEVICE_TYPE, torch.float64))
 
 
 instantiate_parametrized_tests(TestFiles)
+instantiate_parametrized_tests(TestDLPack)
 instantiate_parametrized_tests(TestNumpy)
 
 if __name__ == "__main__":

@@ -286,7 +286,7 @@ class TestStreamContext(OpenRegTestCase):
             torch.openreg.set_stream(stream)
 
     def test_stream_of_another_kind_of_device_is_refused(self):
-        foreign = torch.Stream(stream_id=0, device_index=0, device_type=1)
+        foreign = torch.Stream(stream_id=0, device_index=0, device_type=12)  # XPU
         with self.assertRaisesRegex(ValueError, f"expected a stream of {A_DEVICE}"):
             torch.openreg.set_stream(foreign)
 
