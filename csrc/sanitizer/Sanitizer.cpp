@@ -720,6 +720,13 @@ void recordAccesses(const OpenRegStream& stream, const char* kernel, ArrayRef<Op
     Sanitizer::Touch touch{accessOf(operand), reinterpret_cast<uintptr_t>(tensor.storage().data()),
                            tensor.storage().nbytes()};
     touch.access.operand = index;
+    if (operand.is_written && operand.name == nullptr) {
+      const auto* const first_read = std::find_if(
+          operands.begin(), operands.end(), [](const Operand& other) { return !other.is_written; });
+      if (first_read != operands.end() && first_read->tensor == operand.tensor) {
+        touch.access.argument = "self";  // of a call in place
+      }
+    }
     if (!touch.access.runs.isEmpty()) {
       touches.push_back(std::move(touch));
     }
