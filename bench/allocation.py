@@ -1,6 +1,8 @@
 """Allocation: of tensors against the CPU's, and of the cache against the driver's own."""
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -27,6 +29,7 @@ def benchmarks() -> list[Benchmark]:
     return [
         *(_tensor(name, size) for name, size in (("1 KiB", _KIB), ("32 MiB", 32 * _MIB))),
         _many_tensors(),
+        Benchmark("memory of a live tensor of 1 element", "cpu", _memory_of_tensors),
         *(_driver(name, size) for name, size in (("1 KiB", _KIB), ("32 MiB", 32 * _MIB))),
     ]
 
@@ -46,6 +49,32 @@ def _many_tensors() -> Benchmark:
 
     statement = "tensors = [empty(size, device=device) for size in sizes]"
     return versus_cpu("allocate 100 tensors, then free them", statement, setup)
+
+
+def _memory_of_tensors(effort: Effort) -> Ratios:
+    # Of the process, device memory included. Each side in a process of its own.
+    program = """
+import sys
+import torch
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1])
+
+torch.openreg.init()
+kept = [torch.ones(1, device=sys.argv[1]) for _ in range(1000)]
+torch.accelerator.synchronize()
+before = resident()
+kept += [torch.ones(1, device=sys.argv[1]) for _ in range(100_000)]
+torch.accelerator.synchronize()
+print(resident() - before)
+"""
+
+    def pages(device: str) -> int:
+        command = [sys.executable, "-c", program, device]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    pairs = [(pages(OPENREG.type), pages("cpu")) for _ in range(min(3, effort.process_pairs))]
+    return Ratios([on_openreg / on_cpu for on_openreg, on_cpu in pairs])
 
 
 def _driver(name: str, size: int) -> Benchmark:

@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 import torch
 
+from torch_openreg.openreg._utils import DEVICE_TYPE
+
 __all__ = [
     "CPU",
     "FULL",
@@ -34,7 +36,7 @@ __all__ = [
 ]
 
 CPU = torch.device("cpu")
-OPENREG = torch.device("openreg", 0)
+OPENREG = torch.device(DEVICE_TYPE, 0)  # or cuda, with OPENREG_DEVICE_TYPE=cuda
 
 # What a statement may refer to.
 Names: TypeAlias = dict[str, object]

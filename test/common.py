@@ -8,6 +8,7 @@ import atexit
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -31,7 +32,9 @@ from torch.testing._internal.common_utils import (
 )
 
 __all__ = [
+    "A_DEVICE",
     "DEVICE_COUNT",
+    "DEVICE_TYPE",
     "FORK_TEXT",
     "OUT_OF_RANGE_TEXT",
     "OpenRegTestCase",
@@ -49,9 +52,14 @@ __all__ = [
     "torch_openreg",
 ]
 
+# The device type that the tests are about: "openreg", or "cuda" with OPENREG_DEVICE_TYPE=cuda. What
+# has no place in torch.cuda is in torch.openreg, in both.
+DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
 DEVICE_COUNT = torch.openreg.device_count()
 OUT_OF_RANGE_TEXT = "The device index is out of range"
-_NAME = "CUDA" if _C._serves_cuda() else "OpenReg"
+# As error texts call a device of this type.
+A_DEVICE = {"openreg": "an openreg device", "cuda": "a cuda device"}[DEVICE_TYPE]
+_NAME = {"openreg": "OpenReg", "cuda": "CUDA"}[DEVICE_TYPE]
 FORK_TEXT = (
     f"Cannot re-initialize {_NAME} in forked subprocess. To use {_NAME} with multiprocessing, "
     "you must use the 'spawn' start method"
@@ -131,7 +139,12 @@ def _environment(settings: Mapping[str, str] | None) -> dict[str, str]:
         if name == "OPENREG_DEVICE_TYPE"
         or (not name.startswith("OPENREG_") and name != "TORCH_DEVICE_BACKEND_AUTOLOAD")
     }
-    return environment | dict(settings or {})
+    return {"OPENREG_CUDA_NOTICE": "0"} | environment | dict(settings or {})
+
+
+def _program(code: str) -> str:
+    """A program, without common indentation and for the device type that the tests are about."""
+    return re.sub(r"(?<![.\w])openreg(?=['\":])", DEVICE_TYPE, textwrap.dedent(code))
 
 
 # Runs requests, one per line: programs for children, a few at a time. A child runs its program as
@@ -214,7 +227,7 @@ def run_children(cases: Sequence[tuple[str, Mapping[str, str]]], jobs: int = 2) 
             A hung program ends by SIGALRM.
         jobs: How many run at a time.
     """
-    programs = [(textwrap.dedent(code), dict(settings)) for code, settings in cases]
+    programs = [(_program(code), dict(settings)) for code, settings in cases]
     foreman = _foreman()
     assert foreman.stdin is not None and foreman.stdout is not None
     foreman.stdin.write(json.dumps([PROGRAM_TIMEOUT_S, jobs, programs]) + "\n")
@@ -256,7 +269,7 @@ def run_program(
         settings: Environment variables. Those of the device are unset otherwise.
         expect_success: Whether another exit code than 0 is an error here.
     """
-    process = _start(["-c", textwrap.dedent(code)], settings)
+    process = _start(["-c", _program(code)], settings)
     try:
         output, errors = process.communicate(timeout=PROGRAM_TIMEOUT_S)
     except subprocess.TimeoutExpired:

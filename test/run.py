@@ -10,6 +10,8 @@ The sweeps (``test/generic``) report what they compared with the CPU; the run pr
 The run fails if a test fails, if a file has no tests, if no test passed at all, if a sweep compared
 nothing, or if nothing of the sweeps ran asynchronously.
 
+With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs.
+
 With --verify, the fallback compares each call that it has planned with what the CPU's operator
 returns by itself. By default, that is the sweep over all operators' results.
 """
@@ -84,6 +86,9 @@ def main() -> int:
             environment["OPENREG_TEST_FULL"] = "1"
         if options.verify:
             environment["OPENREG_FALLBACK_VERIFY"] = "1"
+        if options.cuda:
+            environment["OPENREG_DEVICE_TYPE"] = "cuda"
+            environment["OPENREG_CUDA_NOTICE"] = "0"
         runs = [executor.submit(_run_file, file, pytest_arguments, environment) for file in files]
         try:
             for run in concurrent.futures.as_completed(runs):
@@ -123,7 +128,14 @@ def main() -> int:
 def _default_files(options: argparse.Namespace) -> list[Path]:
     if options.verify:
         return [_ROOT / "test" / "generic" / "test_ops_forward.py"]
-    return sorted((_ROOT / "test").rglob("test_*.py"))
+    files = sorted((_ROOT / "test").rglob("test_*.py"))
+    return [file for file in files if _is_of_both_types(file)] if options.cuda else files
+
+
+def _is_of_both_types(file: Path) -> bool:
+    """Whether a file takes the device type from common.py, itself or through the sweeps."""
+    text = file.read_text(encoding="utf-8")
+    return file.parent.name == "cuda" or "DEVICE_TYPE" in text or "from sweep import" in text
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -137,6 +149,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--verify", action="store_true", help="with OPENREG_FALLBACK_VERIFY=1; default: one sweep"
+    )
+    parser.add_argument(
+        "--cuda",
+        action="store_true",
+        help="with OPENREG_DEVICE_TYPE=cuda; default: the sweeps, the interface tests, test/cuda",
     )
     return parser.parse_args(arguments)
 

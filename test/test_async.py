@@ -10,6 +10,7 @@ import threading
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -72,7 +73,7 @@ class TestAsync(OpenRegTestCase):
     )
     def test_call_returns_before_the_kernel_ran(self, device, is_default, operate, expected):
         with select(device, is_default):
-            x = torch.full((4, 4), 2.0, device="openreg")
+            x = torch.full((4, 4), 2.0, device=DEVICE_TYPE)
             torch.openreg.synchronize()
             with StreamGate() as gate:
                 y = operate(x)
@@ -83,7 +84,7 @@ class TestAsync(OpenRegTestCase):
     @STREAMS
     def test_kernels_of_a_stream_run_in_order(self, device, is_default):
         with select(device, is_default):
-            x = torch.zeros(1, dtype=torch.int64, device="openreg")
+            x = torch.zeros(1, dtype=torch.int64, device=DEVICE_TYPE)
             torch.openreg.synchronize()
             with StreamGate():
                 for digit in range(1, 10):
@@ -93,7 +94,7 @@ class TestAsync(OpenRegTestCase):
     @STREAMS
     def test_operand_may_be_changed_after_the_call(self, device, is_default):
         with select(device, is_default):
-            x = torch.full((3,), 2.0, device="openreg")
+            x = torch.full((3,), 2.0, device=DEVICE_TYPE)
             torch.openreg.synchronize()
             with StreamGate():
                 y = x + 1
@@ -103,17 +104,17 @@ class TestAsync(OpenRegTestCase):
     @STREAMS
     def test_operands_may_be_freed_after_the_call(self, device, is_default):
         with select(device, is_default):
-            x, y = (torch.full((1000,), value, device="openreg") for value in (2.0, 3.0))
+            x, y = (torch.full((1000,), value, device=DEVICE_TYPE) for value in (2.0, 3.0))
             torch.openreg.synchronize()
             with StreamGate():
                 z = x * y
                 del x, y
-                others = [torch.full((1000,), 9.0, device="openreg") for _ in range(4)]
+                others = [torch.full((1000,), 9.0, device=DEVICE_TYPE) for _ in range(4)]
             self.assertEqual(z.cpu(), torch.full((1000,), 6.0))
             del others
 
     def test_cpu_scalar_may_be_changed_after_the_call(self):
-        x, scalar = torch.ones(3, device="openreg"), torch.tensor(5.0)
+        x, scalar = torch.ones(3, device=DEVICE_TYPE), torch.tensor(5.0)
         torch.openreg.synchronize()
         with StreamGate():
             y = x * scalar
@@ -121,9 +122,9 @@ class TestAsync(OpenRegTestCase):
         self.assertEqual(y.tolist(), [5.0] * 3)
 
     def test_training_runs_ahead_of_the_device(self):
-        model = torch.nn.Linear(4, 2).openreg()
+        model = torch.nn.Linear(4, 2).to(DEVICE_TYPE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        x = torch.ones(3, 4, device="openreg")
+        x = torch.ones(3, 4, device=DEVICE_TYPE)
 
         def step():
             optimizer.zero_grad()
@@ -138,13 +139,13 @@ class TestAsync(OpenRegTestCase):
             self.assertFalse(torch.openreg.current_stream().query())
 
     def test_training_gives_the_cpus_bits(self):
-        for actual, expected in zip(training_step("openreg"), training_step("cpu"), strict=True):
+        for actual, expected in zip(training_step(DEVICE_TYPE), training_step("cpu"), strict=True):
             self.assert_bit_equal(actual, expected)
 
     @STREAMS
     def test_training_on_any_stream_gives_the_same_bits(self, device, is_default):
         with select(device, is_default):
-            actual = training_step("openreg")
+            actual = training_step(DEVICE_TYPE)
             torch.openreg.synchronize()
         for one, other in zip(actual, training_step("cpu"), strict=True):
             self.assert_bit_equal(one, other)
@@ -182,7 +183,7 @@ class TestAsync(OpenRegTestCase):
             lambda a: torch.sum(a) * a.argmax(),
         ]
         inputs = {"a": a, "b": b, "wide": wide, "z": z, "w": w, "half": half, "counts": counts}
-        on_device = {name: tensor.to("openreg") for name, tensor in inputs.items()}
+        on_device = {name: tensor.to(DEVICE_TYPE) for name, tensor in inputs.items()}
 
         def run(call, tensors):
             return call(*(tensors[name] for name in inspect.signature(call).parameters))
@@ -198,7 +199,7 @@ class TestAsync(OpenRegTestCase):
             self.assert_bit_equal(result.cpu(), expected)
 
     def test_deep_queue_loses_nothing(self):
-        x = torch.zeros(1, dtype=torch.int64, device="openreg")
+        x = torch.zeros(1, dtype=torch.int64, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         for _ in range(20_000):
             x.add_(1)
@@ -208,7 +209,7 @@ class TestAsync(OpenRegTestCase):
 class TestOverlap(OpenRegTestCase):
     def test_streams_of_a_device_run_side_by_side(self):
         first, second = torch.openreg.Stream(0), torch.openreg.Stream(0)
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate(first) as gate:
             gate.wait_until_reached()
@@ -225,21 +226,21 @@ class TestOverlap(OpenRegTestCase):
             second.wait_until_reached()
 
     def test_default_stream_does_not_hold_other_streams(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate(torch.openreg.default_stream()), torch.openreg.Stream():
             self.assertEqual((x + 1).tolist(), [2.0] * 3)
 
     @requires_two_devices
     def test_devices_run_side_by_side(self):
-        x = torch.ones(3, device="openreg:1")
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:1")
         torch.openreg.synchronize(1)
         with StreamGate(torch.openreg.default_stream(0)):
             self.assertEqual((x + 1).tolist(), [2.0] * 3)
 
     def test_event_orders_two_streams(self):
         producer, consumer = torch.openreg.Stream(0), torch.openreg.Stream(0)
-        x = torch.zeros(3, device="openreg")
+        x = torch.zeros(3, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate(producer) as gate:
             with producer:
@@ -255,7 +256,7 @@ class TestOverlap(OpenRegTestCase):
 
     @requires_two_devices
     def test_event_orders_two_devices(self):
-        x = torch.zeros(3, device="openreg:0")
+        x = torch.zeros(3, device=f"{DEVICE_TYPE}:0")
         torch.openreg.synchronize()
         with StreamGate(torch.openreg.default_stream(0)) as gate:
             x.fill_(7)
@@ -268,16 +269,16 @@ class TestOverlap(OpenRegTestCase):
 
     @requires_two_devices
     def test_copy_between_devices_waits_for_the_source(self):
-        x = torch.zeros(3, device="openreg:0")
+        x = torch.zeros(3, device=f"{DEVICE_TYPE}:0")
         torch.openreg.synchronize()
         with StreamGate(torch.openreg.default_stream(0)):
             x.fill_(7)
-            y = x.to("openreg:1", non_blocking=True)
+            y = x.to(f"{DEVICE_TYPE}:1", non_blocking=True)
         self.assertEqual(y.tolist(), [7.0] * 3)
 
     @requires_two_devices
     def test_copy_between_devices_waits_for_the_destination(self):
-        x, y = torch.ones(3, device="openreg:0"), torch.zeros(3, device="openreg:1")
+        x, y = torch.ones(3, device=f"{DEVICE_TYPE}:0"), torch.zeros(3, device=f"{DEVICE_TYPE}:1")
         torch.openreg.synchronize(0)
         torch.openreg.synchronize(1)
         with StreamGate(torch.openreg.default_stream(1)):
@@ -286,7 +287,7 @@ class TestOverlap(OpenRegTestCase):
         self.assertEqual(y.tolist(), [1.0] * 3)
 
     def test_chain_of_events_through_many_streams_keeps_the_order(self):
-        x = torch.ones(1, dtype=torch.int64, device="openreg")
+        x = torch.ones(1, dtype=torch.int64, device=DEVICE_TYPE)
         streams = [torch.openreg.Stream(index % DEVICE_COUNT) for index in range(8)]
         on_device_0 = [stream for stream in streams if stream.device_index == 0]
         torch.openreg.synchronize()
@@ -306,7 +307,7 @@ class TestOverlap(OpenRegTestCase):
 
 class TestGate(OpenRegTestCase):
     def test_gate_lets_earlier_work_run(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         y = x + 1
         with StreamGate() as gate:
             gate.wait_until_reached()

@@ -2,7 +2,14 @@
 
 import torch
 import torch.nn.functional as F
-from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+from common import (
+    DEVICE_TYPE,
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
 
 attention = F.scaled_dot_product_attention
 
@@ -33,7 +40,7 @@ class TestAttention(OpenRegTestCase):
         x = torch.randn(3, 2, 4, 6, 8)
         expected = transform(function, x)
         for _ in range(2):
-            self.assert_bit_equal(transform(function, x.to("openreg")), expected)
+            self.assert_bit_equal(transform(function, x.to(DEVICE_TYPE)), expected)
 
     @parametrize("bias_shape", [(2, 4, 6, 5), (1, 1, 6, 5), (6, 5), (2, 1, 1, 5)])
     @parametrize("is_causal", [False, True])
@@ -53,11 +60,11 @@ class TestAttention(OpenRegTestCase):
         scores = wide[0] @ wide[1].mT / 8**0.5 + mask
         expected = torch.autograd.grad(scores.softmax(-1) @ wide[2], wide, grad_out.double())
 
-        ours = [one.to("openreg").requires_grad_() for one in (query, key, value, bias)]
+        ours = [one.to(DEVICE_TYPE).requires_grad_() for one in (query, key, value, bias)]
         out, *_ = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
             *ours, is_causal=is_causal
         )
-        actual = torch.autograd.grad(out, ours, grad_out.to("openreg"))
+        actual = torch.autograd.grad(out, ours, grad_out.to(DEVICE_TYPE))
         tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.1}[dtype]
         for one, other in zip(actual, expected, strict=True):
             self.assertEqual(one.dtype, dtype)
@@ -66,8 +73,8 @@ class TestAttention(OpenRegTestCase):
     def test_rows_that_the_bias_masks_wholly_have_no_gradient(self):
         bias = torch.zeros(3, 3)
         bias[1] = -float("inf")
-        ours = [torch.randn(1, 1, 3, 4).to("openreg").requires_grad_() for _ in range(3)]
-        ours.append(bias.to("openreg").requires_grad_())
+        ours = [torch.randn(1, 1, 3, 4).to(DEVICE_TYPE).requires_grad_() for _ in range(3)]
+        ours.append(bias.to(DEVICE_TYPE).requires_grad_())
         out, *_ = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(*ours)
         gradient = torch.autograd.grad(out.nan_to_num().sum(), ours[3])[0]
         self.assertEqual(gradient[1].cpu(), torch.zeros(3))

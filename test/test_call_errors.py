@@ -4,7 +4,14 @@ import itertools
 import math
 
 import torch
-from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+from common import (
+    DEVICE_TYPE,
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -179,8 +186,8 @@ class TestCallErrors(OpenRegTestCase):
             call("cpu")
         for _ in range(3):
             with self.assertRaises(type(of_cpu.exception)):
-                call("openreg")
-            behind = torch.ones(3, device="openreg") + 1
+                call(DEVICE_TYPE)
+            behind = torch.ones(3, device=DEVICE_TYPE) + 1
             torch.accelerator.synchronize()
             self.assertEqual(behind.tolist(), [2, 2, 2])
 
@@ -189,15 +196,15 @@ class TestCallErrors(OpenRegTestCase):
             call("cpu", bad)
 
         def on_device(value):
-            return value.to("openreg") if isinstance(value, torch.Tensor) else value
+            return value.to(DEVICE_TYPE) if isinstance(value, torch.Tensor) else value
 
         good, bad = on_device(good), on_device(bad)
         for _ in range(3):
-            call("openreg", good)
-            call("openreg", good)
-            innocent = torch.zeros(3, device="openreg").add_(1)
+            call(DEVICE_TYPE, good)
+            call(DEVICE_TYPE, good)
+            innocent = torch.zeros(3, device=DEVICE_TYPE).add_(1)
             with self.assertRaises(type(of_cpu.exception)):
-                call("openreg", bad)
+                call(DEVICE_TYPE, bad)
             innocent.add_(1)
             torch.accelerator.synchronize()
             self.assertEqual(innocent.tolist(), [2, 2, 2])
@@ -216,7 +223,7 @@ class TestCallErrors(OpenRegTestCase):
 
     @parametrize("call", [subtest(call, name=name) for name, call in ACCEPTED.items()])
     def test_what_the_cpu_accepts_is_accepted(self, call):
-        self.assert_bit_equal(call("openreg"), call("cpu"))
+        self.assert_bit_equal(call(DEVICE_TYPE), call("cpu"))
 
     @parametrize("dtype", [*INTEGERS, *FLOATS, *OTHERS])
     def test_fill_refuses_the_numbers_that_the_cpu_refuses(self, dtype):
@@ -227,16 +234,16 @@ class TestCallErrors(OpenRegTestCase):
                 self.assertIn("cannot be converted", str(error))
                 for _ in range(2):
                     with self.assertRaisesRegex(RuntimeError, "cannot be converted"):
-                        torch.zeros(size, dtype=dtype, device="openreg").fill_(number)
+                        torch.zeros(size, dtype=dtype, device=DEVICE_TYPE).fill_(number)
                 continue
-            actual = torch.zeros(size, dtype=dtype, device="openreg").fill_(number)
+            actual = torch.zeros(size, dtype=dtype, device=DEVICE_TYPE).fill_(number)
             self.assertEqual(actual.cpu().view(torch.uint8), expected.view(torch.uint8))
 
     @parametrize("dtype", [torch.uint4, torch.bits8])
     def test_fill_of_a_type_without_a_kernel_is_refused_by_the_call(self, dtype):
         for _ in range(2):
             with self.assertRaises(NotImplementedError):
-                torch.empty(3, dtype=dtype, device="openreg").fill_(1)
+                torch.empty(3, dtype=dtype, device=DEVICE_TYPE).fill_(1)
 
 
 instantiate_parametrized_tests(TestCallErrors)

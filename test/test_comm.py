@@ -4,6 +4,7 @@ import copy
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -13,7 +14,7 @@ from common import (
 )
 from torch.nn.parallel import comm
 
-DEVICES = [torch.device("openreg", 0), torch.device("openreg", 1)]
+DEVICES = [torch.device(DEVICE_TYPE, 0), torch.device(DEVICE_TYPE, 1)]
 
 
 @requires_two_devices
@@ -23,25 +24,25 @@ class TestComm(OpenRegTestCase):
         self.x = torch.arange(12.0).view(4, 3)
 
     def test_broadcast_copies_to_each_device(self):
-        copies = comm.broadcast(self.x.to("openreg:0"), DEVICES)
+        copies = comm.broadcast(self.x.to(f"{DEVICE_TYPE}:0"), DEVICES)
         self.assertEqual([one.device for one in copies], DEVICES)
         for one in copies:
             self.assert_bit_equal(one, self.x)
 
     def test_broadcast_writes_tensors_that_are_given(self):
         out = [torch.empty(4, 3, device=device) for device in DEVICES]
-        comm.broadcast(self.x.to("openreg:0"), out=out)
+        comm.broadcast(self.x.to(f"{DEVICE_TYPE}:0"), out=out)
         for one in out:
             self.assert_bit_equal(one, self.x)
 
     def test_broadcast_coalesced_copies_all_tensors_to_each_device(self):
-        tensors = [self.x.to("openreg:0"), self.x[0].to("openreg:0")]
+        tensors = [self.x.to(f"{DEVICE_TYPE}:0"), self.x[0].to(f"{DEVICE_TYPE}:0")]
         for device, copies in zip(DEVICES, comm.broadcast_coalesced(tensors, DEVICES), strict=True):
             for one, expected in zip(copies, (self.x, self.x[0]), strict=True):
                 self.assertEqual(one.device, device)
                 self.assert_bit_equal(one, expected)
 
-    @parametrize("source", ["cpu", "openreg:0"])
+    @parametrize("source", ["cpu", f"{DEVICE_TYPE}:0"])
     @parametrize("dim", [0, 1])
     def test_scatter_gives_equal_chunks(self, source, dim):
         chunks = comm.scatter(self.x.to(source), DEVICES, dim=dim)
@@ -67,7 +68,7 @@ class TestComm(OpenRegTestCase):
             gate.open()
         self.assert_bit_equal(chunks[0], self.x)
 
-    @parametrize("destination", ["cpu", "openreg:0", "openreg:1"])
+    @parametrize("destination", ["cpu", f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:1"])
     def test_gather_joins_at_the_destination(self, destination):
         parts = [self.x[:1].to(DEVICES[0]), self.x[1:].to(DEVICES[1])]
         joined = comm.gather(parts, destination=destination)
@@ -157,7 +158,7 @@ class TestDataParallel(OpenRegTestCase):
         self.assertEqual(sum(size for _, size in parallel.module.seen), 6)
         self.assertEqual(
             {device for device, _ in parallel.module.seen},
-            {torch.device("openreg", index) for index in parallel.device_ids},
+            {torch.device(DEVICE_TYPE, index) for index in parallel.device_ids},
         )
 
     def test_training_gives_the_bits_of_training_half_by_half(self):

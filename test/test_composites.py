@@ -9,7 +9,14 @@ import subprocess
 import sys
 
 import torch
-from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+from common import (
+    DEVICE_TYPE,
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
 
 # Ends the process on the CPU as well, with arguments such as these: name -> why.
 CRASHES_EVERYWHERE = {
@@ -211,12 +218,12 @@ class TestHostReaders(OpenRegTestCase):
     def test_result_is_the_cpu_s(self, call):
         expected = call("cpu")
         for _ in range(3):
-            actual = call("openreg")
+            actual = call(DEVICE_TYPE)
             for one, other in zip(
                 *(x if isinstance(x, tuple) else (x,) for x in (actual, expected)), strict=True
             ):
                 if isinstance(one, torch.Tensor):
-                    self.assertEqual(one.device.type, "openreg")
+                    self.assertEqual(one.device.type, DEVICE_TYPE)
                     self.assert_bit_equal(one, other)
                 else:
                     self.assertEqual(one, other)
@@ -225,7 +232,7 @@ class TestHostReaders(OpenRegTestCase):
         if "fbgemm" not in torch.backends.quantized.supported_engines:
             self.skipTest("this build of torch has no FBGEMM")
         packed = torch.fbgemm_pack_gemm_matrix_fp16(torch.randn(4, 5))
-        x, bias = torch.randn(3, 5, device="openreg"), torch.randn(4, device="openreg")
+        x, bias = torch.randn(3, 5, device=DEVICE_TYPE), torch.randn(4, device=DEVICE_TYPE)
         with self.assertRaises(RuntimeError):
             torch.fbgemm_linear_fp16_weight(x, packed, bias)
 

@@ -6,6 +6,7 @@ import warnings
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -20,12 +21,12 @@ LAST = DEVICE_COUNT - 1
 LARGE = 300_000  # elements; beyond what a copy from the host stages aside
 
 # Where a tensor may live. "pageable" and "pinned" are host memory.
-DEVICES = ["openreg:0", f"openreg:{LAST}"][: min(DEVICE_COUNT, 2)]
+DEVICES = [f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:{LAST}"][: min(DEVICE_COUNT, 2)]
 PLACES = ["pageable", "pinned", *DEVICES]
 DIRECTIONS = [
     (source, target)
     for source, target in itertools.product(PLACES, PLACES)
-    if "openreg" in source + target
+    if DEVICE_TYPE in source + target
 ]
 
 DTYPES = [
@@ -204,12 +205,14 @@ class TestTypes(CopyTestCase):
         x = values(24, source)
         for dtype in DTYPES:
             expected = x.to(dtype)
-            self.assert_same_bits(x.to("openreg").to(dtype), expected)
-            self.assert_same_bits(torch.empty(24, dtype=dtype, device="openreg").copy_(x), expected)
-            self.assert_same_bits(torch.empty(24, dtype=dtype).copy_(x.to("openreg")), expected)
+            self.assert_same_bits(x.to(DEVICE_TYPE).to(dtype), expected)
+            self.assert_same_bits(
+                torch.empty(24, dtype=dtype, device=DEVICE_TYPE).copy_(x), expected
+            )
+            self.assert_same_bits(torch.empty(24, dtype=dtype).copy_(x.to(DEVICE_TYPE)), expected)
             if DEVICE_COUNT > 1:
-                other = torch.empty(24, dtype=dtype, device="openreg:1")
-                self.assert_same_bits(other.copy_(x.to("openreg")), expected)
+                other = torch.empty(24, dtype=dtype, device=f"{DEVICE_TYPE}:1")
+                self.assert_same_bits(other.copy_(x.to(DEVICE_TYPE)), expected)
 
     def test_lost_imaginary_part_is_a_warning_of_python(self):
         # Torch gives the warning once in a process.
@@ -229,8 +232,8 @@ class TestTypes(CopyTestCase):
     def test_special_numbers_are_converted_as_by_the_cpu(self):
         x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45, 3.4e38, 65520.0])
         for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.bool, torch.complex64):
-            self.assert_same_bits(x.to("openreg").to(dtype), x.to(dtype))
-            self.assert_same_bits(x.to("openreg", dtype), x.to(dtype))
+            self.assert_same_bits(x.to(DEVICE_TYPE).to(dtype), x.to(dtype))
+            self.assert_same_bits(x.to(DEVICE_TYPE, dtype), x.to(dtype))
 
 
 class TestLayouts(CopyTestCase):
@@ -240,14 +243,14 @@ class TestLayouts(CopyTestCase):
     @parametrize("layout", list(LAYOUTS))
     def test_layout_is_copied_to_the_device(self, layout):
         x = LAYOUTS[layout](self.dense())
-        y = torch.empty(x.shape, dtype=x.dtype, device="openreg").copy_(x)
+        y = torch.empty(x.shape, dtype=x.dtype, device=DEVICE_TYPE).copy_(x)
         self.assert_same_bits(y, x)
 
     @parametrize("layout", list(LAYOUTS))
     def test_layout_is_copied_to_the_host(self, layout):
         x = self.dense()
         expected = LAYOUTS[layout](x)
-        on_device = LAYOUTS[layout](x.to("openreg"))
+        on_device = LAYOUTS[layout](x.to(DEVICE_TYPE))
         y = torch.empty(expected.shape, dtype=expected.dtype).copy_(on_device)
         self.assert_same_bits(y, expected)
 
@@ -255,8 +258,8 @@ class TestLayouts(CopyTestCase):
     def test_layout_is_copied_on_the_device(self, layout):
         x = self.dense()
         expected = LAYOUTS[layout](x)
-        on_device = LAYOUTS[layout](x.to("openreg"))
-        y = torch.empty(expected.shape, dtype=expected.dtype, device="openreg").copy_(on_device)
+        on_device = LAYOUTS[layout](x.to(DEVICE_TYPE))
+        y = torch.empty(expected.shape, dtype=expected.dtype, device=DEVICE_TYPE).copy_(on_device)
         self.assert_same_bits(y, expected)
 
     @requires_two_devices
@@ -264,15 +267,17 @@ class TestLayouts(CopyTestCase):
     def test_layout_is_copied_between_devices(self, layout):
         x = self.dense()
         expected = LAYOUTS[layout](x)
-        on_device = LAYOUTS[layout](x.to("openreg:0"))
-        y = torch.empty(expected.shape, dtype=expected.dtype, device="openreg:1").copy_(on_device)
+        on_device = LAYOUTS[layout](x.to(f"{DEVICE_TYPE}:0"))
+        y = torch.empty(expected.shape, dtype=expected.dtype, device=f"{DEVICE_TYPE}:1").copy_(
+            on_device
+        )
         self.assert_same_bits(y, expected)
 
     @parametrize("layout", WRITABLE_LAYOUTS)
     @parametrize("source", ["cpu", *DEVICES])
     def test_layout_of_the_device_is_written(self, layout, source):
         x = self.dense()
-        target = LAYOUTS[layout](torch.zeros(2, 3, 4, 5, device="openreg"))
+        target = LAYOUTS[layout](torch.zeros(2, 3, 4, 5, device=DEVICE_TYPE))
         target.copy_(x.to(source))
         self.assert_same_bits(target, x)
 
@@ -280,11 +285,11 @@ class TestLayouts(CopyTestCase):
     def test_layout_of_the_host_is_written(self, layout):
         x = self.dense()
         target = LAYOUTS[layout](torch.zeros(2, 3, 4, 5))
-        target.copy_(x.to("openreg"))
+        target.copy_(x.to(DEVICE_TYPE))
         self.assert_same_bits(target, x)
 
     def test_memory_between_the_elements_of_a_sliced_target_stays(self):
-        for device, source in itertools.product(["cpu", "openreg"], repeat=2):
+        for device, source in itertools.product(["cpu", DEVICE_TYPE], repeat=2):
             memory = torch.zeros(10, device=device)
             memory[::2].copy_(torch.ones(5, device=source))
             self.assertEqual(memory.tolist(), [1.0, 0.0] * 5)
@@ -292,42 +297,42 @@ class TestLayouts(CopyTestCase):
     @parametrize("layout", ["contiguous", "transposed", "channels_last"])
     def test_dense_layout_keeps_its_strides(self, layout):
         x = LAYOUTS[layout](self.dense())
-        self.assertEqual(x.to("openreg").stride(), x.to("cpu", copy=True).stride())
-        self.assertEqual(x.to("openreg").cpu().stride(), x.stride())
+        self.assertEqual(x.to(DEVICE_TYPE).stride(), x.to("cpu", copy=True).stride())
+        self.assertEqual(x.to(DEVICE_TYPE).cpu().stride(), x.stride())
 
     def test_memory_format_is_applied(self):
-        x = self.dense().to("openreg", memory_format=torch.channels_last)
+        x = self.dense().to(DEVICE_TYPE, memory_format=torch.channels_last)
         self.assertTrue(x.is_contiguous(memory_format=torch.channels_last))
 
     def test_conjugate_view_stays_lazy_on_the_device(self):
         x = torch.randn(3, dtype=torch.complex64)
-        y = x.to("openreg").conj()
+        y = x.to(DEVICE_TYPE).conj()
         self.assertTrue(y.is_conj())
         self.assert_same_bits(y, x.conj().resolve_conj())
 
     def test_conjugate_target_is_written(self):
         x = torch.randn(3, dtype=torch.complex64)
-        y = torch.zeros(3, dtype=torch.complex64, device="openreg")
+        y = torch.zeros(3, dtype=torch.complex64, device=DEVICE_TYPE)
         y.conj().copy_(x)
         self.assert_same_bits(y, x.conj().resolve_conj())
 
 
 class TestOverlap(CopyTestCase):
-    @parametrize("device", ["cpu", "openreg"])
-    @parametrize("source", ["cpu", "openreg"])
+    @parametrize("device", ["cpu", DEVICE_TYPE])
+    @parametrize("source", ["cpu", DEVICE_TYPE])
     def test_target_whose_elements_overlap_is_refused(self, device, source):
         target = torch.zeros(1, device=device).expand(3)
         with self.assertRaisesRegex(RuntimeError, "unsupported operation"):
             target.copy_(torch.ones(3, device=source))
 
-    @parametrize("device", ["cpu", "openreg"])
+    @parametrize("device", ["cpu", DEVICE_TYPE])
     def test_target_that_overlaps_its_source_is_refused(self, device):
         x = torch.arange(10, device=device)
         with self.assertRaisesRegex(RuntimeError, "unsupported operation"):
             x[1:].copy_(x[:-1])
 
     def test_target_beside_its_source_in_the_same_memory_is_written(self):
-        x = torch.arange(10, device="openreg")
+        x = torch.arange(10, device=DEVICE_TYPE)
         x[5:].copy_(x[:5])
         self.assertEqual(x.tolist(), [*range(5), *range(5)])
 
@@ -336,25 +341,25 @@ class TestOrder(CopyTestCase):
     def test_pageable_source_may_change_after_the_call(self):
         for count in (10, LARGE):
             x = torch.ones(count)
-            y = x.to("openreg", non_blocking=True)
+            y = x.to(DEVICE_TYPE, non_blocking=True)
             x.zero_()
             self.assert_same_bits(y, torch.ones(count))
 
     def test_small_non_blocking_copy_from_pageable_memory_does_not_wait(self):
         with StreamGate():
-            y = torch.ones(10).to("openreg", non_blocking=True)
+            y = torch.ones(10).to(DEVICE_TYPE, non_blocking=True)
             self.assertFalse(torch.openreg.current_stream().query())
         self.assertEqual(y.tolist(), [1.0] * 10)
 
     def test_non_blocking_copy_from_pinned_memory_reads_when_it_runs(self):
         x = torch.ones(LARGE, pin_memory=True)
         with StreamGate():
-            y = x.to("openreg", non_blocking=True)
+            y = x.to(DEVICE_TYPE, non_blocking=True)
             x.fill_(2)  # a mistake of the caller's, which shows that the copy has not run
         self.assert_same_bits(y, torch.full((LARGE,), 2.0))
 
     def test_copy_to_pageable_memory_is_done_when_the_call_returns(self):
-        x = torch.ones(LARGE, device="openreg")
+        x = torch.ones(LARGE, device=DEVICE_TYPE)
         y = torch.zeros(LARGE)
         y.copy_(x, non_blocking=True)
         self.assertTrue(torch.openreg.current_stream().query())
@@ -362,13 +367,13 @@ class TestOrder(CopyTestCase):
 
     @parametrize("target", ["pageable", "pinned"])
     def test_blocking_copy_to_the_host_is_done_when_the_call_returns(self, target):
-        x = torch.ones(LARGE, device="openreg")
+        x = torch.ones(LARGE, device=DEVICE_TYPE)
         y = host(LARGE, torch.float32, target == "pinned").copy_(x)
         self.assertTrue(torch.openreg.current_stream().query())
         self.assertEqual(float(y.sum()), LARGE)
 
     def test_non_blocking_copy_to_pinned_memory_has_not_run_when_the_call_returns(self):
-        x = torch.ones(10, device="openreg")
+        x = torch.ones(10, device=DEVICE_TYPE)
         y = torch.zeros(10, pin_memory=True)
         torch.openreg.synchronize()
         with StreamGate():
@@ -379,11 +384,11 @@ class TestOrder(CopyTestCase):
 
     def test_copy_is_made_on_the_current_stream(self):
         side = torch.openreg.Stream()
-        x = torch.ones(10, device="openreg")
+        x = torch.ones(10, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate(side):
             with side:
-                y = torch.zeros(10, device="openreg").copy_(x)
+                y = torch.zeros(10, device=DEVICE_TYPE).copy_(x)
             self.assertTrue(torch.openreg.default_stream().query())
             self.assertFalse(side.query())
         side.synchronize()
@@ -391,19 +396,19 @@ class TestOrder(CopyTestCase):
 
     @requires_two_devices
     def test_copy_between_devices_waits_for_the_source_stream(self):
-        x = torch.zeros(10, device="openreg:0")
+        x = torch.zeros(10, device=f"{DEVICE_TYPE}:0")
         torch.openreg.synchronize(0)
         with StreamGate(torch.openreg.current_stream(0)):
             x.fill_(3)
-            y = x.to("openreg:1")
+            y = x.to(f"{DEVICE_TYPE}:1")
             self.assertFalse(torch.openreg.current_stream(1).query())
         self.assertEqual(y.tolist(), [3.0] * 10)
 
     @requires_two_devices
     def test_copy_between_devices_waits_for_the_target_stream(self):
-        x = torch.ones(10, device="openreg:0")
-        y = torch.zeros(10, device="openreg:1")
-        z = torch.empty(10, device="openreg:1")
+        x = torch.ones(10, device=f"{DEVICE_TYPE}:0")
+        y = torch.zeros(10, device=f"{DEVICE_TYPE}:1")
+        z = torch.empty(10, device=f"{DEVICE_TYPE}:1")
         synchronize()
         with StreamGate(torch.openreg.current_stream(1)):
             z.copy_(y)
@@ -414,36 +419,36 @@ class TestOrder(CopyTestCase):
 
     @requires_two_devices
     def test_later_work_on_the_target_device_sees_the_copy(self):
-        x = torch.zeros(10, device="openreg:0")
+        x = torch.zeros(10, device=f"{DEVICE_TYPE}:0")
         torch.openreg.synchronize(0)
         with StreamGate(torch.openreg.current_stream(0)):
-            y = (x + 1).to("openreg:1") + 1
+            y = (x + 1).to(f"{DEVICE_TYPE}:1") + 1
             z = y * 2
         self.assertEqual(z.tolist(), [4.0] * 10)
 
     @requires_two_devices
     def test_later_work_on_the_source_device_does_not_disturb_the_copy(self):
-        x = torch.ones(10, device="openreg:0")
+        x = torch.ones(10, device=f"{DEVICE_TYPE}:0")
         synchronize()
         with StreamGate(torch.openreg.current_stream(1)):
-            y = x.to("openreg:1")
+            y = x.to(f"{DEVICE_TYPE}:1")
             x.fill_(9)
         self.assertEqual(y.tolist(), [1.0] * 10)
 
     @requires_two_devices
     def test_source_may_be_freed_while_the_copy_is_pending(self):
-        x = torch.ones(LARGE, device="openreg:0")
+        x = torch.ones(LARGE, device=f"{DEVICE_TYPE}:0")
         synchronize()
         with StreamGate(torch.openreg.current_stream(1)):
-            y = x.to("openreg:1")
+            y = x.to(f"{DEVICE_TYPE}:1")
             del x
-            z = torch.zeros(LARGE, device="openreg:0")
+            z = torch.zeros(LARGE, device=f"{DEVICE_TYPE}:0")
         self.assertEqual(float(y.sum()), LARGE)
         self.assertEqual(float(z.sum()), 0)
 
     @requires_two_devices
     def test_copy_between_devices_leaves_the_current_device(self):
-        torch.ones(10, device="openreg:1").to("openreg:0")
+        torch.ones(10, device=f"{DEVICE_TYPE}:1").to(f"{DEVICE_TYPE}:0")
         self.assertEqual(torch.openreg.current_device(), 0)
 
 
@@ -454,13 +459,13 @@ def module_with(weight):
 
 
 def load(weight):
-    module = module_with(torch.zeros_like(weight, device="openreg"))
+    module = module_with(torch.zeros_like(weight, device=DEVICE_TYPE))
     module.load_state_dict({"weight": weight})
     return module.weight
 
 
 def assign_slice(x):
-    target = torch.zeros(len(x) + 2, dtype=x.dtype, device="openreg")
+    target = torch.zeros(len(x) + 2, dtype=x.dtype, device=DEVICE_TYPE)
     target[1:-1] = x
     return target[1:-1]
 
@@ -468,24 +473,24 @@ def assign_slice(x):
 # From a tensor on the CPU to a result on openreg, by a copy that the program does not call
 # non_blocking.
 BLOCKING = {
-    "to": lambda x: x.to("openreg"),
-    "to_float64": lambda x: x.to("openreg", torch.float64),
-    "tensor": lambda x: torch.tensor(x.tolist(), device="openreg"),
-    "tensor_of_int64": lambda x: torch.tensor(x.tolist(), dtype=torch.int64, device="openreg"),
-    "new_tensor": lambda x: torch.empty(0, device="openreg").new_tensor(x.tolist()),
-    "as_tensor": lambda x: torch.as_tensor(x.numpy(), device="openreg"),
-    "asarray": lambda x: torch.asarray(x.numpy(), dtype=torch.float16, device="openreg"),
-    "copy_": lambda x: torch.zeros(len(x), device="openreg").copy_(x),
-    "copy_to_bfloat16": lambda x: torch.zeros(len(x), dtype=torch.bfloat16, device="openreg").copy_(
-        x
-    ),
-    "copy_of_pinned": lambda x: torch.zeros(len(x), device="openreg").copy_(x.pin_memory()),
-    "copy_of_strided": lambda x: torch.zeros(len(x), device="openreg").copy_(
+    "to": lambda x: x.to(DEVICE_TYPE),
+    "to_float64": lambda x: x.to(DEVICE_TYPE, torch.float64),
+    "tensor": lambda x: torch.tensor(x.tolist(), device=DEVICE_TYPE),
+    "tensor_of_int64": lambda x: torch.tensor(x.tolist(), dtype=torch.int64, device=DEVICE_TYPE),
+    "new_tensor": lambda x: torch.empty(0, device=DEVICE_TYPE).new_tensor(x.tolist()),
+    "as_tensor": lambda x: torch.as_tensor(x.numpy(), device=DEVICE_TYPE),
+    "asarray": lambda x: torch.asarray(x.numpy(), dtype=torch.float16, device=DEVICE_TYPE),
+    "copy_": lambda x: torch.zeros(len(x), device=DEVICE_TYPE).copy_(x),
+    "copy_to_bfloat16": lambda x: torch.zeros(
+        len(x), dtype=torch.bfloat16, device=DEVICE_TYPE
+    ).copy_(x),
+    "copy_of_pinned": lambda x: torch.zeros(len(x), device=DEVICE_TYPE).copy_(x.pin_memory()),
+    "copy_of_strided": lambda x: torch.zeros(len(x), device=DEVICE_TYPE).copy_(
         torch.stack([x, x], dim=1)[:, 0]
     ),
-    "copy_of_expanded": lambda x: torch.zeros(len(x), device="openreg").copy_(x[:1]),
+    "copy_of_expanded": lambda x: torch.zeros(len(x), device=DEVICE_TYPE).copy_(x[:1]),
     "assign_slice": assign_slice,
-    "module_to": lambda x: module_with(x).to("openreg").weight,
+    "module_to": lambda x: module_with(x).to(DEVICE_TYPE).weight,
     "load_state_dict": load,
 }
 
@@ -498,7 +503,7 @@ class TestBlocking(CopyTestCase):
         x = (torch.arange(count) % 100 + first).to(torch.float32)
         expected = x[:1].expand(count) if api == "copy_of_expanded" else x
         side = torch.openreg.Stream()
-        work = torch.ones(500, 500, device="openreg")
+        work = torch.ones(500, 500, device=DEVICE_TYPE)
         for _ in range(3):  # the stream is busy for longer than the calls below take
             work = work @ work
         y = BLOCKING[api](x)
@@ -509,8 +514,8 @@ class TestBlocking(CopyTestCase):
         self.assert_same_bits(z, expected.to(z.dtype))
 
     def test_blocking_copy_raises_the_streams_error_and_copies_nothing(self):
-        x = torch.zeros(4, device="openreg")
-        x.gather(0, torch.tensor([99], device="openreg"))
+        x = torch.zeros(4, device=DEVICE_TYPE)
+        x.gather(0, torch.tensor([99], device=DEVICE_TYPE))
         with self.assertRaisesRegex(RuntimeError, "index 99 is out of bounds"):
             x.copy_(torch.ones(4))
         self.assertEqual(x.tolist(), [0.0] * 4)

@@ -5,6 +5,7 @@ import re
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -19,19 +20,19 @@ from torch_openreg import _C
 
 def out_of_range():
     """An index beyond the four elements that it is used on."""
-    return torch.tensor([9], device="openreg")
+    return torch.tensor([9], device=DEVICE_TYPE)
 
 
 def index_out_of_range():
-    return torch.ones(4, device="openreg")[out_of_range()]
+    return torch.ones(4, device=DEVICE_TYPE)[out_of_range()]
 
 
 def gather_out_of_range():
-    return torch.ones(4, device="openreg").gather(0, out_of_range())
+    return torch.ones(4, device=DEVICE_TYPE).gather(0, out_of_range())
 
 
 def nll_loss_out_of_range():
-    return torch.nn.functional.nll_loss(torch.ones(1, 4, device="openreg"), out_of_range())
+    return torch.nn.functional.nll_loss(torch.ones(1, 4, device=DEVICE_TYPE), out_of_range())
 
 
 # Kernels that fail because of data, which the host does not look at.
@@ -72,7 +73,7 @@ class TestKernelFailure(OpenRegTestCase):
         fail()
         with self.assertRaises(KERNEL_ERRORS):
             torch.openreg.synchronize()
-        self.assertEqual((torch.ones(3, device="openreg") + 1).tolist(), [2.0] * 3)
+        self.assertEqual((torch.ones(3, device=DEVICE_TYPE) + 1).tolist(), [2.0] * 3)
 
     @FAILURES
     def test_failure_comes_out_of_a_copy_to_the_host(self, fail, kernel):
@@ -122,7 +123,7 @@ class TestKernelFailure(OpenRegTestCase):
         "wait,name",
         [
             subtest(
-                (lambda: torch.openreg.synchronize(), "torch.openreg.synchronize"), name="openreg"
+                (lambda: torch.openreg.synchronize(), "torch.openreg.synchronize"), name=DEVICE_TYPE
             ),
             subtest(
                 (lambda: torch.accelerator.synchronize(), "torch.accelerator.synchronize"),
@@ -139,9 +140,9 @@ class TestKernelFailure(OpenRegTestCase):
                 ),
                 name="event",
             ),
-            subtest((lambda: torch.ones(1, device="openreg").cpu(), "aten::copy_"), name="copy"),
+            subtest((lambda: torch.ones(1, device=DEVICE_TYPE).cpu(), "aten::copy_"), name="copy"),
             subtest(
-                (lambda: torch.ones(1, device="openreg").item(), "aten::_local_scalar_dense"),
+                (lambda: torch.ones(1, device=DEVICE_TYPE).item(), "aten::_local_scalar_dense"),
                 name="item",
             ),
         ],
@@ -176,7 +177,7 @@ class TestKernelFailure(OpenRegTestCase):
         with torch.openreg.Stream() as failing:
             index_out_of_range()
         with torch.openreg.Stream() as stream:
-            x = torch.ones(3, device="openreg") + 1
+            x = torch.ones(3, device=DEVICE_TYPE) + 1
             stream.synchronize()
             self.assertEqual(x.tolist(), [2.0] * 3)
         with self.assertRaises(KERNEL_ERRORS):
@@ -186,12 +187,12 @@ class TestKernelFailure(OpenRegTestCase):
     def test_failure_leaves_other_devices_alone(self):
         index_out_of_range()
         torch.openreg.synchronize(1)
-        self.assertEqual((torch.ones(2, device="openreg:1") + 1).tolist(), [2.0] * 2)
+        self.assertEqual((torch.ones(2, device=f"{DEVICE_TYPE}:1") + 1).tolist(), [2.0] * 2)
         with self.assertRaises(KERNEL_ERRORS):
             torch.openreg.synchronize(0)
 
     def test_work_after_a_failure_is_dropped_until_the_failure_is_seen(self):
-        x = torch.zeros(3, device="openreg")
+        x = torch.zeros(3, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         index_out_of_range()
         x.fill_(1)
@@ -200,7 +201,7 @@ class TestKernelFailure(OpenRegTestCase):
         self.assertEqual(x.tolist(), [0.0] * 3)
 
     def test_first_of_several_failures_is_told(self):
-        x, index = torch.ones(4, device="openreg"), out_of_range()
+        x, index = torch.ones(4, device=DEVICE_TYPE), out_of_range()
         x[index]
         x.gather(0, index)
         with self.assertRaisesRegex(KERNEL_ERRORS, "aten::index.Tensor"):
@@ -231,28 +232,28 @@ class TestKernelFailure(OpenRegTestCase):
 
 class TestHostErrors(OpenRegTestCase):
     def test_wrong_shapes_raise_at_the_call(self):
-        x = torch.ones(2, 3, device="openreg")
+        x = torch.ones(2, 3, device=DEVICE_TYPE)
         for operate in (
             lambda: x @ x,
-            lambda: x + torch.ones(4, device="openreg"),
+            lambda: x + torch.ones(4, device=DEVICE_TYPE),
             lambda: x.view(7),
-            lambda: torch.cat([x, torch.ones(2, device="openreg")]),
-            lambda: torch.nn.functional.linear(x, torch.ones(4, 5, device="openreg")),
+            lambda: torch.cat([x, torch.ones(2, device=DEVICE_TYPE)]),
+            lambda: torch.nn.functional.linear(x, torch.ones(4, 5, device=DEVICE_TYPE)),
         ):
             with self.assertRaises(RuntimeError):
                 operate()
 
     def test_wrong_type_raises_at_the_call(self):
         with self.assertRaises(RuntimeError):
-            torch.ones(2, device="openreg").to(torch.int64).uniform_()
+            torch.ones(2, device=DEVICE_TYPE).to(torch.int64).uniform_()
         with self.assertRaises(RuntimeError):
             torch.nn.functional.embedding(
-                torch.ones(2, device="openreg"), torch.ones(4, 3, device="openreg")
+                torch.ones(2, device=DEVICE_TYPE), torch.ones(4, 3, device=DEVICE_TYPE)
             )
 
     def test_wrong_dimension_raises_index_error_at_the_call(self):
         with self.assertRaises(IndexError):
-            torch.ones(2, device="openreg").sum(5)
+            torch.ones(2, device=DEVICE_TYPE).sum(5)
 
     def test_failed_runtime_call_is_an_accelerator_error_with_a_code(self):
         handle = _C._create_external_stream(0, 0)
@@ -279,7 +280,7 @@ class TestOutOfMemory(OpenRegTestCase):
     def test_request_beyond_the_capacity_is_refused_with_all_sizes(self):
         _, total = torch.openreg.mem_get_info()
         with self.assertRaises(torch.OutOfMemoryError) as caught:
-            torch.empty(total + 1, dtype=torch.uint8, device="openreg")
+            torch.empty(total + 1, dtype=torch.uint8, device=DEVICE_TYPE)
         for part in (
             "out of memory",
             "Tried to allocate",
@@ -295,7 +296,7 @@ class TestOutOfMemory(OpenRegTestCase):
     def test_out_of_memory_is_counted(self):
         before = torch.openreg.memory_stats().get("num_ooms", 0)
         with self.assertRaises(torch.OutOfMemoryError):
-            torch.empty(2**50, dtype=torch.uint8, device="openreg")
+            torch.empty(2**50, dtype=torch.uint8, device=DEVICE_TYPE)
         self.assertEqual(torch.openreg.memory_stats()["num_ooms"], before + 1)
 
     def test_memory_runs_out_at_the_capacity_and_comes_back(self):
@@ -336,7 +337,7 @@ class TestOutOfMemory(OpenRegTestCase):
 
 def fall_back():
     """Calls an operator that has no kernel of its own, and is not likely to get one."""
-    return torch.geqrf(torch.eye(3, device="openreg"))
+    return torch.geqrf(torch.eye(3, device=DEVICE_TYPE))
 
 
 class TestFallback(OpenRegTestCase):

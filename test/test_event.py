@@ -5,7 +5,9 @@ import time
 
 import torch
 from common import (
+    A_DEVICE,
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     call_in_thread,
@@ -22,7 +24,7 @@ EVENTS = parametrize(
     "make_event",
     [
         subtest(torch.openreg.Event, name="openreg_event"),
-        subtest(lambda **options: torch.Event("openreg", **options), name="torch_event"),
+        subtest(lambda **options: torch.Event(DEVICE_TYPE, **options), name="torch_event"),
     ],
 )
 
@@ -150,7 +152,7 @@ class TestEvent(OpenRegTestCase):
     def test_event_is_bound_to_the_device_of_its_first_record(self, make_event):
         event = make_event()
         event.record(torch.openreg.Stream(1))
-        self.assertEqual(event.device, torch.device("openreg:1"))
+        self.assertEqual(event.device, torch.device(f"{DEVICE_TYPE}:1"))
         with self.assertRaisesRegex(RuntimeError, "device"):
             event.record(torch.openreg.Stream(0))
 
@@ -174,7 +176,7 @@ class TestEvent(OpenRegTestCase):
         event = torch.openreg.Event()
         with torch.openreg.device(1):
             event.record()
-        self.assertEqual(event.device, torch.device("openreg:1"))
+        self.assertEqual(event.device, torch.device(f"{DEVICE_TYPE}:1"))
 
     @EVENTS
     def test_event_recorded_in_one_thread_holds_in_another(self, make_event):
@@ -210,10 +212,10 @@ class TestEvent(OpenRegTestCase):
         self.assertEqual(repr(event), "<torch.openreg.Event uninitialized>")
         event.record()
         self.assertRegex(
-            repr(event), r"<torch\.openreg\.Event device=openreg:0 event_id=0x[0-9a-f]+>"
+            repr(event), rf"<torch\.openreg\.Event device={DEVICE_TYPE}:0 event_id=0x[0-9a-f]+>"
         )
 
-    @parametrize("argument", [subtest(5, name="int"), subtest("openreg", name="string")])
+    @parametrize("argument", [subtest(5, name="int"), subtest(DEVICE_TYPE, name="string")])
     def test_functions_refuse(self, argument):
         event = torch.openreg.Event(enable_timing=True)
         for function in (event.record, event.wait, event.elapsed_time):
@@ -223,7 +225,7 @@ class TestEvent(OpenRegTestCase):
     def test_stream_of_another_kind_of_device_is_refused(self):
         foreign = torch.Stream(stream_id=0, device_index=0, device_type=1)
         for function in (torch.openreg.Event().record, torch.openreg.Event().wait):
-            with self.assertRaisesRegex(ValueError, "expected a stream of an openreg device"):
+            with self.assertRaisesRegex(ValueError, f"expected a stream of {A_DEVICE}"):
                 function(foreign)
 
 
@@ -267,7 +269,7 @@ class TestEventTiming(OpenRegTestCase):
             begin = time.monotonic()
             gate.open()
             start.record()
-            x = torch.ones(256, 256, device="openreg")
+            x = torch.ones(256, 256, device=DEVICE_TYPE)
             for _ in range(20):
                 x = x @ x * 0
             end.record()
@@ -286,7 +288,7 @@ class TestEventTiming(OpenRegTestCase):
     def test_streams_of_different_priority_and_torch_events_can_be_measured(self):
         # torch.Event itself measures only to a torch.Event.
         start = torch.openreg.Event(enable_timing=True)
-        end = torch.Event("openreg", enable_timing=True)
+        end = torch.Event(DEVICE_TYPE, enable_timing=True)
         start.record(torch.openreg.Stream(0, priority=-1))
         start.synchronize()
         end.record(torch.openreg.Stream(0))

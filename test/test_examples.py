@@ -8,6 +8,7 @@ from common import (
     instantiate_parametrized_tests,
     parametrize,
     run_children,
+    run_program,
     run_tests,
 )
 
@@ -43,6 +44,16 @@ class TestExamples(OpenRegTestCase):
         self.assertRegex(on_cpu, r"step 4: loss .*\d\.\d{6}\n")
         self.assertRegex(on_cpu, r"\nparameters [0-9a-f]{16}\n$")
         self.assertEqual(on_openreg, on_cpu)
+
+    @EACH
+    def test_output_on_cuda_is_that_of_the_cpu(self, name):
+        serving = {"OPENREG_DEVICE_TYPE": "cuda", "OPENREG_CUDA_NOTICE": "0"}
+        outputs = []
+        for device in ("cpu", "cuda"):
+            code, settings = program(name, "--steps", "5", "--device", device)
+            outputs.append(run_program(code, settings | serving).stdout)
+        self.assertRegex(outputs[0], r"step 4: loss .*\d\.\d{6}\n")
+        self.assertEqual(*outputs)
 
     @EACH
     def test_default_device_is_the_accelerator(self, name):

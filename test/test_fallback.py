@@ -22,6 +22,8 @@ from common import (
     subtest,
 )
 
+import torch_openreg
+
 LIBRARY = torch.library.Library("openreg_test", "DEF")
 OPS = torch.ops.openreg_test
 
@@ -794,6 +796,41 @@ class TestRepeatedCalls(FallbackTestCase):
     )
     def test_second_call_does_not_wait(self, call):
         self.assert_second_call_runs_on_the_stream(call, self.x)
+
+    @parametrize(
+        "call",
+        [
+            subtest(lambda x: torch.nn.functional.conv2d(x, x[:2]), name="convolution"),
+            subtest(lambda x: torch.nn.functional.layer_norm(x, (9,)), name="layer_norm"),
+            subtest(
+                lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+                name="attention",
+            ),
+            subtest(lambda x: torch.fft.fft(x), name="fft"),
+            subtest(lambda x: torch.linalg.svd(x).Vh, name="several_results"),
+        ],
+    )
+    def test_results_are_computed_in_place(self, call):
+        x = torch.randn(3, 4, 9, 9)
+        on_device = x.to("openreg")
+        for _ in range(2):
+            call(on_device)
+        torch.openreg.synchronize()
+        before = torch_openreg._C._copied_result_count()
+        result = call(on_device)
+        torch.openreg.synchronize()
+        self.assertEqual(torch_openreg._C._copied_result_count(), before)
+        self.assert_bit_equal(result, call(x))
+
+    def test_result_where_another_belongs_is_copied(self):
+        # Their memory has one size, and the kernels' own order of allocation is their business.
+        for call in (torch.var_mean, torch.linalg.qr, torch.linalg.svd, torch.linalg.lu):
+            x = torch.randn(8, 8)
+            x = x + x.T
+            on_device = x.to("openreg")
+            for _ in range(3):
+                for actual, expected in zip(call(on_device), call(x), strict=True):
+                    self.assert_bit_equal(actual, expected)
 
     def test_other_sizes_wait_once(self):
         for size in (2, 3, 2, 3):

@@ -2,6 +2,7 @@
 
 import torch
 from common import (
+    DEVICE_TYPE,
     FORK_TEXT,
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -188,7 +189,7 @@ class TestMultiprocessing(OpenRegTestCase):
     @parametrize("method", ["fork", "spawn"])
     @parametrize("pin_memory", [False, True])
     def test_data_loader_works_with_workers(self, method, pin_memory):
-        torch.ones(1, device="openreg")
+        torch.ones(1, device=DEVICE_TYPE)
         loader = torch.utils.data.DataLoader(
             Squares(),
             batch_size=4,
@@ -199,20 +200,20 @@ class TestMultiprocessing(OpenRegTestCase):
         batches = []
         for batch in loader:
             self.assertEqual(batch.is_pinned(), pin_memory)
-            batches.append(batch.to("openreg", non_blocking=True))
+            batches.append(batch.to(DEVICE_TYPE, non_blocking=True))
         self.assertEqual(
             torch.cat(batches).cpu().flatten().tolist(), [float(i * i) for i in range(12)]
         )
 
     def test_spawned_child_may_use_devices(self):
         context = torch.multiprocessing.get_context("spawn")
-        torch.ones(1, device="openreg")
+        torch.ones(1, device=DEVICE_TYPE)
         with context.Pool(1) as pool:
             self.assertEqual(pool.apply(use_device), [4.0, 4.0])
 
 
 def use_device():
-    return (torch.full((2,), 2.0, device="openreg") * 2).tolist()
+    return (torch.full((2,), 2.0, device=DEVICE_TYPE) * 2).tolist()
 
 
 instantiate_parametrized_tests(TestForkAfterUse)

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     call_in_thread,
@@ -33,7 +34,7 @@ INVALIDATED = "orErrorStreamCaptureInvalidated, code 901"
 
 
 def tensor(*values):
-    return torch.tensor(values, dtype=torch.float32).to("openreg")
+    return torch.tensor(values, dtype=torch.float32).to(DEVICE_TYPE)
 
 
 def capture(function, **arguments):
@@ -114,7 +115,7 @@ class TestAcceleratorGraph(GraphTestCase):
         graph = torch.accelerator.Graph()
         with torch.Stream():
             graph.capture_begin()
-            torch.empty(10, device="openreg")
+            torch.empty(10, device=DEVICE_TYPE)
             graph.reset()
             self.assertFalse(torch.openreg.is_current_stream_capturing())
         self.assert_usable()
@@ -153,7 +154,7 @@ class TestAcceleratorGraph(GraphTestCase):
 
     def test_default_streams_are_refused(self):
         graph = torch.accelerator.Graph()
-        with self.assertRaisesRegex(RuntimeError, "not the default stream of openreg:0"):
+        with self.assertRaisesRegex(RuntimeError, f"not the default stream of {DEVICE_TYPE}:0"):
             graph.capture_begin()
         self.assert_usable()
 
@@ -227,7 +228,7 @@ class TestAcceleratorGraph(GraphTestCase):
 
     @requires_two_devices
     def test_each_device_captures_on_its_own(self):
-        inputs = [torch.ones(3, device=f"openreg:{device}") for device in (0, 1)]
+        inputs = [torch.ones(3, device=f"{DEVICE_TYPE}:{device}") for device in (0, 1)]
         graphs, results = [], []
         for device, x in enumerate(inputs):
             with torch.openreg.device(device):
@@ -244,7 +245,7 @@ class TestAcceleratorGraph(GraphTestCase):
         self.assertEqual([one.device.index for one in results], [0, 1])
 
     def test_threads_capture_at_the_same_time(self):
-        inputs = [torch.full((1000,), float(i), device="openreg") for i in range(4)]
+        inputs = [torch.full((1000,), float(i), device=DEVICE_TYPE) for i in range(4)]
         outputs: dict[int, tuple[torch.openreg.Graph, torch.Tensor]] = {}
         barrier = threading.Barrier(len(inputs))
 
@@ -279,9 +280,9 @@ class TestMemory(GraphTestCase):
             return y + 1
 
         graph, result = capture(work)
-        junk = [torch.full((1000,), -1.0, device="openreg") for _ in range(50)]
+        junk = [torch.full((1000,), -1.0, device=DEVICE_TYPE) for _ in range(50)]
         torch.openreg.empty_cache()
-        more_junk = [torch.full((1000,), -2.0, device="openreg") for _ in range(50)]
+        more_junk = [torch.full((1000,), -2.0, device=DEVICE_TYPE) for _ in range(50)]
         graph.replay()
         self.assert_bit_equal(result.cpu(), x.cpu() * 2 + 1)
         for one, value in ((junk, -1.0), (more_junk, -2.0)):
@@ -323,8 +324,8 @@ class TestMemory(GraphTestCase):
 
     def test_tensors_that_other_streams_use_may_be_freed_in_a_capture(self):
         side = torch.openreg.Stream()
-        x = torch.full((1000,), 1.0, device="openreg")
-        used = torch.full((1000,), 2.0, device="openreg")
+        x = torch.full((1000,), 1.0, device=DEVICE_TYPE)
+        used = torch.full((1000,), 2.0, device=DEVICE_TYPE)
         side.wait_stream(torch.openreg.current_stream())
         with side:
             sum_of_used = used.sum()
@@ -342,7 +343,7 @@ class TestMemory(GraphTestCase):
 
     def test_graph_keeps_the_memory_of_a_pool_that_is_gone(self):
         pool = torch.openreg.MemPool()
-        x = torch.ones(1 << 20, device="openreg")
+        x = torch.ones(1 << 20, device=DEVICE_TYPE)
         graph = torch.openreg.Graph()
         with torch.openreg.graph(graph, pool=pool.id):
             temporary = x + 1
@@ -380,8 +381,8 @@ class TestMemory(GraphTestCase):
         self.assertEqual(z.item(), 2.0)
 
     def test_a_training_step_needs_its_parameters(self):
-        model = nn.Linear(2, 2).to("openreg")
-        batch = torch.ones(3, 2, device="openreg")
+        model = nn.Linear(2, 2).to(DEVICE_TYPE)
+        batch = torch.ones(3, 2, device=DEVICE_TYPE)
         graph = torch.openreg.Graph()
         with torch.openreg.Stream():
             model(batch).sum().backward()
@@ -413,7 +414,7 @@ class TestMemory(GraphTestCase):
             torch.openreg.graph(graph),
         ):
             y = x + 1
-            torch.empty(1 << 50, dtype=torch.uint8, device="openreg")
+            torch.empty(1 << 50, dtype=torch.uint8, device=DEVICE_TYPE)
         del y
         self.assertEqual(torch.openreg.memory_stats()["num_ooms"], ooms + 1)
         graph.reset()
@@ -430,7 +431,7 @@ class TestMemory(GraphTestCase):
         with torch.openreg.graph(graph):
             y = x + 1
             with self.assertRaises(torch.OutOfMemoryError):
-                torch.empty(1 << 50, dtype=torch.uint8, device="openreg")
+                torch.empty(1 << 50, dtype=torch.uint8, device=DEVICE_TYPE)
             y.mul_(2)
         graph.replay()
         self.assertEqual(y.tolist(), [4.0, 6.0])
@@ -472,7 +473,7 @@ class TestMemory(GraphTestCase):
     def test_pinned_copies_are_captured(self):
         source = torch.ones(1000).pin_memory()
         target = torch.zeros(1000).pin_memory()
-        x = torch.zeros(1000, device="openreg")
+        x = torch.zeros(1000, device=DEVICE_TYPE)
         graph = torch.openreg.Graph()
         with torch.openreg.graph(graph):
             x.copy_(source, non_blocking=True)
@@ -497,15 +498,15 @@ class TestUnsafeCalls(GraphTestCase):
         "cpu": (lambda x: x.cpu(), "aten::copy_ (device to host)"),
         "pageable": (lambda x: x.copy_(torch.ones(4)), "aten::copy_ (host to device)"),
         "pageable, large": (
-            lambda x: torch.ones(100_000).to("openreg", non_blocking=True),
+            lambda x: torch.ones(100_000).to(DEVICE_TYPE, non_blocking=True),
             "aten::copy_ (host to device)",
         ),
         "pinned, blocking": (
             lambda x: x.copy_(torch.ones(4).pin_memory()),
             "aten::copy_ (host to device)",
         ),
-        "new tensor": (lambda x: torch.tensor([1.0], device="openreg"), "aten::copy_"),
-        "first call": (lambda x: x.view(2, 2).histc(bins=7), "make it once before the capture"),
+        "new tensor": (lambda x: torch.tensor([1.0], device=DEVICE_TYPE), "aten::copy_"),
+        "first call": (lambda x: x.view(2, 2).histc(7, -3, 3), "make it once before the capture"),
         "synchronize": (lambda x: torch.openreg.synchronize(), "orDeviceSynchronize"),
         "stream synchronize": (
             lambda x: torch.openreg.current_stream().synchronize(),
@@ -568,14 +569,14 @@ class TestUnsafeCalls(GraphTestCase):
         self.assert_usable()
 
     def test_an_operator_that_has_run_before_is_captured(self):
-        x = torch.randn(4, 4).to("openreg")
+        x = torch.randn(4, 4).to(DEVICE_TYPE)
         torch.openreg.reset_fallback_stats()
-        graph, result = capture(lambda: x.histc(bins=5))
+        graph, result = capture(lambda: x.histc(5, -3, 3))
         self.assertEqual(torch.openreg.fallback_stats(), {"aten::histc": 2})
         for _ in range(3):
             x.copy_(torch.randn(4, 4))
             graph.replay()
-            self.assert_bit_equal(result.cpu(), x.cpu().histc(bins=5))
+            self.assert_bit_equal(result.cpu(), x.cpu().histc(5, -3, 3))
 
     @parametrize("mode", ["global", "thread_local", "relaxed"])
     def test_modes_say_what_other_threads_may_do(self, mode):
@@ -651,7 +652,7 @@ class TestStreams(GraphTestCase):
     @requires_two_devices
     def test_streams_of_two_devices_are_captured_together(self):
         x = tensor(1.0, 2.0)
-        y = torch.zeros(2, device="openreg:1")
+        y = torch.zeros(2, device=f"{DEVICE_TYPE}:1")
         side = torch.openreg.Stream(1)
 
         def work():
@@ -665,7 +666,7 @@ class TestStreams(GraphTestCase):
             return tripled
 
         graph, result = capture(work)
-        junk = [torch.full((2,), -1.0, device="openreg:1") for _ in range(100)]
+        junk = [torch.full((2,), -1.0, device=f"{DEVICE_TYPE}:1") for _ in range(100)]
         x.copy_(torch.tensor([3.0, 4.0]))
         graph.replay()
         torch.accelerator.synchronize()
@@ -673,7 +674,7 @@ class TestStreams(GraphTestCase):
         self.assertTrue(all(one.tolist() == [-1.0, -1.0] for one in junk))
 
     def test_branches_wait_for_what_they_follow(self):
-        x = torch.zeros(1, device="openreg")
+        x = torch.zeros(1, device=DEVICE_TYPE)
         sides = [torch.openreg.Stream() for _ in range(3)]
 
         def work():
@@ -748,7 +749,7 @@ class TestStreams(GraphTestCase):
         self.assertEqual(x.item(), 10.0)
 
     def test_replays_on_two_streams_follow_each_other(self):
-        x = torch.zeros(1, device="openreg")
+        x = torch.zeros(1, device=DEVICE_TYPE)
         graph, _ = capture(lambda: x.add_(1))
         x.zero_()
         torch.openreg.synchronize()
@@ -761,7 +762,7 @@ class TestStreams(GraphTestCase):
         self.assertEqual(x.item(), 60.0)
 
     def test_threads_replay_one_graph(self):
-        x = torch.zeros(1, device="openreg")
+        x = torch.zeros(1, device=DEVICE_TYPE)
         graph, _ = capture(lambda: x.add_(1))
         x.zero_()
         torch.openreg.synchronize()
@@ -780,7 +781,7 @@ class TestStreams(GraphTestCase):
         self.assertEqual(x.item(), 200.0)
 
     def test_a_graph_may_go_while_it_runs(self):
-        x = torch.zeros(1000, device="openreg")
+        x = torch.zeros(1000, device=DEVICE_TYPE)
         graph, _ = capture(lambda: x.add_(1).mul_(1))
         x.zero_()
         stream = torch.openreg.Stream()
@@ -795,7 +796,7 @@ class TestStreams(GraphTestCase):
 
     def test_a_failed_kernel_of_a_replay_is_reported(self):
         x = tensor(*range(10))
-        index = torch.zeros(3, dtype=torch.int64, device="openreg")
+        index = torch.zeros(3, dtype=torch.int64, device=DEVICE_TYPE)
         graph, y = capture(lambda: x.index_select(0, index))
         index.fill_(100)
         graph.replay()
@@ -808,20 +809,20 @@ class TestStreams(GraphTestCase):
 
 class TestRandomNumbers(GraphTestCase):
     def test_replays_go_on_where_the_generator_is(self):
-        x = torch.empty(100, device="openreg")
+        x = torch.empty(100, device=DEVICE_TYPE)
         graph, _ = capture(lambda: x.normal_())
         torch.manual_seed(1)
         numbers = []
         for _ in range(3):
             graph.replay()
             numbers.append(x.cpu())
-            numbers.append(torch.randn(100, device="openreg").cpu())
+            numbers.append(torch.randn(100, device=DEVICE_TYPE).cpu())
         torch.manual_seed(1)
         for one in numbers:
             self.assert_bit_equal(one, torch.randn(100))
 
     def test_a_capture_draws_nothing(self):
-        x = torch.empty(100, device="openreg")
+        x = torch.empty(100, device=DEVICE_TYPE)
         x.normal_()
         torch.manual_seed(1)
         graph = torch.openreg.Graph()
@@ -834,7 +835,7 @@ class TestRandomNumbers(GraphTestCase):
         self.assertEqual(torch.openreg.get_rng_state(), state)
 
     def test_states_are_those_after_the_replay(self):
-        x = torch.empty(100, device="openreg")
+        x = torch.empty(100, device=DEVICE_TYPE)
         graph, _ = capture(lambda: x.uniform_())
         torch.openreg.manual_seed(3)
         graph.replay()
@@ -849,21 +850,21 @@ class TestRandomNumbers(GraphTestCase):
         self.assert_bit_equal(second, torch.rand(100, generator=generator))
 
     def test_replays_on_other_streams_are_ordered_with_other_draws(self):
-        x = torch.empty(1000, device="openreg")
+        x = torch.empty(1000, device=DEVICE_TYPE)
         graph, _ = capture(lambda: x.normal_())
         torch.manual_seed(5)
         side = torch.openreg.Stream()
-        first = torch.randn(1000, device="openreg")
+        first = torch.randn(1000, device=DEVICE_TYPE)
         with side:
             graph.replay()
-        third = torch.randn(1000, device="openreg")
+        third = torch.randn(1000, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         torch.manual_seed(5)
         for one in (first, x, third):
             self.assert_bit_equal(one.cpu(), torch.randn(1000))
 
     def test_draws_on_forked_streams_keep_the_order_of_the_capture(self):
-        x, y = torch.empty(1000, device="openreg"), torch.empty(1000, device="openreg")
+        x, y = torch.empty(1000, device=DEVICE_TYPE), torch.empty(1000, device=DEVICE_TYPE)
         side = torch.openreg.Stream()
 
         def work():
@@ -883,8 +884,8 @@ class TestRandomNumbers(GraphTestCase):
             self.assert_bit_equal(one, torch.randn(1000))
 
     def test_a_generator_of_ones_own_lives_as_long_as_the_graph(self):
-        generator = torch.Generator("openreg").manual_seed(9)
-        x = torch.empty(100, device="openreg")
+        generator = torch.Generator(DEVICE_TYPE).manual_seed(9)
+        x = torch.empty(100, device=DEVICE_TYPE)
         x.normal_(generator=generator)
         graph = torch.openreg.Graph()
         with torch.openreg.graph(graph):
@@ -898,7 +899,7 @@ class TestRandomNumbers(GraphTestCase):
             self.assert_bit_equal(x.cpu(), torch.randn(100, generator=expected))
 
     def test_draws_of_others_stay_out_of_a_capture(self):
-        x = torch.empty(100, device="openreg")
+        x = torch.empty(100, device=DEVICE_TYPE)
         stream = torch.openreg.Stream()
         with stream:
             x.normal_()
@@ -908,7 +909,7 @@ class TestRandomNumbers(GraphTestCase):
         with torch.openreg.graph(graph, stream=stream, capture_error_mode="relaxed"):
             x.normal_()
             with torch.openreg.stream(torch.openreg.default_stream()):
-                y = torch.randn(100, device="openreg")
+                y = torch.randn(100, device=DEVICE_TYPE)
                 self.assertFalse(torch.openreg.is_current_stream_capturing())
         torch.manual_seed(8)
         self.assert_bit_equal(y.cpu(), torch.randn(100))
@@ -923,7 +924,7 @@ class TestRandomNumbers(GraphTestCase):
         ],
     )
     def test_the_state_is_out_of_reach_in_a_capture(self, call):
-        x = torch.empty(10, device="openreg")
+        x = torch.empty(10, device=DEVICE_TYPE)
         x.normal_()
         graph = torch.openreg.Graph()
         with torch.openreg.graph(graph):
@@ -979,10 +980,10 @@ class TestTraining(GraphTestCase):
     def train(self, name, is_graphed):
         """Trains and returns losses, parameters and the optimizer's state."""
         optimizer_class, options = OPTIMIZERS[name]
-        model = make_model("openreg")
+        model = make_model(DEVICE_TYPE)
         optimizer = optimizer_class(model.parameters(), **options)
-        x = torch.zeros(16, 20, device="openreg")
-        target = torch.zeros(16, dtype=torch.int64, device="openreg")
+        x = torch.zeros(16, 20, device=DEVICE_TYPE)
+        target = torch.zeros(16, dtype=torch.int64, device=DEVICE_TYPE)
 
         def step():
             optimizer.zero_grad(set_to_none=True)
@@ -1038,9 +1039,9 @@ class TestTraining(GraphTestCase):
             torch.manual_seed(0)
             model = nn.Sequential(
                 nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
-            ).to("openreg")
+            ).to(DEVICE_TYPE)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            x = torch.randn(4, 1, 8, 8).to("openreg")
+            x = torch.randn(4, 1, 8, 8).to(DEVICE_TYPE)
 
             def step():
                 optimizer.zero_grad(set_to_none=True)
@@ -1069,22 +1070,22 @@ class TestTraining(GraphTestCase):
 
 class TestGraphedCallables(GraphTestCase):
     def test_a_function_replays_forward_and_backward(self):
-        weight = torch.randn(4, 4).to("openreg")
+        weight = torch.randn(4, 4).to(DEVICE_TYPE)
 
         def function(x, y):
             return (x @ weight).relu(), x * y
 
         sample = (
-            torch.randn(3, 4).to("openreg").requires_grad_(),
-            torch.randn(3, 4).to("openreg"),
+            torch.randn(3, 4).to(DEVICE_TYPE).requires_grad_(),
+            torch.randn(3, 4).to(DEVICE_TYPE),
         )
         graphed = torch.openreg.make_graphed_callables(function, sample)
         for _ in range(3):
             values = torch.randn(3, 4), torch.randn(3, 4)
             results = []
             for call in (function, graphed):
-                x = values[0].to("openreg").requires_grad_()
-                first, second = call(x, values[1].to("openreg"))
+                x = values[0].to(DEVICE_TYPE).requires_grad_()
+                first, second = call(x, values[1].to(DEVICE_TYPE))
                 (first.sum() + (second * second).sum()).backward()
                 results.append([one.detach().clone() for one in (first, second, x.grad)])
             for actual, expected in zip(results[1], results[0], strict=True):
@@ -1097,11 +1098,11 @@ class TestGraphedCallables(GraphTestCase):
 
         def train(is_graphed):
             torch.manual_seed(0)
-            first = nn.Sequential(nn.Linear(8, 16), nn.Tanh()).to("openreg")
-            second = nn.Linear(16, 2).to("openreg")
-            x = torch.randn(5, 8).to("openreg")
+            first = nn.Sequential(nn.Linear(8, 16), nn.Tanh()).to(DEVICE_TYPE)
+            second = nn.Linear(16, 2).to(DEVICE_TYPE)
+            x = torch.randn(5, 8).to(DEVICE_TYPE)
             if is_graphed:
-                hidden = torch.randn(5, 16).to("openreg").requires_grad_()
+                hidden = torch.randn(5, 16).to(DEVICE_TYPE).requires_grad_()
                 first, second = torch.openreg.make_graphed_callables(
                     (first, second), ((x,), (hidden,))
                 )
@@ -1110,7 +1111,7 @@ class TestGraphedCallables(GraphTestCase):
             generator = torch.Generator().manual_seed(4)
             for _ in range(5):
                 optimizer.zero_grad(set_to_none=True)
-                batch = torch.randn(5, 8, generator=generator).to("openreg")
+                batch = torch.randn(5, 8, generator=generator).to(DEVICE_TYPE)
                 second(first(batch)).pow(2).sum().backward()
                 optimizer.step()
             return [one.detach().cpu() for one in parameters]
@@ -1119,8 +1120,8 @@ class TestGraphedCallables(GraphTestCase):
             self.assert_bit_equal(actual, expected)
 
     def test_a_module_in_another_mode_runs_its_own_forward(self):
-        module = nn.Dropout(0.5).to("openreg")
-        x = torch.ones(1000, device="openreg")
+        module = nn.Dropout(0.5).to(DEVICE_TYPE)
+        x = torch.ones(1000, device=DEVICE_TYPE)
         graphed = torch.openreg.make_graphed_callables(module, (x,))
         self.assertIs(graphed, module)
         self.assertLess(graphed(x).count_nonzero().item(), 1000)
@@ -1128,11 +1129,11 @@ class TestGraphedCallables(GraphTestCase):
         self.assertLess(graphed.train()(x).count_nonzero().item(), 1000)
 
     def test_outputs_keep_their_structure(self):
-        x = torch.ones(3, device="openreg")
+        x = torch.ones(3, device=DEVICE_TYPE)
         graphed = torch.openreg.make_graphed_callables(
             lambda a: {"sum": a + 1, "pair": (a * 2, [a * 3])}, (x,)
         )
-        result = graphed(torch.full((3,), 2.0, device="openreg"))
+        result = graphed(torch.full((3,), 2.0, device=DEVICE_TYPE))
         self.assertEqual(result["sum"].tolist(), [3.0] * 3)
         self.assertEqual(result["pair"][1][0].tolist(), [6.0] * 3)
 
@@ -1141,7 +1142,7 @@ class TestGraphedCallables(GraphTestCase):
             return x * 2
 
         def sample():
-            return tuple(torch.ones(2, device="openreg").requires_grad_() for _ in range(2))
+            return tuple(torch.ones(2, device=DEVICE_TYPE).requires_grad_() for _ in range(2))
 
         with self.assertRaisesRegex(RuntimeError, "unused"):
             torch.openreg.make_graphed_callables(function, sample())
@@ -1154,12 +1155,12 @@ class TestGraphedCallables(GraphTestCase):
 
     def test_what_cannot_be_graphed_is_refused(self):
         graphed = torch.openreg.make_graphed_callables
-        x = torch.ones(2, device="openreg")
-        hooked = nn.Linear(2, 2).to("openreg")
+        x = torch.ones(2, device=DEVICE_TYPE)
+        hooked = nn.Linear(2, 2).to(DEVICE_TYPE)
         hooked.register_forward_hook(lambda *_: None)
         with self.assertRaisesRegex(RuntimeError, "without hooks"):
             graphed(hooked, (x,))
-        with_buffer = nn.Linear(2, 2).to("openreg")
+        with_buffer = nn.Linear(2, 2).to(DEVICE_TYPE)
         with_buffer.register_buffer("buffer", torch.ones(2, requires_grad=True))
         with self.assertRaisesRegex(RuntimeError, "buffers that do not require gradients"):
             graphed(with_buffer, (x,))
@@ -1168,7 +1169,7 @@ class TestGraphedCallables(GraphTestCase):
         with self.assertRaisesRegex(ValueError, "expected sample_args for 2 callables, got 1"):
             graphed((torch.relu, torch.relu), ((x,),))
         with (
-            torch.autocast("openreg"),
+            torch.autocast(DEVICE_TYPE),
             self.assertRaisesRegex(RuntimeError, "cache_enabled=False"),
         ):
             graphed(torch.relu, (x,))

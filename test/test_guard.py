@@ -4,6 +4,7 @@ caller's.
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -16,13 +17,13 @@ from common import (
 @requires_two_devices
 class TestGuard(OpenRegTestCase):
     def test_operator_runs_on_the_device_of_its_tensors(self):
-        x = torch.ones(3, device="openreg:1")
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:1")
         y = x + x
-        self.assertEqual(y.device, torch.device("openreg:1"))
+        self.assertEqual(y.device, torch.device(f"{DEVICE_TYPE}:1"))
         self.assert_bit_equal(y, torch.full((3,), 2.0))
 
     def test_operator_leaves_the_current_device(self):
-        x = torch.ones(3, device="openreg:1")
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:1")
         for operate in (
             lambda: x + 1,
             lambda: x.sum().item(),
@@ -30,19 +31,19 @@ class TestGuard(OpenRegTestCase):
             lambda: x.clone(),
             lambda: torch.cumsum(x, 0),
             lambda: torch.linalg.norm(x),
-            lambda: torch.empty(5, device="openreg:1"),
+            lambda: torch.empty(5, device=f"{DEVICE_TYPE}:1"),
         ):
             operate()
             self.assertEqual(torch.openreg.current_device(), 0)
 
     def test_operator_that_raises_leaves_the_current_device(self):
-        x = torch.ones(2, 3, device="openreg:1")
+        x = torch.ones(2, 3, device=f"{DEVICE_TYPE}:1")
         with self.assertRaises(RuntimeError):
             x @ x
         self.assertEqual(torch.openreg.current_device(), 0)
 
     def test_operator_uses_the_current_stream_of_its_device(self):
-        x = torch.ones(3, device="openreg:1")
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:1")
         torch.openreg.synchronize(1)
         with StreamGate(torch.openreg.current_stream(1)) as gate:
             y = x + 1
@@ -52,7 +53,7 @@ class TestGuard(OpenRegTestCase):
             self.assert_bit_equal(y, torch.full((3,), 2.0))
 
     def test_operators_refuse_tensors_on_different_devices(self):
-        x, y = (torch.ones(3, device=f"openreg:{i}") for i in range(2))
+        x, y = (torch.ones(3, device=f"{DEVICE_TYPE}:{i}") for i in range(2))
         for operate in (
             lambda: x + y,
             lambda: torch.cat([x, y]),
@@ -64,34 +65,34 @@ class TestGuard(OpenRegTestCase):
 
     def test_operators_refuse_a_cpu_tensor_beside_an_openreg_tensor(self):
         with self.assertRaisesRegex(RuntimeError, "same device"):
-            torch.ones(3, device="openreg") + torch.ones(3)
+            torch.ones(3, device=DEVICE_TYPE) + torch.ones(3)
 
     def test_operators_take_a_cpu_scalar_tensor(self):
-        x = torch.ones(3, device="openreg:1") * torch.tensor(4.0)
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:1") * torch.tensor(4.0)
         self.assert_bit_equal(x, torch.full((3,), 4.0))
 
     def test_backward_runs_on_the_device_of_the_forward(self):
-        x = torch.ones(3, device="openreg:1", requires_grad=True)
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:1", requires_grad=True)
         (x * x).sum().backward()
-        self.assertEqual(x.grad.device, torch.device("openreg:1"))
+        self.assertEqual(x.grad.device, torch.device(f"{DEVICE_TYPE}:1"))
         self.assert_bit_equal(x.grad, torch.full((3,), 2.0))
         self.assertEqual(torch.openreg.current_device(), 0)
 
     def test_backward_crosses_devices(self):
-        x = torch.ones(3, device="openreg:0", requires_grad=True)
-        y = (x * 2).to("openreg:1")
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:0", requires_grad=True)
+        y = (x * 2).to(f"{DEVICE_TYPE}:1")
         (y * 3).sum().backward()
-        self.assertEqual(x.grad.device, torch.device("openreg:0"))
+        self.assertEqual(x.grad.device, torch.device(f"{DEVICE_TYPE}:0"))
         self.assert_bit_equal(x.grad, torch.full((3,), 6.0))
 
     def test_copy_between_devices_leaves_the_current_device(self):
-        x = torch.arange(5, device="openreg:0")
-        y = x.to("openreg:1")
+        x = torch.arange(5, device=f"{DEVICE_TYPE}:0")
+        y = x.to(f"{DEVICE_TYPE}:1")
         self.assertEqual(torch.openreg.current_device(), 0)
         self.assert_bit_equal(y, torch.arange(5))
 
     def test_free_on_another_device_leaves_the_current_device(self):
-        x = torch.ones(3, device="openreg:1")
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:1")
         del x
         self.assertEqual(torch.openreg.current_device(), 0)
 

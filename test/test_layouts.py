@@ -2,6 +2,7 @@
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -34,14 +35,14 @@ class LayoutTestCase(OpenRegTestCase):
         self.dense = torch.randn(4, 4) * (torch.rand(4, 4) > 0.5)
 
     def assert_same(self, actual, expected):
-        self.assertEqual(actual.device.type, "openreg")
+        self.assertEqual(actual.device.type, DEVICE_TYPE)
         self.assertEqual(actual.layout, expected.layout)
         self.assertEqual(actual.shape, expected.shape)
         if expected.layout is torch.strided:
             self.assert_bit_equal(actual, expected)
             return
         for one, other in zip(components(actual), components(expected), strict=True):
-            self.assertEqual(one.device.type, "openreg")
+            self.assertEqual(one.device.type, DEVICE_TYPE)
             self.assert_bit_equal(one, other)
 
 
@@ -151,12 +152,12 @@ class TestInferenceMode(LayoutTestCase):
     )
     def test_view_is_a_normal_tensor(self, make, view):
         expected = parts_of(view(make(self.dense)))
-        tensor = make(self.dense.to("openreg"))
+        tensor = make(self.dense.to(DEVICE_TYPE))
         for _ in range(3):
             with torch.inference_mode():
                 actual = view(tensor)
             self.assertFalse(actual.is_inference())
-            self.assertEqual(actual.device.type, "openreg")
+            self.assertEqual(actual.device.type, DEVICE_TYPE)
             for one, other in zip(parts_of(actual), expected, strict=True):
                 self.assert_bit_equal(one, other)
 
@@ -170,23 +171,23 @@ class TestInferenceMode(LayoutTestCase):
         ],
     )
     def test_other_results_are_inference_tensors(self, make):
-        tensor = make(self.dense.to("openreg"))
+        tensor = make(self.dense.to(DEVICE_TYPE))
         with torch.inference_mode():
             self.assertTrue(tensor.clone().is_inference())
-            self.assertTrue(make(self.dense.to("openreg")).detach().is_inference())
+            self.assertTrue(make(self.dense.to(DEVICE_TYPE)).detach().is_inference())
 
 
 class TestSparse(LayoutTestCase):
     @parametrize("name", list(LAYOUTS))
     def test_dense_tensor_becomes_sparse_and_dense_again(self, name):
-        actual = LAYOUTS[name](self.dense.to("openreg"))
+        actual = LAYOUTS[name](self.dense.to(DEVICE_TYPE))
         self.assert_same(actual, LAYOUTS[name](self.dense))
         self.assert_same(actual.to_dense(), self.dense)
 
     @parametrize("name", list(LAYOUTS))
     def test_sparse_tensor_moves_to_the_device_and_back(self, name):
         expected = LAYOUTS[name](self.dense)
-        actual = expected.to("openreg")
+        actual = expected.to(DEVICE_TYPE)
         self.assert_same(actual, expected)
         back = actual.cpu()
         self.assertEqual(back.device.type, "cpu")
@@ -195,33 +196,33 @@ class TestSparse(LayoutTestCase):
 
     @parametrize("name", list(LAYOUTS))
     def test_text_names_device_and_layout(self, name):
-        text = repr(LAYOUTS[name](self.dense.to("openreg")))
-        self.assertIn("device='openreg:0'", text)
+        text = repr(LAYOUTS[name](self.dense.to(DEVICE_TYPE)))
+        self.assertIn(f"device='{DEVICE_TYPE}:0'", text)
         self.assertIn(f"layout=torch.sparse_{name}", text)
 
-    @parametrize("index_device", ["cpu", "openreg"])
+    @parametrize("index_device", ["cpu", DEVICE_TYPE])
     def test_coo_tensor_is_made_of_its_components(self, index_device):
         indices, values = torch.tensor([[0, 2], [1, 0]]), torch.tensor([3.0, 4.0])
         expected = torch.sparse_coo_tensor(indices, values, (3, 3))
         actual = torch.sparse_coo_tensor(
-            indices.to(index_device), values.to(index_device), (3, 3), device="openreg"
+            indices.to(index_device), values.to(index_device), (3, 3), device=DEVICE_TYPE
         )
         self.assert_same(actual, expected)
 
     def test_csr_tensor_is_made_of_its_components(self):
         parts = torch.tensor([0, 1, 2]), torch.tensor([1, 0]), torch.tensor([1.0, 2.0])
         expected = torch.sparse_csr_tensor(*parts, size=(2, 2))
-        actual = torch.sparse_csr_tensor(*[part.to("openreg") for part in parts], size=(2, 2))
+        actual = torch.sparse_csr_tensor(*[part.to(DEVICE_TYPE) for part in parts], size=(2, 2))
         self.assert_same(actual, expected)
 
     def test_values_share_the_memory_of_the_tensor(self):
-        sparse = self.dense.to("openreg").to_sparse_csr()
+        sparse = self.dense.to(DEVICE_TYPE).to_sparse_csr()
         sparse.values().mul_(2)
         self.assert_bit_equal(sparse.to_dense(), self.dense * 2)
 
     def test_duplicates_are_summed_by_coalesce(self):
         indices, values = torch.tensor([[0, 0, 1]]), torch.tensor([1.0, 2.0, 3.0])
-        actual = torch.sparse_coo_tensor(indices.to("openreg"), values.to("openreg"), (2,))
+        actual = torch.sparse_coo_tensor(indices.to(DEVICE_TYPE), values.to(DEVICE_TYPE), (2,))
         self.assertFalse(actual.is_coalesced())
         self.assertTrue(actual.coalesce().is_coalesced())
         self.assert_bit_equal(actual.coalesce().values(), torch.tensor([3.0, 3.0]))
@@ -244,14 +245,14 @@ class TestSparse(LayoutTestCase):
     def test_result_equals_the_cpu_s_of(self, call):
         x = torch.randn(4, 4)
         expected = call(self.dense.to_sparse(), x)
-        actual = call(self.dense.to("openreg").to_sparse(), x.to("openreg"))
+        actual = call(self.dense.to(DEVICE_TYPE).to_sparse(), x.to(DEVICE_TYPE))
         self.assert_same(actual, expected)
 
     def test_in_place_operator_writes_its_argument(self):
-        actual, expected = self.dense.to("openreg").to_sparse(), self.dense.to_sparse()
+        actual, expected = self.dense.to(DEVICE_TYPE).to_sparse(), self.dense.to_sparse()
         self.assertIs(actual.mul_(2), actual)
         self.assert_same(actual, expected.mul_(2))
-        actual.add_(self.dense.t().contiguous().to("openreg").to_sparse())
+        actual.add_(self.dense.t().contiguous().to(DEVICE_TYPE).to_sparse())
         self.assert_same(actual, expected.add_(self.dense.t().contiguous().to_sparse()))
 
     @parametrize(
@@ -270,9 +271,9 @@ class TestSparse(LayoutTestCase):
         alpha = 0.5 if is_scaled else 1
         for _ in range(3):
             expected = one.to_sparse_csr()
-            actual = expected.to("openreg")
+            actual = expected.to(DEVICE_TYPE)
             alias = actual
-            self.assertIs(actual.add_(other.to("openreg"), alpha=alpha), alias)
+            self.assertIs(actual.add_(other.to(DEVICE_TYPE), alpha=alpha), alias)
             expected.add_(other, alpha=alpha)
             self.assertEqual(alias._nnz(), expected._nnz())
             self.assert_same(alias, expected)
@@ -299,17 +300,17 @@ class TestSparse(LayoutTestCase):
                     check_invariants=True,
                 )
 
-            self.assertFalse(make("openreg", is_coalesced=False).is_coalesced())
+            self.assertFalse(make(DEVICE_TYPE, is_coalesced=False).is_coalesced())
             if order in ("reversed", "duplicate"):
                 with self.assertRaisesRegex(RuntimeError, "correspond to uncoalesced COO tensor"):
-                    make("openreg")
+                    make(DEVICE_TYPE)
             else:
-                self.assertTrue(make("openreg").is_coalesced())
-                self.assert_same(make("openreg"), make("cpu"))
+                self.assertTrue(make(DEVICE_TYPE).is_coalesced())
+                self.assert_same(make(DEVICE_TYPE), make("cpu"))
 
     def test_csr_matrix_product_has_gradients(self):
         gradients = []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             x = self.dense.to(device, copy=True).requires_grad_()
             (self.dense.to(device).to_sparse_csr() @ x).sum().backward()
             gradients.append(x.grad)
@@ -317,7 +318,7 @@ class TestSparse(LayoutTestCase):
 
     def test_sparse_gradient_of_an_embedding_trains(self):
         weights = []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             torch.manual_seed(0)
             embedding = torch.nn.Embedding(6, 3, sparse=True)
             embedding.to(device)
@@ -338,9 +339,9 @@ class TestQuantized(LayoutTestCase):
     @parametrize("scheme", ["tensor", "channel"])
     def test_tensor_is_quantized_and_dequantized(self, scheme):
         expected = self.quantize(self.dense, scheme)
-        actual = self.quantize(self.dense.to("openreg"), scheme)
+        actual = self.quantize(self.dense.to(DEVICE_TYPE), scheme)
         self.assertTrue(actual.is_quantized)
-        self.assertEqual((actual.device.type, actual.dtype), ("openreg", torch.qint8))
+        self.assertEqual((actual.device.type, actual.dtype), (DEVICE_TYPE, torch.qint8))
         self.assertEqual(actual.qscheme(), expected.qscheme())
         self.assert_bit_equal(actual.int_repr(), expected.int_repr())
         self.assert_bit_equal(actual.dequantize(), expected.dequantize())
@@ -348,31 +349,31 @@ class TestQuantized(LayoutTestCase):
     @parametrize("scheme", ["tensor", "channel"])
     def test_quantized_tensor_moves_to_the_device_and_back(self, scheme):
         expected = self.quantize(self.dense, scheme)
-        actual = expected.to("openreg")
-        self.assertEqual(actual.device.type, "openreg")
+        actual = expected.to(DEVICE_TYPE)
+        self.assertEqual(actual.device.type, DEVICE_TYPE)
         self.assert_bit_equal(actual.dequantize(), expected.dequantize())
         back = actual.cpu()
         self.assertEqual(back.device.type, "cpu")
         self.assert_bit_equal(back.dequantize(), expected.dequantize())
 
     def test_quantizer_can_be_read(self):
-        actual = self.quantize(self.dense.to("openreg"), "tensor")
+        actual = self.quantize(self.dense.to(DEVICE_TYPE), "tensor")
         self.assertEqual((actual.q_scale(), actual.q_zero_point()), (0.1, 3))
 
     def test_channels_of_the_quantizer_outlive_the_tensors_they_came_from(self):
-        actual = self.quantize(self.dense.to("openreg"), "channel")
+        actual = self.quantize(self.dense.to(DEVICE_TYPE), "channel")
         for _ in range(10):
-            torch.full((4,), float("nan"), device="openreg")
+            torch.full((4,), float("nan"), device=DEVICE_TYPE)
         self.assert_bit_equal(actual.q_per_channel_scales(), torch.tensor([0.1, 0.2, 0.3, 0.4]))
 
     def test_text_names_device_and_scheme(self):
-        text = repr(self.quantize(self.dense.to("openreg"), "tensor"))
-        self.assertIn("device='openreg:0'", text)
+        text = repr(self.quantize(self.dense.to(DEVICE_TYPE), "tensor"))
+        self.assertIn(f"device='{DEVICE_TYPE}:0'", text)
         self.assertIn("per_tensor_affine", text)
 
     def test_operators_compute(self):
         expected = torch.relu(self.quantize(self.dense, "tensor"))
-        actual = torch.relu(self.quantize(self.dense.to("openreg"), "tensor"))
+        actual = torch.relu(self.quantize(self.dense.to(DEVICE_TYPE), "tensor"))
         self.assert_bit_equal(actual.int_repr(), expected.int_repr())
 
     @parametrize("dtype", [torch.quint4x2, torch.quint2x4])
@@ -386,8 +387,8 @@ class TestQuantized(LayoutTestCase):
             return torch.quantize_per_channel(x.to(device), *channels, 0, dtype)
 
         expected = quantize("cpu")
-        for actual in (quantize("openreg"), quantize("openreg"), expected.to("openreg")):
-            for one in (actual, actual.cpu(), actual.cpu().to("openreg")):
+        for actual in (quantize(DEVICE_TYPE), quantize(DEVICE_TYPE), expected.to(DEVICE_TYPE)):
+            for one in (actual, actual.cpu(), actual.cpu().to(DEVICE_TYPE)):
                 self.assertEqual(one.shape, expected.shape)
                 self.assertEqual(
                     one.untyped_storage().nbytes(), expected.untyped_storage().nbytes()
@@ -395,7 +396,7 @@ class TestQuantized(LayoutTestCase):
                 self.assert_bit_equal(one.dequantize(), expected.dequantize())
 
     def test_views_share_memory(self):
-        actual = self.quantize(self.dense.to("openreg"), "tensor")
+        actual = self.quantize(self.dense.to(DEVICE_TYPE), "tensor")
         self.assertEqual(actual.view(16).data_ptr(), actual.data_ptr())
         self.assert_bit_equal(actual[1].dequantize(), actual.dequantize()[1])
 
@@ -418,17 +419,17 @@ class TestNested(LayoutTestCase):
         ],
     )
     def test_jagged_tensor_computes(self, call):
-        expected, actual = call(self.nested("cpu")), call(self.nested("openreg"))
-        self.assertEqual(actual.device.type, "openreg")
+        expected, actual = call(self.nested("cpu")), call(self.nested(DEVICE_TYPE))
+        self.assertEqual(actual.device.type, DEVICE_TYPE)
         self.assert_bit_equal(actual.values(), expected.values())
 
     def test_jagged_tensor_becomes_padded(self):
         expected = self.nested("cpu").to_padded_tensor(-1.0)
-        self.assert_bit_equal(self.nested("openreg").to_padded_tensor(-1.0), expected)
+        self.assert_bit_equal(self.nested(DEVICE_TYPE).to_padded_tensor(-1.0), expected)
 
     def test_jagged_attention_equals_the_cpu_s(self):
         results = []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             x = self.nested(device).unflatten(-1, (2, 2)).transpose(1, 2)
             attention = torch.nn.functional.scaled_dot_product_attention(x, x, x)
             results.append(attention.transpose(1, 2).values())
@@ -436,7 +437,7 @@ class TestNested(LayoutTestCase):
 
     def test_jagged_tensor_has_gradients(self):
         gradients = []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             x = self.dense.to(device, copy=True).requires_grad_()
             nested = torch.nested.as_nested_tensor([x[:1], x], layout=torch.jagged)
             (nested * nested).values().sum().backward()
@@ -445,7 +446,7 @@ class TestNested(LayoutTestCase):
 
     def test_shape_of_a_strided_nested_tensor_is_in_cpu_tensors(self):
         expected = self.nested("cpu", torch.strided)
-        for actual in (self.nested("openreg", torch.strided), expected.to("openreg")):
+        for actual in (self.nested(DEVICE_TYPE, torch.strided), expected.to(DEVICE_TYPE)):
             for read in (
                 torch.Tensor._nested_tensor_size,
                 torch.Tensor._nested_tensor_strides,
@@ -454,13 +455,13 @@ class TestNested(LayoutTestCase):
                 self.assertEqual(read(actual).device.type, "cpu")
                 self.assert_bit_equal(read(actual), read(expected))
 
-    @parametrize("device_of_the_shape", ["cpu", "openreg"])
+    @parametrize("device_of_the_shape", ["cpu", DEVICE_TYPE])
     def test_strided_nested_tensor_owns_its_shape(self, device_of_the_shape):
-        padded = torch.ones(2, 2, 2, device="openreg")
+        padded = torch.ones(2, 2, 2, device=DEVICE_TYPE)
         shape = torch.tensor([[2, 2], [1, 2]])
         actual = torch._nested_from_padded(padded, shape.to(device_of_the_shape))
         for value in range(20):
-            torch.full((2, 2), value, device="openreg")
+            torch.full((2, 2), value, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         self.assertEqual(actual._nested_tensor_size().tolist(), [[2, 2], [1, 2]])
         self.assert_bit_equal(actual.unbind()[1], torch.ones(1, 2))
@@ -501,14 +502,14 @@ class TestNested(LayoutTestCase):
                 values += [output.detach(), *(p.grad.clone() for p in linear.parameters())]
             return values
 
-        for actual, expected in zip(train("openreg"), train("cpu"), strict=True):
+        for actual, expected in zip(train(DEVICE_TYPE), train("cpu"), strict=True):
             self.assertEqual(actual.stride(), expected.stride())
             self.assert_bit_equal(actual, expected)
 
     def test_strided_nested_tensor_moves_and_splits(self):
         expected = self.nested("cpu", torch.strided)
-        actual = expected.to("openreg")
-        self.assertEqual(actual.device.type, "openreg")
+        actual = expected.to(DEVICE_TYPE)
+        self.assertEqual(actual.device.type, DEVICE_TYPE)
         for one, other in zip(actual.unbind(), expected.unbind(), strict=True):
             self.assert_bit_equal(one, other)
 

@@ -2,6 +2,7 @@
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -20,7 +21,7 @@ class TestLosses(OpenRegTestCase):
         loss = getattr(torch.nn.functional, name)
         x, y = torch.randn(5, 7), torch.randn(5, 7)
         values, gradients = [], []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             one = x.to(device, copy=True).requires_grad_()
             value = loss(one, y.to(device), reduction=reduction)
             value.backward(torch.ones_like(value))
@@ -35,7 +36,7 @@ class TestLosses(OpenRegTestCase):
         x, y = torch.randn(4, 6), torch.randn(4, 6)
         shape = (6, 4) if reduction == 0 else ()
         outs = []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             out = torch.empty(shape, device=device).t()
             if reduction != 0:
                 out.resize_(0)

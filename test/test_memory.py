@@ -4,7 +4,9 @@ import gc
 
 import torch
 from common import (
+    A_DEVICE,
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -21,14 +23,14 @@ LAST = DEVICE_COUNT - 1
 KIB, MIB = 1024, 1024 * 1024
 
 
-def allocate(size, device="openreg"):
+def allocate(size, device=DEVICE_TYPE):
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
 class TestLazyClone(OpenRegTestCase):
     @parametrize("layout", ["contiguous", "transposed", "expanded", "offset", "empty"])
     def test_lazy_clone_is_a_tensor_of_its_own(self, layout):
-        base = torch.arange(12.0, device="openreg").view(3, 4)
+        base = torch.arange(12.0, device=DEVICE_TYPE).view(3, 4)
         x = {
             "contiguous": base,
             "transposed": base.t(),
@@ -47,7 +49,7 @@ class TestLazyClone(OpenRegTestCase):
         self.assertFalse((y == 7).any().item())
 
     def test_lazy_clone_has_a_gradient(self):
-        x = torch.ones(3, device="openreg", requires_grad=True)
+        x = torch.ones(3, device=DEVICE_TYPE, requires_grad=True)
         (torch._lazy_clone(x) * 2).sum().backward()
         self.assertEqual(x.grad.tolist(), [2.0] * 3)
 
@@ -183,16 +185,16 @@ class TestStatistics(OpenRegTestCase):
 
     def test_summary_names_device_and_quantities(self):
         text = torch.openreg.memory_summary(LAST)
-        for part in (f"openreg:{LAST}", "Allocated memory", "Reserved memory", "large"):
+        for part in (f"{DEVICE_TYPE}:{LAST}", "Allocated memory", "Reserved memory", "large"):
             self.assertIn(part, text)
         self.assertNotIn("large", torch.openreg.memory_summary(LAST, abbreviated=True))
 
     @requires_two_devices
     def test_each_device_counts_for_itself(self):
         before = [torch.openreg.memory_allocated(i) for i in range(2)]
-        x = allocate(2 * MIB, "openreg:1")
+        x = allocate(2 * MIB, f"{DEVICE_TYPE}:1")
         self.assertEqual(torch.openreg.memory_allocated(0), before[0])
-        self.assertEqual(torch.openreg.memory_allocated("openreg:1"), before[1] + 2 * MIB)
+        self.assertEqual(torch.openreg.memory_allocated(f"{DEVICE_TYPE}:1"), before[1] + 2 * MIB)
         with torch.openreg.device(1):
             self.assertEqual(torch.openreg.memory_allocated(), before[1] + 2 * MIB)
         del x
@@ -210,10 +212,10 @@ class TestStatistics(OpenRegTestCase):
         ],
     )
     def test_bad_device_is_refused_by(self, function):
-        for device in (DEVICE_COUNT, -1, f"openreg:{DEVICE_COUNT}"):
+        for device in (DEVICE_COUNT, -1, f"{DEVICE_TYPE}:{DEVICE_COUNT}"):
             with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
                 function(device)
-        with self.assertRaisesRegex(ValueError, "expected an openreg device, got cpu"):
+        with self.assertRaisesRegex(ValueError, f"expected {A_DEVICE}, got cpu"):
             function("cpu")
 
     def test_statistics_before_use_are_zero_and_create_no_device(self):
@@ -289,7 +291,7 @@ class TestReuse(OpenRegTestCase):
         torch.openreg.empty_cache()
         side = torch.openreg.Stream()
         before = torch.openreg.memory_stats()["active.all.current"]
-        tensors = [torch.empty(512, dtype=torch.uint8, device="openreg") for _ in range(8)]
+        tensors = [torch.empty(512, dtype=torch.uint8, device=DEVICE_TYPE) for _ in range(8)]
         addresses = [x.data_ptr() for x in tensors]
         self.assertEqual(addresses, list(range(addresses[0], addresses[0] + 8 * 512, 512)))
         with StreamGate(side):
@@ -297,7 +299,7 @@ class TestReuse(OpenRegTestCase):
                 x.record_stream(side)
             del x, tensors
         side.synchronize()
-        joined = torch.empty(8 * 512, dtype=torch.uint8, device="openreg")
+        joined = torch.empty(8 * 512, dtype=torch.uint8, device=DEVICE_TYPE)
         self.assertEqual(joined.data_ptr(), addresses[0])
         self.assertEqual(torch.openreg.memory_stats()["active.all.current"], before + 1)
 
@@ -402,7 +404,7 @@ class TestPinnedMemory(OpenRegTestCase):
         self.assertTrue(torch.empty(10, pin_memory=True).is_pinned())
         self.assertTrue(torch.empty(10).pin_memory().is_pinned())
         self.assertFalse(torch.empty(10).is_pinned())
-        self.assertFalse(torch.empty(10, device="openreg").is_pinned())
+        self.assertFalse(torch.empty(10, device=DEVICE_TYPE).is_pinned())
 
     def test_pinned_tensor_is_a_cpu_tensor(self):
         x = torch.arange(5).pin_memory()
@@ -412,13 +414,13 @@ class TestPinnedMemory(OpenRegTestCase):
     def test_non_blocking_copy_from_pinned_memory_does_not_wait(self):
         x = torch.arange(1000).pin_memory()
         with StreamGate() as gate:
-            y = x.to("openreg", non_blocking=True)
+            y = x.to(DEVICE_TYPE, non_blocking=True)
             self.assertFalse(torch.openreg.current_stream().query())
             gate.open()
         self.assert_bit_equal(y, x)
 
     def test_non_blocking_copy_to_pinned_memory_does_not_wait(self):
-        x = torch.arange(1000, device="openreg")
+        x = torch.arange(1000, device=DEVICE_TYPE)
         y = torch.zeros(1000, dtype=torch.int64, pin_memory=True)
         torch.openreg.synchronize()
         with StreamGate() as gate:
@@ -430,7 +432,7 @@ class TestPinnedMemory(OpenRegTestCase):
 
     def test_pageable_source_may_be_changed_after_a_non_blocking_copy(self):
         x = torch.ones(1000)
-        y = x.to("openreg", non_blocking=True)
+        y = x.to(DEVICE_TYPE, non_blocking=True)
         x.zero_()
         self.assert_bit_equal(y, torch.ones(1000))
 
@@ -439,7 +441,7 @@ class TestPinnedMemory(OpenRegTestCase):
         x = torch.ones(size, dtype=torch.uint8, pin_memory=True)
         address = x.data_ptr()
         with StreamGate() as gate:
-            y = x.to("openreg", non_blocking=True)
+            y = x.to(DEVICE_TYPE, non_blocking=True)
             del x
             self.assertNotEqual(
                 torch.zeros(size, dtype=torch.uint8, pin_memory=True).data_ptr(), address
@@ -450,12 +452,12 @@ class TestPinnedMemory(OpenRegTestCase):
 
 class TestResize(OpenRegTestCase):
     def test_storage_grows_and_keeps_its_contents(self):
-        x = torch.arange(10, device="openreg")
+        x = torch.arange(10, device=DEVICE_TYPE)
         x.resize_(1000)
         self.assertEqual(x[:10].tolist(), list(range(10)))
 
     def test_storage_grows_in_stream_order(self):
-        x = torch.zeros(10, device="openreg")
+        x = torch.zeros(10, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate():
             x.fill_(7)
@@ -463,19 +465,19 @@ class TestResize(OpenRegTestCase):
         self.assertEqual(x[:10].tolist(), [7.0] * 10)
 
     def test_storage_grows_from_nothing(self):
-        x = torch.empty(0, device="openreg")
+        x = torch.empty(0, device=DEVICE_TYPE)
         x.resize_(4).fill_(3)
         self.assertEqual(x.tolist(), [3.0] * 4)
 
     @requires_two_devices
     def test_storage_grows_on_its_own_device(self):
-        x = torch.ones(4, device="openreg:1")
+        x = torch.ones(4, device=f"{DEVICE_TYPE}:1")
         x.resize_(100)
-        self.assertEqual(x.device, torch.device("openreg:1"))
+        self.assertEqual(x.device, torch.device(f"{DEVICE_TYPE}:1"))
         self.assertEqual(x[:4].tolist(), [1.0] * 4)
 
     def test_untyped_storage_can_be_resized(self):
-        storage = torch.arange(8, dtype=torch.uint8, device="openreg").untyped_storage()
+        storage = torch.arange(8, dtype=torch.uint8, device=DEVICE_TYPE).untyped_storage()
         storage.resize_(16)
         self.assertEqual(storage.nbytes(), 16)
         storage.resize_(0)

@@ -6,6 +6,7 @@ import threading
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -24,7 +25,7 @@ MIB = 1024 * 1024
 SMALL_DEVICE = {"OPENREG_DEVICE_MEMORY": "64MiB"}
 
 
-def allocate(size, device="openreg"):
+def allocate(size, device=DEVICE_TYPE):
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
@@ -140,7 +141,7 @@ class TestMemPool(MemoryTestCase):
                 graph.capture_begin(pool=pool.id)
             x = allocate(self.SIZE)
         self.assertEqual(pool.use_count(), 1)
-        x = torch.ones(4, device="openreg:0")
+        x = torch.ones(4, device=f"{DEVICE_TYPE}:0")
         torch.openreg.synchronize()
         with torch.openreg.graph(graph, pool=pool.id):
             x.add_(1)
@@ -153,12 +154,12 @@ class TestMemPool(MemoryTestCase):
     def test_pool_belongs_to_the_current_device(self):
         with torch.openreg.device(1):
             pool = memory.MemPool()
-        self.assertEqual(pool.device, torch.device("openreg:1"))
-        with self.assertRaisesRegex(ValueError, "expected the pool's device openreg:1"):
+        self.assertEqual(pool.device, torch.device(f"{DEVICE_TYPE}:1"))
+        with self.assertRaisesRegex(ValueError, f"expected the pool's device {DEVICE_TYPE}:1"):
             memory.use_mem_pool(pool, 0).__enter__()
-        with memory.use_mem_pool(pool, "openreg:1"):
+        with memory.use_mem_pool(pool, f"{DEVICE_TYPE}:1"):
             x = allocate(self.SIZE)
-            y = allocate(self.SIZE, "openreg:1")
+            y = allocate(self.SIZE, f"{DEVICE_TYPE}:1")
         self.assertEqual([s["address"] for s in pool.snapshot()], [y.data_ptr()])
         del x
 
@@ -428,7 +429,7 @@ class TestHostMemory(MemoryTestCase):
         size = 6 * MIB
         x = torch.ones(size, dtype=torch.uint8).pin_memory()
         with StreamGate() as gate:
-            y = x.to("openreg", non_blocking=True)
+            y = x.to(DEVICE_TYPE, non_blocking=True)
             del x
             torch.openreg.empty_host_cache()
             gate.open()

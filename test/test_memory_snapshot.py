@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -23,7 +24,7 @@ memory = torch.openreg.memory
 MIB = 1024 * 1024
 
 
-def allocate(size, device="openreg"):
+def allocate(size, device=DEVICE_TYPE):
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
@@ -290,7 +291,7 @@ class TestHistory(SnapshotTestCase):
     @requires_two_devices
     def test_each_device_has_its_history(self):
         memory._record_memory_history(clear_history=True)
-        x = allocate(self.SIZE, "openreg:1")
+        x = allocate(self.SIZE, f"{DEVICE_TYPE}:1")
         self.assertEqual(self.events(0), [])
         self.assertEqual([action for action, _ in self.events(1)], ["segment_alloc", "alloc"])
         del x

@@ -2,6 +2,7 @@
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -37,8 +38,8 @@ class TestZeroTensors(OpenRegTestCase):
             return torch.func.jvp(lambda t: product(t, t.cos()), (one,), (other,))
 
         for _ in range(2):
-            for actual, expected in zip(derivative("openreg"), derivative("cpu"), strict=True):
-                self.assertEqual(actual.device.type, "openreg")
+            for actual, expected in zip(derivative(DEVICE_TYPE), derivative("cpu"), strict=True):
+                self.assertEqual(actual.device.type, DEVICE_TYPE)
                 self.assert_bit_equal(actual, expected)
 
     def test_every_operator_that_sees_zero_tensors_takes_them(self):
@@ -63,19 +64,19 @@ class TestZeroTensors(OpenRegTestCase):
             "unfold",
             "resize_",
         }
-        zero = torch._efficientzerotensor(4, device="openreg")
-        other = torch.ones(4, device="openreg")
+        zero = torch._efficientzerotensor(4, device=DEVICE_TYPE)
+        other = torch.ones(4, device=DEVICE_TYPE)
         calls = {
             "dot": lambda: torch.dot(zero, other),
             "vdot": lambda: torch.vdot(other, zero),
             "view_as_real": lambda: torch.view_as_real(
-                torch._efficientzerotensor(4, dtype=torch.complex64, device="openreg")
+                torch._efficientzerotensor(4, dtype=torch.complex64, device=DEVICE_TYPE)
             ),
         }
         self.assertEqual(lets_through - without_memory, set(calls))
         for call in calls.values():
             self.assertTrue(call()._is_zerotensor())
-        self.assertEqual(torch.ones(4, device="openreg").copy_(zero).cpu(), torch.zeros(4))
+        self.assertEqual(torch.ones(4, device=DEVICE_TYPE).copy_(zero).cpu(), torch.zeros(4))
         self.assertEqual(zero.clone().cpu(), torch.zeros(4))
         self.assertEqual((zero * 2 + 1).cpu(), torch.ones(4))
 
@@ -88,15 +89,15 @@ class TestMembership(OpenRegTestCase):
         numbers = torch.tensor([[1, 5], [3, 5]], dtype=dtype)
         expected = torch.isin(element, numbers, invert=invert)
         for _ in range(3):
-            actual = torch.isin(element, numbers.to("openreg"), invert=invert)
+            actual = torch.isin(element, numbers.to(DEVICE_TYPE), invert=invert)
             self.assert_bit_equal(actual, expected)
-            out = torch.empty(0, dtype=torch.bool, device="openreg")
-            torch.isin(element, numbers.to("openreg"), invert=invert, out=out)
+            out = torch.empty(0, dtype=torch.bool, device=DEVICE_TYPE)
+            torch.isin(element, numbers.to(DEVICE_TYPE), invert=invert, out=out)
             self.assert_bit_equal(out, expected)
 
     def test_number_in_nothing(self):
         for _ in range(2):
-            self.assertFalse(torch.isin(1, torch.zeros(0, device="openreg")).item())
+            self.assertFalse(torch.isin(1, torch.zeros(0, device=DEVICE_TYPE)).item())
 
 
 class TestWindows(OpenRegTestCase):
@@ -109,8 +110,8 @@ class TestWindows(OpenRegTestCase):
     def test_kaiser_window(self, dtype, arguments):
         expected = torch.kaiser_window(*arguments, dtype=dtype)
         for _ in range(3):
-            actual = torch.kaiser_window(*arguments, dtype=dtype, device="openreg")
-            self.assertEqual(actual.device.type, "openreg")
+            actual = torch.kaiser_window(*arguments, dtype=dtype, device=DEVICE_TYPE)
+            self.assertEqual(actual.device.type, DEVICE_TYPE)
             self.assert_bit_equal(actual, expected)
 
     @parametrize("overload", ["out", "periodic_out", "beta_out"])
@@ -118,7 +119,7 @@ class TestWindows(OpenRegTestCase):
         arguments = {"out": (7,), "periodic_out": (7, True), "beta_out": (7, True, 3.5)}[overload]
         expected = torch.kaiser_window(*arguments)
         for _ in range(2):
-            out = torch.empty(0, device="openreg")
+            out = torch.empty(0, device=DEVICE_TYPE)
             getattr(torch.ops.aten.kaiser_window, overload)(*arguments, out=out)
             self.assert_bit_equal(out, expected)
 
@@ -133,34 +134,34 @@ class TestHistogram(OpenRegTestCase):
         for number in numbers.flatten().tolist():
             if first <= number <= last:
                 expected[min((number - first) * bins // (last - first), bins - 1)] += 1
-        for x in (numbers.to("openreg"), numbers.to("openreg").t()):
+        for x in (numbers.to(DEVICE_TYPE), numbers.to(DEVICE_TYPE).t()):
             actual = torch.histc(x, bins, lower, upper)
             self.assertEqual(actual.dtype, dtype)
             self.assertEqual(actual.cpu(), torch.tensor(expected, dtype=dtype))
-            out = torch.empty(0, dtype=dtype, device="openreg")
+            out = torch.empty(0, dtype=dtype, device=DEVICE_TYPE)
             self.assertIs(torch.histc(x, bins, lower, upper, out=out), out)
             self.assertEqual(out.cpu(), torch.tensor(expected, dtype=dtype))
 
     def test_equal_integers_and_no_integers(self):
-        same = torch.full((4,), 3, device="openreg")
+        same = torch.full((4,), 3, device=DEVICE_TYPE)
         self.assertEqual(torch.histc(same, 3).tolist(), [0, 4, 0])
-        nothing = torch.zeros(0, dtype=torch.int64, device="openreg")
+        nothing = torch.zeros(0, dtype=torch.int64, device=DEVICE_TYPE)
         self.assertEqual(torch.histc(nothing, 3).tolist(), [0, 0, 0])
 
     def test_counting_experts_does_not_wait(self):
-        experts = torch.tensor([0, 3, 3, 1, 0], device="openreg")
+        experts = torch.tensor([0, 3, 3, 1, 0], device=DEVICE_TYPE)
         with StreamGate():
             counts = torch.histc(experts.int(), bins=4, min=0, max=3)
         self.assertEqual(counts.tolist(), [2, 1, 0, 2])
 
     def test_bounds_in_the_wrong_order_are_refused(self):
         with self.assertRaisesRegex(RuntimeError, "histc: expected max not to be less than min"):
-            torch.histc(torch.ones(3, dtype=torch.int64, device="openreg"), 3, 2, 1)
+            torch.histc(torch.ones(3, dtype=torch.int64, device=DEVICE_TYPE), 3, 2, 1)
 
     def test_floating_point_numbers_are_the_cpu_s(self):
         x = torch.randn(50)
         for _ in range(2):
-            self.assert_bit_equal(torch.histc(x.to("openreg"), 7), torch.histc(x, 7))
+            self.assert_bit_equal(torch.histc(x.to(DEVICE_TYPE), 7), torch.histc(x, 7))
 
 
 class TestBatchNorm(OpenRegTestCase):
@@ -182,10 +183,10 @@ class TestBatchNorm(OpenRegTestCase):
             return getattr(torch.ops.aten, name)(x, None, None, mean, var, is_training, 0.1, 1e-5)
 
         with FakeTensorMode():
-            fake = call("openreg")
+            fake = call(DEVICE_TYPE)
         expected = call("cpu")
         for _ in range(2):
-            actual = call("openreg")
+            actual = call(DEVICE_TYPE)
             self.assert_bit_equal(actual[0], expected[0])
             if is_training and dtype != statistics:
                 continue  # the CPU saves statistics of another type than torch's decomposition
@@ -201,8 +202,8 @@ class TestBatchNorm(OpenRegTestCase):
         module = torch.nn.BatchNorm2d(3).eval()
         x = torch.randn(2, 3, 4, 4)
         expected = module(x)
-        module.to("openreg")
-        on_device = x.to("openreg")
+        module.to(DEVICE_TYPE)
+        on_device = x.to(DEVICE_TYPE)
         with torch.no_grad():
             module(on_device)
             with StreamGate():
@@ -220,11 +221,11 @@ class TestGroupNorm(OpenRegTestCase):
             grad_out, x.contiguous(), mean, rstd, weight, 2, 4, 30, 2, [True, True, True]
         )
 
-        leaves = [tensor.to("openreg").requires_grad_() for tensor in (x, weight, bias)]
+        leaves = [tensor.to(DEVICE_TYPE).requires_grad_() for tensor in (x, weight, bias)]
         actual = torch.nn.functional.group_norm(leaves[0], 2, leaves[1], leaves[2])
         self.assertEqual(actual.stride(), output.stride())
         self.assert_bit_equal(actual.detach(), output)
-        gradients = torch.autograd.grad(actual, leaves, grad_out.to("openreg"))
+        gradients = torch.autograd.grad(actual, leaves, grad_out.to(DEVICE_TYPE))
         for one, other in zip(gradients, expected, strict=True):
             self.assertEqual(one.stride(), other.stride())
             self.assert_bit_equal(one, other)
@@ -255,9 +256,9 @@ class TestIndexPut(OpenRegTestCase):
         values = torch.randn(shape.shape)
         expected = torch.ops.aten.index_put_(x.clone(), indices("cpu"), values, accumulate)
         for _ in range(2):
-            actual = x.to("openreg").clone()
+            actual = x.to(DEVICE_TYPE).clone()
             returned = torch.ops.aten.index_put_(
-                actual, indices("openreg"), values.to("openreg"), accumulate
+                actual, indices(DEVICE_TYPE), values.to(DEVICE_TYPE), accumulate
             )
             self.assertIs(returned, actual)
             self.assert_bit_equal(actual, expected)
@@ -266,25 +267,25 @@ class TestIndexPut(OpenRegTestCase):
     def test_masks_and_numbers(self):
         x, mask = torch.randn(3, 4), torch.randn(3, 4) > 0
         for value in (2.0, torch.tensor(3.0)):
-            expected, actual = x.clone(), x.to("openreg")
+            expected, actual = x.clone(), x.to(DEVICE_TYPE)
             expected[mask] = value
-            actual[mask.to("openreg")] = value
+            actual[mask.to(DEVICE_TYPE)] = value
             self.assert_bit_equal(actual, expected)
         values = torch.randn(int(mask.sum()))
-        expected, actual = x.clone(), x.to("openreg")
+        expected, actual = x.clone(), x.to(DEVICE_TYPE)
         expected[mask] = values
-        actual[mask.to("openreg")] = values.to("openreg")
+        actual[mask.to(DEVICE_TYPE)] = values.to(DEVICE_TYPE)
         self.assert_bit_equal(actual, expected)
 
     def test_values_on_the_host_are_refused_as_on_cuda(self):
-        x, index = torch.zeros(3, device="openreg"), torch.tensor([0, 2])
+        x, index = torch.zeros(3, device=DEVICE_TYPE), torch.tensor([0, 2])
         with self.assertRaisesRegex(RuntimeError, "on the same device"):
             x.index_put_((index,), torch.ones(2))
 
     def test_indices_of_new_sizes_do_not_wait(self):
-        x = torch.zeros(50, 3, device="openreg")
-        indices = [torch.arange(size).to("openreg") for size in (17, 23, 29)]
-        values = [torch.ones(size, 3).to("openreg") for size in (17, 23, 29)]
+        x = torch.zeros(50, 3, device=DEVICE_TYPE)
+        indices = [torch.arange(size).to(DEVICE_TYPE) for size in (17, 23, 29)]
+        values = [torch.ones(size, 3).to(DEVICE_TYPE) for size in (17, 23, 29)]
         with StreamGate():
             for index, value in zip(indices, values, strict=True):
                 x[index] = value
@@ -292,8 +293,8 @@ class TestIndexPut(OpenRegTestCase):
         self.assertEqual(x[:, 0].tolist(), [2.0] * 29 + [0.0] * 21)
 
     def test_index_out_of_bounds_is_an_error_of_the_stream(self):
-        x = torch.zeros(3, device="openreg")
-        x[torch.tensor([7], device="openreg")] = 1.0
+        x = torch.zeros(3, device=DEVICE_TYPE)
+        x[torch.tensor([7], device=DEVICE_TYPE)] = 1.0
         with self.assertRaisesRegex(IndexError, "index 7 is out of bounds"):
             torch.accelerator.synchronize()
 
@@ -303,8 +304,8 @@ class TestRanges(OpenRegTestCase):
         lengths = (101, 211, 307)
         torch.manual_seed(3)
         with StreamGate():
-            ranges = [torch.arange(length, device="openreg") for length in lengths]
-            permutations = [torch.randperm(length, device="openreg") for length in lengths]
+            ranges = [torch.arange(length, device=DEVICE_TYPE) for length in lengths]
+            permutations = [torch.randperm(length, device=DEVICE_TYPE) for length in lengths]
         torch.manual_seed(3)
         for length, one, other in zip(lengths, ranges, permutations, strict=True):
             self.assert_bit_equal(one, torch.arange(length))
@@ -330,18 +331,18 @@ class TestRanges(OpenRegTestCase):
             arguments = (3, 6)
         expected = torch.arange(*arguments, dtype=dtype)
         for _ in range(2):
-            actual = torch.arange(*arguments, dtype=dtype, device="openreg")
+            actual = torch.arange(*arguments, dtype=dtype, device=DEVICE_TYPE)
             self.assert_bit_equal(actual, expected)
             self.assertEqual(actual.dtype, expected.dtype)
 
     def test_arange_into_out_with_strides(self):
-        out = torch.zeros(5, 2, device="openreg")[:, 0]
+        out = torch.zeros(5, 2, device=DEVICE_TYPE)[:, 0]
         self.assertIs(torch.arange(5, out=out), out)
         self.assertEqual(out.tolist(), [0, 1, 2, 3, 4])
         self.assertEqual(out.stride(), (2,))
 
     def test_arange_into_out_of_other_size_warns_in_the_call(self):
-        out = torch.zeros(2, device="openreg")
+        out = torch.zeros(2, device=DEVICE_TYPE)
         with self.assertWarnsRegex(UserWarning, "out tensor has 2 elements, the range has 3"):
             torch.arange(3, out=out)
         self.assertEqual(out.tolist(), [0, 1, 2])

@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -43,7 +44,7 @@ class PaddingTestCase(OpenRegTestCase):
         torch.manual_seed(0)
 
     def assert_same(self, actual, expected):
-        self.assertEqual(actual.device.type, "openreg")
+        self.assertEqual(actual.device.type, DEVICE_TYPE)
         self.assertEqual(actual.stride(), expected.stride())
         self.assert_bit_equal(actual, expected)
 
@@ -57,7 +58,7 @@ class TestPadding(PaddingTestCase):
         if mode == "circular" and layout == "unbatched":
             self.skipTest("torch does not pad such tensors in a circle")
         results = []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             one = x.to(device, copy=True).requires_grad_()
             padded = F.pad(one, padding(dimensions), mode=mode)
             (padded * padded).sum().backward()
@@ -71,7 +72,7 @@ class TestPadding(PaddingTestCase):
         module = MODULES[mode, dimensions](padding(dimensions))
         x = FORMATS["channels_last"](torch.randn(SHAPES[dimensions]))
         for _ in range(3):
-            self.assert_same(module(x.to("openreg")), module(x))
+            self.assert_same(module(x.to(DEVICE_TYPE)), module(x))
 
     @parametrize("mode", ["replicate", "reflect"])
     @parametrize("dimensions", [1, 2, 3])
@@ -81,7 +82,7 @@ class TestPadding(PaddingTestCase):
         x = FORMATS[layout](torch.randn(SHAPES[dimensions]))
         shape = F.pad(x, padding(dimensions), mode=mode).shape
         outs = []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             if out_layout == "none":
                 out = torch.empty(0, device=device)
             elif out_layout == "narrow":
@@ -102,15 +103,15 @@ class TestPadding(PaddingTestCase):
         x = FORMATS[layout](torch.randn(SHAPES[dimensions]))
         gradient = torch.randn(F.pad(x, padding(dimensions), mode=mode).shape)
         outs = []
-        for device in ("cpu", "openreg"):
+        for device in ("cpu", DEVICE_TYPE):
             out = torch.empty(0, device=device)
             operator(gradient.to(device), x.to(device), padding(dimensions), grad_input=out)
             outs.append(out)
         self.assert_same(outs[1], outs[0])
 
     def test_out_whose_storage_is_too_small_for_the_strides_is_refused(self):
-        x = torch.randn(SHAPES[2], device="openreg")
-        out = torch.zeros(1, device="openreg").expand(2, 3, 8, 7)
+        x = torch.randn(SHAPES[2], device=DEVICE_TYPE)
+        out = torch.zeros(1, device=DEVICE_TYPE).expand(2, 3, 8, 7)
         with self.assertRaisesRegex(RuntimeError, "out=: expected a tensor with a storage of 1344"):
             torch.ops.aten.replication_pad2d.out(x, padding(2), out=out)
 
@@ -123,7 +124,7 @@ class TestPadding(PaddingTestCase):
         x = FORMATS["channels_last"](torch.randn(SHAPES[dimensions]))
         expected = module(x)
         for _ in range(2):
-            self.assert_same(module.to("openreg")(x.to("openreg")), expected.detach())
+            self.assert_same(module.to(DEVICE_TYPE)(x.to(DEVICE_TYPE)), expected.detach())
 
 
 instantiate_parametrized_tests(TestPadding)

@@ -7,6 +7,7 @@ import threading
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -79,9 +80,9 @@ class TestRandom(OpenRegTestCase):
         torch.manual_seed(SEED)
         expected = [DRAWS[draw]("cpu", None) for _ in range(2)]
         torch.manual_seed(SEED)
-        actual = [DRAWS[draw](f"openreg:{device}", None) for _ in range(2)]
+        actual = [DRAWS[draw](f"{DEVICE_TYPE}:{device}", None) for _ in range(2)]
         for one, other in zip(actual, expected, strict=True):
-            self.assertEqual(one.device, torch.device("openreg", device))
+            self.assertEqual(one.device, torch.device(DEVICE_TYPE, device))
             self.assert_bit_equal(one, other)
 
     @parametrize("draw", list(MODULE_DRAWS))
@@ -89,19 +90,19 @@ class TestRandom(OpenRegTestCase):
         torch.manual_seed(SEED)
         expected = MODULE_DRAWS[draw]("cpu")
         torch.manual_seed(SEED)
-        self.assert_bit_equal(MODULE_DRAWS[draw]("openreg"), expected)
+        self.assert_bit_equal(MODULE_DRAWS[draw](DEVICE_TYPE), expected)
 
     @parametrize("draw", list(DRAWS))
     def test_generator_of_ones_own_gives_the_cpus_numbers(self, draw):
         expected = DRAWS[draw]("cpu", torch.Generator().manual_seed(SEED))
         before = torch.openreg.get_rng_state()
-        actual = DRAWS[draw]("openreg", torch.Generator("openreg").manual_seed(SEED))
+        actual = DRAWS[draw](DEVICE_TYPE, torch.Generator(DEVICE_TYPE).manual_seed(SEED))
         self.assert_bit_equal(actual, expected)
         self.assertEqual(torch.openreg.get_rng_state(), before, "the default generator was used")
 
     def test_drawing_leaves_the_cpus_generator(self):
         before = torch.get_rng_state()
-        torch.randn(10, device="openreg")
+        torch.randn(10, device=DEVICE_TYPE)
         self.assertEqual(torch.get_rng_state(), before)
 
     def test_draws_on_two_streams_are_ordered(self):
@@ -113,7 +114,7 @@ class TestRandom(OpenRegTestCase):
         with StreamGate(streams[0]) as gate:
             for index in range(6):
                 with streams[index % 3]:
-                    actual.append(torch.randn(50, device="openreg"))
+                    actual.append(torch.randn(50, device=DEVICE_TYPE))
             gate.open()
         torch.openreg.synchronize()
         for one, other in zip(actual, expected, strict=True):
@@ -141,9 +142,9 @@ class TestRandom(OpenRegTestCase):
 
     @parametrize("way", ["manual_seed", "set_state", "seed"])
     def test_seeding_waits_for_nothing_and_leaves_numbers_already_asked_for(self, way):
-        generator = torch.Generator("openreg").manual_seed(SEED)
-        state = torch.Generator("openreg").manual_seed(7).get_state()
-        x, y = torch.empty(8, device="openreg"), torch.empty(8, device="openreg")
+        generator = torch.Generator(DEVICE_TYPE).manual_seed(SEED)
+        state = torch.Generator(DEVICE_TYPE).manual_seed(7).get_state()
+        x, y = torch.empty(8, device=DEVICE_TYPE), torch.empty(8, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate():
             x.normal_(generator=generator)
@@ -213,22 +214,22 @@ class TestRandom(OpenRegTestCase):
     @requires_two_devices
     @parametrize("draw", [name for name in DRAWS if name != "randperm_of_nothing"])
     def test_generator_of_another_device_is_refused(self, draw):
-        generator = torch.Generator("openreg:1")
+        generator = torch.Generator(f"{DEVICE_TYPE}:1")
         state = generator.get_state()
         for _ in range(3):
             with self.assertRaisesRegex(RuntimeError, "Generator device index 1 does not match"):
-                DRAWS[draw]("openreg:0", generator)
+                DRAWS[draw](f"{DEVICE_TYPE}:0", generator)
         self.assertEqual(generator.get_state(), state)
 
     def test_generator_of_another_kind_of_device_is_refused(self):
         with self.assertRaisesRegex(RuntimeError, "device type"):
-            torch.randn(3, device="openreg", generator=torch.Generator())
+            torch.randn(3, device=DEVICE_TYPE, generator=torch.Generator())
         with self.assertRaisesRegex(RuntimeError, "device"):
-            torch.randn(3, generator=torch.Generator("openreg"))
+            torch.randn(3, generator=torch.Generator(DEVICE_TYPE))
 
     def test_drawing_returns_before_it_is_done(self):
         with StreamGate():
-            torch.empty(5, device="openreg").normal_()
+            torch.empty(5, device=DEVICE_TYPE).normal_()
             self.assertFalse(torch.openreg.current_stream().query())
 
 
@@ -276,11 +277,11 @@ class TestSeed(OpenRegTestCase):
         generators = torch.openreg.default_generators
         self.assertEqual(
             [generator.device for generator in generators],
-            [torch.device("openreg", index) for index in range(DEVICE_COUNT)],
+            [torch.device(DEVICE_TYPE, index) for index in range(DEVICE_COUNT)],
         )
         self.assertEqual(
-            torch.openreg._get_generator(torch.device("openreg", LAST)).device,
-            torch.device("openreg", LAST),
+            torch.openreg._get_generator(torch.device(DEVICE_TYPE, LAST)).device,
+            torch.device(DEVICE_TYPE, LAST),
         )
 
     def test_seeding_and_reading_the_state_create_no_device(self):
@@ -336,77 +337,79 @@ class TestState(OpenRegTestCase):
 
     def test_setting_the_state_repeats_the_numbers(self):
         state = torch.openreg.get_rng_state()
-        first = torch.randn(10, device="openreg")
+        first = torch.randn(10, device=DEVICE_TYPE)
         torch.openreg.set_rng_state(state)
-        self.assert_bit_equal(torch.randn(10, device="openreg"), first)
+        self.assert_bit_equal(torch.randn(10, device=DEVICE_TYPE), first)
 
     def test_state_read_after_drawing_continues_there(self):
         torch.openreg.manual_seed(SEED)
-        torch.randn(7, device="openreg")
+        torch.randn(7, device=DEVICE_TYPE)
         state = torch.openreg.get_rng_state()
         generator = torch.Generator()
         generator.set_state(state)
-        self.assert_bit_equal(torch.rand(5, device="openreg"), torch.rand(5, generator=generator))
+        self.assert_bit_equal(torch.rand(5, device=DEVICE_TYPE), torch.rand(5, generator=generator))
 
-    @parametrize("spell", [subtest(int, name="int"), subtest("openreg:{}".format, name="str")])
+    @parametrize(
+        "spell", [subtest(int, name="int"), subtest((DEVICE_TYPE + ":{}").format, name="str")]
+    )
     def test_state_of_a_device(self, spell):
         torch.openreg.manual_seed_all(1)
         state = torch.openreg.get_rng_state(spell(LAST))
-        torch.rand(3, device=f"openreg:{LAST}")
+        torch.rand(3, device=f"{DEVICE_TYPE}:{LAST}")
         self.assertNotEqual(torch.openreg.get_rng_state(spell(LAST)), state)
         torch.openreg.set_rng_state(state, spell(LAST))
-        self.assertEqual(torch.openreg.get_rng_state(torch.device("openreg", LAST)), state)
+        self.assertEqual(torch.openreg.get_rng_state(torch.device(DEVICE_TYPE, LAST)), state)
 
     @requires_two_devices
     def test_devices_draw_independently(self):
         torch.openreg.manual_seed_all(1)
         state = torch.openreg.get_rng_state(1)
-        torch.rand(3, device="openreg:0")
+        torch.rand(3, device=f"{DEVICE_TYPE}:0")
         self.assertEqual(torch.openreg.get_rng_state(1), state)
 
     def test_states_of_all_devices_round_trip(self):
         states = torch.openreg.get_rng_state_all()
         self.assertEqual(len(states), DEVICE_COUNT)
-        first = [torch.rand(4, device=f"openreg:{i}").cpu() for i in range(DEVICE_COUNT)]
+        first = [torch.rand(4, device=f"{DEVICE_TYPE}:{i}").cpu() for i in range(DEVICE_COUNT)]
         torch.openreg.set_rng_state_all(states)
         for index in range(DEVICE_COUNT):
-            self.assert_bit_equal(torch.rand(4, device=f"openreg:{index}"), first[index])
+            self.assert_bit_equal(torch.rand(4, device=f"{DEVICE_TYPE}:{index}"), first[index])
 
     def test_reading_the_state_waits_for_kernels_that_draw(self):
         torch.openreg.manual_seed(SEED)
         expected = torch.Generator().manual_seed(SEED)
         torch.rand(8, generator=expected)
         with StreamGate() as gate:
-            torch.rand(8, device="openreg")
+            torch.rand(8, device=DEVICE_TYPE)
             gate.open()
             self.assertEqual(torch.openreg.get_rng_state(), expected.get_state())
 
     def test_setting_the_state_does_not_change_numbers_already_asked_for(self):
         torch.openreg.manual_seed(SEED)
         expected = torch.rand(8, generator=torch.Generator().manual_seed(SEED))
-        x = torch.rand(8, device="openreg")
+        x = torch.rand(8, device=DEVICE_TYPE)
         torch.openreg.manual_seed(0)
         self.assert_bit_equal(x, expected)
 
     def test_clone_of_a_generator_draws_the_same_numbers(self):
-        generator = torch.Generator("openreg").manual_seed(SEED)
-        torch.rand(3, device="openreg", generator=generator)
+        generator = torch.Generator(DEVICE_TYPE).manual_seed(SEED)
+        torch.rand(3, device=DEVICE_TYPE, generator=generator)
         clone = generator.clone_state()
         self.assert_bit_equal(
-            torch.rand(5, device="openreg", generator=clone),
-            torch.rand(5, device="openreg", generator=generator),
+            torch.rand(5, device=DEVICE_TYPE, generator=clone),
+            torch.rand(5, device=DEVICE_TYPE, generator=generator),
         )
 
     def test_fork_rng_restores_the_states(self):
         before = torch.openreg.get_rng_state_all()
-        with torch.random.fork_rng(devices=range(DEVICE_COUNT), device_type="openreg"):
-            torch.rand(5, device="openreg")
+        with torch.random.fork_rng(devices=range(DEVICE_COUNT), device_type=DEVICE_TYPE):
+            torch.rand(5, device=DEVICE_TYPE)
             self.assertNotEqual(torch.openreg.get_rng_state(), before[0])
         self.assertEqual(torch.openreg.get_rng_state_all(), before)
 
     @parametrize("use_reentrant", [True, False])
     def test_checkpoint_draws_the_same_numbers_again(self, use_reentrant):
-        x = torch.ones(100, device="openreg", requires_grad=True)
+        x = torch.ones(100, device=DEVICE_TYPE, requires_grad=True)
         y = torch.utils.checkpoint.checkpoint(
             lambda value: torch.nn.functional.dropout(value, 0.5), x, use_reentrant=use_reentrant
         )
@@ -421,7 +424,7 @@ class TestState(OpenRegTestCase):
             torch.openreg.get_offset()
         with self.assertRaisesRegex(RuntimeError, "does not support set_offset"):
             torch.openreg._set_rng_state_offset(4)
-        generator = torch.Generator("openreg")
+        generator = torch.Generator(DEVICE_TYPE)
         with self.assertRaisesRegex(RuntimeError, "does not support set_offset"):
             generator.set_offset(4)
         with self.assertRaisesRegex(RuntimeError, "does not support get_offset"):
@@ -435,7 +438,7 @@ class TestState(OpenRegTestCase):
             subtest(copy.deepcopy, name="deepcopy"),
         ],
     )
-    @parametrize("device", ["cpu", "openreg:0", f"openreg:{LAST}"])
+    @parametrize("device", ["cpu", f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:{LAST}"])
     def test_copies_draw_the_same_numbers(self, copy, device):
         generator = torch.Generator(device).manual_seed(SEED)
         torch.rand(3, device=device, generator=generator)
@@ -450,7 +453,7 @@ class TestState(OpenRegTestCase):
 
     def test_bad_device_is_refused(self):
         state = torch.openreg.get_rng_state()
-        for device in (DEVICE_COUNT, -1, f"openreg:{DEVICE_COUNT}"):
+        for device in (DEVICE_COUNT, -1, f"{DEVICE_TYPE}:{DEVICE_COUNT}"):
             with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
                 torch.openreg.get_rng_state(device)
             with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
@@ -467,7 +470,7 @@ class TestState(OpenRegTestCase):
 
         def work():
             for _ in range(300):
-                torch.rand(64, device="openreg:0")
+                torch.rand(64, device=f"{DEVICE_TYPE}:0")
                 if way == "module":
                     torch.openreg.set_rng_state(torch.openreg.get_rng_state(0), 0)
                 elif way == "generator":
@@ -480,11 +483,11 @@ class TestState(OpenRegTestCase):
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertTrue(torch.rand(64, device="openreg").isfinite().all())
+        self.assertTrue(torch.rand(64, device=DEVICE_TYPE).isfinite().all())
 
     def test_generator_may_be_used_by_several_threads(self):
         torch.openreg.manual_seed(SEED)
-        drawn = [call_in_thread(lambda: torch.rand(4, device="openreg")) for _ in range(4)]
+        drawn = [call_in_thread(lambda: torch.rand(4, device=DEVICE_TYPE)) for _ in range(4)]
         expected = torch.Generator().manual_seed(SEED)
         for x in drawn:
             self.assert_bit_equal(x, torch.rand(4, generator=expected))

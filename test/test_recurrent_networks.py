@@ -7,7 +7,14 @@ here.
 import itertools
 
 import torch
-from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+from common import (
+    DEVICE_TYPE,
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
 
 NETWORKS = {
     "lstm": lambda **options: torch.nn.LSTM(4, 6, **options),
@@ -60,10 +67,10 @@ class RecurrentTestCase(OpenRegTestCase):
     def assert_same_on_both(self, make, dtype, inputs):
         expected = self.results(make, "cpu", dtype, inputs)
         for _ in range(2):
-            actual = self.results(make, "openreg", dtype, inputs)
+            actual = self.results(make, DEVICE_TYPE, dtype, inputs)
             self.assertEqual(len(actual), len(expected))
             for one, other in zip(actual, expected, strict=True):
-                self.assertEqual(one.device.type, "openreg")
+                self.assertEqual(one.device.type, DEVICE_TYPE)
                 self.assertEqual(one.stride(), other.stride())
                 self.assert_bit_equal(one, other)
 
@@ -147,7 +154,7 @@ class TestNetworks(RecurrentTestCase):
         module, x = NETWORKS[name](num_layers=2).to(dtype), torch.randn(5, 4, 4).to(dtype)
         with torch.no_grad():
             expected = flatten(module(x))
-            actual = flatten(module.to("openreg")(x.to("openreg")))
+            actual = flatten(module.to(DEVICE_TYPE)(x.to(DEVICE_TYPE)))
         for one, other in zip(actual, expected, strict=True):
             self.assert_bit_equal(one, other)
 

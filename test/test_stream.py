@@ -4,7 +4,9 @@ import threading
 
 import torch
 from common import (
+    A_DEVICE,
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -21,7 +23,7 @@ from torch_openreg import _C
 LAST = DEVICE_COUNT - 1
 NOT_STREAMS = [
     subtest(5, name="int"),
-    subtest("openreg:0", name="string"),
+    subtest(f"{DEVICE_TYPE}:0", name="string"),
     subtest(object(), name="object"),
 ]
 # Streams behave alike on every device and of whatever origin.
@@ -45,7 +47,7 @@ class TestStream(OpenRegTestCase):
     @STREAMS
     def test_stream_is_on_the_device_asked_for(self, device, origin):
         stream = make_stream(device, origin)
-        self.assertEqual(stream.device, torch.device("openreg", device))
+        self.assertEqual(stream.device, torch.device(DEVICE_TYPE, device))
         self.assertEqual(stream.device_index, device)
 
     @STREAMS
@@ -84,7 +86,7 @@ class TestStream(OpenRegTestCase):
     @STREAMS
     def test_work_runs_on_the_selected_stream(self, device, origin):
         stream = make_stream(device, origin)
-        x = torch.ones(3, device=f"openreg:{device}")
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:{device}")
         torch.openreg.synchronize(device)
         with torch.openreg.stream(stream), StreamGate() as gate:
             y = x + 1
@@ -106,7 +108,7 @@ class TestStream(OpenRegTestCase):
     def test_bad_device_is_refused_by(self, function):
         with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
             function(DEVICE_COUNT)
-        with self.assertRaisesRegex(ValueError, "expected an openreg device, got cpu"):
+        with self.assertRaisesRegex(ValueError, f"expected {A_DEVICE}, got cpu"):
             function("cpu")
         with self.assertRaisesRegex(TypeError, "expected an int, a string, a torch.device"):
             function(1.5)
@@ -148,7 +150,7 @@ class TestStream(OpenRegTestCase):
     def test_repr_names_device_and_stream(self):
         self.assertRegex(
             repr(torch.openreg.Stream(0)),
-            r"<torch\.openreg\.Stream device=openreg:0 stream_id=0x[0-9a-f]+>",
+            rf"<torch\.openreg\.Stream device={DEVICE_TYPE}:0 stream_id=0x[0-9a-f]+>",
         )
 
     def test_pool_gives_32_different_streams_and_then_shares(self):
@@ -175,7 +177,7 @@ class TestStream(OpenRegTestCase):
         self.assertEqual(torch.openreg.Stream(0, -100).priority, greatest)
 
     def test_torch_stream_takes_a_priority(self):
-        self.assertEqual(_C._stream_priority(*parts(torch.Stream("openreg", priority=-1))), -1)
+        self.assertEqual(_C._stream_priority(*parts(torch.Stream(DEVICE_TYPE, priority=-1))), -1)
 
     def test_current_stream_is_the_default_one_in_a_new_thread(self):
         with torch.openreg.Stream(0):
@@ -246,12 +248,12 @@ class TestStreamContext(OpenRegTestCase):
             self.assertEqual(torch.openreg.current_stream(), stream)
 
     def test_context_takes_a_torch_stream(self):
-        stream = torch.Stream("openreg")
+        stream = torch.Stream(DEVICE_TYPE)
         with torch.openreg.stream(stream):
             self.assertEqual(torch.openreg.current_stream(), stream)
 
     def test_context_of_torch_and_ours_are_one(self):
-        stream = torch.Stream(f"openreg:{LAST}")
+        stream = torch.Stream(f"{DEVICE_TYPE}:{LAST}")
         with stream:
             self.assertEqual(torch.openreg.current_stream(), stream)
         self.assertEqual(torch.openreg.current_stream(), torch.openreg.default_stream(0))
@@ -285,7 +287,7 @@ class TestStreamContext(OpenRegTestCase):
 
     def test_stream_of_another_kind_of_device_is_refused(self):
         foreign = torch.Stream(stream_id=0, device_index=0, device_type=1)
-        with self.assertRaisesRegex(ValueError, "expected a stream of an openreg device"):
+        with self.assertRaisesRegex(ValueError, f"expected a stream of {A_DEVICE}"):
             torch.openreg.set_stream(foreign)
 
     def test_id_that_names_no_stream_is_refused(self):
@@ -323,7 +325,7 @@ class TestStreamOrder(OpenRegTestCase):
     def test_record_event_makes_an_event_or_takes_one(self):
         stream = torch.openreg.Stream(0)
         self.assertIsInstance(stream.record_event(), torch.openreg.Event)
-        for event in (torch.openreg.Event(), torch.Event("openreg")):
+        for event in (torch.openreg.Event(), torch.Event(DEVICE_TYPE)):
             self.assertIs(stream.record_event(event), event)
 
     @parametrize("argument", NOT_STREAMS)
@@ -349,7 +351,7 @@ class TestStreamOrder(OpenRegTestCase):
 
     def test_device_synchronize_waits_for_all_streams_of_the_device(self):
         streams = [torch.openreg.Stream(0) for _ in range(4)]
-        x = torch.ones(8, device="openreg:0")
+        x = torch.ones(8, device=f"{DEVICE_TYPE}:0")
         for stream in streams:
             stream.wait_stream(torch.openreg.current_stream())
             with stream:
@@ -365,7 +367,7 @@ class TestStreamOrder(OpenRegTestCase):
 
     def test_fork_and_join_gives_the_result_of_one_stream(self):
         x = torch.arange(1000, dtype=torch.float32)
-        y = x.to("openreg")
+        y = x.to(DEVICE_TYPE)
         main, side = torch.openreg.current_stream(), torch.openreg.Stream()
         side.wait_stream(main)
         with side:
@@ -387,7 +389,7 @@ class TestExternalStream(OpenRegTestCase):
         self.assertIsInstance(stream, torch.openreg.Stream)
         self.assertEqual(stream.native_handle, self.handle)
         self.assertEqual(stream.device_index, LAST)
-        x = torch.ones(3, device=f"openreg:{LAST}")
+        x = torch.ones(3, device=f"{DEVICE_TYPE}:{LAST}")
         stream.wait_stream(torch.openreg.current_stream(LAST))
         with StreamGate(stream) as gate, stream:
             y = x + 1

@@ -2,6 +2,7 @@
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -54,7 +55,7 @@ class SyncBatchNormTestCase(OpenRegTestCase):
 
     def assert_near(self, actual, expected, dtype, precision=None):
         """Compares with a result in float64, in the precision of a dtype: its own by default."""
-        self.assertEqual((actual.device.type, actual.dtype), ("openreg", dtype))
+        self.assertEqual((actual.device.type, actual.dtype), (DEVICE_TYPE, dtype))
         self.assertEqual(actual.shape, expected.shape)
         tolerance = TOLERANCES[precision or dtype]
         torch.testing.assert_close(actual.cpu().double(), expected.double(), **tolerance)
@@ -66,19 +67,19 @@ class TestOperators(SyncBatchNormTestCase):
     def test_stats_are_mean_and_inverse_deviation(self, dtype, layout):
         x = LAYOUTS[layout]().mul(3).add(1).to(dtype)
         for _ in range(2):
-            mean, invstd = torch.batch_norm_stats(x.to("openreg"), EPS)
+            mean, invstd = torch.batch_norm_stats(x.to(DEVICE_TYPE), EPS)
             for actual, expected in zip((mean, invstd), stats(x), strict=True):
                 self.assert_near(actual, expected, accumulated(dtype))
 
     def test_stats_of_halves_are_summed_in_float32(self):
         x = torch.full((70000, 1), 1.0, dtype=torch.float16)  # more than float16 can count to
-        mean, _ = torch.batch_norm_stats(x.to("openreg"), EPS)
+        mean, _ = torch.batch_norm_stats(x.to(DEVICE_TYPE), EPS)
         self.assertEqual(mean.item(), 1.0)
 
     def test_channel_without_deviation_and_eps_has_none(self):
         x = torch.ones(4, 2)
         x[0, 1] = 5
-        _, invstd = torch.batch_norm_stats(x.to("openreg"), 0.0)
+        _, invstd = torch.batch_norm_stats(x.to(DEVICE_TYPE), 0.0)
         self.assert_near(invstd, torch.tensor([0.0, 3**-0.5]), torch.float32)
 
     @parametrize("dtype", DTYPES)
@@ -93,14 +94,21 @@ class TestOperators(SyncBatchNormTestCase):
         if is_affine:
             expected = expected * per_channel(weight, x) + per_channel(bias, x)
             weight, bias = (
-                one.to(dtype if dtype.itemsize == 8 else torch.float32).to("openreg")
+                one.to(dtype if dtype.itemsize == 8 else torch.float32).to(DEVICE_TYPE)
                 for one in (weight, bias)
             )
-        arguments = (x.to("openreg"), weight, bias, mean.to("openreg"), invstd.to("openreg"), EPS)
+        arguments = (
+            x.to(DEVICE_TYPE),
+            weight,
+            bias,
+            mean.to(DEVICE_TYPE),
+            invstd.to(DEVICE_TYPE),
+            EPS,
+        )
         actual = torch.batch_norm_elemt(*arguments)
         self.assert_near(actual, expected, dtype)
         self.assertEqual(actual.stride(), torch.empty_like(x).stride())
-        out = torch.empty(0, dtype=dtype, device="openreg")
+        out = torch.empty(0, dtype=dtype, device=DEVICE_TYPE)
         self.assertIs(torch.batch_norm_elemt(*arguments, out=out), out)
         self.assert_bit_equal(out, actual)
 
@@ -110,14 +118,14 @@ class TestOperators(SyncBatchNormTestCase):
         x = torch.randn(24, 3, 4).mul(2).add(0.5).to(dtype)
         parts = x.split([3, 13, 8] if with_counts else [8, 8, 8])
         counts = torch.tensor([part[:, 0].numel() for part in parts])
-        rows = [torch.batch_norm_stats(part.to("openreg"), EPS) for part in parts]
+        rows = [torch.batch_norm_stats(part.to(DEVICE_TYPE), EPS) for part in parts]
         mean, invstd = (torch.stack(column) for column in zip(*rows, strict=True))
         running_mean, running_var = torch.randn(3).to(dtype), torch.rand(3).to(dtype)
-        running = [one.to("openreg") for one in (running_mean, running_var)]
-        arguments = (x.to("openreg"), mean, invstd, *running, MOMENTUM, EPS)
+        running = [one.to(DEVICE_TYPE) for one in (running_mean, running_var)]
+        arguments = (x.to(DEVICE_TYPE), mean, invstd, *running, MOMENTUM, EPS)
         if with_counts:
             results = torch.batch_norm_gather_stats_with_counts(
-                *arguments, counts.to(dtype).to("openreg")
+                *arguments, counts.to(dtype).to(DEVICE_TYPE)
             )
         else:
             results = torch.batch_norm_gather_stats(*arguments, int(counts[0]))
@@ -129,10 +137,10 @@ class TestOperators(SyncBatchNormTestCase):
 
     def test_stats_are_gathered_without_running_statistics(self):
         x = torch.randn(8, 3)
-        rows = [torch.batch_norm_stats(part.to("openreg"), EPS) for part in x.split(4)]
+        rows = [torch.batch_norm_stats(part.to(DEVICE_TYPE), EPS) for part in x.split(4)]
         mean, invstd = (torch.stack(column) for column in zip(*rows, strict=True))
         results = torch.batch_norm_gather_stats(
-            x.to("openreg"), mean, invstd, None, None, MOMENTUM, EPS, 4
+            x.to(DEVICE_TYPE), mean, invstd, None, None, MOMENTUM, EPS, 4
         )
         for actual, expected in zip(results, stats(x), strict=True):
             self.assert_near(actual, expected, torch.float32)
@@ -145,7 +153,7 @@ class TestOperators(SyncBatchNormTestCase):
         mean, invstd = (one.to(accumulated(dtype)) for one in stats(x))
         weight = torch.ones(3, dtype=accumulated(dtype))
         results = torch.batch_norm_backward_reduce(
-            *(one.to("openreg") for one in (grad, x, mean, invstd, weight)), True, True, True
+            *(one.to(DEVICE_TYPE) for one in (grad, x, mean, invstd, weight)), True, True, True
         )
         sum_dy = grad.double().sum(others(x))
         sum_dy_xmu = (grad.double() * (x.double() - per_channel(mean, x))).sum(others(x))
@@ -154,11 +162,11 @@ class TestOperators(SyncBatchNormTestCase):
             self.assert_near(actual, one, accumulated(dtype))
 
     def test_only_the_gradients_asked_for_are_reduced(self):
-        x = torch.randn(4, 3, device="openreg")
+        x = torch.randn(4, 3, device=DEVICE_TYPE)
         mean, invstd = torch.batch_norm_stats(x, EPS)
         reduce = torch.ops.aten.batch_norm_backward_reduce
         for wanted in ((True, False, False), (False, True, False), (False, False, True)):
-            weight = None if wanted[0] else torch.ones(3, dtype=torch.float64, device="openreg")
+            weight = None if wanted[0] else torch.ones(3, dtype=torch.float64, device=DEVICE_TYPE)
             results = reduce(x, x, mean, invstd, weight, *wanted)
             given = [one is not None for one in results]
             self.assertEqual(given, [wanted[0], wanted[0], wanted[1], wanted[2]])
@@ -183,7 +191,7 @@ class TestOperators(SyncBatchNormTestCase):
             expected = expected * per_channel(weight, x)
         actual = torch.batch_norm_backward_elemt(
             *(
-                None if one is None else one.to("openreg")
+                None if one is None else one.to(DEVICE_TYPE)
                 for one in (grad, x, mean, invstd, weight, sum_dy, sum_dy_xmu, count)
             )
         )
@@ -194,7 +202,7 @@ class TestOperators(SyncBatchNormTestCase):
     def test_updated_stats_are_the_cpu_s(self, dtype):
         x = torch.randn(6, 3, 4, dtype=dtype)
         results = []
-        for device in ("cpu", "openreg", "openreg"):
+        for device in ("cpu", DEVICE_TYPE, DEVICE_TYPE):
             running = [torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype)]
             running = [one.to(device) for one in running]
             results.append([*torch.batch_norm_update_stats(x.to(device), *running, 0.1), *running])
@@ -205,18 +213,18 @@ class TestOperators(SyncBatchNormTestCase):
 
 class TestOrder(SyncBatchNormTestCase):
     def test_no_call_waits(self):
-        x = torch.randn(4, 3, device="openreg")
+        x = torch.randn(4, 3, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate() as gate:
             mean, invstd = torch.batch_norm_stats(x, EPS)
             rows = mean.expand(2, -1), invstd.expand(2, -1)
-            counts = torch.full((2,), 4.0, device="openreg")
+            counts = torch.full((2,), 4.0, device=DEVICE_TYPE)
             joined = torch.batch_norm_gather_stats_with_counts(
                 x, *rows, None, None, MOMENTUM, EPS, counts
             )
             y = torch.batch_norm_elemt(x, None, None, *joined, EPS)
             sums = torch.batch_norm_backward_reduce(x, x, *joined, None, True, False, False)[:2]
-            count = torch.full((2,), 4, dtype=torch.int32, device="openreg")
+            count = torch.full((2,), 4, dtype=torch.int32, device=DEVICE_TYPE)
             grad = torch.batch_norm_backward_elemt(x, x, *joined, None, *sums, count)
             gate.open()
         self.assertEqual(y.sum(0).cpu(), torch.zeros(3), atol=1e-6, rtol=0)
@@ -225,16 +233,16 @@ class TestOrder(SyncBatchNormTestCase):
     @requires_two_devices
     def test_results_are_on_the_device_of_the_input(self):
         x = torch.randn(4, 3)
-        mean, invstd = torch.batch_norm_stats(x.to("openreg:1"), EPS)
-        y = torch.batch_norm_elemt(x.to("openreg:1"), None, None, mean, invstd, EPS)
+        mean, invstd = torch.batch_norm_stats(x.to(f"{DEVICE_TYPE}:1"), EPS)
+        y = torch.batch_norm_elemt(x.to(f"{DEVICE_TYPE}:1"), None, None, mean, invstd, EPS)
         for one in (mean, invstd, y):
-            self.assertEqual(one.device, torch.device("openreg:1"))
+            self.assertEqual(one.device, torch.device(f"{DEVICE_TYPE}:1"))
 
 
 class TestErrors(SyncBatchNormTestCase):
     def setUp(self):
         super().setUp()
-        self.x = torch.randn(4, 3, device="openreg")
+        self.x = torch.randn(4, 3, device=DEVICE_TYPE)
         self.mean, self.invstd = torch.batch_norm_stats(self.x, EPS)
 
     def test_input_needs_channels_of_floating_points(self):
@@ -308,12 +316,12 @@ class TestAgainstBatchNorm(SyncBatchNormTestCase):
         with torch.no_grad():
             norm.weight.uniform_(0.5, 2)
             norm.bias.uniform_(-1, 1)
-        running = [norm.running_mean.to("openreg"), norm.running_var.to("openreg")]
+        running = [norm.running_mean.to(DEVICE_TYPE), norm.running_var.to(DEVICE_TYPE)]
         reference = x.clone().requires_grad_()
         output = norm(reference)
         output.backward(grad)
         results = self.synchronized(
-            *(one.detach().to("openreg") for one in (x, grad, norm.weight, norm.bias)),
+            *(one.detach().to(DEVICE_TYPE) for one in (x, grad, norm.weight, norm.bias)),
             running,
             [1, x.size(0) - 1],
         )

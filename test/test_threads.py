@@ -5,6 +5,7 @@ import threading
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -70,9 +71,9 @@ class TestThreads(OpenRegTestCase):
         def compute(index):
             device = index % DEVICE_COUNT
             if where == "default_stream":
-                return work(f"openreg:{device}", index).cpu()
+                return work(f"{DEVICE_TYPE}:{device}", index).cpu()
             with torch.openreg.Stream(device):
-                return work("openreg", index).cpu()
+                return work(DEVICE_TYPE, index).cpu()
 
         for index, result in enumerate(run_in_threads(compute)):
             self.assert_bit_equal(result, work("cpu", index))
@@ -80,7 +81,7 @@ class TestThreads(OpenRegTestCase):
     def test_threads_may_submit_to_one_stream(self):
         stream = torch.openreg.Stream(0)
         with stream:
-            x = torch.zeros(1, dtype=torch.int64, device="openreg")
+            x = torch.zeros(1, dtype=torch.int64, device=DEVICE_TYPE)
         stream.synchronize()
 
         def add(index):
@@ -108,7 +109,9 @@ class TestThreads(OpenRegTestCase):
             return model.weight.detach().cpu()
 
         expected = train("cpu")
-        for weight in run_in_threads(lambda index: train(f"openreg:{index % DEVICE_COUNT}"), 4):
+        for weight in run_in_threads(
+            lambda index: train(f"{DEVICE_TYPE}:{index % DEVICE_COUNT}"), 4
+        ):
             self.assert_bit_equal(weight, expected)
 
     def test_threads_may_allocate_and_free_at_once(self):
@@ -117,7 +120,7 @@ class TestThreads(OpenRegTestCase):
                 held = []
                 for turn in range(200):
                     size = 1 + (turn * 7919 + index * 104729) % 300_000
-                    held.append(torch.full((size,), index, dtype=torch.uint8, device="openreg"))
+                    held.append(torch.full((size,), index, dtype=torch.uint8, device=DEVICE_TYPE))
                     if len(held) > 5:
                         tensor = held.pop(turn % 5)
                         if turn % 20 == 0 and not bool((tensor == index).all()):
@@ -129,7 +132,7 @@ class TestThreads(OpenRegTestCase):
     def test_tensor_freed_by_another_thread_is_freed(self):
         torch.openreg.synchronize()
         before = torch.openreg.memory_allocated()
-        tensors = run_in_threads(lambda _: torch.ones(1000, device="openreg:0"))
+        tensors = run_in_threads(lambda _: torch.ones(1000, device=f"{DEVICE_TYPE}:0"))
         self.assertGreater(torch.openreg.memory_allocated(), before)
         tensors.clear()
         self.assertEqual(torch.openreg.memory_allocated(), before)
@@ -155,7 +158,7 @@ class TestThreads(OpenRegTestCase):
                     gate.open()
                 return True
             with torch.openreg.Stream(0):
-                result = work("openreg", index, rounds=3).cpu()
+                result = work(DEVICE_TYPE, index, rounds=3).cpu()
             with lock:
                 done.append(index)
                 if len(done) == THREADS - 1:
@@ -170,9 +173,9 @@ class TestThreads(OpenRegTestCase):
     def test_failure_on_one_threads_stream_stays_there(self):
         def fail_or_work(index):
             with torch.openreg.Stream(0) as stream:
-                x = torch.ones(4, device="openreg")
+                x = torch.ones(4, device=DEVICE_TYPE)
                 if index == 0:
-                    x.gather(0, torch.tensor([9]).to("openreg"))
+                    x.gather(0, torch.tensor([9]).to(DEVICE_TYPE))
                     try:
                         stream.synchronize()
                     except RuntimeError:
@@ -183,7 +186,7 @@ class TestThreads(OpenRegTestCase):
         self.assertTrue(all(run_in_threads(fail_or_work)))
 
     def test_events_order_threads(self):
-        x = torch.zeros(1, dtype=torch.int64, device="openreg")
+        x = torch.zeros(1, dtype=torch.int64, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         events = [torch.openreg.Event() for _ in range(THREADS)]
         recorded = [threading.Event() for _ in range(THREADS)]

@@ -232,13 +232,13 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
     pools = c10::str(" Private pools of graphs and of MemPool hold ",
                      format_size(reserved_privately), ".");
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "OpenReg out of memory. Tried to allocate ",
-                   format_size(request.size), ". Device ", static_cast<int>(device_),
-                   " has a total capacity of ", format_size(total_size), " of which ",
-                   format_size(free_size), " is free.", limits, " Of the memory in use, ",
-                   format_size(allocated), " is allocated by PyTorch, and ",
-                   format_size(reserved - allocated), " is reserved by PyTorch but unallocated.",
-                   pools,
+  TORCH_CHECK_WITH(OutOfMemoryError, false, servesCuda() ? "CUDA" : "OpenReg",
+                   " out of memory. Tried to allocate ", format_size(request.size), ". Device ",
+                   static_cast<int>(device_), " has a total capacity of ", format_size(total_size),
+                   " of which ", format_size(free_size), " is free.", limits,
+                   " Of the memory in use, ", format_size(allocated),
+                   " is allocated by PyTorch, and ", format_size(reserved - allocated),
+                   " is reserved by PyTorch but unallocated.", pools,
                    " The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
                    "unallocated, it may be fragmented: see torch.openreg.memory_summary(), and "
                    "max_split_size_mb in PYTORCH_ALLOC_CONF.");

@@ -45,7 +45,9 @@ inline std::atomic<bool> is_history_enabled{false};
 }  // namespace detail
 
 // Whether the settings are enabled: what every event of an allocator asks first.
-inline bool isHistoryEnabled() { return detail::is_history_enabled.load(std::memory_order_relaxed); }
+inline bool isHistoryEnabled() {
+  return detail::is_history_enabled.load(std::memory_order_relaxed);
+}
 
 // Replaces the settings. Threads: any; events that happen meanwhile go by the old ones or the new.
 void setHistorySettings(const HistorySettings& settings);

@@ -42,7 +42,7 @@ def tier_of(operator: str) -> str:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if operator in _generated():
         return "generated"
-    if has_kernel(operator, "PrivateUse1"):
+    if has_kernel(operator, _key()):
         return "fallback" if _is_boxed(operator) else "hand-written"
     if any(has_kernel(operator, key) for key in _COMPOSITE_KEYS):
         return "composite"
@@ -54,7 +54,14 @@ def _is_boxed(operator: str) -> bool:
     import torch
 
     dump = torch._C._dispatch_dump(operator)
-    return re.search(r"^PrivateUse1: .* \[ boxed \]$", dump, re.MULTILINE) is not None
+    return re.search(rf"^{_key()}: .* \[ boxed \]$", dump, re.MULTILINE) is not None
+
+
+def _key() -> str:
+    """The dispatch key of the device type that the library serves."""
+    from torch_openreg import _C
+
+    return "CUDA" if _C._serves_cuda() else "PrivateUse1"
 
 
 def counts() -> Counter[str]:

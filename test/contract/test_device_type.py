@@ -8,8 +8,8 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 # Identifiers that stand for one device type, or for a dispatch key of one.
 _PRIVATE_USE = r"\w*(?:PrivateUse1|PRIVATEUSE1|PRIVATEUSEONE|privateuse)\w*"
 _LITERAL = re.compile(
-    _PRIVATE_USE
-    + r"|\bk?CUDA\b|\b(?:Autograd|Autocast|Sparse|SparseCsr|Quantized|NestedTensor)CUDA\b"
+    _PRIVATE_USE + r"|\bk?CUDA\b"
+    r"|\b(?:Autograd|Autocast|Sparse|SparseCsr|Quantized|NestedTensor)CUDA\b"
     r"|\bCUDABit\b|\bk?Cuda\b"
 )
 

@@ -319,8 +319,9 @@ class TestTable(OpenRegTestCase):
         self.assertFalse([name for name in absent.LEFT_OUT if hasattr(torch._C, name)])
 
 
-for case in (TestOrders, TestRefusals, TestVariablesOfCuda):
-    instantiate_parametrized_tests(case)
+instantiate_parametrized_tests(TestOrders)
+instantiate_parametrized_tests(TestRefusals)
+instantiate_parametrized_tests(TestVariablesOfCuda)
 
 if __name__ == "__main__":
     run_tests()

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from common import DEVICE_TYPE
+
 __all__ = ["GAPS", "Gap"]
 
 
@@ -15,6 +17,7 @@ class Gap:
         reason: why it differs.
         dtypes: names such as "float32"; empty for all.
         is_late: whether only samples show it that the default run leaves out.
+        device_type: the only device type that has it; None for both.
     """
 
     name: str
@@ -22,10 +25,12 @@ class Gap:
     reason: str
     dtypes: tuple[str, ...] = ()
     is_late: bool = False
+    device_type: str | None = None
 
     def matches(self, name: str, variant: str, dtype: str, is_full_run: bool) -> bool:
         return (
-            self.name == name
+            self.device_type in (None, DEVICE_TYPE)
+            and self.name == name
             and self.variant == variant
             and (not self.dtypes or dtype in self.dtypes)
             and (is_full_run or not self.is_late)
@@ -36,11 +41,16 @@ class Gap:
 _CONJUGATE = "conjugated already, where the CPU conjugates later and operators round otherwise"
 _RESULT = "a result of the CPU's kernel is not taken over as it is"
 _INDICES = "the CPU has a kernel without indices, which returns contiguous results; CUDA has not"
+# torch has formulas that ask is_cuda(). They are those of CUDA.
+_ZEROS = "the backward of a maximum among equals gives -0.0 where the CPU gives 0.0, as on CUDA"
+_ACCUMULATED = "the norm is accumulated in float, as on CUDA, where the CPU takes double"
 
 GAPS: list[Gap] = [
     Gap("nn_functional_max_pool1d", "layouts", _INDICES, ("float64",)),
     Gap("linalg_lu_solve", "backward", _CONJUGATE, ("complex64",), is_late=True),
     Gap("triangular_solve", "out", _RESULT, ("complex64", "float32")),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "float64"), is_late=True),
+    Gap("_foreach_max", "backward", _ZEROS, ("float32",), device_type="cuda"),
+    Gap("renorm", "backward", _ACCUMULATED, ("complex64", "float32"), device_type="cuda"),
 ]
 # docs: end

@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from common import DEVICE_TYPE
 
 __all__ = ["CPU", "Arguments", "HostTensor", "tensors_in"]
 
 CPU = torch.device("cpu")
+
+# Whose names stand for the device of a call. Samples of torch name cuda where that is available.
+_DEVICES = ("cpu", DEVICE_TYPE)
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Arguments:
         return Arguments(self.args, self.kwargs | kwargs)
 
     def copied_to(self, device: torch.device) -> "Arguments":
-        """A copy on a device, also of names of the CPU's device.
+        """A copy on a device, also of names of the CPU's and of this device type.
 
         Tensors keep dtype, sizes, strides, storage offset, conjugate and negative bits and
         requires_grad. Tensors that share memory share it in the copy.
@@ -95,7 +99,7 @@ class _Copier:
             return self._tensors[id(value)]
         if isinstance(value, HostTensor):
             return value.tensor.clone() if self._is_for_call else value
-        if isinstance(value, str | torch.device) and str(value) == "cpu":
+        if isinstance(value, str | torch.device) and str(value).split(":")[0] in _DEVICES:
             return self._device
         if isinstance(value, torch.Size):
             return value
@@ -114,8 +118,10 @@ class _Copier:
 
     @torch.no_grad()
     def _copy_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_cpu:
+        if tensor.device.type not in _DEVICES:
             return tensor
+        if not tensor.is_cpu:
+            tensor = tensor.detach().cpu().requires_grad_(tensor.requires_grad)
         if tensor.layout != torch.strided or tensor.is_quantized:
             new = tensor.detach().clone().to(self._device)
         else:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy
 import torch
-from common import OpenRegTestCase
+from common import DEVICE_TYPE, OpenRegTestCase
 from comparison import difference
 from known_gaps import GAPS, Gap
 from late_errors import is_late_on_cuda
@@ -45,7 +45,7 @@ __all__ = [
     "seed",
 ]
 
-DEVICE = torch.device("openreg", 0)
+DEVICE = torch.device(DEVICE_TYPE, 0)
 
 # Whether all samples of all dtypes run: `python test/run.py --full`.
 IS_FULL = os.environ.get("OPENREG_TEST_FULL") == "1"

@@ -5,6 +5,7 @@ import warnings
 
 import torch
 from common import (
+    DEVICE_TYPE,
     call_in_thread,
     instantiate_parametrized_tests,
     parametrize,
@@ -16,7 +17,7 @@ from samples import CPU
 from sweep import DEVICE, DeviceTestCase, seed
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-OTHER = torch.device("openreg", 1)
+OTHER = torch.device(DEVICE_TYPE, 1)
 
 
 def network() -> torch.nn.Module:
@@ -327,7 +328,7 @@ class TestAutograd(DeviceTestCase):
     @requires_two_devices
     def test_gradient_on_another_device_raises(self):
         y = batch(DEVICE).requires_grad_().exp()
-        with self.assertRaisesRegex(RuntimeError, "expected device openreg:0 but got openreg:1"):
+        with self.assertRaisesRegex(RuntimeError, f"expected device {DEVICE} but got {OTHER}"):
             y.backward(torch.ones(6, 8, device=OTHER))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -58,7 +59,7 @@ def _samples_of(
     return itertools.islice(samples, None if IS_FULL else limit)
 
 
-_DEVICES = ["cpu", *(f"openreg:{index}" for index in range(DEVICE_COUNT))]
+_DEVICES = ["cpu", *(f"{DEVICE_TYPE}:{index}" for index in range(DEVICE_COUNT))]
 
 
 def _spread(value: Any) -> Any:

@@ -5,6 +5,7 @@ import warnings
 
 import torch
 from common import (
+    DEVICE_TYPE,
     instantiate_parametrized_tests,
     parametrize,
     requires_two_devices,
@@ -18,7 +19,7 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils import parametrize as nn_parametrize
 from torch.utils import deterministic
 
-OTHER = torch.device("openreg", 1)
+OTHER = torch.device(DEVICE_TYPE, 1)
 
 
 def numbers(*size: int, device: torch.device = CPU) -> torch.Tensor:

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from common import (
+    DEVICE_TYPE,
     StreamGate,
     call_in_thread,
     instantiate_parametrized_tests,
@@ -28,7 +29,7 @@ from sweep import DEVICE
 
 from torch_openreg import testing
 
-OTHER = torch.device("openreg", 1)
+OTHER = torch.device(DEVICE_TYPE, 1)
 SIZE = 1000
 ROUNDS = 6
 

@@ -1,8 +1,9 @@
 """NVTX, the runtime library's Python module, and ``ProfilerActivity.CUDA``."""
 
+from collections.abc import Callable
 from enum import IntEnum
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._C._profiler import ProfilerActivity
@@ -46,17 +47,15 @@ def _stop() -> int:
 
 
 def _error_string(error: int) -> str:
-    for name, number, text in _C._error_table():
-        if number == int(error):
-            return f"{name}: {text}"
-    return "no error" if int(error) == 0 else "unrecognized error code"
+    texts = {number: text for _, number, text in _C._error_table()}
+    return texts.get(int(error), "unrecognized error code")
 
 
-def _stream_create(address: int) -> int:
-    raise NotImplementedError(
-        f"cudart.cudaStreamCreate: expected torch.cuda.Stream(), got a place at {address:#x} for a "
-        "handle of CUDA's runtime, which is not there"
-    )
+def _refusal(name: str, instead: str) -> Callable[..., int]:
+    def refuse(*arguments: object) -> NoReturn:
+        raise NotImplementedError(f"cudart.{name}: not available on emulated CUDA: use {instead}")
+
+    return refuse
 
 
 # What torch offers of CUDA's runtime as ``torch.cuda.cudart()``.
@@ -66,10 +65,10 @@ RUNTIME_LIBRARY = SimpleNamespace(
     cudaMemGetInfo=memory.mem_get_info,
     cudaProfilerStart=_start,
     cudaProfilerStop=_stop,
-    cudaStreamCreate=_stream_create,
-    cudaStreamDestroy=_stream_create,
-    cudaHostRegister=None,
-    cudaHostUnregister=None,
+    cudaStreamCreate=_refusal("cudaStreamCreate", "torch.cuda.Stream"),
+    cudaStreamDestroy=_refusal("cudaStreamDestroy", "torch.cuda.Stream"),
+    cudaHostRegister=_refusal("cudaHostRegister", "Tensor.pin_memory"),
+    cudaHostUnregister=_refusal("cudaHostUnregister", "Tensor.pin_memory"),
 )
 
 

@@ -167,8 +167,9 @@ WritingTrial::WritingTrial(const FallbackOperator& known, const c10::OperatorHan
 }
 
 CallPlan::Writing WritingTrial::best(c10::ArrayRef<c10::IValue> results) {
-  return writing_ != CallPlan::Writing::ByOperator && matches(results) ? writing_
-                                                                   : CallPlan::Writing::ByOperator;
+  return writing_ != CallPlan::Writing::ByOperator && matches(results)
+             ? writing_
+             : CallPlan::Writing::ByOperator;
 }
 
 bool WritingTrial::matches(c10::ArrayRef<c10::IValue> results) {

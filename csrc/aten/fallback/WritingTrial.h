@@ -21,8 +21,9 @@ void callOutVariant(const FallbackOperator& known, torch::jit::Stack arguments,
 // Note [Trials of writing]
 // An out variant need not do what the operator does: it may round otherwise, take its results for
 // scratch memory, give them other strides, or leave out what the operator does besides. So when a
-// call is learned, the out variant runs beside the operator: on copies of the arguments, into memory with a pattern. It is used only if the results
-// are then the operator's bit by bit, where and as they were put, and the arguments, too.
+// call is learned, the out variant runs beside the operator: on copies of the arguments, into
+// memory with a pattern. It is used only if the results are then the operator's bit by bit, where
+// and as they were put, and the arguments, too.
 class WritingTrial {
  public:
   // Before the operator runs: copies the arguments, if there is something to try. Operators that

@@ -1,0 +1,265 @@
+"""Operators that torch treats in a way of their own on CUDA."""
+
+import warnings
+
+import torch
+import torch.cuda.comm
+import torch.nn.functional as F
+from common import (
+    OpenRegTestCase,
+    StreamGate,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+FUSED = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.OVERRIDEABLE,
+]
+
+WAITS = [
+    subtest(lambda x: x.item(), name="item"),
+    subtest(lambda x: x.cpu(), name="cpu"),
+    subtest(lambda x: x.nonzero(), name="nonzero"),
+    subtest(lambda x: torch.equal(x, x), name="equal"),
+    subtest(lambda x: bool(x > 0), name="bool"),
+]
+
+
+class TestSoftmax(OpenRegTestCase):
+    @parametrize("name", ["softmax", "log_softmax"])
+    def test_half_with_a_result_in_float(self, name):
+        x = torch.randn(4, 9, dtype=torch.half)
+        function = getattr(torch, name)
+        expected = function(x.float(), 1)
+        on_device = x.cuda().requires_grad_()
+        result = function(on_device, 1, dtype=torch.float32)
+        self.assertEqual(result.dtype, torch.float32)
+        self.assert_bit_equal(result.detach(), expected)
+        # The gradient is computed in float and rounded once.
+        grad = torch.randn_like(expected)
+        (actual,) = torch.autograd.grad(result, on_device, grad.cuda())
+        leaf = x.float().requires_grad_()
+        (wide,) = torch.autograd.grad(function(leaf, 1), leaf, grad)
+        self.assertEqual(actual.dtype, torch.half)
+        self.assert_bit_equal(actual, wide.half())
+
+    @parametrize("name", ["_softmax", "_log_softmax"])
+    def test_half_to_float_into_out(self, name):
+        x = torch.randn(3, 5, dtype=torch.half)
+        function = getattr(torch, name)
+        out = torch.empty(0, device="cuda")
+        self.assertIs(function(x.cuda(), 1, True, out=out), out)
+        self.assert_bit_equal(out, function(x.float(), 1, False))
+
+    def test_does_not_wait(self):
+        x = torch.randn(3, 5, device="cuda").half()
+        torch.softmax(x, 1, dtype=torch.float32)
+        torch.cuda.synchronize()
+        with StreamGate() as gate:
+            y = torch.softmax(x, 1, dtype=torch.float32)
+            self.assertFalse(torch.cuda.current_stream().query())
+            gate.open()
+        self.assertEqual(y.dtype, torch.float32)
+
+    def test_cross_entropy_under_autocast(self):
+        model = torch.nn.Linear(4, 3).cuda()
+        x, target = torch.randn(5, 4, device="cuda"), torch.tensor([0, 1, 2, 0, 1], device="cuda")
+        scaler = torch.amp.GradScaler("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        losses = []
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), target)
+            self.assertEqual(loss.dtype, torch.float32)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+        self.assertLess(losses[-1], losses[0])
+
+
+class TestLosses(OpenRegTestCase):
+    @parametrize("as_tensors", [False, True])
+    def test_ctc_loss(self, as_tensors):
+        torch.manual_seed(0)
+        log_probs = torch.randn(6, 2, 5).log_softmax(2)
+        targets, inputs, lengths = torch.tensor([[1, 2], [3, 1]]), [6, 5], [2, 1]
+        if as_tensors:
+            inputs, lengths = torch.tensor(inputs), torch.tensor(lengths)
+        expected = F.ctc_loss(log_probs, targets, inputs, lengths)
+        leaf = log_probs.cuda().requires_grad_()
+        loss = F.ctc_loss(leaf, targets.cuda(), inputs, lengths)
+        loss.backward()
+        self.assert_bit_equal(loss.detach(), expected)
+        self.assertTrue(torch.isfinite(leaf.grad).all())
+
+
+class TestAttention(OpenRegTestCase):
+    def inputs(self, **options):
+        torch.manual_seed(0)
+        return [torch.randn(2, 2, 6, 8, **options) for _ in range(3)]
+
+    @parametrize("backend", [subtest(b, name=b.name) for b in FUSED])
+    def test_each_fused_algorithm_alone_is_the_one_there_is(self, backend):
+        host = self.inputs()
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            expected = F.scaled_dot_product_attention(*host)
+        inputs = [x.cuda().requires_grad_() for x in host]
+        with sdpa_kernel(backend):
+            result = F.scaled_dot_product_attention(*inputs)
+            result.sum().backward()
+        self.assert_bit_equal(result.detach(), expected)
+        self.assertIn("Overrideable", type(result.grad_fn).__name__)
+
+    def test_math_alone(self):
+        host = self.inputs()
+        with sdpa_kernel(SDPBackend.MATH):
+            expected = F.scaled_dot_product_attention(*host)
+            result = F.scaled_dot_product_attention(*[x.cuda() for x in host])
+        self.assert_bit_equal(result, expected)
+
+    def test_grouped_queries_alone(self):
+        query, key, value = self.inputs()
+        key, value = key[:, :1], value[:, :1]
+        with sdpa_kernel(SDPBackend.MATH):
+            expected = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            result = F.scaled_dot_product_attention(
+                query.cuda(), key.cuda(), value.cuda(), enable_gqa=True
+            )
+        self.assertEqual(result.cpu(), expected)
+
+    def test_fused_alone_where_it_cannot_be(self):
+        inputs = [x.cuda() for x in self.inputs()]
+        with (
+            sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION),
+            self.assertRaisesRegex(RuntimeError, "[Nn]o viable backend"),
+        ):
+            F.scaled_dot_product_attention(*inputs, dropout_p=0.5)
+
+
+class TestSyncBatchNorm(OpenRegTestCase):
+    def test_operators(self):
+        x = torch.randn(4, 3, 5)
+        mean, invstd = torch.batch_norm_stats(x.cuda(), 1e-5)
+        self.assertEqual(mean.cpu(), x.mean((0, 2)))
+        self.assertEqual(invstd.cpu(), (x.var((0, 2), unbiased=False) + 1e-5).rsqrt())
+        counts = torch.full((1,), 20.0, device="cuda")
+        all_mean, all_invstd = torch.batch_norm_gather_stats_with_counts(
+            x.cuda(), mean[None], invstd[None], None, None, 0.1, 1e-5, counts
+        )
+        self.assertEqual(all_mean, mean)
+        self.assertEqual(all_invstd, invstd)
+        y = torch.batch_norm_elemt(x.cuda(), None, None, mean, invstd, 1e-5)
+        self.assertEqual(y.cpu(), F.batch_norm(x, None, None, training=True))
+
+
+class TestSyncDebugMode(OpenRegTestCase):
+    def tearDown(self):
+        torch.cuda.set_sync_debug_mode("default")
+        super().tearDown()
+
+    @parametrize("wait", WAITS)
+    def test_error(self, wait):
+        x = torch.ones(1, device="cuda")
+        torch.cuda.set_sync_debug_mode("error")
+        self.assertEqual(torch.cuda.get_sync_debug_mode(), 2)
+        with self.assertRaisesRegex(RuntimeError, "called a synchronizing CUDA operation: aten::"):
+            wait(x)
+
+    @parametrize("wait", WAITS)
+    def test_warn(self, wait):
+        x = torch.ones(1, device="cuda")
+        torch.cuda.set_sync_debug_mode(1)
+        with self.assertWarnsRegex(UserWarning, "called a synchronizing CUDA operation: aten::"):
+            wait(x)
+
+    def test_what_does_not_wait_is_silent(self):
+        x = torch.ones(4, device="cuda")
+        torch.cuda.set_sync_debug_mode("error")
+        y = (x * 2).sum()
+        y.to("cpu", non_blocking=True)
+        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
+
+    def test_default_is_silent(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertEqual(torch.ones(1, device="cuda").item(), 1)
+
+
+class TestRandom(OpenRegTestCase):
+    def test_seed_before_the_first_use_and_after(self):
+        torch.manual_seed(3)
+        expected = torch.rand(4)
+        torch.cuda.manual_seed_all(3)
+        self.assert_bit_equal(torch.rand(4, device="cuda"), expected)
+        self.assertEqual(torch.cuda.initial_seed(), 3)
+
+    def test_state_does_not_wait_with_the_lock_of_python(self):
+        torch.cuda.manual_seed(1)
+        state = torch.cuda.get_rng_state()
+        first = torch.rand(3, device="cuda")
+        torch.cuda.set_rng_state(state)
+        self.assert_bit_equal(torch.rand(3, device="cuda"), first)
+        self.assertEqual(len(torch.cuda.get_rng_state_all()), torch.cuda.device_count())
+
+    def test_fork_rng(self):
+        state = torch.cuda.get_rng_state()
+        with torch.random.fork_rng():
+            torch.rand(3, device="cuda")
+        self.assertEqual(torch.cuda.get_rng_state(), state)
+
+
+class TestComm(OpenRegTestCase):
+    def test_broadcast_scatter_gather_reduce(self):
+        x = torch.arange(4.0, device="cuda:0")
+        copies = torch.cuda.comm.broadcast(x, (0, 1))
+        self.assertEqual([str(y.device) for y in copies], ["cuda:0", "cuda:1"])
+        parts = torch.cuda.comm.scatter(x, (0, 1))
+        self.assertEqual(torch.cuda.comm.gather(parts, destination=1).cpu(), x.cpu())
+        total = torch.cuda.comm.reduce_add([x, x.to("cuda:1")], destination=0)
+        self.assertEqual(total.cpu(), 2 * x.cpu())
+
+    def test_data_parallel(self):
+        model = torch.nn.Linear(3, 2).cuda()
+        x = torch.randn(6, 3, device="cuda")
+        parallel = torch.nn.DataParallel(model, device_ids=[0, 1])
+        self.assertEqual(parallel(x), model(x))
+
+
+class TestRefusals(OpenRegTestCase):
+    def test_jiterator(self):
+        code = "template <typename T> T f(T x) { return x; }"
+        function = torch.cuda.jiterator._create_jit_fn(code)
+        with self.assertRaisesRegex(NotImplementedError, "no compiler for CUDA kernels"):
+            function(torch.ones(2, device="cuda"))
+
+    def test_handles_of_libraries(self):
+        with self.assertRaisesRegex(NotImplementedError, "there is no library of CUDA"):
+            torch.cuda.current_blas_handle()
+
+    def test_registration_of_host_memory(self):
+        with self.assertRaisesRegex(NotImplementedError, "use Tensor.pin_memory"):
+            torch.cuda.cudart().cudaHostRegister(1, 1, 0)
+
+    def test_tunable_operators(self):
+        self.assertFalse(torch.cuda.tunable.is_enabled())
+        with self.assertRaisesRegex(NotImplementedError, "there are no CUDA kernels to tune"):
+            torch.cuda.tunable.enable()
+
+
+instantiate_parametrized_tests(TestSoftmax)
+instantiate_parametrized_tests(TestLosses)
+instantiate_parametrized_tests(TestAttention)
+instantiate_parametrized_tests(TestSyncDebugMode)
+
+if __name__ == "__main__":
+    run_tests()
