@@ -355,7 +355,7 @@ class TestStreamOrder(OpenRegTestCase):
         for stream in streams:
             stream.wait_stream(torch.openreg.current_stream())
             with stream:
-                x = x + 1
+                x + 1
             x.record_stream(stream)
         torch.openreg.synchronize(0)
         self.assertTrue(all(stream.query() for stream in streams))

@@ -54,9 +54,10 @@ from torch_openreg import _registration  # noqa: E402
 
 try:
     _registration.register()
-    from torch_openreg import openreg  # noqa: F401
+    from torch_openreg import openreg
 
     _is_registered = True
+    openreg.sanitizer._enable_from_environment()
 except _registration.RegistrationError as error:
     if not _is_imported_by_torch:
         raise ImportError(str(error), name=__name__) from error.__cause__

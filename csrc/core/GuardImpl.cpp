@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Sanitizer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
@@ -66,7 +67,11 @@ DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
 }
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex index) const {
-  c10::openreg::synchronizeDevice(resolveDeviceIndex(index), "torch.accelerator.synchronize");
+  const DeviceIndex device = resolveDeviceIndex(index);
+  c10::openreg::synchronizeDevice(device, "torch.accelerator.synchronize");
+  if (isSanitizerOn()) {
+    noteDeviceDone(device);
+  }
 }
 
 Stream OpenRegGuardImpl::getStream(Device device) const {
@@ -98,11 +103,20 @@ void* OpenRegGuardImpl::getStreamNativeHandle(Stream stream) const {
 }
 
 bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
-  return OpenRegStream(stream).query("torch.Stream.query");
+  const OpenRegStream openreg_stream(stream);
+  const bool is_done = openreg_stream.query("torch.Stream.query");
+  if (isSanitizerOn() && is_done) {
+    noteStreamDone(openreg_stream);
+  }
+  return is_done;
 }
 
 void OpenRegGuardImpl::synchronizeStream(const Stream& stream) const {
-  OpenRegStream(stream).synchronize("torch.Stream.synchronize");
+  const OpenRegStream openreg_stream(stream);
+  openreg_stream.synchronize("torch.Stream.synchronize");
+  if (isSanitizerOn()) {
+    noteStreamDone(openreg_stream);
+  }
 }
 
 bool OpenRegGuardImpl::isStreamCapturing(const Stream& stream) const {
@@ -140,11 +154,18 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
     *event = handle;
   }
   OPENREG_CHECK(orEventRecord(handle, openreg_stream.handle()));
+  if (isSanitizerOn()) {
+    noteEventRecorded(handle, openreg_stream);
+  }
 }
 
 void OpenRegGuardImpl::block(void* event, const Stream& stream) const {
   if (event != nullptr) {
-    OPENREG_CHECK(orStreamWaitEvent(OpenRegStream(stream).handle(), asEvent(event), 0));
+    const OpenRegStream openreg_stream(stream);
+    OPENREG_CHECK(orStreamWaitEvent(openreg_stream.handle(), asEvent(event), 0));
+    if (isSanitizerOn()) {
+      noteEventAwaited(event, openreg_stream);
+    }
   }
 }
 
@@ -157,12 +178,18 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
     return false;
   }
   OPENREG_CHECK_RESULT(error, "torch.Event.query");
+  if (isSanitizerOn()) {
+    noteEventDone(event);
+  }
   return true;
 }
 
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event != nullptr) {
     OPENREG_CHECK_RESULT(orEventSynchronize(asEvent(event)), "torch.Event.synchronize");
+    if (isSanitizerOn()) {
+      noteEventDone(event);
+    }
   }
 }
 
@@ -177,6 +204,9 @@ double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*index
 
 void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*index*/) const noexcept {
   if (event != nullptr) {
+    if (isSanitizerOn()) {
+      noteEventDestroyed(event);
+    }
     OPENREG_WARN_IF_FAILED(orEventDestroy(asEvent(event)));
   }
 }

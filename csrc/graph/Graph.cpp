@@ -10,6 +10,7 @@
 #include "csrc/memory/Allocator.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Sanitizer.h"
 
 namespace at::openreg {
 namespace {
@@ -137,6 +138,9 @@ void OpenRegGraph::replay() {
   for (const auto& generator : generators_) {
     engines.push_back(generator->beginReplay(stream));
   }
+  if (c10::openreg::isSanitizerOn()) {
+    c10::openreg::recordReplay(capture_id_->load(), stream);
+  }
   OPENREG_CHECK(orGraphLaunch(exec_, stream.handle()));
   for (size_t i = 0; i < engines.size(); ++i) {
     generators_[i]->endReplay(stream, engines[i]);
@@ -162,6 +166,9 @@ void OpenRegGraph::reset() {
   }
   has_captured_ = false;
   generators_.clear();
+  if (c10::openreg::isSanitizerOn()) {
+    c10::openreg::forgetCapture(capture_id_->load());
+  }
   const orError_t exec_error = orGraphExecDestroy(std::exchange(exec_, nullptr));
   const orError_t graph_error = orGraphDestroy(std::exchange(graph_, nullptr));
   releasePools();

@@ -16,6 +16,7 @@
 #include "csrc/memory/StreamUses.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Sanitizer.h"
 
 namespace c10::openreg {
 namespace {
@@ -49,8 +50,13 @@ class OpenRegAllocator final : public DeviceAllocator {
   DeleterFnPtr raw_deleter() const override { return nullptr; }
 
   void copy_data(void* destination, const void* source, size_t size) const override {
-    OPENREG_CHECK(orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice,
-                                getCurrentOpenRegStream().handle()));
+    const OpenRegStream stream = getCurrentOpenRegStream();
+    if (isSanitizerOn()) {
+      recordRange(stream, "aten::clone", source, size, /*is_written=*/false);
+      recordRange(stream, "aten::clone", destination, size, /*is_written=*/true);
+    }
+    OPENREG_CHECK(
+        orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice, stream.handle()));
   }
 
   // From the start: torch asks this before it looks at a device index, and there is nothing that

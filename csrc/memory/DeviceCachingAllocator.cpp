@@ -6,6 +6,7 @@
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
 #include "csrc/memory/Allocator.h"
+#include "torch_openreg/core/Sanitizer.h"
 
 namespace c10::openreg {
 namespace {
@@ -32,6 +33,9 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
   }
   if (block == nullptr) {
     throwOutOfMemory(request);
+  }
+  if (isSanitizerOn()) {
+    noteAllocated(block->address, size, stream, block->pool->id());
   }
   if (isPoisonOn()) {
     try {
@@ -92,6 +96,9 @@ Block* DeviceCachingAllocator::take(const BlockRequest& request) {
 // --- Freeing
 
 void DeviceCachingAllocator::free(Block* block) noexcept {
+  if (isSanitizerOn()) {
+    noteFreed(block->address, *block->stream, block->pool->id());
+  }
   std::shared_ptr<GatheredContext> context;
   try {
     context = gatherContext(RecordContext::ALL);
@@ -147,6 +154,9 @@ std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {
 }
 
 void DeviceCachingAllocator::recordStream(Block* block, const OpenRegStream& stream) {
+  if (isSanitizerOn()) {
+    noteUsedOn(block->address, stream);
+  }
   const Lock lock(mutex_);
   if (stream != *block->stream) {
     block->findOrCreateExtras().used_on.insert(stream);

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "csrc/core/CaptureMode.h"
+#include "csrc/core/PinnedMemory.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -77,7 +78,15 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
 
 void freePinned(void* context);
 
-using PinnedAllocator = at::CachingHostAllocatorInterface<PinnedAllocatorImpl, &freePinned>;
+struct PinnedAllocator final : at::CachingHostAllocatorInterface<PinnedAllocatorImpl, &freePinned> {
+  at::DataPtr allocate(size_t size) override {
+    at::DataPtr data = CachingHostAllocatorInterface::allocate(size);
+    if (c10::openreg::isSanitizerOn() && data) {
+      c10::openreg::notePinnedAllocated(data.get(), size);
+    }
+    return data;
+  }
+};
 
 // Leaked: tensors may be freed by static destructors.
 PinnedAllocator& pinnedAllocator() {
@@ -88,6 +97,9 @@ PinnedAllocator& pinnedAllocator() {
 void freePinned(void* context) {
   // A forked child inherits tensors; the events that guard their reuse are the parent's.
   if (!c10::openreg::isInBadFork()) {
+    if (c10::openreg::isSanitizerOn() && context != nullptr) {
+      c10::openreg::notePinnedFreed(static_cast<PinnedAllocatorImpl::Block*>(context)->ptr_);
+    }
     pinnedAllocator().free(context);
   }
 }

@@ -9,6 +9,7 @@
 
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Sanitizer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
@@ -20,6 +21,11 @@ void resizeStorage(const Storage& storage, size_t size_bytes) {
   DataPtr data = getDeviceAllocator(kDeviceType)->allocate(size_bytes);
   const size_t kept = std::min(impl->nbytes(), size_bytes);
   if (kept > 0) {
+    if (isSanitizerOn()) {
+      const OpenRegStream stream = getCurrentOpenRegStream();
+      recordRange(stream, "aten::resize_", impl->data(), kept, /*is_written=*/false);
+      recordRange(stream, "aten::resize_", data.get(), kept, /*is_written=*/true);
+    }
     OPENREG_CHECK(orMemcpyAsync(data.get(), impl->data(), kept, orMemcpyDeviceToDevice,
                                 getCurrentOpenRegStream().handle()));
   }

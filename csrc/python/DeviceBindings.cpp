@@ -5,6 +5,7 @@
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Sanitizer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
@@ -24,6 +25,23 @@ bool canAccessPeer(int64_t device, int64_t peer) {
   OPENREG_CHECK(
       orDeviceCanAccessPeer(&can_access, resolveDeviceIndex(device), resolveDeviceIndex(peer)));
   return can_access != 0;
+}
+
+void synchronize(int64_t device) {
+  const c10::DeviceIndex index = resolveDeviceIndex(device);
+  synchronizeDevice(index, "torch.openreg.synchronize");
+  if (isSanitizerOn()) {
+    noteDeviceDone(index);
+  }
+}
+
+void synchronizeAll() {
+  OPENREG_CHECK(orDeviceSynchronizeAll());
+  if (isSanitizerOn()) {
+    for (c10::DeviceIndex index = 0; index < deviceCount(); ++index) {
+      noteDeviceDone(index);
+    }
+  }
 }
 
 std::string describeDevice(const orDeviceProp& prop) {
@@ -85,13 +103,8 @@ void bindDevice(py::module_& m) {
   });
   m.def("_device_properties", &properties);
   m.def("_device_can_access_peer", &canAccessPeer);
-  m.def(
-      "_device_synchronize",
-      [](int64_t device) {
-        synchronizeDevice(resolveDeviceIndex(device), "torch.openreg.synchronize");
-      },
-      ReleaseGil());
-  m.def("_device_synchronize_all", [] { OPENREG_CHECK(orDeviceSynchronizeAll()); }, ReleaseGil());
+  m.def("_device_synchronize", &synchronize, ReleaseGil());
+  m.def("_device_synchronize_all", &synchronizeAll, ReleaseGil());
   m.def("_init", &initialize);
   m.def("_serves_cuda", &servesCuda);
   m.def("_has_cuda_hooks", &at::hasCUDA);

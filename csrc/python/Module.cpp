@@ -31,4 +31,5 @@ PYBIND11_MODULE(_C, m) {
   torch_openreg::bindGate(m);
   torch_openreg::bindAutograd(m);
   torch_openreg::bindProfiler(m);
+  torch_openreg::bindSanitizer(m);
 }

@@ -35,6 +35,8 @@ OF_PYTHON = re.compile(
 _KERNELS = {"core", "memory", "random", "aten/kernel"}
 ALLOWED_FOLDERS = {
     "core": set(),
+    # Is told what happens by core/Sanitizer.h, which all include; nobody includes it but bindings.
+    "sanitizer": {"core"},
     "memory": {"core"},
     "random": {"core", "memory"},
     "graph": {"core", "memory", "random"},
@@ -64,6 +66,7 @@ ALLOWED_FOLDERS = {
         "hooks",
         "ipc",
         "profiler",
+        "sanitizer",
         "aten/kernel",
         "aten/dtypes",
         "aten/fallback",
@@ -72,7 +75,7 @@ ALLOWED_FOLDERS = {
 
 # The namespace of a folder is that of the lowest library of torch on which it can be built:
 # c10::openreg for what needs c10 alone, at::openreg for all else.
-_NAMESPACES = {"core": "c10::openreg", "memory": "c10::openreg", "ipc": "c10::openreg"}
+_NAMESPACES = dict.fromkeys(("core", "memory", "sanitizer", "ipc"), "c10::openreg")
 _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILINE)
 
 # Files in the other namespace than their folder, with the reason.

@@ -72,6 +72,8 @@ def _load_classes(cuda: Any) -> None:
 def _add_module_openreg() -> None:
     """Puts ``torch.openreg`` beside ``torch.cuda``, for what has no place in that."""
     torch.openreg = openreg  # type: ignore[attr-defined]
+    torch.cuda.sanitizer = openreg.sanitizer  # type: ignore[attr-defined]
+    sys.modules["torch.cuda.sanitizer"] = openreg.sanitizer
     for name in [
         name for name in sys.modules if name.split(".")[:2] == ["torch_openreg", "openreg"]
     ]:

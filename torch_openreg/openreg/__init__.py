@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 # Names with an underscore are here because torch looks them up, hence the F401s.
-from torch_openreg.openreg import _utils, comm, profiler, sparse  # noqa: F401
+from torch_openreg.openreg import _utils, comm, profiler, sanitizer, sparse  # noqa: F401
 from torch_openreg.openreg.amp import (
     get_amp_supported_dtype,
     is_bf16_supported,
@@ -90,6 +90,7 @@ from torch_openreg.openreg.random import (  # noqa: F401
     set_rng_state,
     set_rng_state_all,
 )
+from torch_openreg.openreg.sanitizer import SanitizerError, SanitizerWarning
 from torch_openreg.openreg.streams import (  # noqa: F401
     Event,
     ExternalStream,
@@ -132,6 +133,8 @@ __all__ = [
     "LongTensor",
     "MemPool",
     "OutOfMemoryError",
+    "SanitizerError",
+    "SanitizerWarning",
     "ShortTensor",
     "Stream",
     "StreamContext",
@@ -190,6 +193,7 @@ __all__ = [
     "reset_fallback_stats",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
+    "sanitizer",
     "seed",
     "seed_all",
     "set_device",

@@ -11,9 +11,11 @@
 #include <string>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/fallback/WritingTrial.h"
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
+#include "csrc/core/SyncDebug.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/OpLaunch.h"
@@ -99,6 +101,7 @@ HostCall::HostCall(const FallbackOperator& known, const c10::OperatorHandle& op,
 
 // docs: fallback-run
 void HostCall::run() {
+  recordArguments();
   waitForCurrentStream(device_, known_.name().c_str());
   replaceArguments();
   callCpuKernel();
@@ -108,7 +111,10 @@ void HostCall::run() {
 // docs: end
 
 std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
-  waitForCurrentStream(device_, known_.name().c_str());
+  recordArguments();
+  // No program may rely on this wait, so the sanitizer is not told; see Note [What orders work].
+  c10::openreg::noteSynchronization(known_.name().c_str());
+  getCurrentOpenRegStream(device_.index()).synchronize(known_.name().c_str());
   replaceArguments();
   WritingTrial trial(known_, op_, argumentsOnStack(schema_, *stack_));
   {
@@ -128,6 +134,12 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
     plan_->writing = trial.best(results);
   }
   return plan_;
+}
+
+void HostCall::recordArguments() const {
+  if (c10::openreg::isSanitizerOn()) {
+    recordCall(known_, schema_, device_, argumentsOnStack(schema_, *stack_), {});
+  }
 }
 
 void HostCall::replaceArguments() {
@@ -324,6 +336,9 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
   moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
   moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
   if (result.numel() > 0) {
+    if (c10::openreg::isSanitizerOn()) {
+      recordResult(known_, device_, moved);
+    }
     // An allocation may reuse memory that work has yet to leave.
     const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
     stream.synchronize(known_.name().c_str());

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/fallback/FinishedCalls.h"
 #include "csrc/aten/fallback/WritingTrial.h"
 #include "csrc/aten/kernel/ResultMemory.h"
@@ -390,6 +391,9 @@ void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
   RunCall run{CallPtr(FinishedCalls<StreamCall>::take())};
   torch::jit::Stack results;
   run.call->prepare(known, op, std::move(plan), device, arguments, &results);
+  if (c10::openreg::isSanitizerOn()) {
+    recordCall(known, op.schema(), device, arguments, results);
+  }
   launchOp(known.kernel(), device, std::move(run));
   torch::jit::drop(*stack, arguments.size());
   for (c10::IValue& result : results) {

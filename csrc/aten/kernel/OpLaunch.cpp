@@ -5,8 +5,12 @@
 namespace at::openreg {
 
 void waitForCurrentStream(c10::Device device, const char* operation) {
+  const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());
   c10::openreg::noteSynchronization(operation);
-  c10::openreg::getCurrentOpenRegStream(device.index()).synchronize(operation);
+  stream.synchronize(operation);
+  if (c10::openreg::isSanitizerOn()) {
+    c10::openreg::noteStreamDone(stream);
+  }
 }
 
 void checkNotCapturing(const c10::openreg::OpenRegStream& stream, const char* operation) {

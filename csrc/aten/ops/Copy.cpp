@@ -14,6 +14,7 @@
 
 #include <cstring>
 
+#include "csrc/aten/fallback/HostOperators.h"
 #include "csrc/core/SyncDebug.h"
 #include "csrc/memory/PinnedAllocator.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -25,6 +26,7 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
+using c10::openreg::isSanitizerOn;
 using c10::openreg::kDeviceType;
 using c10::openreg::OpenRegStream;
 using c10::openreg::WorkDescription;
@@ -51,6 +53,9 @@ void copyKernel(Tensor& destination, const Tensor& source) {
 template <typename Destination, typename Source>
 void enqueueCopy(c10::Device device, const WorkDescription& description,
                  const Destination& destination, const Source& source) {
+  if (isSanitizerOn()) {
+    recordArguments("aten::copy_", device, &copyKernel, destination, source);
+  }
   launchWork(device, description, bindArguments(device, copyKernel, destination, source));
 }
 // docs: end
@@ -58,6 +63,9 @@ void enqueueCopy(c10::Device device, const WorkDescription& description,
 // Keeps pinned memory from being reused before the stream has passed this point.
 void recordPinned(const Tensor& host, const OpenRegStream& stream) {
   const c10::DataPtr& data = host.storage().data_ptr();
+  if (isSanitizerOn()) {
+    observeHostOperators();
+  }
   at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
 }
 
@@ -69,12 +77,16 @@ bool isSameInBytes(const Tensor& destination, const Tensor& source) {
 }
 
 // Waits for the stream, and copies on the calling thread. That has to wait for the copy in any
-// case, and waking a worker takes longer than copying a megabyte.
+// case, and waking a worker takes longer than copying a megabyte. `is_promised` says whether the
+// program may rely on the wait.
 // Errors: the stream's asynchronous error.
 void copyOnCallingThread(const OpenRegStream& stream, const WorkDescription& description,
-                         Tensor destination, const Tensor& source) {
+                         Tensor destination, const Tensor& source, bool is_promised) {
   c10::openreg::noteSynchronization("aten::copy_");
   stream.synchronize("aten::copy_");
+  if (isSanitizerOn() && is_promised) {
+    c10::openreg::noteStreamDone(stream);
+  }
   const c10::openreg::HostWork work(stream, description);
   if (description.bytes <= kStagedCopyLimit && isSameInBytes(destination, source)) {
     std::memcpy(destination.mutable_data_ptr(), source.const_data_ptr(), description.bytes);
@@ -99,7 +111,10 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
     enqueueCopy(self.device(), description, self, StagedTensor{source.clone()});
     return;
   }
-  copyOnCallingThread(stream, description, hostView(self), source);
+  if (isSanitizerOn()) {
+    recordArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
+  }
+  copyOnCallingThread(stream, description, hostView(self), source, /*is_promised=*/!non_blocking);
 }
 
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -113,18 +128,29 @@ void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   checkNotCapturing(stream,
                     "aten::copy_ (device to host), which is asynchronous only to "
                     "pinned memory with non_blocking=True");
-  copyOnCallingThread(stream, description, self, hostView(source));
+  if (isSanitizerOn()) {
+    recordArguments("aten::copy_", source.device(), &copyKernel, HostTensor{self}, source);
+  }
+  // To pageable memory a copy is over when the call returns, whatever was asked for.
+  copyOnCallingThread(stream, description, self, hostView(source), /*is_promised=*/true);
+}
+
+void orderBehind(const OpenRegStream& stream, const OpenRegStream& other) {
+  if (isSanitizerOn()) {
+    c10::openreg::noteStreamAwaited(stream, other);
+  }
+  c10::openreg::waitForStream(stream, other);
 }
 
 void copyBetweenDevices(Tensor& self, const Tensor& source) {
   const OpenRegStream stream = getCurrentOpenRegStream(source.device().index());
   const OpenRegStream other = getCurrentOpenRegStream(self.device().index());
   // The destination may still be in use by its own stream, and is needed there afterwards.
-  c10::openreg::waitForStream(stream, other);
+  orderBehind(stream, other);
   const auto description =
       WorkDescription::copy(orMemcpyDeviceToDevice, self.nbytes(), self.device().index());
   enqueueCopy(source.device(), description, self, source);
-  c10::openreg::waitForStream(other, stream);
+  orderBehind(other, stream);
 }
 
 }  // namespace

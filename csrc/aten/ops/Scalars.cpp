@@ -2,8 +2,11 @@
 
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/equal_native.h>
+#include <c10/util/SmallVector.h>
 #include <openreg/memory.h>
 #include <torch/library.h>
+
+#include <initializer_list>
 
 #include "csrc/core/SyncDebug.h"
 #include "torch_openreg/aten/OpLaunch.h"
@@ -17,10 +20,27 @@ using c10::openreg::HostWork;
 using c10::openreg::OpenRegStream;
 using c10::openreg::WorkDescription;
 
+// Waits, so that the host may read the tensors.
+void readOnHost(const char* operation, const OpenRegStream& stream,
+                std::initializer_list<const Tensor*> tensors) {
+  const bool is_checked = c10::openreg::isSanitizerOn();
+  if (is_checked) {
+    c10::SmallVector<c10::openreg::Operand, 2> operands;
+    for (const Tensor* tensor : tensors) {
+      operands.push_back({tensor->unsafeGetTensorImpl(), /*is_written=*/false});
+    }
+    c10::openreg::recordAccesses(stream, operation, operands);
+  }
+  c10::openreg::noteSynchronization(operation);
+  stream.synchronize(operation);
+  if (is_checked) {
+    c10::openreg::noteStreamDone(stream);
+  }
+}
+
 Scalar localScalarDense(const Tensor& self) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
-  c10::openreg::noteSynchronization("aten::_local_scalar_dense");
-  stream.synchronize("aten::_local_scalar_dense");
+  readOnHost("aten::_local_scalar_dense", stream, {&self});
   const HostWork work(stream, WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
   return at::native::_local_scalar_dense_cpu(hostView(self));
 }
@@ -30,8 +50,7 @@ bool equal(const Tensor& self, const Tensor& other) {
               "Expected all tensors to be on the same device, but found at least two devices, ",
               self.device(), " and ", other.device(), "! (aten::equal)");
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
-  c10::openreg::noteSynchronization("aten::equal");
-  stream.synchronize("aten::equal");
+  readOnHost("aten::equal", stream, {&self, &other});
   const HostWork work(stream, kKernelName<"aten::equal">.text);
   return at::native::cpu_equal(hostView(self), hostView(other));
 }

@@ -78,7 +78,7 @@ Tensor inverseDeviation(const Tensor& variance, double eps) {
   return eps == 0 ? inverse.masked_fill(variance.eq(0), 0) : inverse;
 }
 
-void computeStats(const Tensor& input, double eps, const Tensor& mean, const Tensor& invstd) {
+void computeStats(const Tensor& input, double eps, Tensor& mean, Tensor& invstd) {
   const auto [variance, average] =
       at::var_mean(input.to(mean.scalar_type()), allButChannels(input), /*correction=*/0);
   mean.copy_(average);
@@ -86,7 +86,7 @@ void computeStats(const Tensor& input, double eps, const Tensor& mean, const Ten
 }
 
 void normalize(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
-               const Tensor& mean, const Tensor& invstd, const Tensor& output) {
+               const Tensor& mean, const Tensor& invstd, Tensor& output) {
   Tensor normalized = input.to(accumulateType(input)) - perChannel(mean, input);
   if (isGiven(weight)) {
     normalized.mul_(perChannel(*weight, input));
@@ -106,9 +106,9 @@ void updateRunning(const MaybeTensor& running, double momentum, const Tensor& cu
 
 // `mean` and `invstd` have a row for each process, `counts` how many elements that process has in a
 // channel. Rows are joined one after the other, by the formula of Chan, Golub and LeVeque.
-void gatherStats(const Tensor& mean, const Tensor& invstd, const MaybeTensor& running_mean,
-                 const MaybeTensor& running_var, double momentum, double eps, const Tensor& counts,
-                 const Tensor& joined_mean, const Tensor& joined_invstd) {
+void gatherStats(const Tensor& mean, const Tensor& invstd, MaybeTensor& running_mean,
+                 MaybeTensor& running_var, double momentum, double eps, const Tensor& counts,
+                 Tensor& joined_mean, Tensor& joined_invstd) {
   const ScalarType dtype = joined_mean.scalar_type();
   const Tensor means = mean.to(dtype);
   const Tensor deviations = invstd.to(dtype).reciprocal();
@@ -132,8 +132,8 @@ void gatherStats(const Tensor& mean, const Tensor& invstd, const MaybeTensor& ru
 }
 
 void reduceGradients(const Tensor& grad_out, const Tensor& input, const Tensor& mean,
-                     const Tensor& invstd, const MaybeTensor& sum_dy, const MaybeTensor& sum_dy_xmu,
-                     const MaybeTensor& grad_weight, const MaybeTensor& grad_bias) {
+                     const Tensor& invstd, MaybeTensor& sum_dy, MaybeTensor& sum_dy_xmu,
+                     MaybeTensor& grad_weight, MaybeTensor& grad_bias) {
   const ScalarType dtype = accumulateType(input);
   const Tensor gradient = grad_out.to(dtype);
   const Tensor centered = input.to(dtype) - perChannel(mean, input);
@@ -153,7 +153,7 @@ void reduceGradients(const Tensor& grad_out, const Tensor& input, const Tensor& 
 
 void computeGradient(const Tensor& grad_out, const Tensor& input, const Tensor& mean,
                      const Tensor& invstd, const MaybeTensor& weight, const Tensor& sum_dy,
-                     const Tensor& sum_dy_xmu, const Tensor& count, const Tensor& grad_input) {
+                     const Tensor& sum_dy_xmu, const Tensor& count, Tensor& grad_input) {
   const ScalarType dtype = accumulateType(input);
   const Tensor part = count.sum().to(dtype).reciprocal();
   const Tensor deviation = perChannel(invstd, input);

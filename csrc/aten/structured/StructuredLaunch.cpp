@@ -16,6 +16,15 @@ void detail::ConjugateBits::restoreChanged(const Tensor* outputs, size_t count) 
   }
 }
 
+void detail::recordOperands(const char* kernel, Device device, ArrayRef<const Tensor*> operands,
+                            size_t output_count) {
+  c10::SmallVector<c10::openreg::Operand, 8> all;
+  for (size_t index = 0; index < operands.size(); ++index) {
+    all.push_back({operands[index]->unsafeGetTensorImpl(), index < output_count});
+  }
+  c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(device.index()), kernel, all);
+}
+
 const Tensor* detail::operandOf(const std::optional<Tensor>& tensor) {
   static const Tensor undefined;
   return tensor.has_value() ? &*tensor : &undefined;

@@ -105,6 +105,10 @@ namespace detail {
 inline const Tensor* operandOf(const Tensor& tensor) { return &tensor; }
 OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 
+// Tells the sanitizer, which is on, what the kernel reads and writes.
+void recordOperands(const char* kernel, Device device, ArrayRef<const Tensor*> operands,
+                    size_t output_count);
+
 // Some kernels conjugate an output by setting its conjugate bit, which the device tensor does not
 // see. This remembers the bits and, where one has changed, conjugates the memory instead.
 class OPENREG_EXPORT ConjugateBits {
@@ -168,6 +172,9 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                  [&](Tensor* stand_ins) { detail::callKernel(kernel, stand_ins, Indices()); });
   }
   const Device device = op.outputs()[0].device();
+  if (c10::openreg::isSanitizerOn()) {
+    detail::recordOperands(Name.text, device, operands, kOutputs);
+  }
   auto run = [operands = Operands<Indices::size()>(operands, kOutputs),
               kernel = std::move(kernel)] {
     KernelTensors<Indices::size()> tensors(operands);

@@ -137,6 +137,19 @@ bool parse_OPENREG_MEMORY_POISON(const char* text, Settings&) {
   return parse_switch(text).has_value();
 }
 
+bool parse_OPENREG_SANITIZER(const char* text, Settings&) {
+  const std::string_view action = text;
+  return action == "raise" || action == "collect" || parse_switch(action).has_value();
+}
+
+bool parse_OPENREG_SANITIZER_EXIT(const char* text, Settings&) {
+  return parse_switch(text).has_value();
+}
+
+bool parse_OPENREG_SANITIZER_REPORT(const char* text, Settings&) { return *text != '\0'; }
+
+bool parse_OPENREG_SANITIZER_SUPPRESSIONS(const char* text, Settings&) { return *text != '\0'; }
+
 struct Variable {
   orSetting description;
   bool (*parse)(const char* text, Settings& settings);

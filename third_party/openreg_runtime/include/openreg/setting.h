@@ -41,7 +41,16 @@
   X(OPENREG_FALLBACK_VERIFY, "0", "0 or 1",                                              \
     "1: each planned call of the fallback is compared with the functional result.")      \
   X(OPENREG_MEMORY_POISON, "0", "0 or 1",                                                \
-    "1: unused memory is filled with a pattern, and allocations are guarded.")
+    "1: unused memory is filled with a pattern, and allocations are guarded.")           \
+  X(OPENREG_SANITIZER, "0", "0, 1, raise or collect",                                    \
+    "1: work that streams do not order is found, with a warning. raise: an exception. "  \
+    "collect: neither.")                                                                 \
+  X(OPENREG_SANITIZER_EXIT, "1", "0 or 1",                                               \
+    "1: with findings that nobody cleared, the process ends with status 77.")            \
+  X(OPENREG_SANITIZER_REPORT, "none", "the name of a file",                              \
+    "Where the sanitizer writes its findings when the process ends, as JSON.")           \
+  X(OPENREG_SANITIZER_SUPPRESSIONS, "none", "the name of a file",                        \
+    "Findings not to report: a line for each, kind:file:operator.")
 
 /* Where a setting stands in the table, such as orSettingIndex_OPENREG_DEVICE_COUNT. */
 #define OPENREG_SETTING_INDEX(variable, default_text, allowed, description) \

@@ -1,0 +1,99 @@
+#include "csrc/aten/fallback/CallAccesses.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+
+#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/layouts/Components.h"
+#include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Stream.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::Operand;
+
+class CallOperands {
+ public:
+  void add(const Tensor& tensor, bool is_written, const char* name) {
+    if (!isOpenReg(tensor)) {
+      return;
+    }
+    if (isPlain(tensor)) {
+      addPlain(tensor, is_written, name);
+      return;
+    }
+    for (const Tensor& component : componentsOf(tensor)) {
+      add(component, is_written, name);
+    }
+  }
+
+  // Results that are arguments are there already, and known to be written or not.
+  void addResult(const c10::IValue& result) {
+    if (result.isTensor()) {
+      add(result.toTensor(), /*is_written=*/true, nullptr);
+    } else if (result.isTensorList()) {
+      for (const c10::IValue& element : result.toListRef()) {
+        add(element.toTensor(), /*is_written=*/true, nullptr);
+      }
+    }
+  }
+
+  c10::ArrayRef<Operand> all() const { return all_; }
+
+ private:
+  void addPlain(const Tensor& tensor, bool is_written, const char* name) {
+    const TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    auto* const known = std::find_if(all_.begin(), all_.end(),
+                                     [&](const Operand& one) { return one.tensor == impl; });
+    if (known == all_.end()) {
+      kept_.push_back(tensor);
+      all_.push_back({impl, is_written, name});
+    } else if (is_written && name != nullptr) {
+      known->is_written = true;
+      known->name = name;
+    }
+  }
+
+  c10::SmallVector<Operand, 8> all_;
+  c10::SmallVector<Tensor, 8> kept_;  // components are made for us
+};
+
+// The one operator that writes arguments of which its schema does not say so.
+bool isWrittenInSilence(const c10::FunctionSchema& schema, const c10::Argument& argument,
+                        c10::ArrayRef<c10::IValue> arguments) {
+  return (argument.name() == "running_mean" || argument.name() == "running_var") &&
+         schema.name() == "aten::native_batch_norm" && arguments[5].toBool();
+}
+
+}  // namespace
+
+void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema,
+                c10::Device device, c10::ArrayRef<c10::IValue> arguments,
+                c10::ArrayRef<c10::IValue> results) {
+  CallOperands operands;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    const bool is_written =
+        (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+        isWrittenInSilence(schema, argument, arguments);
+    visitTensors(arguments[i], argument, [&](const Tensor& tensor) {
+      operands.add(tensor, is_written, argument.name().c_str());
+    });
+  }
+  for (const c10::IValue& result : results) {
+    operands.addResult(result);
+  }
+  c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(device.index()),
+                               known.name().c_str(), operands.all());
+}
+
+void recordResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
+  const Operand operand{result.unsafeGetTensorImpl(), /*is_written=*/true};
+  c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(device.index()),
+                               known.name().c_str(), operand);
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,197 @@
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/profiler/combined_traceback.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/aten/fallback/HostOperators.h"
+#include "csrc/python/Bindings.h"
+#include "csrc/python/MemoryDescriptions.h"
+#include "csrc/sanitizer/Sanitizer.h"
+#include "csrc/sanitizer/Stack.h"
+#include "torch_openreg/core/Sanitizer.h"
+
+// As in MemoryDescriptions.cpp.
+namespace torch {
+std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
+}  // namespace torch
+
+namespace torch_openreg {
+namespace {
+
+namespace py = pybind11;
+using namespace c10::openreg;
+
+// The function of torch_openreg.openreg.sanitizer that takes findings. Leaked, as is the
+// interpreter for those who find something while it ends.
+py::object& handler() {
+  static auto* instance = new py::object;
+  return *instance;
+}
+
+std::shared_ptr<c10::GatheredContext> gatherFrames() {
+  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/false, /*cpp=*/false);
+}
+
+// Lists of (file, line, function), innermost first.
+py::list framesOf(const std::shared_ptr<c10::GatheredContext>& context) {
+  auto* traceback = dynamic_cast<torch::CapturedTraceback*>(context.get());
+  if (traceback == nullptr) {
+    return py::list();
+  }
+  std::vector<torch::CapturedTraceback*> one{traceback};
+  return torch::py_symbolize(one).front();
+}
+
+py::list describe(const Stack& stack) {
+  py::list frames = framesOf(stack.here);
+  for (const py::handle frame : framesOf(stack.backward)) {
+    frames.append(frame);
+  }
+  return frames;
+}
+
+py::tuple describe(const c10::Stream& stream) {
+  return py::make_tuple(stream.device_index(), stream.id());
+}
+
+py::dict describe(const AccessReport& access) {
+  py::dict result;
+  result["kernel"] = access.kernel;
+  result["argument"] =
+      access.argument == nullptr ? py::object(py::none()) : py::str(access.argument);
+  result["operand"] = access.operand;
+  result["is_write"] = access.is_write;
+  result["is_allocation"] = access.is_allocation;
+  result["is_host"] = access.is_host;
+  result["stream"] = describe(access.stream);
+  result["offset"] = access.offset;
+  result["nbytes"] = access.nbytes;
+  result["dtype"] = access.dtype == c10::ScalarType::Undefined ? "" : c10::toString(access.dtype);
+  result["sizes"] = access.sizes;
+  result["stack"] = describe(access.stack);
+  result["captured"] = describe(access.captured);
+  return result;
+}
+
+py::dict describe(const AllocationReport& allocation) {
+  py::dict result;
+  result["size"] = allocation.size;
+  result["stream"] = allocation.has_stream ? describe(allocation.stream) : py::object(py::none());
+  result["is_host_memory"] = allocation.is_host_memory;
+  result["allocated"] = describe(allocation.allocated);
+  result["freed"] =
+      allocation.is_freed ? py::object(describe(allocation.freed)) : py::object(py::none());
+  return result;
+}
+
+const char* nameOf(FindingKind kind) {
+  switch (kind) {
+    case FindingKind::Race:
+      return "race";
+    case FindingKind::Lifetime:
+      return "lifetime";
+    case FindingKind::Host:
+      return "host";
+    case FindingKind::GraphInput:
+      return "graph-input";
+  }
+  return "";
+}
+
+// torch drops the exceptions of those who observe operators. So the main thread raises them, before
+// it goes on with its next line.
+int raisePending(void* error) {
+  const std::unique_ptr<py::error_already_set> pending(static_cast<py::error_already_set*>(error));
+  pending->restore();
+  return -1;
+}
+
+void raiseSoon(const py::error_already_set& error) {
+  auto pending = std::make_unique<py::error_already_set>(error);
+  if (Py_AddPendingCall(&raisePending, pending.get()) == 0) {
+    static_cast<void>(pending.release());
+  }
+}
+
+void report(const Finding& finding) {
+  if (Py_IsInitialized() == 0) {
+    return;
+  }
+  const py::gil_scoped_acquire acquired;
+  if (!handler()) {
+    return;
+  }
+  py::dict result;
+  result["kind"] = nameOf(finding.kind);
+  result["earlier"] = describe(finding.earlier);
+  result["later"] = describe(finding.later);
+  result["allocation"] = describe(finding.allocation);
+  result["reused"] = describe(finding.reused);
+  result["waited"] =
+      finding.has_waited ? py::object(describe(finding.waited)) : py::object(py::none());
+  try {
+    handler()(result);
+  } catch (py::error_already_set& error) {
+    if (finding.kind == FindingKind::Host) {
+      raiseSoon(error);
+      return;
+    }
+    // As torch's own, so that the autograd engine carries it to the thread that waits.
+    error.restore();
+    python_error persistent;
+    persistent.persist();
+    throw persistent;
+  }
+}
+
+void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, bool is_exact,
+            bool finds_host_accesses) {
+  handler() = std::move(report_finding);
+  setStackGatherer(&gatherFrames);
+  setFindingReporter(&report);
+  const py::gil_scoped_release released;
+  enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses});
+}
+
+void disable() {
+  at::openreg::stopObservingHostOperators();
+  disableSanitizer();
+}
+
+py::dict counts() {
+  SanitizerCounts counts;
+  std::vector<std::pair<std::string, uint64_t>> not_seen;
+  {
+    const py::gil_scoped_release released;
+    counts = sanitizerCounts();
+    not_seen = kernelsNotSeen();
+  }
+  py::dict result;
+  result["launches"] = counts.launches;
+  result["not_seen"] = counts.not_seen;
+  result["undecided"] = counts.undecided;
+  result["forgotten"] = counts.forgotten;
+  result["live_allocations"] = counts.live_allocations;
+  result["remembered_accesses"] = counts.remembered_access;
+  result["open_hazards"] = counts.open_hazards;
+  result["kernels_not_seen"] = py::dict(py::cast(not_seen));
+  return result;
+}
+
+}  // namespace
+
+void bindSanitizer(py::module_& m) {
+  // docs: bindings-sanitizer
+  m.def("_sanitizer_enable", &enable);
+  m.def("_sanitizer_disable", &disable, ReleaseGil());
+  m.def("_sanitizer_is_enabled", &isSanitizerOn);
+  m.def("_sanitizer_counts", &counts);
+  m.def("_sanitizer_begin_backward", &beginBackward);
+  m.def("_sanitizer_end_backward", &endBackward);
+  // docs: end
+}
+
+}  // namespace torch_openreg

@@ -1,0 +1,100 @@
+#include "csrc/sanitizer/ByteRuns.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace c10::openreg {
+
+ByteRuns::ByteRuns(uintptr_t begin, IntArrayRef sizes, IntArrayRef strides, size_t itemsize)
+    : begin_(begin), end_(begin), run_(itemsize) {
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] == 0) {
+      run_ = 0;
+      steps_.clear();
+      return;
+    }
+    if (sizes[dim] > 1 && strides[dim] != 0) {
+      steps_.push_back(
+          {static_cast<size_t>(sizes[dim]), static_cast<size_t>(strides[dim]) * itemsize});
+    }
+  }
+  std::sort(steps_.begin(), steps_.end(),
+            [](const Step& a, const Step& b) { return a.stride < b.stride; });
+  c10::SmallVector<Step, 2> merged;
+  for (const Step& step : steps_) {
+    if (merged.empty() && step.stride <= run_) {
+      run_ += (step.count - 1) * step.stride;
+    } else if (!merged.empty() && step.stride == merged.back().stride * merged.back().count) {
+      merged.back().count *= step.count;
+    } else {
+      merged.push_back(step);
+    }
+  }
+  steps_ = std::move(merged);
+  end_ = begin_ + run_;
+  for (const Step& step : steps_) {
+    end_ += (step.count - 1) * step.stride;
+  }
+}
+
+size_t ByteRuns::runCount() const {
+  size_t count = 1;
+  for (const Step& step : steps_) {
+    count *= step.count;
+  }
+  return count;
+}
+
+// Where the runs begin, in order.
+ByteRuns::Begins ByteRuns::begins() const {
+  Begins begins{begin_};
+  for (const Step& step : steps_) {
+    const size_t known = begins.size();
+    for (size_t i = 1; i < step.count; ++i) {
+      for (size_t j = 0; j < known; ++j) {
+        begins.push_back(begins[j] + i * step.stride);
+      }
+    }
+  }
+  std::sort(begins.begin(), begins.end());
+  return begins;
+}
+
+Overlap ByteRuns::overlap(const ByteRuns& other) const {
+  if (isEmpty() || other.isEmpty() || end_ <= other.begin_ || other.end_ <= begin_) {
+    return Overlap::No;
+  }
+  if ((isDense() && other.isDense()) || *this == other) {
+    return Overlap::Yes;
+  }
+  if (runCount() > kMaxRuns || other.runCount() > kMaxRuns) {
+    return Overlap::Undecided;
+  }
+  const Begins own = begins();
+  const Begins others = other.begins();
+  const auto* next = others.begin();
+  for (const uintptr_t begin : own) {
+    while (next != others.end() && *next + other.run_ <= begin) {
+      ++next;
+    }
+    if (next == others.end()) {
+      return Overlap::No;
+    }
+    if (*next < begin + run_) {
+      return Overlap::Yes;
+    }
+  }
+  return Overlap::No;
+}
+
+bool ByteRuns::covers(const ByteRuns& other) const {
+  return other.isEmpty() || (isDense() && begin_ <= other.begin_ && other.end_ <= end_) ||
+         *this == other;
+}
+
+bool ByteRuns::operator==(const ByteRuns& other) const {
+  return begin_ == other.begin_ && end_ == other.end_ && run_ == other.run_ &&
+         std::equal(steps_.begin(), steps_.end(), other.steps_.begin(), other.steps_.end());
+}
+
+}  // namespace c10::openreg

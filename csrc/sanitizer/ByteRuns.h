@@ -1,0 +1,67 @@
+// The bytes that an access to a tensor touches: runs of bytes, at regular distances.
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "torch_openreg/core/Macros.h"
+
+namespace c10::openreg {
+
+// An answer that is not always looked for to the end.
+enum class Overlap : uint8_t { No, Yes, Undecided };
+
+class OPENREG_EXPORT ByteRuns {
+ public:
+  // No bytes.
+  ByteRuns() = default;
+
+  // One run.
+  ByteRuns(uintptr_t begin, size_t nbytes) : begin_(begin), end_(begin + nbytes), run_(nbytes) {}
+
+  // Those of a strided tensor whose first element is at `begin`. Strides are counted in elements.
+  ByteRuns(uintptr_t begin, IntArrayRef sizes, IntArrayRef strides, size_t itemsize);
+
+  bool isEmpty() const { return begin_ == end_; }
+
+  // Whether it is one run.
+  bool isDense() const { return steps_.empty(); }
+
+  // The first byte, and the one behind the last.
+  uintptr_t begin() const { return begin_; }
+  uintptr_t end() const { return end_; }
+
+  // How many bytes lie in the runs; those that several runs share count several times.
+  size_t byteCount() const { return runCount() * run_; }
+
+  // Whether a byte is in both. Undecided if that would need more than kMaxRuns runs of either.
+  Overlap overlap(const ByteRuns& other) const;
+
+  // Whether each byte of the other is here, too. May say no where that takes a look at each run.
+  bool covers(const ByteRuns& other) const;
+
+  bool operator==(const ByteRuns& other) const;
+
+  static constexpr size_t kMaxRuns = 4096;
+
+ private:
+  struct Step {
+    size_t count;
+    size_t stride;  // in bytes
+    bool operator==(const Step&) const = default;
+  };
+  using Begins = c10::SmallVector<uintptr_t, 16>;
+
+  size_t runCount() const;
+  Begins begins() const;
+
+  uintptr_t begin_ = 0;
+  uintptr_t end_ = 0;
+  size_t run_ = 0;                     // bytes of a run
+  c10::SmallVector<Step, 2> steps_{};  // the smallest stride first; none has a count of 1
+};
+
+}  // namespace c10::openreg

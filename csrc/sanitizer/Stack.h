@@ -1,0 +1,34 @@
+// Where in the program something happened.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <memory>
+
+#include "torch_openreg/core/Macros.h"
+
+namespace c10::openreg {
+
+// Python's frames, not looked up yet.
+//
+// Note [Stacks of a backward pass]
+// The threads of the autograd engine run no Python, but for hooks. What they do happens in the
+// program where it asked for the backward pass. While that runs, its stack is debug information of
+// the asking thread (c10::ThreadLocalDebugInfo), which the engine passes on to its threads.
+struct Stack {
+  std::shared_ptr<GatheredContext> here{};
+  std::shared_ptr<GatheredContext> backward{};  // who asked for the backward pass, if in one
+};
+
+// What gathers a thread's Python frames. Called once, by the bindings; without it stacks are empty.
+OPENREG_EXPORT void setStackGatherer(CachingDeviceAllocator::CreateContextFn gather);
+
+// The calling thread's. Takes the GIL: no lock may be held.
+Stack gatherStack();
+
+// Between the two calls, the stack of the first is that of a backward pass. They nest.
+OPENREG_EXPORT void beginBackward();
+OPENREG_EXPORT void endBackward();
+
+}  // namespace c10::openreg

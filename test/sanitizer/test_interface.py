@@ -1,0 +1,256 @@
+"""The interface of torch.openreg.sanitizer, from Python and from the environment."""
+
+import json
+import re
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+
+import torch
+from common import OpenRegTestCase, run_program, run_tests
+from sanitizer.programs import device
+
+from torch_openreg import _C
+from torch_openreg.openreg import sanitizer as checker
+
+_module = getattr(torch, device.type)
+
+_RACE = f"""
+import torch
+x, side = torch.zeros(64, device="{device.type}"), torch.{device.type}.Stream()
+with torch.{device.type}.stream(side):
+    y = x * 2
+torch.{device.type}.synchronize()
+"""
+
+
+def _race():
+    x, side = torch.zeros(64, device=device), _module.Stream()
+    with _module.stream(side):
+        return x * 2
+
+
+class TestInterface(OpenRegTestCase):
+    def setUp(self):
+        super().setUp()
+        checker.clear()
+
+    def tearDown(self):
+        _module.synchronize()
+        checker.disable()
+        checker.clear()
+        super().tearDown()
+
+    def test_is_off_until_it_is_enabled(self):
+        self.assertFalse(checker.is_enabled())
+        _race()
+        self.assertEqual(checker.findings(), [])
+        checker.enable("collect")
+        self.assertTrue(checker.is_enabled())
+        _race()
+        self.assertEqual(len(checker.findings()), 1)
+        checker.disable()
+        self.assertFalse(checker.is_enabled())
+
+    def test_warns_once_for_each_pair_of_lines(self):
+        with checker.check("warn", lifetime=False), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                _race()
+        self.assertEqual([one.category for one in caught], [checker.SanitizerWarning])
+        self.assertEqual(caught[0].filename, __file__)
+        self.assertEqual([one.count for one in checker.findings()], [3])
+
+    def test_raises_at_the_second_access_and_does_not_launch_it(self):
+        x, side = torch.zeros(64, device=device), _module.Stream()
+        _module.synchronize()
+        with checker.check(action="raise"):
+            x.add_(1)
+            with (
+                _module.stream(side),
+                self.assertRaisesRegex(
+                    checker.SanitizerError, "sanitizer: race: aten::mul.Tensor writes"
+                ) as caught,
+            ):
+                x.mul_(10)
+            self.assertEqual(caught.exception.finding.kind, "race")
+        _module.synchronize()
+        self.assertEqual(x.cpu(), torch.ones(64))
+
+    def test_what_was_refused_is_refused_again(self):
+        x, side = torch.zeros(64, device=device), _module.Stream()
+        with checker.check(action="raise"):
+            x.add_(1)
+            for _ in range(2):
+                with _module.stream(side), self.assertRaises(checker.SanitizerError):
+                    x.mul_(10)
+
+    def test_raises_where_backward_was_called(self):
+        weight, comm = torch.zeros(8, device=device, requires_grad=True), _module.Stream()
+        total = torch.zeros(8, device=device)
+
+        def hook(grad):
+            with _module.stream(comm):
+                total.add_(grad)
+
+        weight.register_hook(hook)
+        _module.synchronize()
+        with checker.check(), self.assertRaises(checker.SanitizerError):
+            (weight * 2).sum().backward()
+
+    def test_host_access_raises_in_the_main_thread(self):
+        x = torch.zeros(64, device=device)
+        with checker.check(), self.assertRaisesRegex(checker.SanitizerError, ": host: "):
+            host = x.to("cpu", non_blocking=True)
+            host.sum()
+            for _ in range(1000):
+                pass
+
+    def test_finding_names_both_accesses(self):
+        with checker.check("collect"):
+            _race()
+        (finding,) = checker.findings()
+        later, earlier = finding.accesses
+        self.assertEqual((later.operator, later.argument), ("aten::mul.Tensor", "self"))
+        self.assertEqual((earlier.operator, earlier.argument), ("aten::zero_", "self"))
+        self.assertFalse(later.is_write)
+        self.assertTrue(earlier.is_write)
+        self.assertNotEqual(later.stream, earlier.stream)
+        self.assertEqual((later.nbytes, later.offset, later.sizes), (256, 0, (64,)))
+        self.assertEqual(later.filename, __file__)
+        self.assertEqual(later.lineno, earlier.lineno + 2)
+        lines = {frame.lineno for stack in finding.stacks() for frame in stack}
+        self.assertLessEqual({later.lineno, earlier.lineno}, lines)
+        for text in ("wait_stream", "test_interface.py", "allocated", "stream 0 (default)"):
+            self.assertIn(text, str(finding))
+
+    def test_report_tells_of_a_wait_that_was_too_early(self):
+        x, side = torch.zeros(64, device=device), _module.Stream()
+        _module.synchronize()
+        with checker.check("collect"):
+            with _module.stream(side):
+                x.add_(1)
+            _module.current_stream().wait_stream(side)
+            with _module.stream(side):
+                x.add_(1)
+            x.sum()
+        (finding,) = checker.findings()
+        self.assertRegex(str(finding), r"last waited for stream \d+ at .*test_interface.py")
+
+    def test_kinds_can_be_left_out(self):
+        with checker.check("collect", race=False):
+            _race()
+        self.assertEqual(checker.findings(), [])
+
+    def test_exact_lifetimes_need_the_same_memory(self):
+        def free_early(size):
+            x, side = torch.zeros(64, device=device), _module.Stream()
+            side.wait_stream(_module.current_stream())
+            with _module.stream(side):
+                x.mul(2)
+            del x
+            torch.zeros(size, device=device)
+
+        for size, count in ((1 << 20, 0), (64, 1)):
+            with checker.check("collect", lifetime="exact"):
+                free_early(size)
+            self.assertEqual(len(checker.findings()), count)
+
+    def test_suppressed_findings_are_counted(self):
+        with checker.check("raise"), checker.suppress("race", operator="aten::mul*"):
+            _race()
+        self.assertEqual(checker.findings(), [])
+        self.assertIn("1 findings suppressed", checker.summary())
+        with checker.check("collect"), checker.suppress("lifetime"), checker.suppress(file="*.c"):
+            _race()
+        self.assertEqual(len(checker.findings()), 1)
+
+    def test_check_decorates_functions_and_nests(self):
+        checker.enable("collect")
+        with checker.check("raise"):
+            self.assertRaises(checker.SanitizerError, _race)
+        self.assertTrue(checker.is_enabled())
+        _race()
+        checker.disable()
+        self.assertRaises(checker.SanitizerError, checker.check()(_race))
+        self.assertFalse(checker.is_enabled())
+
+    def test_summary_counts_kernels_that_were_not_seen(self):
+        with checker.check("collect"):
+            torch.ones(3, device=device)
+            before = _C._sanitizer_counts()
+            self.assertEqual(before["not_seen"], 0)
+            self.assertGreater(before["launches"], 0)
+        self.assertIn("0 findings", checker.summary())
+
+    def test_bad_arguments_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "expected action to be one of .*, got 'stop'"):
+            checker.enable("stop")
+        with self.assertRaisesRegex(ValueError, "expected lifetime to be .*, got 'nearly'"):
+            checker.enable(lifetime="nearly")
+        with self.assertRaisesRegex(ValueError, "expected host to be .*, got 'pages'"):
+            checker.enable(host="pages")
+        with self.assertRaisesRegex(NotImplementedError, "expected uninitialized=False"):
+            checker.enable(uninitialized=True)
+
+    def test_threads_that_allocate_and_free_meanwhile(self):
+        def work():
+            side = _module.Stream()
+            with _module.stream(side):
+                for _ in range(100):
+                    x = torch.ones(64, device=device)
+                    (x * 2 + 1).sum()
+
+        with checker.check("raise"):
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            _module.synchronize()
+        self.assertEqual(checker.findings(), [])
+
+
+class TestEnvironment(OpenRegTestCase):
+    def run_with(self, code=_RACE, **settings):
+        return run_program(code, {"OPENREG_SANITIZER": "1", **settings}, expect_success=False)
+
+    def test_process_with_findings_ends_with_status_77(self):
+        result = self.run_with()
+        self.assertEqual(result.returncode, 77, result.stderr)
+        self.assertIn("SanitizerWarning", result.stderr)
+        self.assertIn("1 findings", result.stderr)
+
+    def test_process_that_dealt_with_them_keeps_its_status(self):
+        code = _RACE + f"torch.{device.type}.sanitizer.clear()\n"
+        self.assertEqual(self.run_with(code).returncode, 0)
+        self.assertEqual(self.run_with(OPENREG_SANITIZER_EXIT="0").returncode, 0)
+        self.assertEqual(self.run_with(OPENREG_SANITIZER="0").returncode, 0)
+
+    def test_action_raise(self):
+        result = self.run_with(OPENREG_SANITIZER="raise")
+        self.assertEqual(result.returncode, 77, result.stderr)
+        self.assertRegex(result.stderr, r"SanitizerError: \w+ sanitizer: race")
+
+    def test_report_is_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "findings.json"
+            self.run_with(OPENREG_SANITIZER="collect", OPENREG_SANITIZER_REPORT=str(path))
+            (finding,) = json.loads(path.read_text())
+        self.assertEqual(finding["kind"], "race")
+        self.assertEqual([one["lineno"] for one in finding["accesses"]], [5, 3])
+
+    def test_suppressions_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "suppressions"
+            path.write_text("# known\nrace:*:aten::mul*\n")
+            result = self.run_with(OPENREG_SANITIZER_SUPPRESSIONS=str(path))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            path.write_text("haste:*\n")
+            result = self.run_with(OPENREG_SANITIZER_SUPPRESSIONS=str(path))
+            self.assertTrue(re.search("expected kind:file:operator", result.stderr), result.stderr)
+
+
+if __name__ == "__main__":
+    run_tests()
