@@ -55,6 +55,13 @@ INTERFACES: dict[str, str] = {
     "OpenRegHooksInterface::resizePrivateUse1Bytes": "`Tensor.resize_`, `UntypedStorage.resize_`",
     "OpenRegHooks::getDefaultGenerator": "`at::globalContext().defaultGenerator`",
     "OpenRegHooks::getNewGenerator": '`torch.Generator("openreg")`',
+    # --- at::CUDAHooksInterface, with OPENREG_DEVICE_TYPE=cuda
+    "CudaHooks::hasCUDA": "`at::hasCUDA`; the check of `torch_openreg._cuda`",
+    "CudaHooks::current_device": "C++ code, by `at::detail::getCUDAHooks`",
+    "CudaHooks::getCUDADeviceAllocator": "the same",
+    "CudaHooks::getNumGPUs": "`at::getNumGPUs`",
+    "CudaHooks::deviceSynchronize": "the same",
+    "CudaHooks::showConfig": "`torch.__config__.show`",
     # --- c10::DeviceAllocator
     "OpenRegAllocator::allocate": "every tensor on the device",
     "OpenRegAllocator::raw_deleter": "c10, for memory without a context: there is none",
