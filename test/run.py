@@ -19,6 +19,7 @@ returns by itself. By default, that is the sweep over all operators' results.
 import argparse
 import concurrent.futures
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,7 +136,8 @@ def _default_files(options: argparse.Namespace) -> list[Path]:
 def _is_of_both_types(file: Path) -> bool:
     """Whether a file takes the device type from common.py, itself or through the sweeps."""
     text = file.read_text(encoding="utf-8")
-    return file.parent.name == "cuda" or "DEVICE_TYPE" in text or "from sweep import" in text
+    takes_it = re.search(r"\bDEVICE_TYPE\b", text) or "from sweep import" in text
+    return file.parent.name == "cuda" or bool(takes_it)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

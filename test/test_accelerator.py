@@ -1,4 +1,4 @@
-"""torch.accelerator: device-independent code finds openreg, and every function works.
+"""torch.accelerator: device-independent code finds the device, and every function works.
 
 Graphs are not among them yet.
 """
@@ -6,6 +6,7 @@ Graphs are not among them yet.
 import torch
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -23,17 +24,17 @@ SPELLINGS = parametrize(
     "device",
     [
         subtest(LAST, name="int"),
-        subtest(f"openreg:{LAST}", name="str"),
-        subtest(torch.device("openreg", LAST), name="device"),
+        subtest(f"{DEVICE_TYPE}:{LAST}", name="str"),
+        subtest(torch.device(DEVICE_TYPE, LAST), name="device"),
     ],
 )
 
 
 class TestAccelerator(OpenRegTestCase):
-    def test_current_accelerator_is_openreg(self):
-        self.assertEqual(torch.accelerator.current_accelerator(), torch.device("openreg"))
+    def test_current_accelerator_is_the_device(self):
+        self.assertEqual(torch.accelerator.current_accelerator(), torch.device(DEVICE_TYPE))
         self.assertEqual(
-            torch.accelerator.current_accelerator(check_available=True), torch.device("openreg")
+            torch.accelerator.current_accelerator(check_available=True), torch.device(DEVICE_TYPE)
         )
 
     def test_accelerator_is_available_with_all_devices(self):
@@ -91,13 +92,13 @@ class TestAccelerator(OpenRegTestCase):
         quantized = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
         self.assertLessEqual(quantized, types)
         for dtype in types - quantized:
-            x = torch.zeros(2, dtype=dtype, device="openreg")
+            x = torch.zeros(2, dtype=dtype, device=DEVICE_TYPE)
             self.assertEqual(x.dtype, dtype)
             self.assertEqual(x.cpu().dtype, dtype)
-        x = torch.ones(2, 3, device="openreg")
+        x = torch.ones(2, 3, device=DEVICE_TYPE)
         for dtype in quantized:
             if dtype in (torch.quint4x2, torch.quint2x4):  # by channels only
-                channels = torch.ones(2, device="openreg"), torch.zeros(2, device="openreg")
+                channels = torch.ones(2, device=DEVICE_TYPE), torch.zeros(2, device=DEVICE_TYPE)
                 y = torch.quantize_per_channel(x, *channels, 0, dtype)
             else:
                 y = torch.quantize_per_tensor(x, 1.0, 0, dtype)
@@ -114,7 +115,7 @@ class TestAccelerator(OpenRegTestCase):
             self.assertEqual(torch.accelerator.current_stream(), stream)
 
     def test_set_stream_selects_stream_and_device(self):
-        stream = torch.Stream(f"openreg:{LAST}")
+        stream = torch.Stream(f"{DEVICE_TYPE}:{LAST}")
         torch.accelerator.set_stream(stream)
         try:
             self.assertEqual(torch.openreg.current_stream(), stream)
@@ -142,13 +143,13 @@ class TestAccelerator(OpenRegTestCase):
         output = run_child("import torch; torch.accelerator.synchronize(); print('done')")
         self.assertEqual(output.strip(), "done")
 
-    def test_streams_and_events_without_a_device_are_openregs(self):
+    def test_streams_and_events_without_a_device_are_the_device_s(self):
         stream, event = torch.Stream(), torch.Event(enable_timing=True)
-        self.assertEqual(stream.device, torch.device("openreg:0"))
+        self.assertEqual(stream.device, torch.device(f"{DEVICE_TYPE}:0"))
         with stream:
             event.record()
         event.synchronize()
-        self.assertEqual(event.device.type, "openreg")
+        self.assertEqual(event.device.type, DEVICE_TYPE)
         self.assertGreaterEqual(event.elapsed_time(event), 0)
 
     def test_other_devices_are_refused(self):
@@ -162,10 +163,10 @@ class TestAccelerator(OpenRegTestCase):
                 function("cpu")
 
     def test_graph_is_captured_and_replayed(self):
-        x = torch.zeros(3, device="openreg")
+        x = torch.zeros(3, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         graph = torch.accelerator.Graph()
-        with torch.Stream("openreg"), graph:
+        with torch.Stream(DEVICE_TYPE), graph:
             x.add_(1)
         for _ in range(3):
             graph.replay()
@@ -191,7 +192,7 @@ class TestAcceleratorMemory(OpenRegTestCase):
         del x
 
     def test_resets_reset(self):
-        x = torch.empty(5 * MIB, dtype=torch.uint8, device="openreg")
+        x = torch.empty(5 * MIB, dtype=torch.uint8, device=DEVICE_TYPE)
         del x
         torch.accelerator.reset_peak_memory_stats()
         self.assertEqual(
@@ -201,7 +202,7 @@ class TestAcceleratorMemory(OpenRegTestCase):
         self.assertEqual(torch.accelerator.memory_stats()["allocated_bytes.all.allocated"], 0)
 
     def test_empty_cache_gives_memory_back(self):
-        x = torch.empty(50 * MIB, dtype=torch.uint8, device="openreg")
+        x = torch.empty(50 * MIB, dtype=torch.uint8, device=DEVICE_TYPE)
         del x
         before = torch.accelerator.get_memory_info()[0]
         torch.accelerator.empty_cache()

@@ -1,7 +1,7 @@
-"""Device-generic testing: torch's own machinery makes tests for openreg out of generic ones."""
+"""Device-generic testing: torch's own machinery makes tests for the device out of generic ones."""
 
 import torch
-from common import DEVICE_COUNT, TestCase, run_tests
+from common import DEVICE_COUNT, DEVICE_TYPE, TestCase, run_tests
 
 # isort: split
 from torch.testing._internal.common_device_type import (
@@ -9,13 +9,21 @@ from torch.testing._internal.common_device_type import (
     dtypes,
     instantiate_device_type_tests,
     onlyCPU,
+    onlyCUDA,
     onlyOn,
     ops,
+    skipCUDAIf,
     skipPRIVATEUSE1,
 )
 from torch.testing._internal.common_methods_invocations import op_db
 
 SOME_OPERATORS = [info for info in op_db if info.name in ("add", "mul", "matmul", "sum", "where")]
+
+
+skip_on_the_device = {
+    "openreg": skipPRIVATEUSE1,
+    "cuda": skipCUDAIf(True, "for other devices"),
+}[DEVICE_TYPE]
 
 
 class TestGeneric(TestCase):
@@ -29,22 +37,26 @@ class TestGeneric(TestCase):
 
     @deviceCountAtLeast(2)
     def test_devices_argument_lists_all_devices(self, devices):
-        if torch.device(devices[0]).type == "openreg":
+        if torch.device(devices[0]).type == DEVICE_TYPE:
             self.assertEqual(len(devices), DEVICE_COUNT)
         for device in devices:
             torch.ones(2, device=device)
 
-    @onlyOn("openreg")
-    def test_only_on_selects_openreg(self, device):
-        self.assertEqual(torch.device(device).type, "openreg")
+    @onlyOn(DEVICE_TYPE)
+    def test_only_on_selects_the_device(self, device):
+        self.assertEqual(torch.device(device).type, DEVICE_TYPE)
+
+    @onlyCUDA
+    def test_only_cuda_is_not_for_openreg(self, device):
+        self.assertEqual((torch.device(device).type, DEVICE_TYPE), ("cuda", "cuda"))
 
     @onlyCPU
-    def test_only_cpu_leaves_openreg_out(self, device):
+    def test_only_cpu_leaves_the_device_out(self, device):
         self.assertEqual(device, "cpu")
 
-    @skipPRIVATEUSE1
-    def test_skip_leaves_openreg_out(self, device):
-        self.assertNotEqual(torch.device(device).type, "openreg")
+    @skip_on_the_device
+    def test_skip_leaves_the_device_out(self, device):
+        self.assertNotEqual(torch.device(device).type, DEVICE_TYPE)
 
     @ops(SOME_OPERATORS, allowed_dtypes=[torch.float32])
     def test_operators_give_the_cpus_results(self, device, dtype, op):
@@ -59,11 +71,14 @@ instantiate_device_type_tests(TestGeneric, globals())
 
 
 class TestInstantiation(TestCase):
-    def test_a_class_for_openreg_was_made(self):
-        classes = [name for name in globals() if name.startswith("TestGeneric")]
-        self.assertTrue(
-            {"TestGenericPRIVATEUSE1", "TestGenericOPENREG"} & set(classes), sorted(classes)
-        )
+    def test_a_class_for_the_device_was_made_and_has_its_tests(self):
+        names = {
+            "openreg": ("TestGenericPRIVATEUSE1", "TestGenericOPENREG"),
+            "cuda": ("TestGenericCUDA",),
+        }[DEVICE_TYPE]
+        (made,) = [globals()[name] for name in names if name in globals()]
+        self.assertEqual(made.device_type, DEVICE_TYPE)
+        self.assertTrue(hasattr(made, f"test_device_argument_is_the_device_{DEVICE_TYPE}"))
 
 
 if __name__ == "__main__":

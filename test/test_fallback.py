@@ -198,13 +198,13 @@ class TestModes(FallbackTestCase):
             """
         )
         for name in ("first", "second"):
-            text = f"program::{name} has no kernel for openreg"
+            text = f"program::{name} has no kernel for {DEVICE_TYPE}"
             self.assertEqual(result.stderr.count(text), 1, msg=result.stderr)
 
     def test_warn_mode_gives_a_warning_of_python(self):
         torch.openreg.set_fallback_mode("warn")
         x = torch.ones(3, device=DEVICE_TYPE)
-        with self.assertWarnsRegex(UserWarning, "aten::histc has no kernel for openreg"):
+        with self.assertWarnsRegex(UserWarning, f"aten::histc has no kernel for {DEVICE_TYPE}"):
             torch.histc(x)
 
     def test_error_mode_names_the_operator_and_what_to_do(self):
@@ -466,7 +466,9 @@ class TestGenerators(FallbackTestCase):
 class TestErrors(FallbackTestCase):
     def test_operator_without_a_cpu_kernel_names_itself_and_the_device(self):
         with self.assertRaisesRegex(
-            NotImplementedError, "openreg_test::kernelless.*openreg:0.*nor the CPU has a kernel"
+            NotImplementedError,
+            f"openreg_test::kernelless.*{DEVICE_TYPE}:0: neither {DEVICE_TYPE} nor the CPU has a "
+            f'kernel.*kernelless", "{DEVICE_TYPE}"',
         ):
             OPS.kernelless(torch.ones(3, device=DEVICE_TYPE))
 
@@ -482,15 +484,17 @@ class TestErrors(FallbackTestCase):
 
     def test_cpu_tensor_beside_an_openreg_tensor_is_refused(self):
         x = torch.ones(3, device=DEVICE_TYPE)
-        with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+        with self.assertRaisesRegex(RuntimeError, f"same device.*{DEVICE_TYPE}:0 and cpu"):
             OPS.add_all([x, torch.ones(3)])
-        with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+        with self.assertRaisesRegex(RuntimeError, f"same device.*{DEVICE_TYPE}:0 and cpu"):
             OPS.twice.out(torch.ones(3), out=x)
 
     @requires_two_devices
     def test_tensors_of_two_devices_are_refused(self):
         x, y = (torch.ones(3, device=f"{DEVICE_TYPE}:{index}") for index in range(2))
-        with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and openreg:1"):
+        with self.assertRaisesRegex(
+            RuntimeError, f"same device.*{DEVICE_TYPE}:0 and {DEVICE_TYPE}:1"
+        ):
             OPS.add_all([x, y])
 
     def test_cpu_tensors_are_taken_as_indices_only(self):
@@ -501,11 +505,11 @@ class TestErrors(FallbackTestCase):
             x.index_put_((torch.tensor([1]),), torch.tensor(7.0))
             self.assertEqual(x.tolist(), [5.0, 7.0, 6.0])
             for call in (torch.index_put_, torch.index_put, torch.ops.aten._unsafe_index_put):
-                with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+                with self.assertRaisesRegex(RuntimeError, f"same device.*{DEVICE_TYPE}:0 and cpu"):
                     call(x, (index,), values)
-            with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+            with self.assertRaisesRegex(RuntimeError, f"same device.*{DEVICE_TYPE}:0 and cpu"):
                 x[index] = values
-            with self.assertRaisesRegex(RuntimeError, "same device.*openreg:0 and cpu"):
+            with self.assertRaisesRegex(RuntimeError, f"same device.*{DEVICE_TYPE}:0 and cpu"):
                 torch.zeros(3).index_put_((index.to(DEVICE_TYPE),), torch.tensor(7.0))
             self.assertEqual(x.tolist(), [5.0, 7.0, 6.0])
 
@@ -570,7 +574,7 @@ class TestErrors(FallbackTestCase):
             number = torch.tensor(1.0)
             with self.assertRaisesRegex(
                 RuntimeError,
-                "on the same device|to have device openreg:0",
+                f"on the same device|to have device {DEVICE_TYPE}:0",
             ):
                 call(number, x)
             self.assertEqual(number.item(), 1.0)
@@ -730,7 +734,9 @@ class TestLists(FallbackTestCase):
             in_place(written, xs, xs, numbers)
             for actual, one in zip(written, expected, strict=True):
                 self.assert_bit_equal(actual, one)
-            with self.assertRaisesRegex(RuntimeError, "Expected scalars to be on CPU, got openreg"):
+            with self.assertRaisesRegex(
+                RuntimeError, f"Expected scalars to be on CPU, got {DEVICE_TYPE}"
+            ):
                 functional(xs, xs, xs, numbers.to(DEVICE_TYPE))
             with self.assertRaisesRegex(RuntimeError, "Expected length of scalars to match"):
                 functional(xs, xs, xs, numbers[:1])

@@ -39,6 +39,7 @@ _NAME = {"openreg": "PrivateUse1", "cuda": "CUDA"}[DEVICE_TYPE]
 ACTIVITY = getattr(ProfilerActivity, _NAME)
 KIND = getattr(DeviceType, _NAME)
 LABEL = _NAME.lower()
+TITLE = DEVICE_TYPE.upper()
 BOTH = [ProfilerActivity.CPU, ACTIVITY]
 DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
 
@@ -324,7 +325,9 @@ class TestActivities(ProfilerTestCase):
         self.assertEqual(devices[0]["name"], expected.name)
         self.assertEqual(devices[0]["totalGlobalMem"], expected.total_memory)
 
-    @parametrize("name", ["CONCURRENT_KERNEL", "GPU_MEMCPY", "GPU_MEMSET", "PRIVATEUSE1_RUNTIME"])
+    @parametrize(
+        "name", ["CONCURRENT_KERNEL", "GPU_MEMCPY", "GPU_MEMSET", f"{LABEL.upper()}_RUNTIME"]
+    )
     def test_only_the_activities_asked_for_are_shown(self, name):
         expected = {
             "CONCURRENT_KERNEL": "kernel",
@@ -602,7 +605,7 @@ class TestAnnotations(ProfilerTestCase):
         self.assertEqual(annotation.name, "block")
         table = profiler.key_averages().table()
         total = table.splitlines()[-2:]
-        self.assertTrue(any("Self OPENREG time total" in line for line in total))
+        self.assertTrue(any(f"Self {TITLE} time total" in line for line in total))
         averages = {e.key: e for e in profiler.key_averages() if e.device_type == DeviceType.CPU}
         self.assertEqual(averages["block"].device_time_total, kernel.device_time_total)
 
@@ -631,7 +634,7 @@ class TestResults(ProfilerTestCase):
             self.x @ self.x
         averages = profiler.key_averages()
         table = averages.table(sort_by="device_time_total", row_limit=1)
-        for column in ("Self OPENREG", "Self OPENREG %", "OPENREG total", "OPENREG time avg"):
+        for column in (f"Self {TITLE}", f"Self {TITLE} %", f"{TITLE} total", f"{TITLE} time avg"):
             self.assertIn(column, table)
         self.assertIn("aten::m", table.splitlines()[3])
         self.assertEqual(averages.table(sort_by=f"{LABEL}_time_total", row_limit=1), table)
@@ -681,7 +684,7 @@ class TestResults(ProfilerTestCase):
         averages = {event.key: event for event in profiler.key_averages()}
         self.assertEqual(averages["aten::empty"].self_device_memory_usage, 4 * 1024**2)
         self.assertEqual(averages["[memory]"].self_device_memory_usage, -4 * 1024**2)
-        self.assertIn("OPENREG Mem", profiler.key_averages().table())
+        self.assertIn(f"{TITLE} Mem", profiler.key_averages().table())
         (allocation, free) = [e for e in Trace(profiler).events if e["name"] == "[memory]"]
         self.assertEqual(allocation["args"]["Bytes"], 4 * 1024**2)
         self.assertEqual(free["args"]["Bytes"], -4 * 1024**2)
@@ -958,7 +961,7 @@ class TestOlderProfiler(ProfilerTestCase):
         # The first event comes after the gate, so that the time before it opened is not in it.
         self.assertGreater(event.device_time_total, 0)
         self.assertLessEqual(event.device_time_total, (ended_ns - opened_ns) / 1000)
-        self.assertIn("OPENREG total", profiler.table(sort_by="device_time_total"))
+        self.assertIn(f"{TITLE} total", profiler.table(sort_by="device_time_total"))
 
     def test_a_long_kernel_takes_device_time_and_no_host_time(self):
         x = torch.randn(1024, 1024, device=DEVICE_TYPE)

@@ -2,11 +2,13 @@
 
 import copy
 import io
+import struct
 import subprocess
 import sys
 import tempfile
 import textwrap
 import warnings
+import zipfile
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
+    run_program,
     run_tests,
     subtest,
 )
@@ -30,6 +33,30 @@ TYPES = {
     "LongTensor": torch.int64,
     "ShortTensor": torch.int16,
 }
+
+
+def tagged_as_of_a_gpu(content):
+    """The file of tensors on the CPU, as torch writes it of tensors on cuda:0.
+
+    Their storages' locations are pickled strings: the opcode, four bytes of length, the text.
+    """
+
+    def changed(pickled):
+        tag, other = (b"X" + struct.pack("<I", len(t)) + t for t in (b"cpu", b"cuda:0"))
+        assert tag in pickled
+        return pickled.replace(tag, other)
+
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        return changed(content)
+    result = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(content)) as source,
+        zipfile.ZipFile(result, "w", zipfile.ZIP_STORED) as target,
+    ):
+        for name in source.namelist():
+            data = source.read(name)
+            target.writestr(name, changed(data) if name.endswith("data.pkl") else data)
+    return result.getvalue()
 
 
 class TestStorages(OpenRegTestCase):
@@ -132,13 +159,52 @@ class TestFiles(OpenRegTestCase):
 
     def test_file_says_cuda_as_that_of_a_gpu(self):
         # A GPU's file names the storage's location; a file for the CPU has the same layout.
-        import zipfile
-
         file = io.BytesIO()
         torch.save(torch.arange(3.0, device="cuda:1"), file)
         with zipfile.ZipFile(file) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith("data.pkl")]
             self.assertIn(b"cuda:1", archive.read(name))
+
+    @parametrize("is_zip", [True, False])
+    @parametrize(
+        "location,device",
+        [(None, "cuda:0"), ("cuda:1", "cuda:1"), ({"cuda:0": "cpu"}, "cpu"), ("cpu", "cpu")],
+    )
+    def test_file_of_a_gpu_loads(self, is_zip, location, device):
+        # Such a file is the CPU's with another tag; so is no byte of it ours.
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.save(
+                {"model": torch.nn.Linear(3, 2).state_dict(), "step": torch.tensor(7)},
+                file,
+                _use_new_zipfile_serialization=is_zip,
+            )
+        expected = torch.load(io.BytesIO(file.getvalue()))
+        loaded = torch.load(io.BytesIO(tagged_as_of_a_gpu(file.getvalue())), map_location=location)
+        self.assertEqual(loaded["step"].item(), 7)
+        for name, value in expected["model"].items():
+            self.assertEqual(loaded["model"][name].device, torch.device(device))
+            self.assert_bit_equal(loaded["model"][name], value)
+
+    def test_file_loads_where_only_the_cpu_is(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "checkpoint"
+            torch.save({"x": torch.arange(3.0, device="cuda:1")}, path)
+            code = f"""
+            import torch
+            assert not torch.cuda.is_available()
+            assert torch.load({str(path)!r}, map_location="cpu")["x"].tolist() == [0, 1, 2]
+            try:
+                torch.load({str(path)!r})
+            except RuntimeError as error:
+                assert "on a CUDA device but torch.cuda.is_available() is False" in str(error)
+                print("refused")
+            """
+            program = run_program(
+                code, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OPENREG_DEVICE_TYPE": "openreg"}
+            )
+        self.assertEqual(program.stdout.strip(), "refused")
 
     def test_device_that_is_not_there(self):
         file = io.BytesIO()

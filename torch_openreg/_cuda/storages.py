@@ -8,6 +8,7 @@ from torch.multiprocessing import reductions
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import DEVICE_TYPE
+from torch_openreg.openreg.ipc import register_event_reducer
 
 __all__ = ["install"]
 
@@ -36,14 +37,14 @@ def _resize(self: Any, size: int) -> Any:
 
 
 # --- Processes. See Note [Messages] in csrc/ipc/StorageMessage.h: one message names the memory, the
-# lease on it and the event to wait for, so that torch's other handles stay empty.
+# lease on it and the event to wait for. It is torch's counter, too; the event's handle stays empty.
 
 _NO_HANDLE = b""
 
 
 def _share(self: Any) -> tuple[int, bytes, int, int, bytes, int, bytes, bool]:
     message = _C._share_storage(self)
-    return self.device.index, message, self.nbytes(), 0, _NO_HANDLE, 0, _NO_HANDLE, False
+    return self.device.index, message, self.nbytes(), 0, message, 0, _NO_HANDLE, False
 
 
 def _receive(
@@ -61,9 +62,10 @@ def _receive(
     return _C._receive_storage(message)
 
 
-def _release_counter(cls: Any, counter: bytes, counter_offset: int, device: int) -> None:
-    # A message that arrives twice is one lease, which ends with the storage made of it.
-    del cls, counter, counter_offset, device
+def _release_counter(cls: Any, message: bytes, counter_offset: int) -> None:
+    # Of a message that torch has the storage of already: its own, or one that arrives again.
+    del cls, counter_offset
+    _C._receive_storage(message)
 
 
 def install() -> None:
@@ -75,3 +77,4 @@ def install() -> None:
     storage._new_shared_cuda = classmethod(_receive)
     storage._release_ipc_counter_cuda = classmethod(_release_counter)
     ForkingPickler.register(torch.cuda.Event, reductions.reduce_event)
+    register_event_reducer()

@@ -90,4 +90,9 @@ def register_reducers() -> None:
     """Makes the queues and pipes of ``multiprocessing`` send what lives on openreg devices."""
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
     ForkingPickler.register(torch.Tensor, _reduce_tensor)
+    register_event_reducer()
+
+
+def register_event_reducer() -> None:
+    """Makes them send ``torch.openreg.Event``, in either device type."""
     ForkingPickler.register(Event, _reduce_event)

@@ -13,6 +13,7 @@
 #include "csrc/core/Settings.h"
 #include "torch_openreg/aten/KernelNames.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -218,12 +219,13 @@ void FallbackOperator::countSynchronousCall() {
     return;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      current == FallbackMode::Warn, name_,
-      " has no kernel for openreg and the fallback mode is \"error\". With "
+      current == FallbackMode::Warn, name_, " has no kernel for ", c10::openreg::kDeviceType,
+      " and the fallback mode is \"error\". With "
       "torch.openreg.set_fallback_mode(\"silent\") the host waits and runs the CPU kernel.");
   if (warned_in_.exchange(fallbackModeNumber(), std::memory_order_relaxed) !=
       fallbackModeNumber()) {
-    TORCH_WARN(name_, " has no kernel for openreg: the host waits and runs the CPU kernel.");
+    TORCH_WARN(name_, " has no kernel for ", c10::openreg::kDeviceType,
+               ": the host waits and runs the CPU kernel.");
   }
 }
 

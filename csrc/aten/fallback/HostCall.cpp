@@ -20,6 +20,7 @@
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/random/Generator.h"
 
 namespace at::openreg {
@@ -27,6 +28,7 @@ namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
 using c10::openreg::HostWork;
+using c10::openreg::kDeviceType;
 using c10::openreg::OpenRegStream;
 using c10::openreg::WorkDescription;
 
@@ -202,10 +204,10 @@ void HostCall::callCpuKernel() {
           op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
           op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
           op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
-      "Could not run '", known_.name(), "' on ", device_,
-      ": neither openreg nor the CPU has a kernel for it. Register one with "
+      "Could not run '", known_.name(), "' on ", device_, ": neither ", kDeviceType,
+      " nor the CPU has a kernel for it. Register one with "
       "torch.library.impl(\"",
-      schema_.name(), "\", \"openreg\") or TORCH_LIBRARY_IMPL.");
+      schema_.name(), "\", \"", kDeviceType, "\") or TORCH_LIBRARY_IMPL.");
   const HostWork work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
   op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
 }
