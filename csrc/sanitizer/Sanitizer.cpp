@@ -714,8 +714,7 @@ void recordAccesses(const OpenRegStream& stream, const char* kernel, ArrayRef<Op
       return other.tensor == operand.tensor && other.is_written;
     };
     if (!operand.is_written && std::any_of(operands.begin(), operands.end(), is_same)) {
-      --read_count;  // it is an output
-      continue;
+      continue;  // it is an output
     }
     Sanitizer::Touch touch{accessOf(operand), reinterpret_cast<uintptr_t>(tensor.storage().data()),
                            tensor.storage().nbytes()};
