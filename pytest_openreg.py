@@ -4,16 +4,16 @@
 processes serve device type ``cuda`` from :mod:`torch_openreg`. Without one of them the plug-in does
 nothing. It is a module outside of the package, as importing the package imports torch.
 
-``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device type:
-a test with findings fails, with the reports in a section of their own.
+``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
+type: a test with findings fails, with the reports in a section of their own.
 ``--openreg-sanitizer=race,lifetime`` finds these kinds only.
 
 Offers:
 
 - the fixture ``cuda_gate``: a :class:`torch_openreg.testing.StreamGate`;
 - the marker ``needs_real_cuda``, which skips a test on the emulated device;
-- the marker ``openreg_sanitizer(allow=["race"], expect="lifetime")``: kinds that a test may have, and
-  one that it must have.
+- the marker ``openreg_sanitizer(allow=["race"], expect="lifetime")``: kinds that a test may have,
+  and one that it must have.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ __all__ = [
 _VARIABLE = "OPENREG_DEVICE_TYPE"
 _MARKER = "needs_real_cuda: skip this test where torch_openreg emulates CUDA"
 _SANITIZER_MARKER = (
-    "openreg_sanitizer(allow, expect): with --openreg-sanitizer, kinds of findings that the test may "
-    "have, and one that it must have"
+    "openreg_sanitizer(allow, expect): with --openreg-sanitizer, kinds of findings that the test "
+    "may have, and one that it must have"
 )
 _KINDS = ("race", "lifetime", "host", "graph-input")
 
@@ -138,8 +138,8 @@ def _kinds(text: str) -> frozenset[str]:
     kinds = frozenset(text.split(","))
     if not kinds <= set(_KINDS):
         raise argparse.ArgumentTypeError(
-            f"expected kinds of {', '.join(_KINDS)} behind =, got {text!r}; without kinds, the option "
-            "comes after the files"
+            f"expected kinds of {', '.join(_KINDS)} behind =, got {text!r}; without kinds, the "
+            "option comes after the files"
         )
     return kinds
 
