@@ -56,6 +56,7 @@ struct Capture {
     Stack allocated;
   };
   std::map<std::tuple<uintptr_t, uintptr_t, bool>, Kept> accesses;
+  Clock last_replay{};  // the next one waits for it, on whatever stream
 };
 
 Access accessOf(const Operand& operand) {
@@ -164,6 +165,7 @@ class Sanitizer {
         return;
       }
       const StreamNumber number = numberOf(stream);
+      clockOf(number).join(found->second.last_replay);
       for (auto& [key, kept] : found->second.accesses) {
         const Allocation* allocation = shadow_.find(kept.access.runs.begin());
         if (allocation != nullptr && allocation->serial == kept.serial) {
@@ -175,7 +177,7 @@ class Sanitizer {
       std::vector<Finding> conflicts = findConflicts(number, "", stack, touches);
       std::move(conflicts.begin(), conflicts.end(), std::back_inserter(findings));
       if (findings.empty()) {
-        commit(number, "", stack, touches);
+        commitReplay(capture, number, stack, touches);
         return;
       }
     }
@@ -183,7 +185,7 @@ class Sanitizer {
     const Lock lock(mutex_);
     const StreamNumber number = numberOf(stream);
     takeAsOrdered(number, touches);
-    commit(number, "", stack, touches);
+    commitReplay(capture, number, stack, touches);
   }
 
   // The host's own accesses to pinned memory. What is launched later is ordered behind them.
@@ -638,6 +640,14 @@ class Sanitizer {
         return Allocation::isReplaced(old, touch.access) && isOrdered(old, stream);
       });
       counts_.forgotten += allocation.add(std::move(touch.access)) ? 1 : 0;
+    }
+  }
+
+  void commitReplay(uint64_t capture, StreamNumber stream, const Stack& stack,
+                    std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
+    commit(stream, "", stack, touches);
+    if (const auto found = captures_.find(capture); found != captures_.end()) {
+      found->second.last_replay = clockOf(stream);
     }
   }
 
