@@ -385,6 +385,7 @@ class TestMemory(GraphTestCase):
         model = nn.Linear(2, 2).to(DEVICE_TYPE)
         batch = torch.ones(3, 2, device=DEVICE_TYPE)
         graph = torch.openreg.Graph()
+        torch.openreg.synchronize()
         with torch.openreg.Stream():
             model(batch).sum().backward()
         torch.openreg.synchronize()
@@ -654,6 +655,7 @@ class TestStreams(GraphTestCase):
     def test_streams_of_two_devices_are_captured_together(self):
         x = tensor(1.0, 2.0)
         y = torch.zeros(2, device=f"{DEVICE_TYPE}:1")
+        torch.openreg.synchronize(1)
         side = torch.openreg.Stream(1)
 
         def work():

@@ -42,6 +42,36 @@ def test_gate(cuda_gate):
 """
 
 
+RACES = """
+import pytest
+import torch
+
+def race():
+    x, side = torch.zeros(64, device="openreg"), torch.openreg.Stream()
+    with side:
+        x.mul(2)
+    torch.openreg.synchronize()
+
+def test_race():
+    race()
+
+def test_that_is_right():
+    assert torch.zeros(1, device="openreg").item() == 0
+
+@pytest.mark.openreg_sanitizer(allow=["race"])
+def test_allowed():
+    race()
+
+@pytest.mark.openreg_sanitizer(expect="race")
+def test_expected():
+    race()
+
+@pytest.mark.openreg_sanitizer(expect="race")
+def test_expected_in_vain():
+    pass
+"""
+
+
 class TestPlugin(OpenRegTestCase):
     def setUp(self):
         super().setUp()
@@ -67,6 +97,23 @@ class TestPlugin(OpenRegTestCase):
     def assert_outcome(self, result, summary, returncode=0):
         self.assertEqual(result.returncode, returncode, msg=lambda _: result.stdout + result.stderr)
         self.assertIn(summary, result.stdout)
+
+    def test_sanitizer_fails_tests_with_findings(self):
+        result = self.pytest("test_it.py", "--openreg-sanitizer", suite=RACES)
+        self.assertIn("2 failed, 3 passed", result.stdout)
+        for text in (
+            "openreg sanitizer: race: aten::mul",
+            "FAILED test_it.py::test_race",
+            "to find 'race'",
+        ):
+            self.assertIn(text, result.stdout)
+
+    def test_sanitizer_is_off_without_its_option_and_finds_the_kinds_named(self):
+        self.assertIn("5 passed", self.pytest("test_it.py", suite=RACES).stdout)
+        result = self.pytest("test_it.py", "--openreg-sanitizer=lifetime", suite=RACES)
+        self.assertIn("2 failed, 3 passed", result.stdout)
+        result = self.pytest("test_it.py", "--openreg-sanitizer=haste", suite=RACES)
+        self.assertIn("expected kinds of race, lifetime", result.stderr)
 
     def test_nothing_happens_without_being_asked(self):
         self.assert_outcome(self.pytest(suite=WITHOUT_TORCH), "1 passed")

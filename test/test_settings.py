@@ -30,6 +30,7 @@ BAD_VALUES = [
     ("OPENREG_FALLBACK", "loud"),
     ("OPENREG_FALLBACK_VERIFY", "yes"),
     ("OPENREG_MEMORY_POISON", "yes"),
+    ("OPENREG_SANITIZER", "yes"),
     ("OPENREG_DEVICE_TYPE", "gpu"),
     ("OPENREG_CUDA_CAPABILITY", "8"),
     ("OPENREG_CUDA_NOTICE", "no"),

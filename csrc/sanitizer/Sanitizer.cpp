@@ -56,6 +56,7 @@ struct Capture {
     Stack allocated;
   };
   std::map<std::tuple<uintptr_t, uintptr_t, bool>, Kept> accesses;
+  Clock last_replay{};  // the next one waits for it, on whatever stream
 };
 
 Access accessOf(const Operand& operand) {
@@ -164,6 +165,7 @@ class Sanitizer {
         return;
       }
       const StreamNumber number = numberOf(stream);
+      clockOf(number).join(found->second.last_replay);
       for (auto& [key, kept] : found->second.accesses) {
         const Allocation* allocation = shadow_.find(kept.access.runs.begin());
         if (allocation != nullptr && allocation->serial == kept.serial) {
@@ -175,7 +177,7 @@ class Sanitizer {
       std::vector<Finding> conflicts = findConflicts(number, "", stack, touches);
       std::move(conflicts.begin(), conflicts.end(), std::back_inserter(findings));
       if (findings.empty()) {
-        commit(number, "", stack, touches);
+        commitReplay(capture, number, stack, touches);
         return;
       }
     }
@@ -183,7 +185,7 @@ class Sanitizer {
     const Lock lock(mutex_);
     const StreamNumber number = numberOf(stream);
     takeAsOrdered(number, touches);
-    commit(number, "", stack, touches);
+    commitReplay(capture, number, stack, touches);
   }
 
   // The host's own accesses to pinned memory. What is launched later is ordered behind them.
@@ -641,6 +643,14 @@ class Sanitizer {
     }
   }
 
+  void commitReplay(uint64_t capture, StreamNumber stream, const Stack& stack,
+                    std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
+    commit(stream, "", stack, touches);
+    if (const auto found = captures_.find(capture); found != captures_.end()) {
+      found->second.last_replay = clockOf(stream);
+    }
+  }
+
   void keepForReplay(uint64_t number, const OpenRegStream& stream, const char* kernel, Stack stack,
                      std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
     Capture& capture = captures_[number];
@@ -714,8 +724,7 @@ void recordAccesses(const OpenRegStream& stream, const char* kernel, ArrayRef<Op
       return other.tensor == operand.tensor && other.is_written;
     };
     if (!operand.is_written && std::any_of(operands.begin(), operands.end(), is_same)) {
-      --read_count;  // it is an output
-      continue;
+      continue;  // it is an output
     }
     Sanitizer::Touch touch{accessOf(operand), reinterpret_cast<uintptr_t>(tensor.storage().data()),
                            tensor.storage().nbytes()};

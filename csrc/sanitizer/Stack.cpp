@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<CachingDeviceAllocator::CreateContextFn> gatherer{nullptr};
 
-constexpr std::string_view kBackwardName = "OPENREG_SANITIZER_BACKWARD";
+constexpr std::string_view kBackwardName = "torch_openreg: who asked for the backward pass";
 const DebugInfoKind kBackward(&kBackwardName);
 
 struct BackwardCaller final : DebugInfoBase {

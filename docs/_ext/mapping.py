@@ -78,6 +78,7 @@ INTERFACES: dict[str, str] = {
     "OpenRegAllocator::getMemoryInfo": "`torch.openreg.mem_get_info`, "
     "`torch.accelerator.get_memory_info`",
     # --- at::CachingHostAllocatorImpl
+    "PinnedAllocator::allocate": "`Tensor.pin_memory`",
     "PinnedAllocatorImpl::allocate_host_memory": "`Tensor.pin_memory`, if the cache has no block",
     "PinnedAllocatorImpl::free_block": "`torch.openreg.empty_host_cache`, "
     "`torch.accelerator.empty_host_cache`",
@@ -140,6 +141,9 @@ INTERFACES: dict[str, str] = {
 PYTHON_ONLY: dict[str, str] = {
     "AcceleratorError": "the class `torch.AcceleratorError`",
     "OutOfMemoryError": "the class `torch.OutOfMemoryError`",
+    "SanitizerError": "the class `torch.openreg.sanitizer.SanitizerError`",
+    "SanitizerWarning": "the class `torch.openreg.sanitizer.SanitizerWarning`",
+    "sanitizer": "the functions of `torch.openreg.sanitizer`",
     "MemPool": "holds a `torch_openreg._C._MemPool`",
     "get_amp_supported_dtype": "a constant",
     "is_tf32_supported": "a constant",

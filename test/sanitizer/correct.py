@@ -459,6 +459,19 @@ def graph_is_replayed_between_other_work():
 
 
 @correct
+def one_graph_is_replayed_on_two_streams():
+    x, graph = _ready(), _graph()
+    with _module.graph(graph):
+        x.add_(1)
+    _module.synchronize()
+    for side in (Stream(), Stream()):
+        with stream(side):
+            graph.replay()
+    _module.synchronize()
+    assert x.sum().item() == 2 * SIZE
+
+
+@correct
 def graph_forks_and_joins():
     x, graph, side = _ready(), _graph(), Stream()
     with _module.graph(graph):

@@ -125,6 +125,19 @@ class TestInterface(OpenRegTestCase):
         for text in ("wait_stream", "test_interface.py", "allocated", "stream 0 (default)"):
             self.assertIn(text, str(finding))
 
+    def test_arguments_have_the_names_of_the_schema(self):
+        x, y, side = (*torch.zeros(2, 64, device=device), _module.Stream())
+        _module.synchronize()
+        for call, name in ((y.add_, "other"), (x.add, "self"), (x.sort, "self")):
+            with checker.check("collect"):
+                with _module.stream(side):
+                    x.fill_(1)
+                call(*([x] if call == y.add_ else [0] if call == x.add else []))
+                _module.synchronize()
+            (finding,) = checker.findings()
+            self.assertEqual([one.argument for one in finding.accesses], [name, "self"])
+            checker.clear()
+
     def test_report_tells_of_a_wait_that_was_too_early(self):
         x, side = torch.zeros(64, device=device), _module.Stream()
         _module.synchronize()

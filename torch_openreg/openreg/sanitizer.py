@@ -387,7 +387,11 @@ def _enable_from_environment() -> None:
         return
     text = _setting("OPENREG_SANITIZER")
     if (path := _setting("OPENREG_SANITIZER_SUPPRESSIONS")) is not None:
-        _state.filters += _read_suppressions(Path(path))
+        try:
+            _state.filters += _read_suppressions(Path(path))
+        except (OSError, ValueError) as error:
+            # This is part of ``import torch``, which must not fail.
+            warnings.warn(f"OPENREG_SANITIZER_SUPPRESSIONS: {error}", SanitizerWarning, 2)
     action: dict[str | None, Action] = {"1": "warn", "raise": "raise", "collect": "collect"}
     if text in action:
         enable(action[text])
@@ -406,7 +410,7 @@ def _read_suppressions(path: Path) -> list[_Filter]:
         kind, _, rest = text.partition(":")
         if kind not in (*_KINDS, "*"):
             raise ValueError(
-                f"OPENREG_SANITIZER_SUPPRESSIONS: expected kind:file:operator, with a kind of "
+                f"expected kind:file:operator, with a kind of "
                 f"{', '.join(_KINDS)} or *, got {line!r} in {path}:{number}"
             )
         file, _, operator = rest.partition(":")

@@ -81,10 +81,24 @@ TEST(bad_values_are_refused) {
     check_refused("OPENREG_FALLBACK_VERIFY", value, "0 or 1");
     check_refused("OPENREG_MEMORY_POISON", value, "0 or 1");
     check_refused("OPENREG_FALLBACK", value, "silent, warn or error");
+    check_refused("OPENREG_SANITIZER", value, "0, 1, raise or collect");
+    check_refused("OPENREG_SANITIZER_EXIT", value, "0 or 1");
   }
 }
 
+TEST(names_of_files_are_not_empty) {
+  check_refused("OPENREG_SANITIZER_REPORT", "", "the name of a file");
+  check_refused("OPENREG_SANITIZER_SUPPRESSIONS", "", "the name of a file");
+}
+
 TEST(values_for_the_layers_above_are_accepted) {
+  for (const char* value : {"1", "raise", "collect"}) {
+    test::check_child([=] {
+      set("OPENREG_SANITIZER", value);
+      set("OPENREG_SANITIZER_REPORT", "findings.json");
+      CHECK_OK(orCheckSettings());
+    });
+  }
   for (const char* value : {"silent", "warn", "error"}) {
     test::check_child([=] {
       set("OPENREG_FALLBACK", value);

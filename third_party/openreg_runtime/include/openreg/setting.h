@@ -43,8 +43,7 @@
   X(OPENREG_MEMORY_POISON, "0", "0 or 1",                                                \
     "1: unused memory is filled with a pattern, and allocations are guarded.")           \
   X(OPENREG_SANITIZER, "0", "0, 1, raise or collect",                                    \
-    "1: work that streams do not order is found, with a warning. raise: an exception. "  \
-    "collect: neither.")                                                                 \
+    "1: finds work that streams do not order, and warns. raise, collect: does that.")    \
   X(OPENREG_SANITIZER_EXIT, "1", "0 or 1",                                               \
     "1: with findings that nobody cleared, the process ends with status 77.")            \
   X(OPENREG_SANITIZER_REPORT, "none", "the name of a file",                              \
