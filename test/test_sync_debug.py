@@ -20,6 +20,8 @@ WAITS = [
     subtest(lambda x: torch.linalg.eigvals(x[None]), name="fallback"),
 ]
 
+_NAME = {"openreg": "OpenReg", "cuda": "CUDA"}[DEVICE_TYPE]
+
 
 class TestSyncDebugMode(OpenRegTestCase):
     def setUp(self):
@@ -32,7 +34,7 @@ class TestSyncDebugMode(OpenRegTestCase):
 
     @parametrize("wait", WAITS)
     def test_wait_warns_or_raises(self, wait):
-        text = "called a synchronizing OpenReg operation: aten::"
+        text = f"called a synchronizing {_NAME} operation: aten::"
         torch.openreg.set_sync_debug_mode("warn")
         with self.assertWarnsRegex(UserWarning, text):
             wait(self.x)
