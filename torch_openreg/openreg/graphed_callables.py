@@ -213,11 +213,14 @@ def make_graphed_callables(
         for function, args in zip(functions, all_args, strict=True)
     ]
     synchronize()
-    with stream(Stream()):
-        for call in calls:
-            for _ in range(num_warmup_iters):
-                call.warm_up()
-    synchronize()
+    try:
+        with stream(Stream()):
+            for call in calls:
+                for _ in range(num_warmup_iters):
+                    call.warm_up()
+    finally:
+        # Also if one raises: the arguments may be freed then.
+        synchronize()
     shared_pool = graph_pool_handle() if pool is None else pool
     # In the order in which they will run, as they reuse each other's memory in that order.
     for call in calls:
