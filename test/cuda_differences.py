@@ -8,6 +8,7 @@ __all__ = ["DIFFERENCES"]
 
 _METADATA = "torch keeps flags of a backend for PrivateUse1, and not for CUDA"
 
+# docs: cuda-differences
 DIFFERENCES: dict[str, str] = {
     "test_operators.py::TestGroupNorm::"
     "test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators": (
@@ -39,3 +40,4 @@ DIFFERENCES: dict[str, str] = {
     "test_flags_are_kept_on_the_device_and_dropped_on_the_cpu": _METADATA,
     "test_serialization.py::TestMetadata::test_flags_belong_to_one_tensor": _METADATA,
 }
+# docs: end
