@@ -187,15 +187,16 @@ class TestRefusals(OpenRegTestCase):
 
     @parametrize("before,after", [("openreg", "cuda"), ("cuda", "openreg")])
     def test_variable_changed_after_the_import(self, before, after):
-        program = f"""
+        program = """
         import os, torch
-        os.environ["OPENREG_DEVICE_TYPE"] = "{after}"
+        os.environ["OPENREG_DEVICE_TYPE"] = os.environ["AFTER"]
         try:
-            torch.ones(1, device="{before}")
+            torch.ones(1, device=os.environ["BEFORE"])
         except RuntimeError as error:
             print(error)
         """
-        text = run_program(program, {"OPENREG_DEVICE_TYPE": before}).stdout
+        settings = {"OPENREG_DEVICE_TYPE": before, "BEFORE": before, "AFTER": after}
+        text = run_program(program, settings).stdout
         self.assertIn(f"OPENREG_DEVICE_TYPE: expected '{before}', which it was when", text)
         self.assertIn(f"got '{after}'", text)
 
