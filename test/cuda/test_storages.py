@@ -224,7 +224,8 @@ def work(inbox, outbox):
     try:
         value = inbox.get(timeout=100)
         {work}
-        torch.cuda.synchronize()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
         outbox.put("done")
     except BaseException:
         outbox.put(traceback.format_exc())

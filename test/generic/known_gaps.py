@@ -44,6 +44,9 @@ _INDICES = "the CPU has a kernel without indices, which returns contiguous resul
 # torch has formulas that ask is_cuda(). They are those of CUDA.
 _ZEROS = "the backward of a maximum among equals gives -0.0 where the CPU gives 0.0, as on CUDA"
 _ACCUMULATED = "the norm is accumulated in float, as on CUDA, where the CPU takes double"
+_CONTIGUOUS = "the gradient of a maximum among equals is contiguous, as on CUDA"
+_UNBATCHED = "torch asks whether cuDNN has a CTC loss, which vmap cannot, on CUDA neither"
+_NAMED = "with deterministic algorithms the result is a named tuple, as torch makes it for CUDA"
 
 GAPS: list[Gap] = [
     Gap("nn_functional_max_pool1d", "layouts", _INDICES, ("float64",)),
@@ -51,6 +54,23 @@ GAPS: list[Gap] = [
     Gap("triangular_solve", "out", _RESULT, ("complex64", "float32")),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "float64"), is_late=True),
     Gap("_foreach_max", "backward", _ZEROS, ("float32",), device_type="cuda"),
+    Gap("max_reduction_no_dim", "layouts backward", _CONTIGUOUS, ("float32",), device_type="cuda"),
+    *(
+        Gap(name, "second gradients", _ZEROS, ("float32",), device_type="cuda")
+        for name in ("max_reduction_no_dim", "median", "min_reduction_no_dim", "nanmedian")
+    ),
+    Gap("nn_functional_ctc_loss", "vmap of vjp", _UNBATCHED, ("float32",), device_type="cuda"),
+    Gap("nn_functional_max_pool3d", "settings", _NAMED, ("float16", "int64"), device_type="cuda"),
     Gap("renorm", "backward", _ACCUMULATED, ("complex64", "float32"), device_type="cuda"),
+    Gap("renorm", "layouts backward", _ACCUMULATED, ("complex64", "float32"), device_type="cuda"),
+    *(
+        Gap("renorm", variant, _ACCUMULATED, ("float32",), device_type="cuda")
+        for variant in (
+            "second gradients",
+            "settings backward",
+            "threads backward",
+            "vmap of vjp",
+        )
+    ),
 ]
 # docs: end
