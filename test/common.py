@@ -6,6 +6,7 @@ Importing this module registers the device, which has to happen before anything 
 
 import atexit
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -42,6 +43,7 @@ __all__ = [
     "TestCase",
     "call_in_thread",
     "instantiate_parametrized_tests",
+    "needs",
     "parametrize",
     "requires_two_devices",
     "run_child",
@@ -67,6 +69,15 @@ FORK_TEXT = (
 
 # A hung program is stopped after this time, far more than any of them needs on a busy machine.
 PROGRAM_TIMEOUT_S = 240
+
+
+def needs(*libraries: str):
+    """Skips a test class if one of the libraries is not installed."""
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
+    return unittest.skipIf(
+        bool(missing), f"needs {', '.join(missing)}: pip install torch_openreg[integration]"
+    )
+
 
 requires_two_devices = unittest.skipIf(DEVICE_COUNT < 2, "needs two devices")
 

@@ -7,11 +7,9 @@ device, the test shows how, and docs/ecosystem.md says why.
 
 import contextlib
 import copy
-import importlib.util
 import logging
 import os
 import tempfile
-import unittest
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -20,6 +18,7 @@ import torch
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
+    needs,
     parametrize,
     requires_two_devices,
     run_tests,
@@ -112,14 +111,6 @@ def whisper(transformers):
     )
     inputs = {"input_features": torch.randn(2, 8, 40), "labels": tokens(2, 7)}
     return transformers.WhisperForConditionalGeneration(config), inputs
-
-
-def needs(*libraries: str):
-    """Skips a test class if one of the libraries is not installed."""
-    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
-    return unittest.skipIf(
-        bool(missing), f"needs {', '.join(missing)}: pip install torch_openreg[integration]"
-    )
 
 
 class LibraryTestCase(OpenRegTestCase):

@@ -704,12 +704,12 @@ class TestStreams(GraphTestCase):
             self.assert_bit_equal(result.cpu(), expected)
 
     def test_unjoined_work_raises(self):
-        side = torch.openreg.Stream()
+        capturing, side = torch.openreg.Stream(), torch.openreg.Stream()  # two of the pool
         x = tensor(1.0)
         graph = torch.openreg.Graph()
         with (
             self.assertRaisesRegex(RuntimeError, "orErrorStreamCaptureUnjoined"),
-            torch.openreg.graph(graph),
+            torch.openreg.graph(graph, stream=capturing),
         ):
             side.wait_stream(torch.openreg.current_stream())
             with side:

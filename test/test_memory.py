@@ -357,8 +357,9 @@ class TestReuse(OpenRegTestCase):
             from torch_openreg.testing import StreamGate
             MIB = 1 << 20
             side = torch.Stream("openreg")
-            x = torch.zeros(8 * MIB, dtype=torch.uint8, device="openreg")
+            # The small segment first: behind the large one it would leave no range of 60 MiB.
             y = torch.zeros(4, device="openreg")
+            x = torch.zeros(8 * MIB, dtype=torch.uint8, device="openreg")
             torch.openreg.synchronize()
 
             def wait():

@@ -511,10 +511,8 @@ class Sanitizer {
       return false;
     }
     return !options_.is_lifetime_exact ||
-           (touch.access.is_write
-                ? hazard.access.runs.overlap(touch.access.runs) == Overlap::Yes
-                : hazard.access.is_write &&
-                      hazard.access.runs.overlap(touch.access.runs) == Overlap::Yes);
+           ((touch.access.is_write || hazard.access.is_write) &&
+            hazard.access.runs.overlap(touch.access.runs) == Overlap::Yes);
   }
 
   AllocationReport describe(const Allocation& allocation) OPENREG_REQUIRES(mutex_) {

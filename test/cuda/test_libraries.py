@@ -7,13 +7,12 @@ tiny and start from random parameters: nothing is downloaded.
 import logging
 import os
 import tempfile
-import unittest
-from importlib.util import find_spec
 
 import torch
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
+    needs,
     parametrize,
     run_tests,
     subtest,
@@ -21,11 +20,6 @@ from common import (
 from torch.utils.data import DataLoader, TensorDataset
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-
-
-def needs(*libraries):
-    missing = [name for name in libraries if find_spec(name) is None]
-    return unittest.skipIf(missing, f"not installed: {', '.join(missing)}")
 
 
 def gpt2():

@@ -14,6 +14,7 @@ from torch_openreg import _C
 from torch_openreg._cuda.bases import handle_of, stream_of_handle
 from torch_openreg._cuda.properties import CudaDeviceProperties, device_properties
 from torch_openreg.openreg import memory
+from torch_openreg.openreg._utils import _setting
 from torch_openreg.openreg.initialization import is_initialized
 
 __all__ = ["SUPPLIED", "exchange_device"]
@@ -35,11 +36,6 @@ def _init() -> None:
             "torch_openreg: CUDA is emulated on the CPU; speeds and numbers are not a GPU's "
             "(OPENREG_CUDA_NOTICE=0 silences this line)\n"
         )
-
-
-def _setting(variable: str) -> str:
-    rows = {row[0]: row[1] if row[4] is None else row[4] for row in _C._settings()}
-    return rows[variable]
 
 
 def exchange_device(device: int) -> int:

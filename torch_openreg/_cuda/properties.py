@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from torch_openreg import _C
+from torch_openreg.openreg._utils import _setting
 
 __all__ = ["CudaDeviceProperties", "device_properties"]
 
@@ -55,8 +56,7 @@ class CudaDeviceProperties:
 
 
 def _capability() -> tuple[int, int]:
-    values = {row[0]: row[1] if row[4] is None else row[4] for row in _C._settings()}
-    major, minor = values["OPENREG_CUDA_CAPABILITY"].split(".")
+    major, minor = _setting("OPENREG_CUDA_CAPABILITY").split(".")
     return int(major), int(minor)
 
 

@@ -13,6 +13,12 @@ DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
 _A_DEVICE = "a cuda device" if DEVICE_TYPE == "cuda" else "an openreg device"
 
 
+def _setting(variable: str) -> str:
+    """Returns the value of a setting, or its default."""
+    _, default, _, _, value = next(row for row in _C._settings() if row[0] == variable)
+    return default if value is None else value
+
+
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
     """Returns the index that an argument stands for. torch looks this function up by name.
 

@@ -385,8 +385,8 @@ def _enable_from_environment() -> None:
     # The table of settings is read once, when it is first needed, which this import is not.
     if os.environ.get("OPENREG_SANITIZER", "0") == "0":
         return
-    text = _setting("OPENREG_SANITIZER")
-    if (path := _setting("OPENREG_SANITIZER_SUPPRESSIONS")) is not None:
+    text = _given("OPENREG_SANITIZER")
+    if (path := _given("OPENREG_SANITIZER_SUPPRESSIONS")) is not None:
         try:
             _state.filters += _read_suppressions(Path(path))
         except (OSError, ValueError) as error:
@@ -397,7 +397,8 @@ def _enable_from_environment() -> None:
         enable(action[text])
 
 
-def _setting(name: str) -> str | None:
+def _given(name: str) -> str | None:
+    """Returns the value of a setting; None if the environment gives none."""
     return {row[0]: row[4] for row in _C._settings()}[name]
 
 
@@ -421,13 +422,13 @@ def _read_suppressions(path: Path) -> list[_Filter]:
 def _end() -> None:
     """Ends the process with the report, and its status if there are findings."""
     disable()
-    if (path := _setting("OPENREG_SANITIZER_REPORT")) is not None:
+    if (path := _given("OPENREG_SANITIZER_REPORT")) is not None:
         Path(path).write_text(json.dumps([_as_json(one) for one in findings()], indent=1) + "\n")
     if not _state.has_unhandled:
         return
     print(summary(), file=sys.stderr)
     error = getattr(sys, "last_value", None)
-    if _setting("OPENREG_SANITIZER_EXIT") == "0" or not isinstance(
+    if _given("OPENREG_SANITIZER_EXIT") == "0" or not isinstance(
         error, (type(None), SanitizerError)
     ):
         return

@@ -44,20 +44,20 @@ ScalarType narrowedFor(ScalarType asked, ScalarType dtype) {
   return dtype;
 }
 
-bool isDtype(const c10::Argument& argument) {
+// Whether it is of this type or an optional one.
+bool isOfKind(const c10::Argument& argument, c10::TypeKind kind) {
   const c10::TypePtr& type = argument.real_type();
-  return type->kind() == c10::TypeKind::ScalarTypeType ||
+  return type->kind() == kind ||
          (type->kind() == c10::TypeKind::OptionalType &&
-          type->castRaw<c10::OptionalType>()->getElementType()->kind() ==
-              c10::TypeKind::ScalarTypeType);
+          type->castRaw<c10::OptionalType>()->getElementType()->kind() == kind);
+}
+
+bool isDtype(const c10::Argument& argument) {
+  return isOfKind(argument, c10::TypeKind::ScalarTypeType);
 }
 
 bool isNumber(const c10::Argument& argument) {
-  const c10::TypePtr& type = argument.real_type();
-  return type->kind() == c10::TypeKind::NumberType ||
-         (type->kind() == c10::TypeKind::OptionalType &&
-          type->castRaw<c10::OptionalType>()->getElementType()->kind() ==
-              c10::TypeKind::NumberType);
+  return isOfKind(argument, c10::TypeKind::NumberType);
 }
 
 bool isWrittenByCall(const c10::Argument& argument) {

@@ -13,6 +13,15 @@
 
 namespace at::openreg {
 
+// What the schema says of an argument or a result: that the call writes it, or that results are
+// views of it, or it is one.
+inline bool isWritten(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+inline bool isViewed(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
+}
+
 // The arguments of the call, the last values on the stack.
 inline c10::ArrayRef<c10::IValue> argumentsOnStack(const c10::FunctionSchema& schema,
                                                    const torch::jit::Stack& stack) {

@@ -76,9 +76,7 @@ void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema
   CallOperands operands;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    const bool is_written =
-        (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
-        isWrittenInSilence(schema, argument, arguments);
+    const bool is_written = isWritten(argument) || isWrittenInSilence(schema, argument, arguments);
     visitTensors(arguments[i], argument, [&](const Tensor& tensor) {
       operands.add(tensor, is_written, argument.name().c_str());
     });

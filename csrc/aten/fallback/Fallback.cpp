@@ -46,10 +46,6 @@ bool takesCpuTensors(const std::string& operator_name, const c10::Argument& argu
   return found != names->end() && found->second.count(argument.name()) == 1;
 }
 
-bool isWritten(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
 // What the arguments say about the device that the call is about: that of its tensors, or else of
 // its device argument.
 struct DeviceFinder {

@@ -50,75 +50,85 @@ bool hasUntaggedDynamicShape(const std::string& name) {
   return names->count(name) == 1;
 }
 
+}  // namespace
+
 // When the code of an operator looks at data on the host before it launches, on every device, and
 // raises what it finds.
-struct Checks {
+struct DataChecks {
   enum When : uint8_t {
     Always,
     IfGiven,      // the argument of this name
     IfConverted,  // if that is a number on the device which becomes one of the first argument's
                   // dtype, and has to fit
+    IfUnbounded,  // if its bounds, "min" and "max", are equal: it takes those of the data, which
+                  // have to be finite
   };
   When when;
   const char* argument = "";
 };
 
-// Whether a histogram takes its bounds from the data, which have to be finite.
-bool seeksBounds(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
-  return name.starts_with("aten::histc") &&
-         arguments[2].toScalar().toDouble() == arguments[3].toScalar().toDouble();
-}
+namespace {
 
-bool checksData(const std::string& name, const c10::FunctionSchema& schema,
-                c10::ArrayRef<c10::IValue> arguments) {
-  static const auto* operators = new std::map<std::string, Checks>{
-      {"aten::_histogramdd_bin_edges", {Checks::Always}},
-      {"aten::_histogramdd_from_bin_cts", {Checks::Always}},
-      {"aten::_histogramdd_from_bin_tensors", {Checks::Always}},
-      {"aten::_linalg_eigvals", {Checks::Always}},
-      {"aten::cholesky", {Checks::Always}},
-      {"aten::cholesky.out", {Checks::Always}},
-      {"aten::cholesky_inverse", {Checks::Always}},
-      {"aten::cholesky_inverse.out", {Checks::Always}},
-      {"aten::fake_quantize_per_channel_affine_cachemask", {Checks::Always}},
-      {"aten::histogram.bin_ct", {Checks::Always}},
-      {"aten::histogram.bin_ct_out", {Checks::Always}},
-      {"aten::histogram.bins_tensor", {Checks::Always}},
-      {"aten::histogram.bins_tensor_out", {Checks::Always}},
-      {"aten::index_fill.int_Tensor", {Checks::IfConverted, "value"}},
-      {"aten::index_fill.int_Tensor_out", {Checks::IfConverted, "value"}},
-      {"aten::index_fill_.int_Tensor", {Checks::IfConverted, "value"}},
-      {"aten::linalg_eig", {Checks::Always}},
-      {"aten::linalg_eig.out", {Checks::Always}},
-      {"aten::linalg_eigvals", {Checks::Always}},
-      {"aten::linalg_eigvals.out", {Checks::Always}},
-      {"aten::masked_fill.Tensor", {Checks::IfConverted, "value"}},
-      {"aten::masked_fill.Tensor_out", {Checks::IfConverted, "value"}},
-      {"aten::masked_fill_.Tensor", {Checks::IfConverted, "value"}},
-      {"aten::multinomial", {Checks::Always}},
-      {"aten::multinomial.out", {Checks::Always}},
-      {"aten::searchsorted.Scalar", {Checks::IfGiven, "sorter"}},
-      {"aten::searchsorted.Scalar_out", {Checks::IfGiven, "sorter"}},
-      {"aten::searchsorted.Tensor", {Checks::IfGiven, "sorter"}},
-      {"aten::searchsorted.Tensor_out", {Checks::IfGiven, "sorter"}},
-      {"aten::segment_reduce", {Checks::Always}},
+// Those of an operator; null if it looks at none.
+const DataChecks* findDataChecks(const std::string& name) {
+  static const auto* operators = new std::map<std::string, DataChecks>{
+      {"aten::_histogramdd_bin_edges", {DataChecks::Always}},
+      {"aten::_histogramdd_from_bin_cts", {DataChecks::Always}},
+      {"aten::_histogramdd_from_bin_tensors", {DataChecks::Always}},
+      {"aten::_linalg_eigvals", {DataChecks::Always}},
+      {"aten::cholesky", {DataChecks::Always}},
+      {"aten::cholesky.out", {DataChecks::Always}},
+      {"aten::cholesky_inverse", {DataChecks::Always}},
+      {"aten::cholesky_inverse.out", {DataChecks::Always}},
+      {"aten::fake_quantize_per_channel_affine_cachemask", {DataChecks::Always}},
+      {"aten::histc", {DataChecks::IfUnbounded}},
+      {"aten::histc.out", {DataChecks::IfUnbounded}},
+      {"aten::histogram.bin_ct", {DataChecks::Always}},
+      {"aten::histogram.bin_ct_out", {DataChecks::Always}},
+      {"aten::histogram.bins_tensor", {DataChecks::Always}},
+      {"aten::histogram.bins_tensor_out", {DataChecks::Always}},
+      {"aten::index_fill.int_Tensor", {DataChecks::IfConverted, "value"}},
+      {"aten::index_fill.int_Tensor_out", {DataChecks::IfConverted, "value"}},
+      {"aten::index_fill_.int_Tensor", {DataChecks::IfConverted, "value"}},
+      {"aten::linalg_eig", {DataChecks::Always}},
+      {"aten::linalg_eig.out", {DataChecks::Always}},
+      {"aten::linalg_eigvals", {DataChecks::Always}},
+      {"aten::linalg_eigvals.out", {DataChecks::Always}},
+      {"aten::masked_fill.Tensor", {DataChecks::IfConverted, "value"}},
+      {"aten::masked_fill.Tensor_out", {DataChecks::IfConverted, "value"}},
+      {"aten::masked_fill_.Tensor", {DataChecks::IfConverted, "value"}},
+      {"aten::multinomial", {DataChecks::Always}},
+      {"aten::multinomial.out", {DataChecks::Always}},
+      {"aten::searchsorted.Scalar", {DataChecks::IfGiven, "sorter"}},
+      {"aten::searchsorted.Scalar_out", {DataChecks::IfGiven, "sorter"}},
+      {"aten::searchsorted.Tensor", {DataChecks::IfGiven, "sorter"}},
+      {"aten::searchsorted.Tensor_out", {DataChecks::IfGiven, "sorter"}},
+      {"aten::segment_reduce", {DataChecks::Always}},
   };
   const auto found = operators->find(name);
-  if (found == operators->end()) {
-    return seeksBounds(name, arguments);
+  return found == operators->end() ? nullptr : &found->second;
+}
+
+bool checksData(const DataChecks& checks, const c10::FunctionSchema& schema,
+                c10::ArrayRef<c10::IValue> arguments) {
+  const auto named = [&](const char* name) -> const c10::IValue& {
+    const auto index = schema.argumentIndexWithName(name);
+    TORCH_INTERNAL_ASSERT(index.has_value(), schema.name(), " has no argument ", name);
+    return arguments[*index];
+  };
+  switch (checks.when) {
+    case DataChecks::Always:
+      return true;
+    case DataChecks::IfGiven:
+      return !named(checks.argument).isNone();
+    case DataChecks::IfConverted: {
+      const Tensor& number = named(checks.argument).toTensor();
+      return isOpenReg(number) && number.scalar_type() != arguments[0].toTensor().scalar_type();
+    }
+    case DataChecks::IfUnbounded:
+      return named("min").toScalar().toDouble() == named("max").toScalar().toDouble();
   }
-  const Checks& checks = found->second;
-  if (checks.when == Checks::Always) {
-    return true;
-  }
-  const auto index = schema.argumentIndexWithName(checks.argument);
-  TORCH_INTERNAL_ASSERT(index.has_value(), name, " has no argument ", checks.argument);
-  const c10::IValue& argument = arguments[*index];
-  if (checks.when == Checks::IfGiven) {
-    return !argument.isNone();
-  }
-  const Tensor& number = argument.toTensor();
-  return isOpenReg(number) && number.scalar_type() != arguments[0].toTensor().scalar_type();
+  TORCH_INTERNAL_ASSERT(false);
 }
 
 bool isTensorOrTensors(const c10::Argument& result) {
@@ -183,6 +193,7 @@ void resetFallbackStats() {
 FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel)
     : name_(c10::toString(op.operator_name())),
       is_predictable_(isPredictableOperator(op, name_)),
+      data_checks_(findDataChecks(name_)),
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
       counts_with_numbers_(op.operator_name().name == "aten::arange" ||
@@ -209,7 +220,8 @@ DtypeSet FallbackOperator::dtypesToWiden(c10::DispatchKeySet keys) const {
 
 bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
                                c10::ArrayRef<c10::IValue> arguments) const {
-  return is_predictable_ && !checksData(name_, schema, arguments);
+  return is_predictable_ &&
+         (data_checks_ == nullptr || !checksData(*data_checks_, schema, arguments));
 }
 
 void FallbackOperator::countSynchronousCall() {

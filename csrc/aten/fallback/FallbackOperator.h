@@ -30,6 +30,8 @@ OPENREG_EXPORT void resetFallbackStats();
 // long as the process.
 using DescribeKernel = orKernel(const char* name);
 
+struct DataChecks;
+
 class FallbackOperator {
  public:
   FallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel);
@@ -72,6 +74,7 @@ class FallbackOperator {
  private:
   const std::string name_;
   const bool is_predictable_;
+  const DataChecks* const data_checks_;  // null if there are none
   const bool draws_numbers_;
   const bool counts_with_numbers_;
   const std::optional<c10::OperatorHandle> out_variant_;

@@ -37,14 +37,11 @@ bool touchesMemory(const c10::OperatorHandle& op) {
   static const auto* metadata =
       new std::set<std::string>{"aten::resize_", "aten::resize_as_", "aten::set_"};
   const auto& schema = op.schema();
-  const auto is_view = [](const c10::Argument& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  };
   // The copy has one kernel for all devices.
   const bool is_of_cpu =
       op.hasKernelForDispatchKey(c10::DispatchKey::CPU) || schema.name() == "aten::copy_";
   return is_of_cpu && !metadata->contains(schema.name()) &&
-         std::none_of(schema.returns().begin(), schema.returns().end(), is_view);
+         std::none_of(schema.returns().begin(), schema.returns().end(), &isViewed);
 }
 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& function) {
@@ -64,11 +61,11 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& function) {
   bool is_of_device = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const c10::Argument& argument = op->schema().arguments()[i];
-    const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
     visitTensors(inputs[i], argument, [&](const Tensor& tensor) {
       is_of_device = is_of_device || isOpenReg(tensor);
       if (tensor.defined() && tensor.is_cpu() && tensor.layout() == kStrided) {
-        operands.push_back({tensor.unsafeGetTensorImpl(), is_written, argument.name().c_str(),
+        operands.push_back({tensor.unsafeGetTensorImpl(), isWritten(argument),
+                            argument.name().c_str(),
                             /*is_host_memory=*/true});
       }
     });

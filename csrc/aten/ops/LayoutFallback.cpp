@@ -12,10 +12,6 @@
 namespace at::openreg {
 namespace {
 
-bool isViewed(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
-}
-
 bool isViewOperator(const c10::FunctionSchema& schema) {
   const auto& arguments = schema.arguments();
   return std::any_of(arguments.begin(), arguments.end(), &isViewed);
