@@ -73,14 +73,10 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def _change_numbers(tensor: torch.Tensor) -> None:
-    """Shifts the elements by one, so that indices stay valid, and sets some that are none to 0.
-
-    Within a row if there is more than one element: indices that are all different stay so.
-    """
+    """Shifts the elements by one, so that indices stay valid, and sets some that are none to 0."""
     if tensor.layout != torch.strided or not tensor.is_cpu or not tensor.numel():
         return
-    is_row = tensor.dim() > 0 and tensor.shape[-1] > 1
-    numbers = tensor.roll(1, -1 if is_row else None).flatten()
+    numbers = tensor.clone().flatten().roll(1)
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         numbers[::3] = 0
     with contextlib.suppress(RuntimeError):  # elements that share memory

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from layouts import LAYOUTS, with_layout
-from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, gradients_of, samples_of
+from operators import (
+    OPERATORS,
+    arguments_of,
+    call_of,
+    cpu_dtypes,
+    gradients_of,
+    samples_of,
+    with_other_numbers_of,
+)
 from samples import Arguments
 from sweep import CallSequence, Counts, crossed, sampled
 
@@ -75,9 +83,12 @@ class TestLayouts(PoisonedTestCase):
 
             samples = samples_of(info, dtype, _FIRST, requires_grad)
             for sample, other in crossed(name, samples, _SAMPLES, relaid, _LAYOUTS):
-                plain, changed = arguments_of(info, sample), other.with_other_numbers()
+                plain = arguments_of(info, sample)
+                changed, changed_plain = (
+                    with_other_numbers_of(info, one) for one in (other, plain)
+                )
                 yield CallSequence(
-                    function_of(sample), (plain, other, changed, plain.with_other_numbers(), other)
+                    function_of(sample), (plain, other, changed, changed_plain, other)
                 )
 
         self.sweep(info.formatted_name, variant, dtypes, calls)
