@@ -49,9 +49,7 @@ _READS_NEW_MEMORY = {
 }
 
 # They write an element twice if two windows have one maximum: in any order, if the numbers differ.
-MAX_UNPOOLS = {
-    f"nn_functional_max_unpool{n}d{grad}" for n in (1, 2, 3) for grad in ("", "_grad")
-}
+MAX_UNPOOLS = {f"nn_functional_max_unpool{n}d{grad}" for n in (1, 2, 3) for grad in ("", "_grad")}
 
 _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit"}
 
