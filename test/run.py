@@ -38,6 +38,8 @@ __all__ = ["main"]
 _ROOT = Path(__file__).resolve().parent.parent
 _TEST_TIMEOUT_S = 300
 _FILE_TIMEOUT_S = 3600
+_FULL_TEST_TIMEOUT_S = 900
+_FULL_FILE_TIMEOUT_S = 3 * 3600
 _MAX_CRASHES = 50
 _NO_TESTS = 5  # pytest's exit code
 
@@ -90,7 +92,15 @@ def main() -> int:
         if options.cuda:
             environment["OPENREG_DEVICE_TYPE"] = "cuda"
             environment["OPENREG_CUDA_NOTICE"] = "0"
-        runs = [executor.submit(_run_file, file, pytest_arguments, environment) for file in files]
+        limits = (
+            (_FULL_TEST_TIMEOUT_S, _FULL_FILE_TIMEOUT_S)
+            if options.full
+            else (_TEST_TIMEOUT_S, _FILE_TIMEOUT_S)
+        )
+        runs = [
+            executor.submit(_run_file, file, pytest_arguments, environment, *limits)
+            for file in files
+        ]
         try:
             for run in concurrent.futures.as_completed(runs):
                 outcome = run.result()
@@ -159,7 +169,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _run_file(
-    file: Path, pytest_arguments: Sequence[str], environment: Mapping[str, str]
+    file: Path,
+    pytest_arguments: Sequence[str],
+    environment: Mapping[str, str],
+    test_timeout_s: int,
+    file_timeout_s: int,
 ) -> Outcome:
     # Idle OpenMP threads would spin and take the processor from the files that run beside.
     environment = {"OMP_WAIT_POLICY": "passive"} | dict(environment)
@@ -171,12 +185,13 @@ def _run_file(
                 *(sys.executable, "-m", "pytest", str(file.resolve())),
                 *("-n", "1", f"--max-worker-restart={_MAX_CRASHES}"),
                 # Prints the stacks of all threads, then ends the worker.
-                *("-o", f"faulthandler_timeout={_TEST_TIMEOUT_S}"),
+                *("-o", f"faulthandler_timeout={test_timeout_s}"),
                 *("-o", "faulthandler_exit_on_timeout=true"),
                 f"--junitxml={results}",
                 *pytest_arguments,
             ],
             environment,
+            file_timeout_s,
         )
         counts = _count(results) if results.exists() else Counter()
     # A selection, such as -k, may leave nothing of a file.
@@ -185,7 +200,9 @@ def _run_file(
     return Outcome(file.resolve().relative_to(_ROOT), is_success, counts, seconds, output)
 
 
-def _run_limited(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+def _run_limited(
+    command: Sequence[str], environment: Mapping[str, str], timeout_s: int
+) -> tuple[int, str]:
     """Runs a command in a process group of its own and ends the group if it takes too long."""
     process = subprocess.Popen(
         command,
@@ -200,11 +217,11 @@ def _run_limited(command: Sequence[str], environment: Mapping[str, str]) -> tupl
     )
     _running.add(process)
     try:
-        output, _ = process.communicate(timeout=_FILE_TIMEOUT_S)
+        output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        output += f"\nended: not done after {_FILE_TIMEOUT_S} s"
+        output += f"\nended: not done after {timeout_s} s"
     finally:
         _running.discard(process)
     return process.returncode, output

@@ -306,6 +306,30 @@ class TestThreads(OpenRegTestCase):
         for number in (1, 2):
             self.assertEqual(actual[number], {repr(expected[number])})
 
+    def test_backward_has_the_number_of_the_first_one(self):
+        """torch runs the backward of a device in a thread that it starts once."""
+        # docs/differences.md tells this; on the CPU, backward runs in the calling thread.
+        for first, other in ((1, 2), (2, 1)):
+            output = run_child(
+                f"""
+                import torch
+
+                numbers = torch.Generator().manual_seed(2)
+                direction = torch.randn(1 << 17, generator=numbers)
+
+                def gradient(device, count):
+                    leaf = torch.ones(1, device=device, requires_grad=True)
+                    torch.set_num_threads(count)
+                    leaf.expand_as(direction).backward(direction.to(device))
+                    return leaf.grad.item()  # a sum, in parts for threads
+
+                of_first, of_other = gradient("cpu", {first}), gradient("cpu", {other})
+                print(of_first != of_other)
+                print([gradient("openreg", n) == of_first for n in ({first}, {other}, {first})])
+                """
+            )
+            self.assertEqual(output.splitlines(), ["True", "[True, True, True]"])
+
 
 def is_zero(tensor):
     """Whether all bits are 0: a comparison may take denormal numbers for zeros, too."""

@@ -13,7 +13,17 @@ from sweep import IS_FULL, seed
 from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 from torch.testing._internal.common_methods_invocations import op_db
 
-__all__ = ["OPERATORS", "arguments_of", "call_of", "cpu_dtypes", "gradients_of", "samples_of"]
+__all__ = [
+    "MAX_UNPOOLS",
+    "OPERATORS",
+    "arguments_of",
+    "call_of",
+    "cpu_dtypes",
+    "for_any_device",
+    "gradients_of",
+    "samples_of",
+    "with_other_numbers_of",
+]
 
 OPERATORS = [subtest(info, name=info.formatted_name) for info in op_db]
 
@@ -38,6 +48,8 @@ _READS_NEW_MEMORY = {
     "resize_",
 }
 
+# They write an element twice if two windows have one maximum: in any order, if the numbers differ.
+MAX_UNPOOLS = {f"nn_functional_max_unpool{n}d{grad}" for n in (1, 2, 3) for grad in ("", "_grad")}
 
 _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit"}
 
@@ -73,11 +85,17 @@ def arguments_of(info: Any, sample: Any) -> Arguments:
     index = _HOST_ARGUMENTS.get(info.name)
     if index is not None and isinstance(args[index], torch.Tensor):
         args[index] = HostTensor(args[index])
-    kwargs = {name: _for_any_device(value) for name, value in sample.kwargs.items()}
+    kwargs = {name: for_any_device(value) for name, value in sample.kwargs.items()}
     return Arguments(tuple(args), kwargs)
 
 
-def _for_any_device(value: Any) -> Any:
+def with_other_numbers_of(info: Any, arguments: Arguments) -> Arguments:
+    """The arguments with other contents, unless the operator then has no defined result."""
+    is_defined = info.formatted_name not in MAX_UNPOOLS
+    return arguments.with_other_numbers() if is_defined else arguments
+
+
+def for_any_device(value: Any) -> Any:
     """The options of linear_cross_entropy, without what torch chooses by the name of the device."""
     if not isinstance(value, LinearCrossEntropyOptions):
         return value

@@ -15,8 +15,8 @@ from sweep import DEVICE, CallSequence, Outcome, outcome, outcome_difference
 __all__ = ["SETTINGS", "Setting", "SettingChange", "changes_of"]
 
 # After this time, a call that has not returned is believed to wait for the stream that the gate
-# holds, and the gate opens. No result depends on it.
-_PATIENCE_S = 0.5
+# holds, though it did not say so, and the gate opens.
+_PATIENCE_S = 5
 
 _Scene = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -253,6 +253,7 @@ class SettingChange(CallSequence):
 
                     watchdog = threading.Timer(_PATIENCE_S, give_up)
                     watchdog.start()
+                    torch.openreg.set_sync_debug_mode("error")
                     try:
                         with at_call():
                             result = self.function(*args, **kwargs)
@@ -260,11 +261,16 @@ class SettingChange(CallSequence):
                         if "fallback mode" in str(error):
                             raise _WaitsError("the fallback") from None
                         raise
+                    except RuntimeError as error:
+                        if "called a synchronizing" in str(error):
+                            raise _WaitsError("the stream") from None
+                        raise
                     finally:
+                        torch.openreg.set_sync_debug_mode("default")
                         watchdog.cancel()
                         watchdog.join()
                     if has_waited.is_set():
-                        raise _WaitsError("the stream")
+                        raise _WaitsError("the stream, in silence")
                     until_done.enter_context(afterwards())
                 return result
 

@@ -35,9 +35,11 @@ __all__ = [
     "IS_FULL",
     "Call",
     "CallSequence",
+    "Counts",
     "DeviceTestCase",
     "Outcome",
     "SweepTestCase",
+    "crossed",
     "dtype_name",
     "outcome",
     "outcome_difference",
@@ -67,15 +69,60 @@ def seed() -> None:
 
 
 _T = TypeVar("_T")
+_Variant = TypeVar("_Variant")
 
 
 def sampled(name: str, items: Iterable[_T], count: int) -> list[_T]:
     """Some of the items, in their order, always the same ones for a name; all in a full run."""
     items = list(items)
-    if IS_FULL or len(items) <= count:
-        return items
-    chosen = random.Random(zlib.crc32(name.encode())).sample(range(len(items)), count)
-    return [items[index] for index in sorted(chosen)]
+    return items if IS_FULL else [items[index] for index in _chosen(name, len(items), count)]
+
+
+def _chosen(name: str, length: int, count: int) -> list[int]:
+    """Some of the first numbers, in order, always the same ones for a name."""
+    if length <= count:
+        return list(range(length))
+    return sorted(random.Random(zlib.crc32(name.encode())).sample(range(length), count))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many variants of a sample run; where there are not as many, all.
+
+    All variants of all samples would take days.
+
+    Attributes:
+        usual: of each sample that runs by default.
+        thorough: of each of these in a full run.
+        others: of each other sample in a full run.
+    """
+
+    usual: int
+    thorough: int
+    others: int
+
+
+def crossed(
+    name: str,
+    samples: Iterable[_T],
+    count: int,
+    variants_of: Callable[[_T], Iterable[_Variant]],
+    variants: Counts,
+) -> Iterator[tuple[_T, _Variant]]:
+    """Samples with variants of them: some, always the same ones for a name.
+
+    By default, `count` of the samples run. In a full run all do, `count` of them with more variants
+    than the others; which variants a sample has differs from sample to sample.
+    """
+    samples = list(samples)
+    chosen = _chosen(name, len(samples), count)
+    for number, index in enumerate(range(len(samples)) if IS_FULL else chosen):
+        limit = variants.usual
+        if IS_FULL:
+            limit = variants.thorough if index in chosen else variants.others
+        possible = list(variants_of(samples[index]))
+        for place in _chosen(f"{name} {number}", len(possible), limit):
+            yield samples[index], possible[place]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -21,7 +21,8 @@ from common import (
 from layouts import LAYOUTS, with_layout
 from mutations import with_other_contents, with_other_numbers
 from operators import arguments_of, gradients_of
-from sweep import IS_FULL, Call, CallSequence, sampled, seed
+from samples import Arguments
+from sweep import IS_FULL, Call, CallSequence, Counts, crossed, seed
 from torch.testing._internal import common_methods_invocations as database
 
 _INFOS = [
@@ -37,8 +38,8 @@ _WITH_FUNCTION = [one for one in _OPERATORS if one.arg_values.supports_out]
 _DIFFERENTIABLE = [one for one in _WITH_FUNCTION if one.arg_values.supports_autograd]
 
 _SAMPLES = 2  # of each dtype but float32
-_LAYOUTS = 3  # of each sample
-_MUTATIONS = 6  # of each sample
+_LAYOUTS = Counts(usual=3, thorough=len(LAYOUTS) + 1, others=1)  # of each sample
+_MUTATIONS = Counts(usual=6, thorough=30, others=1)  # of each sample
 
 _DTYPES = (torch.float32, torch.uint8, torch.int64, torch.complex64)  # of other calls
 
@@ -57,6 +58,18 @@ def _samples_of(
         info.sample_zero_size_inputs(_CPU, dtype, requires_grad) if IS_FULL else (),
     )
     return itertools.islice(samples, None if IS_FULL else limit)
+
+
+def _relaid(arguments: Arguments) -> list[Arguments]:
+    """The arguments in each other layout that they can have."""
+    others = [with_layout(arguments, layout) for layout in (*LAYOUTS, "mixed")]
+    return [one for one in others if one is not None]
+
+
+def _mutated(arguments: Arguments) -> Iterator[Arguments]:
+    """The arguments with one number, or the contents of one tensor, changed."""
+    for _, other in (*with_other_numbers(arguments), *with_other_contents(arguments)):
+        yield other
 
 
 _DEVICES = ["cpu", *(f"{DEVICE_TYPE}:{index}" for index in range(DEVICE_COUNT))]
@@ -80,13 +93,13 @@ class TestSeveralDevices(OpenRegTestCase):
         for sample in _samples_of(info, torch.float32, 4):
             arguments = arguments_of(info, sample)
             for _ in range(2):
-                results = []
-                for place in (_spread, lambda value: copy.deepcopy(value)):
-                    args = [place(arg) for arg in arguments.args]
-                    kwargs = {name: place(arg) for name, arg in arguments.kwargs.items()}
-                    result = function(*args, **kwargs)
-                    results.append(args[0] if is_in_place else result)
-                actual, expected = (list(one) for one in results)
+                actual, expected = (
+                    self.result_of(function, arguments, place, is_in_place)
+                    for place in (_spread, copy.deepcopy)
+                )
+                if isinstance(expected, Exception):
+                    self.assertEqual(type(actual), type(expected))
+                    continue
                 self.assertEqual(len(actual), len(expected))
                 for one, other, device in zip(
                     actual, expected, itertools.cycle(_DEVICES), strict=False
@@ -95,6 +108,21 @@ class TestSeveralDevices(OpenRegTestCase):
                     self.assertEqual(one.dtype, other.dtype)
                     self.assertEqual(one.stride(), other.stride())
                     self.assert_bit_equal(one, other)
+
+    def result_of(
+        self,
+        function: Callable[..., Any],
+        arguments: Arguments,
+        place: Callable[[Any], Any],
+        is_in_place: bool,
+    ) -> list[torch.Tensor] | RuntimeError:
+        args = [place(arg) for arg in arguments.args]
+        kwargs = {name: place(arg) for name, arg in arguments.kwargs.items()}
+        try:
+            result = function(*args, **kwargs)
+        except RuntimeError as error:
+            return error
+        return list(args[0] if is_in_place else result)
 
     @parametrize("info", _WITH_FUNCTION)
     def test_forward(self, info):
@@ -127,17 +155,12 @@ class TestForeach(PoisonedTestCase):
 
         def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
             name = f"{info.name} {variant} {dtype}"
-            samples = sampled(name, _samples_of(info, dtype, None), _SAMPLES)
-            for index, sample in enumerate(samples):
-                plain = arguments_of(info, sample)
-                layouts = [with_layout(plain, layout) for layout in (*LAYOUTS, "mixed")]
-                possible = [one for one in layouts if one is not None]
-                for other in sampled(f"{name} {index} layouts", possible, _LAYOUTS):
-                    changed = other.with_other_numbers()
-                    yield CallSequence(function, (plain, other, changed, plain, other))
-                mutations = [*with_other_numbers(plain), *with_other_contents(plain)]
-                for _, other in sampled(f"{name} {index} others", mutations, _MUTATIONS):
-                    yield CallSequence(function, (plain, plain, other, plain, other))
+            samples = [arguments_of(info, one) for one in _samples_of(info, dtype, None)]
+            for plain, other in crossed(name, samples, _SAMPLES, _relaid, _LAYOUTS):
+                changed = other.with_other_numbers()
+                yield CallSequence(function, (plain, other, changed, plain, other))
+            for plain, other in crossed(name, samples, _SAMPLES, _mutated, _MUTATIONS):
+                yield CallSequence(function, (plain, plain, other, plain, other))
 
         dtypes = [one for one in _DTYPES if one in info.supported_dtypes("cpu")]
         self.sweep(info.name, variant, dtypes, calls)

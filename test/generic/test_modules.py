@@ -9,25 +9,30 @@ from typing import Any
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
 from layouts import LAYOUTS, with_layout
-from operators import gradients_of
+from operators import for_any_device, gradients_of
 from samples import Arguments
-from sweep import IS_FULL, Call, CallSequence, sampled, seed
+from sweep import IS_FULL, Call, CallSequence, Counts, crossed, seed
 from torch.testing._internal.common_modules import module_db
 
 _MODULES = [subtest(info, name=info.formatted_name) for info in module_db]
 _WITH_ERRORS = [one for one in _MODULES if one.arg_values.module_error_inputs_func is not None]
 
 _SAMPLES = 2  # of each dtype but float32
-_LAYOUTS = 3  # of each sample
+_LAYOUTS = Counts(usual=3, thorough=len(LAYOUTS) + 1, others=1)  # of each sample
 
-# The CPU's kernel leaves a loss without samples as it finds the memory.
-_NEEDS_SAMPLES = {"nn.MultiMarginLoss", "nn.MultiLabelMarginLoss"}
+# What the CPU itself does not get right.
+_NOT_ON_CPU = {
+    ("nn.CTCLoss", "expanded"): "reads behind concatenated targets that have no stride",
+    ("nn.MultiLabelMarginLoss", "empty"): "leaves the loss as it finds the memory",
+    ("nn.MultiMarginLoss", "empty"): "leaves the loss as it finds the memory",
+}
 
 
 def _arguments_of(sample: Any) -> Arguments:
     construction, call = sample.constructor_input, sample.forward_input
+    kwargs = {name: for_any_device(value) for name, value in construction.kwargs.items()}
     return Arguments(
-        (construction.args, construction.kwargs, call and call.args, call and call.kwargs),
+        (construction.args, kwargs, call and call.args, call and call.kwargs),
         {"device": "cpu"},
     )
 
@@ -71,17 +76,20 @@ class TestModules(PoisonedTestCase):
                 info, device="cpu", dtype=dtype, requires_grad=True, training=is_training
             )
             function = _step_of(info, dtype, is_training)
-            for index, sample in enumerate(sampled(f"{info.name} {variant}", samples, _SAMPLES)):
-                plain = _arguments_of(sample)
+
+            def relaid(arguments: Arguments) -> list[Arguments]:
                 layouts = [
-                    with_layout(plain, layout)
+                    with_layout(arguments, layout)
                     for layout in (*LAYOUTS, "mixed")
-                    if layout != "empty" or info.name not in _NEEDS_SAMPLES
+                    if (info.name, layout) not in _NOT_ON_CPU
                 ]
-                possible = [one for one in layouts if one is not None]
-                for other in sampled(f"{info.name} {variant} {index}", possible, _LAYOUTS):
-                    changed = other.with_other_numbers()
-                    yield CallSequence(function, (plain, other, changed, plain, other))
+                return [one for one in layouts if one is not None]
+
+            name = f"{info.name} {variant}"
+            arguments = [_arguments_of(sample) for sample in samples]
+            for plain, other in crossed(name, arguments, _SAMPLES, relaid, _LAYOUTS):
+                changed = other.with_other_numbers()
+                yield CallSequence(function, (plain, other, changed, plain, other))
 
         self.sweep(info.name, variant, [torch.float32], calls)
 

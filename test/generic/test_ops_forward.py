@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
-from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
+from operators import (
+    OPERATORS,
+    arguments_of,
+    call_of,
+    cpu_dtypes,
+    samples_of,
+    with_other_numbers_of,
+)
 from sweep import Call, SweepTestCase
 
 _SAMPLES = 3  # of each dtype but float32
@@ -31,7 +38,8 @@ class TestForward(SweepTestCase):
         def calls(dtype: torch.dtype) -> Iterator[Call]:
             for sample in samples_of(info, dtype, _SAMPLES):
                 arguments = arguments_of(info, sample)
-                yield Call(function, arguments.with_other_numbers(), before=arguments)
+                others = with_other_numbers_of(info, arguments)
+                yield Call(function, others, before=arguments)
 
         dtypes = [one for one in cpu_dtypes(info) if one in _DTYPES_OF_REPETITION]
         self.sweep(info.formatted_name, "repetition", dtypes or cpu_dtypes(info)[:1], calls)

@@ -13,13 +13,21 @@ from typing import Any
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from layouts import LAYOUTS, with_layout
-from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, gradients_of, samples_of
+from operators import (
+    OPERATORS,
+    arguments_of,
+    call_of,
+    cpu_dtypes,
+    gradients_of,
+    samples_of,
+    with_other_numbers_of,
+)
 from samples import Arguments
-from sweep import CallSequence, sampled
+from sweep import CallSequence, Counts, crossed, sampled
 
 _FIRST = 12  # samples to choose from
 _SAMPLES = 3  # of each dtype
-_LAYOUTS = 2  # of each sample
+_LAYOUTS = Counts(usual=2, thorough=len(LAYOUTS) + 1, others=1)  # of each sample
 _OTHER_DTYPES = 1  # beside float32
 
 _WITH_INPLACE = [one for one in OPERATORS if one.arg_values.inplace_variant]
@@ -51,17 +59,11 @@ def _dtypes_of(info: Any) -> list[torch.dtype]:
     ]
 
 
-def _sequences(
-    operator: str, name: str, function: Callable[..., Any], arguments: Arguments
-) -> Iterator[CallSequence]:
-    """Calls that alternate between a plain layout and another one, for some of the layouts."""
+def _relaid(operator: str, arguments: Arguments) -> list[Arguments]:
+    """The arguments in each other layout that they can have."""
     layouts = [one for one in (*LAYOUTS, "mixed") if (operator, one) not in _NOT_ON_CPU]
     variants = [with_layout(arguments, layout) for layout in layouts]
-    for other in sampled(name, [one for one in variants if one is not None], _LAYOUTS):
-        changed = other.with_other_numbers()
-        yield CallSequence(
-            function, (arguments, other, changed, arguments.with_other_numbers(), other)
-        )
+    return [one for one in variants if one is not None]
 
 
 class TestLayouts(PoisonedTestCase):
@@ -75,11 +77,18 @@ class TestLayouts(PoisonedTestCase):
     ) -> None:
         def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
             name = f"{info.formatted_name} {variant} {dtype}"
-            samples = list(samples_of(info, dtype, _FIRST, requires_grad))
-            for index, sample in enumerate(sampled(name, samples, _SAMPLES)):
-                arguments = arguments_of(info, sample)
-                yield from _sequences(
-                    info.formatted_name, f"{name} {index}", function_of(sample), arguments
+
+            def relaid(sample: Any) -> list[Arguments]:
+                return _relaid(info.formatted_name, arguments_of(info, sample))
+
+            samples = samples_of(info, dtype, _FIRST, requires_grad)
+            for sample, other in crossed(name, samples, _SAMPLES, relaid, _LAYOUTS):
+                plain = arguments_of(info, sample)
+                changed, changed_plain = (
+                    with_other_numbers_of(info, one) for one in (other, plain)
+                )
+                yield CallSequence(
+                    function_of(sample), (plain, other, changed, changed_plain, other)
                 )
 
         self.sweep(info.formatted_name, variant, dtypes, calls)

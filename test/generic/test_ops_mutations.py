@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from mutations import with_other_contents, with_other_numbers
-from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
+from operators import MAX_UNPOOLS, OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
 from samples import Arguments
-from sweep import CallSequence, sampled
+from sweep import CallSequence, Counts, crossed
 
 _FIRST = 12  # samples to choose from
 _SAMPLES = 3  # of each dtype
-_MUTATIONS = 10  # of each sample
+_MUTATIONS = Counts(usual=10, thorough=1000, others=4)  # of each sample
 
 # A byte cannot hold every number, and an integer no fraction.
 _DTYPES = (torch.float32, torch.uint8, torch.int64)
@@ -40,10 +40,7 @@ _UNCHECKED_NUMBERS = {
     "of algorithm",
 }
 _UNCHECKED_CONTENTS = {
-    **dict.fromkeys(
-        (f"nn_functional_max_unpool{n}d{grad}" for n in (1, 2, 3) for grad in ("", "_grad")),
-        "writes in any order if indices repeat",
-    ),
+    **dict.fromkeys(MAX_UNPOOLS, "writes in any order if indices repeat"),
     "linalg_eigvals": "crashes with NaN",
     "linalg_ldl_solve": "crashes with wrong pivots",
     "nn_functional_ctc_loss": "reads behind the log-probabilities if a target is no class",
@@ -67,11 +64,9 @@ class TestMutations(PoisonedTestCase):
     ) -> None:
         def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
             name = f"{info.formatted_name} {variant} {dtype}"
-            samples = list(samples_of(info, dtype, _FIRST))
-            for index, sample in enumerate(sampled(name, samples, _SAMPLES)):
-                good = arguments_of(info, sample)
-                for _, other in sampled(f"{name} {index}", mutate(good), _MUTATIONS):
-                    yield CallSequence(function, (good, good, other, good, other))
+            samples = [arguments_of(info, one) for one in samples_of(info, dtype, _FIRST)]
+            for good, (_, other) in crossed(name, samples, _SAMPLES, mutate, _MUTATIONS):
+                yield CallSequence(function, (good, good, other, good, other))
 
         dtypes = [one for one in cpu_dtypes(info) if one in _DTYPES] or cpu_dtypes(info)[:1]
         self.sweep(info.formatted_name, variant, dtypes, calls)

@@ -14,17 +14,19 @@ from common import instantiate_parametrized_tests, parametrize, run_tests
 from layouts import LAYOUTS
 from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
 from samples import CPU, Arguments
-from sweep import Call, CallSequence, outcome, sampled
+from sweep import Call, CallSequence, Counts, crossed, outcome, sampled
 
 _FIRST = 12  # samples of float32 to choose from
 _SAMPLES = 4  # of float32
 _SAMPLES_OF_OTHERS = 2  # of each dtype but float32
-_WAYS = 3  # of each sample
+_WAYS = Counts(usual=3, thorough=9, others=1)  # of each sample
 
 _WITH_OUT = [one for one in OPERATORS if one.arg_values.supports_out]
 
 # Makes an argument for out= of the result it is for; None if that cannot be.
 _Way = Callable[[torch.Tensor], torch.Tensor | None]
+# Arguments, their result, and an argument for out= that fits it.
+_Case = tuple[Arguments, Any, Any]
 
 
 def _fitting(result: torch.Tensor) -> torch.Tensor:
@@ -143,23 +145,32 @@ class TestOut(PoisonedTestCase):
         if info.formatted_name in _NEEDS_DENSE_OUT:
             ways = [way for way in ways if way in _DENSE]
 
+        def fitting_of(sample: Any) -> _Case | None:
+            arguments = arguments_of(info, sample)
+            result = outcome(function, arguments, CPU).result
+            out = _outs(_fitting, result)
+            return None if out is None else (arguments, result, out)
+
+        def others_of(case: _Case) -> list[Any]:
+            _, result, fitting = case
+            outs = [_outs(way, result) for way in ways]
+            return [one for one in outs if one is not None] or [fitting]
+
         def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
             name = f"{info.formatted_name} {dtype}"
-            samples = list(samples_of(info, dtype, _FIRST))
+            cases = [fitting_of(sample) for sample in samples_of(info, dtype, _FIRST)]
+            possible = [one for one in cases if one is not None]
             count = _SAMPLES if dtype == torch.float32 else _SAMPLES_OF_OTHERS
-            for index, sample in enumerate(sampled(name, samples, count)):
-                arguments = arguments_of(info, sample)
-                result = outcome(function, arguments, CPU).result
-                out = _outs(_fitting, result)
-                if out is None:
-                    continue
-                fitting = arguments.with_keywords(out=out)
-                yield Call(function, fitting)
-                outs = [one for one in (_outs(way, result) for way in ways) if one is not None]
-                for out in sampled(f"{name} {index}", outs, _WAYS):
-                    other = arguments.with_keywords(out=out)
-                    changed = arguments.with_other_numbers().with_keywords(out=out)
-                    yield CallSequence(function, (other, fitting, changed))
+            before = None
+            for case, out in crossed(name, possible, count, others_of, _WAYS):
+                arguments, _, fitting_out = case
+                fitting = arguments.with_keywords(out=fitting_out)
+                if case is not before:
+                    yield Call(function, fitting)
+                before = case
+                other = arguments.with_keywords(out=out)
+                changed = arguments.with_other_numbers().with_keywords(out=out)
+                yield CallSequence(function, (other, fitting, changed))
 
         self.sweep(info.formatted_name, "out", cpu_dtypes(info), calls)
 

@@ -1,4 +1,8 @@
-"""The settings at the time of a call hold for it, whatever they are when its kernel runs."""
+"""The settings at the time of a call hold for it, whatever they are when its kernel runs.
+
+All samples with all settings in both orders would take days. In a full run, every sample has some
+of them, and a few samples of each operator and dtype have all.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,11 +11,11 @@ import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
 from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, gradients_of, samples_of
 from settings import SETTINGS, SettingChange, changes_of
-from sweep import SweepTestCase, sampled
+from sweep import Counts, SweepTestCase, crossed
 
 _FIRST = 8  # samples to choose from
 _SAMPLES = 2  # of each dtype
-_CHANGES = 6  # of each sample
+_CHANGES = Counts(usual=6, thorough=2 * len(SETTINGS), others=4)  # of each sample
 _DTYPES = (torch.float32, torch.int64, torch.float16)
 
 _DIFFERENTIABLE = [
@@ -32,8 +36,9 @@ _OTHERWISE = {
     ("deterministic algorithms", name): "torch.nn.functional decomposes it, in this mode"
     for name in _INTERPOLATIONS
 }
-# The float mode belongs to the thread, and the backward pass of a device has a thread of its own.
-_OF_THREADS = ("flush-denormal",)
+# These belong to the thread, and the backward pass of a device has a thread of its own:
+# test_kernel_settings.py.
+_OF_THREADS = ("flush-denormal", "number of threads")
 
 
 class TestSettings(SweepTestCase):
@@ -49,14 +54,16 @@ class TestSettings(SweepTestCase):
                 and (one.name, info.formatted_name) not in _OTHERWISE
                 and not (is_backward and one.name in _OF_THREADS)
             ]
-            samples = list(samples_of(info, dtype, _FIRST, is_backward))
-            for index, sample in enumerate(sampled(name, samples, _SAMPLES)):
+
+            def changes(sample: Any) -> Iterator[SettingChange]:
                 function = info.op
                 if is_backward:
                     function = gradients_of(function, choose=sample.output_process_fn_grad)
-                arguments = arguments_of(info, sample)
-                changes = changes_of(call_of(info, function), arguments, settings)
-                yield from sampled(f"{name} {index}", changes, _CHANGES)
+                return changes_of(call_of(info, function), arguments_of(info, sample), settings)
+
+            samples = samples_of(info, dtype, _FIRST, is_backward)
+            for _, change in crossed(name, samples, _SAMPLES, changes, _CHANGES):
+                yield change
 
         self.sweep(info.formatted_name, variant, dtypes, calls)
 
