@@ -453,7 +453,9 @@ class Sanitizer {
       for (const Access* earlier : conflicts) {
         const bool is_same = std::any_of(
             findings.begin(), findings.end(), [&](const Finding& one) OPENREG_REQUIRES(mutex_) {
-              return one.earlier.stream == streams_[earlier->work->stream].stream &&
+              return !one.allocation.is_freed &&
+                     one.earlier.is_allocation == earlier->is_allocation &&
+                     one.earlier.stream == streams_[earlier->work->stream].stream &&
                      one.earlier.kernel == earlier->work->kernel &&
                      one.earlier.stack.here == earlier->work->stack.here;
             });
@@ -479,7 +481,9 @@ class Sanitizer {
     std::erase_if(found->second, [&](const Hazard& hazard) OPENREG_REQUIRES(mutex_) {
       return isOrdered(hazard.access, *allocation.owner);
     });
-    for (const Hazard& hazard : found->second) {
+    // Of each free and stream the last use, which is the one to wait for.
+    for (auto it = found->second.rbegin(); it != found->second.rend(); ++it) {
+      const Hazard& hazard = *it;
       if (!isOpen(hazard, stream, touch, allocation)) {
         continue;
       }
@@ -595,13 +599,9 @@ class Sanitizer {
   // See Note [One finding for each mistake].
   void takeAsOrdered(StreamNumber stream, const std::vector<Touch>& touches)
       OPENREG_REQUIRES(mutex_) {
+    // The hazards first: what is open depends on what is ordered.
     for (const Touch& touch : touches) {
       const Allocation& allocation = allocationOf(touch);
-      for (const Access& earlier : allocation.accesses) {
-        if (isConflict(earlier, touch.access, stream)) {
-          clockOf(stream).raise(earlier.work->stream, earlier.work->count);
-        }
-      }
       const auto found = allocation.owner.has_value()
                              ? hazards_.find({*allocation.owner, allocation.pool})
                              : hazards_.end();
@@ -609,6 +609,13 @@ class Sanitizer {
         std::erase_if(found->second, [&](const Hazard& hazard) OPENREG_REQUIRES(mutex_) {
           return isOpen(hazard, stream, touch, allocation);
         });
+      }
+    }
+    for (const Touch& touch : touches) {
+      for (const Access& earlier : allocationOf(touch).accesses) {
+        if (isConflict(earlier, touch.access, stream)) {
+          clockOf(stream).raise(earlier.work->stream, earlier.work->count);
+        }
       }
     }
   }
