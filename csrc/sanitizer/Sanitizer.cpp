@@ -334,26 +334,29 @@ class Sanitizer {
   }
 
   void freed(const void* address, const OpenRegStream& owner, MempoolId_t pool) {
-    Stack stack = gatherStack();
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock
-    const Lock lock(mutex_);
-    allocation = shadow_.take(reinterpret_cast<uintptr_t>(address));
-    if (allocation == nullptr || allocation->is_of_capture || !options_.finds_lifetimes) {
+    std::vector<Hazard> hazards;
+    {
+      const Lock lock(mutex_);
+      allocation = shadow_.take(reinterpret_cast<uintptr_t>(address));
+      if (allocation == nullptr || allocation->is_of_capture || !options_.finds_lifetimes) {
+        return;
+      }
+      hazards = hazardsOf(allocation, numberOf(owner));
+    }
+    // Nearly always. The stack is of use to hazards only.
+    if (hazards.empty()) {
       return;
     }
-    const StreamNumber number = numberOf(owner);
-    allocation->owner = number;
-    std::vector<Hazard>& hazards = hazards_[{number, pool}];
-    for (const Access& access : allocation->accesses) {
-      const StreamNumber user = access.work->stream;
-      const bool is_announced =
-          std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
-      if (!access.is_allocation && !is_announced && !isOrdered(access, number)) {
-        hazards.push_back({shadow_.serial(), access, allocation, stack});
-      }
+    const Stack stack = gatherStack();
+    for (Hazard& hazard : hazards) {
+      hazard.freed = stack;
     }
-    if (hazards.size() > kMaxHazards) {
-      hazards.erase(hazards.begin(), hazards.begin() + kMaxHazards / 2);
+    const Lock lock(mutex_);
+    std::vector<Hazard>& known = hazards_[{*allocation->owner, pool}];
+    std::move(hazards.begin(), hazards.end(), std::back_inserter(known));
+    if (known.size() > kMaxHazards) {
+      known.erase(known.begin(), known.begin() + kMaxHazards / 2);
       ++counts_.forgotten;
     }
   }
@@ -594,6 +597,22 @@ class Sanitizer {
         report(finding);
       }
     }
+  }
+
+  // Of memory that has been freed: what its owner is not ordered behind and has not been told of.
+  std::vector<Hazard> hazardsOf(const std::shared_ptr<Allocation>& allocation, StreamNumber owner)
+      OPENREG_REQUIRES(mutex_) {
+    allocation->owner = owner;
+    std::vector<Hazard> hazards;
+    for (const Access& access : allocation->accesses) {
+      const StreamNumber user = access.work->stream;
+      const bool is_announced =
+          std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
+      if (!access.is_allocation && !is_announced && !isOrdered(access, owner)) {
+        hazards.push_back({shadow_.serial(), access, allocation, {}});
+      }
+    }
+    return hazards;
   }
 
   // See Note [One finding for each mistake].
