@@ -78,7 +78,7 @@ def sources(*patterns: str) -> list[str]:
 
 
 # "address" or "thread": what tools/sanitize.py builds, beside the usual build.
-SANITIZER = os.environ.get("OPENREG_SANITIZER", "")
+SANITIZER = os.environ.get("OPENREG_BUILD_SANITIZER", "")
 # Absolute, as ninja runs in the build folder.
 BUILD = ROOT / "build" / SANITIZER
 RUNTIME = ROOT / "third_party" / "openreg_runtime"

@@ -1,10 +1,26 @@
-"""Interface tests that fail with OPENREG_DEVICE_TYPE=cuda, with the reasons.
+"""Tests that fail with OPENREG_DEVICE_TYPE=cuda, and files that are not about it, with reasons.
 
 A test that no longer fails is a failure, too. The sweeps have a list of their own:
 generic/known_gaps.py.
 """
 
-__all__ = ["DIFFERENCES"]
+__all__ = ["DIFFERENCES", "ONE_TYPE"]
+
+# Files of tests for one device type; those in contract/ are about the source.
+ONE_TYPE = {
+    "generic/test_report.py": "about the tables of a run",
+    "test_autoload.py": "about the default device type; cuda/test_loading.py is its counterpart",
+    "test_codegen.py": "about the generator",
+    "test_demo.py": "the demo is a program of the default type",
+    "test_docs.py": "about the documentation",
+    "test_ecosystem.py": "cuda/test_libraries.py is its counterpart, without the adapters",
+    "test_examples.py": "runs the examples for both types itself",
+    "test_extension.py": "registers kernels for PrivateUse1; cuda/test_operators.py has CUDA's",
+    "test_hooks.py": "about the hooks that torch has for PrivateUse1",
+    "test_guard_cpp.py": "a C++ program for PrivateUse1",
+    "test_pytest_plugin.py": "runs pytest in both modes itself",
+    "test_tensor_types.py": "torch.cuda.FloatTensor is in cuda/test_storages.py",
+}
 
 _METADATA = "torch keeps flags of a backend for PrivateUse1, and not for CUDA"
 
@@ -16,6 +32,9 @@ DIFFERENCES: dict[str, str] = {
     ),
     "test_autocast.py::TestAutocast::test_unsupported_type_switches_it_off_with_a_warning": (
         "torch.autocast asks for no list of types on CUDA, and casts to float64"
+    ),
+    "test_device.py::TestModule::test_torch_finds_the_module": (
+        "torch looks up the modules of backends for PrivateUse1"
     ),
     "test_ipc.py::TestTensors::test_conjugate_and_negative_views_arrive": (
         "torch's messages of CUDA tensors leave out the bits of lazy views"

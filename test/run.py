@@ -19,7 +19,6 @@ returns by itself. By default, that is the sweep over all operators' results.
 import argparse
 import concurrent.futures
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cuda_differences import ONE_TYPE
 from generic.report import empty_variants, is_asynchronous, read_records, summary
 
 __all__ = ["main"]
@@ -134,10 +134,8 @@ def _default_files(options: argparse.Namespace) -> list[Path]:
 
 
 def _is_of_both_types(file: Path) -> bool:
-    """Whether a file takes the device type from common.py, itself or through the sweeps."""
-    text = file.read_text(encoding="utf-8")
-    takes_it = re.search(r"\bDEVICE_TYPE\b", text) or "from sweep import" in text
-    return file.parent.name == "cuda" or bool(takes_it)
+    path = file.relative_to(_ROOT / "test")
+    return path.parts[0] != "contract" and path.as_posix() not in ONE_TYPE
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -155,7 +153,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--cuda",
         action="store_true",
-        help="with OPENREG_DEVICE_TYPE=cuda; default: the sweeps, the interface tests, test/cuda",
+        help="with OPENREG_DEVICE_TYPE=cuda; default: all files but test/contract and ONE_TYPE",
     )
     return parser.parse_args(arguments)
 

@@ -13,6 +13,7 @@ import torch
 from allocator_model import KIB, MIB, ROUNDING, SMALL_SIZE, Model
 from common import (
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -28,7 +29,7 @@ from torch_openreg import _C
 LAST = DEVICE_COUNT - 1
 
 
-def allocate(size, device="openreg"):
+def allocate(size, device=DEVICE_TYPE):
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
@@ -81,7 +82,7 @@ class Program:
     def allocate(self):
         size, stream = some_size(self.rng), self.rng.choice(self.streams)
         with stream:
-            x = allocate(size, f"openreg:{self.device}")
+            x = allocate(size, f"{DEVICE_TYPE}:{self.device}")
         self.model.allocate(size, stream.stream_id, x.data_ptr())
         self.tensors.append(x)
 
@@ -242,7 +243,7 @@ class TestModel(OpenRegTestCase):
         tensors = []
         for step in range(3_000):
             if rng.random() < 0.5 or not tensors:
-                x = torch.empty(rng.randint(1, 3000), dtype=torch.int64, device="openreg")
+                x = torch.empty(rng.randint(1, 3000), dtype=torch.int64, device=DEVICE_TYPE)
                 tensors.append((x.fill_(step), step))
             else:
                 x, value = tensors.pop(rng.randrange(len(tensors)))
@@ -263,7 +264,7 @@ class TestModel(OpenRegTestCase):
             try:
                 for step in range(1_000):
                     if rng.random() < 0.5 or not tensors:
-                        x = torch.empty(rng.randint(1, 2000), dtype=torch.int64, device="openreg")
+                        x = torch.empty(rng.randint(1, 2000), dtype=torch.int64, device=DEVICE_TYPE)
                         tensors.append((x.fill_(seed), seed))
                     else:
                         x, value = tensors.pop(rng.randrange(len(tensors)))
@@ -328,7 +329,7 @@ class TestReuseInStreamOrder(OpenRegTestCase):
         torch.openreg.empty_cache()
 
     def test_memory_may_be_freed_while_work_on_it_is_queued(self):
-        x = torch.full((1000,), 3.0, device="openreg")
+        x = torch.full((1000,), 3.0, device=DEVICE_TYPE)
         torch.openreg.synchronize()
         results = []
         with StreamGate():
@@ -392,7 +393,7 @@ class TestReuseInStreamOrder(OpenRegTestCase):
             self.assertNotEqual(y.data_ptr(), address)
 
     def test_record_of_an_empty_tensor_does_nothing(self):
-        torch.empty(0, device="openreg").record_stream(torch.openreg.Stream())
+        torch.empty(0, device=DEVICE_TYPE).record_stream(torch.openreg.Stream())
 
     def test_cached_memory_of_a_stream_stays_with_it(self):
         side = torch.openreg.Stream()

@@ -2,6 +2,7 @@
 
 import torch
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -17,7 +18,7 @@ custom_abs = torch.ops.openreg.custom_abs
 returns_self = torch.ops.openreg.custom_autograd_fn_returns_self
 aliasing = torch.ops.openreg.custom_autograd_fn_aliasing
 
-DEVICES = parametrize("device", ["cpu", "openreg"])
+DEVICES = parametrize("device", ["cpu", DEVICE_TYPE])
 AUTOGRAD_FUNCTIONS = parametrize(
     "function", [subtest(returns_self, name="returns_self"), subtest(aliasing, name="aliasing")]
 )
@@ -31,7 +32,7 @@ CHECKS = {
         "test_faketensor",
         "test_aot_dispatch_dynamic",
     ),
-    "openreg": ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
+    DEVICE_TYPE: ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
 }
 
 ABS_DTYPES = [
@@ -91,16 +92,16 @@ class TestCustomAbs(CustomOpTestCase):
 
     def test_special_values_are_those_of_abs(self):
         x = torch.tensor([float("-inf"), float("inf"), float("nan"), -0.0])
-        actual = custom_abs(x.openreg()).cpu()
+        actual = custom_abs(x.to(DEVICE_TYPE)).cpu()
         self.assertEqual(actual.view(torch.int32), x.abs().view(torch.int32))
 
     def test_conjugated_and_negated_views_are_taken(self):
         x = torch.tensor([1 + 2j, -3 - 4j])
-        self.assert_bit_equal(custom_abs(x.openreg().conj()), x.abs())
-        self.assert_bit_equal(custom_abs(x.openreg().conj().imag), x.imag.abs())
+        self.assert_bit_equal(custom_abs(x.to(DEVICE_TYPE).conj()), x.abs())
+        self.assert_bit_equal(custom_abs(x.to(DEVICE_TYPE).conj().imag), x.imag.abs())
 
     def test_call_returns_before_the_kernel_ran(self):
-        x = torch.tensor([-1.0, 2.0], device="openreg")
+        x = torch.tensor([-1.0, 2.0], device=DEVICE_TYPE)
         torch.openreg.synchronize()
         with StreamGate() as gate:
             y = custom_abs(x)
@@ -110,7 +111,7 @@ class TestCustomAbs(CustomOpTestCase):
             self.assertEqual(y.tolist(), [1.0, 2.0])
 
     def test_kernel_runs_on_the_current_stream(self):
-        x = torch.tensor([-1.0, 2.0], device="openreg")
+        x = torch.tensor([-1.0, 2.0], device=DEVICE_TYPE)
         torch.openreg.synchronize()
         side = torch.openreg.Stream()
         with StreamGate(), side:
@@ -120,13 +121,13 @@ class TestCustomAbs(CustomOpTestCase):
 
     @requires_two_devices
     def test_result_is_on_the_device_of_the_input(self):
-        x = torch.tensor([-1.0], device="openreg:1")
-        self.assertEqual(custom_abs(x).device, torch.device("openreg:1"))
+        x = torch.tensor([-1.0], device=f"{DEVICE_TYPE}:1")
+        self.assertEqual(custom_abs(x).device, torch.device(f"{DEVICE_TYPE}:1"))
         self.assertEqual(custom_abs(x).tolist(), [1.0])
 
     def test_nothing_falls_back(self):
         torch.openreg.reset_fallback_stats()
-        x = torch.tensor([-1.0, 2.0], device="openreg", requires_grad=True)
+        x = torch.tensor([-1.0, 2.0], device=DEVICE_TYPE, requires_grad=True)
         custom_abs(x).sum().backward()
         self.assertEqual(torch.openreg.fallback_stats(), {})
 
@@ -149,7 +150,7 @@ class TestCustomAbs(CustomOpTestCase):
     def test_meta_kernel_takes_symbolic_sizes(self):
         compiled = torch.compile(custom_abs, backend="aot_eager", dynamic=True, fullgraph=True)
         for size in (4, 7, 9):
-            x = torch.arange(-2.0, size - 2.0, device="openreg")
+            x = torch.arange(-2.0, size - 2.0, device=DEVICE_TYPE)
             self.assert_bit_equal(compiled(x), x.abs())
 
     @DEVICES
@@ -166,7 +167,7 @@ class TestCustomAbs(CustomOpTestCase):
         self.assertTrue(gradgradcheck(custom_abs, x))
 
     def test_no_gradient_is_recorded_where_none_is_wanted(self):
-        x = torch.tensor([-1.0], device="openreg", requires_grad=True)
+        x = torch.tensor([-1.0], device=DEVICE_TYPE, requires_grad=True)
         with torch.no_grad():
             self.assertFalse(custom_abs(x).requires_grad)
         with torch.inference_mode():
@@ -181,7 +182,7 @@ class TestCustomAbs(CustomOpTestCase):
     @BACKENDS
     def test_compiled_function_gives_value_and_gradient(self, backend):
         compiled = torch.compile(lambda x: custom_abs(x) * 2, backend=backend, fullgraph=True)
-        x = torch.tensor([-2.0, 3.0], device="openreg", requires_grad=True)
+        x = torch.tensor([-2.0, 3.0], device=DEVICE_TYPE, requires_grad=True)
         y = compiled(x)
         self.assertEqual(y.tolist(), [4.0, 6.0])
         y.sum().backward()
@@ -207,7 +208,7 @@ class TestAutogradFunctions(CustomOpTestCase):
 
     @AUTOGRAD_FUNCTIONS
     def test_gradient_can_be_differentiated_again(self, function):
-        x = torch.tensor([1.0, 2.0], device="openreg", requires_grad=True)
+        x = torch.tensor([1.0, 2.0], device=DEVICE_TYPE, requires_grad=True)
         y = function(x * x)
         (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
         self.assertEqual(first.tolist(), [1.0, 2.0])
@@ -217,12 +218,12 @@ class TestAutogradFunctions(CustomOpTestCase):
     @AUTOGRAD_FUNCTIONS
     def test_function_works_in_inference_mode(self, function):
         with torch.inference_mode():
-            x = torch.tensor([1.0, 2.0], device="openreg")
+            x = torch.tensor([1.0, 2.0], device=DEVICE_TYPE)
             self.assertEqual(function(x).data_ptr(), x.data_ptr())
 
     @AUTOGRAD_FUNCTIONS
     def test_call_waits_for_nothing(self, function):
-        x = torch.ones(2, device="openreg", requires_grad=True)
+        x = torch.ones(2, device=DEVICE_TYPE, requires_grad=True)
         torch.openreg.synchronize()
         with StreamGate():
             function(x).sum().backward()
@@ -233,7 +234,7 @@ class TestAutogradFunctions(CustomOpTestCase):
     @AUTOGRAD_FUNCTIONS
     def test_compiled_function_gives_value_and_gradient(self, backend, function):
         compiled = torch.compile(function, backend=backend, fullgraph=True)
-        x = torch.tensor([1.0, 2.0], device="openreg", requires_grad=True)
+        x = torch.tensor([1.0, 2.0], device=DEVICE_TYPE, requires_grad=True)
         y = compiled(x)
         self.assertEqual(y.tolist(), [1.0, 2.0])
         y.sum().backward()
@@ -253,7 +254,7 @@ def smooth_sign(x: torch.Tensor, width: float) -> torch.Tensor:
     return x * (x * x + width).rsqrt()
 
 
-@smooth_sign.register_kernel("openreg")
+@smooth_sign.register_kernel(DEVICE_TYPE)
 def _(x: torch.Tensor, width: float) -> torch.Tensor:
     smooth_sign_calls.append(x.device)
     return x * (x * x + width).rsqrt()
@@ -285,7 +286,7 @@ def _(info, in_dims, x, width):
 smooth_sign_calls = []
 
 
-# An operator without a kernel for openreg, and one for the CPU.
+# An operator without a kernel for the device, and one for the CPU.
 @torch.library.custom_op("openreg_test::cpu_only", mutates_args=(), device_types="cpu")
 def cpu_only(x: torch.Tensor) -> torch.Tensor:
     assert x.device.type == "cpu"
@@ -305,13 +306,13 @@ class TestPythonOps(CustomOpTestCase):
 
     def test_kernel_of_the_device_is_called(self):
         x = torch.tensor([-3.0, 0.0, 1.0])
-        y = smooth_sign(x.openreg(), 1.0)
-        self.assertEqual(smooth_sign_calls, [torch.device("openreg:0")])
+        y = smooth_sign(x.to(DEVICE_TYPE), 1.0)
+        self.assertEqual(smooth_sign_calls, [torch.device(f"{DEVICE_TYPE}:0")])
         self.assert_bit_equal(y, smooth_sign(x, 1.0))
         self.assertEqual(len(smooth_sign_calls), 1)
 
     def test_kernel_waits_for_nothing(self):
-        x = torch.tensor([-3.0, 1.0], device="openreg", requires_grad=True)
+        x = torch.tensor([-3.0, 1.0], device=DEVICE_TYPE, requires_grad=True)
         torch.openreg.synchronize()
         with StreamGate():
             y = smooth_sign(x, 1.0)
@@ -323,7 +324,7 @@ class TestPythonOps(CustomOpTestCase):
         self.assert_bit_equal(x.grad, on_cpu.grad)
 
     def test_kernel_runs_on_the_current_stream(self):
-        x = torch.tensor([-3.0, 1.0], device="openreg")
+        x = torch.tensor([-3.0, 1.0], device=DEVICE_TYPE)
         torch.openreg.synchronize()
         side = torch.openreg.Stream()
         with StreamGate(), side:
@@ -333,8 +334,8 @@ class TestPythonOps(CustomOpTestCase):
 
     def test_fake_kernel_serves_the_device(self):
         with torch._subclasses.FakeTensorMode():
-            y = smooth_sign(torch.empty(2, 3, device="openreg"), 1.0)
-        self.assertEqual((y.shape, y.device), ((2, 3), torch.device("openreg:0")))
+            y = smooth_sign(torch.empty(2, 3, device=DEVICE_TYPE), 1.0)
+        self.assertEqual((y.shape, y.device), ((2, 3), torch.device(f"{DEVICE_TYPE}:0")))
         self.assertEqual(smooth_sign_calls, [])
 
     @DEVICES
@@ -349,7 +350,7 @@ class TestPythonOps(CustomOpTestCase):
         for dim in (0, 1):
             y = torch.vmap(smooth_sign, in_dims=(dim, None), out_dims=dim)(x, 1.0)
             self.assert_bit_equal(y, x * (x * x + 1).rsqrt())
-        if device == "openreg":
+        if device == DEVICE_TYPE:
             self.assertEqual(len(smooth_sign_calls), 2)
 
     @DEVICES
@@ -364,7 +365,7 @@ class TestPythonOps(CustomOpTestCase):
         def double(x):
             return smooth_sign(x, 1.0) * 2
 
-        x = torch.tensor([-3.0, 1.0], device="openreg", requires_grad=True)
+        x = torch.tensor([-3.0, 1.0], device=DEVICE_TYPE, requires_grad=True)
         y = torch.compile(double, backend=backend, fullgraph=True)(x)
         y.sum().backward()
         on_cpu = x.detach().cpu().requires_grad_()
@@ -381,34 +382,34 @@ class TestPythonOps(CustomOpTestCase):
             return y
 
         compiled = torch.compile(twice, backend=backend, fullgraph=True)
-        x = torch.zeros(2, 2, device="openreg")
-        row = torch.tensor([1.0, 2.0], device="openreg")
+        x = torch.zeros(2, 2, device=DEVICE_TYPE)
+        row = torch.tensor([1.0, 2.0], device=DEVICE_TYPE)
         self.assertEqual(compiled(x, row).tolist(), [[2.0, 4.0], [2.0, 4.0]])
         self.assertEqual(x.tolist(), [[0.0, 0.0], [0.0, 0.0]])
 
     def test_written_argument_is_written(self):
-        x = torch.zeros(2, 2, device="openreg")
-        add_row_(x, torch.tensor([1.0, 2.0], device="openreg"))
+        x = torch.zeros(2, 2, device=DEVICE_TYPE)
+        add_row_(x, torch.tensor([1.0, 2.0], device=DEVICE_TYPE))
         self.assertEqual(x.tolist(), [[1.0, 2.0], [1.0, 2.0]])
 
     def test_operator_with_a_cpu_kernel_alone_falls_back(self):
         torch.openreg.reset_fallback_stats()
-        y = cpu_only(torch.tensor([1.0, 2.0], device="openreg"))
-        self.assertEqual(y.device, torch.device("openreg:0"))
+        y = cpu_only(torch.tensor([1.0, 2.0], device=DEVICE_TYPE))
+        self.assertEqual(y.device, torch.device(f"{DEVICE_TYPE}:0"))
         self.assertEqual(y.tolist(), [3.0, 6.0])
         self.assertEqual(torch.openreg.fallback_stats(), {"openreg_test::cpu_only": 1})
 
     def test_error_of_the_kernel_is_raised_by_the_call(self):
         with self.assertRaisesRegex(RuntimeError, "must match the size"):
-            add_row_(torch.zeros(2, device="openreg"), torch.zeros(3, device="openreg"))
+            add_row_(torch.zeros(2, device=DEVICE_TYPE), torch.zeros(3, device=DEVICE_TYPE))
 
     def test_kernel_can_be_added_to_an_operator_of_others(self):
         library = torch.library.Library("openreg_test_late", "DEF")
         self.addCleanup(library._destroy)
         library.define("negate(Tensor x) -> Tensor")
         name = "openreg_test_late::negate"
-        torch.library.impl(name, "openreg", lambda x: x * -1, lib=library)
-        x = torch.tensor([1.0], device="openreg")
+        torch.library.impl(name, DEVICE_TYPE, lambda x: x * -1, lib=library)
+        x = torch.tensor([1.0], device=DEVICE_TYPE)
         self.assertEqual(torch.ops.openreg_test_late.negate(x).tolist(), [-1.0])
         with self.assertRaisesRegex(NotImplementedError, "negate"):
             torch.ops.openreg_test_late.negate(x.cpu())

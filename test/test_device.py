@@ -8,7 +8,9 @@ import sys
 
 import torch
 from common import (
+    A_DEVICE,
     DEVICE_COUNT,
+    DEVICE_TYPE,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     call_in_thread,
@@ -20,19 +22,20 @@ from common import (
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+IS_OF_TYPE = f"is_{DEVICE_TYPE}"
 LAST = DEVICE_COUNT - 1
 DEVICE_SPELLINGS = [
     subtest(LAST, name="int"),
-    subtest(f"openreg:{LAST}", name="str"),
-    subtest(torch.device("openreg", LAST), name="device"),
+    subtest(f"{DEVICE_TYPE}:{LAST}", name="str"),
+    subtest(torch.device(DEVICE_TYPE, LAST), name="device"),
 ]
 # What set_device and its like refuse, with the exception that a caller gets.
 NOT_DEVICES = [
     subtest((DEVICE_COUNT, RuntimeError, OUT_OF_RANGE_TEXT), name="index_too_large"),
     subtest((2**40, RuntimeError, OUT_OF_RANGE_TEXT), name="index_beyond_all_bounds"),
-    subtest(("openreg:99", RuntimeError, OUT_OF_RANGE_TEXT), name="string_index_too_large"),
-    subtest(("cpu", ValueError, "expected an openreg device, got cpu"), name="cpu"),
-    subtest((torch.device("meta"), ValueError, "expected an openreg device"), name="meta"),
+    subtest((f"{DEVICE_TYPE}:99", RuntimeError, OUT_OF_RANGE_TEXT), name="string_index_too_large"),
+    subtest(("cpu", ValueError, f"expected {A_DEVICE}, got cpu"), name="cpu"),
+    subtest((torch.device("meta"), ValueError, f"expected {A_DEVICE}"), name="meta"),
     subtest(("banana", RuntimeError, "banana"), name="unknown_string"),
     subtest((1.5, TypeError, "expected an int, a string, a torch.device"), name="float"),
     subtest(([0], TypeError, "expected an int, a string, a torch.device"), name="list"),
@@ -64,7 +67,7 @@ class TestDevice(OpenRegTestCase):
             torch.openreg.set_device(device)
 
     def test_set_device_refuses_a_device_without_index(self):
-        for device in (None, "openreg", torch.device("openreg")):
+        for device in (None, DEVICE_TYPE, torch.device(DEVICE_TYPE)):
             with self.assertRaisesRegex(ValueError, "expected a device with an index"):
                 torch.openreg.set_device(device)
 
@@ -80,15 +83,15 @@ class TestDevice(OpenRegTestCase):
 
     def test_factories_use_the_current_device(self):
         torch.openreg.set_device(LAST)
-        self.assertEqual(torch.empty(1, device="openreg").device, torch.device("openreg", LAST))
+        self.assertEqual(torch.empty(1, device=DEVICE_TYPE).device, torch.device(DEVICE_TYPE, LAST))
 
     def test_factory_refuses_an_index_that_is_out_of_range(self):
         with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
-            torch.empty(1, device=f"openreg:{DEVICE_COUNT}")
+            torch.empty(1, device=f"{DEVICE_TYPE}:{DEVICE_COUNT}")
 
-    def test_default_device_can_be_an_openreg_device(self):
-        with torch.device(f"openreg:{LAST}"):
-            self.assertEqual(torch.ones(2).device, torch.device("openreg", LAST))
+    def test_default_device_can_be_one_of_this_type(self):
+        with torch.device(f"{DEVICE_TYPE}:{LAST}"):
+            self.assertEqual(torch.ones(2).device, torch.device(DEVICE_TYPE, LAST))
 
     @parametrize("device", DEVICE_SPELLINGS)
     def test_synchronize_accepts(self, device):
@@ -109,7 +112,8 @@ class TestDevice(OpenRegTestCase):
         for device in range(DEVICE_COUNT):
             for peer in range(DEVICE_COUNT):
                 self.assertEqual(
-                    torch.openreg.can_device_access_peer(device, f"openreg:{peer}"), device != peer
+                    torch.openreg.can_device_access_peer(device, f"{DEVICE_TYPE}:{peer}"),
+                    device != peer,
                 )
 
     def test_can_device_access_peer_refuses_an_index_that_is_out_of_range(self):
@@ -120,7 +124,7 @@ class TestDevice(OpenRegTestCase):
 
 @requires_two_devices
 class TestDeviceContext(OpenRegTestCase):
-    @parametrize("device", [1, "openreg:1", torch.device("openreg:1")])
+    @parametrize("device", [1, f"{DEVICE_TYPE}:1", torch.device(f"{DEVICE_TYPE}:1")])
     def test_context_selects_and_restores(self, device):
         with torch.openreg.device(device):
             self.assertEqual(torch.openreg.current_device(), 1)
@@ -175,12 +179,12 @@ class TestDeviceContext(OpenRegTestCase):
         )
 
     def test_device_of_selects_the_device_of_a_tensor(self):
-        with torch.openreg.device_of(torch.empty(1, device="openreg:1")):
+        with torch.openreg.device_of(torch.empty(1, device=f"{DEVICE_TYPE}:1")):
             self.assertEqual(torch.openreg.current_device(), 1)
         self.assertEqual(torch.openreg.current_device(), 0)
 
     def test_device_of_selects_the_device_of_a_storage(self):
-        with torch.openreg.device_of(torch.empty(1, device="openreg:1").untyped_storage()):
+        with torch.openreg.device_of(torch.empty(1, device=f"{DEVICE_TYPE}:1").untyped_storage()):
             self.assertEqual(torch.openreg.current_device(), 1)
 
     def test_device_of_changes_nothing_for_a_cpu_tensor(self):
@@ -262,7 +266,7 @@ class TestModule(OpenRegTestCase):
             )
 
     def test_torch_finds_the_module(self):
-        self.assertIs(torch.get_device_module("openreg"), torch.openreg)
+        self.assertIs(torch.get_device_module(DEVICE_TYPE), getattr(torch, DEVICE_TYPE))
         self.assertIs(sys.modules["torch.openreg"], torch.openreg)
         self.assertIs(
             torch.utils.backend_registration._get_custom_mod_func("device_count"),
@@ -281,11 +285,11 @@ class TestModule(OpenRegTestCase):
     @parametrize(
         "arguments,expected",
         [
-            subtest((("openreg:0", True), 0), name="string"),
-            subtest((("openreg", True), 0), name="string_without_index"),
+            subtest(((f"{DEVICE_TYPE}:0", True), 0), name="string"),
+            subtest(((DEVICE_TYPE, True), 0), name="string_without_index"),
             subtest(((None, True), 0), name="none"),
             subtest(((LAST,), LAST), name="int"),
-            subtest(((torch.device("openreg", LAST),), LAST), name="device"),
+            subtest(((torch.device(DEVICE_TYPE, LAST),), LAST), name="device"),
             subtest((("cpu", False, True), -1), name="cpu_if_allowed"),
         ],
     )
@@ -294,32 +298,32 @@ class TestModule(OpenRegTestCase):
 
     def test_get_device_index_refuses_no_index_unless_optional(self):
         with self.assertRaisesRegex(ValueError, "expected a device with an index"):
-            torch.openreg._utils._get_device_index("openreg")
+            torch.openreg._utils._get_device_index(DEVICE_TYPE)
 
     def test_tensor_gets_methods(self):
         x = torch.arange(3)
-        self.assertFalse(x.is_openreg)
-        y = x.openreg(LAST)
-        self.assertTrue(y.is_openreg)
-        self.assertEqual(y.device, torch.device("openreg", LAST))
+        self.assertFalse(getattr(x, IS_OF_TYPE))
+        y = getattr(x, DEVICE_TYPE)(LAST)
+        self.assertTrue(getattr(y, IS_OF_TYPE))
+        self.assertEqual(y.device, torch.device(DEVICE_TYPE, LAST))
         self.assert_bit_equal(y, x)
 
     def test_module_gets_a_method(self):
-        layer = torch.nn.Linear(2, 3).openreg()
-        self.assertTrue(all(p.is_openreg for p in layer.parameters()))
+        layer = getattr(torch.nn.Linear(2, 3), DEVICE_TYPE)()
+        self.assertTrue(all(getattr(p, IS_OF_TYPE) for p in layer.parameters()))
 
     def test_storage_gets_methods(self):
         storage = torch.arange(4, dtype=torch.uint8).untyped_storage()
-        self.assertFalse(storage.is_openreg)
-        moved = storage.openreg()
-        self.assertTrue(moved.is_openreg)
+        self.assertFalse(getattr(storage, IS_OF_TYPE))
+        moved = getattr(storage, DEVICE_TYPE)()
+        self.assertTrue(getattr(moved, IS_OF_TYPE))
         self.assertEqual(moved.tolist(), [0, 1, 2, 3])
 
     def test_packed_sequence_gets_methods(self):
         packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(1, 3)])
-        self.assertFalse(packed.is_openreg)
-        moved = packed.openreg()
-        self.assertTrue(moved.is_openreg)
+        self.assertFalse(getattr(packed, IS_OF_TYPE))
+        moved = getattr(packed, DEVICE_TYPE)()
+        self.assertTrue(getattr(moved, IS_OF_TYPE))
         self.assert_bit_equal(moved.data, packed.data)
 
 
@@ -329,23 +333,25 @@ class TestFramework(OpenRegTestCase):
     def setUp(self):
         super().setUp()
         self.file = io.BytesIO()
-        self.x = torch.arange(6.0, device=f"openreg:{LAST}").view(2, 3)
+        self.x = torch.arange(6.0, device=f"{DEVICE_TYPE}:{LAST}").view(2, 3)
         torch.save(self.x, self.file)
         self.file.seek(0)
 
     def test_load_restores_the_device(self):
         y = torch.load(self.file)
-        self.assertEqual(y.device, torch.device("openreg", LAST))
+        self.assertEqual(y.device, torch.device(DEVICE_TYPE, LAST))
         self.assert_bit_equal(y, self.x)
 
     @parametrize(
         "location,expected",
         [
             subtest(("cpu", "cpu"), name="cpu"),
-            subtest(("openreg", "openreg:0"), name="current_device"),
-            subtest(("openreg:0", "openreg:0"), name="index"),
-            subtest((torch.device("openreg:0"), "openreg:0"), name="device"),
-            subtest(({f"openreg:{LAST}": "openreg:0"}, "openreg:0"), name="mapping"),
+            subtest((DEVICE_TYPE, f"{DEVICE_TYPE}:0"), name="current_device"),
+            subtest((f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:0"), name="index"),
+            subtest((torch.device(f"{DEVICE_TYPE}:0"), f"{DEVICE_TYPE}:0"), name="device"),
+            subtest(
+                ({f"{DEVICE_TYPE}:{LAST}": f"{DEVICE_TYPE}:0"}, f"{DEVICE_TYPE}:0"), name="mapping"
+            ),
         ],
     )
     def test_load_maps_to(self, location, expected):
@@ -354,8 +360,8 @@ class TestFramework(OpenRegTestCase):
         self.assert_bit_equal(y, self.x)
 
     def test_load_refuses_a_device_that_does_not_exist(self):
-        with self.assertRaisesRegex(RuntimeError, r"torch.openreg.device_count\(\) is"):
-            torch.load(self.file, map_location="openreg:99")
+        with self.assertRaisesRegex(RuntimeError, rf"torch.{DEVICE_TYPE}.device_count\(\) is"):
+            torch.load(self.file, map_location=f"{DEVICE_TYPE}:99")
 
     def test_deepcopy_and_pickle_keep_the_device(self):
         for y in (copy.deepcopy(self.x), pickle.loads(pickle.dumps(self.x))):
@@ -365,17 +371,20 @@ class TestFramework(OpenRegTestCase):
 
     def test_tensor_prints_itself_with_its_device(self):
         self.assertEqual(
-            str(self.x), f"tensor([[0., 1., 2.],\n        [3., 4., 5.]], device='openreg:{LAST}')"
+            str(self.x),
+            f"tensor([[0., 1., 2.],\n        [3., 4., 5.]], device='{DEVICE_TYPE}:{LAST}')",
         )
 
     def test_type_string_names_the_module(self):
-        self.assertEqual(self.x.type(), "torch.openreg.FloatTensor")
-        self.assertEqual(torch.ones(2).type("torch.openreg.FloatTensor").device.type, "openreg")
+        self.assertEqual(self.x.type(), f"torch.{DEVICE_TYPE}.FloatTensor")
+        self.assertEqual(
+            torch.ones(2).type(f"torch.{DEVICE_TYPE}.FloatTensor").device.type, DEVICE_TYPE
+        )
 
     def test_fake_tensors_carry_the_device(self):
         with FakeTensorMode():
-            x = torch.empty(2, device="openreg") + 1
-        self.assertEqual(x.device, torch.device("openreg:0"))
+            x = torch.empty(2, device=DEVICE_TYPE) + 1
+        self.assertEqual(x.device, torch.device(f"{DEVICE_TYPE}:0"))
 
     def test_numpy_is_refused(self):
         with self.assertRaisesRegex(TypeError, "Use Tensor.cpu()"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from common import (
+    DEVICE_TYPE,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -189,7 +190,7 @@ class TestSettingsOfTheCall(OpenRegTestCase):
     @parametrize("order", [(0, 1), (1, 0)])
     @parametrize("change", [subtest(change, name=name) for name, change in CHANGES.items()])
     def test_change_before_the_kernel_runs_is_not_seen(self, change, order):
-        on_device = [one.to("openreg") for one in change.inputs]
+        on_device = [one.to(DEVICE_TYPE) for one in change.inputs]
         at_call, afterwards = (change.values[index] for index in order)
         before = change.read()
         try:
@@ -211,7 +212,7 @@ class TestSettingsOfTheCall(OpenRegTestCase):
             change.write(before)
 
     def test_program_does_not_see_the_settings_of_a_kernel_that_runs(self):
-        x = INTEGERS.to("openreg")
+        x = INTEGERS.to(DEVICE_TYPE)
         x.sigmoid()
         torch.accelerator.synchronize()
         with StreamGate():
@@ -242,17 +243,17 @@ class TestAutocast(OpenRegTestCase):
         torch.manual_seed(0)
         layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
         x = torch.randn(2, 8, 16)
-        on_device, input = layer.to("openreg"), x.to("openreg")
+        on_device, input = layer.to(DEVICE_TYPE), x.to(DEVICE_TYPE)
         with torch.no_grad():
             self.assert_is_as_without(lambda: on_device(input))
 
     def test_sparse_product(self):
-        matrix = MATRIX.to_sparse_csr().to("openreg")
-        dense = MATRIX.to("openreg")
+        matrix = MATRIX.to_sparse_csr().to(DEVICE_TYPE)
+        dense = MATRIX.to(DEVICE_TYPE)
         self.assert_is_as_without(lambda: matrix @ dense)
 
     def test_solution(self):
-        matrix, vector = MATRIX.to("openreg"), MATRIX[:, :1].to("openreg")
+        matrix, vector = MATRIX.to(DEVICE_TYPE), MATRIX[:, :1].to(DEVICE_TYPE)
         self.assert_is_as_without(lambda: torch.linalg.solve(matrix, vector))
 
 
@@ -283,7 +284,7 @@ class TestThreads(OpenRegTestCase):
     def test_callers_with_different_numbers_share_a_worker(self):
         before = torch.get_num_threads()
         x = torch.randn(1 << 17, generator=torch.Generator().manual_seed(2))
-        on_device = x.to("openreg")
+        on_device = x.to(DEVICE_TYPE)
         expected, actual = {}, {}
 
         def work(number):
@@ -326,7 +327,7 @@ class TestDenormals(OpenRegTestCase):
     def products(self, stream, modes, numbers):
         """What a stream gives for calls in these modes: whether all products are 0."""
         results = []
-        on_device = numbers.to("openreg")
+        on_device = numbers.to(DEVICE_TYPE)
         with stream:
             for is_flushing in modes:
                 torch.set_flush_denormal(is_flushing)
@@ -344,7 +345,7 @@ class TestDenormals(OpenRegTestCase):
         self.addCleanup(_C._destroy_external_stream, handle)
         stream = torch.openreg.ExternalStream(handle, 0)
         with stream:
-            torch.zeros(1, device="openreg").add_(1)
+            torch.zeros(1, device=DEVICE_TYPE).add_(1)
         torch.set_flush_denormal(False)
         self.assertEqual(self.products(stream, modes, self.NUMBERS), modes)
 
@@ -359,7 +360,7 @@ class TestDenormals(OpenRegTestCase):
             torch.set_num_threads(before)
 
     def test_change_before_the_kernel_runs_is_not_seen(self):
-        x = self.NUMBERS.to("openreg")
+        x = self.NUMBERS.to(DEVICE_TYPE)
         torch.accelerator.synchronize()
         with StreamGate():
             kept = x * 0.1

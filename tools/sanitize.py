@@ -58,7 +58,7 @@ def _build(sanitizer: str) -> Path:
             *("--build-base", str(base), "--build-lib", str(library)),
         ],
         cwd=_ROOT,
-        env=os.environ | {"OPENREG_SANITIZER": sanitizer},
+        env=os.environ | {"OPENREG_BUILD_SANITIZER": sanitizer},
         check=True,
     )
     print(f"built for the {sanitizer} sanitizer in {time.monotonic() - begin:.0f} s", flush=True)

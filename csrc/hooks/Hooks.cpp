@@ -78,8 +78,8 @@ template <typename Interface>
 c10::Device OpenRegHooks<Interface>::getDeviceFromPtr(void* data) const {
   orPointerAttributes attributes;
   OPENREG_CHECK(orPointerGetAttributes(&attributes, data));
-  TORCH_CHECK(attributes.type == orMemoryTypeDevice,
-              "getDeviceFromPtr: expected a pointer into openreg device memory, got ", data);
+  TORCH_CHECK(attributes.type == orMemoryTypeDevice, "getDeviceFromPtr: expected a pointer into ",
+              c10::openreg::kDeviceType, " device memory, got ", data);
   return c10::Device(c10::openreg::kDeviceType, static_cast<c10::DeviceIndex>(attributes.device));
 }
 

@@ -33,7 +33,7 @@ OpenRegEvent recordUses(const Storage& storage, const OpenRegStream& stream) {
 
 void checkSharable(const Storage& storage) {
   TORCH_CHECK(storage.device_type() == kDeviceType,
-              "sharing a storage: expected one of an openreg device, got one of ",
+              "sharing a storage: expected one of a device of type ", kDeviceType, ", got one of ",
               storage.device());
   TORCH_CHECK(!isReceived(storage),
               "sharing a storage: this one was received from another process, and only the process "

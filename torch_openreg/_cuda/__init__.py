@@ -43,7 +43,7 @@ def install() -> None:
     _load_classes(cuda)
     cuda._is_in_bad_fork = _C._is_in_bad_fork
     cuda._exchange_device = bindings.exchange_device
-    cuda._maybe_exchange_device = bindings.exchange_device
+    cuda._maybe_exchange_device = bindings.maybe_exchange_device
     cuda._cudart = profiling.RUNTIME_LIBRARY
     cuda._CudaDeviceProperties = properties.CudaDeviceProperties
     # torch would ask a driver, if the machine has one.

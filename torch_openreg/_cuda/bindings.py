@@ -17,7 +17,7 @@ from torch_openreg.openreg import memory
 from torch_openreg.openreg._utils import _setting
 from torch_openreg.openreg.initialization import is_initialized
 
-__all__ = ["SUPPLIED", "exchange_device"]
+__all__ = ["SUPPLIED", "exchange_device", "maybe_exchange_device"]
 
 _StreamId = tuple[int, int, int]
 
@@ -44,6 +44,11 @@ def exchange_device(device: int) -> int:
         return -1
     torch.cuda._lazy_init()
     return _C._exchange_device(device)
+
+
+def maybe_exchange_device(device: int) -> int:
+    """As ``exchange_device``; a function of its own, as Dynamo tells the two apart."""
+    return exchange_device(device)
 
 
 def _get_device() -> int:
@@ -214,7 +219,7 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_isCurrentStreamCapturing": _is_capturing,
     "_cuda_isHistoryEnabled": memory._is_recording_history,
     "_cuda_isInBadFork": _C._is_in_bad_fork,
-    "_cuda_maybeExchangeDevice": exchange_device,
+    "_cuda_maybeExchangeDevice": maybe_exchange_device,
     "_cuda_memorySnapshot": _memory_snapshot,
     "_cuda_memoryStats": _memory_stats,
     "_cuda_record_memory_history": _record_memory_history,

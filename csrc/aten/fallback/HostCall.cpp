@@ -307,7 +307,7 @@ Tensor HostCall::deviceTensor(const Tensor& tensor) {
   if (!isPlain(tensor)) {
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() != kMkldnn, known_.name(),
                                 ": its result has layout ", tensor.layout(),
-                                ", which openreg does not support");
+                                ", which devices of type ", kDeviceType, " do not support");
     can_be_planned_ = false;
     return assemble(tensor, deviceComponents(tensor));
   }

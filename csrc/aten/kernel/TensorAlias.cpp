@@ -57,8 +57,8 @@ void TensorAlias::assign(const TensorBase& tensor) {
     return;
   }
   TORCH_CHECK(tensor.is_cpu() && tensor.dim() == 0,
-              "Expected all tensors to be on the same device: an openreg kernel takes tensors on "
-              "openreg and CPU tensors of 0 dimensions, got a tensor of ",
+              "Expected all tensors to be on the same device: a kernel takes tensors on ",
+              c10::openreg::kDeviceType, " and CPU tensors of 0 dimensions, got a tensor of ",
               tensor.dim(), " dimensions on ", tensor.device());
   kind_ = Kind::Value;
   storage_nbytes_ = dtype_.itemsize();

@@ -163,7 +163,7 @@ Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
     return self.zero_();
   }
   TORCH_CHECK((isOpenReg(self) || self.is_cpu()) && (isOpenReg(source) || source.is_cpu()),
-              "copy_: expected tensors on openreg or cpu, got ", self.device(), " and ",
+              "copy_: expected tensors on ", kDeviceType, " or cpu, got ", self.device(), " and ",
               source.device());
   if (self.scalar_type() == source.scalar_type() && isSubByteInteger(self.scalar_type())) {
     Tensor bytes = self.view(kByte);
