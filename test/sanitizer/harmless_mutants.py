@@ -101,6 +101,7 @@ HARMLESS: dict[str, _Names] = {
                 "input_of_a_replay_is_still_written",
                 "weights_are_loaded_during_the_forward",
                 "two_streams_read",
+                "host_waits_until_a_gate_is_reached",
                 "odd_and_even_columns",
                 "left_and_right_half_of_each_row",
                 "neighboring_ranges",

@@ -28,9 +28,12 @@ from sanitizer.programs import MISTAKES, SIZE, Event, device
 
 __all__ = ["Mutant", "is_followed", "mutants"]
 
-_ORDERING = ("wait_stream", "wait_event", "record", "synchronize", "record_stream", "_after")
+_ORDERING = (
+    *("wait_stream", "wait_event", "record", "synchronize", "record_stream", "_after"),
+    "wait_until_reached",
+)
 # What the model's recorder does not follow.
-_NOT_FOLLOWED = ("backward", "raph", "Thread")
+_NOT_FOLLOWED = ("backward", "raph", "Thread", "Gate")
 
 
 @dataclass(eq=False)
