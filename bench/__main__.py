@@ -19,6 +19,7 @@ from bench import (
     operators,
     ops,
     profiler,
+    sanitizer,
     streams,
     system_calls,
     training,
@@ -37,6 +38,7 @@ _TOPICS = (
     ipc,
     training,
     profiler,
+    sanitizer,
     imports,
     system_calls,
 )

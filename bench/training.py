@@ -11,7 +11,7 @@ from bench.measure import Benchmark, Names, Target, versus_cpu
 from torch_openreg.demo.digits import load_digits
 from torch_openreg.demo.training import Training, make_model
 
-__all__ = ["benchmarks", "make_step"]
+__all__ = ["benchmarks", "make_demo", "make_step"]
 
 _BATCH_SIZE = 64
 _SIZES = (784, 256, 256, 10)
@@ -40,7 +40,7 @@ def benchmarks() -> list[Benchmark]:
         versus_cpu(
             "train: epoch of the demo",
             "run_epoch(order)",
-            _make_demo,
+            make_demo,
             stretch=_STRETCH,
             target=Target(1.0),
         ),
@@ -95,7 +95,8 @@ def _make_transformer_step(device: torch.device) -> Names:
     return {"step": step}
 
 
-def _make_demo(device: torch.device) -> Names:
+def make_demo(device: torch.device) -> Names:
+    """Makes run_epoch(order), which trains the demo's network."""
     digits = load_digits()
     torch.manual_seed(0)
     training = Training(device, digits, make_model().state_dict())

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ class Example:
     `<!-- program -->` in the line before a Python block marks one;
     `<!-- program: NAME=value ... -->` gives it environment variables;
     `<!-- program fails: TEXT -->` says that it ends with an error and prints the text.
+    `<!-- prints -->` and a text block right behind it are what the program prints, as train.py.
     """
 
     page: Path
@@ -46,6 +48,7 @@ class Example:
     settings: dict[str, str]
     error: str
     code: str
+    output: str | None = None
 
     @property
     def name(self) -> str:
@@ -54,7 +57,10 @@ class Example:
 
 def _examples(page: Path) -> list[Example]:
     text = page.read_text(encoding="utf-8")
-    pattern = r"^<!-- program(?: (fails))?(?:: ([^\n]*?))? -->\n```python\n(.*?)^```$"
+    pattern = (
+        r"^<!-- program(?: (fails))?(?:: ([^\n]*?))? -->\n```python\n(.*?)^```$"
+        r"(?:\n\n<!-- prints -->\n```text\n(.*?)^```$)?"
+    )
     return [
         Example(
             page=page,
@@ -62,6 +68,7 @@ def _examples(page: Path) -> list[Example]:
             settings={} if found[1] else dict(one.split("=") for one in (found[2] or "").split()),
             error=found[2] if found[1] else "",
             code=found[3],
+            output=found[4],
         )
         for found in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
     ]
@@ -117,6 +124,15 @@ class TestExamples(OpenRegTestCase):
         if example.error:
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(example.error, result.stderr)
+
+    @parametrize(
+        "example", [subtest(one, name=one.name) for one in _EXAMPLES if one.output is not None]
+    )
+    def test_example_prints_what_the_page_says(self, example):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "train.py").write_text(example.code)
+            code = f"import os, runpy; os.chdir({folder!r}); runpy.run_path('train.py')"
+            self.assertEqual(run_program(code, example.settings).stdout, example.output)
 
     def test_documentation_has_examples(self):
         self.assertGreater(len(_EXAMPLES), 0)

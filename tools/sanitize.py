@@ -3,6 +3,8 @@
 Builds the runtime, the backend and the bindings instrumented, in a folder of their own below
 ``build``, and runs ``test/stress.py`` with them. Torch and Python are not instrumented: the
 sanitizer sees memory that our code allocates, frees and accesses, and what it is given by them.
+The sanitizer of streams is on as well: its tables are filled and searched by all threads at once,
+and it has to find nothing.
 
 The thread sanitizer does not see how torch's own threads wait for each other, libgomp's above all;
 ``tools/tsan.supp`` says what is left out, with reasons. With one OpenMP thread, and with races
@@ -81,6 +83,7 @@ def _environment(sanitizer: str, package: Path) -> dict[str, str]:
         "LD_PRELOAD": f"{found} {stdcxx}",
         "PYTHONPATH": str(package),
         "PYTHONMALLOC": "malloc",
+        "OPENREG_SANITIZER": "collect",
         "OMP_NUM_THREADS": "1" if sanitizer == "thread" else "2",
         # Python and torch leak; the runtime's fault handler comes before the sanitizer's.
         "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:allocator_may_return_null=1",

@@ -3,6 +3,7 @@
 #include <openreg/stream.h>
 #include <pybind11/pybind11.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "csrc/core/Mutex.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Sanitizer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
@@ -19,9 +21,23 @@ namespace py = pybind11;
 
 class Gate {
  public:
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  ~Gate() {
+    if (c10::openreg::isSanitizerOn()) {
+      c10::openreg::noteEventDestroyed(this);
+    }
+  }
+
   // Enqueues a wait for the gate on the stream.
   void block(int64_t id, int64_t index, int64_t type) {
     const c10::openreg::OpenRegStream stream = unpackStream(id, index, type);
+    if (c10::openreg::isSanitizerOn()) {
+      c10::openreg::noteEventRecorded(this, stream);
+    }
+    ++blocked_streams_;
     // The enqueued wait owns a share, so the gate may be dropped while it is pending.
     auto share = std::make_unique<std::shared_ptr<State>>(state_);
     OPENREG_CHECK(orLaunchHostFunc(stream.handle(), &Gate::wait, share.get()));
@@ -46,12 +62,18 @@ class Gate {
     const auto duration = std::chrono::duration<double>(timeout_s);
     const auto deadline = std::chrono::steady_clock::now() +
                           std::chrono::duration_cast<std::chrono::steady_clock::duration>(duration);
-    State& state = *state_;
-    c10::openreg::Lock lock(state.mutex);
-    while (!state.is_reached) {
-      if (lock.waitUntil(state.changed, deadline) == std::cv_status::timeout) {
-        return state.is_reached;
+    {
+      State& state = *state_;
+      c10::openreg::Lock lock(state.mutex);
+      while (!state.is_reached) {
+        if (lock.waitUntil(state.changed, deadline) == std::cv_status::timeout) {
+          return state.is_reached;
+        }
       }
+    }
+    // A host function comes behind what its stream did before. Of several streams, it may be any.
+    if (c10::openreg::isSanitizerOn() && blocked_streams_ == 1) {
+      c10::openreg::noteEventDone(this);
     }
     return true;
   }
@@ -79,6 +101,7 @@ class Gate {
   // docs: end
 
   std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::atomic<int> blocked_streams_ = 0;
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/profiler/combined_traceback.h>
 
 #include <memory>
 #include <string>
@@ -8,15 +7,10 @@
 
 #include "csrc/aten/fallback/HostOperators.h"
 #include "csrc/python/Bindings.h"
-#include "csrc/python/MemoryDescriptions.h"
+#include "csrc/python/PythonFrames.h"
 #include "csrc/sanitizer/Sanitizer.h"
 #include "csrc/sanitizer/Stack.h"
 #include "torch_openreg/core/Sanitizer.h"
-
-// As in MemoryDescriptions.cpp.
-namespace torch {
-std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
-}  // namespace torch
 
 namespace torch_openreg {
 namespace {
@@ -31,23 +25,9 @@ py::object& handler() {
   return *instance;
 }
 
-std::shared_ptr<c10::GatheredContext> gatherFrames() {
-  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/false, /*cpp=*/false);
-}
-
-// Lists of (file, line, function), innermost first.
-py::list framesOf(const std::shared_ptr<c10::GatheredContext>& context) {
-  auto* traceback = dynamic_cast<torch::CapturedTraceback*>(context.get());
-  if (traceback == nullptr) {
-    return py::list();
-  }
-  std::vector<torch::CapturedTraceback*> one{traceback};
-  return torch::py_symbolize(one).front();
-}
-
 py::list describe(const Stack& stack) {
-  py::list frames = framesOf(stack.here);
-  for (const py::handle frame : framesOf(stack.backward)) {
+  py::list frames = describePythonFrames(stack.here);
+  for (const py::handle frame : describePythonFrames(stack.backward)) {
     frames.append(frame);
   }
   return frames;
@@ -150,7 +130,7 @@ void report(const Finding& finding) {
 void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, bool is_exact,
             bool finds_host_accesses) {
   handler() = std::move(report_finding);
-  setStackGatherer(&gatherFrames);
+  setStackGatherer(&gatherPythonFrames);
   setFindingReporter(&report);
   const py::gil_scoped_release released;
   enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses});

@@ -334,26 +334,29 @@ class Sanitizer {
   }
 
   void freed(const void* address, const OpenRegStream& owner, MempoolId_t pool) {
-    Stack stack = gatherStack();
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock
-    const Lock lock(mutex_);
-    allocation = shadow_.take(reinterpret_cast<uintptr_t>(address));
-    if (allocation == nullptr || allocation->is_of_capture || !options_.finds_lifetimes) {
+    std::vector<Hazard> hazards;
+    {
+      const Lock lock(mutex_);
+      allocation = shadow_.take(reinterpret_cast<uintptr_t>(address));
+      if (allocation == nullptr || allocation->is_of_capture || !options_.finds_lifetimes) {
+        return;
+      }
+      hazards = hazardsOf(allocation, numberOf(owner));
+    }
+    // Nearly always. The stack is of use to hazards only.
+    if (hazards.empty()) {
       return;
     }
-    const StreamNumber number = numberOf(owner);
-    allocation->owner = number;
-    std::vector<Hazard>& hazards = hazards_[{number, pool}];
-    for (const Access& access : allocation->accesses) {
-      const StreamNumber user = access.work->stream;
-      const bool is_announced =
-          std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
-      if (!access.is_allocation && !is_announced && !isOrdered(access, number)) {
-        hazards.push_back({shadow_.serial(), access, allocation, stack});
-      }
+    const Stack stack = gatherStack();
+    for (Hazard& hazard : hazards) {
+      hazard.freed = stack;
     }
-    if (hazards.size() > kMaxHazards) {
-      hazards.erase(hazards.begin(), hazards.begin() + kMaxHazards / 2);
+    const Lock lock(mutex_);
+    std::vector<Hazard>& known = hazards_[{*allocation->owner, pool}];
+    std::move(hazards.begin(), hazards.end(), std::back_inserter(known));
+    if (known.size() > kMaxHazards) {
+      known.erase(known.begin(), known.begin() + kMaxHazards / 2);
       ++counts_.forgotten;
     }
   }
@@ -453,7 +456,9 @@ class Sanitizer {
       for (const Access* earlier : conflicts) {
         const bool is_same = std::any_of(
             findings.begin(), findings.end(), [&](const Finding& one) OPENREG_REQUIRES(mutex_) {
-              return one.earlier.stream == streams_[earlier->work->stream].stream &&
+              return !one.allocation.is_freed &&
+                     one.earlier.is_allocation == earlier->is_allocation &&
+                     one.earlier.stream == streams_[earlier->work->stream].stream &&
                      one.earlier.kernel == earlier->work->kernel &&
                      one.earlier.stack.here == earlier->work->stack.here;
             });
@@ -479,7 +484,9 @@ class Sanitizer {
     std::erase_if(found->second, [&](const Hazard& hazard) OPENREG_REQUIRES(mutex_) {
       return isOrdered(hazard.access, *allocation.owner);
     });
-    for (const Hazard& hazard : found->second) {
+    // Of each free and stream the last use, which is the one to wait for.
+    for (auto it = found->second.rbegin(); it != found->second.rend(); ++it) {
+      const Hazard& hazard = *it;
       if (!isOpen(hazard, stream, touch, allocation)) {
         continue;
       }
@@ -592,16 +599,28 @@ class Sanitizer {
     }
   }
 
+  // Of memory that has been freed: what its owner is not ordered behind and has not been told of.
+  std::vector<Hazard> hazardsOf(const std::shared_ptr<Allocation>& allocation, StreamNumber owner)
+      OPENREG_REQUIRES(mutex_) {
+    allocation->owner = owner;
+    std::vector<Hazard> hazards;
+    for (const Access& access : allocation->accesses) {
+      const StreamNumber user = access.work->stream;
+      const bool is_announced =
+          std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
+      if (!access.is_allocation && !is_announced && !isOrdered(access, owner)) {
+        hazards.push_back({shadow_.serial(), access, allocation, {}});
+      }
+    }
+    return hazards;
+  }
+
   // See Note [One finding for each mistake].
   void takeAsOrdered(StreamNumber stream, const std::vector<Touch>& touches)
       OPENREG_REQUIRES(mutex_) {
+    // The hazards first: what is open depends on what is ordered.
     for (const Touch& touch : touches) {
       const Allocation& allocation = allocationOf(touch);
-      for (const Access& earlier : allocation.accesses) {
-        if (isConflict(earlier, touch.access, stream)) {
-          clockOf(stream).raise(earlier.work->stream, earlier.work->count);
-        }
-      }
       const auto found = allocation.owner.has_value()
                              ? hazards_.find({*allocation.owner, allocation.pool})
                              : hazards_.end();
@@ -609,6 +628,13 @@ class Sanitizer {
         std::erase_if(found->second, [&](const Hazard& hazard) OPENREG_REQUIRES(mutex_) {
           return isOpen(hazard, stream, touch, allocation);
         });
+      }
+    }
+    for (const Touch& touch : touches) {
+      for (const Access& earlier : allocationOf(touch).accesses) {
+        if (isConflict(earlier, touch.access, stream)) {
+          clockOf(stream).raise(earlier.work->stream, earlier.work->count);
+        }
       }
     }
   }

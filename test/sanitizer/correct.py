@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from sanitizer.programs import SIZE, Event, Stream, _module, _ready, current, device, stream
 
+from torch_openreg.testing import StreamGate
+
 __all__ = ["CORRECT"]
 
 CORRECT: list[Callable[[], None]] = []
@@ -161,6 +163,17 @@ def host_asks_a_stream_until_it_is_done():
     while not side.query():
         pass
     x.sum()
+
+
+@correct
+def host_waits_until_a_gate_is_reached():
+    x, side = _ready(), Stream()
+    with stream(side):
+        x.add_(1)
+    with StreamGate(side) as gate:
+        gate.wait_until_reached()
+        x.sum()
+    _module.synchronize()
 
 
 @correct
