@@ -15,6 +15,10 @@ namespace c10::openreg {
 void notePinnedAllocated(const void* address, size_t size);
 void notePinnedFreed(const void* address) noexcept;
 
+// A copy from or to the pinned memory that the address is in has been launched, and the host may go
+// on before it is over.
+void notePinnedCopied(const void* address);
+
 // The host is about to read or write memory, in an operator of the CPU.
 // Errors: as recordAccesses(); the operator is then not called.
 void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands);

@@ -1,3 +1,4 @@
+#include <ATen/core/CachingHostAllocator.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -8,6 +9,7 @@
 #include "csrc/aten/fallback/HostOperators.h"
 #include "csrc/python/Bindings.h"
 #include "csrc/python/PythonFrames.h"
+#include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/Sanitizer.h"
 #include "csrc/sanitizer/Stack.h"
 #include "torch_openreg/core/Sanitizer.h"
@@ -25,9 +27,21 @@ py::object& handler() {
   return *instance;
 }
 
+// As describePythonFrames(), or one entry with the text of frames that have been dumped.
+py::list framesOf(const std::shared_ptr<c10::GatheredContext>& context) {
+  if (const auto* dumped = dynamic_cast<const DumpedFrames*>(context.get())) {
+    py::list frames;
+    py::dict dump;
+    dump["dump"] = dumped->text;
+    frames.append(dump);
+    return frames;
+  }
+  return describePythonFrames(context);
+}
+
 py::list describe(const Stack& stack) {
-  py::list frames = describePythonFrames(stack.here);
-  for (const py::handle frame : describePythonFrames(stack.backward)) {
+  py::list frames = framesOf(stack.here);
+  for (const py::handle frame : framesOf(stack.backward)) {
     frames.append(frame);
   }
   return frames;
@@ -46,6 +60,7 @@ py::dict describe(const AccessReport& access) {
   result["is_write"] = access.is_write;
   result["is_allocation"] = access.is_allocation;
   result["is_host"] = access.is_host;
+  result["thread"] = access.thread;
   result["stream"] = describe(access.stream);
   result["offset"] = access.offset;
   result["nbytes"] = access.nbytes;
@@ -96,6 +111,9 @@ void raiseSoon(const py::error_already_set& error) {
   }
 }
 
+// What reportHostTouches() of this thread is to raise, while it runs.
+thread_local std::unique_ptr<py::error_already_set>* error_to_raise = nullptr;
+
 void report(const Finding& finding) {
   if (Py_IsInitialized() == 0) {
     return;
@@ -115,6 +133,12 @@ void report(const Finding& finding) {
   try {
     handler()(result);
   } catch (py::error_already_set& error) {
+    if (error_to_raise != nullptr) {
+      if (*error_to_raise == nullptr) {
+        *error_to_raise = std::make_unique<py::error_already_set>(error);
+      }
+      return;
+    }
     if (finding.kind == FindingKind::Host) {
       raiseSoon(error);
       return;
@@ -128,12 +152,30 @@ void report(const Finding& finding) {
 }
 
 void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, bool is_exact,
-            bool finds_host_accesses) {
+            bool finds_host_accesses, bool watches_pages) {
   handler() = std::move(report_finding);
   setStackGatherer(&gatherPythonFrames);
   setFindingReporter(&report);
   const py::gil_scoped_release released;
-  enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses});
+  const bool was_on = isSanitizerOn();
+  enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses, watches_pages});
+  if (!was_on && finds_host_accesses && watches_pages) {
+    // Its free blocks cannot be watched.
+    at::getHostAllocator(kDeviceType)->empty_cache();
+  }
+}
+
+void reportTouches() {
+  std::unique_ptr<py::error_already_set> error;
+  error_to_raise = &error;
+  {
+    const py::gil_scoped_release released;
+    reportHostTouches();
+  }
+  error_to_raise = nullptr;
+  if (error != nullptr) {
+    throw py::error_already_set(*error);
+  }
 }
 
 void disable() {
@@ -157,6 +199,8 @@ py::dict counts() {
   result["live_allocations"] = counts.live_allocations;
   result["remembered_accesses"] = counts.remembered_access;
   result["open_hazards"] = counts.open_hazards;
+  result["copies_not_watched"] = counts.copies_not_watched;
+  result["pages_opened"] = counts.pages_opened;
   result["kernels_not_seen"] = py::dict(py::cast(not_seen));
   return result;
 }
@@ -169,6 +213,8 @@ void bindSanitizer(py::module_& m) {
   m.def("_sanitizer_disable", &disable, ReleaseGil());
   m.def("_sanitizer_is_enabled", &isSanitizerOn);
   m.def("_sanitizer_counts", &counts);
+  m.def("_sanitizer_set_frame_dumper", &setFrameDumper);
+  m.def("_sanitizer_report_touches", &reportTouches);
   m.def("_sanitizer_begin_backward", &beginBackward);
   m.def("_sanitizer_end_backward", &endBackward);
   // docs: end

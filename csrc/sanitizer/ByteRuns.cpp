@@ -87,6 +87,25 @@ Overlap ByteRuns::overlap(const ByteRuns& other) const {
   return Overlap::No;
 }
 
+bool ByteRuns::contains(uintptr_t address) const {
+  return address >= begin_ && address < end_ && containsOffset(address - begin_, steps_.size());
+}
+
+// Whether it is in a run of the tensor that the first steps make.
+bool ByteRuns::containsOffset(size_t offset, size_t step_count) const {
+  if (step_count == 0) {
+    return offset < run_;
+  }
+  const Step& step = steps_[step_count - 1];
+  // Runs may overlap, so the last one that begins before it need not be the only one.
+  for (size_t i = std::min(offset / step.stride, step.count - 1) + 1; i > 0; --i) {
+    if (containsOffset(offset - (i - 1) * step.stride, step_count - 1)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool ByteRuns::covers(const ByteRuns& other) const {
   return other.isEmpty() || (isDense() && begin_ <= other.begin_ && other.end_ <= end_) ||
          *this == other;

@@ -40,6 +40,9 @@ class OPENREG_EXPORT ByteRuns {
   // Whether a byte is in both. Undecided if that would need more than kMaxRuns runs of either.
   Overlap overlap(const ByteRuns& other) const;
 
+  // Whether the byte is in a run. Async-signal-safe.
+  bool contains(uintptr_t address) const;
+
   // Whether each byte of the other is here, too. May say no where that takes a look at each run.
   bool covers(const ByteRuns& other) const;
 
@@ -53,6 +56,7 @@ class OPENREG_EXPORT ByteRuns {
     size_t stride;  // in bytes
     bool operator==(const Step&) const = default;
   };
+  bool containsOffset(size_t offset, size_t step_count) const;
   using Begins = c10::SmallVector<uintptr_t, 16>;
 
   size_t runCount() const;

@@ -24,6 +24,7 @@ struct AccessReport {
   bool is_allocation = false;
   Stream stream{Stream::DEFAULT, Device(DeviceType::CPU)};
   bool is_host = false;  // the host's own access: of no stream
+  int thread = 0;        // of the host, the operating system's number, if no operator made it
   int64_t offset = 0;    // of its first byte in the allocation
   size_t nbytes = 0;
   ScalarType dtype = ScalarType::Undefined;

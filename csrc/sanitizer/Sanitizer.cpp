@@ -1,6 +1,7 @@
 #include "csrc/sanitizer/Sanitizer.h"
 
 #include <c10/core/UndefinedTensorImpl.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "csrc/core/PinnedMemory.h"
 #include "csrc/sanitizer/ByteRuns.h"
 #include "csrc/sanitizer/Clock.h"
+#include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/Shadow.h"
 #include "torch_openreg/core/Sanitizer.h"
 
@@ -59,6 +61,14 @@ struct Capture {
   Clock last_replay{};  // the next one waits for it, on whatever stream
 };
 
+// An access of a stream to pinned memory that is watched, with what a finding tells of it.
+struct WatchedAccess {
+  Access access;
+  uintptr_t base;  // of the allocation
+  AllocationReport allocation;
+  std::unique_ptr<HostWatch> watch;
+};
+
 Access accessOf(const Operand& operand) {
   const TensorImpl& tensor = *operand.tensor;
   Access access;
@@ -83,23 +93,32 @@ class Sanitizer {
   void enable(const SanitizerOptions& options) {
     const Lock lock(mutex_);
     options_ = options;
+    letHostBeWatched(options.finds_host_accesses && options.watches_pages);
+    // A child knows nothing of its parent's work, and the lock may be taken in it for ever.
+    [[maybe_unused]] static const int is_off_in_children =
+        pthread_atfork(nullptr, nullptr, [] { detail::is_sanitizer_on.store(false); });
     if (!detail::is_sanitizer_on.load()) {
       forget();
       counts_ = {};
       not_seen_.clear();
+      first_opened_ = last_opened_ = countOpenedPages();
     }
     detail::is_sanitizer_on.store(true);
   }
 
   void disable() {
+    if (!detail::is_sanitizer_on.exchange(false)) {
+      return;
+    }
     const Lock lock(mutex_);
-    detail::is_sanitizer_on.store(false);
+    letHostBeWatched(false);
     forget();
   }
 
   SanitizerCounts counts() {
     const Lock lock(mutex_);
     SanitizerCounts counts = counts_;
+    counts.pages_opened = countOpenedPages() - first_opened_;
     shadow_.forEach([&](const Allocation& allocation) {
       ++counts.live_allocations;
       counts.remembered_access += allocation.accesses.size();
@@ -131,6 +150,7 @@ class Sanitizer {
   };
 
   void launch(const OpenRegStream& stream, const char* kernel, std::vector<Touch>& touches) {
+    reportHostTouches();
     Stack stack = gatherStack();
     const uint64_t capture = stream.captureId();
     if (capture != 0) {
@@ -155,6 +175,7 @@ class Sanitizer {
   }
 
   void replay(uint64_t capture, const OpenRegStream& stream) {
+    reportHostTouches();
     Stack stack = gatherStack();
     std::vector<Finding> findings;
     std::vector<Touch> touches;
@@ -190,6 +211,7 @@ class Sanitizer {
 
   // The host's own accesses to pinned memory. What is launched later is ordered behind them.
   void hostAccess(const char* kernel, const std::vector<Touch>& touches) {
+    reportHostTouches();
     Stack stack = gatherStack();
     std::vector<Finding> findings;
     {
@@ -239,6 +261,35 @@ class Sanitizer {
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock
     const Lock lock(mutex_);
     allocation = shadow_.take(reinterpret_cast<uintptr_t>(address));
+    endWatches([address](const WatchedAccess& one) {
+      return one.base == reinterpret_cast<uintptr_t>(address);
+    });
+  }
+
+  void pinnedCopied(const void* address) {
+    const Lock lock(mutex_);
+    if (Allocation* allocation = shadow_.find(reinterpret_cast<uintptr_t>(address))) {
+      watchHost(*allocation);
+    }
+  }
+
+  // Reports what the host has done to watched memory since the last call.
+  void reportHostTouches() {
+    if (!isSanitizerOn() || !HostWatch::isAnyAlive()) {
+      return;
+    }
+    std::vector<Finding> findings;
+    {
+      const Lock lock(mutex_);
+      if (HostWatch::takeAnyTouched()) {
+        findings = takeHostTouches();
+      }
+      const uint64_t opened = countOpenedPages();
+      if (std::exchange(last_opened_, opened) != opened) {
+        protectOpenedPages();
+      }
+    }
+    report(findings);
   }
 
   void forgetCapture(uint64_t capture) {
@@ -249,6 +300,7 @@ class Sanitizer {
   // --- Order
 
   void eventRecorded(const void* event, const OpenRegStream& stream) {
+    reportHostTouches();
     const bool is_captured = stream.captureId() != 0;
     const Lock lock(mutex_);
     if (is_captured) {
@@ -259,6 +311,7 @@ class Sanitizer {
   }
 
   void eventAwaited(const void* event, const OpenRegStream& stream) {
+    reportHostTouches();
     Stack stack = gatherStack();
     const bool is_captured = stream.captureId() != 0;
     const Lock lock(mutex_);
@@ -269,6 +322,7 @@ class Sanitizer {
   }
 
   void streamAwaited(const OpenRegStream& stream, const OpenRegStream& other) {
+    reportHostTouches();
     Stack stack = gatherStack();
     const Lock lock(mutex_);
     const Clock clock = clockOf(numberOf(other));
@@ -281,6 +335,7 @@ class Sanitizer {
   }
 
   void eventDone(const void* event) {
+    reportHostTouches();
     const Lock lock(mutex_);
     const auto found = events_.find(event);
     if (found != events_.end()) {
@@ -289,11 +344,13 @@ class Sanitizer {
   }
 
   void streamDone(const OpenRegStream& stream) {
+    reportHostTouches();
     const Lock lock(mutex_);
     hostAwaits(clockOf(numberOf(stream)));
   }
 
   void deviceDone(DeviceIndex device) {
+    reportHostTouches();
     const Lock lock(mutex_);
     for (const StreamState& state : streams_) {
       if (state.stream.device_index() == device) {
@@ -366,6 +423,7 @@ class Sanitizer {
 
   void forget() OPENREG_REQUIRES(mutex_) {
     shadow_.clear();
+    watched_.clear();
     hazards_.clear();
     events_.clear();
     waits_.clear();
@@ -390,6 +448,92 @@ class Sanitizer {
   void hostAwaits(const Clock& clock) OPENREG_REQUIRES(mutex_) {
     host_.join(clock);
     ++host_version_;
+    endWatches([&](const WatchedAccess& one)
+                   OPENREG_REQUIRES(mutex_) { return isKnownToHost(one.access); });
+  }
+
+  // --- Pages of pinned memory; see HostWatch.h
+
+  // Watches what streams do to the allocation and the host is not ordered behind.
+  void watchHost(Allocation& allocation) OPENREG_REQUIRES(mutex_) {
+    // It may have been turned off since the caller asked.
+    if (!isSanitizerOn() || !options_.finds_host_accesses || !options_.watches_pages) {
+      return;
+    }
+    for (Access& access : allocation.accesses) {
+      if (access.is_watched || access.is_allocation || isKnownToHost(access)) {
+        continue;
+      }
+      access.is_watched = true;
+      auto watch = std::make_unique<HostWatch>(access.runs, access.is_write);
+      if (watch->isWatching()) {
+        watched_.push_back({access, allocation.address, describe(allocation), std::move(watch)});
+      } else {
+        ++counts_.copies_not_watched;
+      }
+    }
+  }
+
+  // Ends the watches that are of no use any more, but for those with a touch to report.
+  template <typename IsOver>
+  void endWatches(const IsOver& is_over) OPENREG_REQUIRES(mutex_) {
+    std::erase_if(watched_, [&](WatchedAccess& one) OPENREG_REQUIRES(mutex_) {
+      return is_over(one) && !one.watch->end();
+    });
+  }
+
+  // One finding for each place and stream, about the latest copy.
+  std::vector<Finding> takeHostTouches() OPENREG_REQUIRES(mutex_) {
+    std::vector<WatchedAccess> touched;
+    std::erase_if(watched_, [&](WatchedAccess& one) {
+      const bool is_touched = one.watch->isTouched();
+      if (is_touched) {
+        one.watch->end();
+        touched.push_back(std::move(one));
+      }
+      return is_touched;
+    });
+    const auto rank = [](const WatchedAccess& one) {
+      const HostTouch& touch = one.watch->touch();
+      return std::make_tuple(touch.address, touch.thread, one.access.work->stream);
+    };
+    std::map<decltype(rank(touched.front())), const WatchedAccess*> latest;
+    for (const WatchedAccess& one : touched) {
+      const WatchedAccess*& known = latest[rank(one)];
+      if (known == nullptr || known->access.work->count < one.access.work->count) {
+        known = &one;
+      }
+    }
+    std::vector<const WatchedAccess*> in_order;
+    for (const auto& [key, one] : latest) {
+      in_order.push_back(one);
+    }
+    std::sort(in_order.begin(), in_order.end(), [](const auto* a, const auto* b) {
+      return a->watch->touch().order < b->watch->touch().order;
+    });
+    std::vector<Finding> findings;
+    for (const WatchedAccess* one : in_order) {
+      const HostTouch& touch = one->watch->touch();
+      const Work& work = *one->access.work;
+      const Stream stream = streams_[work.stream].stream;
+      Finding finding{FindingKind::Host};
+      finding.earlier =
+          describe(one->access, stream, work.kernel, work.stack, work.captured, one->base);
+      finding.later.is_write = touch.is_write;
+      finding.later.is_host = true;
+      finding.later.thread = touch.thread;
+      finding.later.stream = stream;
+      finding.later.offset = static_cast<int64_t>(touch.address - one->base);
+      finding.later.nbytes = 1;
+      finding.later.stack = touch.stack();
+      finding.allocation = one->allocation;
+      findings.push_back(std::move(finding));
+      // See Note [One finding for each mistake].
+      Clock until;
+      until.raise(work.stream, work.count);
+      hostAwaits(until);
+    }
+    return findings;
   }
 
   void awaitClock(StreamNumber stream, const Clock& clock, const Stack& stack)
@@ -670,6 +814,11 @@ class Sanitizer {
   void commitReplay(uint64_t capture, StreamNumber stream, const Stack& stack,
                     std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
     commit(stream, "", stack, touches);
+    for (const Touch& touch : touches) {
+      if (Allocation& allocation = allocationOf(touch); allocation.is_host_memory) {
+        watchHost(allocation);
+      }
+    }
     if (const auto found = captures_.find(capture); found != captures_.end()) {
       found->second.last_replay = clockOf(stream);
     }
@@ -691,7 +840,7 @@ class Sanitizer {
     }
   }
 
-  Mutex mutex_;  // a leaf
+  Mutex mutex_;  // before the runtime's lock of watches; else a leaf
   SanitizerOptions options_ OPENREG_GUARDED_BY(mutex_);
   SanitizerCounts counts_ OPENREG_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> not_seen_ OPENREG_GUARDED_BY(mutex_);
@@ -703,6 +852,9 @@ class Sanitizer {
   std::unordered_map<uint64_t, Capture> captures_ OPENREG_GUARDED_BY(mutex_);
   std::vector<StreamState> streams_ OPENREG_GUARDED_BY(mutex_);
   std::unordered_map<Stream, StreamNumber> numbers_ OPENREG_GUARDED_BY(mutex_);
+  std::vector<WatchedAccess> watched_ OPENREG_GUARDED_BY(mutex_);
+  uint64_t first_opened_ OPENREG_GUARDED_BY(mutex_) = 0;  // pages, when it was enabled
+  uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // when it last looked
   Clock host_ OPENREG_GUARDED_BY(mutex_);
   uint64_t host_version_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
@@ -722,6 +874,8 @@ void setFindingReporter(ReportFinding report) { reporter = report; }
 void enableSanitizer(const SanitizerOptions& options) { sanitizer().enable(options); }
 
 void disableSanitizer() { sanitizer().disable(); }
+
+void reportHostTouches() { sanitizer().reportHostTouches(); }
 
 SanitizerCounts sanitizerCounts() { return sanitizer().counts(); }
 
@@ -796,6 +950,8 @@ void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands) {
 void notePinnedAllocated(const void* address, size_t size) {
   sanitizer().pinnedAllocated(address, size);
 }
+
+void notePinnedCopied(const void* address) { sanitizer().pinnedCopied(address); }
 
 void notePinnedFreed(const void* address) noexcept { sanitizer().pinnedFreed(address); }
 

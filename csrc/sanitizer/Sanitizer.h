@@ -37,6 +37,7 @@ struct SanitizerOptions {
   bool finds_lifetimes = true;
   bool is_lifetime_exact = false;  // hazards count only for memory that is in fact the same
   bool finds_host_accesses = true;
+  bool watches_pages = true;  // else host accesses are those of operators
 };
 
 // What is done with findings: in the thread that made the second access, without a lock. If it
@@ -44,13 +45,15 @@ struct SanitizerOptions {
 using ReportFinding = void (*)(const Finding& finding);
 
 struct SanitizerCounts {
-  uint64_t launches = 0;           // of which the accesses were seen
-  uint64_t not_seen = 0;           // kernels launched without telling their tensors
-  uint64_t undecided = 0;          // pairs of accesses with too many runs to compare
-  uint64_t forgotten = 0;          // times that accesses were dropped for want of room
-  uint64_t live_allocations = 0;   // now
-  uint64_t remembered_access = 0;  // now
-  uint64_t open_hazards = 0;       // now
+  uint64_t launches = 0;            // of which the accesses were seen
+  uint64_t not_seen = 0;            // kernels launched without telling their tensors
+  uint64_t undecided = 0;           // pairs of accesses with too many runs to compare
+  uint64_t forgotten = 0;           // times that accesses were dropped for want of room
+  uint64_t live_allocations = 0;    // now
+  uint64_t remembered_access = 0;   // now
+  uint64_t open_hazards = 0;        // now
+  uint64_t copies_not_watched = 0;  // from or to pinned memory whose pages cannot be protected
+  uint64_t pages_opened = 0;        // by accesses to other bytes than those of a copy
 };
 
 // Called once, by the bindings.
@@ -63,6 +66,10 @@ OPENREG_EXPORT void enableSanitizer(const SanitizerOptions& options);
 OPENREG_EXPORT void disableSanitizer();
 
 OPENREG_EXPORT SanitizerCounts sanitizerCounts();
+
+// Reports what the host has touched since the last call into the backend. Each such call does it,
+// so this is for whoever wants to see all findings. Errors: as ReportFinding throws.
+OPENREG_EXPORT void reportHostTouches();
 
 // The kernels that were not seen, with how often.
 OPENREG_EXPORT std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen();

@@ -37,6 +37,7 @@ struct Access {
   bool is_write = false;
   bool is_allocation = false;  // stands for the owner's earlier use of memory that is new
   bool is_host_memory = false;
+  bool is_watched = false;  // there is, or has been, a HostWatch of it
   const char* argument = nullptr;
   int operand = 0;
   ScalarType dtype = ScalarType::Undefined;

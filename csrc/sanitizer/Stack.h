@@ -5,6 +5,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "torch_openreg/core/Macros.h"
 
@@ -19,6 +21,12 @@ namespace c10::openreg {
 struct Stack {
   std::shared_ptr<GatheredContext> here{};
   std::shared_ptr<GatheredContext> backward{};  // who asked for the backward pass, if in one
+};
+
+// Frames as Python's faulthandler writes them; see Note [Frames of a host that faults].
+struct DumpedFrames final : GatheredContext {
+  explicit DumpedFrames(std::string text) : text(std::move(text)) {}
+  const std::string text;
 };
 
 // What gathers a thread's Python frames. Called once, by the bindings; without it stacks are empty.

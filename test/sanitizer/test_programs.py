@@ -2,6 +2,7 @@
 
 import sanitizer.hosts
 import sanitizer.lifetimes
+import sanitizer.pages
 import sanitizer.races  # noqa: F401
 import torch
 from common import (

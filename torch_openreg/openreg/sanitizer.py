@@ -13,11 +13,16 @@ Example:
 """
 
 import atexit
+import faulthandler
 import fnmatch
 import functools
+import importlib.util
 import json
 import os
+import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, contextmanager
@@ -51,10 +56,12 @@ _ACTIONS: tuple[Action, ...] = ("warn", "raise", "collect")
 _KINDS = ("race", "lifetime", "host", "graph-input")
 _EXIT_STATUS = 77
 
-# Frames of these are not the user's.
+# Frames of these are not the user's. Much of what NumPy does to an array is Python.
+_numpy = importlib.util.find_spec("numpy")
 _OWN_FOLDERS = tuple(
     os.path.dirname(os.path.abspath(str(file))) + os.sep
-    for file in (torch.__file__, os.path.dirname(__file__))
+    for file in (torch.__file__, os.path.dirname(__file__), _numpy.origin if _numpy else None)
+    if file is not None
 )
 
 
@@ -104,7 +111,9 @@ class Access:
             caller of ``backward()``.
         captured: Of a graph's kernel: where it was captured. ``stack`` is the replay's then.
         is_allocation: Whether it stands for the allocation, and the use is the other access.
-        is_host: Whether the host did it, and not the stream.
+        is_host: Whether the host did it, and not the stream. If no operator did it, ``operator`` is
+            "host code", and ``offset`` and ``nbytes`` are of the first byte.
+        thread: The native id of the thread, if no operator did it; else 0.
     """
 
     operator: str
@@ -120,6 +129,7 @@ class Access:
     captured: Stack = ()
     is_allocation: bool = False
     is_host: bool = False
+    thread: int = 0
 
     @property
     def frame(self) -> Frame | None:
@@ -238,14 +248,18 @@ def enable(
 
     Args:
         action: What a finding does. "warn": a SanitizerWarning, once for each pair of lines.
-            "raise": a SanitizerError at the second access, whose kernel is then not launched.
+            "raise": a SanitizerError at the second access, whose kernel is then not launched. An
+            access of the host cannot be refused: the error comes with the next call into the
+            backend, or at the end of :class:`check`.
             "collect": nothing; :func:`findings` has it.
         race: Whether to find two streams that use the same bytes, one of which writes, in no order.
         lifetime: Whether to find memory that is freed while another stream uses it, and memory that
             is first used on a stream that is not ordered after its owner. "exact": the former only
             if the allocator does hand the same bytes out again.
-        host: Whether to find operators of the CPU that touch pinned memory while a copy uses it.
-            What is no operator, such as NumPy, is not seen; so "operators" means the same as True.
+        host: Whether to find what touches pinned memory on the host while a copy uses it:
+            operators of the CPU, and all else, such as NumPy, ``tolist()`` and C code, by the
+            protection of pages. "operators": operators only, and no page is protected. Memory that
+            was pinned before has no protection.
         uninitialized: Whether to find reads of memory that nobody wrote. That is not there yet.
 
     Raises:
@@ -271,15 +285,19 @@ def enable(
         )
     _state.action = action
     _state.options = {"race": race, "lifetime": lifetime, "host": host}
-    _C._sanitizer_enable(_take, race, bool(lifetime), lifetime == "exact", bool(host))
+    if host is True:
+        _follow_host()
+    _C._sanitizer_enable(_take, race, bool(lifetime), lifetime == "exact", bool(host), host is True)
     _follow_backward(True)
     if not _state.is_exit_registered:
         _state.is_exit_registered = True
         atexit.register(_end)
+        os.register_at_fork(after_in_child=_begin_child)
 
 
 def disable() -> None:
     """Turns the sanitizer off. Findings stay."""
+    _report_touches()
     _C._sanitizer_disable()
     _follow_backward(False)
 
@@ -291,11 +309,13 @@ def is_enabled() -> bool:
 
 def findings() -> list[Finding]:
     """Returns what was found and not cleared, oldest first; each pair of lines once."""
+    _report_touches()
     return list(_state.found.values())
 
 
 def clear() -> None:
     """Forgets the findings, which counts as having dealt with them."""
+    _report_touches()
     _state.found.clear()
     _state.suppressed_count = 0
     _state.has_unhandled = False
@@ -318,6 +338,16 @@ def summary() -> str:
         (counts["not_seen"], "kernels launched that did not tell their tensors"),
         (counts["undecided"], "pairs of tensors not compared, as they have too many runs of bytes"),
         (counts["forgotten"], "times that old accesses were forgotten for want of room"),
+        (
+            counts["copies_not_watched"],
+            "copies of pinned memory of which only accesses of operators were seen, as the memory "
+            "was pinned before the sanitizer was on",
+        ),
+        (
+            counts["pages_opened"],
+            "pages not watched until the next call, as the host used other bytes of them than a "
+            "copy",
+        ),
     ]
     lines += [f"  {count} {text}" for count, text in notes if count > 0]
     lines += [f"    {count} x {name}" for name, count in sorted(counts["kernels_not_seen"].items())]
@@ -351,13 +381,19 @@ class check(ContextDecorator):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Leaves it as it was before."""
+        """Leaves it as it was before. Raises what the block ended too early to raise."""
         was_enabled, action, options = self._before.pop()
-        _state.is_in_check -= 1
-        if was_enabled:
-            enable(action, **options)
-        else:
-            disable()
+        try:
+            if exc_info[0] is None:
+                _C._sanitizer_report_touches()
+            else:
+                _report_touches()
+        finally:
+            _state.is_in_check -= 1
+            if was_enabled:
+                enable(action, **options)
+            else:
+                disable()
 
 
 @contextmanager
@@ -393,8 +429,9 @@ def _enable_from_environment() -> None:
             # This is part of ``import torch``, which must not fail.
             warnings.warn(f"OPENREG_SANITIZER_SUPPRESSIONS: {error}", SanitizerWarning, 2)
     action: dict[str | None, Action] = {"1": "warn", "raise": "raise", "collect": "collect"}
+    host: dict[str | None, bool | Literal["operators"]] = {"0": False, "operators": "operators"}
     if text in action:
-        enable(action[text])
+        enable(action[text], host=host.get(_given("OPENREG_SANITIZER_HOST"), True))
 
 
 def _given(name: str) -> str | None:
@@ -417,6 +454,12 @@ def _read_suppressions(path: Path) -> list[_Filter]:
         file, _, operator = rest.partition(":")
         filters.append(_Filter(() if kind == "*" else (kind,), operator or None, file or None))
     return filters
+
+
+def _begin_child() -> None:
+    """In a forked child it is off, and the findings are the parent's."""
+    _state.found.clear()
+    _state.has_unhandled = False
 
 
 def _end() -> None:
@@ -473,6 +516,25 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 # --- Taking findings
 
 
+@functools.cache
+def _follow_host() -> None:
+    """Lets the library have frames of Python dumped: Note [Frames of a host that faults]."""
+    for number in range(signal.SIGRTMAX, signal.SIGRTMIN - 1, -1):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            file = os.memfd_create("openreg-frames")
+            faulthandler.register(number, file, all_threads=False, chain=False)
+            _C._sanitizer_set_frame_dumper(number, file)
+            return
+
+
+def _report_touches() -> None:
+    """Takes what the host has touched since the last call, without raising it."""
+    try:
+        _C._sanitizer_report_touches()
+    except SanitizerError:
+        _state.has_unhandled = True
+
+
 def _take(raw: dict[str, Any]) -> None:
     """Takes a finding from the library, in the thread that made the second access."""
     finding = _finding_of(raw)
@@ -507,7 +569,9 @@ def _finding_of(raw: dict[str, Any]) -> Finding:
         "freed": _stack_of(allocation["freed"] or []),
         "reused": _stack_of(reused["allocated"]),
         "waited": _stack_of(raw["waited"] or []),
-        "where": _describe_memory(later if not allocation["freed"] else earlier, allocation),
+        "where": _describe_memory(
+            earlier if allocation["freed"] or later.thread else later, allocation
+        ),
     }
     title, fix = _explain(
         raw["kind"], later, earlier, is_freed=allocation["freed"] is not None, **_lines(parts)
@@ -520,15 +584,31 @@ def _lines(parts: dict[str, Any]) -> dict[str, str]:
 
 
 def _stack_of(frames: Sequence[dict[str, Any]]) -> Stack:
+    if frames and "dump" in frames[0]:
+        return _parse_dump(frames[0]["dump"])
     return tuple(Frame(one["filename"], one["line"], one["name"]) for one in frames)
+
+
+def _parse_dump(text: str) -> Stack:
+    """Returns the frames that faulthandler has written, which escapes what is not ASCII."""
+
+    def unescape(text: str) -> str:
+        escape = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))"
+        return re.sub(escape, lambda match: chr(int(match[match.lastindex or 0], 16)), text)
+
+    lines = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', text, re.MULTILINE)
+    return tuple(Frame(unescape(file), int(line), unescape(name)) for file, line, name in lines)
 
 
 def _access_of(raw: dict[str, Any]) -> Access:
     operator = raw["kernel"].removeprefix("openreg_kernel<").removesuffix(">")
+    argument = raw["argument"] or _argument_name(operator, raw["operand"], raw["is_write"])
+    if raw["thread"] != 0:
+        operator, argument = "host code", "by address"
     index, stream = raw["stream"]
     return Access(
         operator=operator,
-        argument=raw["argument"] or _argument_name(operator, raw["operand"], raw["is_write"]),
+        argument=argument,
         is_write=raw["is_write"],
         stream=stream,
         device=torch.device(DEVICE_TYPE, index),
@@ -540,6 +620,7 @@ def _access_of(raw: dict[str, Any]) -> Access:
         captured=_stack_of(raw["captured"]),
         is_allocation=raw["is_allocation"],
         is_host=raw["is_host"],
+        thread=raw["thread"],
     )
 
 
@@ -574,7 +655,7 @@ def _short(filename: str) -> str:
 
 
 def _user_frame(stack: Stack) -> Frame | None:
-    """The innermost frame that is neither torch's nor ours; else the innermost."""
+    """The innermost frame that is neither torch's, NumPy's nor ours; else the innermost."""
     own = (frame for frame in stack if not frame.filename.startswith((*_OWN_FOLDERS, "<frozen")))
     return next(own, stack[0] if stack else None)
 
@@ -665,6 +746,8 @@ def _describe_access(access: Access) -> list[str]:
         return [f"allocated on {stream}", *_describe_stack(access.stack)]
     done = "written" if access.is_write else "read"
     place = "the host" if access.is_host else stream
+    if access.thread not in (0, threading.main_thread().native_id):
+        place += f", thread {access.thread}"
     lines = [f"{done} by {access.operator} ({access.argument}), on {place}"]
     if access.captured:
         lines[0] += ", in a replay"

@@ -74,7 +74,7 @@ TensorAlias TensorAlias::ofHostMemory(const TensorBase& tensor) {
   TensorAlias alias;
   alias.setMetadata(tensor);
   alias.kind_ = Kind::Memory;
-  alias.storage_data_ = const_cast<void*>(tensor.storage().data());
+  OPENREG_CHECK(orHostGetKernelPointer(&alias.storage_data_, tensor.storage().data()));
   alias.storage_nbytes_ = tensor.storage().nbytes();
   alias.storage_offset_ = tensor.storage_offset();
   return alias;

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "csrc/aten/fallback/HostOperators.h"
+#include "csrc/core/PinnedMemory.h"
 #include "csrc/core/SyncDebug.h"
 #include "csrc/memory/PinnedAllocator.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -65,6 +66,7 @@ void recordPinned(const Tensor& host, const OpenRegStream& stream) {
   const c10::DataPtr& data = host.storage().data_ptr();
   if (isSanitizerOn()) {
     observeHostOperators();
+    c10::openreg::notePinnedCopied(data.get());
   }
   at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
 }
@@ -74,6 +76,14 @@ bool isSameInBytes(const Tensor& destination, const Tensor& source) {
   return destination.scalar_type() == source.scalar_type() &&
          destination.is_conj() == source.is_conj() && destination.is_neg() == source.is_neg() &&
          destination.is_contiguous() && source.is_contiguous();
+}
+
+// The CPU's side of a copy, for the calling thread: of pinned memory that the sanitizer watches, as
+// kernels see it.
+Tensor hostSide(const Tensor& host) {
+  const bool may_be_watched = isSanitizerOn() && host.layout() == kStrided && host.has_storage() &&
+                              isPinnedPointer(host.storage().data());
+  return may_be_watched ? TensorAlias::ofHostMemory(host).tensor() : host;
 }
 
 // Waits for the stream, and copies on the calling thread. That has to wait for the copy in any
@@ -114,7 +124,8 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
   if (isSanitizerOn()) {
     recordArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
   }
-  copyOnCallingThread(stream, description, hostView(self), source, /*is_promised=*/!non_blocking);
+  copyOnCallingThread(stream, description, hostView(self), hostSide(source),
+                      /*is_promised=*/!non_blocking);
 }
 
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -132,7 +143,7 @@ void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
     recordArguments("aten::copy_", source.device(), &copyKernel, HostTensor{self}, source);
   }
   // To pageable memory a copy is over when the call returns, whatever was asked for.
-  copyOnCallingThread(stream, description, self, hostView(source), /*is_promised=*/true);
+  copyOnCallingThread(stream, description, hostSide(self), hostView(source), /*is_promised=*/true);
 }
 
 void orderBehind(const OpenRegStream& stream, const OpenRegStream& other) {

@@ -12,6 +12,7 @@
 #include "process.h"
 #include "setting.h"
 #include "trace.h"
+#include "watch.h"
 
 namespace openreg {
 namespace {
@@ -49,6 +50,7 @@ Device* device_of(uintptr_t address) {
 }
 
 bool is_kernel_address(uintptr_t address) {
+  if (is_watchable_kernel_address(address)) return true;
   const AddressSpace* space = AddressSpace::get();
   if (space == nullptr || space->kernel_offset == 0) return false;
   return space->is_kernel_address(address) ||
@@ -136,8 +138,8 @@ orError_t allocate_pinned(void** pointer, size_t size) {
     return orSuccess;
   }
   trace::Span span(orActivityMemory, "orMallocHost");
-  void* memory = nullptr;
-  if (posix_memalign(&memory, OPENREG_MEMORY_ALIGNMENT, size) != 0) {
+  auto* memory = reinterpret_cast<void*>(allocate_watchable(size));
+  if (memory == nullptr && posix_memalign(&memory, OPENREG_MEMORY_ALIGNMENT, size) != 0) {
     return fail(orErrorMemoryAllocation, concat("orMallocHost: the host has no ", size, " bytes"));
   }
   const uintptr_t address = to_address(memory);
@@ -162,7 +164,7 @@ orError_t release_pinned(void* pointer) {
   }
   if (node.empty()) return fail_not_allocated("orFreeHost", pointer);
   describe(span, node.mapped().device, node.mapped().address, node.mapped().size);
-  std::free(pointer);
+  if (!release_watchable(node.mapped().address, node.mapped().size)) std::free(pointer);
   return orSuccess;
 }
 
@@ -218,7 +220,7 @@ orError_t find_place(const void* pointer, size_t size, const char* function, Pla
   const std::optional<PinnedAllocation> pinned = find_pinned(address);
   const bool is_inside = pinned && size <= pinned->size - (address - pinned->address);
   *place = {is_inside ? orMemoryTypeHost : orMemoryTypeUnregistered, -1,
-            const_cast<void*>(pointer)};
+            reinterpret_cast<void*>(address + watchable_offset(address))};
   return orSuccess;
 }
 
@@ -269,6 +271,17 @@ orError_t orPointerGetAttributes(orPointerAttributes* attributes, const void* po
       return openreg::fail(orErrorInvalidValue, "orPointerGetAttributes: attributes is null");
     }
     *attributes = openreg::attributes_of(openreg::to_address(pointer));
+    return orSuccess;
+  });
+}
+
+orError_t orHostGetKernelPointer(void** kernel_pointer, const void* pointer) {
+  return openreg::guarded([&] {
+    if (kernel_pointer == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orHostGetKernelPointer: kernel_pointer is null");
+    }
+    const uintptr_t address = openreg::to_address(pointer);
+    *kernel_pointer = reinterpret_cast<void*>(address + openreg::watchable_offset(address));
     return orSuccess;
   });
 }

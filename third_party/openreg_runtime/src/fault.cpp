@@ -4,8 +4,10 @@
 
 #include "arena.h"
 #include "device.h"
+#include "mutex.h"
 #include "os.h"
 #include "peer.h"
+#include "watch.h"
 
 namespace openreg {
 namespace {
@@ -81,8 +83,18 @@ void describe_fault(uintptr_t address) {
   line.write();
 }
 
+bool on_fault(const os::Fault& fault) {
+  if (resolve_watched_fault(fault)) return true;
+  describe_fault(fault.address);
+  return false;
+}
+
 }  // namespace
 
-bool install_fault_handler() { return os::observe_faults(describe_fault); }
+bool install_fault_handler() {
+  static auto* mutex = new Mutex;
+  const Lock lock(*mutex);
+  return os::observe_faults(on_fault);
+}
 
 }  // namespace openreg

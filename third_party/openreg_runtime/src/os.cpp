@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +32,16 @@ constexpr size_t max_thread_name_length = 15;
 constexpr int size_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::atomic<FaultObserver> fault_observer{nullptr};
-struct sigaction previous_fault_action;
+
+// Note [Earlier fault actions]
+// Others may install actions after ours, in front of it; observe_faults() then installs ours again,
+// in front of theirs. So there are several, and one that hands a fault on, as Python's faulthandler
+// does by raising the signal again, means by that the one before its own: each signal that is
+// raised after a fault goes one further back.
+constexpr int max_previous_actions = 8;
+struct sigaction previous_actions[max_previous_actions];
+std::atomic<int> previous_action_count{0};
+std::atomic<int> passed_action{-1};  // the last one that got a signal
 
 // Reads a number from the first line of a file; 0 if there is none, as in "max".
 uint64_t read_number(const char* path) {
@@ -41,8 +51,13 @@ uint64_t read_number(const char* path) {
   return file ? number : 0;
 }
 
-void pass_to_previous_fault_action(int signal, siginfo_t* info, void* context) {
-  const struct sigaction& previous = previous_fault_action;
+void pass_to_previous_action(int signal, siginfo_t* info, void* context) {
+  const int passed = passed_action.load(std::memory_order_relaxed);
+  const bool is_handed_on = info->si_code <= 0 && passed > 0;
+  const int index =
+      is_handed_on ? passed - 1 : previous_action_count.load(std::memory_order_acquire) - 1;
+  passed_action.store(index, std::memory_order_relaxed);
+  const struct sigaction& previous = previous_actions[index];
   if ((previous.sa_flags & SA_SIGINFO) != 0) {
     previous.sa_sigaction(signal, info, context);
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
@@ -57,13 +72,35 @@ void pass_to_previous_fault_action(int signal, siginfo_t* info, void* context) {
   }
 }
 
+FaultAccess access_of(const void* context) {
+#if defined(__x86_64__)
+  constexpr greg_t is_write = 2;
+  const greg_t error = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR];
+  return (error & is_write) != 0 ? FaultAccess::Write : FaultAccess::Read;
+#else
+  static_cast<void>(context);
+  return FaultAccess::Unknown;
+#endif
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
-  if (info->si_code > 0) {
-    fault_observer.load(std::memory_order_relaxed)(reinterpret_cast<uintptr_t>(info->si_addr));
-  }
+  const Fault fault{reinterpret_cast<uintptr_t>(info->si_addr), access_of(context)};
+  const bool is_dealt_with =
+      info->si_code > 0 && fault_observer.load(std::memory_order_relaxed)(fault);
   errno = saved_errno;
-  pass_to_previous_fault_action(signal, info, context);
+  if (!is_dealt_with) pass_to_previous_action(signal, info, context);
+}
+
+int protection_flags(Protection protection) {
+  switch (protection) {
+    case Protection::None:
+      return PROT_NONE;
+    case Protection::Read:
+      return PROT_READ;
+    default:
+      return PROT_READ | PROT_WRITE;
+  }
 }
 
 }  // namespace
@@ -195,10 +232,19 @@ bool identify_file(int file, FileIdentity* identity) {
 
 void close_file(int file) { close(file); }
 
-bool map_memory_file(void* address, size_t size, int file) {
+bool map_memory_file(void* address, size_t size, int file, bool is_inherited) {
   void* mapped =
       mmap(address, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0);
-  return mapped != MAP_FAILED && madvise(address, size, MADV_DONTFORK) == 0;
+  return mapped != MAP_FAILED && (is_inherited || madvise(address, size, MADV_DONTFORK) == 0);
+}
+
+bool map_private_copy(void* address, size_t size, int file) {
+  return mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file,
+              0) != MAP_FAILED;
+}
+
+bool protect(void* address, size_t size, Protection protection) {
+  return mprotect(address, size, protection_flags(protection)) == 0;
 }
 
 bool discard(void* address, size_t size) { return madvise(address, size, MADV_REMOVE) == 0; }
@@ -245,8 +291,17 @@ bool at_exit(void (*function)()) { return std::atexit(function) == 0; }
 
 bool observe_faults(FaultObserver observer) {
   fault_observer.store(observer, std::memory_order_relaxed);
-  // Read before the handler can run: it must never see an empty action.
-  if (sigaction(SIGSEGV, nullptr, &previous_fault_action) != 0) return false;
+  struct sigaction current = {};
+  if (sigaction(SIGSEGV, nullptr, &current) != 0) return false;
+  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_fault) return true;
+  const int count = previous_action_count.load(std::memory_order_relaxed);
+  if (count == max_previous_actions) {
+    errno = ENOSPC;
+    return false;
+  }
+  // Kept before the handler can run: it must never see an empty action.
+  previous_actions[count] = current;
+  previous_action_count.store(count + 1, std::memory_order_release);
   struct sigaction action = {};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;

@@ -94,9 +94,18 @@ bool identify_file(int file, FileIdentity* identity);
 
 void close_file(int file);
 
-// Maps a memory file, readable and writable, over reserved addresses. A forked child does not
-// get the mapping.
-bool map_memory_file(void* address, size_t size, int file);
+// Maps a memory file, readable and writable, over reserved addresses. A forked child gets the
+// mapping only if it is said to inherit it.
+bool map_memory_file(void* address, size_t size, int file, bool is_inherited = false);
+
+// The same in place of what is mapped there, for this process alone: what it writes, nobody else
+// sees. Async-signal-safe.
+bool map_private_copy(void* address, size_t size, int file);
+
+enum class Protection : uint8_t { None, Read, ReadWrite };
+
+// Says what may be done with mapped pages. Async-signal-safe.
+bool protect(void* address, size_t size, Protection protection);
 
 // Gives whole pages of a memory file back to the machine; they read as zeros afterwards.
 bool discard(void* address, size_t size);
@@ -129,10 +138,20 @@ bool at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 // Registers a function to call when the process exits.
 bool at_exit(void (*function)());
 
-// Sees the address of a memory fault. Must be async-signal-safe.
-using FaultObserver = void (*)(uintptr_t address);
+enum class FaultAccess : uint8_t { Read, Write, Unknown };
 
-// Shows every memory fault to the observer, then does what was done with it before.
+struct Fault {
+  uintptr_t address;
+  FaultAccess access;
+};
+
+// Sees a memory fault, and returns whether the access may be tried again. Must be
+// async-signal-safe.
+using FaultObserver = bool (*)(const Fault& fault);
+
+// Shows every memory fault to the observer, before all others who handle faults now. Unless the
+// observer has dealt with it, the others get it next, the latest first. Not to be called by several
+// threads at once, and cheap if nothing has changed.
 bool observe_faults(FaultObserver observer);
 
 // Writes to the standard error stream. Async-signal-safe.

@@ -146,6 +146,11 @@ bool parse_OPENREG_SANITIZER_EXIT(const char* text, Settings&) {
   return parse_switch(text).has_value();
 }
 
+bool parse_OPENREG_SANITIZER_HOST(const char* text, Settings&) {
+  const std::string_view accesses = text;
+  return accesses == "operators" || parse_switch(accesses).has_value();
+}
+
 bool parse_OPENREG_SANITIZER_REPORT(const char* text, Settings&) { return *text != '\0'; }
 
 bool parse_OPENREG_SANITIZER_SUPPRESSIONS(const char* text, Settings&) { return *text != '\0'; }

@@ -56,8 +56,15 @@ OPENREG_API orError_t orMalloc(void** pointer, size_t size) OPENREG_CHECKED;
 OPENREG_API orError_t orFree(void* pointer) OPENREG_CHECKED;
 
 /* Allocates pinned host memory: ordinary memory, known to the runtime, so that copies from
- * and to it are asynchronous. A size of 0 gives a null pointer. */
+ * and to it are asynchronous. A size of 0 gives a null pointer. While watching is on (watch.h), its
+ * pages are mapped twice. */
 OPENREG_API orError_t orMallocHost(void** pointer, size_t size) OPENREG_CHECKED;
+
+/* Stores the address at which kernels find pinned memory: another one if it was allocated while
+ * watching was on (watch.h), else the same. Copies and fills take care of that by themselves. Any
+ * pointer is a valid argument; of one that is not pinned memory the result is the same. */
+OPENREG_API orError_t orHostGetKernelPointer(void** kernel_pointer,
+                                             const void* pointer) OPENREG_CHECKED;
 
 /* Frees pinned host memory. Null is allowed. Does not wait: the caller orders it after the
  * work that uses the memory. */

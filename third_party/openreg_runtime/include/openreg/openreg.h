@@ -37,5 +37,6 @@
 #include <openreg/stream.h>
 #include <openreg/trace.h>
 #include <openreg/types.h>
+#include <openreg/watch.h>
 
 #endif

@@ -46,6 +46,8 @@
     "1: finds work that streams do not order, and warns. raise, collect: does that.")    \
   X(OPENREG_SANITIZER_EXIT, "1", "0 or 1",                                               \
     "1: with findings that nobody cleared, the process ends with status 77.")            \
+  X(OPENREG_SANITIZER_HOST, "1", "0, 1 or operators",                                    \
+    "1: finds all accesses of the host. operators: those of operators. 0: none.")        \
   X(OPENREG_SANITIZER_REPORT, "none", "the name of a file",                              \
     "Where the sanitizer writes its findings when the process ends, as JSON.")           \
   X(OPENREG_SANITIZER_SUPPRESSIONS, "none", "the name of a file",                        \
