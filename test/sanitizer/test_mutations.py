@@ -6,8 +6,8 @@ import torch
 from common import OpenRegTestCase, run_tests
 from sanitizer.correct import CORRECT
 from sanitizer.harmless_mutants import HARMLESS, MISSED, UNDECIDED
-from sanitizer.mutations import is_followed, mutants
-from sanitizer.programs import MISTAKES, device
+from sanitizer.mutations import MISTAKES_OF_OPERATORS, is_followed, mutants
+from sanitizer.programs import device
 from sanitizer.recorder import follow
 
 from torch_openreg.openreg import sanitizer as checker
@@ -56,7 +56,7 @@ def _outcomes():
 
 class TestMutations(OpenRegTestCase):
     def test_model_tells_the_mistakes_from_what_is_right(self):
-        for mistake in filter(lambda one: is_followed(one.run), MISTAKES):
+        for mistake in filter(lambda one: is_followed(one.run), MISTAKES_OF_OPERATORS):
             for is_right in (False, True):
                 found = follow(mistake.run, is_right, filename=mistake.filename).findings
                 kinds = {one.kind for one in found}
