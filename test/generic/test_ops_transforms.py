@@ -116,9 +116,9 @@ class _Order:
     """The order of the nodes of a graph whose first gradients are differentiated again.
 
     The engine prefers nodes with higher numbers, which each thread counts by itself. The backward
-    pass of a device has a thread of its own, as on CUDA, so that the order in which second gradients
-    add up depends on how much the threads have counted. Here all of the caller's nodes have higher
-    numbers than those of the backward pass, on the CPU and on the device.
+    pass of a device has a thread of its own, as on CUDA, so that the order in which second
+    gradients add up depends on how far the threads have counted. Here all of the caller's nodes
+    have higher numbers than those of the backward pass, on the CPU and on the device.
     """
 
     _MARGIN = 10_000  # more than a backward pass has nodes
