@@ -211,6 +211,21 @@ class TestBatchNorm(OpenRegTestCase):
         self.assert_bit_equal(actual, expected.detach())
 
 
+class TestTensorsWithoutDimensions(OpenRegTestCase):
+    def test_norm_does_not_depend_on_the_kernel_before(self):
+        """The CPU's kernel reads a first size, which no tensor here has."""
+        x = torch.tensor(8.478373527526855)
+        expected = torch.linalg.vector_norm(x, 6, dim=-1)
+        # A size of 1 would make it the absolute value.
+        self.assertTrue(expected.item() != x.item())
+        on_device = x.to(DEVICE_TYPE)
+        for shape in ((1,), (2, 2), (1, 1, 1, 1, 1, 1, 1), (1,)):
+            other = torch.ones(shape, device=DEVICE_TYPE)
+            for before in (lambda one: one + 1, lambda one: torch.linalg.vector_norm(one, 6)):
+                before(other)
+                self.assert_bit_equal(torch.linalg.vector_norm(on_device, 6, dim=-1), expected)
+
+
 class TestGroupNorm(OpenRegTestCase):
     def test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators(self):
         torch.manual_seed(0)

@@ -112,26 +112,48 @@ def _scalar_product(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     return sum(product.real if product.is_complex() else product for product in products)
 
 
-def _first_gradients(
-    loss: torch.Tensor, inputs: Sequence[torch.Tensor]
-) -> Sequence[torch.Tensor | None]:
-    """Gradients to differentiate again, from a thread that is not the caller's on any device.
+class _Order:
+    """The order of the nodes of a graph whose first gradients are differentiated again.
 
-    The engine runs nodes in the order of numbers that each thread counts by itself. The backward
-    pass of a device has a thread of its own, as on CUDA, so that second gradients add up in another
-    order than on the CPU. With a thread on the CPU, too, the order is the same.
+    The engine prefers nodes with higher numbers, which each thread counts by itself. The backward
+    pass of a device has a thread of its own, as on CUDA, so that the order in which second
+    gradients add up depends on how far the threads have counted. Here all of the caller's nodes
+    have higher numbers than those of the backward pass, on the CPU and on the device.
     """
 
-    def run() -> Sequence[torch.Tensor | None]:
-        return torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+    _MARGIN = 10_000  # more than a backward pass has nodes
 
-    return call_in_thread(run) if loss.is_cpu else run()
+    def __init__(self) -> None:
+        self._highest = 0  # of the backward passes so far
+
+    def prepare(self) -> None:
+        """Has to come before the caller makes nodes."""
+        number = torch.ones(1, requires_grad=True)
+        while torch.autograd._get_sequence_nr() < self._highest + self._MARGIN:
+            number.view_as(number)
+
+    def gradients(
+        self, loss: torch.Tensor, inputs: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor | None]:
+        """First gradients, from a thread that is not the caller's on any device."""
+
+        def run() -> Sequence[torch.Tensor | None]:
+            return torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+
+        gradients = call_in_thread(run) if loss.is_cpu else run()
+        nodes = [one.grad_fn for one in gradients if one is not None and one.grad_fn is not None]
+        self._highest = max([self._highest, *(one._sequence_nr() for one in nodes)])
+        return gradients
+
+
+_ORDER = _Order()
 
 
 def _second_gradients(function: _Function, choose: _Function) -> _Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         function_of, tensors = _split(function, args, kwargs, _is_floating)
         inputs = [one.detach().clone().requires_grad_() for one in tensors]
+        _ORDER.prepare()
         outputs = [
             one for one in _differentiable(choose, function_of)(*inputs) if one.requires_grad
         ]
@@ -139,7 +161,7 @@ def _second_gradients(function: _Function, choose: _Function) -> _Function:
         if not outputs:
             return ()
         loss = _scalar_product(outputs, directions)
-        first = _first_gradients(loss, inputs)
+        first = _ORDER.gradients(loss, inputs)
         first = [one for one in first if one is not None and one.requires_grad]
         if not first:
             return ()

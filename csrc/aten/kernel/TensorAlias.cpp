@@ -133,6 +133,11 @@ void TensorAlias::describe(TensorImpl* impl) const {
   if (impl->is_wrapped_number()) {
     impl->set_wrapped_number(false);  // first: only tensors of 0 dimensions take it
   }
+  if (sizes().empty()) {
+    // Kernels of torch, such as linalg_vector_norm's with dim=-1, read the first size of a tensor
+    // that has none: what the tensor had there before. In a new tensor that is 0.
+    impl->set_sizes_contiguous({0});
+  }
   impl->set_sizes_and_strides(sizes_and_strides_.sizes_arrayref(),
                               sizes_and_strides_.strides_arrayref(), storage_offset_);
   if (C10_UNLIKELY(impl->is_conj() != is_conj_)) {
