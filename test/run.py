@@ -12,6 +12,10 @@ nothing, or if nothing of the sweeps ran asynchronously.
 
 With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs.
 
+With --sanitizer, each test runs under the sanitizer of streams, and a finding is a failure. Tests
+that make a mistake on purpose are marked with the kind that has to be found. By default, those are
+all files but test/contract, the sanitizer's own, and most sweeps.
+
 With --verify, the fallback compares each call that it has planned with what the CPU's operator
 returns by itself. By default, that is the sweep over all operators' results.
 """
@@ -89,6 +93,8 @@ def main() -> int:
             environment["OPENREG_TEST_FULL"] = "1"
         if options.verify:
             environment["OPENREG_FALLBACK_VERIFY"] = "1"
+        if options.sanitizer:
+            environment["PYTEST_ADDOPTS"] = "--openreg-sanitizer=race,lifetime,host,graph-input"
         if options.cuda:
             environment["OPENREG_DEVICE_TYPE"] = "cuda"
             environment["OPENREG_CUDA_NOTICE"] = "0"
@@ -140,12 +146,23 @@ def _default_files(options: argparse.Namespace) -> list[Path]:
     if options.verify:
         return [_ROOT / "test" / "generic" / "test_ops_forward.py"]
     files = sorted((_ROOT / "test").rglob("test_*.py"))
+    if options.sanitizer:
+        files = [file for file in files if _is_for_the_sanitizer(file)]
     return [file for file in files if _is_of_both_types(file)] if options.cuda else files
 
 
 def _is_of_both_types(file: Path) -> bool:
     path = file.relative_to(_ROOT / "test")
     return path.parts[0] != "contract" and path.as_posix() not in ONE_TYPE
+
+
+def _is_for_the_sanitizer(file: Path) -> bool:
+    folder = file.relative_to(_ROOT / "test").parts[0]
+    return folder not in ("contract", "sanitizer", "cuda", "generic") or file.stem in (
+        "test_autograd",
+        "test_ops_forward",
+        "test_stream_programs",
+    )
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -159,6 +176,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--verify", action="store_true", help="with OPENREG_FALLBACK_VERIFY=1; default: one sweep"
+    )
+    parser.add_argument(
+        "--sanitizer", action="store_true", help="with --openreg-sanitizer; a finding is a failure"
     )
     parser.add_argument(
         "--cuda",

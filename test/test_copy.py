@@ -3,6 +3,7 @@
 import itertools
 import warnings
 
+import pytest
 import torch
 from common import (
     DEVICE_COUNT,
@@ -351,6 +352,7 @@ class TestOrder(CopyTestCase):
             self.assertFalse(torch.openreg.current_stream().query())
         self.assertEqual(y.tolist(), [1.0] * 10)
 
+    @pytest.mark.openreg_sanitizer(expect="host")  # the caller's mistake below
     def test_non_blocking_copy_from_pinned_memory_reads_when_it_runs(self):
         x = torch.ones(LARGE, pin_memory=True)
         with StreamGate():

@@ -136,7 +136,12 @@ def test_a_wrong_result_of_a_stream_fails_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launch = overlap._Lane.launch
-    monkeypatch.setattr(overlap._Lane, "launch", lambda self: launch(self) + 1)
+
+    def launch_and_add(self: overlap._Lane) -> torch.Tensor:
+        with self.stream:
+            return launch(self) + 1
+
+    monkeypatch.setattr(overlap._Lane, "launch", launch_and_add)
     exit_code, output = _main("--epochs", "1")
     assert exit_code == 1
     assert "[FAILED] the results on two streams of one device equal the CPU's" in output

@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 import torch
 from common import (
     A_DEVICE,
@@ -420,6 +421,7 @@ class TestPinnedMemory(OpenRegTestCase):
             gate.open()
         self.assert_bit_equal(y, x)
 
+    @pytest.mark.openreg_sanitizer(expect="host")  # it looks before the copy has run
     def test_non_blocking_copy_to_pinned_memory_does_not_wait(self):
         x = torch.arange(1000, device=DEVICE_TYPE)
         y = torch.zeros(1000, dtype=torch.int64, pin_memory=True)

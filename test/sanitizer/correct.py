@@ -416,6 +416,15 @@ def copy_to_the_host_and_an_event():
 
 
 @correct
+def pageable_source_changes_after_the_call():
+    for size in (SIZE, 1 << 20):
+        host = torch.ones(size)
+        x = host.to(device, non_blocking=True)
+        host.zero_()
+        x.sum()
+
+
+@correct
 def storage_grows_on_its_own_stream():
     x = torch.ones(SIZE, device=device)
     x.resize_(10 * SIZE).fill_(1)

@@ -122,7 +122,13 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
     return;
   }
   if (isSanitizerOn()) {
-    recordArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
+    if (isPinnedPointer(source.storage().data())) {
+      recordArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
+    } else {
+      // Pageable memory is read when the call returns, also on CUDA.
+      c10::openreg::recordAccesses(stream, "aten::copy_",
+                                   {{self.unsafeGetTensorImpl(), /*is_written=*/true}});
+    }
   }
   copyOnCallingThread(stream, description, hostView(self), hostSide(source),
                       /*is_promised=*/!non_blocking);
