@@ -104,6 +104,9 @@ Block* BlockCache::reserve(const BlockRequest& request) {
   block->pool = &poolFor(request);
   block->address = static_cast<std::byte*>(address);
   block->is_oversize_segment = size >= AcceleratorAllocatorConfig::max_split_size();
+  if (isPoisonOn()) {
+    poisoned_.fill(*block);
+  }
   if (request.context != nullptr) {
     block->findOrCreateExtras().segment_context = request.context;
   }

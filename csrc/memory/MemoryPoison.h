@@ -6,6 +6,7 @@
 //   - A block is filled when it is handed out, as the first work on it in the order of its stream.
 //     So a result shows a read of memory that was never written, or that was freed and has a new
 //     owner; and a changed guard zone shows a write past the end.
+//   - So is a new segment, at once: else what nobody has written would read as zeros.
 //   - Freed memory is left as it is: until it has a new owner, another stream may rightly use it
 //     that record_stream did not name. Only a check() fills it. What was freed before the check
 //     began is nobody's once that has waited for all devices. The next check shows who wrote since.

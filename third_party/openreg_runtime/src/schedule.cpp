@@ -78,6 +78,9 @@ class Priorities {
     ++drawing_;
     step_ = 0;
     host_ = draw_one();
+    // Whoever is below the host waits. That is where most mistakes show, so it is not left to one
+    // in n times that the host is above all.
+    if (numbers_.next() % 2 == 0) host_ |= above_all;
     // Programs are short or long: each power of two is as likely.
     for (uint64_t& change : changes_) {
       const uint64_t power = uint64_t{1} << numbers_.next() % max_change_bits;
@@ -111,8 +114,10 @@ class Priorities {
  private:
   static constexpr uint64_t max_change_bits = 9;  // the last step that may be a change: 511
 
+  static constexpr uint64_t above_all = uint64_t{1} << 63;
+
   // Above those of whoever fell back.
-  uint64_t draw_one() { return numbers_.next() | uint64_t{1} << 32; }
+  uint64_t draw_one() { return (numbers_.next() & ~above_all) | uint64_t{1} << 32; }
 
   Numbers numbers_;
   uint64_t drawing_;
