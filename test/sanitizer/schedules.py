@@ -24,7 +24,7 @@ from torch_openreg.testing import schedule
 
 __all__ = ["SCHEDULES"]
 
-SCHEDULES = ("lazy", "eager", *map(str, range(12)))
+SCHEDULES = ("lazy", "eager", *map(str, range(24)))
 
 # What an operator computed: its name and the copies of its results.
 _Log = list[tuple[str, list[torch.Tensor]]]
@@ -57,7 +57,7 @@ class _Recorder(TorchDispatchMode):
             isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in tree_leaves(args)
         )
         # New memory has no contents, and what comes from a device may not be there yet.
-        if not any(word in name for word in ("empty", "record_stream", "set_", "resize_")):
+        if not any(word in name for word in ("empty", "pin_memory", "record_stream", "set_")):
             kept = [
                 x.detach().clone() if isinstance(x, torch.Tensor) else torch.tensor(x)
                 for x in leaves
@@ -86,7 +86,8 @@ _numbers = _Numbers()
 
 
 def _run(order: str, program: Callable[..., None], *args: bool) -> _Log:
-    # Once with other numbers, so that memory does not hold the right ones already.
+    # Once with other numbers, so that pinned memory does not hold the right ones already, as memory
+    # of the device would if it were not given back.
     for number in (1e5, 1.0):
         torch.manual_seed(int(number))
         _numbers.next = number
@@ -95,6 +96,8 @@ def _run(order: str, program: Callable[..., None], *args: bool) -> _Log:
         for index in range(torch.accelerator.device_count()):
             torch.accelerator.synchronize(index)
         log = [(name, [x.cpu() for x in kept]) for name, kept in recorder.log]
+        del recorder
+        torch.accelerator.empty_cache()
     return log
 
 

@@ -13,8 +13,8 @@
  *           priority is left to run. At two random points whoever goes on gets the lowest priority.
  *           That is PCT (Burckhardt and others, A Randomized Scheduler with Probabilistic
  *           Guarantees of Finding Bugs), but that the host has the highest priority half of the
- *           time: for most mistakes, one stream has to be slow at one point. When the host has waited and nothing is left to run, all priorities are
- *           drawn anew
+ *           time: for most mistakes, one stream has to be slow at one point. When the host has
+ * waited and nothing is left to run, all priorities are drawn anew
  *
  * With all but the first, one piece of work runs at a time, and which one follows from the schedule
  * and the order of submissions alone: a program whose host has one thread gets the same order each
