@@ -6,11 +6,18 @@ nothing. It is a module outside of the package, as importing the package imports
 
 ``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
 type: a test with findings fails, with the reports in a section of their own.
-``--openreg-sanitizer=race,lifetime`` finds these kinds only.
+``--openreg-sanitizer=race,lifetime`` finds these kinds only. The last lines of the run list all
+findings by pairs of lines.
+
+``pytest --openreg-chaos=20`` runs each test under 20 schedules of the streams: lazy, eager, and the
+seeds from 0. A test fails with the first under which it does, and says which. It is run under that
+one alone with ``--openreg-schedule=7``, which takes a list, too.
 
 Offers:
 
 - the fixture ``cuda_gate``: a :class:`torch_openreg.testing.StreamGate`;
+- the fixture ``openreg_sanitizer``: the module ``torch.openreg.sanitizer``, which collects during
+  the test; what the test clears does not fail it;
 - the marker ``needs_real_cuda``, which skips a test on the emulated device;
 - the marker ``openreg_sanitizer(allow=["race"], expect="lifetime")``: kinds that a test may have,
   and one that it must have.
@@ -22,22 +29,25 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 if TYPE_CHECKING:
+    from torch_openreg.openreg.sanitizer import Finding
     from torch_openreg.testing import StreamGate
 
 __all__ = [
     "cuda_gate",
+    "openreg_sanitizer",
     "pytest_addoption",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_load_initial_conftests",
     "pytest_report_header",
-    "pytest_runtest_call",
 ]
 
 _VARIABLE = "OPENREG_DEVICE_TYPE"
@@ -50,7 +60,7 @@ _KINDS = ("race", "lifetime", "host", "graph-input")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option and its twin for the configuration file."""
+    """Adds the options and the twin of one for the configuration file."""
     text = "serve device type cuda from torch_openreg, on the CPU"
     group = parser.getgroup("openreg", "torch_openreg")
     group.addoption("--openreg-cuda", action="store_true", default=None, help=text)
@@ -61,6 +71,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_kinds,
         metavar="KINDS",
         help="find streams that race; of the kinds named, all by default: " + ",".join(_KINDS),
+    )
+    group.addoption(
+        "--openreg-chaos",
+        type=_count,
+        metavar="N",
+        help="run each test under N schedules of the streams: lazy, eager, and seeds from 0",
+    )
+    group.addoption(
+        "--openreg-schedule",
+        type=_schedules,
+        metavar="SCHEDULES",
+        help="run each test under these schedules, such as lazy,7",
     )
     parser.addini("openreg_cuda", text, type="bool", default=False)
 
@@ -84,9 +106,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the marker known."""
+    """Makes the markers known, and adds what the options ask for."""
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", _SANITIZER_MARKER)
+    if kinds := config.getoption("--openreg-sanitizer"):
+        config.pluginmanager.register(_Sanitizer(kinds), "openreg-sanitizer")
+    if schedules := _schedules_of(config):
+        config.pluginmanager.register(_Schedules(schedules), "openreg-schedules")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -104,34 +130,137 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Runs the test under the sanitizer, if asked to."""
-    kinds = item.config.getoption("--openreg-sanitizer")
-    if not kinds:
-        return (yield)
-    import torch
+class _Sanitizer:
+    """Runs tests under the sanitizer, and sums up what it found in all processes of the run."""
 
-    from torch_openreg.openreg import sanitizer
+    # Where a test's report carries its findings from a worker of pytest-xdist.
+    _PROPERTY = "openreg_sanitizer"
 
-    sanitizer.clear()
-    options = {kind: kind in kinds for kind in ("race", "lifetime", "host")}
-    with sanitizer.check("collect", **options):
+    def __init__(self, kinds: frozenset[str]) -> None:
+        self._kinds = kinds
+        self._counts: Counter[tuple[str, ...]] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        import torch
+
+        from torch_openreg.openreg import sanitizer
+
+        sanitizer.clear()
+        options = {kind: kind in self._kinds for kind in ("race", "lifetime", "host")}
+        with sanitizer.check("collect", **options):
+            result = yield
+            gc.collect()
+            torch.accelerator.synchronize()
+        found = [one for one in sanitizer.findings() if one.kind in self._kinds]
+        sanitizer.clear()
+        marker = item.get_closest_marker("openreg_sanitizer")
+        arguments = marker.kwargs if marker else {}
+        expected = arguments.get("expect")
+        refused = [one for one in found if one.kind not in {*arguments.get("allow", ()), expected}]
+        if refused:
+            item.user_properties.append(
+                (self._PROPERTY, [[one.count, *_line_pair(one)] for one in refused])
+            )
+            item.add_report_section("call", "openreg sanitizer", "\n\n".join(map(str, refused)))
+            pytest.fail(f"the sanitizer has {len(refused)} findings", pytrace=False)
+        if expected is not None and not any(one.kind == expected for one in found):
+            pytest.fail(
+                f"the sanitizer was expected to find {expected!r}, and did not", pytrace=False
+            )
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call":
+            return
+        for name, findings in report.user_properties:
+            if name == self._PROPERTY:
+                for count, *pair in cast(list[list[str]], findings):
+                    self._counts[tuple(pair)] += int(count)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._counts:
+            terminalreporter.section("openreg sanitizer")
+        for (kind, later, earlier), count in sorted(
+            self._counts.items(), key=lambda entry: (-entry[1], entry[0])
+        ):
+            terminalreporter.line(f"{count:5} x {kind}: {later} after {earlier}")
+
+
+class _Schedules:
+    """Runs each test under several schedules, to the first under which it fails."""
+
+    def __init__(self, schedules: tuple[str, ...]) -> None:
+        self._schedules = schedules
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        from _pytest.runner import runtestprotocol
+
+        from torch_openreg.testing import schedule
+
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports: list[pytest.TestReport] = []
+        for number, name in enumerate(self._schedules):
+            # What the last run has left is not this one's. Fixtures are set up again by themselves.
+            del item.user_properties[:], item._report_sections[:]
+            with schedule(name):
+                reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            failed = [report for report in reports if report.failed]
+            for report in failed:
+                report.sections.append(
+                    (
+                        "openreg schedule",
+                        f"{item.nodeid} fails under schedule {name}, after {number} others under "
+                        f"which it does not. Again: pytest '{item.nodeid}' "
+                        f"--openreg-schedule={name}",
+                    )
+                )
+            if failed or any(report.skipped for report in reports):
+                break
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        from torch_openreg import _C
+
         result = yield
-        gc.collect()
-        torch.accelerator.synchronize()
-    found = [one for one in sanitizer.findings() if one.kind in kinds]
-    sanitizer.clear()
-    marker = item.get_closest_marker("openreg_sanitizer")
-    arguments = marker.kwargs if marker else {}
-    expected = arguments.get("expect")
-    refused = [one for one in found if one.kind not in {*arguments.get("allow", ()), expected}]
-    if refused:
-        item.add_report_section("call", "openreg sanitizer", "\n\n".join(map(str, refused)))
-        pytest.fail(f"the sanitizer has {len(refused)} findings", pytrace=False)
-    if expected is not None and not any(one.kind == expected for one in found):
-        pytest.fail(f"the sanitizer was expected to find {expected!r}, and did not", pytrace=False)
-    return result
+        _C._device_synchronize_all()  # what work has failed, and nobody has asked for
+        return result
+
+
+def _line_pair(finding: Finding) -> tuple[str, str, str]:
+    later, earlier = (
+        f"{access.filename}:{access.lineno}" if access.filename else access.operator
+        for access in finding.accesses
+    )
+    return finding.kind, later, earlier
+
+
+def _schedules_of(config: pytest.Config) -> tuple[str, ...]:
+    given = config.getoption("--openreg-schedule")
+    count = config.getoption("--openreg-chaos") or 0
+    if given:
+        return cast(tuple[str, ...], given)
+    return ("lazy", "eager", *map(str, range(count - 2)))[:count]
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of schedules from 1, got {text!r}")
+    return int(text)
+
+
+def _schedules(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not all(name in ("free", "lazy", "eager") or name.isdigit() for name in names):
+        raise argparse.ArgumentTypeError(
+            f"expected free, lazy, eager or numbers, separated by commas, got {text!r}"
+        )
+    return names
 
 
 def _kinds(text: str) -> frozenset[str]:
@@ -142,6 +271,20 @@ def _kinds(text: str) -> frozenset[str]:
             "option comes after the files"
         )
     return kinds
+
+
+@pytest.fixture
+def openreg_sanitizer() -> Iterator[ModuleType]:
+    """The sanitizer, collecting: ``openreg_sanitizer.findings()``."""
+    from torch_openreg.openreg import sanitizer
+
+    if sanitizer.is_enabled():
+        yield sanitizer
+        return
+    sanitizer.clear()
+    with sanitizer.check("collect"):
+        yield sanitizer
+    sanitizer.clear()
 
 
 @pytest.fixture

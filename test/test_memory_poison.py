@@ -33,7 +33,8 @@ class TestPoison(OpenRegTestCase):
                 y = torch.empty(size, device="openreg")
                 assert y.data_ptr() == address
                 assert y.isnan().all()
-            """
+            """,
+            OPENREG_MEMORY_QUARANTINE="0",
         )
 
     def test_use_after_free_on_another_stream_shows(self):
@@ -129,6 +130,188 @@ class TestPoison(OpenRegTestCase):
         )
 
 
+class TestQuarantine(OpenRegTestCase):
+    def test_freed_memory_is_not_reused_and_reads_as_nan(self):
+        run_poisoned(
+            """
+            import ctypes, torch
+            x = torch.ones(100, device="openreg")
+            address = x.data_ptr()
+            x += 1
+            del x  # the work that uses it has not run yet, perhaps
+            others = [torch.zeros(100, device="openreg") for _ in range(50)]
+            assert address not in [y.data_ptr() for y in others]
+            torch.openreg.synchronize()
+            values = torch.tensor(list((ctypes.c_float * 100).from_address(address)))
+            assert values.isnan().all(), values
+            assert torch.openreg.memory.check() == []
+            """,
+            OPENREG_MEMORY_PROTECTION="0",
+        )
+
+    def test_graph_with_a_freed_input_computes_nan(self):
+        run_poisoned(
+            """
+            import torch
+            graph = torch.openreg.Graph()
+            x = torch.ones(100, device="openreg")
+            torch.openreg.synchronize()
+            with torch.openreg.graph(graph):
+                y = x + 1
+            graph.replay()
+            assert (y == 2).all()
+            del x
+            graph.replay()
+            assert y.isnan().all()
+            """
+        )
+
+    def test_oldest_goes_first(self):
+        run_poisoned(
+            """
+            import torch
+            size = 1 << 18  # floats, a megabyte
+            blocks = [torch.ones(size, device="openreg") for _ in range(6)]
+            addresses = [x.data_ptr() for x in blocks]
+            torch.openreg.synchronize()
+            while blocks:
+                del blocks[0]
+            # Four megabytes and their guards: three of the blocks stay.
+            more = [torch.ones(size, device="openreg") for _ in range(3)]
+            assert {x.data_ptr() for x in more} == set(addresses[:3]), (more, addresses)
+            assert torch.openreg.memory.check() == []
+            """,
+            OPENREG_MEMORY_QUARANTINE="4MiB",
+            PYTORCH_ALLOC_CONF="max_split_size_mb:20",
+        )
+
+    def test_statistics_count_it_as_active_until_the_cache_is_emptied(self):
+        run_poisoned(
+            """
+            import torch
+            def now(name):
+                return torch.openreg.memory_stats()[name + ".all.current"]
+            x = torch.ones(1000, device="openreg")
+            active = now("active_bytes")
+            assert active > 0
+            torch.openreg.synchronize()
+            del x
+            assert now("allocated_bytes") == 0 and now("active_bytes") == active
+            states = [b["state"] for s in torch.openreg.memory_snapshot() for b in s["blocks"]]
+            assert sorted(states) == ["active_awaiting_free", "inactive"], states
+            assert torch.openreg.memory.check() == []
+            torch.openreg.empty_cache()
+            assert now("active_bytes") == now("reserved_bytes") == 0
+            assert torch.openreg.memory_snapshot() == []
+            assert torch.openreg.memory.check() == []
+            """
+        )
+
+    def test_it_ends_before_an_allocation_fails(self):
+        run_poisoned(
+            """
+            import torch
+            for size in (2_000_000, 6_000_000, 1_000, 7_000_000):
+                for _ in range(5):
+                    x = torch.ones(size, device="openreg")
+                    assert x.sum().item() == size
+                    del x
+            assert torch.openreg.memory_stats()["num_ooms"] == 0
+            try:
+                torch.ones(10_000_000, device="openreg")
+            except torch.OutOfMemoryError:
+                pass
+            else:
+                raise AssertionError
+            assert torch.openreg.memory.check() == []
+            """,
+            OPENREG_DEVICE_MEMORY="32MiB",
+        )
+
+    def test_memory_that_another_stream_still_reads_is_left_alone(self):
+        # As test_memory_of_a_stream_that_is_joined_later_is_left_alone, with the streams exchanged
+        # and more work of others: the program waits before it allocates again.
+        run_poisoned(
+            """
+            import torch
+            from common import StreamGate
+            side = torch.openreg.Stream()
+            for _ in range(3):
+                x = torch.ones(1000, device="openreg")
+                torch.openreg.synchronize()
+                with StreamGate(side) as gate:
+                    with side:
+                        y = x * 2
+                    del x
+                    torch.openreg.current_stream().synchronize()
+                    gate.open()
+                torch.openreg.current_stream().wait_stream(side)
+                assert (y == 2).all(), y
+                assert torch.openreg.memory.check() == []
+            """
+        )
+
+    def test_write_to_it_is_found(self):
+        run_poisoned(
+            """
+            import ctypes, torch
+            x = torch.zeros(1000, dtype=torch.uint8, device="openreg")
+            torch.openreg.synchronize()
+            address = x.data_ptr()
+            del x
+            torch.openreg.synchronize()
+            ctypes.c_uint8.from_address(address + 10).value = 7
+            (found,) = torch.openreg.memory.check()  # the first
+            assert found.kind == "free block" and found.requested_size == 0
+            assert (found.address, found.offset, found.length) == (address, 10, 1)
+            """,
+            OPENREG_MEMORY_PROTECTION="0",
+        )
+
+    def test_results_are_the_same_with_several_streams(self):
+        run_poisoned(
+            """
+            import torch
+            from torch_openreg.testing import schedule
+            def run():
+                torch.manual_seed(0)
+                total, sides = torch.zeros(500, device="openreg"), [torch.openreg.Stream()] * 3
+                for step in range(40):
+                    side = sides[step % 3]
+                    part = torch.randn(500 + step, device="openreg")
+                    side.wait_stream(torch.openreg.current_stream())
+                    with side:
+                        half = part[:500] * 0.5
+                    part.record_stream(side)
+                    del part
+                    torch.openreg.current_stream().wait_stream(side)
+                    half.record_stream(torch.openreg.current_stream())
+                    total += half
+                assert torch.openreg.memory.check() == []
+                return total.cpu()
+            expected = run()
+            assert not expected.isnan().any()
+            for order in ("lazy", "eager", *range(5)):
+                with schedule(order):
+                    assert torch.equal(run(), expected), order
+            """
+        )
+
+    def test_bad_size_is_refused(self):
+        run_program(
+            """
+            import torch
+            try:
+                torch.ones(1, device="openreg")
+            except torch.AcceleratorError as error:
+                assert "OPENREG_MEMORY_QUARANTINE is 'much'; allowed: a size" in str(error)
+            else:
+                raise AssertionError
+            """,
+            {"OPENREG_MEMORY_QUARANTINE": "much"},
+        )
+
+
 class TestCheck(OpenRegTestCase):
     def test_clean_program_has_no_findings(self):
         run_poisoned(
@@ -205,6 +388,7 @@ class TestCheck(OpenRegTestCase):
             assert last == addresses[13] + 7, found
             """,
             OPENREG_MEMORY_PROTECTION="0",
+            OPENREG_MEMORY_QUARANTINE="0",
         )
 
     def test_memory_freed_during_a_check_is_not_taken_for_damaged(self):

@@ -1,6 +1,7 @@
 """The plug-in for pytest, and the program that runs others: both for code that says cuda."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,114 @@ def test_expected_in_vain():
     pass
 """
 
+SUMMARY = """
+import pytest
+import torch
+
+def race():
+    x, side = torch.zeros(64, device="openreg"), torch.openreg.Stream()
+    with side:
+        x.mul(2)
+    torch.openreg.synchronize()
+
+@pytest.mark.parametrize("number", range(4))
+def test_race(number):
+    race()
+
+def test_other_race():
+    x, side = torch.zeros(64, device="openreg"), torch.openreg.Stream()
+    with side:
+        x.add(2)
+    torch.openreg.synchronize()
+
+@pytest.mark.openreg_sanitizer(allow=["race"])
+def test_allowed():
+    race()
+
+def test_right():
+    pass
+"""
+
+FIXTURE = """
+import torch
+
+def race():
+    x, side = torch.zeros(64, device="openreg"), torch.openreg.Stream()
+    with side:
+        x.mul(2)
+
+def test_fixture(openreg_sanitizer):
+    assert openreg_sanitizer.findings() == []
+    race()
+    (found,) = openreg_sanitizer.findings()
+    assert found.kind == "race"
+    openreg_sanitizer.clear()
+
+def test_it_starts_empty(openreg_sanitizer):
+    assert openreg_sanitizer.findings() == []
+    assert openreg_sanitizer.is_enabled()
+
+def test_it_is_off_again():
+    from torch_openreg.openreg import sanitizer
+    assert not sanitizer.is_enabled() or ASKED
+    assert sanitizer.findings() == []
+"""
+
+ORDERS = """
+import unittest
+import pytest
+import torch
+from torch_openreg.testing import current_schedule
+
+seen = []
+
+@pytest.fixture
+def resource():
+    seen.append("set up in " + current_schedule())
+    yield
+    seen.append("torn down in " + current_schedule())
+
+def missing_wait():
+    x, side = torch.zeros(64, device="openreg"), torch.openreg.Stream()
+    torch.openreg.synchronize()
+    with side:
+        x += 1
+    return (x * 2)[0].item()
+
+def test_missing_wait():
+    print("in", current_schedule())
+    assert missing_wait() == 2
+
+class TestCase(unittest.TestCase):
+    count = 0
+
+    def test_missing_wait(self):
+        self.assertEqual(missing_wait(), 0)
+
+    def test_right(self):
+        type(self).count += 1
+        self.assertEqual(torch.ones(4, device="openreg").sum().item(), 4)
+
+    def test_right_runs_once_for_each(self):
+        self.assertEqual(self.count, COUNT)
+
+def test_fixture(resource):
+    pass
+
+def test_fixtures_are_set_up_for_each():
+    names = ["lazy", "eager", "0", "1", "2"]
+    assert seen == [what + name for name in names for what in ("set up in ", "torn down in ")]
+    assert current_schedule() in names
+
+def test_failed_work():
+    x = torch.zeros(4, device="openreg")
+    x.gather(0, torch.tensor([99], device="openreg"))
+
+@pytest.mark.skip(reason="of itself")
+def test_skipped():
+    pass
+"""
+
 
 class TestPlugin(OpenRegTestCase):
     def setUp(self):
@@ -114,6 +223,69 @@ class TestPlugin(OpenRegTestCase):
         self.assertIn("2 failed, 3 passed", result.stdout)
         result = self.pytest("test_it.py", "--openreg-sanitizer=haste", suite=RACES)
         self.assertIn("expected kinds of race, lifetime", result.stderr)
+
+    @parametrize("processes", ["0", "2"])
+    def test_sanitizer_sums_up_by_pairs_of_lines(self, processes):
+        result = self.pytest(
+            "test_it.py", "-n", processes, "--openreg-sanitizer", "--tb=no", suite=SUMMARY
+        )
+        self.assert_outcome(result, "5 failed, 2 passed", 1)
+        section = result.stdout.partition(" openreg sanitizer ")[2].splitlines()
+        later = SUMMARY.splitlines().index("        x.mul(2)") + 1
+        for count, line in ((4, later), (1, SUMMARY.splitlines().index("        x.add(2)") + 1)):
+            pattern = f"^ +{count} x race: .*test_it.py:{line} after .*test_it.py:[0-9]+$"
+            self.assertTrue([text for text in section if re.search(pattern, text)], result.stdout)
+
+    def test_sanitizer_is_a_fixture(self):
+        for arguments in ((), ("--openreg-sanitizer",)):
+            suite = FIXTURE.replace("ASKED", str(bool(arguments)))
+            self.assert_outcome(self.pytest("test_it.py", *arguments, suite=suite), "3 passed")
+
+    def test_chaos_names_the_schedule_that_fails(self):
+        suite = ORDERS.replace("COUNT", "5")
+        result = self.pytest("test_it.py", "--openreg-chaos=5", suite=suite)
+        self.assert_outcome(result, "3 failed, 4 passed, 1 skipped", 1)
+        for text in (
+            "test_it.py::test_missing_wait fails under schedule lazy, after 0 others",
+            "--openreg-schedule=lazy",
+            "test_it.py::TestCase::test_missing_wait fails under schedule eager, after 1 others",
+            "test_it.py::test_failed_work fails under schedule lazy",
+            "out of bounds",
+        ):
+            self.assertIn(text, result.stdout)
+        self.assertEqual(result.stdout.count("in lazy\n"), 1)
+
+    def test_chaos_runs_in_several_processes(self):
+        result = self.pytest("test_it.py", "--openreg-chaos=3", "-n", "2", suite=ORDERS)
+        for text in (
+            "test_it.py::test_missing_wait fails under schedule lazy",
+            "test_it.py::TestCase::test_missing_wait fails under schedule eager",
+        ):
+            self.assertIn(text, result.stdout)
+
+    def test_schedule_that_failed_fails_again(self):
+        for order, outcome in (
+            ("lazy", "1 failed"),
+            ("eager", "1 passed"),
+            ("eager,lazy", "1 failed"),
+        ):
+            result = self.pytest(
+                "test_it.py::test_missing_wait", f"--openreg-schedule={order}", suite=ORDERS
+            )
+            self.assertIn(outcome, result.stdout)
+
+    @parametrize(
+        "argument, text",
+        [
+            subtest(("--openreg-chaos=0", "expected a number of schedules from 1"), name="chaos"),
+            subtest(("--openreg-chaos=x", "expected a number of schedules from 1"), name="word"),
+            subtest(("--openreg-schedule=hasty", "expected free, lazy, eager"), name="schedule"),
+        ],
+    )
+    def test_bad_schedules_are_refused(self, argument, text):
+        result = self.pytest("test_it.py", argument, suite=ORDERS)
+        self.assertEqual(result.returncode, 4)
+        self.assertIn(text, result.stderr)
 
     def test_nothing_happens_without_being_asked(self):
         self.assert_outcome(self.pytest(suite=WITHOUT_TORCH), "1 passed")

@@ -1,9 +1,12 @@
 """Helpers for tests of asynchronous code.
 
 A test that sleeps until something has "surely" happened is slow and sometimes wrong. Hold a stream
-with a :class:`StreamGate` instead: while the gate is closed, it is certain what the host sees.
+with a :class:`StreamGate` instead: while the gate is closed, it is certain what the host sees. A
+test that passes by luck fails under another :func:`schedule`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import torch
@@ -12,7 +15,7 @@ from torch_openreg import _C
 from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.streams import current_stream
 
-__all__ = ["StreamGate"]
+__all__ = ["StreamGate", "current_schedule", "schedule"]
 
 
 class StreamGate:
@@ -87,3 +90,47 @@ class StreamGate:
                 f"StreamGate.wait_until_reached: expected the stream to reach the gate within "
                 f"{timeout} s, but it is still at earlier work"
             )
+
+
+def current_schedule() -> str:
+    """Returns the schedule of the streams, in the words of ``OPENREG_SCHEDULE``."""
+    return _C._get_schedule()
+
+
+@contextmanager
+def schedule(order: str | int) -> Iterator[None]:
+    """Runs the work that is submitted in a ``with`` block in an order of its own; also a decorator.
+
+    Every order is one that the program has to expect, as only what CUDA promises restricts it. It
+    depends on the order of submissions alone, so a program with one thread gets the same each time.
+    The block begins and ends with waiting for all devices. Errors of work in it stay with their
+    streams.
+
+    Args:
+        order: "lazy": a stream runs when somebody waits for it, and no further. "eager": everything
+            runs when it is submitted. A number from 0, the seed: streams and the host take turns by
+            random priorities, which change twice. "free": streams run side by side, as they do
+            without a schedule. See :doc:`/sanitizer`.
+
+    Raises:
+        ValueError: It is another one.
+        torch.AcceleratorError: Another thread submits work at the begin or the end of the block.
+
+    Example:
+        >>> for order in ("lazy", "eager", *range(20)):
+        ...     with schedule(order):
+        ...         test_step()
+    """
+    text = str(order)
+    if text not in ("free", "lazy", "eager") and not (
+        text.isascii() and text.isdigit() and int(text) < 2**64
+    ):
+        raise ValueError(
+            f"schedule: expected 'free', 'lazy', 'eager' or a number from 0, got {order!r}"
+        )
+    before = current_schedule()
+    _C._set_schedule(text)
+    try:
+        yield
+    finally:
+        _C._set_schedule(before)

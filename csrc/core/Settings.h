@@ -4,6 +4,7 @@
 
 #include <openreg/setting.h>
 
+#include <cstddef>
 #include <string_view>
 
 #include "torch_openreg/core/Macros.h"
@@ -17,5 +18,8 @@ OPENREG_EXPORT std::string_view settingText(orSettingIndex setting);
 
 // Whether a setting that allows 0 or 1 is 1. The rest is as for settingText.
 OPENREG_EXPORT bool isSettingOn(orSettingIndex setting);
+
+// The value of a setting that is a size, in bytes. The rest is as for settingText.
+OPENREG_EXPORT size_t sizeSetting(orSettingIndex setting);
 
 }  // namespace c10::openreg

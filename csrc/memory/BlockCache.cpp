@@ -104,6 +104,9 @@ Block* BlockCache::reserve(const BlockRequest& request) {
   block->pool = &poolFor(request);
   block->address = static_cast<std::byte*>(address);
   block->is_oversize_segment = size >= AcceleratorAllocatorConfig::max_split_size();
+  if (isPoisonOn()) {
+    poisoned_.fill(*block);
+  }
   if (request.context != nullptr) {
     block->findOrCreateExtras().segment_context = request.context;
   }
@@ -132,7 +135,7 @@ Block* BlockCache::handOut(Block* block, const BlockRequest& request) {
   }
   if (isPoisonOn()) {
     poisoned_.forget(*block);
-    block->findOrCreateExtras().is_filled = std::make_shared<std::atomic<bool>>(false);
+    expectFill(block);
   }
   statistics_.addAllocation(*block);
   record(TraceEntry::ALLOC, *block, request.context);
@@ -170,16 +173,45 @@ void BlockCache::splitIfWorthwhile(Block* block, size_t size) {
 
 // --- Taking blocks back
 
-bool BlockCache::takeBack(Block* block, const std::shared_ptr<GatheredContext>& context) {
+// From here on the block is nobody's.
+void BlockCache::endAllocation(Block* block, const std::shared_ptr<GatheredContext>& context) {
   record(TraceEntry::FREE_REQUESTED, *block, context);
   statistics_.removeAllocation(*block);
   block->is_allocated = false;
   block->requested_size = 0;
+}
+
+bool BlockCache::takeBack(Block* block, const std::shared_ptr<GatheredContext>& context) {
+  endAllocation(block, context);
   if (block->extras != nullptr && !block->extras->used_on.empty()) {
     return false;
   }
   makeFree(block);
   return true;
+}
+
+void BlockCache::expectFill(Block* block) {
+  block->findOrCreateExtras().is_filled = std::make_shared<std::atomic<bool>>(false);
+}
+
+void BlockCache::quarantine(Block* block, const std::shared_ptr<GatheredContext>& context) {
+  endAllocation(block, context);
+  block->is_in_quarantine = true;
+  block->pending_uses = 1;
+  quarantine_.push_back(block);
+  quarantined_size_ += block->size;
+  shrinkQuarantine(quarantineSize());
+}
+
+void BlockCache::shrinkQuarantine(size_t size) {
+  while (quarantined_size_ > size) {
+    Block* block = quarantine_.front();
+    quarantine_.pop_front();
+    quarantined_size_ -= block->size;
+    block->is_in_quarantine = false;
+    block->pending_uses = 0;
+    makeFree(block);
+  }
 }
 
 void BlockCache::makeFree(Block* block) {
@@ -404,7 +436,7 @@ std::vector<Corruption> BlockCache::findCorruptions(uint32_t check) {
   for (const Block* first : segments_) {
     for (const Block* block = first; block != nullptr; block = block->next) {
       std::optional<Corruption> corruption;
-      if (block->is_allocated) {
+      if (block->is_allocated || block->is_in_quarantine) {
         corruption = findCorruption(*block);
       } else if (block->isFree() && block->pool->owner == nullptr) {
         // The owner of a private pool may write to its free blocks: a graph does at each replay.

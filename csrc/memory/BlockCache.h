@@ -14,6 +14,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -60,6 +61,17 @@ class BlockCache {
 
   // Lets a block be reused.
   void makeFree(Block* block);
+
+  // --- Quarantine; see Note [Quarantine]
+
+  // Prepares a block that is given out for the fill that comes before quarantine().
+  void expectFill(Block* block);
+
+  // Takes a block back, without makeFree(). What has been there for the longest becomes free.
+  void quarantine(Block* block, const std::shared_ptr<GatheredContext>& context);
+
+  // Lets all of it be reused.
+  void endQuarantine() { shrinkQuarantine(0); }
 
   // --- Segments. Those that are detached are in no book any more: the caller frees their memory
   // and deletes their only blocks.
@@ -113,7 +125,9 @@ class BlockCache {
   std::vector<BlockPool*> allPools();
   const OpenRegStream* keep(const OpenRegStream& stream);
 
+  void endAllocation(Block* block, const std::shared_ptr<GatheredContext>& context);
   Block* handOut(Block* block, const BlockRequest& request);
+  void shrinkQuarantine(size_t size);
   void splitIfWorthwhile(Block* block, size_t size);
   bool leavesPool(Block* neighbor);
   Block* join(Block* lower, Block* upper);
@@ -142,6 +156,8 @@ class BlockCache {
   uint64_t search_count_ = 0;                  // of the cache: the clock of garbage collection
   uint32_t check_count_ = 0;                   // of beginCheck()
   PoisonedRanges poisoned_;
+  std::deque<Block*> quarantine_;  // the oldest first
+  size_t quarantined_size_ = 0;
   double memory_fraction_ = 1.0;
   MemoryStatistics statistics_;
   MemoryHistory history_;

@@ -49,6 +49,7 @@ struct Block {
   int pending_uses = 0;             // of other streams, which must end before it may be reused
   DeviceIndex device = 0;
   bool is_allocated = false;
+  bool is_in_quarantine = false;        // see Note [Quarantine]; pending_uses is 1
   bool is_oversize_allocation = false;  // how the statistics counted it,
   bool is_oversize_segment = false;     // whatever the settings say later
 

@@ -63,6 +63,7 @@ Block* DeviceCachingAllocator::retryAllocate(const BlockRequest& request) {
   std::vector<Block*> segments;
   {
     const Lock lock(mutex_);
+    cache_.endQuarantine();
     segments = cache_.detachGarbage();
   }
   giveBack(segments);
@@ -105,6 +106,9 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "openreg: the stack of a free could not be recorded: %s\n", error.what());
   }
+  if (C10_UNLIKELY(isPoisonOn()) && quarantine(block, context)) {
+    return;
+  }
   {
     const Lock lock(mutex_);
     if (cache_.takeBack(block, context)) {
@@ -114,6 +118,27 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
     has_unrecorded_uses_.store(true, std::memory_order_relaxed);
   }
   recordPendingUses();
+}
+
+// Puts a block that is being freed into quarantine. Returns false if it should not go there.
+bool DeviceCachingAllocator::quarantine(Block* block,
+                                        const std::shared_ptr<GatheredContext>& context) noexcept {
+  if (!shouldQuarantine(*block)) {
+    return false;
+  }
+  {
+    const Lock lock(mutex_);
+    cache_.expectFill(block);
+  }
+  // Before anybody else can have the block.
+  try {
+    fillOnStream(*block);
+  } catch (const c10::Error&) {
+    return false;
+  }
+  const Lock lock(mutex_);
+  cache_.quarantine(block, context);
+  return true;
 }
 
 // Records what other streams still have to do with freed blocks, unless they capture.
@@ -199,6 +224,7 @@ void DeviceCachingAllocator::emptyCache(MempoolId_t pool) {
   std::vector<Block*> segments;
   {
     const Lock lock(mutex_);
+    cache_.endQuarantine();
     segments = cache_.detachUnused(pool);
   }
   giveBack(segments);

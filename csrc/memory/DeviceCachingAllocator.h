@@ -112,6 +112,8 @@ class DeviceCachingAllocator {
   Block* tryAllocate(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);
   Block* retryAllocate(const BlockRequest& request) OPENREG_EXCLUDES(waiting_mutex_, mutex_);
   Block* take(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);
+  bool quarantine(Block* block, const std::shared_ptr<GatheredContext>& context) noexcept
+      OPENREG_EXCLUDES(mutex_);
   void recordPendingUses() noexcept OPENREG_EXCLUDES(mutex_);
   void waitForOtherStreams() OPENREG_REQUIRES(waiting_mutex_) OPENREG_EXCLUDES(mutex_);
   [[noreturn]] void throwOutOfMemory(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);

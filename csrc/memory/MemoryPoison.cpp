@@ -73,6 +73,20 @@ bool isPoisonOn() {
 
 size_t guardSize() { return isPoisonOn() ? kGuardSize : 0; }
 
+size_t quarantineSize() {
+  static const size_t size =
+      isPoisonOn() ? sizeSetting(orSettingIndex_OPENREG_MEMORY_QUARANTINE) : 0;
+  return size;
+}
+
+bool shouldQuarantine(const Block& block) {
+  const OpenRegStream& stream = *block.stream;
+  int is_alone = 0;
+  return block.size <= quarantineSize() && block.pool->owner == nullptr &&
+         block.extras->used_on.empty() && stream.isAlive() && !stream.isCapturing() &&
+         orStreamIsAlone(&is_alone, stream.handle()) == orSuccess && is_alone != 0;
+}
+
 void fillOnStream(const Block& block) {
   const OpenRegStream& stream = *block.stream;
   if (stream.isAlive() && !stream.isCapturing()) {

@@ -126,6 +126,8 @@ ALLOWED_CALLS = {
     ("python/DeviceBindings.cpp", "orGetSettingCount"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orGetSetting"): "the settings are the runtime's table",
     ("python/GateBindings.cpp", "orLaunchHostFunc"): "a gate is a host function in the stream",
+    ("python/ScheduleBindings.cpp", "orGetSchedule"): "one line per function",
+    ("python/ScheduleBindings.cpp", "orSetSchedule"): "one line per function",
     ("python/ProfilerBindings.cpp", "orMark"): "one line per function",
     ("python/ProfilerBindings.cpp", "orRangeEnd"): "one line per function",
     ("python/ProfilerBindings.cpp", "orRangePop"): "one line per function",

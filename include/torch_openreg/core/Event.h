@@ -45,8 +45,11 @@ class OpenRegEvent {
   void synchronize() const noexcept { std::ignore = orEventSynchronize(handle_); }
 
   // Whether the latest record is complete. A failure of the recorded stream counts as complete;
-  // the stream reports it.
-  bool isComplete() const noexcept { return orEventQuery(handle_) != orErrorNotReady; }
+  // the stream reports it. Lets nothing run, whatever the schedule is.
+  bool isComplete() const noexcept {
+    int is_complete = 0;
+    return orEventIsComplete(&is_complete, handle_) != orSuccess || is_complete != 0;
+  }
 
  private:
   orEvent_t handle_ = nullptr;

@@ -104,6 +104,7 @@ struct alignas(os::cache_line_size) Command {
   CommandKind kind;
   bool is_large;
   bool has_external_id;
+  bool is_scheduled;  // it waits for its turn: see schedule.h
   int8_t memcpy_kind;
   int8_t peer_device;
 };

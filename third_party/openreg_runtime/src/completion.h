@@ -47,6 +47,9 @@ class Completion {
   // The stream of the record, null if that is another process's.
   Stream* stream() const { return stream_; }
 
+  // The number of the record in that stream.
+  uint64_t sequence() const { return sequence_; }
+
  private:
   friend class CompletionRef;
 

@@ -11,6 +11,7 @@
 #include "mutex.h"
 #include "os.h"
 #include "process.h"
+#include "schedule.h"
 #include "setting.h"
 #include "stream.h"
 #include "trace.h"
@@ -35,17 +36,6 @@ std::atomic<uint64_t> streams_created{0};  // default streams not counted
 
 int visible_count() { return static_cast<int>(settings().visible_devices.size()); }
 
-std::vector<Stream*> all_streams() {
-  std::vector<Stream*> all;
-  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
-    Device* device = Device::active(i);
-    if (device == nullptr) continue;
-    const std::vector<Stream*> streams = device->streams();
-    all.insert(all.end(), streams.begin(), streams.end());
-  }
-  return all;
-}
-
 // See Note [Exit] in process.h.
 void stop_streams() {
   const std::vector<Stream*> streams = all_streams();
@@ -56,12 +46,14 @@ void stop_streams() {
     while (stream->is_running() && os::now_ns() < deadline) os::sleep_ns(exit_poll_ns);
   }
   for (Stream* stream : streams) stream->end_waits();
+  schedule::stop();
 }
 
 // What the first device of the process needs besides itself.
 orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_mutex()) {
   *space = AddressSpace::get();
   if (*space != nullptr) return orSuccess;
+  schedule::begin();
   static bool is_watched = false;  // under the creation mutex, like all here
   if (!is_watched) {
     if (const orError_t error =
@@ -212,6 +204,17 @@ orError_t Device::wait() {
     if (const orError_t error = stream->wait(stream->submitted())) return error;
   }
   return orSuccess;
+}
+
+std::vector<Stream*> all_streams() {
+  std::vector<Stream*> all;
+  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
+    Device* device = Device::active(i);
+    if (device == nullptr) continue;
+    const std::vector<Stream*> streams = device->streams();
+    all.insert(all.end(), streams.begin(), streams.end());
+  }
+  return all;
 }
 
 int current_device() { return this_threads_device; }

@@ -61,6 +61,9 @@ class Device {
   Stream* const default_stream_;
 };
 
+// The streams of all devices, as of Device::streams().
+std::vector<Stream*> all_streams();
+
 // The calling thread's current device; not checked.
 int current_device();
 void set_current_device(int index);

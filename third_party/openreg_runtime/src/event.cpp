@@ -58,7 +58,11 @@ orError_t Event::share() {
 
 // docs: event-record
 orError_t Event::record(Stream& stream) {
-  if (is_interprocess()) return record_shared(stream);
+  if (is_interprocess()) {
+    if (const orError_t error = record_shared(stream)) return error;
+    stream.let_run(stream.submitted());  // nobody here knows when others wait for it
+    return orSuccess;
+  }
   while (const std::shared_ptr<Capture> capture = stream.capture()) {
     Record record;
     bool has_ended = false;
@@ -250,7 +254,24 @@ orError_t orEventQuery(orEvent_t event) {
     CompletionRef completion;
     if (const orError_t error = find_awaited(event, "orEventQuery", &completion)) return error;
     if (!completion) return orSuccess;
-    return completion->is_complete() ? report(completion->failure()) : orErrorNotReady;
+    if (completion->is_complete()) return report(completion->failure());
+    if (Stream* stream = completion->stream()) stream->let_run(completion->sequence());
+    return orErrorNotReady;
+  });
+}
+
+orError_t orEventIsComplete(int* is_complete, orEvent_t event) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (is_complete == nullptr) {
+      return fail(orErrorInvalidValue, "orEventIsComplete: is_complete is null");
+    }
+    CompletionRef completion;
+    if (const orError_t error = find_awaited(event, "orEventIsComplete", &completion)) {
+      return error;
+    }
+    *is_complete = !completion || completion->is_complete() ? 1 : 0;
+    return orSuccess;
   });
 }
 

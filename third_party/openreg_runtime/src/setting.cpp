@@ -106,6 +106,12 @@ bool parse_OPENREG_LAUNCH_BLOCKING(const char* text, Settings& settings) {
   return value.has_value();
 }
 
+bool parse_OPENREG_SCHEDULE(const char* text, Settings& settings) {
+  const std::optional<Schedule> schedule = parse_schedule(text);
+  settings.schedule = schedule.value_or(Schedule{});
+  return schedule.has_value();
+}
+
 // What the layers above read: the runtime only checks the text.
 
 bool parse_OPENREG_DEVICE_TYPE(const char* text, Settings&) {
@@ -135,6 +141,10 @@ bool parse_OPENREG_FALLBACK_VERIFY(const char* text, Settings&) {
 
 bool parse_OPENREG_MEMORY_POISON(const char* text, Settings&) {
   return parse_switch(text).has_value();
+}
+
+bool parse_OPENREG_MEMORY_QUARANTINE(const char* text, Settings&) {
+  return parse_size(text).has_value();
 }
 
 bool parse_OPENREG_SANITIZER(const char* text, Settings&) {
@@ -269,6 +279,23 @@ orError_t orGetSetting(orSetting* setting, int index) {
     }
     *setting = table[index].description;
     setting->value = environment().values[static_cast<size_t>(index)];
+    return orSuccess;
+  });
+}
+
+orError_t orGetSettingSize(size_t* size, int index) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    orSetting setting;
+    if (const orError_t error = orGetSetting(&setting, index)) return error;
+    const char* text = setting.value == nullptr ? setting.default_text : setting.value;
+    const std::optional<size_t> parsed = parse_size(text);
+    if (size == nullptr || !parsed) {
+      return fail(orErrorInvalidValue,
+                  concat("orGetSettingSize: expected a setting that is a size, got ",
+                         setting.variable, ", which is '", text, "'"));
+    }
+    *size = *parsed;
     return orSuccess;
   });
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "error.h"
+#include "schedule.h"
 
 namespace openreg {
 
@@ -16,6 +17,7 @@ struct Settings {
   std::vector<int> visible_devices;  // position: a device's number; value: its physical number
   bool has_memory_protection = true;
   bool is_launch_blocking = false;
+  Schedule schedule;
 };
 
 // Reads the environment, the first time, and fails if a value is bad.

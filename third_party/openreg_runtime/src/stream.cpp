@@ -12,6 +12,7 @@
 #include "mutex.h"
 #include "os.h"
 #include "process.h"
+#include "schedule.h"
 #include "setting.h"
 #include "trace.h"
 #include "worker.h"
@@ -128,9 +129,9 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   if (is_large) large_closure = ::operator new(submission.closure_size, closure_alignment);
 
   CommandRing::Slot slot;
-  const bool may_wait = Worker::current_stream() != this;
+  const bool is_scheduled = schedule::is_on();
   const CommandRing::Status status =
-      ring_.reserve(is_large ? sizeof(void*) : submission.closure_size, may_wait, &slot);
+      reserve(is_large ? sizeof(void*) : submission.closure_size, is_scheduled, &slot);
   if (status != CommandRing::Status::Granted) {
     ::operator delete(large_closure, closure_alignment);
     return refuse(status, submission.function, id_);
@@ -147,9 +148,27 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   }
   if (is_large) *static_cast<void**>(command.inline_closure()) = large_closure;
   move_closure(submission, command.closure());
+  command.is_scheduled = is_scheduled;
   ring_.commit(slot);
   *sequence = slot.sequence;
+  if (is_scheduled) [[unlikely]]
+    schedule::add(*this, slot.sequence, command);
   return orSuccess;
+}
+
+// Waits while the ring is full, unless the calling thread is the stream's worker.
+CommandRing::Status Stream::reserve(size_t closure_size, bool is_scheduled,
+                                    CommandRing::Slot* slot) {
+  const bool may_wait = Worker::current_stream() != this;
+  if (is_scheduled && may_wait) [[unlikely]] {
+    // What nobody waits for may not be running. An error means that the process exits.
+    for (;;) {
+      const CommandRing::Status status = ring_.reserve(closure_size, false, slot);
+      if (status != CommandRing::Status::Full) return status;
+      if (wait(submitted()) != orSuccess) break;
+    }
+  }
+  return ring_.reserve(closure_size, may_wait, slot);
 }
 
 orError_t Stream::launch(const Submission& submission) {
@@ -178,7 +197,10 @@ orError_t Stream::launch_and_finish(const Submission& submission) {
 orError_t Stream::wait(uint64_t count) {
   if (retired() >= count) return orSuccess;
   if (Worker::current_stream() == this) return fail_own_wait(id_);
-  return timeline_.wait(count) ? orSuccess : fail_exiting();
+  let_run(count);
+  if (!timeline_.wait(count)) return fail_exiting();
+  if (schedule::is_on()) schedule::end_wait();
+  return orSuccess;
 }
 // docs: end
 
@@ -231,6 +253,7 @@ void Stream::leave_capture() {
 void Stream::destroy() {
   is_destroyed_.store(true, std::memory_order_relaxed);
   ring_.close();
+  if (schedule::is_on()) schedule::let_run(*this, submitted(), false);
 }
 
 bool Stream::has_ended() const { return is_destroyed() && is_idle() && !has_failure(); }
@@ -356,7 +379,10 @@ orError_t orStreamQuery(orStream_t handle) {
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
     if (const orError_t error = check_may_wait(*stream, "orStreamQuery")) return error;
-    return stream->is_idle() ? report(stream->take_failure()) : orErrorNotReady;
+    const uint64_t count = stream->submitted();
+    if (stream->retired() >= count) return report(stream->take_failure());
+    stream->let_run(count);
+    return orErrorNotReady;
   });
 }
 
@@ -418,6 +444,22 @@ orError_t orStreamHasEnded(int* has_ended, orStream_t stream) {
       return fail(orErrorInvalidValue, "orStreamHasEnded: a pointer is null");
     }
     *has_ended = stream->is_destroyed() && stream->is_idle() ? 1 : 0;
+    return orSuccess;
+  });
+}
+
+orError_t orStreamIsAlone(int* is_alone, orStream_t handle) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (is_alone == nullptr) {
+      return fail(orErrorInvalidValue, "orStreamIsAlone: is_alone is null");
+    }
+    Stream* own = nullptr;
+    if (const orError_t error = find_stream(handle, &own)) return error;
+    const std::vector<Stream*> streams = all_streams();
+    *is_alone = std::all_of(streams.begin(), streams.end(), [&](const Stream* stream) {
+      return stream == own || stream->is_idle();
+    });
     return orSuccess;
   });
 }

@@ -14,6 +14,7 @@
 #include "error.h"
 #include "mutex.h"
 #include "os.h"
+#include "schedule.h"
 #include "timeline.h"
 
 namespace openreg {
@@ -57,6 +58,12 @@ class Stream {
   // worker, and if the process exits.
   orError_t wait(uint64_t count);
 
+  // With a schedule, lets the work up to that number run, for somebody who asks whether it has; see
+  // openreg/schedule.h. The caller goes on without it.
+  void let_run(uint64_t count) {
+    if (schedule::is_on()) schedule::let_run(*this, count, true);
+  }
+
   // Waits, then returns the stream's failure and clears it.
   orError_t finish(uint64_t count);
 
@@ -87,6 +94,11 @@ class Stream {
   bool is_running() const { return is_running_.load(); }
   void end_waits() { timeline_.stop(); }
 
+  // --- Schedules; see schedule.h
+
+  StreamTurns& turns() { return turns_; }
+  const StreamTurns& turns() const { return turns_; }
+
   // --- Capturing; see capture.h
 
   bool is_capturing() const { return is_capturing_.load(std::memory_order_acquire); }
@@ -104,6 +116,7 @@ class Stream {
   friend class Worker;
 
   orError_t start();
+  CommandRing::Status reserve(size_t closure_size, bool is_scheduled, CommandRing::Slot* slot);
 
   Device& device_;
   const uint64_t id_;
@@ -123,6 +136,7 @@ class Stream {
 
   CommandRing ring_;
   Timeline timeline_;
+  StreamTurns turns_;
 };
 
 // Makes a stream for a device and registers its handle.

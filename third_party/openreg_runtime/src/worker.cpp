@@ -8,6 +8,7 @@
 #include "graph_exec.h"
 #include "os.h"
 #include "process.h"
+#include "schedule.h"
 #include "stream.h"
 #include "trace.h"
 
@@ -36,6 +37,9 @@ void Worker::run() {
   os::set_thread_name(concat("or-dev", stream_.device().index(), "-s", stream_.id()));
   CommandRing& ring = stream_.ring_;
   while (Command* command = ring.next()) {
+    const bool is_scheduled = command->is_scheduled;
+    if (is_scheduled) [[unlikely]]
+      schedule::take_turn(stream_, stream_.retired() + 1);
     if (waits(*command)) await(*command);
     // An exit sets its flag before it looks at ours.
     stream_.is_running_.store(true);
@@ -44,6 +48,8 @@ void Worker::run() {
     ring.pop(command);
     stream_.timeline_.retire();
     stream_.is_running_.store(false, std::memory_order_release);
+    if (is_scheduled) [[unlikely]]
+      schedule::end_turn(stream_);
   }
   if (is_exiting()) park();
   ring.free();

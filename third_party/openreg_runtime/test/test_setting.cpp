@@ -210,3 +210,20 @@ TEST(addresses_beyond_the_address_space_are_an_initialization_error) {
   void* memory = nullptr;
   CHECK_ERROR(orMalloc(&memory, 1), orErrorInitializationError);
 }
+
+TEST(size_of_a_setting_is_in_bytes) {
+  test::check_child([] {
+    set("OPENREG_MEMORY_QUARANTINE", "3KiB");
+    size_t size = 0;
+    CHECK_OK(orGetSettingSize(&size, orSettingIndex_OPENREG_MEMORY_QUARANTINE));
+    CHECK_EQUAL(size, size_t{3072});
+  });
+  size_t size = 0;
+  CHECK_OK(orGetSettingSize(&size, orSettingIndex_OPENREG_MEMORY_QUARANTINE));
+  CHECK_EQUAL(size, size_t{256} << 20);
+  CHECK_ERROR(orGetSettingSize(&size, orSettingIndex_OPENREG_FALLBACK), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "OPENREG_FALLBACK, which is 'silent'");
+  CHECK_ERROR(orGetSettingSize(&size, orSettingIndexCount), orErrorInvalidValue);
+  CHECK_ERROR(orGetSettingSize(nullptr, orSettingIndex_OPENREG_MEMORY_QUARANTINE),
+              orErrorInvalidValue);
+}

@@ -284,3 +284,22 @@ TEST(work_may_not_wait_for_its_own_stream_but_for_others) {
   CHECK_EQUAL(own, orErrorNotPermitted);
   CHECK_EQUAL(others, orSuccess);
 }
+
+TEST(a_stream_is_alone_while_no_other_has_work) {
+  const orStream_t stream = make_stream(0);
+  const orStream_t other = make_stream(1);
+  int is_alone = -1;
+  CHECK_OK(orStreamIsAlone(&is_alone, stream));
+  CHECK_EQUAL(is_alone, 1);
+  Gate gate;
+  gate.hold(other);
+  CHECK_OK(orStreamIsAlone(&is_alone, stream));
+  CHECK_EQUAL(is_alone, 0);
+  CHECK_OK(orStreamIsAlone(&is_alone, other));
+  CHECK_EQUAL(is_alone, 1);
+  gate.open();
+  CHECK_OK(orStreamSynchronize(other));
+  CHECK_OK(orStreamIsAlone(&is_alone, stream));
+  CHECK_EQUAL(is_alone, 1);
+  CHECK_ERROR(orStreamIsAlone(nullptr, stream), orErrorInvalidValue);
+}

@@ -38,8 +38,13 @@ OPENREG_API orError_t orEventRecord(orEvent_t event, orStream_t stream) OPENREG_
 
 /* Returns orSuccess if the latest record is complete or there is none, orErrorNotReady if it
  * is not (not an error: the thread's last error stays), else the asynchronous error it
- * completed with. */
+ * completed with. Order: see Note [Schedules] in openreg/schedule.h. */
 OPENREG_API orError_t orEventQuery(orEvent_t event) OPENREG_CHECKED;
+
+/* Stores 1 if the latest record is complete, with or without an error, or there is none, else 0.
+ * For those who can go on without it, as they look at many events now and then: whatever the
+ * schedule is, nothing runs because of it. */
+OPENREG_API orError_t orEventIsComplete(int* is_complete, orEvent_t event) OPENREG_CHECKED;
 
 /* Waits for the latest record; returns at once if there is none.
  * Errors: the asynchronous error it completed with. */

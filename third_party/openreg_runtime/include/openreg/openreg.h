@@ -33,6 +33,7 @@
 #include <openreg/ipc.h>
 #include <openreg/memory.h>
 #include <openreg/range.h>
+#include <openreg/schedule.h>
 #include <openreg/setting.h>
 #include <openreg/stream.h>
 #include <openreg/trace.h>

@@ -16,6 +16,7 @@
 #define OPENREG_SETTING_H
 
 #include <openreg/error.h>
+#include <stddef.h>
 
 /* X(variable, default as text, allowed values, what it does) */
 #define OPENREG_SETTINGS(X)                                                              \
@@ -30,6 +31,8 @@
     "1: the host faults on device memory. 0: it may read and write it, for debuggers.")  \
   X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                              \
     "1: every launch waits until its work is done and returns its error.")               \
+  X(OPENREG_SCHEDULE, "free", "free, lazy, eager or a seed, an integer from 0",          \
+    "Which of the streams that could run gets on next; free: each runs when it can.")    \
   X(OPENREG_DEVICE_TYPE, "openreg", "openreg or cuda",                                   \
     "The device type that the PyTorch backend serves. Read when its library is loaded.") \
   X(OPENREG_CUDA_CAPABILITY, "8.0", "a major and a minor version, such as 9.0",          \
@@ -42,6 +45,8 @@
     "1: each planned call of the fallback is compared with the functional result.")      \
   X(OPENREG_MEMORY_POISON, "0", "0 or 1",                                                \
     "1: unused memory is filled with a pattern, and allocations are guarded.")           \
+  X(OPENREG_MEMORY_QUARANTINE, "256MiB", "a size, such as 64MiB; 0: none",               \
+    "With OPENREG_MEMORY_POISON=1, how much freed memory is not reused yet.")            \
   X(OPENREG_SANITIZER, "0", "0, 1, raise or collect",                                    \
     "1: finds work that streams do not order, and warns. raise, collect: does that.")    \
   X(OPENREG_SANITIZER_EXIT, "1", "0 or 1",                                               \
@@ -70,6 +75,10 @@ typedef struct orSetting {
 } orSetting;
 
 OPENREG_EXTERN_C_BEGIN
+
+/* Stores the value of a setting that is a size with a default that is one, in bytes.
+ * Errors: orErrorInvalidValue for another setting, or a bad value. */
+OPENREG_API orError_t orGetSettingSize(size_t* size, int index) OPENREG_CHECKED;
 
 /* Stores how many settings there are. */
 OPENREG_API orError_t orGetSettingCount(int* count) OPENREG_CHECKED;

@@ -74,7 +74,8 @@ OPENREG_API orError_t orStreamDestroy(orStream_t stream) OPENREG_CHECKED;
 OPENREG_API orError_t orGetDefaultStream(orStream_t* stream, int device) OPENREG_CHECKED;
 
 /* Returns orSuccess if all submitted work is done, orErrorNotReady if not (not an error:
- * the thread's last error stays), else the stream's asynchronous error, which it clears. */
+ * the thread's last error stays), else the stream's asynchronous error, which it clears. Order: see
+ * Note [Schedules] in openreg/schedule.h. */
 OPENREG_API orError_t orStreamQuery(orStream_t stream) OPENREG_CHECKED;
 
 /* Waits until all work submitted before the call is done.
@@ -120,6 +121,9 @@ OPENREG_API orError_t orStreamValidate(uintptr_t handle) OPENREG_CHECKED;
 /* Stores 1 if the stream has been destroyed and its work is done, else 0. Does not wait. The one
  * function that takes the handle of a destroyed stream. */
 OPENREG_API orError_t orStreamHasEnded(int* has_ended, orStream_t stream) OPENREG_CHECKED;
+
+/* Stores 1 if no other stream of the process has work that is not done, else 0. */
+OPENREG_API orError_t orStreamIsAlone(int* is_alone, orStream_t stream) OPENREG_CHECKED;
 
 OPENREG_EXTERN_C_END
 

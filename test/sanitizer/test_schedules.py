@@ -1,0 +1,43 @@
+"""Schedules, with poison and quarantine, show mistakes as values, and change no right program."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from common import OpenRegTestCase, run_tests
+
+# Right programs that compute something else under some schedules, with the reasons.
+CHANGED = {
+    "waited_then_allocated_with_nothing_between": "poison writes to memory when it is allocated, "
+    "which is after the wait",
+}
+
+
+class TestSchedules(OpenRegTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        result = subprocess.run(
+            [sys.executable, Path(__file__).with_name("schedules.py")],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise AssertionError(result.stdout + result.stderr)
+        cls.outcome = json.loads(result.stdout)
+
+    def test_right_programs_compute_the_same_under_all(self):
+        differing = {name: found for name, found in self.outcome["correct"].items() if found}
+        self.assertEqual(set(differing), set(CHANGED), differing)
+
+    def test_most_mistakes_compute_something_else_under_one(self):
+        mistakes = self.outcome["mistakes"]
+        missed = sorted(name for name, one in mistakes.items() if not one["found"])
+        self.assertGreaterEqual(1 - len(missed) / len(mistakes), 0.8, missed)
+
+
+if __name__ == "__main__":
+    run_tests()
