@@ -112,6 +112,9 @@ def _scalar_product(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     return sum(product.real if product.is_complex() else product for product in products)
 
 
+_NUMBER_OF_LEAVES = 2**63
+
+
 class _Order:
     """The order of the nodes of a graph whose first gradients are differentiated again.
 
@@ -142,7 +145,9 @@ class _Order:
 
         gradients = call_in_thread(run) if loss.is_cpu else run()
         nodes = [one.grad_fn for one in gradients if one is not None and one.grad_fn is not None]
-        self._highest = max([self._highest, *(one._sequence_nr() for one in nodes)])
+        numbers = [one._sequence_nr() for one in nodes]
+        # The node of a leaf, which is no part of the backward pass, has the highest number of all.
+        self._highest = max([self._highest, *(one for one in numbers if one < _NUMBER_OF_LEAVES)])
         return gradients
 
 
