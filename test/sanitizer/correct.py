@@ -590,3 +590,13 @@ def accumulated_over_streams_in_turn():
         last = side
     current().wait_stream(last)
     total.sum()
+
+
+@correct
+def pageable_source_is_changed_after_the_call():
+    _ready(1).to("cpu", non_blocking=True)  # from here on operators of the CPU are observed
+    for count in (SIZE, 1 << 16):
+        source = torch.ones(count)
+        x = source.to(device, non_blocking=True)
+        source.zero_()
+        x.sum()
