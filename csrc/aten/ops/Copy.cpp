@@ -78,12 +78,14 @@ bool isSameInBytes(const Tensor& destination, const Tensor& source) {
          destination.is_contiguous() && source.is_contiguous();
 }
 
+bool isPinned(const Tensor& host) {
+  return host.layout() == kStrided && host.has_storage() && isPinnedPointer(host.storage().data());
+}
+
 // The CPU's side of a copy, for the calling thread: of pinned memory that the sanitizer watches, as
 // kernels see it.
 Tensor hostSide(const Tensor& host) {
-  const bool may_be_watched = isSanitizerOn() && host.layout() == kStrided && host.has_storage() &&
-                              isPinnedPointer(host.storage().data());
-  return may_be_watched ? TensorAlias::ofHostMemory(host).tensor() : host;
+  return isSanitizerOn() && isPinned(host) ? TensorAlias::ofHostMemory(host).tensor() : host;
 }
 
 // Waits for the stream, and copies on the calling thread. That has to wait for the copy in any
@@ -121,14 +123,11 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
     enqueueCopy(self.device(), description, self, StagedTensor{source.clone()});
     return;
   }
-  if (isSanitizerOn()) {
-    if (isPinnedPointer(source.storage().data())) {
-      recordArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
-    } else {
-      // Pageable memory is read when the call returns, also on CUDA.
-      c10::openreg::recordAccesses(stream, "aten::copy_",
-                                   {{self.unsafeGetTensorImpl(), /*is_written=*/true}});
-    }
+  // Of pageable memory the copy is done when the call returns, so the host may use it in any case.
+  if (isSanitizerOn() && isPinned(source)) {
+    recordArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
+  } else if (isSanitizerOn()) {
+    recordArguments("aten::copy_", self.device(), &copyKernel, self, source);
   }
   copyOnCallingThread(stream, description, hostView(self), hostSide(source),
                       /*is_promised=*/!non_blocking);
