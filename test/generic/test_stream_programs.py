@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -542,6 +543,7 @@ class TestStreamPrograms(PoisonedTestCase):
     def test_across_devices(self, is_held):
         self.check_program(across_devices, is_held)
 
+    @pytest.mark.openreg_sanitizer(expect="race")
     def test_a_held_stream_shows_a_missing_order(self):
         """The method finds mistakes: this program forgets to wait."""
         x, side = on_device(SIZE), torch.Stream(DEVICE)
