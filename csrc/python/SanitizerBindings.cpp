@@ -1,6 +1,5 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/profiler/combined_traceback.h>
 
 #include <memory>
 #include <string>
@@ -8,15 +7,11 @@
 
 #include "csrc/aten/fallback/HostOperators.h"
 #include "csrc/python/Bindings.h"
-#include "csrc/python/MemoryDescriptions.h"
+#include "csrc/python/SanitizerStacks.h"
 #include "csrc/sanitizer/Sanitizer.h"
 #include "csrc/sanitizer/Stack.h"
+#include "csrc/sanitizer/WrittenOperands.h"
 #include "torch_openreg/core/Sanitizer.h"
-
-// As in MemoryDescriptions.cpp.
-namespace torch {
-std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
-}  // namespace torch
 
 namespace torch_openreg {
 namespace {
@@ -29,28 +24,6 @@ using namespace c10::openreg;
 py::object& handler() {
   static auto* instance = new py::object;
   return *instance;
-}
-
-std::shared_ptr<c10::GatheredContext> gatherFrames() {
-  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/false, /*cpp=*/false);
-}
-
-// Lists of (file, line, function), innermost first.
-py::list framesOf(const std::shared_ptr<c10::GatheredContext>& context) {
-  auto* traceback = dynamic_cast<torch::CapturedTraceback*>(context.get());
-  if (traceback == nullptr) {
-    return py::list();
-  }
-  std::vector<torch::CapturedTraceback*> one{traceback};
-  return torch::py_symbolize(one).front();
-}
-
-py::list describe(const Stack& stack) {
-  py::list frames = framesOf(stack.here);
-  for (const py::handle frame : framesOf(stack.backward)) {
-    frames.append(frame);
-  }
-  return frames;
 }
 
 py::tuple describe(const c10::Stream& stream) {
@@ -71,8 +44,8 @@ py::dict describe(const AccessReport& access) {
   result["nbytes"] = access.nbytes;
   result["dtype"] = access.dtype == c10::ScalarType::Undefined ? "" : c10::toString(access.dtype);
   result["sizes"] = access.sizes;
-  result["stack"] = describe(access.stack);
-  result["captured"] = describe(access.captured);
+  result["stack"] = describeFrames(access.stack);
+  result["captured"] = describeFrames(access.captured);
   return result;
 }
 
@@ -81,9 +54,9 @@ py::dict describe(const AllocationReport& allocation) {
   result["size"] = allocation.size;
   result["stream"] = allocation.has_stream ? describe(allocation.stream) : py::object(py::none());
   result["is_host_memory"] = allocation.is_host_memory;
-  result["allocated"] = describe(allocation.allocated);
+  result["allocated"] = describeFrames(allocation.allocated);
   result["freed"] =
-      allocation.is_freed ? py::object(describe(allocation.freed)) : py::object(py::none());
+      allocation.is_freed ? py::object(describeFrames(allocation.freed)) : py::object(py::none());
   return result;
 }
 
@@ -97,6 +70,10 @@ const char* nameOf(FindingKind kind) {
       return "host";
     case FindingKind::GraphInput:
       return "graph-input";
+    case FindingKind::Capture:
+      return "capture";
+    case FindingKind::Uninitialized:
+      return "uninitialized";
   }
   return "";
 }
@@ -131,13 +108,19 @@ void report(const Finding& finding) {
   result["allocation"] = describe(finding.allocation);
   result["reused"] = describe(finding.reused);
   result["waited"] =
-      finding.has_waited ? py::object(describe(finding.waited)) : py::object(py::none());
+      finding.has_waited ? py::object(describeFrames(finding.waited)) : py::object(py::none());
+  result["is_in_capture"] = finding.is_in_capture;
+  result["error"] = finding.error;
+  result["unwritten"] = finding.unwritten;
   try {
     handler()(result);
   } catch (py::error_already_set& error) {
     if (finding.kind == FindingKind::Host) {
       raiseSoon(error);
       return;
+    }
+    if (finding.kind == FindingKind::Capture) {
+      return;  // the call raises the runtime's error
     }
     // As torch's own, so that the autograd engine carries it to the thread that waits.
     error.restore();
@@ -148,17 +131,22 @@ void report(const Finding& finding) {
 }
 
 void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, bool is_exact,
-            bool finds_host_accesses) {
+            bool finds_host_accesses, bool finds_refused_calls, bool finds_uninitialized) {
   handler() = std::move(report_finding);
-  setStackGatherer(&gatherFrames);
+  setStackGatherer(&gatherSharedStack);
   setFindingReporter(&report);
   const py::gil_scoped_release released;
-  enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses});
+  enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses, finds_refused_calls,
+                   finds_uninitialized});
 }
 
 void disable() {
-  at::openreg::stopObservingHostOperators();
-  disableSanitizer();
+  {
+    const py::gil_scoped_release released;
+    at::openreg::stopObservingHostOperators();
+    disableSanitizer();
+  }
+  dropUnusedStacks();
 }
 
 py::dict counts() {
@@ -176,7 +164,12 @@ py::dict counts() {
   result["forgotten"] = counts.forgotten;
   result["live_allocations"] = counts.live_allocations;
   result["remembered_accesses"] = counts.remembered_access;
+  result["remembered_launches"] = counts.remembered_launches;
+  result["bytes"] = counts.bytes;
   result["open_hazards"] = counts.open_hazards;
+  const SharedStackCounts stacks = sharedStackCounts();
+  result["stacks"] = stacks.stacks;
+  result["bytes_of_stacks"] = stacks.bytes;
   result["kernels_not_seen"] = py::dict(py::cast(not_seen));
   return result;
 }
@@ -186,9 +179,12 @@ py::dict counts() {
 void bindSanitizer(py::module_& m) {
   // docs: bindings-sanitizer
   m.def("_sanitizer_enable", &enable);
-  m.def("_sanitizer_disable", &disable, ReleaseGil());
+  m.def("_sanitizer_disable", &disable);
   m.def("_sanitizer_is_enabled", &isSanitizerOn);
   m.def("_sanitizer_counts", &counts);
+  m.def("_sanitizer_only_writes", [](const std::string& name) { return onlyWrites(name); });
+  m.def("_sanitizer_reads_only_sizes",
+        [](const std::string& name) { return readsOnlySizes(name); });
   m.def("_sanitizer_begin_backward", &beginBackward);
   m.def("_sanitizer_end_backward", &endBackward);
   // docs: end
