@@ -54,6 +54,23 @@ bool AccessSet::add(Access access) {
   return is_full;
 }
 
+AccessSet::Near AccessSet::near(const ByteRuns& runs) const {
+  Near found;
+  if (sorted_ == nullptr) {
+    for (const Access& access : listed_) {
+      found.push_back(&access);
+    }
+    return found;
+  }
+  for (const auto& [magnitude, row] : *sorted_) {
+    const auto end = row.lower_bound(runs.end());
+    for (auto one = row.upper_bound(firstBegin(magnitude, runs)); one != end; ++one) {
+      found.push_back(&one->second);
+    }
+  }
+  return found;
+}
+
 void AccessSet::sort(Access access) {
   const uintptr_t length = std::max<uintptr_t>(access.runs.end() - access.runs.begin(), 1);
   const uintptr_t begin = access.runs.begin();

@@ -5,6 +5,7 @@
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -90,20 +91,10 @@ class AccessSet {
     }
   }
 
-  // Visits all whose first to last byte meet those of `runs`, and perhaps others.
-  template <typename Visit>
-  void forEachNear(const ByteRuns& runs, const Visit& visit) const {
-    if (sorted_ == nullptr) {
-      forEach(visit);
-      return;
-    }
-    for (const auto& [magnitude, row] : *sorted_) {
-      const auto end = row.lower_bound(runs.end());
-      for (auto one = row.upper_bound(firstBegin(magnitude, runs)); one != end; ++one) {
-        visit(one->second);
-      }
-    }
-  }
+  // All whose first to last byte meet those of `runs`, and perhaps others. Valid until the next
+  // change.
+  using Near = c10::SmallVector<const Access*, kMaxListed>;
+  Near near(const ByteRuns& runs) const;
 
   // Drops those of them for which `is_dropped` says so.
   template <typename Predicate>

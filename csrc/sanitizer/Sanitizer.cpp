@@ -165,13 +165,13 @@ class Sanitizer {
       markWritten(*target, ByteRuns(to, nbytes));
       return;
     }
-    source->written->forEachRange([&](uintptr_t begin, uintptr_t end) {
-      begin = std::max(begin, from);
-      end = std::min(end, from + nbytes);
+    for (const auto& [first, last] : source->written->ranges()) {
+      const uintptr_t begin = std::max(first, from);
+      const uintptr_t end = std::min(last, from + nbytes);
       if (begin < end) {
         markWritten(*target, ByteRuns(begin - from + to, end - begin));
       }
-    });
+    }
   }
 
   void writtenElsewhere(uintptr_t address) {
@@ -228,14 +228,13 @@ class Sanitizer {
           continue;
         }
         const Access* conflicting = nullptr;
-        allocation->accesses.forEachNear(
-            touch.access.runs, [&](const Access& earlier) OPENREG_REQUIRES(mutex_) {
-              if ((earlier.is_write || touch.access.is_write) && !live_.isKnownToHost(earlier) &&
-                  (conflicting == nullptr || conflicting->work->serial <= earlier.work->serial) &&
-                  earlier.runs.overlap(touch.access.runs) == Overlap::Yes) {
-                conflicting = &earlier;
-              }
-            });
+        for (const Access* earlier : allocation->accesses.near(touch.access.runs)) {
+          if ((earlier->is_write || touch.access.is_write) && !live_.isKnownToHost(*earlier) &&
+              (conflicting == nullptr || conflicting->work->serial <= earlier->work->serial) &&
+              earlier->runs.overlap(touch.access.runs) == Overlap::Yes) {
+            conflicting = earlier;
+          }
+        }
         if (conflicting == nullptr) {
           continue;
         }
@@ -439,13 +438,14 @@ class Sanitizer {
       return;
     }
     std::vector<Hazard>& hazards = place.universe.hazards[{place.stream, pool}];
-    accesses.forEach([&](const Access& access) OPENREG_REQUIRES(mutex_) {
+    const uint64_t serial = shadow_.serial();
+    accesses.forEach([&](const Access& access) {
       const StreamNumber user = access.work->stream;
       const bool is_announced =
           std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
       if (!access.is_allocation && !is_announced &&
           !place.universe.isOrdered(access, place.stream)) {
-        hazards.push_back({shadow_.serial(), access, allocation, stack});
+        hazards.push_back({serial, access, allocation, stack});
       }
     });
     if (hazards.size() > kMaxHazards) {
@@ -618,20 +618,20 @@ class Sanitizer {
       // Of each stream the latest access.
       c10::SmallVector<const Access*, 4> conflicts;
       const AccessSet& accesses = accessesOf(place, *touch.allocation);
-      accesses.forEachNear(touch.access.runs, [&](const Access& earlier) OPENREG_REQUIRES(mutex_) {
-        if (!isConflict(place, earlier, touch.access)) {
-          return;
+      for (const Access* earlier : accesses.near(touch.access.runs)) {
+        if (!isConflict(place, *earlier, touch.access)) {
+          continue;
         }
         auto* const same = std::find_if(conflicts.begin(), conflicts.end(), [&](const Access* one) {
-          return one->work->stream == earlier.work->stream;
+          return one->work->stream == earlier->work->stream;
         });
         if (same == conflicts.end()) {
-          conflicts.push_back(&earlier);
-        } else if ((!earlier.is_allocation || (*same)->is_allocation) &&
-                   (*same)->work->serial <= earlier.work->serial) {
-          *same = &earlier;
+          conflicts.push_back(earlier);
+        } else if ((!earlier->is_allocation || (*same)->is_allocation) &&
+                   (*same)->work->serial <= earlier->work->serial) {
+          *same = earlier;
         }
-      });
+      }
       for (const Access* earlier : conflicts) {
         const bool is_same = std::any_of(
             findings.begin(), findings.end(), [&](const Finding& one) OPENREG_REQUIRES(mutex_) {
@@ -817,11 +817,11 @@ class Sanitizer {
       Allocation& allocation = *touch.allocation;
       Clock& clock = place.universe.clockOf(place.stream);
       const AccessSet& accesses = accessesOf(place, allocation);
-      accesses.forEachNear(touch.access.runs, [&](const Access& earlier) OPENREG_REQUIRES(mutex_) {
-        if (isConflict(place, earlier, touch.access)) {
-          clock.raise(earlier.work->stream, earlier.work->count);
+      for (const Access* earlier : accesses.near(touch.access.runs)) {
+        if (isConflict(place, *earlier, touch.access)) {
+          clock.raise(earlier->work->stream, earlier->work->count);
         }
-      });
+      }
       auto& hazards = place.universe.hazards;
       const auto found = allocation.owner.has_value()
                              ? hazards.find({*allocation.owner, allocation.pool})
@@ -865,7 +865,7 @@ class Sanitizer {
         markWritten(writtenOf(place, allocation), touch.access.runs);
       }
       AccessSet& accesses = accessesOf(place, allocation);
-      accesses.eraseNear(touch.access.runs, [&](const Access& old) OPENREG_REQUIRES(mutex_) {
+      accesses.eraseNear(touch.access.runs, [&](const Access& old) {
         return Allocation::isReplaced(old, touch.access) &&
                place.universe.isOrdered(old, place.stream);
       });

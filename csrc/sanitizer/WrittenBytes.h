@@ -32,16 +32,8 @@ class WrittenBytes {
   // first one of those that were looked for.
   Overlap lacks(const ByteRuns& runs, uintptr_t* first) const;
 
-  // Visits what has been written, as begin and end.
-  template <typename Visit>
-  void forEachRange(const Visit& visit) const {
-    if (is_whole_) {
-      visit(begin_, end_);
-    }
-    for (const auto& [begin, end] : ranges_) {
-      visit(begin, end);
-    }
-  }
+  // What has been written, from begin to end, unless that is all.
+  const std::map<uintptr_t, uintptr_t>& ranges() const { return ranges_; }
 
  private:
   void add(uintptr_t begin, uintptr_t end);

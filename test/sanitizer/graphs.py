@@ -1,4 +1,4 @@
-"""Mistakes with graphs: in a capture, between replays, and before the first one. See programs.py."""
+"""Mistakes with graphs: in a capture, between replays, before the first one. See programs.py."""
 
 import contextlib
 

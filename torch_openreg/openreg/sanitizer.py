@@ -144,8 +144,9 @@ class Finding:
     Attributes:
         kind: "race", "lifetime", "host", "graph-input", "capture" or "uninitialized".
         title: What happened, in one line.
-        accesses: The later access, by which it was found, and the earlier one. Of the kind "capture":
-            the call, or the last launch on a branch that was not joined, and the beginning.
+        accesses: The later access, by which it was found, and the earlier one. Of the kind
+            "capture": the call, or the last launch on a branch that was not joined, and where the
+            capture began.
         allocation: Where the memory of the earlier access was allocated.
         freed: Where that was freed, if it has been.
         reused: Where the memory of the later access was allocated, if the other had been freed.
@@ -248,8 +249,8 @@ def enable(
             if the allocator does hand the same bytes out again.
         host: Whether to find operators of the CPU that touch pinned memory while a copy uses it.
             What is no operator, such as NumPy, is not seen; so "operators" means the same as True.
-        capture: Whether to note calls that no graph can repeat. They raise the runtime's error in any
-            case, so the action "raise" adds nothing.
+        capture: Whether to note calls that no graph can repeat. They raise the runtime's error in
+            any case, so the action "raise" adds nothing.
         uninitialized: Whether to find reads of memory, allocated from now on, that nobody wrote.
             What a graph computes is looked after in any case, before its first replay.
 
