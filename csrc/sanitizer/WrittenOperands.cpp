@@ -9,6 +9,7 @@ namespace {
 constexpr std::string_view kOnlyWriting[] = {
     "aten::_foreach_copy_",
     "aten::_foreach_zero_",
+    "aten::_fused_sgd_",  // reads no momentum in its first step
     "aten::_index_put_impl_",
     "aten::bernoulli_",
     "aten::cauchy_",
@@ -47,6 +48,9 @@ std::string_view baseOf(std::string_view kernel) { return kernel.substr(0, kerne
 
 bool onlyWrites(std::string_view kernel) {
   const std::string_view base = baseOf(kernel);
+  if (!base.starts_with("aten::")) {
+    return true;  // as far as anybody knows
+  }
   return std::ranges::any_of(kOnlyWriting, [&](std::string_view one) {
     return base == one || base == one.substr(0, one.size() - 1);
   });

@@ -9,7 +9,7 @@ namespace c10::openreg {
 
 // Whether an operator with this name, such as "aten::fill_.Scalar", or "aten::scatter.src" if that
 // is called in place, reads nothing of what it writes: each element is new, or as it was.
-// test/sanitizer/test_uninitialized.py derives it.
+// test/sanitizer/test_uninitialized.py derives it. Of operators that are not torch's nobody knows.
 OPENREG_EXPORT bool onlyWrites(std::string_view kernel);
 
 // Whether the name is that of an operator in place.

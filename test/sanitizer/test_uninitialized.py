@@ -131,6 +131,20 @@ class TestLists(OpenRegTestCase):
             reads = _reads(lambda x, call=call: call(x, y), y)
             self.assertEqual(_C._sanitizer_only_writes(f"aten::{name}"), not reads, name)
 
+    def test_first_step_reads_no_momentum(self):
+        grad, rate = torch.randn(16), {"weight_decay": 0.0, "momentum": 0.9, "lr": 0.1}
+        rate |= {"dampening": 0.0, "nesterov": False, "maximize": False, "is_first_step": True}
+
+        def step(momentum):
+            torch._fused_sgd_([torch.zeros(16)], [grad.clone()], [momentum], **rate)
+
+        self.assertFalse(_reads(step, grad))
+        self.assertTrue(_C._sanitizer_only_writes("aten::_fused_sgd_"))
+
+    def test_operators_of_others_count_as_only_writing(self):
+        self.assertTrue(_C._sanitizer_only_writes("someone::scale_"))
+        self.assertFalse(_C._sanitizer_only_writes("aten::add_.Tensor"))
+
     def test_operators_that_look_at_sizes(self):
         for name, call in _SIZES_ONLY.items():
             results = []

@@ -182,6 +182,7 @@ def convolutional_network_is_trained_with_each_optimizer():
         torch.optim.AdamW,
         lambda all_of_it: torch.optim.AdamW(all_of_it, fused=True),
         lambda all_of_it: torch.optim.SGD(all_of_it, lr=0.1, momentum=0.9, nesterov=True),
+        lambda all_of_it: torch.optim.SGD(all_of_it, lr=0.1, momentum=0.9, fused=True),
         lambda all_of_it: torch.optim.RMSprop(all_of_it, momentum=0.5, centered=True),
     ):
         network = _network()
