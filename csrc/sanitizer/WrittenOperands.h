@@ -15,7 +15,8 @@ OPENREG_EXPORT bool onlyWrites(std::string_view kernel);
 // Whether the name is that of an operator in place.
 bool isInPlace(std::string_view kernel);
 
-// Whether an operator with this name looks at nothing of a first argument but its sizes.
+// Whether an operator with this name looks, in one of its modes at least, at nothing of a first
+// argument but its sizes.
 OPENREG_EXPORT bool readsOnlySizes(std::string_view kernel);
 
 }  // namespace c10::openreg

@@ -16,7 +16,18 @@ _WITHOUT_KERNEL = {"as_strided", "resize_", "resize_as_", "squeeze", "t", "unsqu
 
 # What reads nothing in one of its modes and is taken to read nothing in any, so that no alarm is
 # wrong.
-_READING_IN_SOME_MODES = {"index_put", "put", "scatter"}
+_READING_IN_SOME_MODES = {
+    "addbmm",
+    "addmm",
+    "addmv",
+    "addr",
+    "baddbmm",
+    "index_put",
+    "index_reduce",
+    "put",
+    "scatter",
+    "scatter_reduce",
+}
 
 # Not in the database: calls in place.
 _CALLS = {
@@ -144,6 +155,26 @@ class TestLists(OpenRegTestCase):
     def test_operators_of_others_count_as_only_writing(self):
         self.assertTrue(_C._sanitizer_only_writes("someone::scale_"))
         self.assertFalse(_C._sanitizer_only_writes("aten::add_.Tensor"))
+
+    def test_beta_of_0_and_a_reduction_without_self_read_nothing(self):
+        a, b, index = torch.randn(4, 4), torch.randn(4, 4), torch.arange(4)
+        calls = {
+            "addbmm": lambda x: x.addbmm_(a[None], b[None], beta=0),
+            "addmm": lambda x: x.addmm_(a, b, beta=0),
+            "addmv": lambda x: x[0].addmv_(a, b[0], beta=0),
+            "addr": lambda x: x.addr_(a[0], b[0], beta=0),
+            "baddbmm": lambda x: x[None].baddbmm_(a[None], b[None], beta=0),
+            "index_reduce": lambda x: x.index_reduce_(0, index, a, "amax", include_self=False),
+            "scatter_reduce": lambda x: x.scatter_reduce_(
+                0, index.expand(4, 4), a, "sum", include_self=False
+            ),
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # index_reduce_ is in beta
+            for name, call in calls.items():
+                self.assertFalse(_reads(call, a), name)
+                self.assertTrue(_C._sanitizer_only_writes(f"aten::{name}_"), name)
+                self.assertTrue(_C._sanitizer_reads_only_sizes(f"aten::{name}"), name)
 
     def test_operators_that_look_at_sizes(self):
         for name, call in _SIZES_ONLY.items():

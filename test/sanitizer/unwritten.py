@@ -73,12 +73,12 @@ def every_second_column_is_filled(right):
 
 
 @mistake("uninitialized")
-def result_is_multiplied_into_what_was_there(right):
+def product_is_added_to_what_was_there(right):
     a, b = _ready(8, 8), _ready(8, 8)
     out = torch.empty(8, 8, device=device)  # <1>
     if right:
         torch.mm(b, a, out=out)
-    out.addmm_(a, b)  # <2>
+    out.addcmul_(a, b)  # <2>
 
 
 @mistake("uninitialized")

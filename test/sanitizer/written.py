@@ -121,6 +121,30 @@ def results_of_operators_with_several_are_read():
 
 
 @correct
+def products_ignore_what_they_are_not_to_add_to():
+    a, x = torch.randn(4, 4, device=device), torch.empty(4, 4, device=device)
+    torch.mv(a, a[0]).sum().item()
+    torch.addmm(x, a, a, beta=0).sum().item()
+    x.addmm_(a, a, beta=0)
+    torch.empty(4, device=device).scatter_reduce(
+        0, torch.arange(4, device=device), a[0], "sum", include_self=False
+    ).sum().item()
+    x.sum().item()
+
+
+@correct
+def sparse_matrix_is_written_in_place():
+    sparse = torch.eye(4).to_sparse().to(device)
+    sparse.mul_(2)
+    sparse.add_(torch.ones(4, 4, device=device).to_sparse())
+    sparse.to_dense().cpu()
+    rows = torch.eye(3).to_sparse_csr().to(device)
+    rows.add_(torch.ones(3, 3).to_sparse_csr().to(device))
+    rows.to_dense().cpu()
+    rows.col_indices().cpu()
+
+
+@correct
 def index_put_fills_zeros():
     x = torch.zeros(SIZE, device=device)
     x[torch.tensor([1, 5, 7], device=device)] = 2

@@ -92,9 +92,10 @@ void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema
 }
 
 void recordResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
-  const Operand operand{result.unsafeGetTensorImpl(), /*is_written=*/true};
-  c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(device.index()),
-                               known.name().c_str(), operand);
+  const Storage& storage = result.storage();
+  c10::openreg::recordRange(c10::openreg::getCurrentOpenRegStream(device.index()),
+                            known.name().c_str(), storage.data(), storage.nbytes(),
+                            /*is_written=*/true);
 }
 
 }  // namespace at::openreg
