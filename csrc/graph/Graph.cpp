@@ -2,6 +2,7 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/ScopeExit.h>
 
 #include <tuple>
 #include <utility>
@@ -78,6 +79,9 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   }
   is_capturing_ = true;
   capture_id_->store(stream.captureId());
+  if (c10::openreg::isSanitizerOn()) {
+    c10::openreg::noteCaptureBegun(capture_id_->load(), stream);
+  }
 }
 // docs: end
 
@@ -92,6 +96,11 @@ void OpenRegGraph::capture_end() {
     OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
   is_capturing_ = false;
+  const auto ended = c10::make_scope_exit([&] {
+    if (c10::openreg::isSanitizerOn()) {
+      c10::openreg::noteCaptureEnded(capture_id_->load(), /*is_valid=*/error == orSuccess);
+    }
+  });
   endPools();
   generators_ = takeGeneratorsOfCapture(capture_id_->load());
   if (error != orSuccess) {

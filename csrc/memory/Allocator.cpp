@@ -52,8 +52,7 @@ class OpenRegAllocator final : public DeviceAllocator {
   void copy_data(void* destination, const void* source, size_t size) const override {
     const OpenRegStream stream = getCurrentOpenRegStream();
     if (isSanitizerOn()) {
-      recordRange(stream, "aten::clone", source, size, /*is_written=*/false);
-      recordRange(stream, "aten::clone", destination, size, /*is_written=*/true);
+      recordMove(stream, "aten::clone", destination, source, size);
     }
     OPENREG_CHECK(
         orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice, stream.handle()));

@@ -23,8 +23,7 @@ void resizeStorage(const Storage& storage, size_t size_bytes) {
   if (kept > 0) {
     if (isSanitizerOn()) {
       const OpenRegStream stream = getCurrentOpenRegStream();
-      recordRange(stream, "aten::resize_", impl->data(), kept, /*is_written=*/false);
-      recordRange(stream, "aten::resize_", data.get(), kept, /*is_written=*/true);
+      recordMove(stream, "aten::resize_", data.get(), impl->data(), kept);
     }
     OPENREG_CHECK(orMemcpyAsync(data.get(), impl->data(), kept, orMemcpyDeviceToDevice,
                                 getCurrentOpenRegStream().handle()));

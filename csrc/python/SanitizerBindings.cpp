@@ -8,10 +8,11 @@
 
 #include "csrc/aten/fallback/HostOperators.h"
 #include "csrc/python/Bindings.h"
-#include "csrc/python/PythonFrames.h"
+#include "csrc/python/SanitizerStacks.h"
 #include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/Sanitizer.h"
 #include "csrc/sanitizer/Stack.h"
+#include "csrc/sanitizer/WrittenOperands.h"
 #include "torch_openreg/core/Sanitizer.h"
 
 namespace torch_openreg {
@@ -25,26 +26,6 @@ using namespace c10::openreg;
 py::object& handler() {
   static auto* instance = new py::object;
   return *instance;
-}
-
-// As describePythonFrames(), or one entry with the text of frames that have been dumped.
-py::list framesOf(const std::shared_ptr<c10::GatheredContext>& context) {
-  if (const auto* dumped = dynamic_cast<const DumpedFrames*>(context.get())) {
-    py::list frames;
-    py::dict dump;
-    dump["dump"] = dumped->text;
-    frames.append(dump);
-    return frames;
-  }
-  return describePythonFrames(context);
-}
-
-py::list describe(const Stack& stack) {
-  py::list frames = framesOf(stack.here);
-  for (const py::handle frame : framesOf(stack.backward)) {
-    frames.append(frame);
-  }
-  return frames;
 }
 
 py::tuple describe(const c10::Stream& stream) {
@@ -66,8 +47,8 @@ py::dict describe(const AccessReport& access) {
   result["nbytes"] = access.nbytes;
   result["dtype"] = access.dtype == c10::ScalarType::Undefined ? "" : c10::toString(access.dtype);
   result["sizes"] = access.sizes;
-  result["stack"] = describe(access.stack);
-  result["captured"] = describe(access.captured);
+  result["stack"] = describeFrames(access.stack);
+  result["captured"] = describeFrames(access.captured);
   return result;
 }
 
@@ -76,9 +57,9 @@ py::dict describe(const AllocationReport& allocation) {
   result["size"] = allocation.size;
   result["stream"] = allocation.has_stream ? describe(allocation.stream) : py::object(py::none());
   result["is_host_memory"] = allocation.is_host_memory;
-  result["allocated"] = describe(allocation.allocated);
+  result["allocated"] = describeFrames(allocation.allocated);
   result["freed"] =
-      allocation.is_freed ? py::object(describe(allocation.freed)) : py::object(py::none());
+      allocation.is_freed ? py::object(describeFrames(allocation.freed)) : py::object(py::none());
   return result;
 }
 
@@ -92,6 +73,10 @@ const char* nameOf(FindingKind kind) {
       return "host";
     case FindingKind::GraphInput:
       return "graph-input";
+    case FindingKind::Capture:
+      return "capture";
+    case FindingKind::Uninitialized:
+      return "uninitialized";
   }
   return "";
 }
@@ -129,7 +114,10 @@ void report(const Finding& finding) {
   result["allocation"] = describe(finding.allocation);
   result["reused"] = describe(finding.reused);
   result["waited"] =
-      finding.has_waited ? py::object(describe(finding.waited)) : py::object(py::none());
+      finding.has_waited ? py::object(describeFrames(finding.waited)) : py::object(py::none());
+  result["is_in_capture"] = finding.is_in_capture;
+  result["error"] = finding.error;
+  result["unwritten"] = finding.unwritten;
   try {
     handler()(result);
   } catch (py::error_already_set& error) {
@@ -143,6 +131,9 @@ void report(const Finding& finding) {
       raiseSoon(error);
       return;
     }
+    if (finding.kind == FindingKind::Capture) {
+      return;  // the call raises the runtime's error
+    }
     // As torch's own, so that the autograd engine carries it to the thread that waits.
     error.restore();
     python_error persistent;
@@ -152,13 +143,15 @@ void report(const Finding& finding) {
 }
 
 void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, bool is_exact,
-            bool finds_host_accesses, bool watches_pages) {
+            bool finds_host_accesses, bool watches_pages, bool finds_refused_calls,
+            bool finds_uninitialized) {
   handler() = std::move(report_finding);
-  setStackGatherer(&gatherPythonFrames);
+  setStackGatherer(&gatherSharedStack);
   setFindingReporter(&report);
   const py::gil_scoped_release released;
   const bool was_on = isSanitizerOn();
-  enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses, watches_pages});
+  enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses, watches_pages,
+                   finds_refused_calls, finds_uninitialized});
   if (!was_on && finds_host_accesses && watches_pages) {
     // Its free blocks cannot be watched.
     at::getHostAllocator(kDeviceType)->empty_cache();
@@ -179,8 +172,12 @@ void reportTouches() {
 }
 
 void disable() {
-  at::openreg::stopObservingHostOperators();
-  disableSanitizer();
+  {
+    const py::gil_scoped_release released;
+    at::openreg::stopObservingHostOperators();
+    disableSanitizer();
+  }
+  dropUnusedStacks();
 }
 
 py::dict counts() {
@@ -198,9 +195,14 @@ py::dict counts() {
   result["forgotten"] = counts.forgotten;
   result["live_allocations"] = counts.live_allocations;
   result["remembered_accesses"] = counts.remembered_access;
+  result["remembered_launches"] = counts.remembered_launches;
+  result["bytes"] = counts.bytes;
   result["open_hazards"] = counts.open_hazards;
   result["copies_not_watched"] = counts.copies_not_watched;
   result["pages_opened"] = counts.pages_opened;
+  const SharedStackCounts stacks = sharedStackCounts();
+  result["stacks"] = stacks.stacks;
+  result["bytes_of_stacks"] = stacks.bytes;
   result["kernels_not_seen"] = py::dict(py::cast(not_seen));
   return result;
 }
@@ -210,11 +212,14 @@ py::dict counts() {
 void bindSanitizer(py::module_& m) {
   // docs: bindings-sanitizer
   m.def("_sanitizer_enable", &enable);
-  m.def("_sanitizer_disable", &disable, ReleaseGil());
+  m.def("_sanitizer_disable", &disable);
   m.def("_sanitizer_is_enabled", &isSanitizerOn);
   m.def("_sanitizer_counts", &counts);
   m.def("_sanitizer_set_frame_dumper", &setFrameDumper);
   m.def("_sanitizer_report_touches", &reportTouches);
+  m.def("_sanitizer_only_writes", [](const std::string& name) { return onlyWrites(name); });
+  m.def("_sanitizer_reads_only_sizes",
+        [](const std::string& name) { return readsOnlySizes(name); });
   m.def("_sanitizer_begin_backward", &beginBackward);
   m.def("_sanitizer_end_backward", &endBackward);
   // docs: end

@@ -1,27 +1,26 @@
 #include "csrc/sanitizer/ByteRuns.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace c10::openreg {
 
 ByteRuns::ByteRuns(uintptr_t begin, IntArrayRef sizes, IntArrayRef strides, size_t itemsize)
     : begin_(begin), end_(begin), run_(itemsize) {
+  c10::SmallVector<Step, 8> steps;
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
     if (sizes[dim] == 0) {
       run_ = 0;
-      steps_.clear();
       return;
     }
     if (sizes[dim] > 1 && strides[dim] != 0) {
-      steps_.push_back(
+      steps.push_back(
           {static_cast<size_t>(sizes[dim]), static_cast<size_t>(strides[dim]) * itemsize});
     }
   }
-  std::sort(steps_.begin(), steps_.end(),
+  std::sort(steps.begin(), steps.end(),
             [](const Step& a, const Step& b) { return a.stride < b.stride; });
   c10::SmallVector<Step, 2> merged;
-  for (const Step& step : steps_) {
+  for (const Step& step : steps) {
     if (merged.empty() && step.stride <= run_) {
       run_ += (step.count - 1) * step.stride;
     } else if (!merged.empty() && step.stride == merged.back().stride * merged.back().count) {
@@ -30,7 +29,7 @@ ByteRuns::ByteRuns(uintptr_t begin, IntArrayRef sizes, IntArrayRef strides, size
       merged.push_back(step);
     }
   }
-  steps_ = std::move(merged);
+  steps_.assign(merged.begin(), merged.end());
   end_ = begin_ + run_;
   for (const Step& step : steps_) {
     end_ += (step.count - 1) * step.stride;
@@ -109,11 +108,6 @@ bool ByteRuns::containsOffset(size_t offset, size_t step_count) const {
 bool ByteRuns::covers(const ByteRuns& other) const {
   return other.isEmpty() || (isDense() && begin_ <= other.begin_ && other.end_ <= end_) ||
          *this == other;
-}
-
-bool ByteRuns::operator==(const ByteRuns& other) const {
-  return begin_ == other.begin_ && end_ == other.end_ && run_ == other.run_ &&
-         std::equal(steps_.begin(), steps_.end(), other.steps_.begin(), other.steps_.end());
 }
 
 }  // namespace c10::openreg

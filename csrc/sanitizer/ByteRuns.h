@@ -4,8 +4,10 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "torch_openreg/core/Macros.h"
 
@@ -46,7 +48,29 @@ class OPENREG_EXPORT ByteRuns {
   // Whether each byte of the other is here, too. May say no where that takes a look at each run.
   bool covers(const ByteRuns& other) const;
 
-  bool operator==(const ByteRuns& other) const;
+  // Visits the runs in order, with the first byte of each and the one behind the last. Returns
+  // false, and visits none, if there are more than kMaxRuns.
+  template <typename Visit>
+  bool forEachRun(const Visit& visit) const {
+    if (isEmpty()) {
+      return true;
+    }
+    if (runCount() > kMaxRuns) {
+      return false;
+    }
+    for (const uintptr_t begin : begins()) {
+      visit(begin, begin + run_);
+    }
+    return true;
+  }
+
+  // Bytes on the heap.
+  size_t memory() const { return steps_.capacity() * sizeof(Step); }
+
+  bool operator==(const ByteRuns& other) const = default;
+
+  // Some order.
+  auto operator<=>(const ByteRuns& other) const = default;
 
   static constexpr size_t kMaxRuns = 4096;
 
@@ -54,7 +78,7 @@ class OPENREG_EXPORT ByteRuns {
   struct Step {
     size_t count;
     size_t stride;  // in bytes
-    bool operator==(const Step&) const = default;
+    auto operator<=>(const Step&) const = default;
   };
   bool containsOffset(size_t offset, size_t step_count) const;
   using Begins = c10::SmallVector<uintptr_t, 16>;
@@ -64,8 +88,8 @@ class OPENREG_EXPORT ByteRuns {
 
   uintptr_t begin_ = 0;
   uintptr_t end_ = 0;
-  size_t run_ = 0;                     // bytes of a run
-  c10::SmallVector<Step, 2> steps_{};  // the smallest stride first; none has a count of 1
+  size_t run_ = 0;             // bytes of a run
+  std::vector<Step> steps_{};  // the smallest stride first; none has a count of 1
 };
 
 }  // namespace c10::openreg

@@ -13,7 +13,7 @@
 
 namespace c10::openreg {
 
-enum class FindingKind : uint8_t { Race, Lifetime, Host, GraphInput };
+enum class FindingKind : uint8_t { Race, Lifetime, Host, GraphInput, Capture, Uninitialized };
 
 // One of the two accesses, or the allocation of memory that was first used elsewhere.
 struct AccessReport {
@@ -44,6 +44,10 @@ struct AllocationReport {
   Stack freed{};
 };
 
+// Race, Lifetime, Host: both accesses. GraphInput: the later one is the replay, the earlier one the
+// capture. Capture: the later one is the call, or the last launch on the branch; the earlier one
+// has the stack of the beginning. Uninitialized: the later one reads, the earlier one is the
+// allocation, or what a replay would have written.
 struct Finding {
   FindingKind kind;
   AccessReport earlier{};
@@ -52,6 +56,9 @@ struct Finding {
   AllocationReport reused{};      // Lifetime, after a free: of the later access
   bool has_waited = false;        // the stream of the later access for that of the earlier one:
   Stack waited{};                 // where it last did
+  bool is_in_capture = false;     // both are of one graph
+  int32_t error = 0;              // Capture: the runtime's code
+  int64_t unwritten = 0;          // Uninitialized: the first such byte, counted as offsets are
 };
 
 }  // namespace c10::openreg

@@ -5,20 +5,26 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "csrc/core/Mutex.h"
 #include "csrc/core/PinnedMemory.h"
+#include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/ByteRuns.h"
 #include "csrc/sanitizer/Clock.h"
 #include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/Shadow.h"
+#include "csrc/sanitizer/Universe.h"
+#include "csrc/sanitizer/WrittenOperands.h"
 #include "torch_openreg/core/Sanitizer.h"
 
 namespace c10::openreg {
@@ -34,32 +40,7 @@ thread_local bool has_recorded = false;
 
 constexpr size_t kMaxHazards = 4096;  // of a stream and pool
 
-// What freed memory may still be used for; see Note [Hazards].
-struct Hazard {
-  uint64_t serial;  // of the free
-  Access access;
-  std::shared_ptr<const Allocation> allocation;
-  Stack freed;
-};
-
-struct StreamState {
-  Stream stream;
-  Clock clock;
-  uint64_t host_version = 0;  // the version of the host's clock that it knows
-};
-
-// A graph's kernels: the last access of each kind to each range.
-struct Capture {
-  struct Kept {
-    Access access;
-    uint64_t serial;  // of the allocation
-    bool is_of_capture;
-    size_t size;
-    Stack allocated;
-  };
-  std::map<std::tuple<uintptr_t, uintptr_t, bool>, Kept> accesses;
-  Clock last_replay{};  // the next one waits for it, on whatever stream
-};
+constexpr size_t kMaxPoolAccesses = size_t(1) << 16;  // of a graphs' pool
 
 // An access of a stream to pinned memory that is watched, with what a finding tells of it.
 struct WatchedAccess {
@@ -76,7 +57,7 @@ Access accessOf(const Operand& operand) {
   access.is_host_memory = operand.is_host_memory;
   access.argument = operand.name;
   access.dtype = typeMetaToScalarType(tensor.dtype());
-  access.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  access.sizes = shareSizes(tensor.sizes());
   const auto storage = reinterpret_cast<uintptr_t>(tensor.storage().data());
   if (storage != 0) {
     const size_t itemsize = tensor.itemsize();
@@ -119,11 +100,23 @@ class Sanitizer {
     const Lock lock(mutex_);
     SanitizerCounts counts = counts_;
     counts.pages_opened = countOpenedPages() - first_opened_;
+    std::unordered_set<const Work*> launches;
+    const auto add = [&](const AccessSet& accesses) {
+      counts.remembered_access += accesses.size();
+      counts.bytes += accesses.memory();
+      accesses.forEach([&](const Access& access) { launches.insert(access.work.get()); });
+    };
     shadow_.forEach([&](const Allocation& allocation) {
       ++counts.live_allocations;
-      counts.remembered_access += allocation.accesses.size();
+      add(allocation.accesses);
     });
-    for (const auto& [key, hazards] : hazards_) {
+    for (const auto& [id, accesses] : pools_) {
+      add(accesses);
+    }
+    counts.remembered_launches = launches.size();
+    constexpr size_t kSharingCost = 2 * sizeof(void*);
+    counts.bytes += launches.size() * heapSize(sizeof(Work) + kSharingCost);
+    for (const auto& [key, hazards] : live_.hazards) {
       counts.open_hazards += hazards.size();
     }
     return counts;
@@ -138,6 +131,13 @@ class Sanitizer {
     const Lock lock(mutex_);
     ++counts_.not_seen;
     ++not_seen_[kernel];
+    // It may have written anything.
+    shadow_.forEach([](Allocation& allocation) { allocation.written.reset(); });
+    for (auto& [id, capture] : captures_) {
+      for (auto& [serial, touched] : capture.touched) {
+        touched.written.reset();
+      }
+    }
   }
 
   // --- Launches
@@ -146,37 +146,65 @@ class Sanitizer {
     Access access;
     uintptr_t storage;
     size_t storage_size;
+    bool is_read = false;   // besides being written, or only so
+    bool is_filled = true;  // if it is written: with something
+    std::shared_ptr<Allocation> allocation{};
     std::shared_ptr<const Work> captured{};  // of a replay
   };
 
   void launch(const OpenRegStream& stream, const char* kernel, std::vector<Touch>& touches) {
     reportHostTouches();
-    Stack stack = gatherStack();
+    const Stack stack = gatherStack();
     const uint64_t capture = stream.captureId();
-    if (capture != 0) {
-      const Lock lock(mutex_);
-      keepForReplay(capture, stream, kernel, std::move(stack), touches);
-      return;
-    }
     std::vector<Finding> findings;
     {
       const Lock lock(mutex_);
-      findings = findConflicts(numberOf(stream), kernel, stack, touches);
+      const Place place = placeOf(stream, capture);
+      resolve(touches);
+      findings = findAll(place, kernel, stack, touches);
       if (findings.empty()) {
-        commit(numberOf(stream), kernel, stack, touches);
+        commit(place, kernel, stack, touches);
         return;
       }
     }
     report(findings);
     const Lock lock(mutex_);
-    const StreamNumber number = numberOf(stream);
-    takeAsOrdered(number, touches);
-    commit(number, kernel, stack, touches);
+    const Place place = placeOf(stream, capture);
+    takeAsOrdered(place, touches);
+    commit(place, kernel, stack, touches);
+  }
+
+  // What has been written of `from` has been written of `to`.
+  void move(uintptr_t to, uintptr_t from, size_t nbytes) {
+    const Lock lock(mutex_);
+    const auto target = shadow_.find(to);
+    if (target == nullptr || target->written == nullptr) {
+      return;
+    }
+    const auto source = shadow_.find(from);
+    if (source == nullptr || source->written == nullptr) {
+      markWritten(*target, ByteRuns(to, nbytes));
+      return;
+    }
+    for (const auto& [first, last] : source->written->ranges()) {
+      const uintptr_t begin = std::max(first, from);
+      const uintptr_t end = std::min(last, from + nbytes);
+      if (begin < end) {
+        markWritten(*target, ByteRuns(begin - from + to, end - begin));
+      }
+    }
+  }
+
+  void writtenElsewhere(uintptr_t address) {
+    const Lock lock(mutex_);
+    if (const auto allocation = shadow_.find(address)) {
+      allocation->written.reset();
+    }
   }
 
   void replay(uint64_t capture, const OpenRegStream& stream) {
     reportHostTouches();
-    Stack stack = gatherStack();
+    const Stack stack = gatherStack();
     std::vector<Finding> findings;
     std::vector<Touch> touches;
     {
@@ -185,28 +213,29 @@ class Sanitizer {
       if (found == captures_.end()) {
         return;
       }
-      const StreamNumber number = numberOf(stream);
-      clockOf(number).join(found->second.last_replay);
-      for (auto& [key, kept] : found->second.accesses) {
-        const Allocation* allocation = shadow_.find(kept.access.runs.begin());
-        if (allocation != nullptr && allocation->serial == kept.serial) {
-          touches.push_back({kept.access, allocation->address, allocation->size, kept.access.work});
-        } else if (!kept.is_of_capture) {
-          findings.push_back(freedInput(number, stack, kept));
+      const Place place = placeOf(stream, 0);
+      place.universe.clockOf(place.stream).join(found->second.last_replay);
+      for (const auto& [key, kept] : found->second.kept) {
+        const Allocation& allocation = *kept.allocation;
+        if (allocation.is_live || allocation.capture != 0) {
+          touches.push_back({kept.access, allocation.address, allocation.size, kept.is_read, true,
+                             kept.allocation, kept.access.work});
+        } else {
+          findings.push_back(freedInput(place.stream, stack, kept));
         }
       }
-      std::vector<Finding> conflicts = findConflicts(number, "", stack, touches);
+      std::vector<Finding> conflicts = findAll(place, "", stack, touches);
       std::move(conflicts.begin(), conflicts.end(), std::back_inserter(findings));
       if (findings.empty()) {
-        commitReplay(capture, number, stack, touches);
+        commitReplay(capture, place, stack, touches);
         return;
       }
     }
     report(findings);
     const Lock lock(mutex_);
-    const StreamNumber number = numberOf(stream);
-    takeAsOrdered(number, touches);
-    commitReplay(capture, number, stack, touches);
+    const Place place = placeOf(stream, 0);
+    takeAsOrdered(place, touches);
+    commitReplay(capture, place, stack, touches);
   }
 
   // The host's own accesses to pinned memory. What is launched later is ordered behind them.
@@ -217,15 +246,16 @@ class Sanitizer {
     {
       const Lock lock(mutex_);
       for (const Touch& touch : touches) {
-        const Allocation* allocation = shadow_.find(touch.access.runs.begin());
+        const auto allocation = shadow_.find(touch.access.runs.begin());
         if (allocation == nullptr || !allocation->is_host_memory || !options_.finds_host_accesses) {
           continue;
         }
         const Access* conflicting = nullptr;
-        for (const Access& earlier : allocation->accesses) {
-          if ((earlier.is_write || touch.access.is_write) && !isKnownToHost(earlier) &&
-              earlier.runs.overlap(touch.access.runs) == Overlap::Yes) {
-            conflicting = &earlier;
+        for (const Access* earlier : allocation->accesses.near(touch.access.runs)) {
+          if ((earlier->is_write || touch.access.is_write) && !live_.isKnownToHost(*earlier) &&
+              (conflicting == nullptr || conflicting->work->serial <= earlier->work->serial) &&
+              earlier->runs.overlap(touch.access.runs) == Overlap::Yes) {
+            conflicting = earlier;
           }
         }
         if (conflicting == nullptr) {
@@ -233,10 +263,9 @@ class Sanitizer {
         }
         const Work& work = *conflicting->work;
         Finding finding{FindingKind::Host};
-        finding.earlier = describe(*conflicting, streams_[work.stream].stream, work.kernel,
-                                   work.stack, work.captured, allocation->address);
-        finding.later = describe(touch.access, streams_[work.stream].stream, kernel, stack, {},
-                                 allocation->address);
+        finding.earlier = describe(*conflicting, work, allocation->address);
+        finding.later =
+            describe(touch.access, streams_[work.stream], kernel, stack, {}, allocation->address);
         finding.later.is_host = true;
         finding.allocation = describe(*allocation);
         findings.push_back(std::move(finding));
@@ -252,7 +281,7 @@ class Sanitizer {
   void pinnedAllocated(const void* address, size_t size) {
     Stack stack = gatherStack();
     const Lock lock(mutex_);
-    Allocation& allocation = shadow_.add(reinterpret_cast<uintptr_t>(address), size);
+    Allocation& allocation = *shadow_.add(reinterpret_cast<uintptr_t>(address), size);
     allocation.is_host_memory = true;
     allocation.allocated = std::move(stack);
   }
@@ -268,7 +297,7 @@ class Sanitizer {
 
   void pinnedCopied(const void* address) {
     const Lock lock(mutex_);
-    if (Allocation* allocation = shadow_.find(reinterpret_cast<uintptr_t>(address))) {
+    if (const auto allocation = shadow_.find(reinterpret_cast<uintptr_t>(address))) {
       watchHost(*allocation);
     }
   }
@@ -292,41 +321,100 @@ class Sanitizer {
     report(findings);
   }
 
+  // --- Graphs
+
+  void captureBegun(uint64_t capture, const OpenRegStream& stream) {
+    Stack stack = gatherStack();
+    const Lock lock(mutex_);
+    Capture& begun = captures_[capture];
+    begun.origin = numberOf(stream);
+    begun.begun = std::move(stack);
+    begun.is_under_way = true;
+  }
+
+  void captureEnded(uint64_t capture, bool is_valid) {
+    const Lock lock(mutex_);
+    const auto found = captures_.find(capture);
+    if (found == captures_.end()) {
+      return;
+    }
+    if (!is_valid) {
+      forgetGraph(capture);
+      return;
+    }
+    found->second.is_under_way = false;
+    found->second.universe = Universe();
+    found->second.touched.clear();
+    found->second.last_work.clear();
+  }
+
   void forgetCapture(uint64_t capture) {
     const Lock lock(mutex_);
-    captures_.erase(capture);
+    forgetGraph(capture);
+  }
+
+  // `own_capture` is that of the calling thread's current stream.
+  void refusedCall(orError_t error, const char* caller, const OpenRegStream& current,
+                   uint64_t own_capture) {
+    const Stack stack = gatherStack();
+    std::vector<Finding> findings;
+    {
+      const Lock lock(mutex_);
+      if (!options_.finds_refused_calls) {
+        return;
+      }
+      const auto found = captureUnderWay(own_capture);
+      if (error == orErrorStreamCaptureUnjoined && found != captures_.end()) {
+        findings = findUnjoined(found->second);
+      }
+      if (findings.empty()) {
+        Finding& finding = findings.emplace_back(Finding{FindingKind::Capture});
+        finding.later.kernel = caller;
+        finding.later.stream = current.unwrap();
+        finding.later.stack = stack;
+      }
+      for (Finding& finding : findings) {
+        finding.error = error;
+        finding.earlier.kernel = "Graph.capture_begin";
+        if (found != captures_.end()) {
+          finding.earlier.stream = streams_[found->second.origin];
+          finding.earlier.stack = found->second.begun;
+        }
+      }
+    }
+    report(findings);
   }
 
   // --- Order
 
   void eventRecorded(const void* event, const OpenRegStream& stream) {
     reportHostTouches();
-    const bool is_captured = stream.captureId() != 0;
+    const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
-    if (is_captured) {
-      events_.erase(event);
-      return;
-    }
-    events_[event] = std::make_shared<const Clock>(clockOf(numberOf(stream)));
+    const Place place = placeOf(stream, capture);
+    events_[event] = {std::make_shared<const Clock>(place.universe.clockOf(place.stream)), capture};
   }
 
   void eventAwaited(const void* event, const OpenRegStream& stream) {
     reportHostTouches();
-    Stack stack = gatherStack();
-    const bool is_captured = stream.captureId() != 0;
+    const Stack stack = gatherStack();
+    const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
     const auto found = events_.find(event);
-    if (found != events_.end() && !is_captured) {
-      awaitClock(numberOf(stream), *found->second, stack);
+    if (found != events_.end() && found->second.capture == capture) {
+      const Place place = placeOf(stream, capture);
+      place.universe.await(place.stream, *found->second.clock, stack);
     }
   }
 
   void streamAwaited(const OpenRegStream& stream, const OpenRegStream& other) {
     reportHostTouches();
-    Stack stack = gatherStack();
+    const Stack stack = gatherStack();
+    const uint64_t capture = other.captureId();  // the wait takes the stream there
     const Lock lock(mutex_);
-    const Clock clock = clockOf(numberOf(other));
-    awaitClock(numberOf(stream), clock, stack);
+    const Place place = placeOf(stream, capture);
+    const Clock clock = place.universe.clockOf(numberOf(other));
+    place.universe.await(place.stream, clock, stack);
   }
 
   void eventDestroyed(const void* event) {
@@ -338,23 +426,23 @@ class Sanitizer {
     reportHostTouches();
     const Lock lock(mutex_);
     const auto found = events_.find(event);
-    if (found != events_.end()) {
-      hostAwaits(*found->second);
+    if (found != events_.end() && found->second.capture == 0) {
+      hostAwaits(*found->second.clock);
     }
   }
 
   void streamDone(const OpenRegStream& stream) {
     reportHostTouches();
     const Lock lock(mutex_);
-    hostAwaits(clockOf(numberOf(stream)));
+    hostAwaits(live_.clockOf(numberOf(stream)));
   }
 
   void deviceDone(DeviceIndex device) {
     reportHostTouches();
     const Lock lock(mutex_);
-    for (const StreamState& state : streams_) {
-      if (state.stream.device_index() == device) {
-        hostAwaits(state.clock);
+    for (StreamNumber number = 0; number < streams_.size(); ++number) {
+      if (streams_[number].device_index() == device) {
+        hostAwaits(live_.clockOf(number));
       }
     }
   }
@@ -362,44 +450,47 @@ class Sanitizer {
   // --- Memory
 
   void allocated(const void* address, size_t size, const OpenRegStream& stream, MempoolId_t pool) {
-    Stack stack = gatherStack();
-    const bool is_captured = stream.captureId() != 0;
+    const Stack stack = gatherStack();
+    const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
-    const StreamNumber owner = numberOf(stream);
-    Allocation& allocation = shadow_.add(reinterpret_cast<uintptr_t>(address), size);
-    allocation.owner = owner;
+    const Place place = placeOf(stream, capture);
+    Allocation& allocation = *shadow_.add(reinterpret_cast<uintptr_t>(address), size);
+    allocation.owner = place.stream;
     allocation.pool = pool;
-    allocation.is_of_capture = is_captured;
+    allocation.capture = capture;
     allocation.allocated = stack;
-    if (!is_captured) {
-      // No launch of its own: what the owner has launched so far may still use the memory.
-      Access access;
-      access.runs = ByteRuns(allocation.address, size);
-      access.is_write = true;
-      access.is_allocation = true;
-      access.work = std::make_shared<const Work>(
-          Work{"", owner, clockOf(owner).of(owner), std::move(stack), {}});
-      allocation.accesses.push_back(std::move(access));
+    if (capture != 0 || options_.finds_uninitialized) {
+      allocation.written = std::make_unique<WrittenBytes>(allocation.address, size);
     }
+    // No launch of its own: what the owner has launched so far may still use the memory.
+    Access access;
+    access.runs = ByteRuns(allocation.address, size);
+    access.is_write = true;
+    access.is_allocation = true;
+    const LaunchCount count = place.universe.clockOf(place.stream).of(place.stream);
+    access.work = std::make_shared<const Work>(Work{last_launch_, "", count, place.stream, stack});
+    accessesOf(place, allocation).add(std::move(access));
   }
 
   void usedOn(const void* address, const OpenRegStream& stream) {
     const Lock lock(mutex_);
-    if (Allocation* allocation = shadow_.find(reinterpret_cast<uintptr_t>(address))) {
+    if (const auto allocation = shadow_.find(reinterpret_cast<uintptr_t>(address))) {
       allocation->used_on.push_back(numberOf(stream));
     }
   }
 
   void freed(const void* address, const OpenRegStream& owner, MempoolId_t pool) {
+    const uint64_t capture = owner.captureId();
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock
     std::vector<Hazard> hazards;
     {
       const Lock lock(mutex_);
       allocation = shadow_.take(reinterpret_cast<uintptr_t>(address));
-      if (allocation == nullptr || allocation->is_of_capture || !options_.finds_lifetimes) {
+      // Of a graph's own memory only what it frees itself is given out again, to itself.
+      if (allocation == nullptr || (allocation->capture != 0 && allocation->capture != capture)) {
         return;
       }
-      hazards = hazardsOf(allocation, numberOf(owner));
+      hazards = hazardsOf(placeOf(owner, allocation->capture), allocation);
     }
     // Nearly always. The stack is of use to hazards only.
     if (hazards.empty()) {
@@ -410,7 +501,8 @@ class Sanitizer {
       hazard.freed = stack;
     }
     const Lock lock(mutex_);
-    std::vector<Hazard>& known = hazards_[{*allocation->owner, pool}];
+    const Place place = placeOf(owner, allocation->capture);
+    std::vector<Hazard>& known = place.universe.hazards[{place.stream, pool}];
     std::move(hazards.begin(), hazards.end(), std::back_inserter(known));
     if (known.size() > kMaxHazards) {
       known.erase(known.begin(), known.begin() + kMaxHazards / 2);
@@ -419,50 +511,68 @@ class Sanitizer {
   }
 
  private:
-  using PoolKey = std::pair<StreamNumber, MempoolId_t>;
+  struct Event {
+    std::shared_ptr<const Clock> clock;
+    uint64_t capture;  // that it was recorded in, or 0
+  };
+
+  // Where something happens: a stream, in the universe that runs or in a capture.
+  struct Place {
+    Universe& universe;
+    StreamNumber stream;
+    uint64_t id;       // of the capture, or 0
+    Capture* capture;  // or null
+  };
+
+  using Captures = std::unordered_map<uint64_t, Capture>;
 
   void forget() OPENREG_REQUIRES(mutex_) {
     shadow_.clear();
     watched_.clear();
-    hazards_.clear();
+    pools_.clear();
     events_.clear();
-    waits_.clear();
     captures_.clear();
     streams_.clear();
     numbers_.clear();
-    host_ = Clock();
-    host_version_ = 0;
+    live_ = Universe();
   }
 
   StreamNumber numberOf(const OpenRegStream& stream) OPENREG_REQUIRES(mutex_) {
     const auto [entry, is_new] =
         numbers_.emplace(stream.unwrap(), static_cast<StreamNumber>(streams_.size()));
     if (is_new) {
-      streams_.push_back({stream.unwrap(), {}});
+      streams_.push_back(stream.unwrap());
     }
     return entry->second;
   }
 
-  Clock& clockOf(StreamNumber stream) OPENREG_REQUIRES(mutex_) { return streams_[stream].clock; }
+  Place placeOf(const OpenRegStream& stream, uint64_t id) OPENREG_REQUIRES(mutex_) {
+    const StreamNumber number = numberOf(stream);
+    if (id == 0) {
+      return {live_, number, 0, nullptr};
+    }
+    Capture& capture = captures_[id];
+    return {capture.universe, number, id, &capture};
+  }
 
+  // Of the streams that run.
   void hostAwaits(const Clock& clock) OPENREG_REQUIRES(mutex_) {
-    host_.join(clock);
-    ++host_version_;
+    live_.hostAwaits(clock);
     endWatches([&](const WatchedAccess& one)
-                   OPENREG_REQUIRES(mutex_) { return isKnownToHost(one.access); });
+                   OPENREG_REQUIRES(mutex_) { return live_.isKnownToHost(one.access); });
   }
 
   // --- Pages of pinned memory; see HostWatch.h
 
   // Watches what streams do to the allocation and the host is not ordered behind.
-  void watchHost(Allocation& allocation) OPENREG_REQUIRES(mutex_) {
+  void watchHost(const Allocation& allocation) OPENREG_REQUIRES(mutex_) {
     // It may have been turned off since the caller asked.
     if (!isSanitizerOn() || !options_.finds_host_accesses || !options_.watches_pages) {
       return;
     }
-    for (Access& access : allocation.accesses) {
-      if (access.is_watched || access.is_allocation || isKnownToHost(access)) {
-        continue;
+    allocation.accesses.forEach([&](const Access& access) OPENREG_REQUIRES(mutex_) {
+      if (access.is_watched || access.is_allocation || live_.isKnownToHost(access)) {
+        return;
       }
       access.is_watched = true;
       auto watch = std::make_unique<HostWatch>(access.runs, access.is_write);
@@ -471,7 +581,7 @@ class Sanitizer {
       } else {
         ++counts_.copies_not_watched;
       }
-    }
+    });
   }
 
   // Ends the watches that are of no use any more, but for those with a touch to report.
@@ -515,14 +625,12 @@ class Sanitizer {
     for (const WatchedAccess* one : in_order) {
       const HostTouch& touch = one->watch->touch();
       const Work& work = *one->access.work;
-      const Stream stream = streams_[work.stream].stream;
       Finding finding{FindingKind::Host};
-      finding.earlier =
-          describe(one->access, stream, work.kernel, work.stack, work.captured, one->base);
+      finding.earlier = describe(one->access, work, one->base);
       finding.later.is_write = touch.is_write;
       finding.later.is_host = true;
       finding.later.thread = touch.thread;
-      finding.later.stream = stream;
+      finding.later.stream = finding.earlier.stream;
       finding.later.offset = static_cast<int64_t>(touch.address - one->base);
       finding.later.nbytes = 1;
       finding.later.stack = touch.stack();
@@ -536,31 +644,11 @@ class Sanitizer {
     return findings;
   }
 
-  void awaitClock(StreamNumber stream, const Clock& clock, const Stack& stack)
+  // --- Order
+
+  bool isConflict(const Place& place, const Access& earlier, const Access& later)
       OPENREG_REQUIRES(mutex_) {
-    Clock& own = clockOf(stream);
-    for (StreamNumber other = 0; other < clock.size(); ++other) {
-      if (other != stream && clock.of(other) > 0) {
-        waits_[{stream, other}] = stack;
-      }
-    }
-    own.join(clock);
-  }
-
-  // Whether it is ordered before the next work of the stream.
-  bool isOrdered(const Access& access, StreamNumber stream) OPENREG_REQUIRES(mutex_) {
-    const Work& work = *access.work;
-    return work.stream == stream || clockOf(stream).of(work.stream) >= work.count ||
-           host_.of(work.stream) >= work.count;
-  }
-
-  bool isKnownToHost(const Access& access) OPENREG_REQUIRES(mutex_) {
-    return host_.of(access.work->stream) >= access.work->count;
-  }
-
-  bool isConflict(const Access& earlier, const Access& later, StreamNumber stream)
-      OPENREG_REQUIRES(mutex_) {
-    if ((!earlier.is_write && !later.is_write) || isOrdered(earlier, stream) ||
+    if ((!earlier.is_write && !later.is_write) || place.universe.isOrdered(earlier, place.stream) ||
         !(earlier.is_allocation ? options_.finds_lifetimes : options_.finds_races)) {
       return false;
     }
@@ -569,32 +657,127 @@ class Sanitizer {
     return overlap == Overlap::Yes;
   }
 
-  Allocation& allocationOf(const Touch& touch) OPENREG_REQUIRES(mutex_) {
-    Allocation& allocation = shadow_.findOrAdd(touch.storage, touch.storage_size);
-    allocation.is_host_memory = allocation.is_host_memory || touch.access.is_host_memory;
-    return allocation;
+  void resolve(std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
+    for (Touch& touch : touches) {
+      touch.allocation = shadow_.findOrAdd(touch.storage, touch.storage_size);
+      touch.allocation->is_host_memory |= touch.access.is_host_memory;
+    }
+  }
+
+  // Graphs that share a pool share its memory: what they do to it is kept by address.
+  AccessSet& accessesOf(const Place& place, Allocation& allocation) OPENREG_REQUIRES(mutex_) {
+    if (place.capture != nullptr) {
+      return touchedBy(*place.capture, allocation).accesses;
+    }
+    return allocation.capture == 0
+               ? allocation.accesses
+               : pools_.try_emplace(allocation.pool, kMaxPoolAccesses).first->second;
+  }
+
+  static Capture::Touched& touchedBy(Capture& capture, const Allocation& allocation) {
+    const auto [entry, is_new] = capture.touched.try_emplace(allocation.serial);
+    if (is_new && allocation.written != nullptr) {
+      entry->second.written = std::make_unique<WrittenBytes>(allocation.address, allocation.size);
+    }
+    return entry->second;
+  }
+
+  // --- Written bytes; see Note [Uninitialized memory]
+
+  // What has been written of an allocation; of another one than the capture's own, by the capture.
+  static std::unique_ptr<WrittenBytes>& writtenOf(const Place& place, Allocation& allocation) {
+    return place.capture != nullptr ? touchedBy(*place.capture, allocation).written
+                                    : allocation.written;
+  }
+
+  void markWritten(std::unique_ptr<WrittenBytes>& written, const ByteRuns& runs)
+      OPENREG_REQUIRES(mutex_) {
+    if (written != nullptr) {
+      counts_.undecided += written->add(runs) ? 1 : 0;
+      if (written->isWhole()) {
+        written.reset();
+      }
+    }
+  }
+
+  void markWritten(Allocation& allocation, const ByteRuns& runs) OPENREG_REQUIRES(mutex_) {
+    markWritten(allocation.written, runs);
+  }
+
+  // Whether the access reads what nobody wrote. In a capture, memory from outside may be written
+  // before the replay.
+  bool isUnwrittenRead(const Place& place, const Touch& touch, uintptr_t* first)
+      OPENREG_REQUIRES(mutex_) {
+    Allocation& allocation = *touch.allocation;
+    const bool is_of_graph = allocation.capture != 0 && place.capture == nullptr;
+    if (!touch.is_read || (!is_of_graph && !options_.finds_uninitialized) ||
+        (place.capture != nullptr && allocation.capture != place.id)) {
+      return false;
+    }
+    const auto& written = writtenOf(place, allocation);
+    const Overlap lacks =
+        written == nullptr ? Overlap::No : written->lacks(touch.access.runs, first);
+    counts_.undecided += lacks == Overlap::Undecided ? 1 : 0;
+    return lacks == Overlap::Yes &&
+           (options_.finds_uninitialized || writerOf(place, touch) != nullptr);
+  }
+
+  // What would have written it in a replay of its graph; null if nothing would.
+  const Access* writerOf(const Place& place, const Touch& touch) OPENREG_REQUIRES(mutex_) {
+    const auto graph = captures_.find(touch.allocation->capture);
+    if (place.capture != nullptr || graph == captures_.end()) {
+      return nullptr;
+    }
+    const Access* writer = nullptr;
+    for (const auto& [key, kept] : graph->second.kept) {
+      if (kept.access.is_write && kept.allocation == touch.allocation &&
+          (writer == nullptr || writer->work->serial < kept.access.work->serial) &&
+          kept.access.runs.overlap(touch.access.runs) == Overlap::Yes) {
+        writer = &kept.access;
+      }
+    }
+    return writer;
+  }
+
+  Finding unwrittenRead(const Place& place, const char* kernel, const Stack& stack,
+                        const Touch& touch, uintptr_t first) OPENREG_REQUIRES(mutex_) {
+    const Allocation& allocation = *touch.allocation;
+    Finding finding{FindingKind::Uninitialized};
+    finding.later = describeLater(place.stream, kernel, stack, touch, allocation.address);
+    finding.allocation = describe(allocation);
+    finding.unwritten = static_cast<int64_t>(first - allocation.address);
+    finding.is_in_capture = place.capture != nullptr;
+    if (const Access* writer = writerOf(place, touch)) {
+      finding.earlier = describe(*writer, *writer->work, allocation.address);
+    } else {
+      finding.earlier.is_allocation = true;
+      finding.earlier.stream = finding.allocation.stream;
+      finding.earlier.stack = allocation.allocated;
+    }
+    return finding;
   }
 
   // --- Finding. Changes nothing but what a repetition would change as well.
 
-  std::vector<Finding> findConflicts(StreamNumber stream, const char* kernel, const Stack& stack,
-                                     const std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
+  std::vector<Finding> findAll(const Place& place, const char* kernel, const Stack& stack,
+                               const std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
     std::vector<Finding> findings;
     for (const Touch& touch : touches) {
-      const Allocation& allocation = allocationOf(touch);
       // Of each stream the latest access.
       c10::SmallVector<const Access*, 4> conflicts;
-      for (const Access& earlier : allocation.accesses) {
-        if (!isConflict(earlier, touch.access, stream)) {
+      const AccessSet& accesses = accessesOf(place, *touch.allocation);
+      for (const Access* earlier : accesses.near(touch.access.runs)) {
+        if (!isConflict(place, *earlier, touch.access)) {
           continue;
         }
         auto* const same = std::find_if(conflicts.begin(), conflicts.end(), [&](const Access* one) {
-          return one->work->stream == earlier.work->stream;
+          return one->work->stream == earlier->work->stream;
         });
         if (same == conflicts.end()) {
-          conflicts.push_back(&earlier);
-        } else if (!earlier.is_allocation || (*same)->is_allocation) {
-          *same = &earlier;
+          conflicts.push_back(earlier);
+        } else if ((!earlier->is_allocation || (*same)->is_allocation) &&
+                   (*same)->work->serial <= earlier->work->serial) {
+          *same = earlier;
         }
       }
       for (const Access* earlier : conflicts) {
@@ -602,47 +785,51 @@ class Sanitizer {
             findings.begin(), findings.end(), [&](const Finding& one) OPENREG_REQUIRES(mutex_) {
               return !one.allocation.is_freed &&
                      one.earlier.is_allocation == earlier->is_allocation &&
-                     one.earlier.stream == streams_[earlier->work->stream].stream &&
+                     one.earlier.stream == streams_[earlier->work->stream] &&
                      one.earlier.kernel == earlier->work->kernel &&
                      one.earlier.stack.here == earlier->work->stack.here;
             });
         if (!is_same) {
-          findings.push_back(conflict(stream, kernel, stack, touch, *earlier, allocation));
+          findings.push_back(conflict(place, kernel, stack, touch, *earlier, *touch.allocation));
         }
       }
-      findHazards(stream, kernel, stack, touch, allocation, findings);
+      findHazards(place, kernel, stack, touch, findings);
+      if (uintptr_t first = 0; isUnwrittenRead(place, touch, &first)) {
+        findings.push_back(unwrittenRead(place, kernel, stack, touch, first));
+      }
     }
     return findings;
   }
 
-  void findHazards(StreamNumber stream, const char* kernel, const Stack& stack, const Touch& touch,
-                   const Allocation& allocation, std::vector<Finding>& findings)
-      OPENREG_REQUIRES(mutex_) {
-    if (!allocation.owner.has_value() || hazards_.empty()) {
+  void findHazards(const Place& place, const char* kernel, const Stack& stack, const Touch& touch,
+                   std::vector<Finding>& findings) OPENREG_REQUIRES(mutex_) {
+    const Allocation& allocation = *touch.allocation;
+    auto& all = place.universe.hazards;
+    if (!allocation.owner.has_value() || all.empty()) {
       return;
     }
-    const auto found = hazards_.find({*allocation.owner, allocation.pool});
-    if (found == hazards_.end()) {
+    const auto found = all.find({*allocation.owner, allocation.pool});
+    if (found == all.end()) {
       return;
     }
     std::erase_if(found->second, [&](const Hazard& hazard) OPENREG_REQUIRES(mutex_) {
-      return isOrdered(hazard.access, *allocation.owner);
+      return place.universe.isOrdered(hazard.access, *allocation.owner);
     });
     // Of each free and stream the last use, which is the one to wait for.
     for (auto it = found->second.rbegin(); it != found->second.rend(); ++it) {
       const Hazard& hazard = *it;
-      if (!isOpen(hazard, stream, touch, allocation)) {
+      if (!isOpen(place, hazard, touch)) {
         continue;
       }
       const bool is_same = std::any_of(
           findings.begin(), findings.end(), [&](const Finding& one) OPENREG_REQUIRES(mutex_) {
             return one.allocation.is_freed && one.allocation.freed.here == hazard.freed.here &&
-                   one.earlier.stream == streams_[hazard.access.work->stream].stream;
+                   one.earlier.stream == streams_[hazard.access.work->stream];
           });
       if (is_same) {
         continue;
       }
-      Finding finding = conflict(stream, kernel, stack, touch, hazard.access, *hazard.allocation);
+      Finding finding = conflict(place, kernel, stack, touch, hazard.access, *hazard.allocation);
       finding.kind = FindingKind::Lifetime;
       finding.allocation.is_freed = true;
       finding.allocation.freed = hazard.freed;
@@ -651,14 +838,15 @@ class Sanitizer {
       findings.push_back(std::move(finding));
     }
     if (found->second.empty()) {
-      hazards_.erase(found);
+      all.erase(found);
     }
   }
 
   // Whether the work is the first that the hazard can harm.
-  bool isOpen(const Hazard& hazard, StreamNumber stream, const Touch& touch,
-              const Allocation& allocation) OPENREG_REQUIRES(mutex_) {
-    if (allocation.serial <= hazard.serial || isOrdered(hazard.access, stream)) {
+  bool isOpen(const Place& place, const Hazard& hazard, const Touch& touch)
+      OPENREG_REQUIRES(mutex_) {
+    if (touch.allocation->serial <= hazard.serial ||
+        place.universe.isOrdered(hazard.access, place.stream)) {
       return false;
     }
     return !options_.is_lifetime_exact ||
@@ -671,7 +859,7 @@ class Sanitizer {
     report.size = allocation.size;
     report.has_stream = allocation.owner.has_value();
     if (report.has_stream) {
-      report.stream = streams_[*allocation.owner].stream;
+      report.stream = streams_[*allocation.owner];
     }
     report.is_host_memory = allocation.is_host_memory;
     report.allocated = allocation.allocated;
@@ -679,7 +867,8 @@ class Sanitizer {
   }
 
   AccessReport describe(const Access& access, const Stream& stream, const char* kernel,
-                        const Stack& stack, const Stack& captured, uintptr_t base) {
+                        const Stack& stack, const std::shared_ptr<const Work>& captured,
+                        uintptr_t base) {
     AccessReport report;
     report.kernel = kernel;
     report.argument = access.argument;
@@ -690,31 +879,33 @@ class Sanitizer {
     report.offset = static_cast<int64_t>(access.runs.begin() - base);
     report.nbytes = access.runs.byteCount();
     report.dtype = access.dtype;
-    report.sizes.assign(access.sizes.begin(), access.sizes.end());
+    report.sizes = access.sizes == nullptr ? std::vector<int64_t>() : *access.sizes;
     report.stack = stack;
-    report.captured = captured;
+    report.captured = captured == nullptr ? Stack() : captured->stack;
     return report;
+  }
+
+  AccessReport describe(const Access& access, const Work& work, uintptr_t base)
+      OPENREG_REQUIRES(mutex_) {
+    return describe(access, streams_[work.stream], work.kernel, work.stack, work.captured, base);
   }
 
   AccessReport describeLater(StreamNumber stream, const char* kernel, const Stack& stack,
                              const Touch& touch, uintptr_t base) OPENREG_REQUIRES(mutex_) {
-    const Stream c10_stream = streams_[stream].stream;
-    if (touch.captured == nullptr) {
-      return describe(touch.access, c10_stream, kernel, stack, {}, base);
-    }
-    return describe(touch.access, c10_stream, touch.captured->kernel, stack, touch.captured->stack,
-                    base);
+    const char* const name = touch.captured == nullptr ? kernel : touch.captured->kernel;
+    return describe(touch.access, streams_[stream], name, stack, touch.captured, base);
   }
 
-  Finding conflict(StreamNumber stream, const char* kernel, const Stack& stack, const Touch& touch,
+  Finding conflict(const Place& place, const char* kernel, const Stack& stack, const Touch& touch,
                    const Access& earlier, const Allocation& allocation) OPENREG_REQUIRES(mutex_) {
     Finding finding{earlier.is_allocation ? FindingKind::Lifetime : FindingKind::Race};
     const Work& work = *earlier.work;
-    finding.earlier = describe(earlier, streams_[work.stream].stream, work.kernel, work.stack,
-                               work.captured, allocation.address);
-    finding.later = describeLater(stream, kernel, stack, touch, allocation.address);
+    finding.earlier = describe(earlier, work, allocation.address);
+    finding.later = describeLater(place.stream, kernel, stack, touch, allocation.address);
     finding.allocation = describe(allocation);
-    if (const auto wait = waits_.find({stream, work.stream}); wait != waits_.end()) {
+    finding.is_in_capture = place.capture != nullptr;
+    const auto& waits = place.universe.waits;
+    if (const auto wait = waits.find({place.stream, work.stream}); wait != waits.end()) {
       finding.has_waited = true;
       finding.waited = wait->second;
     }
@@ -726,13 +917,41 @@ class Sanitizer {
     Finding finding{FindingKind::GraphInput};
     const Work& work = *kept.access.work;
     const uintptr_t base = kept.access.runs.begin();
-    finding.earlier =
-        describe(kept.access, streams_[work.stream].stream, work.kernel, work.stack, {}, base);
+    finding.earlier = describe(kept.access, work, base);
     finding.later =
-        describe(kept.access, streams_[stream].stream, work.kernel, stack, work.stack, base);
-    finding.allocation.size = kept.size;
-    finding.allocation.allocated = kept.allocated;
+        describe(kept.access, streams_[stream], work.kernel, stack, kept.access.work, base);
+    finding.allocation.size = kept.allocation->size;
+    finding.allocation.allocated = kept.allocation->allocated;
     return finding;
+  }
+
+  // Of each branch that the capture's first stream has not waited for, the last launch.
+  std::vector<Finding> findUnjoined(Capture& capture) OPENREG_REQUIRES(mutex_) {
+    std::vector<Finding> findings;
+    const Clock& joined = capture.universe.clockOf(capture.origin);
+    for (const auto& [stream, work] : capture.last_work) {
+      if (stream != capture.origin && joined.of(stream) < work->count) {
+        Finding& finding = findings.emplace_back(Finding{FindingKind::Capture});
+        finding.later.kernel = work->kernel;
+        finding.later.stream = streams_[stream];
+        finding.later.stack = work->stack;
+      }
+    }
+    return findings;
+  }
+
+  // The given one; else the one that began last.
+  Captures::iterator captureUnderWay(uint64_t id) OPENREG_REQUIRES(mutex_) {
+    if (id != 0) {
+      return captures_.find(id);
+    }
+    auto latest = captures_.end();
+    for (auto one = captures_.begin(); one != captures_.end(); ++one) {
+      if (one->second.is_under_way && (latest == captures_.end() || latest->first < one->first)) {
+        latest = one;
+      }
+    }
+    return latest;
   }
 
   static void report(const std::vector<Finding>& findings) {
@@ -744,40 +963,51 @@ class Sanitizer {
   }
 
   // Of memory that has been freed: what its owner is not ordered behind and has not been told of.
-  std::vector<Hazard> hazardsOf(const std::shared_ptr<Allocation>& allocation, StreamNumber owner)
+  std::vector<Hazard> hazardsOf(const Place& place, const std::shared_ptr<Allocation>& allocation)
       OPENREG_REQUIRES(mutex_) {
-    allocation->owner = owner;
+    allocation->owner = place.stream;
+    const AccessSet accesses = std::exchange(accessesOf(place, *allocation), AccessSet());
     std::vector<Hazard> hazards;
-    for (const Access& access : allocation->accesses) {
+    if (!options_.finds_lifetimes) {
+      return hazards;
+    }
+    accesses.forEach([&](const Access& access) {
       const StreamNumber user = access.work->stream;
       const bool is_announced =
           std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
-      if (!access.is_allocation && !is_announced && !isOrdered(access, owner)) {
+      if (!access.is_allocation && !is_announced &&
+          !place.universe.isOrdered(access, place.stream)) {
         hazards.push_back({shadow_.serial(), access, allocation, {}});
       }
-    }
+    });
     return hazards;
   }
 
   // See Note [One finding for each mistake].
-  void takeAsOrdered(StreamNumber stream, const std::vector<Touch>& touches)
+  void takeAsOrdered(const Place& place, const std::vector<Touch>& touches)
       OPENREG_REQUIRES(mutex_) {
     // The hazards first: what is open depends on what is ordered.
     for (const Touch& touch : touches) {
-      const Allocation& allocation = allocationOf(touch);
+      Allocation& allocation = *touch.allocation;
+      auto& hazards = place.universe.hazards;
       const auto found = allocation.owner.has_value()
-                             ? hazards_.find({*allocation.owner, allocation.pool})
-                             : hazards_.end();
-      if (found != hazards_.end()) {
+                             ? hazards.find({*allocation.owner, allocation.pool})
+                             : hazards.end();
+      if (found != hazards.end()) {
         std::erase_if(found->second, [&](const Hazard& hazard) OPENREG_REQUIRES(mutex_) {
-          return isOpen(hazard, stream, touch, allocation);
+          return isOpen(place, hazard, touch);
         });
       }
+      if (isUnwrittenRead(place, touch, nullptr)) {
+        writtenOf(place, allocation).reset();
+      }
     }
+    Clock& clock = place.universe.clockOf(place.stream);
     for (const Touch& touch : touches) {
-      for (const Access& earlier : allocationOf(touch).accesses) {
-        if (isConflict(earlier, touch.access, stream)) {
-          clockOf(stream).raise(earlier.work->stream, earlier.work->count);
+      const AccessSet& accesses = accessesOf(place, *touch.allocation);
+      for (const Access* earlier : accesses.near(touch.access.runs)) {
+        if (isConflict(place, *earlier, touch.access)) {
+          clock.raise(earlier->work->stream, earlier->work->count);
         }
       }
     }
@@ -785,59 +1015,83 @@ class Sanitizer {
 
   // --- Remembering
 
-  void commit(StreamNumber stream, const char* kernel, const Stack& stack,
+  void commit(const Place& place, const char* kernel, const Stack& stack,
               std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
-    StreamState& state = streams_[stream];
-    if (state.host_version != host_version_) {
-      state.clock.join(host_);
-      state.host_version = host_version_;
-    }
-    const LaunchCount count = state.clock.of(stream) + 1;
-    state.clock.raise(stream, count);
+    place.universe.takeOverHost(place.stream);
+    Clock& clock = place.universe.clockOf(place.stream);
+    const LaunchCount count = clock.of(place.stream) + 1;
+    clock.raise(place.stream, count);
     ++counts_.launches;
-    const auto work = std::make_shared<const Work>(Work{kernel, stream, count, stack, {}});
+    const auto work =
+        std::make_shared<const Work>(Work{++last_launch_, kernel, count, place.stream, stack});
+    if (place.capture != nullptr) {
+      place.capture->last_work[place.stream] = work;
+    }
     for (Touch& touch : touches) {
-      if (touch.captured != nullptr) {
-        touch.access.work = std::make_shared<const Work>(
-            Work{touch.captured->kernel, stream, count, stack, touch.captured->stack});
-      } else {
-        touch.access.work = work;
+      Allocation& allocation = *touch.allocation;
+      touch.access.work =
+          touch.captured == nullptr
+              ? work
+              : std::make_shared<const Work>(Work{last_launch_, touch.captured->kernel, count,
+                                                  place.stream, stack, touch.captured});
+      if (place.capture != nullptr) {
+        keepForReplay(place, touch);
       }
-      Allocation& allocation = allocationOf(touch);
-      std::erase_if(allocation.accesses, [&](const Access& old) OPENREG_REQUIRES(mutex_) {
-        return Allocation::isReplaced(old, touch.access) && isOrdered(old, stream);
+      if (touch.access.is_write && touch.is_filled) {
+        markWritten(writtenOf(place, allocation), touch.access.runs);
+      }
+      AccessSet& accesses = accessesOf(place, allocation);
+      accesses.eraseNear(touch.access.runs, [&](const Access& old) {
+        return Allocation::isReplaced(old, touch.access) &&
+               place.universe.isOrdered(old, place.stream);
       });
-      counts_.forgotten += allocation.add(std::move(touch.access)) ? 1 : 0;
+      counts_.forgotten += accesses.add(std::move(touch.access)) ? 1 : 0;
     }
   }
 
-  void commitReplay(uint64_t capture, StreamNumber stream, const Stack& stack,
+  void commitReplay(uint64_t capture, const Place& place, const Stack& stack,
                     std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
-    commit(stream, "", stack, touches);
+    commit(place, "", stack, touches);
     for (const Touch& touch : touches) {
-      if (Allocation& allocation = allocationOf(touch); allocation.is_host_memory) {
-        watchHost(allocation);
+      if (touch.allocation->is_host_memory) {
+        watchHost(*touch.allocation);
+      }
+    }
+    if (!options_.finds_uninitialized) {
+      for (const Touch& touch : touches) {
+        touch.allocation->written.reset();  // only the first replay matters
       }
     }
     if (const auto found = captures_.find(capture); found != captures_.end()) {
-      found->second.last_replay = clockOf(stream);
+      found->second.last_replay = place.universe.clockOf(place.stream);
     }
   }
 
-  void keepForReplay(uint64_t number, const OpenRegStream& stream, const char* kernel, Stack stack,
-                     std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
-    Capture& capture = captures_[number];
-    const auto work =
-        std::make_shared<const Work>(Work{kernel, numberOf(stream), 0, std::move(stack), {}});
-    for (Touch& touch : touches) {
-      const Allocation& allocation = allocationOf(touch);
-      touch.access.work = work;
-      const auto key = std::make_tuple(touch.access.runs.begin(), touch.access.runs.end(),
-                                       touch.access.is_write);
-      capture.accesses.insert_or_assign(
-          key, Capture::Kept{std::move(touch.access), allocation.serial, allocation.is_of_capture,
-                             allocation.size, allocation.allocated});
-    }
+  void keepForReplay(const Place& place, const Touch& touch) OPENREG_REQUIRES(mutex_) {
+    Allocation& allocation = *touch.allocation;
+    const auto& written = writtenOf(place, allocation);
+    // Of what it has not written itself, the replay needs the contents.
+    const bool needs_contents = touch.is_read && allocation.capture != place.id &&
+                                written != nullptr &&
+                                written->lacks(touch.access.runs, nullptr) != Overlap::No;
+    const auto [entry, is_new] =
+        place.capture->kept.try_emplace({touch.access.runs, touch.access.is_write});
+    entry->second = {touch.access, touch.allocation,
+                     needs_contents || (!is_new && entry->second.is_read)};
+  }
+
+  // Of a pool that no other graph uses, nothing is needed any more.
+  void forgetGraph(uint64_t id) OPENREG_REQUIRES(mutex_) {
+    captures_.erase(id);
+    std::erase_if(pools_, [&](const auto& pool) OPENREG_REQUIRES(mutex_) {
+      return std::none_of(captures_.begin(), captures_.end(), [&](const auto& entry) {
+        const auto& kept = entry.second.kept;
+        return std::any_of(kept.begin(), kept.end(), [&](const auto& one) {
+          const Allocation& allocation = *one.second.allocation;
+          return allocation.capture != 0 && allocation.pool == pool.first;
+        });
+      });
+    });
   }
 
   Mutex mutex_;  // before the runtime's lock of watches; else a leaf
@@ -845,18 +1099,16 @@ class Sanitizer {
   SanitizerCounts counts_ OPENREG_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> not_seen_ OPENREG_GUARDED_BY(mutex_);
   Shadow shadow_ OPENREG_GUARDED_BY(mutex_);
-  std::map<PoolKey, std::vector<Hazard>> hazards_ OPENREG_GUARDED_BY(mutex_);
-  std::unordered_map<const void*, std::shared_ptr<const Clock>> events_ OPENREG_GUARDED_BY(mutex_);
-  // Where the first stream last waited for work of the second.
-  std::map<std::pair<StreamNumber, StreamNumber>, Stack> waits_ OPENREG_GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, Capture> captures_ OPENREG_GUARDED_BY(mutex_);
-  std::vector<StreamState> streams_ OPENREG_GUARDED_BY(mutex_);
+  std::map<MempoolId_t, AccessSet> pools_ OPENREG_GUARDED_BY(mutex_);  // of graphs
+  std::unordered_map<const void*, Event> events_ OPENREG_GUARDED_BY(mutex_);
+  Captures captures_ OPENREG_GUARDED_BY(mutex_);
+  std::vector<Stream> streams_ OPENREG_GUARDED_BY(mutex_);
   std::unordered_map<Stream, StreamNumber> numbers_ OPENREG_GUARDED_BY(mutex_);
   std::vector<WatchedAccess> watched_ OPENREG_GUARDED_BY(mutex_);
   uint64_t first_opened_ OPENREG_GUARDED_BY(mutex_) = 0;  // pages, when it was enabled
   uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // when it last looked
-  Clock host_ OPENREG_GUARDED_BY(mutex_);
-  uint64_t host_version_ OPENREG_GUARDED_BY(mutex_) = 0;
+  Universe live_ OPENREG_GUARDED_BY(mutex_);
+  uint64_t last_launch_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 
 // Leaked: memory may be freed by static destructors.
@@ -898,15 +1150,22 @@ void recordAccesses(const OpenRegStream& stream, const char* kernel, ArrayRef<Op
     if (!is_here || !tensor.has_storage() || tensor.layout() != kStrided) {
       continue;
     }
-    const auto is_same = [&](const Operand& other) {
+    const auto is_same_written = [&](const Operand& other) {
       return other.tensor == operand.tensor && other.is_written;
     };
-    if (!operand.is_written && std::any_of(operands.begin(), operands.end(), is_same)) {
+    if (!operand.is_written && std::any_of(operands.begin(), operands.end(), is_same_written)) {
       continue;  // it is an output
     }
     Sanitizer::Touch touch{accessOf(operand), reinterpret_cast<uintptr_t>(tensor.storage().data()),
                            tensor.storage().nbytes()};
-    touch.access.operand = index;
+    touch.access.operand = static_cast<int16_t>(index);
+    const bool is_passed_in =
+        operand.is_updated || isInPlace(kernel) ||
+        std::any_of(operands.begin(), operands.end(), [&](const Operand& other) {
+          return other.tensor == operand.tensor && !other.is_written;
+        });
+    touch.is_read = operand.is_written ? is_passed_in && !onlyWrites(kernel)
+                                       : index > 0 || !readsOnlySizes(kernel);
     if (operand.is_written && operand.name == nullptr) {
       const auto* const first_read = std::find_if(
           operands.begin(), operands.end(), [](const Operand& other) { return !other.is_written; });
@@ -933,7 +1192,29 @@ void recordRange(const OpenRegStream& stream, const char* kernel, const void* ad
   touches[0].access.is_write = is_written;
   touches[0].storage = begin;
   touches[0].storage_size = nbytes;
+  touches[0].is_read = !is_written;
   sanitizer().launch(stream, kernel, touches);
+}
+
+void recordMove(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
+                size_t nbytes) {
+  if (nbytes == 0) {
+    return;
+  }
+  const bool is_captured = stream.isCapturing();
+  std::vector<Sanitizer::Touch> touches;
+  for (const bool is_write : {false, true}) {
+    const auto begin = reinterpret_cast<uintptr_t>(is_write ? to : from);
+    Sanitizer::Touch touch{Access(), begin, nbytes};
+    touch.access.runs = ByteRuns(begin, nbytes);
+    touch.access.is_write = is_write;
+    touch.is_filled = is_captured;  // what it holds is not followed further
+    touches.push_back(std::move(touch));
+  }
+  sanitizer().launch(stream, kernel, touches);
+  if (!is_captured) {
+    sanitizer().move(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), nbytes);
+  }
 }
 
 void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands) {
@@ -995,6 +1276,40 @@ void noteUsedOn(const void* address, const OpenRegStream& stream) {
 
 void noteFreed(const void* address, const OpenRegStream& owner, MempoolId_t pool) noexcept {
   sanitizer().freed(address, owner, pool);
+}
+
+void noteWritten(const void* address) {
+  sanitizer().writtenElsewhere(reinterpret_cast<uintptr_t>(address));
+}
+
+void noteCaptureBegun(uint64_t capture, const OpenRegStream& stream) {
+  sanitizer().captureBegun(capture, stream);
+}
+
+void noteCaptureEnded(uint64_t capture, bool is_valid) noexcept {
+  sanitizer().captureEnded(capture, is_valid);
+}
+
+void noteRefusedCall(orError_t error, const char* caller) noexcept {
+  switch (error) {
+    case orErrorStreamCaptureUnsupported:
+    case orErrorStreamCaptureMerge:
+    case orErrorStreamCaptureUnmatched:
+    case orErrorStreamCaptureUnjoined:
+    case orErrorStreamCaptureIsolation:
+    case orErrorCapturedEvent:
+    case orErrorStreamCaptureWrongThread:
+      break;
+    default:  // orErrorStreamCaptureInvalidated comes after one of these
+      return;
+  }
+  try {
+    const OpenRegStream current = getCurrentOpenRegStream();
+    sanitizer().refusedCall(error, caller, current, current.captureId());
+  } catch (const std::exception& failure) {
+    // The error itself is about to be thrown, and is what counts.
+    std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
+  }
 }
 
 void recordReplay(uint64_t capture, const OpenRegStream& stream) {

@@ -16,6 +16,12 @@
 // first use of any memory of that stream and pool that was allocated after the free: which block
 // the allocator picks is nothing that a program can rely on.
 //
+// Note [Uninitialized memory]
+// An allocation that is new has no written bytes (WrittenBytes.h). A kernel writes what the backend
+// says that it writes; what it reads of that before is known by the operator's name: operators in
+// place read it, but for those of onlyWrites(). What a graph allocates has been written once a
+// replay has run the kernel that writes it. Where the backend cannot know, bytes count as written.
+//
 // Note [One finding for each mistake]
 // What was found is taken as ordered from there on, as it would be with the wait that is missing:
 // else each later use of the tensor would be one more finding.
@@ -38,6 +44,8 @@ struct SanitizerOptions {
   bool is_lifetime_exact = false;  // hazards count only for memory that is in fact the same
   bool finds_host_accesses = true;
   bool watches_pages = true;  // else host accesses are those of operators
+  bool finds_refused_calls = true;
+  bool finds_uninitialized = false;  // besides results of graphs that have not been replayed
 };
 
 // What is done with findings: in the thread that made the second access, without a lock. If it
@@ -45,15 +53,17 @@ struct SanitizerOptions {
 using ReportFinding = void (*)(const Finding& finding);
 
 struct SanitizerCounts {
-  uint64_t launches = 0;            // of which the accesses were seen
-  uint64_t not_seen = 0;            // kernels launched without telling their tensors
-  uint64_t undecided = 0;           // pairs of accesses with too many runs to compare
-  uint64_t forgotten = 0;           // times that accesses were dropped for want of room
-  uint64_t live_allocations = 0;    // now
-  uint64_t remembered_access = 0;   // now
-  uint64_t open_hazards = 0;        // now
-  uint64_t copies_not_watched = 0;  // from or to pinned memory whose pages cannot be protected
-  uint64_t pages_opened = 0;        // by accesses to other bytes than those of a copy
+  uint64_t launches = 0;             // of which the accesses were seen
+  uint64_t not_seen = 0;             // kernels launched without telling their tensors
+  uint64_t undecided = 0;            // accesses with too many runs to compare, or to remember
+  uint64_t forgotten = 0;            // times that accesses were dropped for want of room
+  uint64_t live_allocations = 0;     // now
+  uint64_t remembered_access = 0;    // now
+  uint64_t remembered_launches = 0;  // now, of which there are accesses
+  uint64_t bytes = 0;                // now, of the accesses and launches
+  uint64_t open_hazards = 0;         // now
+  uint64_t copies_not_watched = 0;   // from or to pinned memory whose pages cannot be protected
+  uint64_t pages_opened = 0;         // by accesses to other bytes than those of a copy
 };
 
 // Called once, by the bindings.

@@ -4,36 +4,50 @@
 
 namespace c10::openreg {
 
-Allocation* Shadow::find(uintptr_t address) {
+Shadow::Allocations::const_iterator Shadow::at(uintptr_t address) const {
   const auto after = live_.upper_bound(address);
   if (after == live_.begin()) {
-    return nullptr;
+    return live_.end();
   }
-  Allocation* allocation = std::prev(after)->second.get();
-  return address < allocation->address + allocation->size ? allocation : nullptr;
+  const auto found = std::prev(after);
+  const Allocation& allocation = *found->second;
+  return address < allocation.address + allocation.size ? found : live_.end();
 }
 
-Allocation& Shadow::findOrAdd(uintptr_t address, size_t size) {
-  Allocation* found = find(address);
-  return found != nullptr ? *found : add(address, size);
+Shadow::AllocationPtr Shadow::find(uintptr_t address) const {
+  const auto found = at(address);
+  return found == live_.end() ? nullptr : found->second;
 }
 
-Allocation& Shadow::add(uintptr_t address, size_t size) {
-  while (Allocation* old = find(address)) {
-    live_.erase(old->address);
+const Shadow::AllocationPtr& Shadow::findOrAdd(uintptr_t address, size_t size) {
+  const auto found = at(address);
+  return found == live_.end() ? add(address, size) : found->second;
+}
+
+const Shadow::AllocationPtr& Shadow::add(uintptr_t address, size_t size) {
+  auto first = at(address);
+  if (first == live_.end()) {
+    first = live_.lower_bound(address);
   }
-  live_.erase(live_.lower_bound(address), live_.lower_bound(address + size));
+  while (first != live_.end() && first->first < address + size) {
+    first->second->is_live = false;
+    first = live_.erase(first);
+  }
   auto allocation = std::make_shared<Allocation>();
   allocation->serial = ++serial_;
   allocation->address = address;
   allocation->size = size;
-  return *live_.emplace(address, std::move(allocation)).first->second;
+  return live_.emplace(address, std::move(allocation)).first->second;
 }
 
-std::shared_ptr<Allocation> Shadow::take(uintptr_t address) {
+Shadow::AllocationPtr Shadow::take(uintptr_t address) {
   ++serial_;
   const auto node = live_.extract(address);
-  return node.empty() ? nullptr : node.mapped();
+  if (node.empty()) {
+    return nullptr;
+  }
+  node.mapped()->is_live = false;
+  return node.mapped();
 }
 
 }  // namespace c10::openreg

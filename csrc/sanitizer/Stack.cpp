@@ -9,33 +9,31 @@
 namespace c10::openreg {
 namespace {
 
-std::atomic<CachingDeviceAllocator::CreateContextFn> gatherer{nullptr};
+std::atomic<GatherFrames> gatherer{nullptr};
 
 constexpr std::string_view kBackwardName = "torch_openreg: who asked for the backward pass";
 const DebugInfoKind kBackward(&kBackwardName);
 
 struct BackwardCaller final : DebugInfoBase {
-  explicit BackwardCaller(std::shared_ptr<GatheredContext> stack) : stack(std::move(stack)) {}
-  const std::shared_ptr<GatheredContext> stack;
+  explicit BackwardCaller(Stack stack) : stack(std::move(stack)) {}
+  const Stack stack;
 };
 
 }  // namespace
 
-void setStackGatherer(CachingDeviceAllocator::CreateContextFn gather) { gatherer = gather; }
+void setStackGatherer(GatherFrames gather) { gatherer = gather; }
 
 Stack gatherStack() {
-  Stack stack;
-  if (const auto gather = gatherer.load(std::memory_order_relaxed)) {
-    stack.here = gather();
+  const GatherFrames gather = gatherer.load(std::memory_order_relaxed);
+  if (gather == nullptr) {
+    return {};
   }
-  if (const DebugInfoBase* info = ThreadLocalDebugInfo::get(kBackward)) {
-    stack.backward = static_cast<const BackwardCaller*>(info)->stack;
-  }
-  return stack;
+  const DebugInfoBase* info = ThreadLocalDebugInfo::get(kBackward);
+  return gather(info == nullptr ? Stack() : static_cast<const BackwardCaller*>(info)->stack);
 }
 
 void beginBackward() {
-  ThreadLocalDebugInfo::_push(kBackward, std::make_shared<BackwardCaller>(gatherStack().here));
+  ThreadLocalDebugInfo::_push(kBackward, std::make_shared<BackwardCaller>(gatherStack()));
 }
 
 void endBackward() { ThreadLocalDebugInfo::_pop(kBackward); }

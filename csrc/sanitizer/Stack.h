@@ -2,7 +2,6 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <memory>
 #include <string>
@@ -12,15 +11,14 @@
 
 namespace c10::openreg {
 
-// Python's frames, not looked up yet.
+// Python's frames, not looked up yet. Equal stacks are one object.
 //
 // Note [Stacks of a backward pass]
 // The threads of the autograd engine run no Python, but for hooks. What they do happens in the
 // program where it asked for the backward pass. While that runs, its stack is debug information of
 // the asking thread (c10::ThreadLocalDebugInfo), which the engine passes on to its threads.
 struct Stack {
-  std::shared_ptr<GatheredContext> here{};
-  std::shared_ptr<GatheredContext> backward{};  // who asked for the backward pass, if in one
+  std::shared_ptr<const GatheredContext> here{};
 };
 
 // Frames as Python's faulthandler writes them; see Note [Frames of a host that faults].
@@ -29,8 +27,10 @@ struct DumpedFrames final : GatheredContext {
   const std::string text;
 };
 
-// What gathers a thread's Python frames. Called once, by the bindings; without it stacks are empty.
-OPENREG_EXPORT void setStackGatherer(CachingDeviceAllocator::CreateContextFn gather);
+// What gathers a thread's Python frames, with those of who asked for the backward pass, if it is in
+// one, behind them. The gatherer is set once, by the bindings; without it stacks are empty.
+using GatherFrames = Stack (*)(const Stack& backward);
+OPENREG_EXPORT void setStackGatherer(GatherFrames gather);
 
 // The calling thread's. Takes the GIL: no lock may be held.
 Stack gatherStack();

@@ -26,15 +26,13 @@ import torch
 from sanitizer.correct import CORRECT
 from sanitizer.programs import MISTAKES, SIZE, Event, device
 
-__all__ = ["MISTAKES_OF_OPERATORS", "Mutant", "is_followed", "mutants"]
+__all__ = ["FOLLOWED_CORRECT", "FOLLOWED_MISTAKES", "Mutant", "is_followed", "mutants"]
 
-# Not those of pages.py: no operator makes their accesses, so neither the model nor a mutant without
-# the copy's order says more of them than the mistakes do.
-MISTAKES_OF_OPERATORS = [
-    one
-    for one in MISTAKES
-    if one.run.__module__ in {"sanitizer.races", "sanitizer.lifetimes", "sanitizer.hosts"}
-]
+# Not what other files have: the model knows neither of accesses that no operator makes, nor of
+# graphs, nor of what has been written.
+_FILES = {f"sanitizer.{name}" for name in ("correct", "races", "lifetimes", "hosts")}
+FOLLOWED_MISTAKES = [one for one in MISTAKES if one.run.__module__ in _FILES]
+FOLLOWED_CORRECT = [run for run in CORRECT if run.__module__ in _FILES]
 
 _ORDERING = (
     *("wait_stream", "wait_event", "record", "synchronize", "record_stream", "_after"),
@@ -131,10 +129,8 @@ def is_followed(program: Callable[..., None]) -> bool:
 
 def mutants() -> list[Mutant]:
     """Returns the mutants of all programs."""
-    programs: list[tuple[Any, tuple[bool, ...]]] = [
-        (one.run, (True,)) for one in MISTAKES_OF_OPERATORS
-    ]
-    programs += [(run, ()) for run in CORRECT]
+    programs: list[tuple[Any, tuple[bool, ...]]] = [(one.run, (True,)) for one in FOLLOWED_MISTAKES]
+    programs += [(run, ()) for run in FOLLOWED_CORRECT]
     return [mutant for run, arguments in programs for mutant in _mutants_of(run, arguments)]
 
 

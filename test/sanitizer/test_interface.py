@@ -16,6 +16,11 @@ from torch_openreg.openreg import sanitizer as checker
 
 _module = getattr(torch, device.type)
 
+
+def _graph():
+    return _module.CUDAGraph() if device.type == "cuda" else _module.Graph()
+
+
 _RACE = f"""
 import torch
 x, side = torch.zeros(64, device="{device.type}"), torch.{device.type}.Stream()
@@ -156,6 +161,123 @@ class TestInterface(OpenRegTestCase):
             _race()
         self.assertEqual(checker.findings(), [])
 
+    def test_refused_calls_raise_their_own_error(self):
+        x, graph = torch.zeros(64, device=device), _graph()
+        with (
+            checker.check("raise"),
+            self.assertRaisesRegex(torch.AcceleratorError, "orErrorStreamCaptureUnsupported"),
+            _module.graph(graph),
+        ):
+            x.sum().item()
+        (finding,) = checker.findings()
+        call, beginning = finding.accesses
+        self.assertEqual(finding.kind, "capture")
+        self.assertEqual(call.operator, "aten::_local_scalar_dense")
+        self.assertEqual((call.filename, call.lineno - beginning.lineno), (__file__, 5))
+        for text in ("the capture began", "test_interface.py", "graph.replay()"):
+            self.assertIn(text, str(finding))
+
+    def test_refused_calls_can_be_left_out(self):
+        x = torch.zeros(64, device=device)
+        with (
+            checker.check("collect", capture=False),
+            self.assertRaises(torch.AcceleratorError),
+            _module.graph(_graph()),
+        ):
+            x.sum().item()
+        self.assertEqual(checker.findings(), [])
+
+    def test_text_of_a_refused_call_is_stable(self):
+        def refused():
+            with (
+                self.assertRaises(torch.AcceleratorError),
+                _module.graph(_graph(), stream=trunk),
+            ):
+                x.sum().item()
+            (finding,) = checker.findings()
+            checker.clear()
+            return str(finding)
+
+        x, trunk = torch.zeros(64, device=device), _module.Stream()
+        with checker.check("collect"):
+            self.assertEqual(len({refused() for _ in range(3)}), 1)
+
+    def test_each_refused_call_has_a_fix_of_its_own(self):
+        x, side, event = torch.zeros(64, device=device), _module.Stream(), _module.Event()
+        with _module.stream(side):
+            event.record()
+        torch.nonzero(x)
+        calls = {
+            "before the capture": lambda: torch.cummin(x, 0),
+            "torch.where": lambda: torch.nonzero(x),
+            "static_input.copy_": lambda: x.copy_(torch.ones(64)),
+            "wait_event": lambda: _module.current_stream().wait_event(event),
+            "graph.replay()": _module.synchronize,
+        }
+        for text, call in calls.items():
+            with (
+                checker.check("collect"),
+                self.assertRaises(torch.AcceleratorError),
+                _module.graph(_graph()),
+            ):
+                x.add_(1)
+                call()
+            (finding,) = checker.findings()
+            self.assertIn(text, finding.fix)
+            checker.clear()
+
+    def test_race_in_a_capture_refuses_the_launch(self):
+        x, trunk, side = torch.zeros(64, device=device), *(_module.Stream() for _ in range(2))
+        with (
+            checker.check("raise"),
+            self.assertRaisesRegex(checker.SanitizerError, ": race: "),
+            _module.graph(_graph(), stream=trunk),
+        ):
+            side.wait_stream(trunk)
+            with _module.stream(side):
+                x.add_(1)
+            try:
+                x.mul_(2)
+            finally:
+                trunk.wait_stream(side)
+
+    def test_unwritten_bytes_are_named(self):
+        with checker.check("collect", uninitialized=True):
+            x = torch.empty(64, device=device)
+            x[:10].fill_(1)
+            x[4:].sum()
+        (finding,) = checker.findings()
+        reader, allocation = finding.accesses
+        self.assertTrue(allocation.is_allocation)
+        self.assertEqual((reader.operator, reader.offset), ("aten::sum.dim_IntList", 16))
+        self.assertEqual(reader.lineno, allocation.lineno + 2)
+        self.assertIn("nobody wrote: offset 40", str(finding))
+
+    def test_unwritten_bytes_are_looked_for_if_asked(self):
+        with checker.check("collect"):
+            torch.empty(64, device=device).sum()
+        self.assertEqual(checker.findings(), [])
+
+    def test_unwritten_read_that_was_refused_is_refused_again(self):
+        with checker.check(uninitialized=True):
+            x = torch.empty(64, device=device)
+            for _ in range(2):
+                with self.assertRaisesRegex(checker.SanitizerError, ": uninitialized: "):
+                    x.add_(1)
+
+    def test_too_many_runs_are_silent_and_counted(self):
+        with checker.check("collect", uninitialized=True):
+            x = torch.empty(2, 5000, device=device)
+            x.t()[:, 0].fill_(1)
+            x.t()[::2, :].sum()
+            counted = _C._sanitizer_counts()["undecided"]
+            y = torch.empty(5000, 2, device=device)
+            y[:, 0].fill_(1)
+            y[:-1].sum()  # what lies between the runs of the fill counts as written
+            self.assertGreater(_C._sanitizer_counts()["undecided"], counted)
+        self.assertEqual(checker.findings(), [])
+        self.assertIn("not followed exactly", checker.summary())
+
     def test_exact_lifetimes_need_the_same_memory(self):
         def free_early(size):
             x, side = torch.zeros(64, device=device), _module.Stream()
@@ -204,8 +326,6 @@ class TestInterface(OpenRegTestCase):
             checker.enable(lifetime="nearly")
         with self.assertRaisesRegex(ValueError, "expected host to be .*, got 'pages'"):
             checker.enable(host="pages")
-        with self.assertRaisesRegex(NotImplementedError, "expected uninitialized=False"):
-            checker.enable(uninitialized=True)
 
     def test_threads_that_allocate_and_free_meanwhile(self):
         def work():
@@ -253,6 +373,12 @@ class TestEnvironment(OpenRegTestCase):
             (finding,) = json.loads(path.read_text())
         self.assertEqual(finding["kind"], "race")
         self.assertEqual([one["lineno"] for one in finding["accesses"]], [5, 3])
+
+    def test_unwritten_bytes_are_looked_for(self):
+        code = f"import torch\ntorch.empty(64, device='{device.type}').sum().item()\n"
+        for value, status in (("0", 0), ("1", 77)):
+            result = self.run_with(code, OPENREG_SANITIZER_UNINITIALIZED=value)
+            self.assertEqual(result.returncode, status, result.stderr)
 
     def test_suppressions_are_read(self):
         with tempfile.TemporaryDirectory() as folder:

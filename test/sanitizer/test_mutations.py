@@ -4,9 +4,8 @@ from functools import cache
 
 import torch
 from common import OpenRegTestCase, run_tests
-from sanitizer.correct import CORRECT
 from sanitizer.harmless_mutants import HARMLESS, MISSED, UNDECIDED
-from sanitizer.mutations import MISTAKES_OF_OPERATORS, is_followed, mutants
+from sanitizer.mutations import FOLLOWED_CORRECT, FOLLOWED_MISTAKES, is_followed, mutants
 from sanitizer.programs import device
 from sanitizer.recorder import follow
 
@@ -56,13 +55,13 @@ def _outcomes():
 
 class TestMutations(OpenRegTestCase):
     def test_model_tells_the_mistakes_from_what_is_right(self):
-        for mistake in filter(lambda one: is_followed(one.run), MISTAKES_OF_OPERATORS):
+        for mistake in filter(lambda one: is_followed(one.run), FOLLOWED_MISTAKES):
             for is_right in (False, True):
                 found = follow(mistake.run, is_right, filename=mistake.filename).findings
                 kinds = {one.kind for one in found}
                 self.assertEqual(mistake.kind in kinds, not is_right, (mistake.name, found))
                 self.assertTrue(not is_right or not found, (mistake.name, found))
-        for run in filter(is_followed, CORRECT):
+        for run in filter(is_followed, FOLLOWED_CORRECT):
             found = follow(run, filename=run.__code__.co_filename).findings
             self.assertEqual(found, set(), run.__name__)
 

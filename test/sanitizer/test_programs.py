@@ -1,9 +1,12 @@
 """Each mistake is found, with both lines and every time, and no correct program raises an alarm."""
 
+import sanitizer.graphs
 import sanitizer.hosts
 import sanitizer.lifetimes
 import sanitizer.pages
-import sanitizer.races  # noqa: F401
+import sanitizer.races
+import sanitizer.unwritten
+import sanitizer.written  # noqa: F401
 import torch
 from common import (
     OpenRegTestCase,
@@ -20,17 +23,22 @@ from torch_openreg.openreg import sanitizer as checker
 _REPETITIONS = 5
 
 
-def _found(run, *args):
+def _found(run, *args, **options):
     """Runs a program with the sanitizer on, and returns the findings."""
     module = getattr(torch, device.type)
     module.synchronize()
     checker.clear()
-    with checker.check(action="collect"):
+    with checker.check(action="collect", **options):
         run(*args)
         module.synchronize()
     found = checker.findings()
     checker.clear()
     return found
+
+
+def _options_of(mistake):
+    """The results of graphs are looked after without being asked for."""
+    return {"uninitialized": mistake.filename.endswith("unwritten.py")}
 
 
 def _lines_of(finding, filename):
@@ -49,7 +57,7 @@ class TestMistakes(OpenRegTestCase):
         self.assertEqual(len(mistake.lines), 2)
         outcomes = []
         for _ in range(_REPETITIONS):
-            found = _found(mistake.run, False)
+            found = _found(mistake.run, False, **_options_of(mistake))
             named = [
                 one
                 for one in found
@@ -62,14 +70,14 @@ class TestMistakes(OpenRegTestCase):
 
     @parametrize("mistake", [subtest(one, name=one.name) for one in MISTAKES])
     def test_is_silent_once_it_is_put_right(self, mistake):
-        found = _found(mistake.run, True)
+        found = _found(mistake.run, True, **_options_of(mistake))
         self.assertEqual(found, [], "\n".join(str(one) for one in found))
 
 
 class TestCorrectPrograms(OpenRegTestCase):
     @parametrize("run", [subtest(one, name=one.__name__) for one in CORRECT])
     def test_raises_no_alarm(self, run):
-        found = _found(run)
+        found = _found(run, uninitialized=True)
         self.assertEqual(found, [], "\n".join(str(one) for one in found))
 
 

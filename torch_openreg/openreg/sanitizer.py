@@ -26,7 +26,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -53,7 +53,7 @@ __all__ = [
 
 Action = Literal["warn", "raise", "collect"]
 _ACTIONS: tuple[Action, ...] = ("warn", "raise", "collect")
-_KINDS = ("race", "lifetime", "host", "graph-input")
+_KINDS = ("race", "lifetime", "host", "graph-input", "capture", "uninitialized")
 _EXIT_STATUS = 77
 
 # Frames of these are not the user's. Much of what NumPy does to an array is Python.
@@ -152,9 +152,11 @@ class Finding:
     """Two accesses that nothing orders.
 
     Attributes:
-        kind: "race", "lifetime", "host" or "graph-input".
+        kind: "race", "lifetime", "host", "graph-input", "capture" or "uninitialized".
         title: What happened, in one line.
-        accesses: The later access, by which it was found, and the earlier one.
+        accesses: The later access, by which it was found, and the earlier one. Of the kind
+            "capture": the call, or the last launch on a branch that was not joined, and where the
+            capture began.
         allocation: Where the memory of the earlier access was allocated.
         freed: Where that was freed, if it has been.
         reused: Where the memory of the later access was allocated, if the other had been freed.
@@ -242,6 +244,7 @@ def enable(
     race: bool = True,
     lifetime: bool | Literal["exact"] = True,
     host: bool | Literal["operators"] = True,
+    capture: bool = True,
     uninitialized: bool = False,
 ) -> None:
     """Turns the sanitizer on, or changes what it does. What happened before is taken as ordered.
@@ -260,11 +263,13 @@ def enable(
             operators of the CPU, and all else, such as NumPy, ``tolist()`` and C code, by the
             protection of pages. "operators": operators only, and no page is protected. Memory that
             was pinned before has no protection.
-        uninitialized: Whether to find reads of memory that nobody wrote. That is not there yet.
+        capture: Whether to note calls that no graph can repeat. They raise the runtime's error in
+            any case, so the action "raise" adds nothing.
+        uninitialized: Whether to find reads of memory, allocated from now on, that nobody wrote.
+            What a graph computes is looked after in any case, before its first replay.
 
     Raises:
-        ValueError: The action or lifetime is another one.
-        NotImplementedError: ``uninitialized`` is True.
+        ValueError: The action, ``lifetime`` or ``host`` is another one.
     """
     if action not in _ACTIONS:
         raise ValueError(
@@ -278,16 +283,26 @@ def enable(
         raise ValueError(
             f"sanitizer.enable: expected host to be a bool or 'operators', got {host!r}"
         )
-    if uninitialized:
-        raise NotImplementedError(
-            "sanitizer.enable: expected uninitialized=False, got True; the sanitizer does not know "
-            "yet which bytes were written. OPENREG_MEMORY_POISON=1 makes such reads NaN"
-        )
     _state.action = action
-    _state.options = {"race": race, "lifetime": lifetime, "host": host}
+    _state.options = {
+        "race": race,
+        "lifetime": lifetime,
+        "host": host,
+        "capture": capture,
+        "uninitialized": uninitialized,
+    }
     if host is True:
         _follow_host()
-    _C._sanitizer_enable(_take, race, bool(lifetime), lifetime == "exact", bool(host), host is True)
+    _C._sanitizer_enable(
+        _take,
+        race,
+        bool(lifetime),
+        lifetime == "exact",
+        bool(host),
+        host is True,
+        capture,
+        uninitialized,
+    )
     _follow_backward(True)
     if not _state.is_exit_registered:
         _state.is_exit_registered = True
@@ -336,7 +351,7 @@ def summary() -> str:
     notes = [
         (_state.suppressed_count, "findings suppressed"),
         (counts["not_seen"], "kernels launched that did not tell their tensors"),
-        (counts["undecided"], "pairs of tensors not compared, as they have too many runs of bytes"),
+        (counts["undecided"], "accesses not followed exactly, as they have too many runs of bytes"),
         (counts["forgotten"], "times that old accesses were forgotten for want of room"),
         (
             counts["copies_not_watched"],
@@ -431,7 +446,11 @@ def _enable_from_environment() -> None:
     action: dict[str | None, Action] = {"1": "warn", "raise": "raise", "collect": "collect"}
     host: dict[str | None, bool | Literal["operators"]] = {"0": False, "operators": "operators"}
     if text in action:
-        enable(action[text], host=host.get(_given("OPENREG_SANITIZER_HOST"), True))
+        enable(
+            action[text],
+            host=host.get(_given("OPENREG_SANITIZER_HOST"), True),
+            uninitialized=_given("OPENREG_SANITIZER_UNINITIALIZED") == "1",
+        )
 
 
 def _given(name: str) -> str | None:
@@ -547,9 +566,9 @@ def _take(raw: dict[str, Any]) -> None:
         finding = known
     else:
         _state.found[finding._key] = finding
-    is_raised_here = _state.action == "raise" and _state.is_in_check > 0
-    _state.has_unhandled = _state.has_unhandled or not is_raised_here
-    if _state.action == "raise":
+    is_raised = _state.action == "raise" and finding.kind != "capture"
+    _state.has_unhandled = _state.has_unhandled or not (is_raised and _state.is_in_check > 0)
+    if is_raised:
         raise SanitizerError(finding)
     if _state.action == "warn" and not finding._is_reported:
         finding._is_reported = True
@@ -573,9 +592,21 @@ def _finding_of(raw: dict[str, Any]) -> Finding:
             earlier if allocation["freed"] or later.thread else later, allocation
         ),
     }
-    title, fix = _explain(
-        raw["kind"], later, earlier, is_freed=allocation["freed"] is not None, **_lines(parts)
-    )
+    if raw["kind"] == "capture":
+        name, _, reason = later.operator.partition(",")
+        later = replace(later, operator=name)
+        parts["accesses"] = (later, earlier)
+        title, fix = _explain_refused(later, earlier, _ERRORS.get(raw["error"], ""), reason)
+        parts["where"] = f"a capture that began on {_name_of(earlier.stream)} of {earlier.device}"
+    elif raw["kind"] == "uninitialized":
+        title, fix = _explain_unwritten(later, earlier)
+        parts["where"] += f"; the first byte that nobody wrote: offset {raw['unwritten']}"
+    else:
+        title, fix = _explain(
+            raw["kind"], later, earlier, is_freed=allocation["freed"] is not None, **_lines(parts)
+        )
+    if raw["is_in_capture"]:
+        parts["where"] += ", in one graph"
     return Finding(title=title, fix=fix, **parts)
 
 
@@ -740,6 +771,97 @@ def _explain(
     )
 
 
+# The runtime's codes for calls that a capture refuses.
+_ERRORS = {902: "merge", 903: "unmatched", 904: "unjoined", 905: "isolation", 907: "captured event"}
+
+
+def _explain_refused(call: Access, beginning: Access, error: str, reason: str) -> tuple[str, str]:
+    """Returns the title and the fix for a call that no graph can repeat."""
+    name = call.operator
+    begin, here = _line(beginning.frame), _line(call.frame)
+    module = f"torch.{DEVICE_TYPE}"
+    if error == "unjoined":
+        return (
+            f"{name} was captured on {_name_of(call.stream)}, which the capture's first stream, "
+            f"{_name_of(beginning.stream)}, does not wait for before the end",
+            f"Join the branch before the capture ends:\n"
+            f"    {module}.current_stream().wait_stream(stream)    # after {here}",
+        )
+    if error == "isolation":
+        return (
+            f"{name} waits, in a capture, for work from before it",
+            f"Wait before the capture begins, or record the event on a stream of the capture:\n"
+            f"    {module}.current_stream().wait_event(event)    # before {begin}",
+        )
+    if error == "captured event":
+        return (
+            f"{name} is about an event that was recorded in a capture, which never happens",
+            f"Record it after a replay:\n"
+            f"    graph.replay()\n"
+            f"    event = {module}.current_stream().record_event()",
+        )
+    if error == "merge":
+        return (
+            f"{name} makes one capture wait for another",
+            "Capture both as one graph, or replay the graphs one after the other:\n"
+            "    first.replay()\n"
+            "    second.replay()",
+        )
+    if error == "unmatched":
+        return (
+            f"{name} ends a capture on another stream than it began on",
+            f"End it where it began:\n"
+            f"    with {module}.stream(stream):    # the current one at {begin}\n"
+            f"        graph.capture_end()",
+        )
+    title = f"{name} cannot be part of a graph{_REASONS.get(name, '')}"
+    if "first call" in reason:
+        return (
+            f"{name} cannot be captured in its first call with such arguments",
+            f"Call it once before the capture:\n    warm_up()    # before {begin}",
+        )
+    if "host to device" in name:
+        return (
+            f"{title}: it is asynchronous from pinned memory only",
+            f"Copy before each replay, or from pinned memory:\n"
+            f"    static_input.copy_(batch)    # before graph.replay(), not at {here}",
+        )
+    if name.startswith("aten::") and name not in _REASONS and "device to host" not in name:
+        return (
+            f"{title}: it runs on the host",
+            f"Use an operator whose result has sizes that do not depend on data, such as "
+            f"torch.where, or\ncall it after the replay:\n"
+            f"    graph.replay()\n"
+            f"    ...    # what is at {here}",
+        )
+    return (
+        title,
+        f"Do it after the replay:\n    graph.replay()\n    ...    # what is at {here}",
+    )
+
+
+_REASONS = {
+    "aten::_local_scalar_dense": ": the host needs the value (item(), bool(), float() and such)",
+    "aten::equal": ": the host needs the answer",
+}
+
+
+def _explain_unwritten(reader: Access, writer: Access) -> tuple[str, str]:
+    """Returns the title and the fix for a read of what nobody wrote."""
+    if not writer.is_allocation:
+        return (
+            f"{reader.operator} reads what {writer.operator} of a graph is to compute, before the "
+            "first replay",
+            f"A capture computes nothing. Replay the graph first:\n"
+            f"    graph.replay()    # before {_line(reader.frame)}",
+        )
+    return (
+        f"{reader.operator} reads memory that nobody has written since it was allocated",
+        f"Fill it, as with torch.zeros in place of torch.empty:\n"
+        f"    tensor.zero_()    # after {_line(writer.frame)}",
+    )
+
+
 def _describe_access(access: Access) -> list[str]:
     stream = _name_of(access.stream)
     if access.is_allocation:
@@ -769,8 +891,16 @@ def _describe_stack(stack: Stack) -> list[str]:
 
 def _text_of(finding: Finding) -> str:
     later, earlier = finding.accesses
-    lines = [*_describe_access(later), *_describe_access(earlier)]
-    if not earlier.is_allocation:
+    if finding.kind == "capture":
+        lines = [f"called, on {_name_of(later.stream)}", *_describe_stack(later.stack)]
+        lines += ["the capture began", *_describe_stack(earlier.stack)]
+    else:
+        is_read = finding.kind == "uninitialized"
+        lines = [
+            *_describe_access(replace(later, is_write=later.is_write and not is_read)),
+            *_describe_access(earlier),
+        ]
+    if finding.allocation and not earlier.is_allocation:
         lines += ["allocated", *_describe_stack(finding.allocation)]
     if finding.freed:
         lines += ["freed", *_describe_stack(finding.freed)]

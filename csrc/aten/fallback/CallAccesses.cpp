@@ -17,16 +17,18 @@ using c10::openreg::Operand;
 
 class CallOperands {
  public:
-  void add(const Tensor& tensor, bool is_written, const char* name) {
+  void add(const Tensor& tensor, bool is_written, const char* name, bool is_updated = false) {
     if (!isOpenReg(tensor)) {
       return;
     }
     if (isPlain(tensor)) {
-      addPlain(tensor, is_written, name);
+      addPlain(
+          {tensor.unsafeGetTensorImpl(), is_written, name, /*is_host_memory=*/false, is_updated},
+          tensor);
       return;
     }
     for (const Tensor& component : componentsOf(tensor)) {
-      add(component, is_written, name);
+      add(component, is_written, name, is_updated);
     }
   }
 
@@ -44,16 +46,16 @@ class CallOperands {
   c10::ArrayRef<Operand> all() const { return all_; }
 
  private:
-  void addPlain(const Tensor& tensor, bool is_written, const char* name) {
-    const TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    auto* const known = std::find_if(all_.begin(), all_.end(),
-                                     [&](const Operand& one) { return one.tensor == impl; });
+  void addPlain(const Operand& operand, const Tensor& tensor) {
+    auto* const known = std::find_if(
+        all_.begin(), all_.end(), [&](const Operand& one) { return one.tensor == operand.tensor; });
     if (known == all_.end()) {
       kept_.push_back(tensor);
-      all_.push_back({impl, is_written, name});
-    } else if (is_written && name != nullptr) {
+      all_.push_back(operand);
+    } else if (operand.is_written && operand.name != nullptr) {
+      known->is_updated = known->is_updated || operand.is_updated || !known->is_written;
       known->is_written = true;
-      known->name = name;
+      known->name = operand.name;
     }
   }
 
@@ -76,9 +78,10 @@ void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema
   CallOperands operands;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    const bool is_written = isWritten(argument) || isWrittenInSilence(schema, argument, arguments);
+    const bool is_updated = isWrittenInSilence(schema, argument, arguments);
+    const bool is_written = is_updated || isWritten(argument);
     visitTensors(arguments[i], argument, [&](const Tensor& tensor) {
-      operands.add(tensor, is_written, argument.name().c_str());
+      operands.add(tensor, is_written, argument.name().c_str(), is_updated);
     });
   }
   for (const c10::IValue& result : results) {
@@ -89,9 +92,10 @@ void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema
 }
 
 void recordResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
-  const Operand operand{result.unsafeGetTensorImpl(), /*is_written=*/true};
-  c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(device.index()),
-                               known.name().c_str(), operand);
+  const Storage& storage = result.storage();
+  c10::openreg::recordRange(c10::openreg::getCurrentOpenRegStream(device.index()),
+                            known.name().c_str(), storage.data(), storage.nbytes(),
+                            /*is_written=*/true);
 }
 
 }  // namespace at::openreg

@@ -229,13 +229,17 @@ void HostCall::takeOverResize(size_t index) {
   } else {
     can_be_planned_ = false;
   }
-  TensorImpl* impl = original.unsafeGetTensorImpl();
+  if (has_moved) {
+    c10::openreg::resizeStorage(original.storage(), alias.storage().nbytes());
+  }
+  original.unsafeGetTensorImpl()->set_sizes_and_strides(alias.sizes(), alias.strides(),
+                                                        alias.storage_offset());
+  if (c10::openreg::isSanitizerOn()) {
+    recordResult(known_, device_, original);
+  }
   if (!has_moved) {
-    impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
     return;
   }
-  c10::openreg::resizeStorage(original.storage(), alias.storage().nbytes());
-  impl->set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
   // All of it: another result may be a view of what the kernel added.
   copyMemory(original, alias);
 }

@@ -19,6 +19,7 @@
 
 #include <c10/core/TensorImpl.h>
 #include <c10/util/ArrayRef.h>
+#include <openreg/error.h>
 
 #include <atomic>
 #include <cstddef>
@@ -44,6 +45,7 @@ struct Operand {
   const char* name = nullptr;   // of the argument, if the caller knows it; lives as long as the
                                 // process. Else the schema is asked, in a report.
   bool is_host_memory = false;  // pinned
+  bool is_updated = false;      // it is written, and its old contents are read
 };
 
 // A kernel that is about to be launched on a stream. `kernel` is the operator, such as
@@ -54,6 +56,10 @@ OPENREG_EXPORT void recordAccesses(const OpenRegStream& stream, const char* kern
 // The same for a range of device memory.
 OPENREG_EXPORT void recordRange(const OpenRegStream& stream, const char* kernel,
                                 const void* address, size_t nbytes, bool is_written);
+
+// The same for bytes that are copied as they are, whether anybody has written them or not.
+OPENREG_EXPORT void recordMove(const OpenRegStream& stream, const char* kernel, const void* to,
+                               const void* from, size_t nbytes);
 
 // A launch of an operator's kernel. If recordAccesses() has not been called for it, on this thread
 // and since the last launch, it is counted as not seen.
@@ -83,7 +89,19 @@ OPENREG_EXPORT void noteUsedOn(const void* address, const OpenRegStream& stream)
 OPENREG_EXPORT void noteFreed(const void* address, const OpenRegStream& owner,
                               MempoolId_t pool) noexcept;
 
+// The memory that the address is in has been written by somebody who is not seen here, such as
+// another process.
+OPENREG_EXPORT void noteWritten(const void* address);
+
 // --- Graphs, by the number of their capture
+
+// Whoever told the beginning tells the end, be it that the capture was of no use.
+OPENREG_EXPORT void noteCaptureBegun(uint64_t capture, const OpenRegStream& stream);
+OPENREG_EXPORT void noteCaptureEnded(uint64_t capture, bool is_valid) noexcept;
+
+// A call that the runtime has refused with this error, as no graph can repeat it. `caller` is as
+// for throwRuntimeError. Errors of other kinds are ignored.
+OPENREG_EXPORT void noteRefusedCall(orError_t error, const char* caller) noexcept;
 
 // A replay that is about to be launched.
 // Errors: as recordAccesses().

@@ -165,6 +165,10 @@ bool parse_OPENREG_SANITIZER_REPORT(const char* text, Settings&) { return *text 
 
 bool parse_OPENREG_SANITIZER_SUPPRESSIONS(const char* text, Settings&) { return *text != '\0'; }
 
+bool parse_OPENREG_SANITIZER_UNINITIALIZED(const char* text, Settings&) {
+  return parse_switch(text).has_value();
+}
+
 struct Variable {
   orSetting description;
   bool (*parse)(const char* text, Settings& settings);

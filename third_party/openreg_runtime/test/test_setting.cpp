@@ -84,6 +84,7 @@ TEST(bad_values_are_refused) {
     check_refused("OPENREG_SANITIZER", value, "0, 1, raise or collect");
     check_refused("OPENREG_SANITIZER_EXIT", value, "0 or 1");
     check_refused("OPENREG_SANITIZER_HOST", value, "0, 1 or operators");
+    check_refused("OPENREG_SANITIZER_UNINITIALIZED", value, "0 or 1");
   }
 }
 

@@ -56,7 +56,9 @@
   X(OPENREG_SANITIZER_REPORT, "none", "the name of a file",                              \
     "Where the sanitizer writes its findings when the process ends, as JSON.")           \
   X(OPENREG_SANITIZER_SUPPRESSIONS, "none", "the name of a file",                        \
-    "Findings not to report: a line for each, kind:file:operator.")
+    "Findings not to report: a line for each, kind:file:operator.")                      \
+  X(OPENREG_SANITIZER_UNINITIALIZED, "0", "0 or 1",                                      \
+    "1: the sanitizer finds kernels that read what nobody wrote, as well.")
 
 /* Where a setting stands in the table, such as orSettingIndex_OPENREG_DEVICE_COUNT. */
 #define OPENREG_SETTING_INDEX(variable, default_text, allowed, description) \
