@@ -570,18 +570,20 @@ class Sanitizer {
     if (!isSanitizerOn() || !options_.finds_host_accesses || !options_.watches_pages) {
       return;
     }
-    allocation.accesses.forEach([&](const Access& access) OPENREG_REQUIRES(mutex_) {
-      if (access.is_watched || access.is_allocation || live_.isKnownToHost(access)) {
-        return;
+    std::vector<const Access*> accesses;
+    allocation.accesses.forEach([&](const Access& access) { accesses.push_back(&access); });
+    for (const Access* access : accesses) {
+      if (access->is_watched || access->is_allocation || live_.isKnownToHost(*access)) {
+        continue;
       }
-      access.is_watched = true;
-      auto watch = std::make_unique<HostWatch>(access.runs, access.is_write);
+      access->is_watched = true;
+      auto watch = std::make_unique<HostWatch>(access->runs, access->is_write);
       if (watch->isWatching()) {
-        watched_.push_back({access, allocation.address, describe(allocation), std::move(watch)});
+        watched_.push_back({*access, allocation.address, describe(allocation), std::move(watch)});
       } else {
         ++counts_.copies_not_watched;
       }
-    });
+    }
   }
 
   // Ends the watches that are of no use any more, but for those with a touch to report.
@@ -971,13 +973,14 @@ class Sanitizer {
     if (!options_.finds_lifetimes) {
       return hazards;
     }
+    const uint64_t serial = shadow_.serial();
     accesses.forEach([&](const Access& access) {
       const StreamNumber user = access.work->stream;
       const bool is_announced =
           std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
       if (!access.is_allocation && !is_announced &&
           !place.universe.isOrdered(access, place.stream)) {
-        hazards.push_back({shadow_.serial(), access, allocation, {}});
+        hazards.push_back({serial, access, allocation, {}});
       }
     });
     return hazards;

@@ -13,7 +13,6 @@ Example:
 """
 
 import atexit
-import faulthandler
 import fnmatch
 import functools
 import importlib.util
@@ -538,6 +537,8 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 @functools.cache
 def _follow_host() -> None:
     """Lets the library have frames of Python dumped: Note [Frames of a host that faults]."""
+    import faulthandler  # not for those who only import torch
+
     for number in range(signal.SIGRTMAX, signal.SIGRTMIN - 1, -1):
         if signal.getsignal(number) is signal.SIG_DFL:
             file = os.memfd_create("openreg-frames")
