@@ -4,6 +4,7 @@ import io
 import os
 import threading
 import warnings
+from pathlib import Path
 
 import torch
 from common import OpenRegTestCase, run_program, run_tests
@@ -276,6 +277,17 @@ class TestPages(OpenRegTestCase):
             for thread in threads:
                 thread.join()
         self.assertEqual(checker.findings(), [])
+
+    def test_files_are_private(self):
+        with checker.check("collect"):
+            torch.ones(4).pin_memory()
+        files = Path("/proc/self/fd").iterdir()
+        modes = {
+            one.stat().st_mode & 0o777
+            for one in files
+            if one.is_symlink() and os.readlink(one).startswith("/memfd:openreg")
+        }
+        self.assertEqual(modes, {0o600})
 
 
 class TestProcesses(OpenRegTestCase):

@@ -542,6 +542,7 @@ def _follow_host() -> None:
     for number in range(signal.SIGRTMAX, signal.SIGRTMIN - 1, -1):
         if signal.getsignal(number) is signal.SIG_DFL:
             file = os.memfd_create("openreg-frames")
+            os.fchmod(file, 0o600)  # as all files of the runtime
             faulthandler.register(number, file, all_threads=False, chain=False)
             _C._sanitizer_set_frame_dumper(number, file)
             return
