@@ -228,7 +228,8 @@ std::optional<std::string> text_of(std::string_view variable, const Settings& se
 
 // What the environment said when it was read.
 struct Environment {
-  std::array<const char*, variable_count> values = {};
+  std::array<std::optional<std::string>, variable_count> texts = {};
+  std::array<const char*, variable_count> values = {};  // of texts, or null
   Settings settings;
   std::string error;  // of the first bad value, "" if all are good
 
@@ -238,8 +239,8 @@ struct Environment {
 
   void read(size_t i) {
     const orSetting& variable = table[i].description;
-    const std::optional<std::string> value = text_of(variable.variable, settings);
-    if (value) values[i] = (new std::string(*value))->c_str();
+    texts[i] = text_of(variable.variable, settings);
+    if (texts[i]) values[i] = texts[i]->c_str();
     const char* text = values[i];
     if (text == nullptr && !has_computed_default(variable.variable)) text = variable.default_text;
     if (table[i].parse(text, settings) || !error.empty()) return;

@@ -47,6 +47,7 @@ LEAKING_TESTS = (
     "test_fault.",
     "test_ipc.exit_does_not_wait",
     "test_ipc.touching_",
+    "test_schedule.a_process_ends_with_work_pending",
     "test_error.last_error_works_while_a_thread_ends",
     "stress",
 )

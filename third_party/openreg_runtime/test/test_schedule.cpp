@@ -197,6 +197,7 @@ TEST(lazy_streams_run_no_further_than_the_event_that_is_waited_for) {
   check_log(log, {});
   CHECK_OK(orDeviceSynchronizeAll());
   check_log(log, {2, 4});
+  CHECK_OK(orEventDestroy(event));
 }
 
 TEST(lazy_copies_that_wait_let_their_stream_run) {
@@ -377,6 +378,7 @@ TEST(a_loop_of_queries_ends) {
     for (int i = 0; i < 2 && answer != orSuccess; ++i) answer = orStreamQuery(stream);
     CHECK_OK(answer);
     check_log(log, {1, 2});
+    CHECK_OK(orEventDestroy(event));
   }
 }
 
@@ -404,6 +406,7 @@ TEST(completeness_of_an_event_lets_nothing_run) {
   CHECK_OK(orEventIsComplete(&is_complete, event));
   CHECK_EQUAL(is_complete, 1);
   CHECK_ERROR(orEventIsComplete(nullptr, event), orErrorInvalidValue);
+  CHECK_OK(orEventDestroy(event));
 }
 
 TEST(a_query_behind_a_gate_returns) {
