@@ -4,13 +4,14 @@ Each is a function of one argument: whether it is right. The lines of the two ac
 block: the use on the other stream and the free) end in a comment with ``<1>`` and ``<2>``.
 """
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["MISTAKES", "Mistake", "device", "mistake"]
+__all__ = ["MISTAKES", "Mistake", "device", "mistake", "same_stream"]
 
 device = torch.accelerator.current_accelerator()
 _module = getattr(torch, device.type)
@@ -22,6 +23,16 @@ Stream, Event, stream, current = (
 )
 
 SIZE = 64
+
+
+@contextlib.contextmanager
+def same_stream() -> Iterator[None]:
+    """Makes the current stream current again: torch.cuda.graph does not if its capture fails."""
+    before = current()
+    try:
+        yield
+    finally:
+        _module.set_stream(before)
 
 
 class Mistake(NamedTuple):

@@ -42,6 +42,8 @@ class TestInterface(OpenRegTestCase):
         checker.clear()
 
     def tearDown(self):
+        # torch.cuda.graph does not do it if its capture fails.
+        _module.set_stream(_module.default_stream())
         _module.synchronize()
         checker.disable()
         checker.clear()
@@ -163,9 +165,11 @@ class TestInterface(OpenRegTestCase):
 
     def test_refused_calls_raise_their_own_error(self):
         x, graph = torch.zeros(64, device=device), _graph()
+        # torch.cuda.graph ends the capture all the same, which is an error of its own.
+        errors = "orErrorStreamCapture(Unsupported|Invalidated)"
         with (
             checker.check("raise"),
-            self.assertRaisesRegex(torch.AcceleratorError, "orErrorStreamCaptureUnsupported"),
+            self.assertRaisesRegex(torch.AcceleratorError, errors),
             _module.graph(graph),
         ):
             x.sum().item()

@@ -6,7 +6,7 @@ import torch
 from common import OpenRegTestCase, run_tests
 from sanitizer.harmless_mutants import HARMLESS, MISSED, UNDECIDED
 from sanitizer.mutations import FOLLOWED_CORRECT, FOLLOWED_MISTAKES, is_followed, mutants
-from sanitizer.programs import device
+from sanitizer.programs import device, same_stream
 from sanitizer.recorder import follow
 
 from torch_openreg.openreg import sanitizer as checker
@@ -23,7 +23,7 @@ def _is_found(mutant):
     _module.synchronize()
     checker.clear()
     try:
-        with checker.check(action="collect"):
+        with checker.check(action="collect"), same_stream():
             mutant.run()
             _module.synchronize()
     except (AssertionError, torch.AcceleratorError):
@@ -40,7 +40,8 @@ def _matters(mutant):
     if not mutant.is_followed:
         return None
     try:
-        return bool(follow(mutant.run, filename=mutant.filename).findings)
+        with same_stream():
+            return bool(follow(mutant.run, filename=mutant.filename).findings)
     except AssertionError:  # the program's own, of wrong values
         return True
 

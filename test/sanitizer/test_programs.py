@@ -16,7 +16,7 @@ from common import (
     subtest,
 )
 from sanitizer.correct import CORRECT
-from sanitizer.programs import MISTAKES, device
+from sanitizer.programs import MISTAKES, device, same_stream
 
 from torch_openreg.openreg import sanitizer as checker
 
@@ -28,7 +28,7 @@ def _found(run, *args, **options):
     module = getattr(torch, device.type)
     module.synchronize()
     checker.clear()
-    with checker.check(action="collect", **options):
+    with checker.check(action="collect", **options), same_stream():
         run(*args)
         module.synchronize()
     found = checker.findings()
