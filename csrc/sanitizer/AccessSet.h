@@ -47,7 +47,7 @@ struct Access {
   bool is_write = false;
   bool is_allocation = false;  // stands for the owner's earlier use of memory that is new
   bool is_host_memory = false;
-  mutable bool is_watched = false;  // there is, or has been, a HostWatch of it
+  bool is_watched = false;  // there is, or has been, a HostWatch of it
 };
 
 // What the heap takes for a block of so many bytes.
@@ -78,18 +78,15 @@ class AccessSet {
   // The bytes on the heap, without the launches.
   size_t memory() const;
 
+  // Its bytes must stay as they are.
+  template <typename Visit>
+  void forEach(const Visit& visit) {
+    visitAll(*this, visit);
+  }
+
   template <typename Visit>
   void forEach(const Visit& visit) const {
-    for (const Access& access : listed_) {
-      visit(access);
-    }
-    if (sorted_ != nullptr) {
-      for (const auto& [magnitude, row] : *sorted_) {
-        for (const auto& [begin, access] : row) {
-          visit(access);
-        }
-      }
-    }
+    visitAll(*this, visit);
   }
 
   // All whose first to last byte meet those of `runs`, and perhaps others. Valid until the next
@@ -125,6 +122,20 @@ class AccessSet {
   static uintptr_t firstBegin(int magnitude, const ByteRuns& runs) {
     const auto length = magnitude >= 63 ? ~uintptr_t(0) : uintptr_t(2) << magnitude;
     return runs.begin() > length ? runs.begin() - length : 0;
+  }
+
+  template <typename Self, typename Visit>
+  static void visitAll(Self& self, const Visit& visit) {
+    for (auto& access : self.listed_) {
+      visit(access);
+    }
+    if (self.sorted_ != nullptr) {
+      for (auto& [magnitude, row] : *self.sorted_) {
+        for (auto& [begin, access] : row) {
+          visit(access);
+        }
+      }
+    }
   }
 
   void sort(Access access);

@@ -1,0 +1,30 @@
+// What findings say of accesses and memory.
+//
+// Not thread-safe, as State is.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "csrc/sanitizer/AccessSet.h"
+#include "csrc/sanitizer/Finding.h"
+#include "csrc/sanitizer/Shadow.h"
+#include "csrc/sanitizer/State.h"
+#include "csrc/sanitizer/Touch.h"
+
+namespace c10::openreg {
+
+AllocationReport describe(const State& state, const Allocation& allocation);
+
+// Offsets are counted from `base`.
+AccessReport describe(const State& state, const Access& access, uintptr_t base);
+AccessReport describe(const State& state, const Launch& launch, const Touch& touch, uintptr_t base);
+
+// Of an access of the host's own by an operator, which has the stream of the one before it.
+AccessReport describeHost(const Access& access, const char* kernel, const Stack& stack,
+                          const Stream& stream, uintptr_t base);
+
+}  // namespace c10::openreg

@@ -1,0 +1,264 @@
+#include "csrc/sanitizer/State.h"
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_set>
+#include <utility>
+
+namespace c10::openreg {
+
+namespace {
+
+Capture::Touched& touchedBy(Capture& capture, const Allocation& allocation) {
+  const auto [entry, is_new] = capture.touched.try_emplace(allocation.serial);
+  if (is_new && allocation.written != nullptr) {
+    entry->second.written = std::make_unique<WrittenBytes>(allocation.address, allocation.size);
+  }
+  return entry->second;
+}
+
+}  // namespace
+
+void State::forget() {
+  shadow.clear();
+  pools_.clear();
+  events.clear();
+  captures.clear();
+  streams_.clear();
+  numbers_.clear();
+  live = Universe();
+}
+
+// --- Streams
+
+StreamNumber State::numberOf(const OpenRegStream& stream) {
+  const auto [entry, is_new] =
+      numbers_.emplace(stream.unwrap(), static_cast<StreamNumber>(streams_.size()));
+  if (is_new) {
+    streams_.push_back(stream.unwrap());
+  }
+  return entry->second;
+}
+
+Place State::placeOf(const OpenRegStream& stream, uint64_t capture) {
+  const StreamNumber number = numberOf(stream);
+  if (capture == 0) {
+    return {live, number, 0, nullptr};
+  }
+  Capture& begun = captures[capture];
+  return {begun.universe, number, capture, &begun};
+}
+
+// --- Memory
+
+void State::resolve(std::vector<Touch>& touches) {
+  for (Touch& touch : touches) {
+    if (touch.allocation == nullptr) {
+      touch.allocation = shadow.findOrAdd(touch.storage, touch.storage_size);
+    }
+    touch.allocation->is_host_memory |= touch.access.is_host_memory;
+  }
+}
+
+AccessSet& State::accessesOf(const Place& place, Allocation& allocation) {
+  if (place.capture != nullptr) {
+    return touchedBy(*place.capture, allocation).accesses;
+  }
+  return allocation.capture == 0
+             ? allocation.accesses
+             : pools_.try_emplace(allocation.pool, kMaxPoolAccesses).first->second;
+}
+
+std::unique_ptr<WrittenBytes>& State::writtenOf(const Place& place, Allocation& allocation) {
+  return place.capture != nullptr ? touchedBy(*place.capture, allocation).written
+                                  : allocation.written;
+}
+
+void State::markWritten(std::unique_ptr<WrittenBytes>& written, const ByteRuns& runs) {
+  if (written != nullptr) {
+    counts.undecided += written->add(runs) ? 1 : 0;
+    if (written->isWhole()) {
+      written.reset();
+    }
+  }
+}
+
+void State::moveWritten(uintptr_t to, uintptr_t from, size_t nbytes) {
+  const auto target = shadow.find(to);
+  if (target == nullptr || target->written == nullptr) {
+    return;
+  }
+  const auto source = shadow.find(from);
+  if (source == nullptr || source->written == nullptr) {
+    markWritten(target->written, ByteRuns(to, nbytes));
+    return;
+  }
+  for (const auto& [first, last] : source->written->ranges()) {
+    const uintptr_t begin = std::max(first, from);
+    const uintptr_t end = std::min(last, from + nbytes);
+    if (begin < end) {
+      markWritten(target->written, ByteRuns(begin - from + to, end - begin));
+    }
+  }
+}
+
+void State::giveUpWritten() {
+  shadow.forEach([](Allocation& allocation) { allocation.written.reset(); });
+  for (auto& [id, capture] : captures) {
+    for (auto& [serial, touched] : capture.touched) {
+      touched.written.reset();
+    }
+  }
+}
+
+void State::addAllocation(const Launch& by, const void* address, size_t size, MempoolId_t pool) {
+  const Place& place = by.place;
+  Allocation& allocation = *shadow.add(reinterpret_cast<uintptr_t>(address), size);
+  allocation.owner = place.stream;
+  allocation.pool = pool;
+  allocation.capture = place.id;
+  allocation.allocated = by.stack;
+  if (place.id != 0 || options.finds_uninitialized) {
+    allocation.written = std::make_unique<WrittenBytes>(allocation.address, size);
+  }
+  // No launch of its own: what the owner has launched so far may still use the memory.
+  Access access;
+  access.runs = ByteRuns(allocation.address, size);
+  access.is_write = true;
+  access.is_allocation = true;
+  const LaunchCount count = place.universe.clockOf(place.stream).of(place.stream);
+  access.work =
+      std::make_shared<const Work>(Work{last_launch_, by.kernel, count, place.stream, by.stack});
+  accessesOf(place, allocation).add(std::move(access));
+}
+
+std::vector<Hazard> State::hazardsOf(const Place& place,
+                                     const std::shared_ptr<Allocation>& allocation) {
+  allocation->owner = place.stream;
+  const AccessSet accesses = std::exchange(accessesOf(place, *allocation), AccessSet());
+  std::vector<Hazard> hazards;
+  if (!options.finds_lifetimes) {
+    return hazards;
+  }
+  accesses.forEach([&](const Access& access) {
+    const StreamNumber user = access.work->stream;
+    const bool is_announced =
+        std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
+    if (!access.is_allocation && !is_announced && !place.universe.isOrdered(access, place.stream)) {
+      hazards.push_back({shadow.serial(), access, allocation, {}});
+    }
+  });
+  return hazards;
+}
+
+void State::addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard> hazards) {
+  std::vector<Hazard>& known = place.universe.hazards[{place.stream, pool}];
+  std::move(hazards.begin(), hazards.end(), std::back_inserter(known));
+  if (known.size() > kMaxHazards) {
+    known.erase(known.begin(), known.begin() + kMaxHazards / 2);
+    ++counts.forgotten;
+  }
+}
+
+// --- Work
+
+void State::commit(const Launch& launch, std::vector<Touch>& touches) {
+  const Place& place = launch.place;
+  place.universe.takeOverHost(place.stream);
+  Clock& clock = place.universe.clockOf(place.stream);
+  const LaunchCount count = clock.of(place.stream) + 1;
+  clock.raise(place.stream, count);
+  ++counts.launches;
+  const auto work = std::make_shared<const Work>(
+      Work{++last_launch_, launch.kernel, count, place.stream, launch.stack});
+  if (place.capture != nullptr) {
+    place.capture->last_work[place.stream] = work;
+  }
+  for (Touch& touch : touches) {
+    Allocation& allocation = *touch.allocation;
+    touch.access.work =
+        touch.captured == nullptr
+            ? work
+            : std::make_shared<const Work>(Work{last_launch_, touch.captured->kernel, count,
+                                                place.stream, launch.stack, touch.captured});
+    if (place.capture != nullptr) {
+      keepForReplay(place, touch);
+    }
+    if (touch.access.is_write && touch.is_filled) {
+      markWritten(writtenOf(place, allocation), touch.access.runs);
+    }
+    AccessSet& accesses = accessesOf(place, allocation);
+    accesses.eraseNear(touch.access.runs, [&](const Access& old) {
+      return Allocation::isReplaced(old, touch.access) &&
+             place.universe.isOrdered(old, place.stream);
+    });
+    counts.forgotten += accesses.add(std::move(touch.access)) ? 1 : 0;
+  }
+  if (launch.replayed != 0) {
+    endReplay(launch, touches);
+  }
+}
+
+void State::endReplay(const Launch& launch, const std::vector<Touch>& touches) {
+  if (!options.finds_uninitialized) {
+    for (const Touch& touch : touches) {
+      touch.allocation->written.reset();  // only the first replay matters
+    }
+  }
+  if (const auto found = captures.find(launch.replayed); found != captures.end()) {
+    found->second.last_replay = launch.place.universe.clockOf(launch.place.stream);
+  }
+}
+
+void State::keepForReplay(const Place& place, const Touch& touch) {
+  Allocation& allocation = *touch.allocation;
+  const auto& written = writtenOf(place, allocation);
+  // Of what it has not written itself, the replay needs the contents.
+  const bool needs_contents = touch.is_read && allocation.capture != place.id &&
+                              written != nullptr &&
+                              written->lacks(touch.access.runs, nullptr) != Overlap::No;
+  const auto [entry, is_new] =
+      place.capture->kept.try_emplace({touch.access.runs, touch.access.is_write});
+  entry->second = {touch.access, touch.allocation,
+                   needs_contents || (!is_new && entry->second.is_read)};
+}
+
+// Of a pool that no other graph uses, nothing is needed any more.
+void State::forgetGraph(uint64_t id) {
+  captures.erase(id);
+  std::erase_if(pools_, [&](const auto& pool) {
+    return std::none_of(captures.begin(), captures.end(), [&](const auto& entry) {
+      const auto& kept = entry.second.kept;
+      return std::any_of(kept.begin(), kept.end(), [&](const auto& one) {
+        const Allocation& allocation = *one.second.allocation;
+        return allocation.capture != 0 && allocation.pool == pool.first;
+      });
+    });
+  });
+}
+
+SanitizerCounts State::countNow() {
+  SanitizerCounts now = counts;
+  std::unordered_set<const Work*> launches;
+  const auto add = [&](const AccessSet& accesses) {
+    now.remembered_access += accesses.size();
+    now.bytes += accesses.memory();
+    accesses.forEach([&](const Access& access) { launches.insert(access.work.get()); });
+  };
+  shadow.forEach([&](const Allocation& allocation) {
+    ++now.live_allocations;
+    add(allocation.accesses);
+  });
+  for (const auto& [id, accesses] : pools_) {
+    add(accesses);
+  }
+  now.remembered_launches = launches.size();
+  constexpr size_t kSharingCost = 2 * sizeof(void*);
+  now.bytes += launches.size() * heapSize(sizeof(Work) + kSharingCost);
+  for (const auto& [key, hazards] : live.hazards) {
+    now.open_hazards += hazards.size();
+  }
+  return now;
+}
+
+}  // namespace c10::openreg
