@@ -7,7 +7,7 @@ nothing. It is a module outside of the package, as importing the package imports
 ``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
 type: a test with findings fails, with the reports in a section of their own.
 ``--openreg-sanitizer=race,lifetime`` finds these kinds only. The last lines of the run list all
-findings by pairs of lines.
+findings by pairs of lines, and ``--openreg-sanitizer-report=FILE`` has them as JSON.
 
 ``pytest --openreg-chaos=20`` runs each test under 20 schedules of the streams: lazy, eager, and the
 seeds from 0. A test fails with the first under which it does, and says which. It is run under that
@@ -27,12 +27,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -75,6 +77,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"find streams that race: {','.join(_CHOICES)}, or by default {','.join(_KINDS)}",
     )
     group.addoption(
+        "--openreg-sanitizer-report",
+        type=Path,
+        metavar="FILE",
+        help="write all findings of --openreg-sanitizer to a file, as JSON",
+    )
+    group.addoption(
         "--openreg-chaos",
         type=_count,
         metavar="N",
@@ -111,8 +119,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Makes the markers known, and adds what the options ask for."""
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", _SANITIZER_MARKER)
-    if kinds := config.getoption("--openreg-sanitizer"):
-        config.pluginmanager.register(_Sanitizer(kinds), "openreg-sanitizer")
+    path = config.getoption("--openreg-sanitizer-report")
+    kinds = config.getoption("--openreg-sanitizer")
+    if path is not None and not kinds:
+        raise pytest.UsageError("--openreg-sanitizer-report: expected --openreg-sanitizer as well")
+    if kinds:
+        config.pluginmanager.register(_Sanitizer(kinds, path), "openreg-sanitizer")
     if schedules := _schedules_of(config):
         config.pluginmanager.register(_Schedules(schedules), "openreg-schedules")
 
@@ -135,58 +147,106 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 class _Sanitizer:
     """Runs tests under the sanitizer, and sums up what it found in all processes of the run."""
 
-    # Where a test's report carries its findings from a worker of pytest-xdist.
-    _PROPERTY = "openreg_sanitizer"
+    # The attribute of a test's report that has what was found, also from a worker of pytest-xdist.
+    _ATTRIBUTE = "openreg_sanitizer"
 
-    def __init__(self, kinds: frozenset[str]) -> None:
+    def __init__(self, kinds: frozenset[str], path: Path | None) -> None:
         self._kinds = kinds
-        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._path = path
+        self._noted = pytest.StashKey[dict[str, Any]]()
+        self._tests = 0
+        self._launches = 0
+        self._findings: list[dict[str, Any]] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         import torch
 
+        from torch_openreg import _C
         from torch_openreg.openreg import sanitizer
 
         sanitizer.clear()
         options = {kind: kind in self._kinds for kind in _CHOICES if kind != "graph-input"}
         with sanitizer.check("collect", **options):
-            result = yield
-            gc.collect()
-            torch.accelerator.synchronize()
-        found = [one for one in sanitizer.findings() if one.kind in self._kinds]
-        sanitizer.clear()
-        marker = item.get_closest_marker("openreg_sanitizer")
-        arguments = marker.kwargs if marker else {}
-        expected = arguments.get("expect")
-        refused = [one for one in found if one.kind not in {*arguments.get("allow", ()), expected}]
+            before = _C._sanitizer_counts()["launches"]
+            try:
+                result = yield
+                gc.collect()
+                torch.accelerator.synchronize()
+            except BaseException:
+                # It has its own reason to fail, or to be skipped.
+                self._take(item, before)
+                raise
+            refused, is_disappointed = self._take(item, before)
         if refused:
-            item.user_properties.append(
-                (self._PROPERTY, [[one.count, *_line_pair(one)] for one in refused])
-            )
-            item.add_report_section("call", "openreg sanitizer", "\n\n".join(map(str, refused)))
             pytest.fail(f"the sanitizer has {len(refused)} findings", pytrace=False)
-        if expected is not None and not any(one.kind == expected for one in found):
+        if is_disappointed:
+            expected = _marks(item)[1]
             pytest.fail(
                 f"the sanitizer was expected to find {expected!r}, and did not", pytrace=False
             )
         return result
 
+    def _take(self, item: pytest.Item, before: int) -> tuple[list[Finding], bool]:
+        """Returns the findings that fail the test, and whether an expected one is missing."""
+        from torch_openreg import _C
+        from torch_openreg.openreg import sanitizer
+
+        launches = _C._sanitizer_counts()["launches"] - before
+        found = [one for one in sanitizer.findings() if one.kind in self._kinds]
+        sanitizer.clear()
+        allowed, expected = _marks(item)
+        refused = [one for one in found if one.kind not in {*allowed, expected}]
+        if refused:
+            item.add_report_section("call", "openreg sanitizer", "\n\n".join(map(str, refused)))
+        noted = [
+            one.as_dict() | {"test": item.nodeid, "is_marked": one not in refused} for one in found
+        ]
+        item.stash[self._noted] = {"launches": launches, "findings": noted}
+        is_disappointed = expected is not None and all(one.kind != expected for one in found)
+        return refused, is_disappointed
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "call" and self._noted in item.stash:
+            setattr(report, self._ATTRIBUTE, item.stash[self._noted])
+        return report
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when != "call":
-            return
-        for name, findings in report.user_properties:
-            if name == self._PROPERTY:
-                for count, *pair in cast(list[list[str]], findings):
-                    self._counts[tuple(pair)] += int(count)
+        noted = getattr(report, self._ATTRIBUTE, None)
+        if noted is not None:
+            self._tests += 1
+            self._launches += noted["launches"]
+            self._findings += noted["findings"]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._counts:
-            terminalreporter.section("openreg sanitizer")
+        refused: Counter[tuple[str, str, str]] = Counter()
+        for finding in self._findings:
+            if not finding["is_marked"]:
+                refused[_line_pair(finding)] += finding["count"]
+        terminalreporter.section("openreg sanitizer")
         for (kind, later, earlier), count in sorted(
-            self._counts.items(), key=lambda entry: (-entry[1], entry[0])
+            refused.items(), key=lambda entry: (-entry[1], entry[0])
         ):
             terminalreporter.line(f"{count:5} x {kind}: {later} after {earlier}")
+        marked = sum(finding["is_marked"] for finding in self._findings)
+        terminalreporter.line(
+            f"{self._tests} tests, {self._launches} launches checked, "
+            f"{len(self._findings) - marked} findings, {marked} that a marker names"
+        )
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        # Workers of pytest-xdist tell the process that started them.
+        if self._path is not None and not hasattr(session.config, "workerinput"):
+            report = {
+                "tests": self._tests,
+                "launches": self._launches,
+                "findings": self._findings,
+            }
+            self._path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 class _Schedules:
@@ -234,12 +294,19 @@ class _Schedules:
         return result
 
 
-def _line_pair(finding: Finding) -> tuple[str, str, str]:
+def _marks(item: pytest.Item) -> tuple[list[str], str | None]:
+    """The kinds of findings that a test may have, and the one that it must have."""
+    marker = item.get_closest_marker("openreg_sanitizer")
+    arguments = marker.kwargs if marker else {}
+    return arguments.get("allow", []), arguments.get("expect")
+
+
+def _line_pair(finding: dict[str, Any]) -> tuple[str, str, str]:
     later, earlier = (
-        f"{access.filename}:{access.lineno}" if access.filename else access.operator
-        for access in finding.accesses
+        f"{access['filename']}:{access['lineno']}" if access["filename"] else access["operator"]
+        for access in finding["accesses"]
     )
-    return finding.kind, later, earlier
+    return finding["kind"], later, earlier
 
 
 def _schedules_of(config: pytest.Config) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ nothing, or if nothing of the sweeps ran asynchronously.
 
 With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs.
 
-With --sanitizer, each test runs under the sanitizer of streams, and a finding is a failure. Tests
-that make a mistake on purpose are marked with the kind that has to be found. By default, those are
-all files but test/contract, the sanitizer's own, and most sweeps.
+With --sanitizer, each test and each program that a test starts runs under the sanitizer of streams,
+and a finding is a failure. Tests that make a mistake on purpose are marked with the kind that has
+to be found; the run prints which. By default, those are all files but test/contract and the
+sanitizer's own.
 
 With --verify, the fallback compares each call that it has planned with what the CPU's operator
 returns by itself. By default, that is the sweep over all operators' results.
@@ -22,6 +23,7 @@ returns by itself. By default, that is the sweep over all operators' results.
 
 import argparse
 import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +35,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cuda_differences import ONE_TYPE
 from generic.report import empty_variants, is_asynchronous, read_records, summary
@@ -46,6 +49,8 @@ _FULL_TEST_TIMEOUT_S = 900
 _FULL_FILE_TIMEOUT_S = 3 * 3600
 _MAX_CRASHES = 50
 _NO_TESTS = 5  # pytest's exit code
+# Not "capture", whose calls raise an error in any case, and not what is off by default.
+_FOUND_KINDS = ("race", "lifetime", "host", "graph-input")
 
 # What Ctrl-C has to end: it does not reach process groups other than our own.
 _running: set[subprocess.Popen[str]] = set()
@@ -61,6 +66,7 @@ class Outcome:
         counts: how many tests "passed", "failed", were "skipped" or "failed as expected".
         seconds: how long it took.
         output: what pytest printed.
+        sanitizer: what it reported of the sanitizer, if that was asked for.
     """
 
     file: Path
@@ -68,6 +74,7 @@ class Outcome:
     counts: Counter[str]
     seconds: float
     output: str
+    sanitizer: Mapping[str, Any] | None = None
 
     def __str__(self) -> str:
         verdict = "ok    " if self.is_success else "FAILED"
@@ -94,7 +101,8 @@ def main() -> int:
         if options.verify:
             environment["OPENREG_FALLBACK_VERIFY"] = "1"
         if options.sanitizer:
-            environment["PYTEST_ADDOPTS"] = "--openreg-sanitizer=race,lifetime,host,graph-input"
+            environment["PYTEST_ADDOPTS"] = f"--openreg-sanitizer={','.join(_FOUND_KINDS)}"
+            environment["OPENREG_SANITIZER"] = "collect"  # of programs that tests start
         if options.cuda:
             environment["OPENREG_DEVICE_TYPE"] = "cuda"
             environment["OPENREG_CUDA_NOTICE"] = "0"
@@ -104,7 +112,9 @@ def main() -> int:
             else (_TEST_TIMEOUT_S, _FILE_TIMEOUT_S)
         )
         runs = [
-            executor.submit(_run_file, file, pytest_arguments, environment, *limits)
+            executor.submit(
+                _run_file, file, pytest_arguments, environment, options.sanitizer, *limits
+            )
             for file in files
         ]
         try:
@@ -129,6 +139,9 @@ def main() -> int:
     )
     if records:
         print(f"\n{summary(records)}\n")
+    is_unchecked = options.sanitizer and not _sum_up_findings(outcomes)
+    if is_unchecked:
+        print("FAILED: the sanitizer checked no launch")
     if failed:
         print(f"FAILED: {', '.join(failed)}")
     if not counts["passed"]:
@@ -139,7 +152,24 @@ def main() -> int:
     empty = empty_variants(records)
     if empty:
         print(f"FAILED: nothing was compared in: {', '.join(empty)}")
-    return 1 if failed or not counts["passed"] or is_waiting or empty else 0
+    is_failed = failed or not counts["passed"] or is_unchecked or is_waiting or empty
+    return 1 if is_failed else 0
+
+
+def _sum_up_findings(outcomes: Sequence[Outcome]) -> int:
+    """Prints what the sanitizer found, and returns how many launches it checked."""
+    reports = [outcome.sanitizer for outcome in outcomes if outcome.sanitizer is not None]
+    launches = sum(report["launches"] for report in reports)
+    findings = [finding for report in reports for finding in report["findings"]]
+    marked = [finding for finding in findings if finding["is_marked"]]
+    print(
+        f"\nsanitizer: {sum(report['tests'] for report in reports)} tests, {launches} launches "
+        f"checked, {len(findings) - len(marked)} findings, {len(marked)} that a marker names:"
+    )
+    for finding in marked:
+        print(f"  {finding['kind']}: {finding['test']}")
+    print()
+    return launches
 
 
 def _default_files(options: argparse.Namespace) -> list[Path]:
@@ -157,12 +187,7 @@ def _is_of_both_types(file: Path) -> bool:
 
 
 def _is_for_the_sanitizer(file: Path) -> bool:
-    folder = file.relative_to(_ROOT / "test").parts[0]
-    return folder not in ("contract", "sanitizer", "cuda", "generic") or file.stem in (
-        "test_autograd",
-        "test_ops_forward",
-        "test_stream_programs",
-    )
+    return file.relative_to(_ROOT / "test").parts[0] not in ("contract", "sanitizer")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -192,6 +217,7 @@ def _run_file(
     file: Path,
     pytest_arguments: Sequence[str],
     environment: Mapping[str, str],
+    is_sanitized: bool,
     test_timeout_s: int,
     file_timeout_s: int,
 ) -> Outcome:
@@ -200,6 +226,7 @@ def _run_file(
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
+        sanitizer = Path(folder) / "sanitizer.json"
         exit_code, output = _run_limited(
             [
                 *(sys.executable, "-m", "pytest", str(file.resolve())),
@@ -208,16 +235,19 @@ def _run_file(
                 *("-o", f"faulthandler_timeout={test_timeout_s}"),
                 *("-o", "faulthandler_exit_on_timeout=true"),
                 f"--junitxml={results}",
+                *([f"--openreg-sanitizer-report={sanitizer}"] if is_sanitized else []),
                 *pytest_arguments,
             ],
             environment,
             file_timeout_s,
         )
         counts = _count(results) if results.exists() else Counter()
+        report = json.loads(sanitizer.read_text()) if sanitizer.exists() else None
     # A selection, such as -k, may leave nothing of a file.
     is_success = exit_code == 0 or (exit_code == _NO_TESTS and bool(pytest_arguments))
     seconds = time.monotonic() - start
-    return Outcome(file.resolve().relative_to(_ROOT), is_success, counts, seconds, output)
+    relative = file.resolve().relative_to(_ROOT)
+    return Outcome(relative, is_success, counts, seconds, output, report)
 
 
 def _run_limited(

@@ -905,8 +905,8 @@ class TestSessions(ProfilerTestCase):
 
         def work():
             stream = torch.openreg.Stream()
-            x = torch.ones(16, device=DEVICE_TYPE, requires_grad=True)
             with torch.openreg.stream(stream):
+                x = torch.ones(16, device=DEVICE_TYPE, requires_grad=True)
                 while not is_over.is_set():
                     (x * 2).sum().backward()
                     x.grad = None

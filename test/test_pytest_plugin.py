@@ -1,5 +1,6 @@
 """The plug-in for pytest, and the program that runs others: both for code that says cuda."""
 
+import json
 import os
 import re
 import subprocess
@@ -98,6 +99,20 @@ def test_allowed():
 
 def test_right():
     pass
+"""
+
+FAILS_ITSELF = """
+import pytest
+import torch
+
+def test_wrong_result():
+    x, side = torch.zeros(64, device="openreg"), torch.openreg.Stream()
+    with side:
+        x.mul(2)
+    raise AssertionError("of itself")
+
+def test_skipped():
+    pytest.skip("of itself")
 """
 
 FIXTURE = """
@@ -235,6 +250,38 @@ class TestPlugin(OpenRegTestCase):
         for count, line in ((4, later), (1, SUMMARY.splitlines().index("        x.add(2)") + 1)):
             pattern = f"^ +{count} x race: .*test_it.py:{line} after .*test_it.py:[0-9]+$"
             self.assertTrue([text for text in section if re.search(pattern, text)], result.stdout)
+        self.assertRegex(
+            result.stdout, r"\n7 tests, \d\d launches checked, 5 findings, 1 that a marker names\n"
+        )
+
+    @parametrize("processes", ["0", "2"])
+    def test_sanitizer_reports_as_json(self, processes):
+        result = self.pytest(
+            *("test_it.py", "-n", processes, "--openreg-sanitizer", "--tb=no"),
+            "--openreg-sanitizer-report=found.json",
+            suite=SUMMARY,
+        )
+        self.assert_outcome(result, "5 failed, 2 passed", 1)
+        report = json.loads((self.folder / "found.json").read_text())
+        self.assertEqual(report["tests"], 7)
+        self.assertGreater(report["launches"], 7)
+        tests = {finding["test"]: finding for finding in report["findings"]}
+        self.assertEqual(len(tests), 6)
+        self.assertEqual({finding["kind"] for finding in tests.values()}, {"race"})
+        marked = [name for name, finding in tests.items() if finding["is_marked"]]
+        self.assertEqual(marked, ["test_it.py::test_allowed"])
+
+    def test_report_without_the_sanitizer_is_refused(self):
+        result = self.pytest("test_it.py", "--openreg-sanitizer-report=found.json", suite=SUMMARY)
+        self.assertEqual(result.returncode, 4)
+        self.assertIn("expected --openreg-sanitizer as well", result.stderr)
+
+    def test_sanitizer_shows_the_findings_of_a_test_that_fails(self):
+        result = self.pytest("test_it.py", "--openreg-sanitizer", suite=FAILS_ITSELF)
+        self.assert_outcome(result, "1 failed, 1 skipped", 1)
+        for text in ("AssertionError: of itself", "openreg sanitizer: race: aten::mul"):
+            self.assertIn(text, result.stdout)
+        self.assertIn("1 findings", result.stdout)
 
     def test_sanitizer_is_a_fixture(self):
         for arguments in ((), ("--openreg-sanitizer",)):

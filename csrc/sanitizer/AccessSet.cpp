@@ -1,7 +1,6 @@
 #include "csrc/sanitizer/AccessSet.h"
 
 #include <bit>
-#include <set>
 
 #include "csrc/core/Mutex.h"
 
@@ -65,7 +64,7 @@ AccessSet::Near AccessSet::near(const ByteRuns& runs) const {
   for (const auto& [magnitude, row] : *sorted_) {
     const auto end = row.lower_bound(runs.end());
     for (auto one = row.upper_bound(firstBegin(magnitude, runs)); one != end; ++one) {
-      found.push_back(&one->second);
+      found.push_back(&*one);
     }
   }
   return found;
@@ -73,8 +72,7 @@ AccessSet::Near AccessSet::near(const ByteRuns& runs) const {
 
 void AccessSet::sort(Access access) {
   const uintptr_t length = std::max<uintptr_t>(access.runs.end() - access.runs.begin(), 1);
-  const uintptr_t begin = access.runs.begin();
-  (*sorted_)[std::bit_width(length) - 1].emplace(begin, std::move(access));
+  (*sorted_)[std::bit_width(length) - 1].insert(std::move(access));
   ++sorted_count_;
 }
 
@@ -91,7 +89,7 @@ void AccessSet::forgetOlderHalf() {
   }
   sorted_count_ = 0;
   for (auto& [magnitude, row] : *sorted_) {
-    std::erase_if(row, [&](const auto& one) { return is_older(one.second); });
+    std::erase_if(row, is_older);
     sorted_count_ += row.size();
   }
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct Work {
   LaunchCount count = 0;
   StreamNumber stream = 0;
   Stack stack{};
-  std::shared_ptr<const Work> captured{};  // of a replay: the graph's kernel
+  std::unique_ptr<const Stack> captured{};  // of a replay: where the kernel was captured
 };
 
 // Sizes of a tensor. All tensors of the same sizes share them, until the process ends; those beyond
@@ -47,7 +48,7 @@ struct Access {
   bool is_write = false;
   bool is_allocation = false;  // stands for the owner's earlier use of memory that is new
   bool is_host_memory = false;
-  bool is_watched = false;  // there is, or has been, a HostWatch of it
+  mutable bool is_watched = false;  // there is, or has been, a HostWatch of it
 };
 
 // What the heap takes for a block of so many bytes.
@@ -78,15 +79,18 @@ class AccessSet {
   // The bytes on the heap, without the launches.
   size_t memory() const;
 
-  // Its bytes must stay as they are.
-  template <typename Visit>
-  void forEach(const Visit& visit) {
-    visitAll(*this, visit);
-  }
-
   template <typename Visit>
   void forEach(const Visit& visit) const {
-    visitAll(*this, visit);
+    for (const Access& access : listed_) {
+      visit(access);
+    }
+    if (sorted_ != nullptr) {
+      for (const auto& [magnitude, row] : *sorted_) {
+        for (const Access& access : row) {
+          visit(access);
+        }
+      }
+    }
   }
 
   // All whose first to last byte meet those of `runs`, and perhaps others. Valid until the next
@@ -103,8 +107,8 @@ class AccessSet {
     }
     for (auto& [magnitude, row] : *sorted_) {
       for (auto one = row.upper_bound(firstBegin(magnitude, runs));
-           one != row.end() && one->first < runs.end();) {
-        if (is_dropped(one->second)) {
+           one != row.end() && one->runs.begin() < runs.end();) {
+        if (is_dropped(*one)) {
           one = row.erase(one);
           --sorted_count_;
         } else {
@@ -115,27 +119,21 @@ class AccessSet {
   }
 
  private:
-  using Row = std::multimap<uintptr_t, Access>;  // by the first byte
-  using Rows = std::map<int, Row>;               // by the magnitude of the length
+  struct ByFirstByte {
+    using is_transparent = void;
+    bool operator()(const Access& a, const Access& b) const {
+      return a.runs.begin() < b.runs.begin();
+    }
+    bool operator()(const Access& a, uintptr_t b) const { return a.runs.begin() < b; }
+    bool operator()(uintptr_t a, const Access& b) const { return a < b.runs.begin(); }
+  };
+  using Row = std::multiset<Access, ByFirstByte>;
+  using Rows = std::map<int, Row>;  // by the magnitude of the length
 
   // An access of this magnitude that begins here, or before, ends before `runs`.
   static uintptr_t firstBegin(int magnitude, const ByteRuns& runs) {
     const auto length = magnitude >= 63 ? ~uintptr_t(0) : uintptr_t(2) << magnitude;
     return runs.begin() > length ? runs.begin() - length : 0;
-  }
-
-  template <typename Self, typename Visit>
-  static void visitAll(Self& self, const Visit& visit) {
-    for (auto& access : self.listed_) {
-      visit(access);
-    }
-    if (self.sorted_ != nullptr) {
-      for (auto& [magnitude, row] : *self.sorted_) {
-        for (auto& [begin, access] : row) {
-          visit(access);
-        }
-      }
-    }
   }
 
   void sort(Access access);

@@ -29,16 +29,16 @@ ByteRuns::ByteRuns(uintptr_t begin, IntArrayRef sizes, IntArrayRef strides, size
       merged.push_back(step);
     }
   }
-  steps_.assign(merged.begin(), merged.end());
+  steps_ = Steps(merged);
   end_ = begin_ + run_;
-  for (const Step& step : steps_) {
+  for (const Step& step : merged) {
     end_ += (step.count - 1) * step.stride;
   }
 }
 
 size_t ByteRuns::runCount() const {
   size_t count = 1;
-  for (const Step& step : steps_) {
+  for (const Step& step : steps_.all()) {
     count *= step.count;
   }
   return count;
@@ -47,7 +47,7 @@ size_t ByteRuns::runCount() const {
 // Where the runs begin, in order.
 ByteRuns::Begins ByteRuns::begins() const {
   Begins begins{begin_};
-  for (const Step& step : steps_) {
+  for (const Step& step : steps_.all()) {
     const size_t known = begins.size();
     for (size_t i = 1; i < step.count; ++i) {
       for (size_t j = 0; j < known; ++j) {
@@ -87,7 +87,8 @@ Overlap ByteRuns::overlap(const ByteRuns& other) const {
 }
 
 bool ByteRuns::contains(uintptr_t address) const {
-  return address >= begin_ && address < end_ && containsOffset(address - begin_, steps_.size());
+  return address >= begin_ && address < end_ &&
+         containsOffset(address - begin_, steps_.all().size());
 }
 
 // Whether it is in a run of the tensor that the first steps make.
@@ -95,7 +96,7 @@ bool ByteRuns::containsOffset(size_t offset, size_t step_count) const {
   if (step_count == 0) {
     return offset < run_;
   }
-  const Step& step = steps_[step_count - 1];
+  const Step& step = steps_.all()[step_count - 1];
   // Runs may overlap, so the last one that begins before it need not be the only one.
   for (size_t i = std::min(offset / step.stride, step.count - 1) + 1; i > 0; --i) {
     if (containsOffset(offset - (i - 1) * step.stride, step_count - 1)) {

@@ -4,9 +4,11 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "torch_openreg/core/Macros.h"
@@ -30,7 +32,7 @@ class OPENREG_EXPORT ByteRuns {
   bool isEmpty() const { return begin_ == end_; }
 
   // Whether it is one run.
-  bool isDense() const { return steps_.empty(); }
+  bool isDense() const { return steps_.all().empty(); }
 
   // The first byte, and the one behind the last.
   uintptr_t begin() const { return begin_; }
@@ -65,7 +67,7 @@ class OPENREG_EXPORT ByteRuns {
   }
 
   // Bytes on the heap.
-  size_t memory() const { return steps_.capacity() * sizeof(Step); }
+  size_t memory() const { return steps_.memory(); }
 
   bool operator==(const ByteRuns& other) const = default;
 
@@ -80,6 +82,34 @@ class OPENREG_EXPORT ByteRuns {
     size_t stride;  // in bytes
     auto operator<=>(const Step&) const = default;
   };
+
+  // The steps of a tensor, most of which have none. A pointer in size, as there are many.
+  class Steps {
+   public:
+    Steps() = default;
+    explicit Steps(ArrayRef<Step> steps)
+        : some_(steps.empty() ? nullptr : std::make_unique<std::vector<Step>>(steps.vec())) {}
+    ~Steps() = default;
+    Steps(const Steps& other) : Steps(other.all()) {}
+    Steps(Steps&&) noexcept = default;
+    Steps& operator=(const Steps& other) { return *this = Steps(other); }
+    Steps& operator=(Steps&&) noexcept = default;
+
+    ArrayRef<Step> all() const { return some_ == nullptr ? ArrayRef<Step>() : *some_; }
+    size_t memory() const {
+      return some_ == nullptr ? 0 : sizeof(*some_) + some_->capacity() * sizeof(Step);
+    }
+
+    bool operator==(const Steps& other) const { return all() == other.all(); }
+    std::strong_ordering operator<=>(const Steps& other) const {
+      return std::lexicographical_compare_three_way(all().begin(), all().end(), other.all().begin(),
+                                                    other.all().end());
+    }
+
+   private:
+    std::unique_ptr<const std::vector<Step>> some_{};
+  };
+
   bool containsOffset(size_t offset, size_t step_count) const;
   using Begins = c10::SmallVector<uintptr_t, 16>;
 
@@ -88,8 +118,8 @@ class OPENREG_EXPORT ByteRuns {
 
   uintptr_t begin_ = 0;
   uintptr_t end_ = 0;
-  size_t run_ = 0;             // bytes of a run
-  std::vector<Step> steps_{};  // the smallest stride first; none has a count of 1
+  size_t run_ = 0;  // bytes of a run
+  Steps steps_{};   // the smallest stride first; none has a count of 1
 };
 
 }  // namespace c10::openreg

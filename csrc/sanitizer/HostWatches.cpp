@@ -15,7 +15,7 @@ void HostWatches::watch(State& state, Allocation& allocation) {
   if (!isSanitizerOn() || !state.options.finds_host_accesses || !state.options.watches_pages) {
     return;
   }
-  allocation.accesses.forEach([&](Access& access) {
+  allocation.accesses.forEach([&](const Access& access) {
     if (access.is_watched || access.is_allocation || state.live.isKnownToHost(access)) {
       return;
     }

@@ -38,7 +38,7 @@ AccessReport describe(const State& state, const Access& access, uintptr_t base) 
   report.kernel = work.kernel;
   report.stream = state.streams()[work.stream];
   report.stack = work.stack;
-  report.captured = work.captured == nullptr ? Stack() : work.captured->stack;
+  report.captured = work.captured == nullptr ? Stack() : *work.captured;
   return report;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
+#include "csrc/core/OperatorCalls.h"
 #include "csrc/core/PinnedMemory.h"
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Clock.h"
@@ -22,6 +23,7 @@
 #include "csrc/sanitizer/State.h"
 #include "csrc/sanitizer/Touch.h"
 #include "csrc/sanitizer/Universe.h"
+#include "csrc/sanitizer/WrittenOperands.h"
 #include "torch_openreg/core/Sanitizer.h"
 
 namespace c10::openreg {
@@ -482,6 +484,18 @@ std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen() { return sanitize
 void recordAccesses(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands) {
   has_recorded = true;
   sanitizer().launch(stream, kernel, touchesOf(kernel, operands));
+}
+
+void recordOperatorCall(const OpenRegStream& stream, const char* kernel,
+                        ArrayRef<Operand> operands) {
+  std::vector<Touch> touches = touchesOf(kernel, operands);
+  if (!isOfTorch(kernel)) {
+    for (Touch& touch : touches) {
+      touch.is_read = false;  // as far as anybody knows
+    }
+  }
+  has_recorded = true;
+  sanitizer().launch(stream, kernel, std::move(touches));
 }
 
 void recordRange(const OpenRegStream& stream, const char* kernel, const void* address,

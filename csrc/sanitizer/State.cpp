@@ -179,8 +179,9 @@ void State::commit(const Launch& launch, std::vector<Touch>& touches) {
     touch.access.work =
         touch.captured == nullptr
             ? work
-            : std::make_shared<const Work>(Work{last_launch_, touch.captured->kernel, count,
-                                                place.stream, launch.stack, touch.captured});
+            : std::make_shared<const Work>(
+                  Work{last_launch_, touch.captured->kernel, count, place.stream, launch.stack,
+                       std::make_unique<const Stack>(touch.captured->stack)});
     if (place.capture != nullptr) {
       keepForReplay(place, touch);
     }
@@ -254,7 +255,10 @@ SanitizerCounts State::countNow() {
   }
   now.remembered_launches = launches.size();
   constexpr size_t kSharingCost = 2 * sizeof(void*);
-  now.bytes += launches.size() * heapSize(sizeof(Work) + kSharingCost);
+  for (const Work* work : launches) {
+    now.bytes += heapSize(sizeof(Work) + kSharingCost);
+    now.bytes += work->captured == nullptr ? 0 : heapSize(sizeof(Stack));
+  }
   for (const auto& [key, hazards] : live.hazards) {
     now.open_hazards += hazards.size();
   }

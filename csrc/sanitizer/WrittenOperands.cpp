@@ -66,9 +66,11 @@ std::string_view baseOf(std::string_view kernel) { return kernel.substr(0, kerne
 
 }  // namespace
 
+bool isOfTorch(std::string_view kernel) { return kernel.starts_with("aten::"); }
+
 bool onlyWrites(std::string_view kernel) {
   const std::string_view base = baseOf(kernel);
-  if (!base.starts_with("aten::")) {
+  if (!isOfTorch(kernel)) {
     return true;  // as far as anybody knows
   }
   return std::ranges::any_of(kOnlyWriting, [&](std::string_view one) {

@@ -7,6 +7,9 @@
 
 namespace c10::openreg {
 
+// Whether an operator with this name is torch's own.
+bool isOfTorch(std::string_view kernel);
+
 // Whether an operator with this name, such as "aten::fill_.Scalar", or "aten::scatter.src" if that
 // is called in place, reads nothing of what it writes: each element is new, or as it was.
 // test/sanitizer/test_uninitialized.py derives it. Of operators that are not torch's nobody knows.

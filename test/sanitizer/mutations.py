@@ -20,6 +20,7 @@ from typing import Any
 
 import sanitizer.correct
 import sanitizer.hosts
+import sanitizer.libraries
 import sanitizer.lifetimes
 import sanitizer.races  # noqa: F401
 import torch
@@ -30,7 +31,7 @@ __all__ = ["FOLLOWED_CORRECT", "FOLLOWED_MISTAKES", "Mutant", "is_followed", "mu
 
 # Not what other files have: the model knows neither of accesses that no operator makes, nor of
 # graphs, nor of what has been written.
-_FILES = {f"sanitizer.{name}" for name in ("correct", "races", "lifetimes", "hosts")}
+_FILES = {f"sanitizer.{name}" for name in ("correct", "races", "lifetimes", "hosts", "libraries")}
 FOLLOWED_MISTAKES = [one for one in MISTAKES if one.run.__module__ in _FILES]
 FOLLOWED_CORRECT = [run for run in CORRECT if run.__module__ in _FILES]
 

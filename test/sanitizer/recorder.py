@@ -22,7 +22,10 @@ from torch_openreg import _C
 __all__ = ["follow"]
 
 # Operators that read nothing of what they are given but its sizes and dtype.
-_READS_METADATA = ("_like", "new_", "empty", "resize_", "record_stream", "set_", "is_pinned")
+_READS_METADATA = (
+    *("_like", "new_", "empty", "resize_", "record_stream", "set_", "is_pinned"),
+    "_has_compatible_shallow_copy_type",  # of an assignment to Tensor.data
+)
 _WRITES_NOTHING = ("empty", "new_empty")
 # What the schemas do not say.
 _WRITES_TOO = {"native_batch_norm": ("running_mean", "running_var")}

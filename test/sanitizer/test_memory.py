@@ -47,6 +47,15 @@ class TestMemory(OpenRegTestCase):
             self.assertEqual(launches, len(kept))
             self.assertLess((after["bytes"] - before["bytes"]) / launches, 200)
 
+    def test_so_does_one_of_many_to_the_same_memory(self):
+        pieces = torch.zeros(4000, device=device)[::2].split(1)
+        with checker.check("collect"):
+            for piece in pieces:
+                piece.fill_(1)
+            counts = _C._sanitizer_counts()
+        self.assertEqual(counts["remembered_launches"], len(pieces))
+        self.assertLess(counts["bytes"] / len(pieces), 200)
+
     def test_what_is_overwritten_is_forgotten(self):
         x = torch.zeros(64, device=device)
         with checker.check("collect"):

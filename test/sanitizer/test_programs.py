@@ -2,6 +2,7 @@
 
 import sanitizer.graphs
 import sanitizer.hosts
+import sanitizer.libraries
 import sanitizer.lifetimes
 import sanitizer.pages
 import sanitizer.races
@@ -49,6 +50,14 @@ def _lines_of(finding, filename):
 
 def _describe(found):
     return [(one.kind, sorted((a.filename, a.lineno) for a in one.accesses)) for one in found]
+
+
+class TestCounts(OpenRegTestCase):
+    def test_there_are_many_of_each(self):
+        for programs in (MISTAKES, CORRECT):
+            names = {one.__name__ if callable(one) else one.name for one in programs}
+            self.assertEqual(len(names), len(programs))
+            self.assertGreaterEqual(len(names), 60)
 
 
 class TestMistakes(OpenRegTestCase):

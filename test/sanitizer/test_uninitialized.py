@@ -3,11 +3,14 @@
 import itertools
 import warnings
 
+import sanitizer.unwritten  # noqa: F401
 import torch
 from common import OpenRegTestCase, run_tests
+from sanitizer.programs import device
 from torch.testing._internal.common_methods_invocations import op_db
 
 from torch_openreg import _C
+from torch_openreg.openreg import sanitizer as checker
 
 _SEEDS = (1, 2, 3)
 
@@ -155,6 +158,17 @@ class TestLists(OpenRegTestCase):
     def test_operators_of_others_count_as_only_writing(self):
         self.assertTrue(_C._sanitizer_only_writes("someone::scale_"))
         self.assertFalse(_C._sanitizer_only_writes("aten::add_.Tensor"))
+
+    def test_operators_of_others_may_look_at_sizes_alone(self):
+        checker.clear()
+        with checker.check("collect", uninitialized=True):
+            x, empty = (torch.empty(16, device=device) for _ in range(2))
+            torch.ops.openreg_sanitizer.fill_like_(x, empty)
+            x.sum()
+            self.assertEqual(checker.findings(), [])
+            torch.cummax(empty, 0)  # torch's own, through the fallback as well
+        self.assertEqual([one.kind for one in checker.findings()], ["uninitialized"])
+        checker.clear()
 
     def test_beta_of_0_and_a_reduction_without_self_read_nothing(self):
         a, b, index = torch.randn(4, 4), torch.randn(4, 4), torch.arange(4)

@@ -6,6 +6,18 @@ from sanitizer.programs import SIZE, _ready, current, device, mistake
 
 __all__: list[str] = []
 
+# An operator of a library, of which only the schema is known: it looks at nothing of `like` but its
+# sizes, and reads nothing of `x`.
+_LIBRARY = torch.library.Library("openreg_sanitizer", "DEF")
+_LIBRARY.define("fill_like_(Tensor(a!) x, Tensor like) -> ()")
+
+
+def _fill_like(x: torch.Tensor, like: torch.Tensor) -> None:
+    x.fill_(like.numel())
+
+
+_LIBRARY.impl("fill_like_", _fill_like, "CPU")
+
 
 @mistake("uninitialized")
 def empty_tensor_is_added_to(right):
@@ -98,6 +110,13 @@ def fallback_reads(right):
     if right:
         x.uniform_()
     torch.cummax(x, 0)  # <2>
+
+
+@mistake("uninitialized")
+def result_of_a_library_is_read_where_nobody_wrote(right):
+    x = torch.empty(2, SIZE, device=device)  # <1>
+    torch.ops.openreg_sanitizer.fill_like_(x if right else x[0], torch.empty(SIZE, device=device))
+    x.sum()  # <2>
 
 
 @mistake("uninitialized")

@@ -186,6 +186,19 @@ class Finding:
         every += [self.allocation, self.freed, self.reused]
         return [stack for stack in every if stack]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what ``OPENREG_SANITIZER_REPORT`` has of it: all that JSON can hold."""
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "count": self.count,
+            "accesses": [_access_as_dict(one) for one in self.accesses],
+            "allocation": _stack_as_list(self.allocation),
+            "freed": _stack_as_list(self.freed),
+            "fix": self.fix,
+            "text": str(self),
+        }
+
     def __str__(self) -> str:
         """Returns the report."""
         return _text_of(self)
@@ -195,6 +208,25 @@ class Finding:
         later, earlier = self.accesses
         lines = (later.frame or later.operator, earlier.frame or earlier.operator)
         return (self.kind, *lines, _user_frame(self.freed))
+
+
+def _access_as_dict(access: Access) -> dict[str, Any]:
+    return {
+        "operator": access.operator,
+        "argument": access.argument,
+        "is_write": access.is_write,
+        "stream": access.stream,
+        "device": str(access.device),
+        "offset": access.offset,
+        "nbytes": access.nbytes,
+        "filename": access.filename,
+        "lineno": access.lineno,
+        "stack": _stack_as_list(access.stack),
+    }
+
+
+def _stack_as_list(stack: Stack) -> list[dict[str, Any]]:
+    return [frame._asdict() for frame in stack]
 
 
 # --- State. Python's lock guards it.
@@ -484,7 +516,7 @@ def _end() -> None:
     """Ends the process with the report, and its status if there are findings."""
     disable()
     if (path := _given("OPENREG_SANITIZER_REPORT")) is not None:
-        Path(path).write_text(json.dumps([_as_json(one) for one in findings()], indent=1) + "\n")
+        Path(path).write_text(json.dumps([one.as_dict() for one in findings()], indent=1) + "\n")
     if not _state.has_unhandled:
         return
     print(summary(), file=sys.stderr)
@@ -499,36 +531,6 @@ def _end() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(_EXIT_STATUS)
-
-
-def _as_json(finding: Finding) -> dict[str, Any]:
-    def frames(stack: Stack) -> list[dict[str, Any]]:
-        return [frame._asdict() for frame in stack]
-
-    def access(one: Access) -> dict[str, Any]:
-        return {
-            "operator": one.operator,
-            "argument": one.argument,
-            "is_write": one.is_write,
-            "stream": one.stream,
-            "device": str(one.device),
-            "offset": one.offset,
-            "nbytes": one.nbytes,
-            "filename": one.filename,
-            "lineno": one.lineno,
-            "stack": frames(one.stack),
-        }
-
-    return {
-        "kind": finding.kind,
-        "title": finding.title,
-        "count": finding.count,
-        "accesses": [access(one) for one in finding.accesses],
-        "allocation": frames(finding.allocation),
-        "freed": frames(finding.freed),
-        "fix": finding.fix,
-        "text": str(finding),
-    }
 
 
 # --- Taking findings

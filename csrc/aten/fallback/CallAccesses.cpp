@@ -6,6 +6,7 @@
 
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/layouts/Components.h"
+#include "csrc/core/OperatorCalls.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/Sanitizer.h"
 #include "torch_openreg/core/Stream.h"
@@ -87,8 +88,8 @@ void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema
   for (const c10::IValue& result : results) {
     operands.addResult(result);
   }
-  c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(device.index()),
-                               known.name().c_str(), operands.all());
+  c10::openreg::recordOperatorCall(c10::openreg::getCurrentOpenRegStream(device.index()),
+                                   known.name().c_str(), operands.all());
 }
 
 void recordResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
