@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -27,7 +28,9 @@ os.chdir(ROOT)
 # An older version of this package may be installed; importing torch must not load it.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
-TORCH_RELEASE = "2.13"
+sys.path.insert(0, str(ROOT / "tools" / "backend"))
+from openreg_build import policy, search_path_of_user  # noqa: E402
+
 LIB_PACKAGE = "torch_openreg.lib."
 
 
@@ -38,6 +41,15 @@ def fail(reason: str) -> None:
 if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
     fail(f"expected Linux on x86-64 or aarch64, got {sys.platform} on {platform.machine()}")
 
+if "sdist" in sys.argv:
+    # A source distribution is made of files, and is for any torch.
+    setup(version=policy.__version__, install_requires=[policy.torch_requirement(), "numpy"])
+    sys.exit()
+
+# Last: the packages of an isolated build come before the user's.
+USER_PATH = [folder for folder in search_path_of_user() if folder not in sys.path]
+sys.path += USER_PATH
+
 try:
     import torch
     from torch.utils.cpp_extension import (
@@ -47,10 +59,20 @@ try:
         library_paths,
     )
 except ImportError as error:
-    fail(f"building needs torch {TORCH_RELEASE}.*, which cannot be imported: {error}")
+    fail(
+        f"building needs {policy.torch_requirement()}, which cannot be imported: {error}. Install "
+        f"it first: pip install '{policy.torch_requirement(policy.TORCH_RELEASES[-1])}' numpy"
+    )
 
-if not torch.__version__.startswith(TORCH_RELEASE + "."):
-    fail(f"building needs torch {TORCH_RELEASE}.*, got torch {torch.__version__}")
+TORCH_VERSION = str(torch.__version__)
+TORCH_RELEASE = policy.release_of(TORCH_VERSION)
+try:
+    policy.check_torch(TORCH_VERSION)
+except policy.VersionError as error:
+    fail(str(error))
+
+# See Note [Versions] in torch_openreg/_version.py.
+IS_FOR_OTHERS = os.environ.get("OPENREG_VERSION_LABEL", "0") == "1"
 
 
 def prefer_packaged_ninja() -> None:
@@ -71,6 +93,9 @@ def prefer_packaged_ninja() -> None:
 
 
 prefer_packaged_ninja()
+
+if importlib.util.find_spec("yaml") is None:
+    fail("building needs the package pyyaml, which is not installed: pip install pyyaml")
 
 
 def sources(*patterns: str) -> list[str]:
@@ -126,13 +151,13 @@ def join_sources(files: list[str]) -> list[str]:
 
 
 def torch_include_paths() -> list[str]:
-    """Returns torch's include folders by paths that are the same in every build.
+    """Returns torch's include folders by paths that are the same in every build with that torch.
 
-    pip's isolated builds each have a torch of their own, somewhere else. A command that names it
-    would make ninja compile everything again.
+    Environments each have a torch of their own, somewhere else. A command that names it would make
+    ninja compile everything again.
     """
     installed = Path(torch.__file__).parent
-    link = ROOT / "build" / f"torch-{torch.__version__}"
+    link = ROOT / "build" / f"torch-{TORCH_VERSION}"
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(installed)
@@ -230,7 +255,7 @@ class Build(BuildExtension):  # type: ignore[misc]
                 extension.sources += sources("build/generated/*.cpp")
             extension.sources = join_sources(extension.sources)
         super().run()
-        copy_headers(Path(self.build_lib) / "torch_openreg")
+        complete_package(Path(self.build_lib) / "torch_openreg")
 
     def build_extensions(self) -> None:
         library = Path(self.get_ext_fullpath(LIB_PACKAGE + "libopenreg")).parent
@@ -259,24 +284,30 @@ class Build(BuildExtension):  # type: ignore[misc]
     def copy_extensions_to_source(self) -> None:
         (ROOT / "torch_openreg" / "lib").mkdir(exist_ok=True)
         super().copy_extensions_to_source()
-        copy_headers(ROOT / "torch_openreg")
+        complete_package(ROOT / "torch_openreg")
 
 
 def generate_operators() -> None:
     """Writes the structured operators' sources; unchanged files keep their time stamps."""
+    script = ROOT / "csrc" / "aten" / "structured" / "codegen" / "gen_structured.py"
+    # pip's isolation takes the user's folders out of the path, even if PYTHONPATH has them.
+    program = (
+        "import runpy, sys; "
+        f"sys.path[:0] = [{str(script.parent)!r}]; sys.path += {USER_PATH!r}; "
+        f"runpy.run_path({str(script)!r}, run_name='__main__')"
+    )
     subprocess.run(
-        [
-            sys.executable,
-            "csrc/aten/structured/codegen/gen_structured.py",
-            "--output-dir",
-            str(GENERATED),
-        ],
+        [sys.executable, "-c", program, "--output-dir", str(GENERATED)],
         check=True,
     )
 
 
-def copy_headers(package: Path) -> None:
-    """Puts the public headers into the package, those of the runtime among them."""
+def complete_package(package: Path) -> None:
+    """Puts what else extension authors and ``import`` need beside the libraries.
+
+    That is the public headers, those of the runtime among them, and what torch the libraries serve.
+    """
+    (package / "lib" / "TORCH_VERSION").write_text(f"{TORCH_VERSION}\n")
     folder = package / "include"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(RUNTIME / "include", folder)
@@ -296,6 +327,9 @@ def backend_extension(name: str, patterns: list[str], **options: Any) -> Extensi
 
 
 setup(
+    version=policy.labeled_version(TORCH_RELEASE) if IS_FOR_OTHERS else policy.__version__,
+    # torch works without numpy, but warns about its absence in the first program of a newcomer.
+    install_requires=[policy.torch_requirement(TORCH_RELEASE), "numpy"],
     ext_modules=[
         Extension(
             LIB_PACKAGE + "libopenreg",

@@ -23,8 +23,10 @@ returns by itself. By default, that is the sweep over all operators' results.
 
 import argparse
 import concurrent.futures
+import importlib.util
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -172,10 +174,21 @@ def _sum_up_findings(outcomes: Sequence[Outcome]) -> int:
     return launches
 
 
+def _has_cuda() -> bool:
+    """Whether torch is built with CUDA or ROCm, for which there is no device type CUDA of ours."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    version = runpy.run_path(str(Path(spec.origin).parent / "version.py"))
+    return bool(version.get("cuda") or version.get("hip"))
+
+
 def _default_files(options: argparse.Namespace) -> list[Path]:
     if options.verify:
         return [_ROOT / "test" / "generic" / "test_ops_forward.py"]
     files = sorted((_ROOT / "test").rglob("test_*.py"))
+    if _has_cuda():
+        print("test/cuda is left out: this build of torch has CUDA of its own")
+        files = [file for file in files if file.parent.name != "cuda"]
     if options.sanitizer:
         files = [file for file in files if _is_for_the_sanitizer(file)]
     return [file for file in files if _is_of_both_types(file)] if options.cuda else files
@@ -210,7 +223,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="with OPENREG_DEVICE_TYPE=cuda; default: all files but test/contract and ONE_TYPE",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.cuda and _has_cuda():
+        parser.error("--cuda: expected a build of torch without CUDA, got one with it")
+    return options
 
 
 def _run_file(

@@ -2,12 +2,14 @@
 
 import importlib.metadata
 import os
+import re
 import shutil
 import sysconfig
 import tempfile
 import textwrap
 import unittest
 
+import torch
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -238,10 +240,38 @@ class TestBrokenInstallation(OpenRegTestCase):
         self.write("_C.py", "raise RuntimeError('no luck')")
         self.assert_reported("native library cannot be loaded: no luck")
 
-    def test_torch_of_another_version_is_reported(self):
-        with open(os.path.join(PACKAGE, "_registration.py")) as file:
-            self.write("_registration.py", file.read().replace('"2.13"', '"1.0"'))
-        self.assert_reported(r"torch_openreg \S+ needs torch 1\.0\.\*, but torch \S+ is installed")
+    def test_build_for_another_torch_is_reported_with_what_to_type(self):
+        self.write("lib/TORCH_VERSION", "1.0.0+cpu\n")
+        self.assert_reported(
+            r"torch_openreg \S+ was built for torch 1\.0, but torch \S+ is installed\. .*: "
+            rf"pip install --no-deps .* torch_openreg=={torch_openreg.__version__}"
+        )
+
+    def test_build_for_another_torch_is_built_from_where_it_was(self):
+        self.write("lib/TORCH_VERSION", "1.0.0")
+        info = os.path.join(self.site, "torch_openreg-0.0.dist-info")
+        with open(os.path.join(info, "direct_url.json"), "w") as file:
+            file.write('{"url": "file:///sources/torch_openreg", "dir_info": {}}')
+        self.assert_reported("pip install --no-deps .* file:///sources/torch_openreg")
+        with open(os.path.join(self.site, "setup.py"), "w"):
+            pass
+        self.assert_reported(f"pip install --no-deps .* -e {self.site}")
+
+    def test_torch_that_the_sources_do_not_serve_is_reported(self):
+        self.write("lib/TORCH_VERSION", "1.0.0")
+        with open(os.path.join(PACKAGE, "_version.py")) as file:
+            text = re.sub("TORCH_RELEASES = .*", 'TORCH_RELEASES = ("1.0", "1.1")', file.read())
+        self.write("_version.py", text)
+        self.assert_reported(
+            r"serves torch 1\.0 and 1\.1, but torch \S+ is installed\. .*: "
+            r"pip install 'torch==1\.1\.\*'"
+        )
+
+    def test_build_for_another_patch_of_the_release_loads(self):
+        release = ".".join(torch.__version__.split(".")[:2])
+        self.write("lib/TORCH_VERSION", f"{release}.99+other")
+        # The next step fails: the library is not there.
+        self.assert_reported("native library torch_openreg._C is missing")
 
     def test_programs_without_autoload_hear_nothing(self):
         result = self.run_here("import torch", TORCH_DEVICE_BACKEND_AUTOLOAD="0")

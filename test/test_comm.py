@@ -1,6 +1,7 @@
 """Tensors spread over devices, as torch.nn.parallel.comm and DataParallel do it."""
 
 import copy
+from unittest import mock
 
 import torch
 from common import (
@@ -13,6 +14,8 @@ from common import (
     run_tests,
 )
 from torch.nn.parallel import comm
+
+from torch_openreg import _comm
 
 DEVICES = [torch.device(DEVICE_TYPE, 0), torch.device(DEVICE_TYPE, 1)]
 
@@ -85,6 +88,31 @@ class TestComm(OpenRegTestCase):
         parts = [self.x[:1].to(DEVICES[0]), self.x[1:].to(DEVICES[1])]
         self.assertIs(comm.gather(parts, out=out), out)
         self.assert_bit_equal(out, self.x)
+
+
+class TestChoice(OpenRegTestCase):
+    """A build of torch with CUDA has functions of its own, for CUDA."""
+
+    def setUp(self):
+        super().setUp()
+        self.choose = _comm._by_devices(lambda *_: "ours", lambda *_: "theirs")
+        self.x = torch.ones(1)
+
+    def test_our_devices_get_our_functions(self):
+        y = self.x.to(DEVICE_TYPE)
+        self.assertEqual(self.choose(y, [0]), "ours")
+        self.assertEqual(self.choose([[self.x], [y]], 0, None), "ours")
+        self.assertEqual(self.choose(self.x, [y]), "ours")
+        self.assertEqual(self.choose(self.x, [0], None, 0, [None, torch.openreg.Stream()]), "ours")
+
+    def test_other_devices_keep_theirs(self):
+        self.assertEqual(self.choose(self.x.to("meta"), [0]), "theirs")
+        self.assertEqual(self.choose([self.x, self.x.to("meta")], 0, None), "theirs")
+
+    def test_tensors_of_the_cpu_go_where_data_parallel_sends_them(self):
+        for available, chosen in ((DEVICE_TYPE, "ours"), ("xpu", "theirs")):
+            with mock.patch.object(_comm, "_get_available_device_type", return_value=available):
+                self.assertEqual(self.choose(self.x, [0], None, 0, None), chosen)
 
 
 @requires_two_devices

@@ -227,7 +227,9 @@ class TestKernelFailure(OpenRegTestCase):
             """,
             {"OPENREG_LAUNCH_BLOCKING": "1"},
         )
-        self.assertRegex(result, r"^(IndexError|RuntimeError|AcceleratorError) True$")
+        # Above it, torch may warn that it finds no GPU.
+        last = result.splitlines()[-1]
+        self.assertRegex(last, r"^(IndexError|RuntimeError|AcceleratorError) True$")
 
 
 class TestHostErrors(OpenRegTestCase):

@@ -4,6 +4,7 @@ import gc
 import pickle
 import tempfile
 import time
+import unittest
 from pathlib import Path
 
 import torch
@@ -19,6 +20,8 @@ from common import (
     run_tests,
 )
 from torch.cuda import _memory_viz
+
+from torch_openreg._torch_release import HAS_PINNED_HISTORY
 
 memory = torch.openreg.memory
 MIB = 1024 * 1024
@@ -117,6 +120,56 @@ class TestSnapshot(SnapshotTestCase):
             assert not _C._is_device_active(0)
             """
         )
+
+
+class TestPinnedHistory(SnapshotTestCase):
+    SIZE = 5 * MIB
+    ROUNDED = 8 * MIB  # a power of two
+
+    def tearDown(self):
+        if HAS_PINNED_HISTORY:
+            memory._record_memory_history(None, record_pinned_host_memory=True, clear_history=True)
+        super().tearDown()
+
+    @unittest.skipIf(HAS_PINNED_HISTORY, "what torch 2.13 lacks")
+    def test_a_torch_that_cannot_record_it_says_so(self):
+        with self.assertRaisesRegex(RuntimeError, "got True; torch 2.13.* does not record"):
+            memory._record_memory_history(record_pinned_host_memory=True)
+        self.assertFalse(memory._is_recording_history())
+        self.assertNotIn("host_traces", memory._snapshot())
+
+    @unittest.skipUnless(HAS_PINNED_HISTORY, "torch 2.13 does not record pinned memory")
+    def test_pinned_memory_leaves_events_with_the_stack_of_who_allocated_it(self):
+        torch.openreg.empty_host_cache()
+        memory._record_memory_history(record_pinned_host_memory=True, clear_history=True)
+        x = torch.empty(self.SIZE, dtype=torch.uint8, pin_memory=True)
+        snapshot = memory._snapshot()
+        (segment,) = [s for s in snapshot["host_segments"] if s["address"] == x.data_ptr()]
+        self.assertTrue(segment["allocated"] and segment["active"])
+        self.assertEqual(segment["size"], self.ROUNDED)
+        del x
+        torch.openreg.empty_host_cache()
+        events = [e for e in memory._snapshot()["host_traces"] if e["size"] == self.ROUNDED]
+        self.assertEqual(
+            [event["action"] for event in events],
+            ["segment_alloc", "alloc", "free_requested", "free_completed", "segment_free"],
+        )
+        self.assertLess(abs(events[0]["time_us"] - time.time() * 1e6), 60e6)
+        self.assertIn(self.id().split(".")[-1], functions(events[1]["frames"]))
+
+    @unittest.skipUnless(HAS_PINNED_HISTORY, "torch 2.13 does not record pinned memory")
+    def test_each_kind_of_memory_is_recorded_if_asked_for(self):
+        for of_device, of_host in ((True, False), (False, True)):
+            memory._record_memory_history(
+                clear_history=True,
+                record_device_memory=of_device,
+                record_pinned_host_memory=of_host,
+            )
+            x = allocate(self.SIZE)
+            y = torch.empty(self.SIZE, dtype=torch.uint8, pin_memory=True)
+            del x, y
+            self.assertEqual(bool(self.events()), of_device)
+            self.assertEqual(bool(memory._snapshot()["host_traces"]), of_host)
 
 
 class TestHistory(SnapshotTestCase):

@@ -7,6 +7,7 @@ import tempfile
 import textwrap
 import threading
 import time
+import unittest
 from pathlib import Path
 
 import torch
@@ -32,7 +33,8 @@ from torch.profiler import (
     supported_activities,
     tensorboard_trace_handler,
 )
-from torch.profiler._pattern_matcher import MatMulDimInFP16Pattern
+
+from torch_openreg._torch_release import HAS_PROFILER_PATTERNS
 
 # torch's names of the device type, in Python and in traces.
 _NAME = {"openreg": "PrivateUse1", "cuda": "CUDA"}[DEVICE_TYPE]
@@ -450,7 +452,10 @@ class TestNames(ProfilerTestCase):
         shapes = [e.input_shapes for e in profiler.events() if e.name == "aten::mm"]
         self.assertEqual(shapes, [[[64, 64], [64, 64]]])
 
+    @unittest.skipUnless(HAS_PROFILER_PATTERNS, "torch 2.14 removed its patterns")
     def test_torch_s_patterns_match_operators(self):
+        from torch.profiler._pattern_matcher import MatMulDimInFP16Pattern
+
         half = torch.ones(65, 65, device=DEVICE_TYPE, dtype=torch.half)
         with profile_both(record_shapes=True, with_stack=True) as profiler:
             torch.mm(half, half)
@@ -994,7 +999,7 @@ class TestOlderProfiler(ProfilerTestCase):
         self.assertEqual(self.operator(profiler, "aten::gather").device_time_total, 0)
 
     def test_emit_nvtx_says_that_there_is_none(self):
-        no_cuda = self.assertRaisesRegex((RuntimeError, AssertionError), "CUDA|NVTX")
+        no_cuda = self.assertRaisesRegex((RuntimeError, AssertionError), "CUDA|NVTX|NVIDIA")
         with no_cuda, torch.autograd.profiler.emit_nvtx():
             self.x.relu()
 

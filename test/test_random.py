@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+import unittest
 
 import torch
 from common import (
@@ -19,6 +20,8 @@ from common import (
     run_tests,
     subtest,
 )
+
+from torch_openreg._torch_release import HAS_PHILOX_STATE
 
 LAST = DEVICE_COUNT - 1
 SEED = 1234
@@ -429,6 +432,11 @@ class TestState(OpenRegTestCase):
             generator.set_offset(4)
         with self.assertRaisesRegex(RuntimeError, "does not support get_offset"):
             generator.get_offset()
+
+    @unittest.skipUnless(HAS_PHILOX_STATE, "torch 2.13 asks no generator for it")
+    def test_state_of_a_counter_is_not_supported(self):
+        with self.assertRaisesRegex(RuntimeError, "does not support philox_state"):
+            torch.Generator(DEVICE_TYPE).philox_state(4)
 
     @parametrize(
         "copy",

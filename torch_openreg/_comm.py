@@ -1,14 +1,18 @@
 """What ``torch.nn.parallel.comm``, and so ``DataParallel``, asks of ``torch._C``.
 
 It calls these functions for any kind of device, but they are part of torch's builds with CUDA only,
-and serve CUDA only: so it is in torch 2.13 and 2.15. With the first torch whose builds without CUDA
-have them, this module can go.
+and serve CUDA only: so it is in torch 2.13 to 2.15. Without CUDA they are ours. With CUDA they stay
+torch's for what concerns CUDA, and become ours for what concerns openreg. With the first torch
+whose functions serve all devices, this module can go.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._utils import _get_available_device_type
 
 from torch_openreg import openreg
 from torch_openreg.openreg._utils import DEVICE_TYPE
@@ -19,7 +23,7 @@ _CPU_INDEX = -1  # in place of the index of a device
 
 
 def provide() -> None:
-    """Gives ``torch._C`` the functions, unless it has them."""
+    """Gives ``torch._C`` the functions, beside those that it has."""
     for function in (
         _broadcast,
         _broadcast_coalesced,
@@ -29,8 +33,32 @@ def provide() -> None:
         _scatter,
         _scatter_out,
     ):
-        if not hasattr(torch._C, function.__name__):
-            setattr(torch._C, function.__name__, function)
+        theirs = getattr(torch._C, function.__name__, None)
+        chosen = function if theirs is None else _by_devices(function, theirs)
+        setattr(torch._C, function.__name__, chosen)
+
+
+def _by_devices(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(ours)
+    def choose(*arguments: Any, **options: Any) -> Any:
+        types = set(_device_types([*arguments, *options.values()]))
+        if not types:
+            # Tensors of the CPU, for devices of which only the indices are left. DataParallel
+            # takes them to be of this type, which is CUDA where there is a GPU.
+            types = {_get_available_device_type()}
+        return (ours if DEVICE_TYPE in types else theirs)(*arguments, **options)
+
+    return choose
+
+
+def _device_types(arguments: Sequence[Any]) -> Iterator[str]:
+    """Yields which kinds of device the tensors and streams are of, without the CPU."""
+    for argument in arguments:
+        if isinstance(argument, (Tensor, torch.Stream)):
+            if argument.device.type != "cpu":
+                yield argument.device.type
+        elif isinstance(argument, (list, tuple)):
+            yield from _device_types(argument)
 
 
 def _device(index: int) -> torch.device:

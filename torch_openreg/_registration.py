@@ -9,14 +9,17 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
-from torch_openreg._version import __version__
+from torch_openreg._version import (
+    VersionError,
+    __version__,
+    check_torch_of_build,
+    release_of,
+)
 
 DEVICE_NAME = "openreg"
 
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _DEVICE_TYPE_VARIABLE = "OPENREG_DEVICE_TYPE"
-
-# The library is compiled against torch's C++ interface, which changes with each minor version.
-_TORCH_VERSION = "2.13"
 
 # What torch calls the PrivateUse1 device as long as nobody has renamed it.
 _UNCLAIMED_NAME = "privateuseone"
@@ -88,12 +91,40 @@ def _register_cuda() -> None:
 
 
 def _check_torch_version() -> None:
-    version = str(torch.__version__)
-    if version.split("+")[0].split(".")[:2] != _TORCH_VERSION.split("."):
-        raise RegistrationError(
-            f"torch_openreg {__version__} needs torch {_TORCH_VERSION}.*, but torch {version} is "
-            "installed."
-        )
+    installed = str(torch.__version__)
+    try:
+        with open(os.path.join(_PACKAGE, "lib", "TORCH_VERSION")) as file:
+            built_for = file.read().strip()
+    except FileNotFoundError:
+        built_for = installed  # the library is missing, too, which is told when it is loaded
+    if release_of(built_for) == release_of(installed):
+        return
+    try:
+        check_torch_of_build(installed, built_for, _installation_source())
+    except VersionError as error:
+        raise RegistrationError(str(error)) from None
+
+
+def _installation_source() -> str:
+    """Returns the arguments by which pip installs this package again."""
+    import shlex
+    from importlib import metadata
+
+    root = os.path.dirname(_PACKAGE)
+    if os.path.exists(os.path.join(root, "setup.py")):
+        return f"-e {shlex.quote(root)}"
+
+    try:
+        origin = metadata.distribution("torch_openreg").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        origin = None
+    if origin is not None:
+        import json
+
+        url = str(json.loads(origin)["url"])
+        if not url.endswith(".whl"):
+            return shlex.quote(url)
+    return f"torch_openreg=={__version__}"
 
 
 def _check_backend_place() -> None:
@@ -123,9 +154,8 @@ def _load_native_library(serves_cuda: bool) -> None:
 
 
 def _explain_missing_library() -> str:
-    package = os.path.dirname(os.path.abspath(__file__))
-    text = f"its native library torch_openreg._C is missing from {package}."
-    if os.path.exists(os.path.join(os.path.dirname(package), "setup.py")):
+    text = f"its native library torch_openreg._C is missing from {_PACKAGE}."
+    if os.path.exists(os.path.join(os.path.dirname(_PACKAGE), "setup.py")):
         return (
             f"{text} This is the source tree and not the installed package: start Python in "
             "another directory, or install with 'pip install -e .'."

@@ -1,3 +1,80 @@
-"""The one place that holds the version; the build reads it, too."""
+"""The policy of versions: ours, the releases of torch that it serves, and what a user is told.
+
+The build reads this file before torch or this package can be imported; so it imports neither.
+
+Note [Versions]
+    The sources are the same for every release of torch in ``TORCH_RELEASES``. What is built from
+    them serves one: torch's C++ interface changes with each minor release, and stays as it is
+    within one, whether torch is built with CUDA or without. So a build requires ``torch==X.Y.*`` of
+    the release that it was compiled against, and notes it in ``lib/TORCH_VERSION``, which is read
+    before the native library is loaded.
+
+    A wheel that is given to others is labeled with the release, ``0.1.0+torch2.15``. What pip
+    builds on the user's machine is not, since a package index knows it as ``0.1.0``.
+"""
+
+__all__ = [
+    "TORCH_RELEASES",
+    "VersionError",
+    "__version__",
+    "check_torch",
+    "check_torch_of_build",
+    "labeled_version",
+    "release_of",
+    "torch_requirement",
+]
 
 __version__ = "0.1.0"
+
+# From the oldest to the newest.
+TORCH_RELEASES = ("2.13", "2.14", "2.15")
+
+
+class VersionError(Exception):
+    """Why torch and torch_openreg do not fit, and what to type, as one line for the user."""
+
+
+def release_of(torch_version: str) -> str:
+    """Returns the release of a version of torch: ``"2.15"`` for ``"2.15.0+cpu"``."""
+    return ".".join(torch_version.split("+")[0].split(".")[:2])
+
+
+def torch_requirement(release: str | None = None) -> str:
+    """Returns what to require of torch: the release that a build serves, or any that is served."""
+    if release is not None:
+        return f"torch=={release}.*"
+    major, minor = TORCH_RELEASES[-1].split(".")
+    return f"torch>={TORCH_RELEASES[0]},<{major}.{int(minor) + 1}"
+
+
+def labeled_version(release: str) -> str:
+    """Returns the version of a wheel for others, which says the release of torch that it serves."""
+    return f"{__version__}+torch{release}"
+
+
+def check_torch(torch_version: str) -> None:
+    """Raises VersionError if the sources do not serve this torch."""
+    if release_of(torch_version) not in TORCH_RELEASES:
+        *first, last = TORCH_RELEASES
+        raise VersionError(
+            f"torch_openreg {__version__} serves torch {', '.join(first)} and {last}, but torch "
+            f"{torch_version} is installed. Install one that it serves: pip install "
+            f"'{torch_requirement(last)}'"
+        )
+
+
+def check_torch_of_build(torch_version: str, built_for: str, source: str) -> None:
+    """Raises VersionError if a build does not serve this torch.
+
+    Args:
+        torch_version: The version of the torch that is there.
+        built_for: The version of torch that the build was compiled against.
+        source: What pip installs torch_openreg from: its arguments.
+    """
+    check_torch(torch_version)
+    if release_of(built_for) != release_of(torch_version):
+        raise VersionError(
+            f"torch_openreg {__version__} was built for torch {release_of(built_for)}, but torch "
+            f"{torch_version} is installed. Build it for this one: pip install --no-deps "
+            f"--force-reinstall --no-cache-dir {source}"
+        )

@@ -119,6 +119,14 @@ void TraceSession::stop() {
 
 std::vector<std::string> TraceSession::errors() { return errors_; }
 
+#if OPENREG_TORCH_HAS_DYNAMIC_COLLECTION
+void TraceSession::toggleCollectionDynamic(bool enable) {
+  if (status_ == libkineto::TraceStatus::RECORDING) {
+    enable ? Collection::resume() : Collection::pause();
+  }
+}
+#endif
+
 void TraceSession::processTrace(libkineto::ActivityLogger& logger) {
   const auto find_nothing = [](int32_t) -> const libkineto::ITraceActivity* { return nullptr; };
   processTrace(logger, find_nothing, 0, Annotation::kOpen);

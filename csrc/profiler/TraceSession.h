@@ -18,6 +18,7 @@
 #include "csrc/profiler/Kineto.h"
 #include "csrc/profiler/TraceBuilder.h"
 #include "csrc/profiler/TraceClock.h"
+#include "torch_openreg/core/TorchRelease.h"
 
 namespace at::openreg {
 
@@ -33,6 +34,11 @@ class TraceSession final : public libkineto::IActivityProfilerSession {
   void start() override;
   void stop() override;
   std::vector<std::string> errors() override;
+
+#if OPENREG_TORCH_HAS_DYNAMIC_COLLECTION
+  // Interrupts and continues what start() has begun.
+  void toggleCollectionDynamic(bool enable) override;
+#endif
 
   // Kineto calls the second one. The first knows no window and no operators.
   void processTrace(libkineto::ActivityLogger& logger) override;

@@ -2,12 +2,15 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <tuple>
+
 #include "csrc/memory/Allocator.h"
 #include "csrc/memory/MemPool.h"
 #include "csrc/memory/StorageResize.h"
 #include "csrc/python/Bindings.h"
 #include "csrc/python/MemoryDescriptions.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/TorchRelease.h"
 
 namespace torch_openreg {
 namespace {
@@ -27,6 +30,23 @@ void recordHistory(const std::optional<std::string>& enabled,
                            has_native_frames ? &gatherWholeStack : &gatherPythonStack, max_entries,
                            skipped),
       clears);
+}
+
+void recordPinnedHistory(const std::optional<std::string>& enabled,
+                         const std::optional<std::string>& context, bool has_native_frames,
+                         size_t max_entries, bool clears) {
+#if OPENREG_TORCH_HAS_PINNED_HISTORY
+  const py::gil_scoped_release released;
+  const HistorySettings settings = namedHistorySettings(
+      enabled, context, has_native_frames ? &gatherWholeStack : &gatherPythonStack, max_entries,
+      {});
+  hostAllocator().record_history(settings.is_enabled, settings.gather, settings.max_entries,
+                                 settings.when, clears);
+#else
+  std::ignore = std::tie(enabled, context, has_native_frames, max_entries, clears);
+  TORCH_CHECK(false, "_record_memory_history: expected record_pinned_host_memory=False, got True; ",
+              "torch ", TORCH_VERSION, " does not record who allocates pinned memory");
+#endif
 }
 
 }  // namespace
@@ -56,6 +76,9 @@ void bindMemory(py::module_& m) {
   m.def("_memory_segments", &describeSegments);
   m.def("_memory_history", &describeHistory);
   m.def("_record_memory_history", &recordHistory);
+  m.def("_record_pinned_memory_history", &recordPinnedHistory);
+  m.def("_pinned_memory_segments", &describePinnedSegments);
+  m.def("_pinned_memory_history", &describePinnedHistory);
   m.def("_memory_settings", &describeSettings);
   m.def("_memory_corruptions", &describeCorruptions);
   m.def("_is_memory_poisoned", &isPoisonOn);

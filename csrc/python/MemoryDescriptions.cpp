@@ -13,6 +13,7 @@
 
 #include "csrc/memory/Allocator.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/TorchRelease.h"
 
 // torch exports these two, but the header that declares them needs a JSON library that torch does
 // not install.
@@ -140,9 +141,10 @@ c10::ApproximateClockToUnixTimeConverter& clockOfHistory() {
 
 void startClockOfHistory() { clockOfHistory(); }
 
-py::list describeHistory(int64_t device) {
-  const std::vector<TraceEntry> entries = memoryHistory(resolveDeviceIndex(device));
-  const auto to_unix_ns = clockOfHistory().makeConverter();
+namespace {
+
+template <typename TimeUs>
+py::list describeEntries(const std::vector<TraceEntry>& entries, const TimeUs& time_us) {
   py::list result;
   Frames frames;
   for (const TraceEntry& entry : entries) {
@@ -153,13 +155,59 @@ py::list describeHistory(int64_t device) {
     item["stream"] = reinterpret_cast<int64_t>(entry.stream_);
     item["device"] = entry.device_;
     item["pool_id"] = entry.mempool_;
-    item["time_us"] = to_unix_ns(entry.time_.approx_t_) / 1000;
+    item["time_us"] = time_us(entry);
     frames.put(item, entry.context_);
     result.append(item);
   }
   frames.symbolize();
   return result;
 }
+
+}  // namespace
+
+py::list describeHistory(int64_t device) {
+  const auto to_unix_ns = clockOfHistory().makeConverter();
+  return describeEntries(memoryHistory(resolveDeviceIndex(device)), [&](const TraceEntry& entry) {
+    return to_unix_ns(entry.time_.approx_t_) / 1000;
+  });
+}
+
+#if OPENREG_TORCH_HAS_PINNED_HISTORY
+py::list describePinnedSegments() {
+  std::vector<c10::CachingDeviceAllocator::HostSegmentInfo> segments;
+  {
+    const py::gil_scoped_release released;
+    segments = at::getHostAllocator(c10::openreg::kDeviceType)->get_segments();
+  }
+  py::list result;
+  Frames frames;
+  for (const auto& segment : segments) {
+    py::dict entry;
+    entry["address"] = segment.address;
+    entry["size"] = segment.size;
+    entry["allocated"] = segment.allocated;
+    entry["active"] = segment.active;
+    entry["segment_pool_id"] = segment.owner_private_pool_id;
+    frames.put(entry, segment.context_when_allocated);
+    result.append(entry);
+  }
+  frames.symbolize();
+  return result;
+}
+
+py::list describePinnedHistory() {
+  std::vector<TraceEntry> entries;
+  {
+    const py::gil_scoped_release released;
+    entries = at::getHostAllocator(c10::openreg::kDeviceType)->get_traces();
+  }
+  // Its times are in microseconds already.
+  return describeEntries(entries, [](const TraceEntry& entry) { return entry.time_.t_; });
+}
+#else
+py::list describePinnedSegments() { return py::list(); }
+py::list describePinnedHistory() { return py::list(); }
+#endif
 
 py::dict describeSettings() {
   const size_t max_split_size = AcceleratorAllocatorConfig::max_split_size();

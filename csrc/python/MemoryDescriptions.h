@@ -22,6 +22,10 @@ pybind11::list describeSegments(c10::MempoolId_t pool);
 void startClockOfHistory();
 pybind11::list describeHistory(int64_t device);
 
+// The blocks and the history of pinned memory; none with a torch that does not record it.
+pybind11::list describePinnedSegments();
+pybind11::list describePinnedHistory();
+
 // The settings of the device allocator.
 pybind11::dict describeSettings();
 

@@ -94,6 +94,13 @@ uint64_t OpenRegGeneratorImpl::get_offset() const {
   TORCH_CHECK(false, "The OpenReg generator does not support get_offset");
 }
 
+#if OPENREG_TORCH_HAS_PHILOX_STATE
+void OpenRegGeneratorImpl::philox_state(uint64_t /*increment*/, at::Tensor& /*seed*/,
+                                        at::Tensor& /*offset*/, at::Tensor& /*intragraph_offset*/) {
+  TORCH_CHECK(false, "The OpenReg generator does not support philox_state");
+}
+#endif
+
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& state) {
   checkNotCapturing(device());
   Generator engine = at::detail::createCPUGenerator();

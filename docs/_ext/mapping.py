@@ -92,6 +92,8 @@ INTERFACES: dict[str, str] = {
     "OpenRegGeneratorImpl::seed": "`torch.Generator.seed`",
     "OpenRegGeneratorImpl::set_offset": "`torch.Generator.set_offset`, which raises",
     "OpenRegGeneratorImpl::get_offset": "`torch.Generator.get_offset`, which raises",
+    "OpenRegGeneratorImpl::philox_state": "`torch.Generator.philox_state` of torch 2.14, which "
+    "raises",
     "OpenRegGeneratorImpl::set_state": "`torch.Generator.set_state`",
     "OpenRegGeneratorImpl::get_state": "`torch.Generator.get_state`",
     "OpenRegGeneratorImpl::clone_impl": "`torch.Generator.clone_state`",
@@ -103,6 +105,8 @@ INTERFACES: dict[str, str] = {
     "TraceSession::start": "`torch.profiler.profile.start_trace`",
     "TraceSession::stop": "`torch.profiler.profile.stop_trace`",
     "TraceSession::errors": "Kineto",
+    "TraceSession::toggleCollectionDynamic": "Kineto, since torch 2.14; "
+    "`torch.profiler.profile.toggle_collection_dynamic` passes nothing on for PrivateUse1",
     "TraceSession::processTrace": "`torch.profiler.profile.stop_trace`",
     "TraceSession::getDeviceInfo": "`torch.profiler.profile.stop_trace`, for names of rows",
     "TraceSession::getResourceInfos": "the same",

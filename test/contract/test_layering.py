@@ -229,7 +229,8 @@ class TestBackend(TestCase):
     def test_core_includes_no_aten(self):
         self.assertFalse(
             includes_that(
-                lambda _, include: re.match(r"<(ATen|torch)/", include), backend_files("core")
+                lambda _, include: re.match(r"<(ATen|torch)/(?!headeronly/)", include),
+                backend_files("core"),
             )
         )
 
@@ -249,7 +250,9 @@ class TestBackend(TestCase):
         files = [path for path in backend_files(*folders) if relative(path) not in OTHER_NAMESPACE]
         self.assertGreater(len(files), 20)
         self.assertFalse(
-            includes_that(lambda _, include: re.match(r"<(ATen|torch)/", include), files)
+            includes_that(
+                lambda _, include: re.match(r"<(ATen|torch)/(?!headeronly/)", include), files
+            )
         )
 
     def test_only_the_bindings_include_python(self):

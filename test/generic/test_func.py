@@ -328,7 +328,7 @@ class TestMemory(DeviceTestCase):
     @parametrize(
         "memory_format",
         [torch.contiguous_format, torch.channels_last, torch.preserve_format],
-        name_fn=str,
+        name_fn=lambda one: str(one).removeprefix("torch."),
     )
     def test_memory_formats_are_kept_as_on_the_cpu(self, memory_format):
         def run(device):

@@ -123,6 +123,8 @@ def _record_memory_history(
     compile_context: bool,
     global_record_annotations: bool,
     skip_actions: Sequence[str] = (),
+    record_pinned_host_memory: bool = False,  # and the next: since torch 2.14
+    record_cuda: bool = True,
 ) -> None:
     del compile_context, global_record_annotations  # torch.compile's own annotations: none here
     memory._record_memory_history(
@@ -132,6 +134,8 @@ def _record_memory_history(
         max_entries,
         clear_history=clear_history,
         skip_actions=skip_actions,
+        record_pinned_host_memory=record_pinned_host_memory,
+        record_device_memory=record_cuda,
     )
 
 
@@ -220,6 +224,7 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_isHistoryEnabled": memory._is_recording_history,
     "_cuda_isInBadFork": _C._is_in_bad_fork,
     "_cuda_maybeExchangeDevice": maybe_exchange_device,
+    "_cuda_memoryMetadataSupported": lambda: False,
     "_cuda_memorySnapshot": _memory_snapshot,
     "_cuda_memoryStats": _memory_stats,
     "_cuda_record_memory_history": _record_memory_history,

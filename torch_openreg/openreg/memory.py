@@ -20,6 +20,7 @@ from torch._utils import _augment_memory_snapshot_stack_traces
 from torch.types import Device
 
 from torch_openreg import _C
+from torch_openreg._torch_release import HAS_PINNED_HISTORY
 from torch_openreg.openreg._utils import DEVICE_TYPE, _checked_index
 from torch_openreg.openreg.devices import device_count
 from torch_openreg.openreg.initialization import _lazy_init, is_initialized
@@ -357,6 +358,9 @@ def _record_memory_history(
     device: Device = None,
     clear_history: bool = False,
     skip_actions: Sequence[str] | None = None,
+    *,
+    record_pinned_host_memory: bool = False,
+    record_device_memory: bool = True,
 ) -> None:
     """Starts or stops recording who allocates memory, for all devices.
 
@@ -371,9 +375,13 @@ def _record_memory_history(
         device: Accepted for compatibility with ``torch.cuda``; without effect.
         clear_history: Whether to drop earlier events.
         skip_actions: Events not to record, by the names of :func:`_snapshot`.
+        record_pinned_host_memory: Whether to record who allocates pinned memory, too: with its
+            events whatever ``enabled`` is, and without what is skipped. Needs torch 2.14.
+        record_device_memory: Whether to record who allocates memory of devices.
 
     Raises:
         ValueError: A value is not one of those above.
+        RuntimeError: Pinned memory is to be recorded, and torch is 2.13.
     """
     _expect_one_of("enabled", enabled, (None, "state", "all"))
     _expect_one_of("context", context, (None, "state", "alloc", "all"))
@@ -387,10 +395,16 @@ def _record_memory_history(
         _expect_one_of("an action to skip", action, _ACTIONS)
     _lazy_init()
     global _history_is_on
-    _history_is_on = enabled is not None
+    of_pinned_memory = enabled if record_pinned_host_memory else None
+    if of_pinned_memory is not None or HAS_PINNED_HISTORY:
+        _C._record_pinned_memory_history(
+            of_pinned_memory, context, stacks == "all", max_entries, clear_history
+        )
+    of_devices = enabled if record_device_memory else None
     _C._record_memory_history(
-        enabled, context, stacks == "all", max_entries, clear_history, skipped
+        of_devices, context, stacks == "all", max_entries, clear_history, skipped
     )
+    _history_is_on = enabled is not None
 
 
 _history_is_on = False
@@ -424,7 +438,8 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
 
     That is ``torch.cuda._memory_viz``, or the page https://pytorch.org/memory_viz. The keys are
     ``segments`` (see :func:`memory_snapshot`); ``device_traces``, one list of events per device;
-    ``allocator_settings``; ``external_annotations``, always empty.
+    ``allocator_settings``; ``external_annotations``, always empty. With torch 2.14 or later there
+    are ``host_segments`` and ``host_traces``, of pinned memory, once its history has been recorded.
 
     An event has ``action`` (``"alloc"``, ``"free_requested"``, ``"free_completed"``,
     ``"segment_alloc"``, ``"segment_free"``, ``"snapshot"`` or ``"oom"``), ``addr`` (or
@@ -444,6 +459,9 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
         "allocator_settings": _C._memory_settings(),
         "external_annotations": [],
     }
+    if HAS_PINNED_HISTORY:
+        snapshot["host_segments"] = _C._pinned_memory_segments()
+        snapshot["host_traces"] = _C._pinned_memory_history()
     if augment_with_fx_traces:
         return dict(_augment_memory_snapshot_stack_traces(snapshot))  # type: ignore[arg-type]
     return snapshot

@@ -34,6 +34,7 @@
 
 #include "torch_openreg/core/Macros.h"
 #include "torch_openreg/core/Stream.h"
+#include "torch_openreg/core/TorchRelease.h"
 
 namespace at::openreg {
 
@@ -49,6 +50,10 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   uint64_t get_offset() const override;       // throws
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+#if OPENREG_TORCH_HAS_PHILOX_STATE
+  void philox_state(uint64_t increment, at::Tensor& seed, at::Tensor& offset,
+                    at::Tensor& intragraph_offset) override;  // throws
+#endif
 
   static c10::DeviceType device_type() { return c10::openreg::kDeviceType; }
 

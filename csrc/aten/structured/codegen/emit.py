@@ -109,15 +109,15 @@ def _enqueue(operator: Operator) -> list[str]:
         *(a.passing.kernel.format(a.name) for a in operator.inputs),
         *operator.outputs,
     ]
-    inputs = ", ".join(a.name for a in operands)
-    others = ", ".join(a.name for a in captured if a.passing.has_kind)
+    inputs = [a.name for a in operands]
+    others = [a.name for a in captured if a.passing.has_kind]
     *capture_lines, lambda_start = _list("      [", captures, "](")
     mode = [f"      {operator.launch_mode});"] if operator.launch_mode else []
     return [
         *_list("void enqueue(", ["const Op& op", *_parameters(operator.inputs)], ") {"),
         *([f"  {operator.check}"] if operator.check else []),
         f'  launchStructured<"aten::{operator.overload}">(',
-        *_list("      op, ", [f"std::tie({inputs})", f"std::tie({others})"], ","),
+        *_ties("      op, ", inputs, others),
         *capture_lines,
         *_list(lambda_start, kernel_parameters, ") {"),
         *([f"        {operator.preparation}"] if operator.preparation else []),
@@ -194,6 +194,18 @@ def _device_check(form: Form) -> list[str]:
 
 def _parameters(arguments: Iterable[Argument]) -> list[str]:
     return [f"{argument.type} {argument.name}" for argument in arguments]
+
+
+def _ties(start: str, first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """The two tuples of a launch's operands: on one line, on one each, or broken themselves."""
+    line = f"{start}std::tie({', '.join(first)}), std::tie({', '.join(second)}),"
+    if len(line) <= LINE_LENGTH:
+        return [line]
+    indent = " " * (len(start) - len(start.lstrip()))
+    return [
+        *_list(f"{start}std::tie(", first, "),"),
+        *_list(f"{indent}std::tie(", second, "),"),
+    ]
 
 
 def _list(start: str, items: Sequence[str], end: str) -> list[str]:

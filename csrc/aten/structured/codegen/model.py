@@ -233,8 +233,11 @@ def load_operators() -> Operators:
     """Reads the structured operators of the installed torch."""
     generated: list[Operator] = []
     skipped: dict[str, str] = {}
-    for group in _structured_groups():
+    for group, has_kernel in _structured_groups():
         overload = str(group.functional.func.name)
+        if not has_kernel:
+            skipped[overload] = "no CPU kernel"
+            continue
         operator = _operator(group)
         foreign = sorted({a.type for a in operator.inputs if a.type not in PASSING})
         if overload in EXCLUDED:
@@ -247,16 +250,16 @@ def load_operators() -> Operators:
     return Operators(tuple(generated), dict(sorted(skipped.items())))
 
 
-def _structured_groups() -> Iterator[NativeFunctionsGroup]:
+def _structured_groups() -> Iterator[tuple[NativeFunctionsGroup, bool]]:
+    """Yields each group with whether the CPU has a kernel of it."""
     declarations = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
     parsed = parse_native_yaml(
         str(declarations / "native_functions.yaml"), str(declarations / "tags.yaml")
     )
     cpu = parsed.backend_indices[DispatchKey.CPU]
     for group in get_grouped_native_functions(parsed.native_functions):
-        is_structured = isinstance(group, NativeFunctionsGroup) and group.structured
-        if is_structured and cpu.has_kernel(group.out):
-            yield group
+        if isinstance(group, NativeFunctionsGroup) and group.structured:
+            yield group, cpu.has_kernel(group.out)
 
 
 def _operator(group: NativeFunctionsGroup) -> Operator:

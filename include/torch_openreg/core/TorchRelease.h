@@ -1,0 +1,19 @@
+// What differs between the releases of torch that the sources serve, each with the release that
+// made it. torch_openreg/_torch_release.py is the same for Python; torch_openreg/_version.py says
+// which releases there are.
+#pragma once
+
+#include <torch/headeronly/version.h>
+
+#define OPENREG_TORCH_AT_LEAST(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) ||          \
+   (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+// 2.14: c10::GeneratorImpl::philox_state, for generators that count.
+#define OPENREG_TORCH_HAS_PHILOX_STATE OPENREG_TORCH_AT_LEAST(2, 14)
+
+// 2.14: libkineto::IActivityProfilerSession::toggleCollectionDynamic, to interrupt a session.
+#define OPENREG_TORCH_HAS_DYNAMIC_COLLECTION OPENREG_TORCH_AT_LEAST(2, 14)
+
+// 2.14: at::HostAllocator::record_history and what belongs to it.
+#define OPENREG_TORCH_HAS_PINNED_HISTORY OPENREG_TORCH_AT_LEAST(2, 14)

@@ -1,0 +1,87 @@
+"""Runs the package with any release of torch that it serves: ``nox``, or ``nox -s torch-2.15``.
+
+Each session installs torch and what the package index has of it, makes a copy of the working tree,
+and installs that as a user does. Then it runs the demo program, the tests of interfaces, and a
+sample of the sweeps. What follows ``--`` goes to ``test/run.py`` instead of this choice:
+``nox -s torch-2.14 -- test/test_stream.py``; a lone ``all`` is for all tests.
+"""
+
+import runpy
+import shutil
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+RELEASES = runpy.run_path(str(ROOT / "torch_openreg" / "_version.py"))["TORCH_RELEASES"]
+
+# What depends on torch's interfaces, and results of each operator. A few minutes.
+CHOICE = (
+    "contract/test_stubs.py",
+    "contract/test_symbols.py",
+    "generic/test_func.py",
+    "generic/test_ops_backward.py",
+    "generic/test_ops_forward.py",
+    "test_accelerator.py",
+    "test_codegen.py",
+    "test_comm.py",
+    "test_device.py",
+    "test_errors.py",
+    "test_event.py",
+    "test_graph.py",
+    "test_guard.py",
+    "test_guard_cpp.py",
+    "test_hooks.py",
+    "test_memory_pools.py",
+    "test_memory_snapshot.py",
+    "test_profiler.py",
+    "test_random.py",
+    "test_stream.py",
+    "test_versions.py",
+)
+
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_existing_virtualenvs = True
+
+
+def copy_tree(session: nox.Session) -> Path:
+    """Copies the working tree. A file that has not changed keeps its time, so it is not built."""
+    copy = Path(session.create_tmp()).resolve() / "tree"
+    listed = session.run(
+        *("git", "-C", str(ROOT), "ls-files", "-z"),
+        *("--cached", "--others", "--exclude-standard", "--deduplicate"),
+        external=True,
+        silent=True,
+    )
+    names = [name for name in str(listed).split("\0") if (ROOT / name).is_file()]
+    for name in names:
+        source, target = ROOT / name, copy / name
+        if not target.is_file() or target.read_bytes() != source.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+    return copy
+
+
+def run_release(session: nox.Session, release: str) -> None:
+    """Builds for a release of torch; runs the demo program and a choice of the tests."""
+    session.install(f"torch=={release}.*")
+    session.install("-r", str(ROOT / "requirements-test.txt"))
+    session.chdir(copy_tree(session))
+    session.install("-e", ".")
+    session.run("torch-openreg", "--epochs", "2")
+    chosen = [f"test/{name}" for name in CHOICE]
+    if session.posargs:
+        chosen = [] if session.posargs == ["all"] else list(session.posargs)
+    session.run("python", "test/run.py", *chosen)
+
+
+def add_session(release: str) -> None:
+    """Makes the session ``torch-RELEASE``."""
+
+    @nox.session(name=f"torch-{release}")
+    def session_of_release(session: nox.Session) -> None:
+        run_release(session, release)
+
+
+for one in RELEASES:
+    add_session(one)

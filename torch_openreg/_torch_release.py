@@ -1,0 +1,56 @@
+"""What differs between the releases of torch that the sources serve, each with its release.
+
+``include/torch_openreg/core/TorchRelease.h`` is the same for C++; ``_version.py`` says which
+releases there are, and what a user of another one sees. Tests read this file, too.
+"""
+
+import torch
+
+from torch_openreg._version import release_of
+
+__all__ = [
+    "HAS_ACCELERATOR_RANDOM",
+    "HAS_DYNAMIC_COLLECTION",
+    "HAS_INDUCTOR_INIT",
+    "HAS_PHILOX_STATE",
+    "HAS_PINNED_HISTORY",
+    "HAS_PROFILER_PATTERNS",
+    "LATER_CUDA_FUNCTIONS",
+    "TORCH_RELEASE",
+]
+
+# docs: differences
+TORCH_RELEASE = tuple(map(int, release_of(str(torch.__version__)).split(".")))
+
+# 2.14: torch.profiler._pattern_matcher is gone.
+HAS_PROFILER_PATTERNS = TORCH_RELEASE < (2, 14)
+
+# 2.14: torch.accelerator.random.
+HAS_ACCELERATOR_RANDOM = TORCH_RELEASE >= (2, 14)
+
+# 2.14: torch.Generator.philox_state, for generators that count.
+HAS_PHILOX_STATE = TORCH_RELEASE >= (2, 14)
+
+# 2.14: torch.profiler.profile.toggle_collection_dynamic reaches the sessions of devices.
+HAS_DYNAMIC_COLLECTION = TORCH_RELEASE >= (2, 14)
+
+# 2.14: the cache of pinned memory records who allocates it.
+HAS_PINNED_HISTORY = TORCH_RELEASE >= (2, 14)
+
+# Functions of CUDA's in torch._C that later releases than the first ask for.
+LATER_CUDA_FUNCTIONS = {
+    "_cuda_annotateMemory": (2, 14),
+    "_cuda_memoryMetadataSupported": (2, 14),
+    "_cuda_tunableop_get_cublaslt_requested_algo_count": (2, 14),
+    "_cuda_tunableop_set_cublaslt_requested_algo_count": (2, 14),
+    "_cuda_tunableop_clear_all": (2, 15),
+    "_cuda_tunableop_pop_dynamic_dims_mask": (2, 15),
+    "_cuda_tunableop_push_dynamic_dims_mask": (2, 15),
+    "_cuda_tunableop_wildcard_fallback_enable": (2, 15),
+    "_cuda_tunableop_wildcard_fallback_is_enabled": (2, 15),
+}
+
+# 2.15: Inductor calls the device module's _inductor_backend_init when it is first asked to compile.
+HAS_INDUCTOR_INIT = TORCH_RELEASE >= (2, 15)
+
+# docs: end
