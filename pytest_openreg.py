@@ -29,6 +29,7 @@ import argparse
 import gc
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -53,6 +54,8 @@ __all__ = [
 ]
 
 _VARIABLE = "OPENREG_DEVICE_TYPE"
+# An argument that names the conformance kit: the package, or a path in it.
+_KIT = re.compile(r"(^|[/\\])torch_openreg[./\\]conformance\b")
 _MARKER = "needs_real_cuda: skip this test where torch_openreg emulates CUDA"
 _SANITIZER_MARKER = (
     "openreg_sanitizer(allow, expect): with --openreg-sanitizer, kinds of findings that the test "
@@ -98,12 +101,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Chooses the device type before a conftest.py can import torch.
+
+    A run of the conformance kit gets the kit's plug-in, and the device type that it asks for: with
+    another device than ours, torch_openreg registers none.
 
     Raises:
         pytest.UsageError: if torch was imported before.
     """
+    if any(_KIT.search(argument) for argument in args):
+        if _device_asked_for(args) != "openreg":
+            os.environ.setdefault(_VARIABLE, "none")
+        early_config.pluginmanager.import_plugin("torch_openreg.conformance.plugin")
     if not _is_asked_for(early_config):
         return
     if os.environ.get(_VARIABLE) != "cuda" and "torch" in sys.modules:
@@ -366,6 +376,15 @@ def cuda_gate() -> StreamGate:
     from torch_openreg.testing import StreamGate
 
     return StreamGate()
+
+
+def _device_asked_for(args: list[str]) -> str:
+    """The device type of ``--device``; that of an option that is not there is openreg's own."""
+    for argument, following in zip(args, [*args[1:], ""], strict=True):
+        if argument == "--device" or argument.startswith("--device="):
+            name = following if argument == "--device" else argument.partition("=")[2]
+            return name.split(":")[0]
+    return "openreg"
 
 
 def _is_asked_for(config: pytest.Config) -> bool:

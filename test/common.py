@@ -13,9 +13,8 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
 import unittest
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,6 +31,8 @@ from torch.testing._internal.common_utils import (
     subtest,
 )
 
+from torch_openreg.conformance.threads import call_in_thread
+
 __all__ = [
     "A_DEVICE",
     "DEVICE_COUNT",
@@ -42,6 +43,7 @@ __all__ = [
     "StreamGate",
     "TestCase",
     "call_in_thread",
+    "check_leftovers",
     "instantiate_parametrized_tests",
     "needs",
     "parametrize",
@@ -99,6 +101,19 @@ class StreamGate(testing.StreamGate):
         super().open()
 
 
+def check_leftovers(case: unittest.TestCase) -> None:
+    """Fails a test after which not everything is as it was; see OpenRegTestCase."""
+    _C._device_synchronize_all()
+    case.assertEqual(torch.openreg.current_device(), 0, "the test left another device current")
+    for device in range(DEVICE_COUNT):
+        case.assertEqual(
+            torch.openreg.current_stream(device),
+            torch.openreg.default_stream(device),
+            "the test left another stream current",
+        )
+        case.assertTrue(_C._is_allocator_valid(device))
+
+
 class OpenRegTestCase(TestCase):
     """A test that has to leave everything as it was.
 
@@ -107,39 +122,12 @@ class OpenRegTestCase(TestCase):
     """
 
     def tearDown(self) -> None:
-        _C._device_synchronize_all()
-        self.assertEqual(torch.openreg.current_device(), 0, "the test left another device current")
-        for device in range(DEVICE_COUNT):
-            self.assertEqual(
-                torch.openreg.current_stream(device),
-                torch.openreg.default_stream(device),
-                "the test left another stream current",
-            )
-            self.assertTrue(_C._is_allocator_valid(device))
+        check_leftovers(self)
         super().tearDown()
 
     def assert_bit_equal(self, actual: torch.Tensor, expected: torch.Tensor) -> None:
         """Compares on the CPU, so that no operator of the device takes part."""
         self.assertEqual(actual.cpu(), expected.cpu(), rtol=0, atol=0)
-
-
-def call_in_thread(function: Callable[[], object]) -> object:
-    """Calls a function in a new thread; returns its result or raises its exception."""
-    result: list[object] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            result.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return result[0]
 
 
 def _environment(settings: Mapping[str, str] | None) -> dict[str, str]:

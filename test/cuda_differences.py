@@ -8,6 +8,7 @@ __all__ = ["DIFFERENCES", "ONE_TYPE"]
 
 # Files of tests for one device type; those in contract/ are about the source.
 ONE_TYPE = {
+    "conformance/test_kit.py": "runs the kit on both types itself",
     "generic/test_report.py": "about the tables of a run",
     "test_autoload.py": "about the default device type; cuda/test_loading.py is its counterpart",
     "test_codegen.py": "about the generator",

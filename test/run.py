@@ -40,7 +40,9 @@ from pathlib import Path
 from typing import Any
 
 from cuda_differences import ONE_TYPE
-from generic.report import empty_variants, is_asynchronous, read_records, summary
+from generic.report import empty_variants, is_asynchronous, summary
+
+from torch_openreg.conformance.records import read_records
 
 __all__ = ["main"]
 
@@ -200,7 +202,7 @@ def _is_of_both_types(file: Path) -> bool:
 
 
 def _is_for_the_sanitizer(file: Path) -> bool:
-    return file.relative_to(_ROOT / "test").parts[0] not in ("contract", "sanitizer")
+    return file.relative_to(_ROOT / "test").parts[0] not in ("conformance", "contract", "sanitizer")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

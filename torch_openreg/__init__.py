@@ -53,11 +53,12 @@ import torch  # noqa: E402  (after _autoload, which this import may call)
 from torch_openreg import _registration  # noqa: E402
 
 try:
-    _registration.register()
-    from torch_openreg import openreg
+    if not _registration.asks_for_no_device():
+        _registration.register()
+        from torch_openreg import openreg
 
+        openreg.sanitizer._enable_from_environment()
     _is_registered = True
-    openreg.sanitizer._enable_from_environment()
 except _registration.RegistrationError as error:
     if not _is_imported_by_torch:
         raise ImportError(str(error), name=__name__) from error.__cause__

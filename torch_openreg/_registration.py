@@ -56,13 +56,18 @@ def register() -> None:
 # docs: end
 
 
+def asks_for_no_device() -> bool:
+    """Whether the process is to have no device of ours: the conformance kit tests another one."""
+    return os.environ.get(_DEVICE_TYPE_VARIABLE) == "none"
+
+
 def _asks_for_cuda() -> bool:
     """Whether the device type is to be CUDA; see Note [Device type] in core/DeviceKeys.h."""
     text = os.environ.get(_DEVICE_TYPE_VARIABLE, "openreg")
     if text not in ("openreg", "cuda"):
         raise RegistrationError(
-            f"{_DEVICE_TYPE_VARIABLE} is '{text}'; allowed: openreg or cuda. Set it before the "
-            "process imports torch."
+            f"{_DEVICE_TYPE_VARIABLE} is '{text}'; allowed: openreg, cuda or none. Set it before "
+            "the process imports torch."
         )
     return text == "cuda"
 

@@ -147,7 +147,7 @@ class TestRefusals(OpenRegTestCase):
 
     def test_bad_value_at_import(self):
         text = self.import_error("import torch_openreg", OPENREG_DEVICE_TYPE="gpu")
-        self.assertIn("OPENREG_DEVICE_TYPE is 'gpu'; allowed: openreg or cuda", text)
+        self.assertIn("OPENREG_DEVICE_TYPE is 'gpu'; allowed: openreg, cuda or none", text)
 
     def test_bad_value_does_not_break_import_torch(self):
         run = run_program("import torch; print(1)", {"OPENREG_DEVICE_TYPE": "gpu"})

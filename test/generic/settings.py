@@ -8,9 +8,16 @@ from typing import Any
 
 import torch
 from common import StreamGate
-from mutations import scaled
-from samples import CPU, Arguments
-from sweep import DEVICE, CallSequence, Outcome, outcome, outcome_difference
+
+from torch_openreg.conformance.arguments import CPU, Arguments
+from torch_openreg.conformance.mutations import scaled
+from torch_openreg.conformance.sweep import (
+    DEVICE,
+    CallSequence,
+    Outcome,
+    outcome,
+    outcome_difference,
+)
 
 __all__ = ["SETTINGS", "Setting", "SettingChange", "changes_of"]
 

@@ -1,119 +1,13 @@
 """Every module of torch's database gives the CPU's results and gradients, in all layouts."""
 
-from poison import PoisonedTestCase
+from poison import TARGET
 
 # isort: split
-from collections.abc import Callable, Iterator
-from typing import Any
+from common import run_tests
 
-import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
-from layouts import LAYOUTS, with_layout
-from operators import for_any_device, gradients_of
-from samples import Arguments
-from sweep import IS_FULL, Call, CallSequence, Counts, crossed, seed
-from torch.testing._internal.common_modules import module_db
+from torch_openreg.conformance.test_modules import TestModules
 
-_MODULES = [subtest(info, name=info.formatted_name) for info in module_db]
-_WITH_ERRORS = [one for one in _MODULES if one.arg_values.module_error_inputs_func is not None]
-
-_SAMPLES = 2  # of each dtype but float32
-_LAYOUTS = Counts(usual=3, thorough=len(LAYOUTS) + 1, others=1)  # of each sample
-
-# What the CPU itself does not get right.
-_NOT_ON_CPU = {
-    ("nn.CTCLoss", "expanded"): "reads behind concatenated targets that have no stride",
-    ("nn.MultiLabelMarginLoss", "empty"): "leaves the loss as it finds the memory",
-    ("nn.MultiMarginLoss", "empty"): "leaves the loss as it finds the memory",
-}
-
-
-def _arguments_of(sample: Any) -> Arguments:
-    construction, call = sample.constructor_input, sample.forward_input
-    kwargs = {name: for_any_device(value) for name, value in construction.kwargs.items()}
-    return Arguments(
-        (construction.args, kwargs, call and call.args, call and call.kwargs),
-        {"device": "cpu"},
-    )
-
-
-def _step_of(info: Any, dtype: torch.dtype, is_training: bool) -> Callable[..., Any]:
-    """A call that makes a module and returns its results, gradients and buffers."""
-
-    def call(construction_args, construction_kwargs, args, kwargs, device):
-        with torch.device(device):
-            module = info.module_cls(*construction_args, **construction_kwargs)
-            module.to(dtype).train(is_training)
-        module(*args, **kwargs)  # a lazy module makes its parameters
-        outputs, gradients = gradients_of(module, list(module.parameters()))(*args, **kwargs)
-        return outputs, gradients, dict(module.named_buffers())
-
-    return call
-
-
-class TestModules(PoisonedTestCase):
-    @parametrize("info", _MODULES)
-    @parametrize("is_training", [True, False], name_fn=lambda value: "train" if value else "eval")
-    def test_module(self, info, is_training):
-        def calls(dtype: torch.dtype) -> Iterator[Call]:
-            seed()
-            samples = info.module_inputs_func(
-                info, device="cpu", dtype=dtype, requires_grad=True, training=is_training
-            )
-            for sample in samples if IS_FULL or dtype == torch.float32 else samples[:_SAMPLES]:
-                yield Call(_step_of(info, dtype, is_training), _arguments_of(sample))
-
-        self.sweep(info.name, "train" if is_training else "eval", info.dtypes, calls)
-
-    @parametrize("info", _MODULES)
-    @parametrize("is_training", [True, False], name_fn=lambda value: "train" if value else "eval")
-    def test_layouts(self, info, is_training):
-        variant = f"modules, layouts, {'train' if is_training else 'eval'}"
-
-        def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
-            seed()
-            samples = info.module_inputs_func(
-                info, device="cpu", dtype=dtype, requires_grad=True, training=is_training
-            )
-            function = _step_of(info, dtype, is_training)
-
-            def relaid(arguments: Arguments) -> list[Arguments]:
-                layouts = [
-                    with_layout(arguments, layout)
-                    for layout in (*LAYOUTS, "mixed")
-                    if (info.name, layout) not in _NOT_ON_CPU
-                ]
-                return [one for one in layouts if one is not None]
-
-            name = f"{info.name} {variant}"
-            arguments = [_arguments_of(sample) for sample in samples]
-            for plain, other in crossed(name, arguments, _SAMPLES, relaid, _LAYOUTS):
-                changed = other.with_other_numbers()
-                yield CallSequence(function, (plain, other, changed, plain, other))
-
-        self.sweep(info.name, variant, [torch.float32], calls)
-
-    @parametrize("info", _WITH_ERRORS)
-    def test_errors(self, info):
-        def call(construction_args, construction_kwargs, args, kwargs, device):
-            with torch.device(device):
-                module = info.module_cls(*construction_args, **construction_kwargs)
-            if args is not None:
-                return module(*args, **kwargs)
-            return None
-
-        def calls(dtype: torch.dtype) -> Iterator[Call]:
-            seed()
-            samples = info.module_error_inputs_func(
-                info, device="cpu", dtype=dtype, requires_grad=False, training=True
-            )
-            for sample in samples:
-                yield Call(call, _arguments_of(sample.module_error_input))
-
-        self.sweep(info.name, "errors", (torch.float32,), calls)
-
-
-instantiate_parametrized_tests(TestModules)
+__all__ = ["TARGET", "TestModules"]
 
 if __name__ == "__main__":
     run_tests()

@@ -4,50 +4,14 @@ A good call with the same metadata comes before, if there is one: what was learn
 hide the error. Errors that kernels find in their data may come later, as on CUDA.
 """
 
-import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from openreg_target import TARGET
 
-import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests
-from mutations import with_other_contents, with_other_numbers
-from operators import OPERATORS, arguments_of, call_of
-from samples import CPU, Arguments
-from sweep import CallSequence, SweepTestCase, outcome, seed
+# isort: split
+from common import run_tests
 
-_WITH_ERRORS = [one for one in OPERATORS if one.arg_values.error_inputs_func is not None]
+from torch_openreg.conformance.test_op_errors import TestErrors
 
-# Candidates for a good call to try.
-_TRIES = 30
-
-
-def _good_arguments(function: Callable[..., Any], wrong: Arguments) -> Iterator[Arguments]:
-    """Arguments that differ in one number or in the contents of one tensor, and are right."""
-    others = itertools.chain(with_other_contents(wrong), with_other_numbers(wrong))
-    for _, candidate in itertools.islice(others, _TRIES):
-        if not isinstance(outcome(function, candidate, CPU).result, Exception):
-            yield candidate
-            return
-
-
-class TestErrors(SweepTestCase):
-    @parametrize("info", _WITH_ERRORS)
-    def test_errors(self, info):
-        function = call_of(info, info.op)
-
-        def calls(_: torch.dtype) -> Iterator[CallSequence]:
-            seed()
-            for error_input in info.error_inputs_func(info, "cpu"):
-                wrong = arguments_of(info, error_input.sample_input)
-                yield CallSequence(function, (wrong, wrong))
-                for good in _good_arguments(function, wrong):
-                    yield CallSequence(function, (good, good, wrong, good, wrong))
-
-        # The inputs of the database have dtypes of their own.
-        self.sweep(info.formatted_name, "errors", [torch.float32], calls)
-
-
-instantiate_parametrized_tests(TestErrors)
+__all__ = ["TARGET", "TestErrors"]
 
 if __name__ == "__main__":
     run_tests()

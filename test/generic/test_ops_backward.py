@@ -1,36 +1,13 @@
 """The gradients of every differentiable operator are the CPU's."""
 
-from collections.abc import Iterator
+from openreg_target import TARGET
 
-import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests
-from operators import OPERATORS, arguments_of, call_of, gradients_of, samples_of
-from sweep import Call, SweepTestCase
+# isort: split
+from common import run_tests
 
-_DTYPES = (torch.float32, torch.complex64)
-_SAMPLES = 3  # of complex64
+from torch_openreg.conformance.test_ops_backward import TestBackward
 
-_DIFFERENTIABLE = [
-    one for one in OPERATORS if set(one.arg_values.supported_backward_dtypes("cpu")) & set(_DTYPES)
-]
-
-
-class TestBackward(SweepTestCase):
-    @parametrize("info", _DIFFERENTIABLE)
-    def test_backward(self, info):
-        def calls(dtype: torch.dtype) -> Iterator[Call]:
-            limit = None if dtype == torch.float32 else _SAMPLES
-            for sample in samples_of(info, dtype, limit, requires_grad=True):
-                function = call_of(
-                    info, gradients_of(info.op, choose=sample.output_process_fn_grad)
-                )
-                yield Call(function, arguments_of(info, sample))
-
-        dtypes = [one for one in _DTYPES if one in info.supported_backward_dtypes("cpu")]
-        self.sweep(info.formatted_name, "backward", dtypes, calls)
-
-
-instantiate_parametrized_tests(TestBackward)
+__all__ = ["TARGET", "TestBackward"]
 
 if __name__ == "__main__":
     run_tests()

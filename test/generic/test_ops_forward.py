@@ -1,51 +1,13 @@
 """Every operator of torch's database gives the CPU's results."""
 
-from collections.abc import Iterator
+from openreg_target import TARGET
 
-import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests
-from operators import (
-    OPERATORS,
-    arguments_of,
-    call_of,
-    cpu_dtypes,
-    samples_of,
-    with_other_numbers_of,
-)
-from sweep import Call, SweepTestCase
+# isort: split
+from common import run_tests
 
-_SAMPLES = 3  # of each dtype but float32
-_DTYPES_OF_REPETITION = (torch.float32, torch.int64, torch.bool)
+from torch_openreg.conformance.test_ops_forward import TestForward
 
-
-class TestForward(SweepTestCase):
-    @parametrize("info", OPERATORS)
-    def test_forward(self, info):
-        function = call_of(info, info.op)
-
-        def calls(dtype: torch.dtype) -> Iterator[Call]:
-            limit = None if dtype == torch.float32 else _SAMPLES
-            for sample in samples_of(info, dtype, limit):
-                yield Call(function, arguments_of(info, sample))
-
-        self.sweep(info.formatted_name, "forward", cpu_dtypes(info), calls)
-
-    @parametrize("info", OPERATORS)
-    def test_repetition_with_other_numbers(self, info):
-        """What was learned from one call must not depend on the numbers in its tensors."""
-        function = call_of(info, info.op)
-
-        def calls(dtype: torch.dtype) -> Iterator[Call]:
-            for sample in samples_of(info, dtype, _SAMPLES):
-                arguments = arguments_of(info, sample)
-                others = with_other_numbers_of(info, arguments)
-                yield Call(function, others, before=arguments)
-
-        dtypes = [one for one in cpu_dtypes(info) if one in _DTYPES_OF_REPETITION]
-        self.sweep(info.formatted_name, "repetition", dtypes or cpu_dtypes(info)[:1], calls)
-
-
-instantiate_parametrized_tests(TestForward)
+__all__ = ["TARGET", "TestForward"]
 
 if __name__ == "__main__":
     run_tests()

@@ -4,88 +4,14 @@ The operator has learned from the calls before, and must do for the last one wha
 for the first: give the CPU's result, or raise the CPU's error in the call.
 """
 
-from poison import PoisonedTestCase
+from poison import TARGET
 
 # isort: split
-from collections.abc import Callable, Container, Iterator
-from typing import Any
+from common import run_tests
 
-import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests
-from mutations import with_other_contents, with_other_numbers
-from operators import MAX_UNPOOLS, OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
-from samples import Arguments
-from sweep import CallSequence, Counts, crossed
+from torch_openreg.conformance.test_ops_mutations import TestMutations
 
-_FIRST = 12  # samples to choose from
-_SAMPLES = 3  # of each dtype
-_MUTATIONS = Counts(usual=10, thorough=1000, others=4)  # of each sample
-
-# A byte cannot hold every number, and an integer no fraction.
-_DTYPES = (torch.float32, torch.uint8, torch.int64)
-
-_CHEBYSHEV = [
-    f"special_{kind}chebyshev_polynomial_{name}" for kind in ("", "shifted_") for name in "uvw"
-]
-
-# Wrong arguments that the CPU takes without a check: what it does then is undefined.
-_UNCHECKED_NUMBERS = {
-    **dict.fromkeys(
-        ("native_batch_norm", "_native_batch_norm_legit"),
-        "whether it trains is a number; see operators.py for evaluation",
-    ),
-    "grid_sampler_2d": "modes are numbers",
-    "grid_sampler_3d": "modes are numbers",
-    "nn_functional_scaled_dot_product_attention": "a negative probability of dropout is a choice "
-    "of algorithm",
-}
-_UNCHECKED_CONTENTS = {
-    **dict.fromkeys(MAX_UNPOOLS, "writes in any order if indices repeat"),
-    "linalg_eigvals": "crashes with NaN",
-    "linalg_ldl_solve": "crashes with wrong pivots",
-    "nn_functional_ctc_loss": "reads behind the log-probabilities if a target is no class",
-    "_segment_reduce_lengths": "takes wrong lengths if they are said to be right (unsafe=True)",
-    "special_laguerre_polynomial_l": "reads a variable that nobody set if the degree is NaN",
-    **dict.fromkeys(_CHEBYSHEV, "reads a variable that nobody set if the degree is NaN"),
-}
-
-_WITH_INPLACE = [one for one in OPERATORS if one.arg_values.inplace_variant]
-
-_Mutate = Callable[[Arguments], Iterator[tuple[str, Arguments]]]
-
-
-def _without(names: Container[str]) -> list[Any]:
-    return [one for one in OPERATORS if one.arg_values.formatted_name not in names]
-
-
-class TestMutations(PoisonedTestCase):
-    def check_mutations(
-        self, info: Any, variant: str, mutate: _Mutate, function: Callable[..., Any]
-    ) -> None:
-        def calls(dtype: torch.dtype) -> Iterator[CallSequence]:
-            name = f"{info.formatted_name} {variant} {dtype}"
-            samples = [arguments_of(info, one) for one in samples_of(info, dtype, _FIRST)]
-            for good, (_, other) in crossed(name, samples, _SAMPLES, mutate, _MUTATIONS):
-                yield CallSequence(function, (good, good, other, good, other))
-
-        dtypes = [one for one in cpu_dtypes(info) if one in _DTYPES] or cpu_dtypes(info)[:1]
-        self.sweep(info.formatted_name, variant, dtypes, calls)
-
-    @parametrize("info", _without(_UNCHECKED_NUMBERS))
-    def test_numbers(self, info):
-        self.check_mutations(info, "numbers", with_other_numbers, call_of(info, info.op))
-
-    @parametrize("info", _WITH_INPLACE)
-    def test_numbers_inplace(self, info):
-        function = call_of(info, info.inplace_variant)
-        self.check_mutations(info, "numbers inplace", with_other_numbers, function)
-
-    @parametrize("info", _without(_UNCHECKED_CONTENTS))
-    def test_contents(self, info):
-        self.check_mutations(info, "contents", with_other_contents, call_of(info, info.op))
-
-
-instantiate_parametrized_tests(TestMutations)
+__all__ = ["TARGET", "TestMutations"]
 
 if __name__ == "__main__":
     run_tests()

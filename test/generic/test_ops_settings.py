@@ -4,14 +4,27 @@ All samples with all settings in both orders would take days. In a full run, eve
 of them, and a few samples of each operator and dtype have all.
 """
 
+from openreg_target import TARGET
+
+# isort: split
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
-from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, gradients_of, samples_of
 from settings import SETTINGS, SettingChange, changes_of
-from sweep import Counts, SweepTestCase, crossed
+
+from torch_openreg.conformance.operators import (
+    OPERATORS,
+    arguments_of,
+    call_of,
+    cpu_dtypes,
+    gradients_of,
+    samples_of,
+)
+from torch_openreg.conformance.sweep import Counts, SweepTestCase, crossed
+
+__all__ = ["TARGET"]
 
 _FIRST = 8  # samples to choose from
 _SAMPLES = 2  # of each dtype

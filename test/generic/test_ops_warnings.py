@@ -1,63 +1,13 @@
 """What an operator warns of on the CPU it warns of on openreg, in each call."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from openreg_target import TARGET
 
-import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests
-from operators import OPERATORS, arguments_of, call_of, cpu_dtypes, samples_of
-from samples import CPU, Arguments
-from sweep import DEVICE, CallSequence, SweepTestCase, outcome, sampled
+# isort: split
+from common import run_tests
 
-_FIRST = 12  # samples to choose from
-_SAMPLES = 6
-_DTYPES = (torch.float32, torch.int64)
+from torch_openreg.conformance.test_ops_warnings import TestWarnings
 
-
-@dataclass(frozen=True)
-class WarningCall(CallSequence):
-    """A call that is repeated, as some warnings come once in a process."""
-
-    def difference(self) -> tuple[str | None, frozenset[str]]:
-        (arguments,) = self.steps
-        _warnings_of(self.function, arguments, CPU)
-        expected = _warnings_of(self.function, arguments, CPU)
-        for number in (1, 2, 3):
-            torch.openreg.reset_fallback_stats()
-            actual = _warnings_of(self.function, arguments, DEVICE)
-            for text in actual ^ expected:
-                which = "an unexpected" if text in actual else "no"
-                return f"call {number} with {arguments}: {which} warning {text!r}", frozenset()
-        return None, frozenset(torch.openreg.fallback_stats(synchronous_only=True))
-
-
-def _warnings_of(
-    function: Callable[..., Any], arguments: Arguments, device: torch.device
-) -> set[str]:
-    """The texts of the warnings in a call, without the places in torch's source."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        outcome(function, arguments, device)
-    return {str(one.message).split("(Triggered internally")[0].strip() for one in caught}
-
-
-class TestWarnings(SweepTestCase):
-    @parametrize("info", OPERATORS)
-    def test_warnings(self, info):
-        function = call_of(info, info.op)
-
-        def calls(dtype: torch.dtype) -> Iterator[WarningCall]:
-            samples = list(samples_of(info, dtype, _FIRST))
-            for sample in sampled(f"{info.formatted_name} {dtype}", samples, _SAMPLES):
-                yield WarningCall(function, (arguments_of(info, sample),))
-
-        dtypes = [one for one in cpu_dtypes(info) if one in _DTYPES] or cpu_dtypes(info)[:1]
-        self.sweep(info.formatted_name, "warnings", dtypes, calls)
-
-
-instantiate_parametrized_tests(TestWarnings)
+__all__ = ["TARGET", "TestWarnings"]
 
 if __name__ == "__main__":
     run_tests()

@@ -1,7 +1,9 @@
 """The report of the sweeps counts what ran, and tells which of them compared nothing."""
 
 from common import TestCase, run_tests
-from report import Record, empty_variants, is_asynchronous, summary
+from report import empty_variants, is_asynchronous, summary
+
+from torch_openreg.conformance.records import Record
 
 
 class TestReport(TestCase):

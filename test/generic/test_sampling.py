@@ -1,10 +1,17 @@
 """Which of the samples and their variants a sweep runs."""
 
+from openreg_target import TARGET
+
+# isort: split
 from unittest import mock
 
-import sweep
+# isort: split
 from common import OpenRegTestCase, run_tests
-from sweep import Counts, crossed, sampled
+
+from torch_openreg.conformance import sweep
+from torch_openreg.conformance.sweep import Counts, crossed, sampled
+
+__all__ = ["TARGET"]
 
 _COUNTS = Counts(usual=2, thorough=8, others=1)
 

@@ -1,34 +1,29 @@
-"""Calls that have to give on openreg what they give on the CPU.
+"""Calls that have to give on the device what they give on the CPU.
 
-A call runs once on the CPU and at least twice on openreg: an operator may take another way once it
-has been called.
+A call runs once on the CPU and at least twice on the device: an operator may take another way once
+it has been called.
 """
 
 import contextlib
 import os
 import random
 import re
-import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy
 import torch
-from common import DEVICE_TYPE, OpenRegTestCase
-from comparison import difference
-from known_gaps import GAPS, Gap
-from late_errors import is_late_on_cuda
-from report import Record, write_record
-from samples import CPU, Arguments, tensors_in
 from torch.utils._python_dispatch import TorchDispatchMode
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "_ext"))
-
-from tiers import tier_of
+from torch_openreg.conformance.arguments import CPU, Arguments, tensors_in
+from torch_openreg.conformance.cases import ConformanceTestCase
+from torch_openreg.conformance.comparison import Tolerance, difference
+from torch_openreg.conformance.late_errors import is_late_on_cuda
+from torch_openreg.conformance.records import Record, write_record
+from torch_openreg.conformance.target import target
 
 __all__ = [
     "DEVICE",
@@ -41,6 +36,7 @@ __all__ = [
     "SweepTestCase",
     "crossed",
     "dtype_name",
+    "is_random",
     "outcome",
     "outcome_difference",
     "relations_of",
@@ -48,9 +44,9 @@ __all__ = [
     "seed",
 ]
 
-DEVICE = torch.device(DEVICE_TYPE, 0)
+DEVICE = target().device
 
-# Whether all samples of all dtypes run: `python test/run.py --full`.
+# Whether all samples of all dtypes run: --conformance-full, or openreg's `test/run.py --full`.
 IS_FULL = os.environ.get("OPENREG_TEST_FULL") == "1"
 
 _SEED = 1234
@@ -64,8 +60,7 @@ def seed() -> None:
     random.seed(_SEED)
     numpy.random.seed(_SEED)
     torch.default_generator.manual_seed(_SEED)
-    if not torch.openreg._is_in_bad_fork():
-        torch.openreg.default_generators[DEVICE.index].manual_seed(_SEED)
+    target().seed(_SEED)
 
 
 _T = TypeVar("_T")
@@ -126,6 +121,7 @@ def crossed(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype without "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -222,11 +218,11 @@ class CallSequence:
     steps: tuple[Arguments, ...]
 
     def difference(self) -> tuple[str | None, frozenset[str]]:
-        """Describes how one of the calls on openreg differs from the same call on the CPU.
+        """Describes how one of the calls on the device differs from the same call on the CPU.
 
         Compared are the result, the arguments after the call, and which arguments the result is or
         is a view of. If the call raises an exception on the CPU, it has to raise one of the same
-        type on openreg; when the device is synchronized is soon enough for the errors that CUDA
+        type on the device; when the device is synchronized is soon enough for the errors that CUDA
         raises then.
 
         Returns:
@@ -234,24 +230,27 @@ class CallSequence:
             for which the host waited in the last call.
         """
         expected: dict[int, Outcome] = {}
+        tolerance = target().tolerance
+        if not target().gives_the_cpus_random_numbers and is_random(self.function, self.steps[0]):
+            tolerance = tolerance.without_contents()
         for number, arguments in enumerate(self.steps, 1):
             if id(arguments) not in expected:
                 expected[id(arguments)] = outcome(self.function, arguments, CPU)
-            torch.openreg.reset_fallback_stats()
+            target().forget_waits()
             actual = outcome(self.function, arguments, DEVICE)
-            text = outcome_difference(actual, expected[id(arguments)])
+            text = outcome_difference(actual, expected[id(arguments)], tolerance)
             if text is not None:
                 return f"call {number} with {arguments}: {text}", frozenset()
-        return None, frozenset(torch.openreg.fallback_stats(synchronous_only=True))
+        return None, frozenset(target().waits())
 
     def operators(self) -> dict[str, str]:
-        """Calls once more on openreg; returns the operators of ATen that run, with their tiers."""
+        """Calls once more on the device; returns the operators of ATen that run, with tiers."""
         copies = self.steps[-1].copied_to(DEVICE)
         with _OperatorNames() as mode, contextlib.suppress(Exception):
             self.function(*copies.args, **copies.kwargs)
         with contextlib.suppress(Exception):
             torch.accelerator.synchronize(DEVICE)
-        return {name: tier_of(name) for name in sorted(mode.names)}
+        return {name: target().tier_of(name) for name in sorted(mode.names)}
 
 
 class Call(CallSequence):
@@ -278,8 +277,40 @@ class _OperatorNames(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def outcome_difference(actual: Outcome, expected: Outcome) -> str | None:
-    """Describes how the outcome of a call on openreg differs from the CPU's; None if not at all."""
+class _RandomOperators(TorchDispatchMode):
+    """Notes whether an operator draws random numbers."""
+
+    has_any: bool = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # A generator of the call's own is no state that anybody shares.
+        is_drawing = torch.Tag.nondeterministic_seeded in func.tags
+        self.has_any |= is_drawing and kwargs.get("generator") is None
+        return func(*args, **kwargs)
+
+
+def is_random(function: Callable[..., Any], arguments: Arguments) -> bool:
+    """Whether a call draws from the default generator, which all threads share."""
+    with _RandomOperators() as mode:
+        outcome(function, arguments, CPU)
+    return bool(mode.has_any)
+
+
+def outcome_difference(
+    actual: Outcome, expected: Outcome, tolerance: Tolerance | None = None
+) -> str | None:
+    """Describes how the outcome of a call on the device differs from the CPU's.
+
+    Args:
+        actual: On the device.
+        expected: On the CPU.
+        tolerance: None for the target's.
+
+    Returns:
+        The description, or None if there is no difference.
+    """
+    tolerance = tolerance or target().tolerance
     if isinstance(expected.result, Exception) or isinstance(actual.result, Exception):
         if _is_dtype_that_the_cpu_lacks(expected.result) and not isinstance(
             actual.result, Exception
@@ -292,12 +323,12 @@ def outcome_difference(actual: Outcome, expected: Outcome) -> str | None:
         if actual.has_lost_work:
             return f"a kernel behind the call that raised {_shown_error(expected.result)} is lost"
         return None
-    text = difference(actual.result, expected.result, DEVICE)
+    text = difference(actual.result, expected.result, DEVICE, tolerance)
     if text is not None:
         return f"result{'' if text.startswith('[') else ': '}{text}"
     pairs = zip(actual.arguments.tensors(), expected.arguments.tensors(), strict=True)
     for index, (one, other) in enumerate(pairs):
-        text = difference(one, other, CPU if one.is_cpu else DEVICE)
+        text = difference(one, other, CPU if one.is_cpu else DEVICE, tolerance)
         if text is not None:
             return f"argument {index} afterwards: {text}"
     if actual.relations != expected.relations:
@@ -328,20 +359,20 @@ def _shown_error(value: Any) -> str:
     return f"{type(value).__name__}({text[:300]!r})"
 
 
-class DeviceTestCase(OpenRegTestCase):
+class DeviceTestCase(ConformanceTestCase):
     """A test of code that takes a device."""
 
     def assert_same_on_both(self, function: Callable[[torch.device], object]) -> None:
-        """The function, called with a device, has to return the same on openreg and on the CPU."""
+        """The function, called with a device, has to return the same on both devices."""
         results = []
         for device in (CPU, DEVICE):
             seed()
             results.append(function(device))
         expected, actual = results
-        self.assertIsNone(difference(actual, expected, DEVICE))
+        self.assertIsNone(difference(actual, expected, DEVICE, target().tolerance))
 
 
-class SweepTestCase(OpenRegTestCase):
+class SweepTestCase(ConformanceTestCase):
     """A test of one operator, module or optimizer over its dtypes and samples."""
 
     def sweep(
@@ -365,7 +396,7 @@ class SweepTestCase(OpenRegTestCase):
         record = Record(name, variant)
         failures = []
         for dtype in sorted(dtypes, key=str):
-            gap = _gap_of(name, variant, dtype)
+            gap = target().gap(name, variant, dtype_name(dtype))
             text = self._first_difference(calls(dtype), record)
             if text is None and gap is None:
                 record.passed += 1
@@ -373,7 +404,7 @@ class SweepTestCase(OpenRegTestCase):
                 record.listed += 1
             else:
                 record.failed += 1
-                text = text or f"passes, but is a known gap: {gap.reason}"
+                text = text or f"passes, but is a known gap: {gap}"
                 failures.append(f"{name} {variant} {dtype_name(dtype)} {text}")
         write_record(record)
         if failures:
@@ -396,10 +427,3 @@ class SweepTestCase(OpenRegTestCase):
             except Exception as error:
                 return f"after sample {index}: {_shown_error(error)}"
         return None
-
-
-def _gap_of(name: str, variant: str, dtype: torch.dtype) -> Gap | None:
-    for gap in GAPS:
-        if gap.matches(name, variant, dtype_name(dtype), IS_FULL):
-            return gap
-    return None

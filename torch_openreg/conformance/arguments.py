@@ -3,17 +3,18 @@
 import contextlib
 import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
-from common import DEVICE_TYPE
+
+from torch_openreg.conformance.target import target
 
 __all__ = ["CPU", "Arguments", "HostTensor", "tensors_in"]
 
 CPU = torch.device("cpu")
 
 # Whose names stand for the device of a call. Samples of torch name cuda where that is available.
-_DEVICES = ("cpu", DEVICE_TYPE)
+_DEVICES = ("cpu", target().device.type)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Arguments:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def with_keywords(self, **kwargs: Any) -> "Arguments":
+        """The same with other or further keyword arguments."""
         return Arguments(self.args, self.kwargs | kwargs)
 
     def copied_to(self, device: torch.device) -> "Arguments":
@@ -55,6 +57,7 @@ class Arguments:
         return tensors_in((self.args, self.kwargs))
 
     def __str__(self) -> str:
+        """Shapes, dtypes and numbers, for messages."""
         parts = [_shown(arg) for arg in self.args]
         parts += [f"{name}={_shown(value)}" for name, value in self.kwargs.items()]
         return f"({', '.join(parts)})"
@@ -104,7 +107,7 @@ class _Copier:
         if isinstance(value, torch.Size):
             return value
         if isinstance(value, torch.nn.utils.rnn.PackedSequence):
-            return value.to(self._device)
+            return cast(Any, value).to(self._device)
         if isinstance(value, torch.nn.Module):
             return copy.deepcopy(value).to(self._device)
         if isinstance(value, tuple):

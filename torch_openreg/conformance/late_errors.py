@@ -50,4 +50,5 @@ LATE_ERRORS = [
 
 
 def is_late_on_cuda(message: str) -> bool:
+    """Whether an error with this text may come when the device is waited for."""
     return any(re.search(one.pattern, message, re.IGNORECASE) for one in LATE_ERRORS)

@@ -1,4 +1,4 @@
-"""torch's database of operators, and what its samples need to be called on openreg."""
+"""torch's database of operators, and what its samples need to be called on a device."""
 
 import contextlib
 import dataclasses
@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from common import subtest
-from samples import Arguments, HostTensor, tensors_in
-from sweep import IS_FULL, seed
 from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 from torch.testing._internal.common_methods_invocations import op_db
+
+from torch_openreg.conformance.arguments import Arguments, HostTensor, tensors_in
+from torch_openreg.conformance.cases import subtest
+from torch_openreg.conformance.sweep import IS_FULL, seed
+from torch_openreg.conformance.target import target
 
 __all__ = [
     "MAX_UNPOOLS",
@@ -55,6 +57,7 @@ _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit"}
 
 
 def cpu_dtypes(info: Any) -> list[torch.dtype]:
+    """The dtypes that the CPU's operator takes, in a fixed order."""
     return sorted(info.supported_dtypes("cpu"), key=str)
 
 
@@ -81,6 +84,7 @@ def _is_evaluation(info: Any, sample: Any) -> bool:
 
 
 def arguments_of(info: Any, sample: Any) -> Arguments:
+    """The arguments of a call with a sample of the database."""
     args = [sample.input, *sample.args]
     index = _HOST_ARGUMENTS.get(info.name)
     if index is not None and isinstance(args[index], torch.Tensor):
@@ -99,7 +103,7 @@ def for_any_device(value: Any) -> Any:
     """The options of linear_cross_entropy, without what torch chooses by the name of the device."""
     if not isinstance(value, LinearCrossEntropyOptions):
         return value
-    choices = {}
+    choices: dict[str, Any] = {}
     if value.acc_policy == "auto":
         choices["acc_policy"] = "accurate"
     if value.chunking_method == "auto" and value.batch_chunk_size is None:
@@ -129,11 +133,10 @@ def _filled_memory() -> Iterator[None]:
         torch.use_deterministic_algorithms(was_enabled)
 
 
-def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on a device, without waiting for its stream."""
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+def _directions(output: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
+    """Random numbers like a result, where it is."""
+    drawn = torch.randn(output.shape, dtype=output.dtype, generator=numbers)
+    return drawn if output.is_cpu else target().copy_of(drawn)
 
 
 def gradients_of(
@@ -158,10 +161,7 @@ def gradients_of(
         results = tensors_in(choose(function(*args, **kwargs)))
         outputs = [one for one in results if one.requires_grad]
         numbers = torch.Generator().manual_seed(1)
-        directions = [
-            _copied(torch.randn(one.shape, dtype=one.dtype, generator=numbers), one.device)
-            for one in outputs
-        ]
+        directions = [_directions(one, numbers) for one in outputs]
         if not outputs or not inputs:
             return results, ()
         gradients = torch.autograd.grad(outputs, inputs, directions, allow_unused=True)

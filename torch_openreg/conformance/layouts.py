@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from samples import Arguments, tensors_in
+
+from torch_openreg.conformance.arguments import Arguments, tensors_in
 
 __all__ = ["LAYOUTS", "with_layout"]
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from samples import Arguments
+
+from torch_openreg.conformance.arguments import Arguments
 
 __all__ = ["scaled", "with_other_contents", "with_other_numbers"]
 

@@ -1,0 +1,275 @@
+"""The conformance kit names what is wrong with a device, and says what is missing.
+
+Three targets: openreg, openreg as CUDA, and the backend of sketch.cpp, which has a mistake for each
+chapter if it is asked to. Each runs in a process of its own, as a user would run it.
+"""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import NamedTuple
+
+from common import TestCase, run_tests
+
+from torch_openreg.conformance.chapters import CHAPTERS
+from torch_openreg.conformance.report import Result, terminal_lines, to_html
+
+_FOLDER = Path(__file__).resolve().parent
+_DOCS = _FOLDER.parents[1] / "docs"
+_PACKAGE = "torch_openreg.conformance"
+_TIMEOUT_S = 280
+
+# docs: seeded-defects
+# The test that has to fail, and what is wrong with the backend.
+DEFECTS = {
+    "test_ops_forward::TestForward::test_forward_add": "add ignores alpha",
+    "test_ops_layouts::TestLayouts::test_forward_exp": "exp takes memory for contiguous",
+    "test_ops_forward::TestForward::test_repetition_with_other_numbers_sin": (
+        "sin returns what it computed for another tensor of the same size"
+    ),
+    "test_modules::TestModules::test_module_nn_LayerNorm_train": "another epsilon",
+    "test_optimizers::TestOptimizers::test_optimizer_Adam": "lerp_ has its weight reversed",
+    "test_guard::TestGuard::test_block_selects_a_device_and_restores_the_one_before": (
+        "exchangeDevice returns the new device"
+    ),
+    "test_hooks::TestHooks::test_storage_grows_and_keeps_its_contents": (
+        "resizePrivateUse1Bytes loses the contents"
+    ),
+    "test_streams::TestStreams::"
+    "test_new_stream_is_neither_the_current_one_nor_another_new_one": "getNewStream has one stream",
+    "test_events::TestEvents::test_event_is_done_after_it_was_synchronized": (
+        "queryEvent never returns true"
+    ),
+    "test_random::TestDefaultGenerator::test_seed_determines_the_numbers": (
+        "uniform_ draws from a generator that nobody seeds"
+    ),
+    "test_serialization::TestSerialization::test_map_location_chooses_another_device": (
+        "storages always come back to device 0"
+    ),
+    "test_errors::TestErrors::test_host_memory_and_device_memory_do_not_mix": (
+        "add takes tensors of the CPU"
+    ),
+}
+# docs: end
+
+# What is right in either case. A defective device cannot run all; these do not need what is wrong.
+CONTROLS = (
+    "test_ops_forward::TestForward::test_forward_sub",
+    "test_ops_layouts::TestLayouts::test_forward_sigmoid",
+    "test_ops_forward::TestForward::test_repetition_with_other_numbers_cos",
+    "test_modules::TestModules::test_module_nn_Linear_train",
+    "test_optimizers::TestOptimizers::test_optimizer_Rprop",
+)
+
+# Chapters of which the backend has nothing, with the beginning of what the kit says.
+MISSING = {
+    "events": "the device lacks timing: Backend doesn't support elapsedTime.",
+    "memory": "the device lacks statistics: ",
+    "graphs": "the device lacks graphs: Graph is not supported on device type: sketch",
+    "random numbers": "the device lacks generator: ",
+    "autocast": "the device lacks autocast: torch.sketch has no get_amp_supported_dtype",
+}
+
+# Modules of the chapters about interfaces, which take seconds.
+INTERFACES = [
+    f"{_PACKAGE}.{module}"
+    for chapter in CHAPTERS
+    for module in chapter.tests
+    if "::" not in module
+    and len(chapter.tests) == 1
+    and chapter.name not in ("modules", "optimizers")
+] + [f"{_PACKAGE}.test_streams", f"{_PACKAGE}.test_errors"]
+
+
+class Run(NamedTuple):
+    returncode: int
+    output: str
+    outcomes: dict[str, str]
+    texts: dict[str, str]
+    page: str
+
+
+def run_kit(tests: list[str], options: list[str], environment: dict[str, str]) -> Run:
+    """Runs the kit in a process of its own, outside of the repository."""
+    with tempfile.TemporaryDirectory() as folder:
+        results, page = Path(folder) / "results.xml", Path(folder) / "report.html"
+        process = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs"),
+                *tests,
+                *(f"--junitxml={results}", f"--conformance-report={page}", *options),
+            ],
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("OPENREG_", "PYTEST_")) and name != "CUDA_VISIBLE_DEVICES"
+            }
+            | environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+        )
+        outcomes, texts = {}, {}
+        if results.exists():
+            for case in xml.etree.ElementTree.parse(results).iter("testcase"):
+                properties = {one.get("name"): one.get("value") for one in case.iter("property")}
+                name = properties.get("conformance_test", case.get("name"))
+                parts = [case.find(kind) for kind in ("failure", "error", "skipped")]
+                if outcomes.get(name) == "failure":
+                    continue  # what it left behind is an error of its own
+                found = next((part for part in parts if part is not None), None)
+                outcomes[name] = "passed" if found is None else found.tag
+                texts[name] = "" if found is None else found.get("message", "")
+        text = page.read_text() if page.exists() else ""
+        return Run(process.returncode, process.stdout + process.stderr, outcomes, texts, text)
+
+
+@functools.cache
+def _build_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()  # removed when the process ends
+
+
+@functools.cache
+def run_sketch(has_defects: bool) -> Run:
+    names = [*DEFECTS, *CONTROLS]
+    tests = [f"{_PACKAGE}.{name}" for name in names if name.startswith(("test_ops", "test_mod"))]
+    tests += [f"{_PACKAGE}.{name}" for name in names if name.startswith("test_optim")]
+    return run_kit(
+        [*tests, *INTERFACES],
+        ["-p", "sketch", "--device=sketch"],
+        {
+            "PYTHONPATH": str(_FOLDER),
+            "SKETCH_BUILD": _build_folder().name,
+            "SKETCH_DEFECTS": str(int(has_defects)),
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        },
+    )
+
+
+class TestSketch(TestCase):
+    def test_every_seeded_defect_is_named(self):
+        run = run_sketch(has_defects=True)
+        for name, what in DEFECTS.items():
+            with self.subTest(defect=what):
+                self.assertEqual(run.outcomes.get(name), "failure", f"{name}\n{run.output[-4000:]}")
+                self.assertIn(f"failed: {name}", run.output)
+                self.assertIn(f"<code>{name}</code>", run.page)
+        self.assertEqual(run.returncode, 1)
+
+    def test_nothing_fails_without_the_defects(self):
+        run = run_sketch(has_defects=False)
+        failed = [name for name, outcome in run.outcomes.items() if outcome == "failure"]
+        self.assertEqual((failed, run.returncode), ([], 0), run.output[-4000:])
+        for name in (*DEFECTS, *CONTROLS):
+            self.assertEqual(run.outcomes.get(name), "passed", name)
+
+    def test_what_is_right_passes_beside_the_defects(self):
+        run = run_sketch(has_defects=True)
+        self.assertEqual([run.outcomes.get(name) for name in CONTROLS], ["passed"] * len(CONTROLS))
+
+    def test_what_is_missing_is_said_to_be_missing(self):
+        run = run_sketch(has_defects=False)
+        for chapter, text in MISSING.items():
+            with self.subTest(chapter=chapter):
+                self.assertIn(f"missing: {text}", run.output)
+                self.assertTrue(any(text in one for one in run.texts.values()))
+        skipped = {text for name, text in run.texts.items() if run.outcomes[name] == "skipped"}
+        self.assertEqual([text for text in skipped if "the device lacks " not in text], [])
+
+    def test_page_of_a_chapter_is_linked(self):
+        run = run_sketch(has_defects=True)
+        for page in ("docs/guard.md", "docs/graphs.md"):
+            self.assertIn(f'href="{page}"', run.page)
+
+
+class TestOurDevices(TestCase):
+    def check(self, device: str, environment: dict[str, str]) -> None:
+        run = run_kit(
+            [f"{_PACKAGE}.test_ops_forward::TestForward::test_forward_add", *INTERFACES],
+            [f"--device={device}", "--conformance-tolerance=exact"],
+            environment,
+        )
+        failed = [name for name, outcome in run.outcomes.items() if outcome != "passed"]
+        self.assertEqual((failed, run.returncode), ([], 0), run.output[-4000:])
+        self.assertGreater(len(run.outcomes), 70)
+        self.assertIn(f"device: {device}:0", run.output + run.page.replace("<code>", ""))
+
+    def test_openreg_lacks_nothing(self):
+        self.check("openreg", {})
+
+    def test_cuda_mode_lacks_nothing(self):
+        self.check("cuda", {"OPENREG_DEVICE_TYPE": "cuda", "OPENREG_CUDA_NOTICE": "0"})
+
+
+class TestChapters(TestCase):
+    def test_every_module_of_tests_has_a_chapter_and_every_chapter_a_page(self):
+        entries = {entry.partition("::")[0] for one in CHAPTERS for entry in one.tests}
+        folder = _FOLDER.parents[1] / "torch_openreg" / "conformance"
+        self.assertEqual(entries, {path.stem for path in folder.glob("test_*.py")})
+        for chapter in CHAPTERS:
+            self.assertTrue((_DOCS / f"{chapter.page}.md").is_file(), chapter.page)
+
+    def test_entries_with_a_prefix_leave_no_test_out(self):
+        folder = _FOLDER.parents[1] / "torch_openreg" / "conformance"
+        for module in ("test_ops_forward", "test_foreach"):
+            beginnings = [
+                entry.partition("::")[2]
+                for one in CHAPTERS
+                for entry in one.tests
+                if entry.startswith(f"{module}::")
+            ]
+            names = re.findall(r"    def (test_\w+)", (folder / f"{module}.py").read_text())
+            self.assertGreater(len(names), 1)
+            for name in names:
+                self.assertTrue(any(name.startswith(one) for one in beginnings), name)
+
+
+class TestReport(TestCase):
+    RESULTS = (
+        Result("guard", "test_guard::A::test_x", "passed"),
+        Result("guard", "test_guard::A::test_y", "failed", "1 is not <2>", "details"),
+        Result("graphs", "test_graphs::B::test_z", "skipped", "the device lacks graphs: none"),
+        Result("operators", "test_ops_out::C::test_out_add", "passed", cases=7),
+    )
+
+    def test_terminal_counts_by_chapter(self):
+        rows = [line.split() for line in terminal_lines(self.RESULTS)]
+        self.assertIn(["guard", "1", "1", "0", "0", "docs/guard.md"], rows)
+        self.assertIn(["operators", "1", "0", "0", "7", "docs/operators.md"], rows)
+        self.assertIn(["graphs", "0", "0", "1", "0", "docs/graphs.md"], rows)
+
+    def test_page_escapes_texts_and_links_to_a_site(self):
+        page = to_html(self.RESULTS, "T", {"device": "x:0"}, "https://example.org/")
+        self.assertIn("1 is not &lt;2&gt;", page)
+        self.assertIn('href="https://example.org/guard.html"', page)
+        self.assertNotIn("src=", page)
+
+
+class TestCommandLine(TestCase):
+    def test_device_is_asked_for(self):
+        run = run_kit([f"{_PACKAGE}.test_guard"], [], {})
+        self.assertIn("expected --device=NAME, got none", run.output)
+
+    def test_device_that_is_not_there_is_refused(self):
+        run = run_kit([f"{_PACKAGE}.test_guard"], ["--device=xpu"], {})
+        self.assertIn("expected a device that holds a tensor, got 'xpu'", run.output)
+
+    def test_chapter_that_is_not_there_is_refused(self):
+        options = ["--device=openreg", "--conformance-chapter=guards"]
+        run = run_kit([f"{_PACKAGE}.test_guard"], options, {})
+        self.assertIn("--conformance-chapter: expected names out of", run.output)
+
+    def test_import_of_the_package_imports_no_part_of_the_kit(self):
+        code = "import sys, torch; print([n for n in sys.modules if 'openreg.conformance' in n])"
+        output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertEqual(output.stdout.strip(), "[]", output.stderr)
+
+
+if __name__ == "__main__":
+    run_tests()
