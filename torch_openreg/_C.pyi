@@ -5,9 +5,11 @@ A device index of -1 stands for the current device. Functions that wait release 
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Backend, Store
 
 __all__: list[str] = []
 
@@ -31,6 +33,24 @@ class _DeviceProperties:
     @property
     def is_integrated(self) -> bool: ...
     def __repr__(self) -> str: ...
+
+class ProcessGroupOCCL(Backend):
+    """The distributed backend; see torch_openreg.distributed."""
+
+    class Options(Backend.Options):
+        is_high_priority_stream: bool
+        def __init__(self) -> None: ...
+        def __deepcopy__(self, memo: dict[Any, Any]) -> ProcessGroupOCCL.Options: ...
+
+    def __init__(self, store: Store, rank: int, size: int, options: Options) -> None: ...
+    @property
+    def options(self) -> Options: ...
+    def comm_split_count(self) -> int: ...
+    def perform_nocolor_split(self, device: torch.device) -> None: ...
+    def _get_sequence_number_for_group(self) -> int: ...
+    def monitored_barrier(self, timeout: timedelta) -> None: ...
+
+def _set_gloo_factory(factory: Callable[[Any, int, int, timedelta], Any]) -> None: ...
 
 class _MemPool:
     """A private memory pool of the current device; see torch.openreg.MemPool."""

@@ -176,12 +176,13 @@ def _name_profiler_activity() -> None:
 
 
 def _attach_module() -> None:
-    from torch_openreg import _comm, openreg
+    from torch_openreg import _comm, distributed, openreg
     from torch_openreg.openreg import ipc
 
     _comm.provide()
     ipc.register_reducers()
     torch._register_device_module(DEVICE_NAME, openreg)
+    distributed.register()
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
     # would have classes of its own.
     prefix = f"{openreg.__name__}."

@@ -17,6 +17,7 @@ enum class KernelExceptionTag : int {
   NotImplemented,
   LinAlg,
   OutOfMemory,
+  Distributed,
 };
 
 std::string forkText() {
@@ -70,6 +71,8 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
       throw c10::LinAlgError(location, std::move(text));
     case KernelExceptionTag::OutOfMemory:
       throw c10::OutOfMemoryError(location, std::move(text));
+    case KernelExceptionTag::Distributed:
+      throw c10::DistBackendError(location, std::move(text));
     case KernelExceptionTag::None:
       break;
   }
@@ -119,6 +122,8 @@ orError_t reportKernelException(std::exception_ptr exception) noexcept {
     return report(KernelExceptionTag::LinAlg, error.what_without_backtrace());
   } catch (const c10::OutOfMemoryError& error) {
     return report(KernelExceptionTag::OutOfMemory, error.what_without_backtrace());
+  } catch (const c10::DistBackendError& error) {
+    return report(KernelExceptionTag::Distributed, error.what_without_backtrace());
   } catch (const c10::Error& error) {
     return report(KernelExceptionTag::None, error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -33,4 +33,5 @@ PYBIND11_MODULE(_C, m) {
   torch_openreg::bindAutograd(m);
   torch_openreg::bindProfiler(m);
   torch_openreg::bindSanitizer(m);
+  torch_openreg::bindDistributed(m);
 }

@@ -24,10 +24,11 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 
 C_STANDARD_HEADERS = {"<stddef.h>", "<stdint.h>"}
 FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|Python\.h)\b")
-# Of torch/csrc, the pickler, the profiler and autograd's functions are parts of libtorch_cpu.
+# Of torch/csrc, the pickler, the profiler, autograd's functions and c10d are parts of libtorch_cpu.
 OF_PYTHON = re.compile(
     r"[<\"](Python\.h|pybind11/|torch/extension\.h|torch/python\.h"
-    r"|torch/csrc/(?!jit/|autograd/custom_function\.h|profiler/(?!python/)))"
+    r"|torch/csrc/(?!jit/|autograd/custom_function\.h|profiler/(?!python/)"
+    r"|distributed/c10d/(?![Pp]y)))"
 )
 
 # What the files of each part of the backend may include of it, besides their own part: the folders
@@ -54,6 +55,8 @@ ALLOWED_FOLDERS = {
     "aten/fallback": {*_KERNELS, "aten/dtypes", "aten/layouts"},
     # Knows the name of an operator.
     "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
+    # Calls operators on kernel addresses, and nobody's operators here.
+    "distributed": {"core", "aten/kernel"},
     "autocast": set(),
     "precompiled": {*_KERNELS, "python"},
     "custom": {"aten/kernel", "core"},
@@ -65,6 +68,7 @@ ALLOWED_FOLDERS = {
         "random",
         "hooks",
         "ipc",
+        "distributed",
         "profiler",
         "sanitizer",
         "aten/kernel",
@@ -99,6 +103,11 @@ ALLOWED_CALLS = {
         "aten/kernel/TensorAlias.cpp",
         "orHostGetKernelPointer",
     ): "aliases are the one user of kernel addresses",
+    (
+        "distributed/Engine.cpp",
+        "orStreamCreateWithPriority",
+    ): "streams of the pool come round again, and those of groups wait for other ranks",
+    ("distributed/Engine.cpp", "orStreamWaitEvent"): "order that the sanitizer is not told of",
     ("sanitizer/HostWatch.cpp", "orGetLastError"): "errors of a forked child are dropped",
     ("sanitizer/HostWatch.cpp", "orWatchStart"): "the sanitizer is the one user of watches",
     ("sanitizer/HostWatch.cpp", "orWatchStop"): "the sanitizer is the one user of watches",

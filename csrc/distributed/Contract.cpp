@@ -1,0 +1,133 @@
+#include "csrc/distributed/Contract.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+namespace at::openreg {
+namespace {
+
+// FNV-1a, over whole numbers.
+class Digest {
+ public:
+  void add(uint64_t value) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      value_ = (value_ ^ (value >> shift & 0xff)) * 0x100000001b3;
+    }
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325;
+};
+
+// Bytes are bytes, whatever they stand for, unless they are computed with.
+int32_t dtypeThatMatters(const Contract& contract) {
+  return contract.reduce_op < 0 ? -1 : static_cast<int32_t>(contract.dtype);
+}
+
+uint64_t digest(c10::ArrayRef<Contract> contracts, int peer, bool is_to) {
+  Digest sum;
+  for (const Contract& contract : contracts) {
+    sum.add(static_cast<uint64_t>(contract.kind));
+    sum.add(static_cast<uint64_t>(dtypeThatMatters(contract)));
+    sum.add(static_cast<uint64_t>(contract.reduce_op));
+    sum.add(static_cast<uint64_t>(contract.root));
+    sum.add(static_cast<uint64_t>(is_to ? contract.bytesTo(peer) : contract.bytesFrom(peer)));
+  }
+  return sum.value();
+}
+
+std::string nameOfKind(uint32_t kind) {
+  return kind < kCollectiveKindCount ? nameOf(static_cast<CollectiveKind>(kind)) : "another";
+}
+
+std::string dtypeName(int32_t dtype) {
+  return std::string(c10::getDtypeNames(static_cast<c10::ScalarType>(dtype)).first);
+}
+
+const char* reduceOpName(int32_t op) {
+  static constexpr std::array kNames = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                        "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
+  return op >= 0 && op < static_cast<int32_t>(kNames.size()) ? kNames[op] : "none";
+}
+
+}  // namespace
+
+const char* nameOf(CollectiveKind kind) {
+  static constexpr std::array<const char*, kCollectiveKindCount> kNames = {
+      "all_reduce", "broadcast",         "reduce",     "all_gather", "gather",
+      "scatter",    "reduce_scatter",    "all_to_all", "send",       "recv",
+      "barrier",    "monitored_barrier", "coalesced",
+  };
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::string Contract::describeTensors() const {
+  return c10::str("[", c10::Join(", ", sizes), "] of ", dtypeName(static_cast<int32_t>(dtype)));
+}
+
+void Header::setText(const std::string& value) {
+  const size_t length = std::min(value.size(), text.size() - 1);
+  std::copy_n(value.begin(), length, text.begin());
+  text[length] = '\0';
+}
+
+Header makeHeader(c10::ArrayRef<Contract> contracts, uint64_t number, int peer) {
+  Header header;
+  header.number = number;
+  header.count = static_cast<uint32_t>(contracts.size());
+  header.kind = static_cast<uint32_t>(CollectiveKind::Coalesced);
+  for (const Contract& contract : contracts) {
+    header.bytes_to += contract.bytesTo(peer);
+    header.bytes_from += contract.bytesFrom(peer);
+  }
+  if (contracts.size() == 1) {
+    const Contract& contract = contracts.front();
+    header.kind = static_cast<uint32_t>(contract.kind);
+    header.dtype = dtypeThatMatters(contract);
+    header.reduce_op = contract.reduce_op;
+    header.root = contract.root;
+  }
+  header.digest_to = digest(contracts, peer, /*is_to=*/true);
+  header.digest_from = digest(contracts, peer, /*is_to=*/false);
+  return header;
+}
+
+std::string findDifference(const Header& own, const Header& other, int peer) {
+  const auto differ = [&](const char* what, const auto& mine, const auto& theirs) {
+    return c10::str("this rank has come with ", what, " ", mine, ", rank ", peer, " with ", theirs);
+  };
+  if (own.kind != other.kind) {
+    return c10::str("this rank calls ", nameOfKind(own.kind), ", rank ", peer, " calls ",
+                    nameOfKind(other.kind));
+  }
+  if (own.count != other.count) {
+    return differ("a number of coalesced operations of", own.count, other.count);
+  }
+  if (own.root != other.root) {
+    return differ("root", own.root, other.root);
+  }
+  if (own.reduce_op != other.reduce_op) {
+    return differ("the reduction", reduceOpName(own.reduce_op), reduceOpName(other.reduce_op));
+  }
+  if (own.dtype != other.dtype) {
+    return differ("dtype", dtypeName(own.dtype), dtypeName(other.dtype));
+  }
+  if (own.bytes_to != other.bytes_from) {
+    return c10::str("this rank sends ", own.bytes_to, " bytes to rank ", peer, ", which expects ",
+                    other.bytes_from);
+  }
+  if (own.bytes_from != other.bytes_to) {
+    return c10::str("this rank expects ", own.bytes_from, " bytes from rank ", peer,
+                    ", which sends ", other.bytes_to);
+  }
+  if (own.digest_to != other.digest_from || own.digest_from != other.digest_to) {
+    return c10::str("the operations that this rank has coalesced are not those of rank ", peer,
+                    ", in kind, order, dtype or size");
+  }
+  return "";
+}
+
+}  // namespace at::openreg

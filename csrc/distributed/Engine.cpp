@@ -1,0 +1,216 @@
+#include "csrc/distributed/Engine.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <openreg/stream.h>
+
+#include <array>
+#include <utility>
+
+#include "csrc/distributed/LockWithoutGil.h"
+#include "torch_openreg/aten/OpLaunch.h"
+#include "torch_openreg/core/Event.h"
+#include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Sanitizer.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::getCurrentOpenRegStream;
+using c10::openreg::isSanitizerOn;
+using c10::openreg::kDeviceType;
+using c10::openreg::Lock;
+using c10::openreg::Mutex;
+using c10::openreg::OpenRegStream;
+
+// Streams that only groups use. Those of the pool come round again, and two operations that wait
+// for other ranks on one stream may wait for each other. They are never destroyed, as tensors may
+// have been recorded on them; a group hands them to the next one.
+class GroupStreams {
+ public:
+  static GroupStreams& instance() {
+    static GroupStreams* streams = new GroupStreams();
+    return *streams;
+  }
+
+  OpenRegStream take(c10::Device device, int priority) {
+    {
+      const Lock lock(mutex_);
+      std::vector<OpenRegStream>& free = free_[{device.index(), priority}];
+      for (auto it = free.begin(); it != free.end(); ++it) {
+        // Work of its last group may still be on it.
+        if (!it->isCapturing() && isIdle(*it)) {
+          const OpenRegStream stream = *it;
+          free.erase(it);
+          return stream;
+        }
+      }
+    }
+    const c10::DeviceGuard guard(device);
+    orStream_t handle = nullptr;
+    OPENREG_CHECK(orStreamCreateWithPriority(&handle, orStreamNonBlocking, priority));
+    return c10::openreg::getStreamFromExternal(handle, device.index());
+  }
+
+  void giveBack(const OpenRegStream& stream, int priority) {
+    const Lock lock(mutex_);
+    free_[{stream.device_index(), priority}].push_back(stream);
+  }
+
+ private:
+  static bool isIdle(const OpenRegStream& stream) {
+    c10::openreg::OpenRegEvent event;
+    event.record(stream);
+    return event.isComplete();
+  }
+
+  Mutex mutex_;
+  std::map<std::pair<c10::DeviceIndex, int>, std::vector<OpenRegStream>> free_
+      OPENREG_GUARDED_BY(mutex_);
+};
+
+void recordStreams(const std::vector<Part>& parts, const OpenRegStream& stream) {
+  c10::DeviceAllocator* allocator = c10::getDeviceAllocator(kDeviceType);
+  for (const Part& part : parts) {
+    for (const std::vector<Tensor>* tensors : {&part.read, &part.written}) {
+      for (const Tensor& tensor : *tensors) {
+        allocator->recordStream(tensor.storage().data_ptr(), stream.unwrap());
+      }
+    }
+  }
+}
+
+// Tells the sanitizer, which is on.
+void recordParts(const std::vector<Part>& parts, CollectiveKind kind, const OpenRegStream& stream) {
+  std::vector<c10::openreg::Operand> operands;
+  for (const Part& part : parts) {
+    for (const Tensor& tensor : part.read) {
+      operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/false});
+    }
+    for (const Tensor& tensor : part.written) {
+      operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/true});
+    }
+  }
+  c10::openreg::recordAccesses(stream, kernelNameOf(kind), operands);
+  c10::openreg::noteLaunch(kernelNameOf(kind));
+}
+
+}  // namespace
+
+Engine::Engine(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport,
+               c10::Device device, int priority)
+    : state_(std::move(state)),
+      transport_(std::move(transport)),
+      device_(device),
+      priority_(priority),
+      stream_(GroupStreams::instance().take(device, priority)) {}
+
+Engine::~Engine() {
+  // A stream that holds an error would leave out the work of the next group.
+  if (state_->hasFailed()) {
+    return;
+  }
+  GroupStreams::instance().giveBack(stream_, priority_);
+  for (const auto& message_stream : message_streams_) {
+    GroupStreams::instance().giveBack(message_stream->stream, priority_);
+  }
+}
+
+void Engine::Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
+  if (event == nullptr || capture != capture_of_other || *stream == other.unwrap()) {
+    return;
+  }
+  // Not by the guard: the sanitizer is not told what no program may rely on.
+  OPENREG_CHECK(orStreamWaitEvent(other.handle(), static_cast<orEvent_t>(event->eventId()), 0));
+}
+
+bool Engine::Tail::isOver() const {
+  if (event == nullptr || capture != 0) {
+    return true;
+  }
+  try {
+    return event->query();
+  } catch (const c10::Error&) {
+    return true;
+  }
+}
+
+Engine::MessageStream& Engine::idleMessageStream() {
+  for (const auto& one : message_streams_) {
+    if (!one->stream.isCapturing() && one->last.isOver()) {
+      return *one;
+    }
+  }
+  message_streams_.push_back(std::make_unique<MessageStream>(
+      MessageStream{GroupStreams::instance().take(device_, priority_), {}}));
+  return *message_streams_.back();
+}
+
+bool Engine::query() {
+  const LockWithoutGil lock(mutex_);
+  bool is_over = last_.isOver();
+  for (const auto& one : message_streams_) {
+    is_over = one->last.isOver() && is_over;
+  }
+  return is_over;
+}
+
+c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
+  const char* name = nameOf(request.kind);
+  const c10::DeviceGuard guard(device_);
+  const OpenRegStream current = getCurrentOpenRegStream(device_.index());
+  if (request.waits_on_host) {
+    checkNotCapturing(current, name);
+  }
+  const LockWithoutGil lock(mutex_);
+  state_->checkWorks(name);
+  const uint64_t capture = current.captureId();
+  MessageStream* const message_stream = request.is_agreed ? nullptr : &idleMessageStream();
+  const OpenRegStream stream = message_stream != nullptr ? message_stream->stream
+                               : request.is_async        ? stream_
+                                                         : current;
+  if (stream != current) {
+    c10::Event ready(kDeviceType);
+    ready.record(current.unwrap());
+    ready.block(stream.unwrap());
+  }
+  if (message_stream == nullptr) {
+    last_.block(stream, capture);
+  }
+  for (const ChannelKey& key : request.channels) {
+    channels_[key].block(stream, capture);
+  }
+  if (isSanitizerOn()) {
+    recordParts(request.parts, request.kind, stream);
+  }
+  if (stream != current) {
+    recordStreams(request.parts, stream);
+  }
+  for (Part& part : request.parts) {
+    part.read.clear();
+    part.written.clear();
+  }
+  const uint64_t number = state_->nextNumber();
+  auto completion = std::make_shared<Completion>();
+  launchOperation(stream, request.kind,
+                  std::make_shared<Operation>(Operation::Setup{
+                      state_, transport_, completion, request.kind, request.is_agreed, capture != 0,
+                      number, request.timeout, std::move(request.parts)}));
+  auto end = std::make_shared<c10::Event>(kDeviceType);
+  end->record(stream.unwrap());
+  Tail tail{end, stream.unwrap(), capture};
+  for (const ChannelKey& key : request.channels) {
+    channels_[key] = tail;
+  }
+  (message_stream != nullptr ? message_stream->last : last_) = std::move(tail);
+  auto work = c10::make_intrusive<OcclWork>(
+      state_->rank(), request.type,
+      OcclWork::Setup{state_, std::move(completion), std::move(end), stream.unwrap(), request.kind,
+                      number, capture != 0, request.waits_on_host, std::move(request.outputs)});
+  if (request.is_async) {
+    work->makeFuture();
+  }
+  return work;
+}
+
+}  // namespace at::openreg

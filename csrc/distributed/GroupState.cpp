@@ -1,0 +1,147 @@
+#include "csrc/distributed/GroupState.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+namespace at::openreg {
+
+using c10::openreg::Lock;
+using std::chrono::steady_clock;
+
+void throwDistributedError(const std::string& text) {
+  throw c10::DistBackendError({__func__, __FILE__, uint32_t(__LINE__)}, text);
+}
+
+void Completion::begin() {
+  const Lock lock(mutex_);
+  begun_ = steady_clock::now();
+}
+
+void Completion::finish(std::exception_ptr exception, int source_rank) {
+  const Lock lock(mutex_);
+  finished_ = steady_clock::now();
+  is_done_ = true;
+  source_rank_ = source_rank;
+  exception_ = std::move(exception);
+  changed_.notify_all();
+}
+
+bool Completion::isDone() const {
+  const Lock lock(mutex_);
+  return is_done_;
+}
+
+std::exception_ptr Completion::exception() const {
+  const Lock lock(mutex_);
+  return exception_;
+}
+
+int Completion::sourceRank() const {
+  const Lock lock(mutex_);
+  return source_rank_;
+}
+
+float Completion::milliseconds() const {
+  const Lock lock(mutex_);
+  return is_done_ ? std::chrono::duration<float, std::milli>(finished_ - begun_).count() : 0;
+}
+
+bool Completion::wait(std::chrono::milliseconds timeout) const {
+  const auto deadline = steady_clock::now() + timeout;
+  Lock lock(mutex_);
+  while (!is_done_) {
+    if (timeout.count() < 0) {
+      lock.wait(changed_);
+    } else if (lock.waitUntil(changed_, deadline) == std::cv_status::timeout) {
+      return is_done_;
+    }
+  }
+  return true;
+}
+
+void GroupState::setName(const std::string& name) {
+  const Lock lock(mutex_);
+  name_ = name;
+}
+
+void GroupState::setDescription(const std::string& description) {
+  const Lock lock(mutex_);
+  description_ = description;
+}
+
+std::string GroupState::describe() const {
+  const Lock lock(mutex_);
+  const std::string description = description_.empty() ? "" : c10::str(" (", description_, ")");
+  return c10::str("group '", name_, "'", description, ", rank ", rank_, " of ", size_);
+}
+
+void GroupState::addTransport(std::shared_ptr<Transport> transport) {
+  const Lock lock(mutex_);
+  transports_.push_back(std::move(transport));
+}
+
+void GroupState::fail(const std::string& text) noexcept {
+  std::vector<std::shared_ptr<Transport>> transports;
+  {
+    const Lock lock(mutex_);
+    if (!has_failed_) {
+      failure_ = text;
+      has_failed_ = true;
+    }
+    transports = transports_;
+  }
+  for (const std::shared_ptr<Transport>& transport : transports) {
+    transport->fail(text);
+  }
+}
+
+void GroupState::retire() noexcept {
+  std::vector<std::shared_ptr<Transport>> transports;
+  {
+    const Lock lock(mutex_);
+    is_retired_ = true;
+    transports = transports_;
+  }
+  for (const std::shared_ptr<Transport>& transport : transports) {
+    transport->close();
+  }
+}
+
+std::string GroupState::failure() const {
+  const Lock lock(mutex_);
+  return failure_;
+}
+
+void GroupState::checkWorks(const char* operation) const {
+  if (hasFailed()) {
+    throwDistributedError(c10::str(operation, ": expected a group that works, got ", describe(),
+                                   ", which has failed before. Destroy it, and make a new one. It "
+                                   "failed as follows:\n",
+                                   failure()));
+  }
+  if (is_retired_) {
+    throwDistributedError(
+        c10::str(operation, ": expected a group, got ", describe(), ", which has been destroyed"));
+  }
+}
+
+void GroupState::endPending() {
+  const Lock lock(mutex_);
+  if (--pending_ == 0) {
+    changed_.notify_all();
+  }
+}
+
+bool GroupState::waitForPending(std::chrono::milliseconds timeout) const {
+  const auto deadline = steady_clock::now() + timeout;
+  Lock lock(mutex_);
+  while (pending_ > 0) {
+    if (lock.waitUntil(changed_, deadline) == std::cv_status::timeout) {
+      return pending_ == 0;
+    }
+  }
+  return true;
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,189 @@
+#include "csrc/distributed/Operation.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <array>
+#include <iomanip>
+#include <sstream>
+#include <utility>
+
+namespace at::openreg {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr std::array<const char*, kCollectiveKindCount> kKernelNames = {
+    "occl::all_reduce", "occl::broadcast", "occl::reduce",         "occl::all_gather",
+    "occl::gather",     "occl::scatter",   "occl::reduce_scatter", "occl::all_to_all",
+    "occl::send",       "occl::recv",      "occl::barrier",        "occl::monitored_barrier",
+    "occl::coalesced",
+};
+
+std::vector<Contract> contractsOf(const std::vector<Part>& parts) {
+  std::vector<Contract> contracts;
+  contracts.reserve(parts.size());
+  for (const Part& part : parts) {
+    contracts.push_back(part.contract);
+  }
+  return contracts;
+}
+
+std::string seconds(milliseconds time) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << static_cast<double>(time.count()) / 1000.0 << " s";
+  return text.str();
+}
+
+}  // namespace
+
+Operation::Operation(Setup setup)
+    : setup_(std::move(setup)), contracts_(contractsOf(setup_.parts)) {}
+
+Operation::~Operation() {
+  if (!is_enqueued_ || setup_.is_captured) {
+    return;
+  }
+  if (!has_run_) {
+    const std::string text =
+        explain("it was left out, as its stream held the error of an earlier kernel by then", "",
+                std::nullopt) +
+        "\nLook for that error: it has been raised, or will be, by a call that waits for the "
+        "stream.";
+    setup_.state->fail(text);
+    setup_.completion->finish(std::make_exception_ptr(c10::DistBackendError(
+                                  {__func__, __FILE__, uint32_t(__LINE__)}, text)),
+                              -1);
+  }
+  setup_.state->endPending();
+}
+
+void Operation::noteEnqueued() {
+  is_enqueued_ = true;
+  if (!setup_.is_captured) {
+    setup_.state->beginPending();
+  }
+}
+
+void Operation::noteRefused() {
+  // With OPENREG_LAUNCH_BLOCKING, a launch throws what the kernel threw.
+  if (!has_run_ && is_enqueued_.exchange(false) && !setup_.is_captured) {
+    setup_.state->endPending();
+  }
+}
+
+void Operation::run() {
+  has_run_ = true;
+  setup_.completion->begin();
+  environment_.enter();
+  const CpuKernelScope scope;
+  const auto start = steady_clock::now();
+  const Deadline deadline = start + setup_.timeout;
+  Exchange calls(*setup_.transport, deadline);
+  try {
+    if (setup_.state->hasFailed()) {
+      throw TransportError("the group had failed");
+    }
+    exchange(calls, deadline);
+    setup_.completion->finish(nullptr, calls.source_rank);
+    return;
+  } catch (...) {
+    const auto elapsed = std::chrono::duration_cast<milliseconds>(steady_clock::now() - start);
+    std::string cause;
+    std::string gloo_text;
+    try {
+      throw;
+    } catch (const TransportError& error) {
+      cause = error.what();
+      gloo_text = error.gloo_text;
+    } catch (const c10::Error& error) {
+      cause = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      cause = error.what();
+    }
+    if (setup_.state->hasFailed()) {
+      cause = "the group had failed: " + setup_.state->failure();
+    } else if (steady_clock::now() < deadline) {
+      const std::string report = setup_.transport->reportOfOthers();
+      cause = report.empty() ? cause : report;
+    }
+    const std::string text = explain(cause, gloo_text, elapsed);
+    // Before the calls end, as their end closes the connections.
+    setup_.state->fail(text);
+    const auto exception = std::make_exception_ptr(
+        c10::DistBackendError({__func__, __FILE__, uint32_t(__LINE__)}, text));
+    setup_.completion->finish(exception, -1);
+    std::rethrow_exception(exception);
+  }
+}
+
+void Operation::exchange(Exchange& calls, Deadline deadline) {
+  if (!setup_.is_agreed) {
+    runParts(calls);
+    return;
+  }
+  Transport& transport = *setup_.transport;
+  const c10::openreg::Lock turn(transport.turn());
+  transport.agree(contracts_, deadline);
+  runParts(calls);
+}
+
+void Operation::runParts(Exchange& calls) {
+  std::vector<Part::Finish> finishes;
+  finishes.reserve(setup_.parts.size());
+  for (const Part& part : setup_.parts) {
+    finishes.push_back(part.begin(calls));
+  }
+  // A message is sent when the other rank has seen its size, which that does when it finishes the
+  // receive. So of two ranks that send to each other, neither may wait for its message before.
+  for (const bool is_send : {false, true}) {
+    for (size_t i = 0; i < finishes.size(); ++i) {
+      if ((contracts_[i].kind == CollectiveKind::Send) == is_send) {
+        finishes[i](calls);
+      }
+    }
+  }
+}
+
+std::string Operation::explain(const std::string& cause, const std::string& gloo_text,
+                               std::optional<milliseconds> elapsed) const {
+  std::string text = c10::str(nameOf(setup_.kind), " failed: ", cause, "\nIt is operation ",
+                              setup_.number, " of ", setup_.state->describe());
+  if (!contracts_.empty() && !contracts_.front().sizes.empty()) {
+    text += c10::str(", on a tensor of sizes ", contracts_.front().describeTensors());
+  }
+  if (contracts_.size() > 1) {
+    text += c10::str(" and ", contracts_.size() - 1, " more");
+  }
+  text += elapsed.has_value() ? c10::str("; it ran for ", seconds(*elapsed), " of ",
+                                         seconds(setup_.timeout), " that it may take.")
+                              : std::string(".");
+  if (!gloo_text.empty()) {
+    text += c10::str("\nGloo: ", gloo_text);
+  }
+  return text;
+}
+
+const char* kernelNameOf(CollectiveKind kind) { return kKernelNames[static_cast<size_t>(kind)]; }
+
+void launchOperation(const c10::openreg::OpenRegStream& stream, CollectiveKind kind,
+                     std::shared_ptr<Operation> operation) {
+  static constexpr auto kKernels = [] {
+    std::array<orKernel, kCollectiveKindCount> kernels{};
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      kernels[i] = c10::openreg::describeKernel<OperationKernel>(kKernelNames[i]);
+    }
+    return kernels;
+  }();
+  const std::shared_ptr<Operation> enqueued = operation;
+  enqueued->noteEnqueued();
+  try {
+    c10::openreg::launchKernel(kKernels[static_cast<size_t>(kind)], stream,
+                               OperationKernel{std::move(operation)});
+  } catch (...) {
+    enqueued->noteRefused();
+    throw;
+  }
+}
+
+}  // namespace at::openreg

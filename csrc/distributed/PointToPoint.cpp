@@ -1,0 +1,120 @@
+// Messages from one rank to another.
+//
+// Note [Messages]
+// A message is a header of its size and, when the receiver has found that it fits, its bytes: Gloo
+// ends the process if a message is longer than the memory for it. The two have tags of their own,
+// made of the user's.
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
+
+#include <cstring>
+
+#include "csrc/distributed/Bytes.h"
+#include "csrc/distributed/Collectives.h"
+
+namespace at::openreg {
+namespace {
+
+constexpr int kLastTag = (INT32_MAX - Transport::kFirstFreeTag) / 2 - 1;
+
+int headerTag(int tag) { return Transport::kFirstFreeTag + 2 * tag; }
+int payloadTag(int tag) { return headerTag(tag) + 1; }
+
+void checkMessage(CollectiveKind kind, const Tensor& tensor, int tag) {
+  singleTensor(kind, {tensor});
+  TORCH_CHECK_VALUE(tag >= 0 && tag <= kLastTag, nameOf(kind), ": expected a tag from 0 to ",
+                    kLastTag, ", got ", tag);
+}
+
+void checkPeer(CollectiveKind kind, Membership group, int peer) {
+  TORCH_CHECK_VALUE(peer >= 0 && peer < group.size && peer != group.rank, nameOf(kind),
+                    ": expected another rank of the group, from 0 to ", group.size - 1, ", got ",
+                    peer);
+}
+
+Tensor headerMessage() {
+  return at::zeros({static_cast<int64_t>(sizeof(Header))}, at::TensorOptions().dtype(kByte));
+}
+
+Part makeMessagePart(CollectiveKind kind, const Tensor& tensor) {
+  Part part;
+  part.contract.kind = kind;
+  part.contract.dtype = tensor.scalar_type();
+  part.contract.sizes = tensor.sizes().vec();
+  return part;
+}
+
+GlooWork postSend(Exchange& calls, const Tensor& bytes, int rank, int tag) {
+  return calls.post([&](c10d::Backend& gloo) {
+    std::vector<Tensor> tensors{bytes};
+    return gloo.send(tensors, rank, tag);
+  });
+}
+
+GlooWork postReceive(Exchange& calls, const Tensor& bytes, int rank, int tag) {
+  return calls.post([&](c10d::Backend& gloo) {
+    std::vector<Tensor> tensors{bytes};
+    return rank < 0 ? gloo.recvAnysource(tensors, tag) : gloo.recv(tensors, rank, tag);
+  });
+}
+
+}  // namespace
+
+Part send(Membership group, const Tensor& tensor, int destination, int tag) {
+  checkMessage(CollectiveKind::Send, tensor, tag);
+  checkPeer(CollectiveKind::Send, group, destination);
+  Part part = makeMessagePart(CollectiveKind::Send, tensor);
+  part.read = {tensor};
+  part.begin = [alias = TensorAlias(tensor), destination, tag](Exchange& calls) -> Part::Finish {
+    const Tensor whole = alias.tensor();
+    const Tensor plain = asPacked(whole);
+    Header header;
+    header.bytes_to = static_cast<int64_t>(plain.nbytes());
+    const Tensor message = headerMessage();
+    std::memcpy(message.mutable_data_ptr(), &header, sizeof(header));
+    const GlooWork first = postSend(calls, message, destination, headerTag(tag));
+    const GlooWork second =
+        plain.numel() > 0 ? postSend(calls, bytesOf(plain), destination, payloadTag(tag)) : first;
+    return [plain, first, second](Exchange& own) {
+      own.wait(first);
+      if (second != first) {
+        own.wait(second);
+      }
+    };
+  };
+  return part;
+}
+
+Part receive(Membership group, const Tensor& tensor, int source, int tag) {
+  checkMessage(CollectiveKind::Receive, tensor, tag);
+  if (source >= 0) {
+    checkPeer(CollectiveKind::Receive, group, source);
+  }
+  Part part = makeMessagePart(CollectiveKind::Receive, tensor);
+  part.written = {tensor};
+  part.begin = [alias = TensorAlias(tensor), source, tag](Exchange& calls) -> Part::Finish {
+    const Tensor message = headerMessage();
+    const GlooWork first = postReceive(calls, message, source, headerTag(tag));
+    return [=](Exchange& own) {
+      own.wait(first);
+      const int sender = source >= 0 ? source : first->sourceRank();
+      Header header;
+      std::memcpy(&header, message.const_data_ptr(), sizeof(header));
+      const Landing landing(alias.tensor());
+      const auto expected = static_cast<int64_t>(landing.plain().nbytes());
+      if (header.bytes_to != expected) {
+        throw TransportError(c10::str("rank ", sender, " sends ", header.bytes_to,
+                                      " bytes with tag ", tag, ", and this rank receives ",
+                                      expected));
+      }
+      if (expected > 0) {
+        own.wait(postReceive(own, landing.bytes(), sender, payloadTag(tag)));
+      }
+      landing.complete();
+      own.source_rank = sender;
+    };
+  };
+  return part;
+}
+
+}  // namespace at::openreg

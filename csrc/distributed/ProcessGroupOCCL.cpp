@@ -1,0 +1,527 @@
+#include "csrc/distributed/ProcessGroupOCCL.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+
+#include "csrc/core/BlockingRegion.h"
+#include "csrc/distributed/LockWithoutGil.h"
+#include "torch_openreg/aten/OpLaunch.h"
+#include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/Functions.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::BlockingRegion;
+using c10::openreg::kDeviceType;
+using c10::openreg::Lock;
+using c10d::OpType;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+ProcessGroupOCCL::GlooFactory& glooFactory() {
+  // Leaked: it holds an object of Python.
+  static auto* factory = new ProcessGroupOCCL::GlooFactory();
+  return *factory;
+}
+
+// How often shutdown() looks at streams that run only when somebody does.
+constexpr milliseconds kShutdownInterval{20};
+
+template <typename Options>
+Request makeRequest(CollectiveKind kind, OpType type, const Options& options, milliseconds timeout,
+                    std::vector<Tensor> outputs) {
+  Request request{kind, type};
+  request.is_async = options.asyncOp;
+  request.timeout = timeout;
+  request.outputs = std::move(outputs);
+  return request;
+}
+
+// The lists of a call that has room for several devices of one process, of which there is one.
+template <typename List>
+const List& onlyList(CollectiveKind kind, const std::vector<List>& lists) {
+  TORCH_CHECK_VALUE(lists.size() == 1, nameOf(kind), ": expected one list of tensors, got ",
+                    lists.size());
+  return lists.front();
+}
+
+void checkSameCount(CollectiveKind kind, size_t outputs, size_t inputs) {
+  TORCH_CHECK_VALUE(outputs == inputs && outputs > 0, nameOf(kind),
+                    ": expected as many outputs as inputs, and at least one, got ", outputs,
+                    " and ", inputs);
+}
+
+}  // namespace
+
+void ProcessGroupOCCL::setGlooFactory(GlooFactory factory) { glooFactory() = std::move(factory); }
+
+ProcessGroupOCCL::ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                   c10::intrusive_ptr<Options> options)
+    : Backend(rank, size),
+      store_(std::move(store)),
+      options_(std::move(options)),
+      state_(std::make_shared<GroupState>(rank, size, options_->timeout)),
+      first_transport_(connect(0)),
+      transport_count_(1) {
+  if (!options_->group_name.empty()) {
+    state_->setName(options_->group_name);
+  }
+}
+
+ProcessGroupOCCL::~ProcessGroupOCCL() {
+  // Operations that are under way keep the state and the connections until their end.
+  const BlockingRegion region;
+  const Lock lock(mutex_);
+  engines_.clear();
+  first_transport_.reset();
+}
+
+std::shared_ptr<Transport> ProcessGroupOCCL::connect(int index) {
+  auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("occl/", index), store_);
+  auto transport =
+      std::make_shared<Transport>(glooFactory()(store, rank_, size_, options_->timeout));
+  state_->addTransport(transport);
+  return transport;
+}
+
+void ProcessGroupOCCL::setTimeout(milliseconds timeout) {
+  options_->timeout = timeout;
+  state_->setTimeout(timeout);
+}
+
+void ProcessGroupOCCL::setGroupUid(const std::string& uid) {
+  Backend::setGroupUid(uid);
+  state_->setName(uid);
+}
+
+milliseconds ProcessGroupOCCL::timeoutOf(milliseconds timeout) const {
+  return timeout.count() > 0 ? timeout : state_->timeout();
+}
+
+// init_process_group() without the name of a backend, and with those of several, takes Gloo's for
+// the group's default, or none. Whoever asks the group then finds nobody.
+void ProcessGroupOCCL::repairDefaultBackend() {
+  state_->setDescription(pg_desc_);
+  try {
+    const auto process_group = c10d::resolve_process_group(pg_uid_);
+    const auto type = process_group->getBackendType();
+    if ((type == c10d::ProcessGroup::BackendType::GLOO ||
+         type == c10d::ProcessGroup::BackendType::UNDEFINED) &&
+        process_group->getDeviceTypes().size() > 0) {
+      process_group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+    }
+  } catch (const c10::Error&) {
+    // It is in use without a group around it.
+  }
+}
+
+Engine& ProcessGroupOCCL::engineFor(c10::Device device) {
+  TORCH_CHECK_VALUE(device.type() == kDeviceType, "occl: expected a device of type ", kDeviceType,
+                    ", got ", device);
+  const auto index = device.has_index() ? device.index() : c10::openreg::currentDevice();
+  const LockWithoutGil lock(mutex_);
+  std::unique_ptr<Engine>& engine = engines_[index];
+  if (engine == nullptr) {
+    std::shared_ptr<Transport> transport = std::exchange(first_transport_, nullptr);
+    if (transport == nullptr) {
+      checkNotCapturing(c10::openreg::getCurrentOpenRegStream(index),
+                        "the first collective of a group on a second device");
+      const BlockingRegion region;
+      transport = connect(transport_count_++);
+    }
+    engine = std::make_unique<Engine>(state_, std::move(transport), c10::Device(kDeviceType, index),
+                                      options_->is_high_priority_stream ? -1 : 0);
+  }
+  return *engine;
+}
+
+Work ProcessGroupOCCL::submit(c10::Device device, Request request) {
+  std::call_once(is_repaired_, [&] { repairDefaultBackend(); });
+  {
+    const LockWithoutGil lock(mutex_);
+    for (CurrentBatch& current : batches_) {
+      if (current.owner == std::this_thread::get_id()) {
+        TORCH_CHECK_VALUE(!current.device.has_value() || *current.device == device,
+                          nameOf(request.kind), ": expected tensors of one device in a batch, got ",
+                          *current.device, " and ", device);
+        current.device = device;
+        auto work =
+            c10::make_intrusive<BatchedWork>(rank_, request.type, current.batch, request.outputs);
+        current.requests.push_back(std::move(request));
+        return work;
+      }
+    }
+  }
+  return engineFor(device).enqueue(std::move(request));
+}
+
+void ProcessGroupOCCL::startCoalescing() {
+  const LockWithoutGil lock(mutex_);
+  for (const CurrentBatch& current : batches_) {
+    TORCH_CHECK(current.owner != std::this_thread::get_id(),
+                "start_coalescing: expected no batch to be open, got one");
+  }
+  batches_.push_back(
+      {std::this_thread::get_id(), std::nullopt, {}, std::make_shared<BatchedWork::Batch>()});
+}
+
+Work ProcessGroupOCCL::endCoalescing() {
+  CurrentBatch current;
+  {
+    const LockWithoutGil lock(mutex_);
+    const auto it = std::find_if(batches_.begin(), batches_.end(), [](const CurrentBatch& one) {
+      return one.owner == std::this_thread::get_id();
+    });
+    TORCH_CHECK(it != batches_.end(), "end_coalescing: expected an open batch, got none");
+    current = std::move(*it);
+    batches_.erase(it);
+  }
+  // Messages and collectives are launched apart: other ranks may have no part in the messages.
+  c10::intrusive_ptr<OcclWork> work;
+  for (const bool is_agreed : {false, true}) {
+    std::optional<Request> merged;
+    for (Request& request : current.requests) {
+      if (request.is_agreed != is_agreed) {
+        continue;
+      }
+      if (!merged.has_value()) {
+        merged = std::move(request);
+        continue;
+      }
+      merged->kind = CollectiveKind::Coalesced;
+      merged->type = OpType::COALESCED;
+      merged->is_async = merged->is_async || request.is_async;
+      merged->waits_on_host = merged->waits_on_host || request.waits_on_host;
+      merged->timeout = std::max(merged->timeout, request.timeout);
+      std::move(request.parts.begin(), request.parts.end(), std::back_inserter(merged->parts));
+      merged->outputs.insert(merged->outputs.end(), request.outputs.begin(), request.outputs.end());
+      merged->channels.insert(merged->channels.end(), request.channels.begin(),
+                              request.channels.end());
+    }
+    if (merged.has_value()) {
+      auto next = engineFor(*current.device).enqueue(std::move(*merged));
+      if (work != nullptr) {
+        next->also(std::move(work));
+      }
+      work = std::move(next);
+    }
+  }
+  current.batch->work = work;
+  if (work == nullptr) {
+    // An empty batch is over.
+    auto future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future->markCompleted(c10::IValue(std::vector<Tensor>{}));
+    return c10d::Work::create_from_future(future);
+  }
+  return work;
+}
+
+Work ProcessGroupOCCL::broadcast(std::vector<Tensor>& tensors,
+                                 const c10d::BroadcastOptions& options) {
+  const Tensor& tensor = singleTensor(CollectiveKind::Broadcast, tensors);
+  Request request = makeRequest(CollectiveKind::Broadcast, OpType::BROADCAST, options,
+                                timeoutOf(options.timeout), tensors);
+  request.parts = {openreg::broadcast(group(), tensor, options.rootRank)};
+  return submit(tensor.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::allreduce(std::vector<Tensor>& tensors,
+                                 const c10d::AllreduceOptions& options) {
+  const Tensor& tensor = singleTensor(CollectiveKind::AllReduce, tensors);
+  Request request = makeRequest(CollectiveKind::AllReduce, OpType::ALLREDUCE, options,
+                                timeoutOf(options.timeout), tensors);
+  request.parts = {allReduce(group(), tensor, options.reduceOp)};
+  return submit(tensor.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::allreduce_coalesced(std::vector<Tensor>& tensors,
+                                           const c10d::AllreduceCoalescedOptions& options) {
+  TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce: expected tensors, got none");
+  Request request = makeRequest(CollectiveKind::AllReduce, OpType::ALLREDUCE_COALESCED, options,
+                                timeoutOf(options.timeout), tensors);
+  for (const Tensor& tensor : tensors) {
+    request.parts.push_back(allReduce(group(), tensor, options.reduceOp));
+  }
+  return submit(tensors.front().device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::reduce(std::vector<Tensor>& tensors, const c10d::ReduceOptions& options) {
+  const Tensor& tensor = singleTensor(CollectiveKind::Reduce, tensors);
+  Request request = makeRequest(CollectiveKind::Reduce, OpType::REDUCE, options,
+                                timeoutOf(options.timeout), tensors);
+  request.parts = {openreg::reduce(group(), tensor, options.reduceOp, options.rootRank)};
+  return submit(tensor.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::allgather(std::vector<std::vector<Tensor>>& outputs,
+                                 std::vector<Tensor>& inputs,
+                                 const c10d::AllgatherOptions& options) {
+  constexpr auto kKind = CollectiveKind::AllGather;
+  const Tensor& input = singleTensor(kKind, inputs);
+  const std::vector<Tensor>& list = onlyList(kKind, outputs);
+  Request request =
+      makeRequest(kKind, OpType::ALLGATHER, options, timeoutOf(options.timeout), list);
+  request.parts = {allGather(group(), list, input)};
+  return submit(input.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::_allgather_base(Tensor& output, Tensor& input,
+                                       const c10d::AllgatherOptions& options) {
+  Request request = makeRequest(CollectiveKind::AllGather, OpType::_ALLGATHER_BASE, options,
+                                timeoutOf(options.timeout), {output});
+  request.parts = {allGatherIntoTensor(group(), output, input)};
+  return submit(input.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::allgather_coalesced(std::vector<std::vector<Tensor>>& outputs,
+                                           std::vector<Tensor>& inputs,
+                                           const c10d::AllgatherOptions& options) {
+  constexpr auto kKind = CollectiveKind::AllGather;
+  // A list for each rank, of a tensor for each input.
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), nameOf(kKind),
+                    ": expected a list of outputs for each of ", size_, " ranks, got ",
+                    outputs.size());
+  std::vector<Tensor> all;
+  for (const std::vector<Tensor>& list : outputs) {
+    checkSameCount(kKind, list.size(), inputs.size());
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  Request request = makeRequest(kKind, OpType::ALLGATHER_COALESCED, options,
+                                timeoutOf(options.timeout), std::move(all));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    std::vector<Tensor> list;
+    for (const std::vector<Tensor>& of_rank : outputs) {
+      list.push_back(of_rank[i]);
+    }
+    request.parts.push_back(allGather(group(), list, inputs[i]));
+  }
+  return submit(inputs.front().device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::allgather_into_tensor_coalesced(std::vector<Tensor>& outputs,
+                                                       std::vector<Tensor>& inputs,
+                                                       const c10d::AllgatherOptions& options) {
+  constexpr auto kKind = CollectiveKind::AllGather;
+  checkSameCount(kKind, outputs.size(), inputs.size());
+  Request request =
+      makeRequest(kKind, OpType::COALESCED, options, timeoutOf(options.timeout), outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    request.parts.push_back(allGatherIntoTensor(group(), outputs[i], inputs[i]));
+  }
+  return submit(inputs.front().device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::gather(std::vector<std::vector<Tensor>>& outputs,
+                              std::vector<Tensor>& inputs, const c10d::GatherOptions& options) {
+  constexpr auto kKind = CollectiveKind::Gather;
+  const Tensor& input = singleTensor(kKind, inputs);
+  const bool is_root = options.rootRank == rank_;
+  // c10d gives ranks without outputs a list without tensors, or none.
+  const std::vector<Tensor> list =
+      !is_root && outputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, outputs);
+  Request request = makeRequest(kKind, OpType::GATHER, options, timeoutOf(options.timeout), list);
+  request.parts = {openreg::gather(group(), list, input, options.rootRank)};
+  return submit(input.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::scatter(std::vector<Tensor>& outputs,
+                               std::vector<std::vector<Tensor>>& inputs,
+                               const c10d::ScatterOptions& options) {
+  constexpr auto kKind = CollectiveKind::Scatter;
+  const Tensor& output = singleTensor(kKind, outputs);
+  const bool is_root = options.rootRank == rank_;
+  const std::vector<Tensor> list =
+      !is_root && inputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, inputs);
+  Request request =
+      makeRequest(kKind, OpType::SCATTER, options, timeoutOf(options.timeout), outputs);
+  request.parts = {openreg::scatter(group(), output, list, options.rootRank)};
+  return submit(output.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::reduce_scatter(std::vector<Tensor>& outputs,
+                                      std::vector<std::vector<Tensor>>& inputs,
+                                      const c10d::ReduceScatterOptions& options) {
+  constexpr auto kKind = CollectiveKind::ReduceScatter;
+  const Tensor& output = singleTensor(kKind, outputs);
+  const std::vector<Tensor>& list = onlyList(kKind, inputs);
+  Request request =
+      makeRequest(kKind, OpType::REDUCE_SCATTER, options, timeoutOf(options.timeout), outputs);
+  request.parts = {reduceScatter(group(), output, list, options.reduceOp)};
+  return submit(output.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::_reduce_scatter_base(Tensor& output, Tensor& input,
+                                            const c10d::ReduceScatterOptions& options) {
+  Request request = makeRequest(CollectiveKind::ReduceScatter, OpType::_REDUCE_SCATTER_BASE,
+                                options, timeoutOf(options.timeout), {output});
+  request.parts = {reduceScatterTensor(group(), output, input, options.reduceOp)};
+  return submit(output.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::reduce_scatter_tensor_coalesced(std::vector<Tensor>& outputs,
+                                                       std::vector<Tensor>& inputs,
+                                                       const c10d::ReduceScatterOptions& options) {
+  constexpr auto kKind = CollectiveKind::ReduceScatter;
+  checkSameCount(kKind, outputs.size(), inputs.size());
+  Request request = makeRequest(kKind, OpType::REDUCE_SCATTER_TENSOR_COALESCED, options,
+                                timeoutOf(options.timeout), outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    request.parts.push_back(reduceScatterTensor(group(), outputs[i], inputs[i], options.reduceOp));
+  }
+  return submit(outputs.front().device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::alltoall_base(Tensor& output, Tensor& input,
+                                     std::vector<int64_t>& output_splits,
+                                     std::vector<int64_t>& input_splits,
+                                     const c10d::AllToAllOptions& options) {
+  Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL_BASE, options,
+                                timeoutOf(options.timeout), {output});
+  request.parts = {allToAllSingle(group(), output, input, output_splits, input_splits)};
+  return submit(output.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::alltoall(std::vector<Tensor>& outputs, std::vector<Tensor>& inputs,
+                                const c10d::AllToAllOptions& options) {
+  Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL, options,
+                                timeoutOf(options.timeout), outputs);
+  request.parts = {allToAll(group(), outputs, inputs)};
+  return submit(outputs.front().device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::send(std::vector<Tensor>& tensors, int destination, int tag) {
+  const Tensor& tensor = singleTensor(CollectiveKind::Send, tensors);
+  Request request{CollectiveKind::Send, OpType::SEND};
+  request.is_agreed = false;
+  request.timeout = state_->timeout();
+  request.parts = {openreg::send(group(), tensor, destination, tag)};
+  request.outputs = tensors;
+  request.channels = {{destination, true, tag}};
+  return submit(tensor.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::recv(std::vector<Tensor>& tensors, int source, int tag) {
+  const Tensor& tensor = singleTensor(CollectiveKind::Receive, tensors);
+  Request request{CollectiveKind::Receive, OpType::RECV};
+  request.is_agreed = false;
+  request.timeout = state_->timeout();
+  request.parts = {receive(group(), tensor, source, tag)};
+  request.outputs = tensors;
+  request.channels = {{source, false, tag}};
+  return submit(tensor.device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::recvAnysource(std::vector<Tensor>& tensors, int tag) {
+  const Tensor& tensor = singleTensor(CollectiveKind::Receive, tensors);
+  Request request{CollectiveKind::Receive, OpType::RECVANYSOURCE};
+  request.is_agreed = false;
+  request.timeout = state_->timeout();
+  request.parts = {receive(group(), tensor, -1, tag)};
+  request.outputs = tensors;
+  // In turn with messages from each rank.
+  for (int source = -1; source < size_; ++source) {
+    request.channels.emplace_back(source, false, tag);
+  }
+  return submit(tensor.device(), std::move(request));
+}
+
+c10::Device ProcessGroupOCCL::deviceOf(const c10d::BarrierOptions& options) {
+  if (options.device.has_value() && options.device->type() == kDeviceType &&
+      options.device->has_index()) {
+    return *options.device;
+  }
+  if (!options.device_ids.empty()) {
+    c10::openreg::checkDeviceIndex(options.device_ids.front());
+    return c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(options.device_ids.front()));
+  }
+  if (bound_device_id_.has_value()) {
+    return *bound_device_id_;
+  }
+  {
+    const LockWithoutGil lock(mutex_);
+    if (!engines_.empty()) {
+      return engines_.begin()->second->device();
+    }
+  }
+  return c10::Device(kDeviceType, c10::openreg::currentDevice());
+}
+
+Work ProcessGroupOCCL::barrier(const c10d::BarrierOptions& options) {
+  Request request = makeRequest(CollectiveKind::Barrier, OpType::BARRIER, options,
+                                timeoutOf(options.timeout), {});
+  request.waits_on_host = true;
+  request.parts = {openreg::barrier(CollectiveKind::Barrier)};
+  return submit(deviceOf(options), std::move(request));
+}
+
+void ProcessGroupOCCL::monitoredBarrier(const c10d::BarrierOptions& options,
+                                        bool /*wait_all_ranks*/) {
+  Request request = makeRequest(CollectiveKind::MonitoredBarrier, OpType::BARRIER, options,
+                                timeoutOf(options.timeout), {});
+  request.waits_on_host = true;
+  request.parts = {openreg::barrier(CollectiveKind::MonitoredBarrier)};
+  submit(deviceOf(options), std::move(request))->wait();
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupOCCL::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  ++split_count_;
+  const auto it = std::find(ranks.begin(), ranks.end(), rank_);
+  if (it == ranks.end()) {
+    return nullptr;
+  }
+  auto own = c10::dynamic_intrusive_pointer_cast<Options>(options);
+  if (own == nullptr) {
+    own = c10::make_intrusive<Options>(options_->timeout);
+    own->is_high_priority_stream = options_->is_high_priority_stream;
+  }
+  const BlockingRegion region;
+  return c10::make_intrusive<ProcessGroupOCCL>(store, static_cast<int>(it - ranks.begin()),
+                                               static_cast<int>(ranks.size()), std::move(own));
+}
+
+void ProcessGroupOCCL::eagerConnectSingleDevice(at::Device device) { engineFor(device); }
+
+c10d::ErrorType ProcessGroupOCCL::getError() {
+  return state_->hasFailed() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+void ProcessGroupOCCL::abort() {
+  const BlockingRegion region;
+  state_->fail(c10::str("abort() was called on rank ", rank_));
+}
+
+void ProcessGroupOCCL::shutdown() {
+  const BlockingRegion region;
+  const auto deadline = steady_clock::now() + state_->timeout();
+  bool is_over = false;
+  while (!is_over && steady_clock::now() < deadline) {
+    is_over = true;
+    {
+      const Lock lock(mutex_);
+      for (const auto& [index, engine] : engines_) {
+        is_over = engine->query() && is_over;
+      }
+    }
+    is_over = state_->waitForPending(kShutdownInterval) && is_over;
+  }
+  if (is_over) {
+    state_->retire();
+  } else {
+    state_->fail("the group was destroyed while its operations were waiting");
+    TORCH_WARN("destroy_process_group: ", state_->describe(),
+               " had operations that did not end within its timeout; they have been given up");
+  }
+}
+
+}  // namespace at::openreg

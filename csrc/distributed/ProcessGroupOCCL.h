@@ -1,0 +1,150 @@
+// The distributed backend of the device: collectives on streams, as NCCL has them, over Gloo.
+//
+// Threads: any thread may call any function. Batches are those of the thread that has begun them.
+// GIL: not needed; what waits releases it if the caller holds it.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "csrc/core/Mutex.h"
+#include "csrc/distributed/Engine.h"
+#include "csrc/distributed/OcclWork.h"
+#include "torch_openreg/core/Macros.h"
+
+namespace at::openreg {
+
+class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
+ public:
+  struct OPENREG_EXPORT Options : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options("occl", timeout) {}
+
+    bool is_high_priority_stream = false;
+  };
+
+  // Makes a Gloo backend for the ranks that call it with the same store, on the calling thread.
+  using GlooFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+      const c10::intrusive_ptr<c10d::Store>&, int rank, int size, std::chrono::milliseconds)>;
+
+  // Called once, before the first group.
+  static void setGlooFactory(GlooFactory factory);
+
+  // Connects the ranks.
+  ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                   c10::intrusive_ptr<Options> options);
+  ~ProcessGroupOCCL() override;
+
+  const std::string getBackendName() const override { return "occl"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setGroupUid(const std::string& uid) override;
+
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  uint64_t splitCount() const { return split_count_; }
+
+  void eagerConnectSingleDevice(at::Device device) override;
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return state_->lastNumber(); }
+  c10d::ErrorType getError() override;
+
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<Tensor>& tensors,
+                                        const c10d::ReduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<Tensor>>& outputs,
+                                           std::vector<Tensor>& inputs,
+                                           const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(Tensor& output, Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(
+      std::vector<std::vector<Tensor>>& outputs, std::vector<Tensor>& inputs,
+      const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<Tensor>& outputs, std::vector<Tensor>& inputs,
+      const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<Tensor>>& outputs,
+                                        std::vector<Tensor>& inputs,
+                                        const c10d::GatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<Tensor>& outputs,
+                                         std::vector<std::vector<Tensor>>& inputs,
+                                         const c10d::ScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<Tensor>& outputs,
+                                                std::vector<std::vector<Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<Tensor>& outputs, std::vector<Tensor>& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(Tensor& output, Tensor& input,
+                                               std::vector<int64_t>& output_splits,
+                                               std::vector<int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<Tensor>& outputs, std::vector<Tensor>& inputs,
+                                          const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<Tensor>& tensors, int destination,
+                                      int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<Tensor>& tensors, int source, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<Tensor>& tensors, int tag) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
+
+  // Waits until all ranks have come. Errors: DistBackendError, which says who has not come within
+  // the time: all of these, whatever `wait_all_ranks` is. The group has failed then.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // Fails the group, now, on this rank and on the others as far as they hear of it.
+  void abort() override;
+  // Waits for the operations of this rank, then closes the connections. Does not throw.
+  void shutdown() override;
+
+ private:
+  struct CurrentBatch {
+    std::thread::id owner;
+    std::optional<c10::Device> device;
+    std::vector<Request> requests;
+    std::shared_ptr<BatchedWork::Batch> batch;
+  };
+
+  Membership group() const { return {rank_, size_}; }
+  std::chrono::milliseconds timeoutOf(std::chrono::milliseconds timeout) const;
+  c10::Device deviceOf(const c10d::BarrierOptions& options);
+  Engine& engineFor(c10::Device device);
+  std::shared_ptr<Transport> connect(int index);
+  c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
+  void repairDefaultBackend();
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<Options> options_;
+  const std::shared_ptr<GroupState> state_;
+  std::once_flag is_repaired_;
+  std::atomic<uint64_t> split_count_{0};
+
+  c10::openreg::Mutex mutex_;
+  std::shared_ptr<Transport> first_transport_ OPENREG_GUARDED_BY(mutex_);  // not in use yet
+  int transport_count_ OPENREG_GUARDED_BY(mutex_) = 0;
+  std::map<c10::DeviceIndex, std::unique_ptr<Engine>> engines_ OPENREG_GUARDED_BY(mutex_);
+  std::vector<CurrentBatch> batches_ OPENREG_GUARDED_BY(mutex_);
+};
+
+}  // namespace at::openreg

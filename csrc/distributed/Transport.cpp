@@ -1,0 +1,273 @@
+#include "csrc/distributed/Transport.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+
+namespace at::openreg {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr int kClosingTag = 1;  // of a message that nobody sends
+constexpr int kHeaderTag = 2;
+
+// How long a rank that fails waits until the others have heard why, and how long one that sees a
+// connection end waits to hear it.
+constexpr milliseconds kLastWordsTime{200};
+
+// How long Gloo may take to end its calls after the connections have been closed: no time at all,
+// but for a machine that is busy.
+constexpr milliseconds kSettlingTime{60'000};
+
+milliseconds remaining(Deadline deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
+  return std::max(left, milliseconds(1));
+}
+
+Tensor makeMessage() {
+  return at::zeros({static_cast<int64_t>(sizeof(Header))}, at::TensorOptions().dtype(kByte));
+}
+
+void write(const Tensor& message, const Header& header) {
+  std::memcpy(message.mutable_data_ptr(), &header, sizeof(header));
+}
+
+Header read(const Tensor& message) {
+  Header header;
+  std::memcpy(&header, message.const_data_ptr(), sizeof(header));
+  return header;
+}
+
+// Whether a header has arrived that nobody has waited for yet. Gloo's thread writes it.
+bool hasArrived(const Tensor& message) {
+  auto* end = reinterpret_cast<uint64_t*>(static_cast<char*>(message.mutable_data_ptr()) +
+                                          offsetof(Header, end));
+  return std::atomic_ref<uint64_t>(*end).load(std::memory_order_acquire) == Header::kMagic;
+}
+
+}  // namespace
+
+Transport::Transport(c10::intrusive_ptr<c10d::Backend> gloo)
+    : gloo_(std::move(gloo)), rank_(gloo_->getRank()), size_(gloo_->getSize()), peers_(size_) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) {
+      peers_[peer].incoming = makeMessage();
+      peers_[peer].outgoing = makeMessage();
+      postReceive(peer);
+    }
+  }
+}
+
+Transport::~Transport() { close(); }
+
+void Transport::checkOpen() const {
+  if (isClosed()) {
+    throw TransportError("the connections of this rank have been closed");
+  }
+}
+
+void Transport::wait(const GlooWork& work, Deadline deadline) {
+  bool is_done = false;
+  try {
+    is_done = work->wait(remaining(deadline));
+  } catch (const c10::Error& error) {
+    throw TransportError(
+        steady_clock::now() >= deadline ? "the time is over" : "a connection has ended",
+        error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw TransportError(
+        steady_clock::now() >= deadline ? "the time is over" : "a connection has ended",
+        error.what());
+  }
+  if (!is_done) {
+    throw TransportError("the call was interrupted");
+  }
+}
+
+void Transport::postReceive(int peer) {
+  Peer& other = peers_[peer];
+  other.incoming.zero_();
+  other.receive = post([&](c10d::Backend& gloo) {
+    std::vector<Tensor> tensors{other.incoming};
+    return gloo.recv(tensors, peer, kHeaderTag);
+  });
+}
+
+void Transport::agree(c10::ArrayRef<Contract> contracts, Deadline deadline) {
+  const uint64_t number = next_number_++;
+  std::vector<Header> headers(size_);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) {
+      continue;
+    }
+    Peer& other = peers_[peer];
+    other.has_come = false;
+    headers[peer] = makeHeader(contracts, number, peer);
+    write(other.outgoing, headers[peer]);
+    other.send = post([&](c10d::Backend& gloo) {
+      std::vector<Tensor> tensors{other.outgoing};
+      return gloo.send(tensors, peer, kHeaderTag);
+    });
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) {
+      agreeWith(peer, headers[peer], deadline);
+    }
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) {
+      wait(peers_[peer].send, deadline);
+    }
+  }
+}
+
+void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
+  Peer& other = peers_[peer];
+  try {
+    wait(other.receive, deadline);
+  } catch (const TransportError& error) {
+    if (steady_clock::now() >= deadline) {
+      throw TransportError(
+          c10::str("its time is over, and ", missingRanks(), " have not come to it"),
+          error.gloo_text);
+    }
+    throw TransportError(c10::str("the connection to rank ", peer,
+                                  " has ended (not come to it: ", missingRanks(), ")"),
+                         error.gloo_text);
+  }
+  other.has_come = true;
+  const Header theirs = read(other.incoming);
+  if (theirs.magic != Header::kMagic) {
+    throw TransportError(c10::str("rank ", peer,
+                                  " sends what is not a header: it may run another "
+                                  "version of torch_openreg"));
+  }
+  if (theirs.state == Header::Failed) {
+    throw TransportError(c10::str("rank ", peer, " has failed: ", theirs.text.data()));
+  }
+  const std::string difference = findDifference(own, theirs, peer);
+  if (!difference.empty()) {
+    throw TransportError(difference);
+  }
+  postReceive(peer);
+}
+
+std::string Transport::missingRanks() const {
+  std::vector<int> missing;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && !peers_[peer].has_come && !hasArrived(peers_[peer].incoming)) {
+      missing.push_back(peer);
+    }
+  }
+  return c10::str("ranks [", c10::Join(", ", missing), "]");
+}
+
+std::string Transport::reportOfOthers() noexcept {
+  try {
+    const Deadline deadline = steady_clock::now() + kLastWordsTime;
+    do {
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer == rank_ || !hasArrived(peers_[peer].incoming)) {
+          continue;
+        }
+        const Header header = read(peers_[peer].incoming);
+        if (header.state == Header::Failed) {
+          return c10::str("rank ", peer, " has failed: ", header.text.data());
+        }
+      }
+      std::this_thread::sleep_for(milliseconds(2));
+    } while (steady_clock::now() < deadline);
+  } catch (const std::exception&) {
+    // Whoever asks has an error to report already.
+  }
+  return "";
+}
+
+void Transport::fail(const std::string& text) noexcept {
+  if (isClosed() || size_ == 1) {
+    is_closed_ = true;
+    return;
+  }
+  try {
+    Header header;
+    header.state = Header::Failed;
+    header.setText(text);
+    {
+      const c10::openreg::Lock lock(posting_);
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer != rank_) {
+          last_words_.push_back(makeMessage());
+          write(last_words_.back(), header);
+          std::vector<Tensor> tensors{last_words_.back()};
+          try {
+            last_works_.push_back(gloo_->send(tensors, peer, kHeaderTag));
+          } catch (const std::exception&) {
+            // That connection has ended; the others are told.
+          }
+        }
+      }
+    }
+    const Deadline deadline = steady_clock::now() + kLastWordsTime;
+    for (const GlooWork& work : last_works_) {
+      try {
+        wait(work, deadline);
+      } catch (const TransportError&) {
+        // The same.
+      }
+    }
+  } catch (const std::exception&) {
+    // They see the connection end.
+  }
+  close();
+}
+
+// See Note [Gloo]. The receive has to be from a rank that is still there, so each is tried.
+void Transport::close() noexcept {
+  if (is_closed_.exchange(true)) {
+    return;
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) {
+      continue;
+    }
+    try {
+      const GlooWork work = [&] {
+        const c10::openreg::Lock lock(posting_);
+        std::vector<Tensor> tensors{makeMessage()};
+        return gloo_->recv(tensors, peer, kClosingTag);
+      }();
+      work->wait(milliseconds(1));
+    } catch (const std::exception&) {
+      // As wanted, or that connection has ended before.
+    }
+  }
+}
+
+void Exchange::wait(const GlooWork& work) {
+  Transport::wait(work, deadline_);
+  works_.erase(std::remove(works_.begin(), works_.end(), work), works_.end());
+}
+
+Exchange::~Exchange() {
+  if (works_.empty()) {
+    return;
+  }
+  transport_.close();
+  for (const GlooWork& work : works_) {
+    try {
+      work->wait(kSettlingTime);
+    } catch (const std::exception&) {
+      // The first error is on its way already.
+    }
+  }
+}
+
+milliseconds Exchange::glooTimeout() const { return remaining(deadline_) + kSettlingTime; }
+
+}  // namespace at::openreg

@@ -1,0 +1,73 @@
+// The distributed backend, as torch.distributed knows it.
+
+#include <pybind11/chrono.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+
+#include "csrc/distributed/ProcessGroupOCCL.h"
+#include "csrc/python/Bindings.h"
+
+namespace torch_openreg {
+namespace {
+
+namespace py = pybind11;
+
+using at::openreg::ProcessGroupOCCL;
+using BackendOptions = c10d::Backend::Options;
+using Options = ProcessGroupOCCL::Options;
+template <typename T>
+using Pointer = c10::intrusive_ptr<T>;
+
+// Python makes the instances of Gloo's backend.
+void setGlooFactory(py::function factory) {
+  // Leaked: the last group may go after the interpreter.
+  auto* function = new py::function(std::move(factory));
+  ProcessGroupOCCL::setGlooFactory([function](const Pointer<c10d::Store>& store, int rank, int size,
+                                              std::chrono::milliseconds timeout) {
+    const py::gil_scoped_acquire gil;
+    return (*function)(store, rank, size, timeout).cast<Pointer<c10d::Backend>>();
+  });
+}
+
+Pointer<Options> copyOptions(const Options& options, const py::dict& /*memo*/) {
+  return c10::make_intrusive<Options>(options);
+}
+
+// c10d calls it on ranks that have no part in a new group, where NCCL needs it.
+void performNoColorSplit(ProcessGroupOCCL& /*group*/, py::handle /*device*/) {}
+
+void monitoredBarrier(ProcessGroupOCCL& group, std::chrono::milliseconds timeout) {
+  c10d::BarrierOptions options;
+  options.timeout = timeout;
+  group.monitoredBarrier(options, /*wait_all_ranks=*/true);
+}
+
+}  // namespace
+
+void bindDistributed(py::module_& m) {
+  // The base classes are those of torch.distributed.
+  py::module_::import("torch._C._distributed_c10d");
+  py::class_<ProcessGroupOCCL, Pointer<ProcessGroupOCCL>, c10d::Backend> group(m,
+                                                                               "ProcessGroupOCCL");
+  py::class_<Options, Pointer<Options>, BackendOptions>(group, "Options")
+      .def(py::init<>())
+      .def_readwrite("is_high_priority_stream", &Options::is_high_priority_stream)
+      .def("__deepcopy__", &copyOptions, py::arg("memo"));
+  group
+      .def(py::init<Pointer<c10d::Store>, int, int, Pointer<Options>>(), py::arg("store"),
+           py::arg("rank"), py::arg("size"), py::arg("options"), ReleaseGil())
+      .def_property_readonly("options", &ProcessGroupOCCL::getBackendOptions)
+      .def("comm_split_count", &ProcessGroupOCCL::splitCount)
+      .def("perform_nocolor_split", &performNoColorSplit, py::arg("device"))
+      .def("_get_sequence_number_for_group", &ProcessGroupOCCL::getSequenceNumberForGroup)
+      .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), ReleaseGil());
+  m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));
+}
+
+}  // namespace torch_openreg

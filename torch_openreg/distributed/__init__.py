@@ -1,0 +1,85 @@
+"""``torch.distributed`` on the device: the backend ``occl``.
+
+``init_process_group()`` finds it by the device; by name it is ``"occl"``, or
+``"cpu:gloo,openreg:occl"`` for a group that serves tensors on the CPU as well. See
+:doc:`/distributed`.
+"""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from torch_openreg import _C
+from torch_openreg.openreg._utils import DEVICE_TYPE
+
+__all__ = ["BACKEND_NAME", "ProcessGroupOCCL", "monitored_barrier", "register"]
+
+BACKEND_NAME = "occl"
+ProcessGroupOCCL = _C.ProcessGroupOCCL
+
+
+# docs: distributed-register
+def register() -> None:
+    """Makes torch know the backend. Does nothing if torch has been built without distributed."""
+    if not torch.distributed.is_available():
+        return
+    # A list: of a string, torch would take each character for a device.
+    torch.distributed.Backend.register_backend(
+        BACKEND_NAME, _create_group, extended_api=True, devices=[DEVICE_TYPE]
+    )
+    _C._set_gloo_factory(_create_gloo)
+
+
+# docs: end
+
+
+def _create_group(options: Any, group_options: Any) -> Any:
+    """Makes a group, as torch's ``_DistributedBackendOptions`` describe it."""
+    if group_options is None:
+        group_options = ProcessGroupOCCL.Options()
+    elif not isinstance(group_options, ProcessGroupOCCL.Options):
+        raise TypeError(
+            f"occl: expected pg_options of type ProcessGroupOCCL.Options, got {group_options!r}"
+        )
+    group_options._timeout = options.timeout
+    group_options.group_name = options.group_id
+    group_options.global_ranks_in_group = options.global_ranks_in_group
+    return ProcessGroupOCCL(options.store, options.group_rank, options.group_size, group_options)
+
+
+def _create_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Connects the ranks of a group by Gloo, on the calling thread."""
+    # Workers that torchrun has started again find the store of those before them, with addresses
+    # that nobody listens at.
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = torch.distributed.distributed_c10d.PrefixStore(f"restart{restarts}", store)
+    return torch.distributed.ProcessGroupGloo(store, rank, size, timeout)
+
+
+def monitored_barrier(
+    group: "torch.distributed.ProcessGroup | None" = None, timeout: timedelta | None = None
+) -> None:
+    """Waits on the host until all ranks of a group have come; says who has not.
+
+    As ``torch.distributed.monitored_barrier``, which serves Gloo's groups alone. It counts as a
+    collective of the group on the device: it comes after those that were issued before it.
+
+    Args:
+        group: The group; None for the default one.
+        timeout: The longest time to wait; None for the group's.
+
+    Raises:
+        torch.distributed.DistBackendError: Ranks have not come in time; the text names them. The
+            group has failed then and cannot be used any more.
+        ValueError: The group has no backend of this kind.
+    """
+    if group is None:
+        group = torch.distributed.distributed_c10d._get_default_group()
+    backend = group._get_backend(torch.device(DEVICE_TYPE))
+    if not isinstance(backend, ProcessGroupOCCL):
+        raise ValueError(
+            f"monitored_barrier: expected a group with the backend {BACKEND_NAME}, got {backend!r}"
+        )
+    backend.monitored_barrier(timeout or timedelta(milliseconds=-1))
