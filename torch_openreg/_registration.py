@@ -84,7 +84,7 @@ def _register_cuda() -> None:
                 "or unset the variable to use the device 'openreg' beside the GPU."
             )
     _load_native_library(serves_cuda=True)
-    from torch_openreg import _C, _comm, _cuda
+    from torch_openreg import _C, _comm, _cuda, _fake_tensors
 
     if not _C._has_cuda_hooks():
         raise RegistrationError(
@@ -92,6 +92,7 @@ def _register_cuda() -> None:
             f"place. Unset {_DEVICE_TYPE_VARIABLE} to use the device 'openreg'."
         )
     _comm.provide()
+    _fake_tensors.register()
     _cuda.install()
 
 
@@ -176,10 +177,11 @@ def _name_profiler_activity() -> None:
 
 
 def _attach_module() -> None:
-    from torch_openreg import _comm, distributed, openreg
+    from torch_openreg import _comm, _fake_tensors, distributed, openreg
     from torch_openreg.openreg import ipc
 
     _comm.provide()
+    _fake_tensors.register()
     ipc.register_reducers()
     torch._register_device_module(DEVICE_NAME, openreg)
     distributed.register()

@@ -36,6 +36,7 @@ void bindProfiler(pybind11::module_& m);
 void bindSanitizer(pybind11::module_& m);
 void bindSchedule(pybind11::module_& m);
 void bindDistributed(pybind11::module_& m);
+void bindInductor(pybind11::module_& m);
 
 // The stream that Python names by the fields of a torch.Stream.
 c10::openreg::OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type);

@@ -30,6 +30,7 @@ PYBIND11_MODULE(_C, m) {
   torch_openreg::bindFallback(m);
   torch_openreg::bindGate(m);
   torch_openreg::bindSchedule(m);
+  torch_openreg::bindInductor(m);
   torch_openreg::bindAutograd(m);
   torch_openreg::bindProfiler(m);
   torch_openreg::bindSanitizer(m);

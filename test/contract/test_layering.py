@@ -57,6 +57,8 @@ ALLOWED_FOLDERS = {
     "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
     # Calls operators on kernel addresses, and nobody's operators here.
     "distributed": {"core", "aten/kernel"},
+    # Launches kernels that torch.compile has generated.
+    "inductor": {"core", "aten/kernel"},
     "autocast": set(),
     "precompiled": {*_KERNELS, "python"},
     "custom": {"aten/kernel", "core"},
@@ -71,6 +73,7 @@ ALLOWED_FOLDERS = {
         "distributed",
         "profiler",
         "sanitizer",
+        "inductor",
         "aten/kernel",
         "aten/dtypes",
         "aten/fallback",

@@ -1,0 +1,17 @@
+// What a kernel that Inductor generates and the backend agree on. Its text becomes part of the
+// kernel's source, which is compiled without torch's headers, and without ours.
+#pragma once
+
+#include <cstdint>
+
+// One argument of a kernel.
+union OpenRegSlot {
+  const void* pointer;  // a kernel address, or that of the slot that holds the value
+  int64_t integer;
+  double number;
+  alignas(16) unsigned char value[16];  // of a CPU tensor of one element
+};
+
+// Calls the kernel with its arguments. Each kernel's library exports one by this name.
+using OpenRegKernelCall = void (*)(const OpenRegSlot* arguments);
+#define OPENREG_KERNEL_CALL "openreg_call_kernel"

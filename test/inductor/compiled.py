@@ -1,0 +1,134 @@
+"""What the tests of torch.compile share: a folder of kernels, and functions compiled twice.
+
+A kernel is a call of the C++ compiler, which takes seconds. So kernels are kept in one folder for
+all tests and runs, in the build folder; a kernel's name there is a hash of its source. Inductor's
+other caches are off, so that each test compiles all but that.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from common import DEVICE_TYPE, OpenRegTestCase, torch_openreg
+
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    os.path.join(os.path.dirname(os.path.dirname(torch_openreg.__file__)), "build", "inductor"),
+)
+os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "0")
+os.environ.setdefault("TORCHINDUCTOR_AUTOGRAD_CACHE", "0")
+
+import torch
+from torch._inductor import async_compile
+
+from torch_openreg.inductor import _kernels
+
+__all__ = ["CompiledTestCase", "Outcome", "kernel_sources", "run_compiled", "to_device"]
+
+
+@contextlib.contextmanager
+def kernel_sources() -> Iterator[list[str]]:
+    """The sources of the kernels that are defined meanwhile, as Inductor generated them.
+
+    Kernels for the CPU get the function by which our streams call a kernel, too: the two devices
+    then share the compiled kernels, and a test that compares them compiles half as much.
+    """
+    sources: list[str] = []
+    compile_kernel = async_compile.AsyncCompile.cpp_pybinding
+
+    def compile_and_keep(self: Any, argument_types: list[str], source: str) -> Any:
+        begin = source.find(f"\n{_kernels._HEADER}")
+        if begin < 0:
+            parameters = _kernels._parameters_of("kernel", argument_types, source)
+            whole = source + _kernels._entry_of(argument_types, parameters)
+        else:
+            whole, source = source, source[:begin]
+        sources.append(source)
+        return compile_kernel(self, argument_types, whole)
+
+    with mock.patch.object(async_compile.AsyncCompile, "cpp_pybinding", compile_and_keep):
+        yield sources
+
+
+def to_device(value: Any, device: str) -> Any:
+    """Copies tensors, but those that are named as the host's; gradients are wanted as before."""
+    if isinstance(value, torch.Tensor) and not getattr(value, "stays_on_host", False):
+        copied = value.detach().clone().to(device)
+        return copied.requires_grad_(value.requires_grad)
+    return value
+
+
+class Outcome:
+    """All that a compiled function gave: results, arguments afterwards, gradients, kernels."""
+
+    def __init__(self, results: list[Any], tensors: list[Any], kernels: list[str]) -> None:
+        self.results = results
+        self.tensors = tensors
+        self.kernels = kernels
+
+
+def flatten(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def run_compiled(
+    function: Callable[..., Any], arguments: list[Any], device: str, **options: Any
+) -> Outcome:
+    """Compiles a function for a device, calls it, and its backward if it gives gradients."""
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+    copies = [to_device(argument, device) for argument in arguments]
+    with kernel_sources() as kernels:
+        results = flatten(torch.compile(function, **options)(*copies))
+        with_gradient = [
+            one for one in results if isinstance(one, torch.Tensor) and one.requires_grad
+        ]
+        if with_gradient:
+            torch.autograd.backward(with_gradient, [torch.ones_like(one) for one in with_gradient])
+    tensors = [one for one in copies if isinstance(one, torch.Tensor)]
+    gradients = [one.grad for one in tensors if one.is_leaf]
+    return Outcome(results, tensors + gradients, kernels)
+
+
+class CompiledTestCase(OpenRegTestCase):
+    """A test that compiles."""
+
+    def tearDown(self) -> None:
+        torch._dynamo.reset()
+        super().tearDown()
+
+    def assert_same(self, actual: Any, expected: Any, what: str, same_bits: bool) -> None:
+        """Compares values, sizes, strides and dtypes; not devices."""
+        if not isinstance(expected, torch.Tensor):
+            self.assertEqual(actual, expected, msg=what)
+            return
+        self.assertEqual(
+            (actual.shape, actual.stride(), actual.dtype),
+            (expected.shape, expected.stride(), expected.dtype),
+            msg=what,
+        )
+        exactly = {"rtol": 0, "atol": 0} if same_bits else {}
+        self.assertEqual(actual.cpu(), expected, equal_nan=True, msg=what, **exactly)
+
+    def compare_with_cpu(
+        self,
+        function: Callable[..., Any],
+        arguments: list[Any],
+        device: str = DEVICE_TYPE,
+        same_kernels: bool = True,
+        same_bits: bool = True,
+        **options: Any,
+    ) -> Outcome:
+        """Compiles for the CPU and for the device; values and kernels have to be the same."""
+        expected = run_compiled(function, arguments, "cpu", **options)
+        actual = run_compiled(function, arguments, device, **options)
+        if same_kernels:
+            self.assertEqual(actual.kernels, expected.kernels)
+        self.assertEqual(len(actual.results), len(expected.results))
+        for index, pair in enumerate(zip(actual.results, expected.results, strict=True)):
+            self.assert_same(*pair, f"result {index}", same_bits)
+        for index, pair in enumerate(zip(actual.tensors, expected.tensors, strict=True)):
+            self.assert_same(*pair, f"tensor {index}", same_bits)
+        return actual

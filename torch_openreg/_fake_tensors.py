@@ -1,0 +1,115 @@
+"""What operators of ours return, for tensors without contents.
+
+Tracers run programs on fake tensors, and compiled code relies on the sizes, strides and dtypes that
+these had. They come from torch's functions for meta tensors, which are right for the CPU's
+operators and so for ours, but for two kinds of operators. Attention is left to backends, and
+torch's functions for it describe another backend's results. Convolutions depend on the library that
+computes them, and torch takes one for device types it does not know that keeps no layout.
+"""
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch._subclasses.fake_impls import op_implementations_dict, register_op_impl
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch.utils._pytree import tree_map_only
+
+from torch_openreg import _C
+
+aten = torch.ops.aten
+
+__all__ = ["register"]
+
+_ATTENTION = aten._scaled_dot_product_fused_attention_overrideable.default
+_ATTENTION_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
+
+
+def _bind(operator: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Returns the arguments of a call by name."""
+    parameters = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=one.default_value if one.has_default_value() else inspect.Parameter.empty,
+        )
+        for one in operator._schema.arguments
+    ]
+    bound = inspect.Signature(parameters).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _attention(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """As fusedAttention in csrc/aten/ops/Attention.cpp."""
+    call = _bind(func, args, kwargs)
+    query, key = call["query"], call["key"]
+    with mode:
+        output, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu.default(
+            query,
+            key,
+            call["value"],
+            call["dropout_p"],
+            call["is_causal"],
+            attn_mask=call["attn_bias"],
+            scale=call["scale"],
+        )
+        none = [aten.new_empty.default(query, [0], dtype=torch.int64) for _ in range(5)]
+    lengths = query.shape[2], key.shape[2]
+    return output, logsumexp, none[0], none[1], *lengths, none[2], none[3], none[4]
+
+
+def _attention_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """As fusedAttentionBackward in csrc/aten/ops/Attention.cpp."""
+    call = _bind(func, args, kwargs)
+    bias = call["attn_bias"]
+    with mode:
+        gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+            call["grad_out"],
+            call["query"],
+            call["key"],
+            call["value"],
+            call["out"],
+            call["logsumexp"],
+            call["dropout_p"],
+            call["is_causal"],
+            attn_mask=bias,
+            scale=call["scale"],
+        )
+        has_bias_gradient = bias is not None and call["grad_input_mask"][3]
+        return *gradients, torch.empty_like(bias) if has_bias_gradient else None
+
+
+def on_device(fake: FakeTensor, device: torch.device) -> FakeTensor:
+    """Returns a fake tensor on the same storage that says it is on another device."""
+    with in_kernel_invocation_manager(fake.fake_mode):
+        meta = aten.alias.default(fake)
+    return FakeTensor(fake.fake_mode, meta, device)
+
+
+def _as_on_the_cpu(implementation: Any, mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Asks torch's function about CPU tensors if the call's are ours."""
+    device_type = "cuda" if _C._serves_cuda() else "openreg"
+    own: list[torch.device] = []
+
+    def to_host(fake: FakeTensor) -> FakeTensor:
+        if fake.fake_device.type != device_type:
+            return fake
+        own.append(fake.fake_device)
+        return on_device(fake, torch.device("cpu"))
+
+    host_args, host_kwargs = tree_map_only(FakeTensor, to_host, (args, kwargs))
+    if not own:
+        return implementation(mode, func, *args, **kwargs)
+    result = implementation(mode, func, *host_args, **host_kwargs)
+    return tree_map_only(FakeTensor, lambda fake: on_device(fake, own[0]), result)
+
+
+def register() -> None:
+    """Registers them with the mode of fake tensors."""
+    for operator in (aten.convolution.default, aten.convolution_backward.default):
+        implementation = op_implementations_dict[operator]
+        op_implementations_dict[operator] = functools.partial(_as_on_the_cpu, implementation)
+    register_op_impl(_ATTENTION)(_attention)
+    register_op_impl(_ATTENTION_BACKWARD)(_attention_backward)

@@ -1,0 +1,82 @@
+"""Our devices, as Dynamo and Inductor ask for them."""
+
+from typing import Any
+
+import torch
+
+from torch_openreg import openreg
+from torch_openreg._version import __version__
+from torch_openreg.inductor._devices import DEVICE_TYPE
+from torch_openreg.inductor._internals import DeviceInterface, caching_worker_current_devices
+from torch_openreg.openreg.devices import _exchange_device, _maybe_exchange_device
+from torch_openreg.openreg.streams import _set_stream_by_id
+
+__all__ = ["OpenRegInterface"]
+
+
+def _index_of(device: Any) -> int:
+    if device is None:
+        return openreg.current_device()
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return openreg.current_device() if index is None else index
+
+
+class OpenRegInterface(DeviceInterface):
+    """The functions of ``torch.openreg`` under the names of Dynamo."""
+
+    device: Any = openreg.device
+    Event: Any = openreg.Event
+    Stream: Any = openreg.Stream
+
+    class Worker:
+        """What processes that compile may ask, which have no device."""
+
+        @staticmethod
+        def set_device(device: int) -> None:
+            """Keeps the current device of a process that compiles."""
+            caching_worker_current_devices[DEVICE_TYPE] = device
+
+        @staticmethod
+        def current_device() -> int:
+            """Returns the current device."""
+            if DEVICE_TYPE in caching_worker_current_devices:
+                return int(caching_worker_current_devices[DEVICE_TYPE])
+            return openreg.current_device()
+
+        @staticmethod
+        def get_device_properties(device: Any = None) -> Any:
+            """Returns the properties of a device."""
+            return openreg.get_device_properties(_index_of(device))
+
+    current_device = staticmethod(openreg.current_device)
+    set_device = staticmethod(openreg.set_device)
+    device_count = staticmethod(openreg.device_count)
+    is_available = staticmethod(openreg.is_available)
+    stream: Any = staticmethod(openreg.stream)
+    current_stream = staticmethod(openreg.current_stream)
+    set_stream: Any = staticmethod(openreg.set_stream)
+    synchronize = staticmethod(openreg.synchronize)
+    memory_allocated: Any = staticmethod(openreg.memory_allocated)
+    exchange_device = staticmethod(_exchange_device)
+    maybe_exchange_device = staticmethod(_maybe_exchange_device)
+
+    @staticmethod
+    def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+        _set_stream_by_id(stream_id, device_index, device_type)
+
+    @staticmethod
+    def get_raw_stream(device_idx: int) -> int:
+        """Returns the number of the current stream of a device."""
+        return int(openreg.current_stream(device_idx).stream_id)
+
+    @staticmethod
+    def get_compute_capability(device: Any = None) -> str:
+        """Returns what decides whether compiled code fits: the version of the package."""
+        return __version__
+
+    @staticmethod
+    def is_bf16_supported(including_emulation: bool = False) -> bool:
+        """Whether kernels compute with bfloat16."""
+        return openreg.is_bf16_supported()

@@ -1,0 +1,143 @@
+"""What we lean on in Inductor that is no documented interface, and a check that it is there.
+
+Everything else in this package uses names of this module. Those for registration and for passes
+are interfaces; the others may move in each version of torch.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.device_interface import (
+    DeviceInterface,
+    caching_worker_current_devices,
+    register_interface_for_device,
+)
+from torch._inductor import compile_fx, ir
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import CodeCacheFuture, LambdaFuture
+from torch._inductor.codegen.common import (
+    DeviceOpOverrides,
+    get_device_op_overrides,
+    register_backend_for_device,
+    register_device_op_overrides,
+)
+from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.cpu_vec_isa import pick_vec_isa
+from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
+from torch._inductor.graph import GraphLowering
+from torch._inductor.lowering import clone
+from torch._inductor.utils import IndentedBuffer
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.interpreter import Interpreter
+from torch.fx.node import has_side_effect, map_aggregate
+
+__all__ = [
+    "AsyncCompile",
+    "CodeCacheFuture",
+    "CppScheduling",
+    "CustomGraphModulePass",
+    "DeviceInterface",
+    "DeviceOpOverrides",
+    "FakeTensor",
+    "GraphLowering",
+    "IndentedBuffer",
+    "LambdaFuture",
+    "PythonWrapperCodegen",
+    "SubgraphPythonWrapperCodegen",
+    "V",
+    "caching_worker_current_devices",
+    "clone",
+    "get_device_op_overrides",
+    "get_hash_for_files",
+    "has_side_effect",
+    "ir",
+    "is_post_grad_pass_of_subgraph",
+    "map_aggregate",
+    "pick_vec_isa",
+    "register_backend_for_device",
+    "register_device_op_overrides",
+    "register_interface_for_device",
+]
+
+# Functions that we override or call, with the parameters that we count on.
+_FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+    (GraphLowering, "get_attr", ("target", "args", "kwargs")),
+    (GraphLowering, "add_tensor_constant", ("data", "name")),
+    (GraphLowering, "constant_name", ("name", "device_override")),
+    (GraphLowering, "make_subgraph", ("gm", "example_inputs", "subgraph_name")),
+    (GraphLowering, "add_device_info", ("device",)),
+    (GraphLowering, "try_get_buffer", ("buffer_name",)),
+    (AsyncCompile, "cpp_pybinding", ("argtypes", "source_code")),
+    (PythonWrapperCodegen, "create", ("is_subgraph", "subgraph_name", "parent_wrapper")),
+    (PythonWrapperCodegen, "write_header", ()),
+    (
+        PythonWrapperCodegen,
+        "make_allocation",
+        ("name", "device", "dtype", "shape", "stride", "allocation_shape", "is_pinned"),
+    ),
+    (PythonWrapperCodegen, "define_kernel", ("kernel_name", "kernel_body")),
+    (
+        PythonWrapperCodegen,
+        "generate_kernel_call",
+        ("kernel_name", "call_args", "device", "arg_types", "inductor_meta"),
+    ),
+    (
+        PythonWrapperCodegen,
+        "_generate_kernel_call_helper",
+        ("kernel_name", "call_args", "device", "inductor_meta"),
+    ),
+    (PythonWrapperCodegen, "val_to_arg_str", ("s",)),
+    (PythonWrapperCodegen, "benchmark_compiled_module", ("output",)),
+    (ir.DeviceCopy, "create", ("x", "device", "non_blocking")),
+    (compile_fx, "_recursive_post_grad_passes", ("gm",)),
+)
+
+
+def _check() -> None:
+    """Raises ImportError, naming it, if a function has gone or has lost a parameter."""
+    for owner, name, parameters in _FUNCTIONS:
+        function = getattr(owner, name, None)
+        where = f"{owner.__name__}.{name}"
+        if function is None:
+            raise ImportError(
+                f"torch.compile on openreg: expected torch {torch.__version__} to have {where}"
+            )
+        missing = set(parameters) - set(inspect.signature(function).parameters)
+        if missing:
+            raise ImportError(
+                f"torch.compile on openreg: expected {where} of torch {torch.__version__} to have "
+                f"the parameters {', '.join(sorted(missing))}"
+            )
+    if "args_iter" not in inspect.getsource(Interpreter.placeholder):
+        raise ImportError(
+            "torch.compile on openreg: expected Interpreter.placeholder to read args_iter"
+        )
+
+
+_check()
+
+
+def is_post_grad_pass_of_subgraph() -> bool:
+    """Whether the calling pass runs on a graph inside the one that is being compiled.
+
+    Inductor runs its passes on the inner graphs first, and compares these with the outer one
+    afterwards. Nothing that it hands to a pass tells them apart but who called it.
+    """
+    code = inspect.unwrap(compile_fx._recursive_post_grad_passes).__code__
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None and frame.f_back is not None and frame.f_back.f_code is code
+
+
+Lowering = Callable[..., Any]
+
+
+def lowers_itself(function: Lowering) -> Lowering:
+    """Lets a graph call a function that Inductor calls, with IR nodes, when it lowers the graph."""
+    setattr(function, "_inductor_lowering_function", True)  # noqa: B010
+    return function

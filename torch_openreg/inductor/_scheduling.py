@@ -1,0 +1,20 @@
+"""The scheduling of our device type, for what asks by its own name."""
+
+from typing import Any
+
+from torch_openreg.inductor._devices import DEVICE_TYPE
+from torch_openreg.inductor._internals import CppScheduling
+
+__all__ = ["OpenRegScheduling"]
+
+
+class OpenRegScheduling(CppScheduling):
+    """The CPU's, of which Inductor asks the features. Kernels are scheduled by the CPU's own."""
+
+    def __init__(self, scheduler: Any) -> None:
+        if scheduler is not None:
+            raise NotImplementedError(
+                f"torch.compile: expected a graph without nodes on {DEVICE_TYPE} when it is "
+                "scheduled, got one that torch_openreg's pass has not seen"
+            )
+        super().__init__(scheduler)  # type: ignore[no-untyped-call]

@@ -1,0 +1,295 @@
+"""Makes Inductor lower graphs on our devices as if they were on the CPU.
+
+See Note [Stand-in devices]. :class:`LowerAsCpu` is the device's custom pass, which Inductor runs on
+the graph after its own. It names devices anew in arguments and in the fake tensors that describe
+values, puts nodes where CPU tensors meet ours, and a first node, :func:`adopt_graph`. When Inductor
+lowers that, it has only begun to lower the graph, and we give the lowering what the pass cannot
+reach: its inputs, and the constants of the module.
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils._pytree import tree_map_only
+
+from torch_openreg._fake_tensors import on_device
+from torch_openreg._version import __version__
+from torch_openreg.inductor import _internals
+from torch_openreg.inductor._devices import HOST, is_ours, is_stand_in, original, stand_in
+from torch_openreg.inductor._internals import FakeTensor, GraphLowering, V, ir
+
+__all__ = ["LowerAsCpu", "adopt_graph", "copy_from_host", "read_host_scalar"]
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+_COPIES = {
+    aten._to_copy.default,
+    aten.copy.default,
+    aten.copy_.default,
+    prims.device_put.default,
+}
+# Operators that take indices on the CPU for a tensor on a device.
+_INDEXING = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._unsafe_index.Tensor,
+    aten._unsafe_index_put.default,
+}
+
+
+class LowerAsCpu(_internals.CustomGraphModulePass):
+    """The custom pass of our device type."""
+
+    def __call__(self, gm: torch.fx.GraphModule) -> None:
+        """Retypes a graph and the graphs inside it."""
+        if _internals.is_post_grad_pass_of_subgraph():
+            return
+        fakes = _RetypedFakes()
+        devices: dict[torch.device, None] = {}
+        for module in gm.modules():
+            if isinstance(module, torch.fx.GraphModule):
+                _retype_graph(module.graph, fakes, devices)
+                module.recompile()
+        first = next(iter(gm.graph.nodes))
+        with gm.graph.inserting_before(first):
+            node = gm.graph.call_function(adopt_graph, tuple(map(str, devices)))
+            node.meta["val"] = None
+        gm.recompile()
+
+    def uuid(self) -> Any:
+        """Returns what a compiled graph depends on, besides what Inductor's own keys contain.
+
+        Inductor leaves out the vector instructions and the number of threads if it sees no CPU
+        tensor in a graph.
+        """
+        return _source_hash(), __version__, str(_internals.pick_vec_isa()), torch.get_num_threads()
+
+
+@functools.cache
+def _source_hash() -> bytes:
+    folder = Path(__file__).parent
+    files = tuple(sorted(str(path) for path in folder.glob("*.py")))
+    return bytes(_internals.get_hash_for_files(files))
+
+
+class _RetypedFakes:
+    """Fake tensors on the devices that stand in, for those of a graph, which others may share."""
+
+    def __init__(self) -> None:
+        # With the originals, so that their identities stay theirs.
+        self._known: dict[int, tuple[FakeTensor, FakeTensor]] = {}
+
+    def get(self, fake: FakeTensor) -> FakeTensor:
+        device = stand_in(fake.fake_device)
+        if device == fake.fake_device:
+            return fake
+        known = self._known.get(id(fake))
+        if known is None:
+            # On the same storage, as passes compare these.
+            known = self._known[id(fake)] = (fake, on_device(fake, device))
+        return known[1]
+
+
+def _retype_graph(
+    graph: torch.fx.Graph, fakes: _RetypedFakes, devices: dict[torch.device, None]
+) -> None:
+    def retype_device(argument: Any, output: torch.device | None) -> Any:
+        if not isinstance(argument, torch.device):
+            return argument
+        if is_ours(argument):
+            # Without an index it was the current device when the graph was traced.
+            known = argument if argument.index is not None or output is None else output
+            devices.setdefault(original(stand_in(known)))
+            return stand_in(known)
+        return stand_in(argument)
+
+    def retype_fake(fake: FakeTensor) -> FakeTensor:
+        if is_ours(fake.fake_device):
+            devices.setdefault(fake.fake_device)
+        return fakes.get(fake)
+
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        output = value.fake_device if isinstance(value, FakeTensor) else None
+        retype = functools.partial(
+            retype_device, output=output if output is not None and is_ours(output) else None
+        )
+        node.args = _internals.map_aggregate(node.args, retype)
+        node.kwargs = _internals.map_aggregate(node.kwargs, retype)
+        for key in ("val", "eager_input_vals"):
+            if node.meta.get(key) is not None:
+                node.meta[key] = tree_map_only(FakeTensor, retype_fake, node.meta[key])
+    for node in list(graph.nodes):
+        if node.op == "call_function":
+            _bring_host_tensors(graph, node)
+
+
+def _device_of(value: Any) -> torch.device | None:
+    """The device of a value's first tensor."""
+    if isinstance(value, FakeTensor):
+        return value.fake_device
+    if isinstance(value, (list, tuple)):
+        return next((device for device in map(_device_of, value) if device is not None), None)
+    return None
+
+
+def _bring_host_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Puts a node before each CPU tensor that an operator on our device reads."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    device = _device_of(node.meta.get("val"))
+    if node.target is aten.copy_.default or node.target is aten.index_put_.default:
+        device = _device_of(node.args[0].meta["val"])  # type: ignore[union-attr]
+    if device is None or not is_stand_in(device):
+        return
+    is_copy = node.target in _COPIES
+    is_indexing = node.target in _INDEXING
+    brought: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def bring(argument: Any) -> Any:
+        if not isinstance(argument, torch.fx.Node):
+            return argument
+        value = argument.meta.get("val")
+        if not isinstance(value, FakeTensor) or value.fake_device != HOST:
+            return argument
+        if is_copy or (is_indexing and value.dim() > 0):
+            target = copy_from_host
+        elif value.dim() == 0 and node.target.namespace in ("aten", "prims"):  # type: ignore[union-attr]
+            target = read_host_scalar
+        else:
+            return argument
+        if argument not in brought:
+            with graph.inserting_before(node):
+                brought[argument] = graph.call_function(target, (argument, device))
+            brought[argument].meta["val"] = on_device(value, device)
+        return brought[argument]
+
+    node.args = _internals.map_aggregate(node.args, bring)
+    node.kwargs = _internals.map_aggregate(node.kwargs, bring)
+
+
+@_internals.has_side_effect
+@_internals.lowers_itself
+def adopt_graph(*devices: str) -> None:
+    """The first node of a graph; see the top of this file."""
+    graph = V.graph
+    if not isinstance(graph, GraphLowering):
+        return  # a pass traces the graph anew
+    _adopt(graph, [torch.device(device) for device in devices])
+    graph.args_iter = map(_retype_input, graph.args_iter)
+
+
+def _retype_input(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or stand_in(value.device) == value.device:
+        return value
+    if not isinstance(value, FakeTensor):
+        value = V.fake_mode.from_tensor(value)
+    return _RetypedFakes().get(value)
+
+
+def _adopt(graph: GraphLowering, devices: list[torch.device]) -> None:
+    """Has the lowering of a graph, and those of graphs inside it, know our devices."""
+    for device in devices:
+        graph.add_device_info(device)  # so that the wrapper is ours
+    get_attr = graph.get_attr
+    add_tensor_constant = graph.add_tensor_constant
+    constant_name = graph.constant_name
+    make_subgraph = graph.make_subgraph
+    moved: dict[tuple[str, torch.device], str] = {}
+
+    def get_retyped_attr(target: Any, args: Any, kwargs: Any) -> Any:
+        return _retype_constant(get_attr(target, args, kwargs))
+
+    def add_retyped_constant(data: torch.Tensor, name: str | None = None) -> Any:
+        return _retype_constant(add_tensor_constant(data, name))
+
+    def name_moved_constant(name: str, device: torch.device | None) -> str:
+        if device is None or not is_stand_in(device):
+            return str(constant_name(name, device))
+        if (name, device) not in moved:
+            moved[name, device] = str(constant_name(name, original(device)))
+        return moved[name, device]
+
+    def make_adopted_subgraph(*args: Any, **kwargs: Any) -> GraphLowering:
+        subgraph = make_subgraph(*args, **kwargs)
+        _adopt(subgraph, devices)
+        return subgraph
+
+    for name, function in (
+        ("get_attr", get_retyped_attr),
+        ("add_tensor_constant", add_retyped_constant),
+        ("constant_name", name_moved_constant),
+        ("make_subgraph", make_adopted_subgraph),
+    ):
+        setattr(graph, name, function)
+
+
+def _retype_constant(value: Any, device: torch.device | None = None) -> Any:
+    """The same constant on the device that stands for its own, or on the given one."""
+    if not isinstance(value, (ir.TensorBox, ir.StorageBox, ir.Constant, ir.ConstantBuffer)):
+        return value
+    own = value.get_device()
+    if own is None or (device is None and not is_ours(own)):
+        return value
+    target = device or stand_in(own)
+    inner: Any = value
+    while isinstance(inner, (ir.TensorBox, ir.StorageBox)):
+        inner = inner.data
+    if isinstance(inner, ir.Constant):
+        return ir.Constant(value=inner.value, dtype=inner.dtype, device=target)
+    if isinstance(inner, ir.ConstantBuffer):
+        layout = inner.get_layout()
+        return ir.TensorBox.create(
+            ir.ConstantBuffer(
+                name=inner.get_name(),
+                layout=ir.FixedLayout(
+                    target, layout.dtype, layout.size, layout.stride, layout.offset
+                ),
+            )
+        )
+    assert isinstance(inner, ir.Pointwise), type(inner)
+    return ir.Pointwise.create(
+        device=target, dtype=inner.dtype, inner_fn=inner.inner_fn, ranges=inner.ranges
+    )
+
+
+@_internals.lowers_itself
+def copy_from_host(tensor: Any, device: torch.device) -> Any:
+    """A CPU tensor, copied to a device of ours. A constant is copied when it is compiled."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor  # a pass traces the graph anew
+    copied = ir.TensorBox.create(ir.DeviceCopy.create(tensor, device, False))
+    if copied.get_device() != device:
+        return _retype_constant(copied, device)
+    return copied
+
+
+@_internals.lowers_itself
+def read_host_scalar(tensor: Any, device: torch.device) -> Any:
+    """A CPU tensor without dimensions, of which a kernel on our device gets the value."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor  # a pass traces the graph anew
+    inner = tensor
+    while isinstance(inner, (ir.TensorBox, ir.StorageBox)):
+        inner = inner.data
+    if isinstance(inner, ir.Constant):
+        return ir.Pointwise.create(
+            device=device, dtype=inner.dtype, inner_fn=inner.make_loader(), ranges=[]
+        )
+    if isinstance(inner, ir.Pointwise) and not tensor.get_read_names():
+        return _retype_constant(tensor, device)
+    if not isinstance(inner, ir.Buffer):
+        tensor = _internals.clone(tensor)
+        tensor.realize()
+    # The wrapper passes CPU tensors to the launch as such, by the device of the first buffer of
+    # this name.
+    return ir.TensorBox.create(
+        ir.InputBuffer(
+            name=tensor.get_name(), layout=ir.FixedLayout(device, tensor.get_dtype(), [], [])
+        )
+    )

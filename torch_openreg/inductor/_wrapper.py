@@ -1,0 +1,185 @@
+"""Wrappers: the Python code that allocates memory and launches kernels.
+
+Devices get their own names back here; see Note [Stand-in devices].
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+
+from typing import Any
+
+import torch
+
+from torch_openreg.inductor._devices import DEVICE_TYPE, is_stand_in, original
+from torch_openreg.inductor._internals import (
+    IndentedBuffer,
+    PythonWrapperCodegen,
+    SubgraphPythonWrapperCodegen,
+    V,
+    map_aggregate,
+)
+
+__all__ = ["OpenRegCppWrapper", "OpenRegSubgraphWrapper", "OpenRegWrapper"]
+
+_EMPTY_STRIDED = "empty_strided_openreg"
+_DEFINE_KERNEL = "define_openreg_kernel"
+_HOST_SCALARS = "openreg_host_scalars"
+
+
+class _OpenRegLines(PythonWrapperCodegen):
+    """What differs from the CPU's wrapper."""
+
+    def make_allocation(
+        self,
+        name: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        shape: Any,
+        stride: Any,
+        allocation_shape: Any = None,
+        is_pinned: bool = False,
+    ) -> str:
+        if not is_stand_in(device):
+            return str(
+                super().make_allocation(
+                    name, device, dtype, shape, stride, allocation_shape, is_pinned
+                )
+            )
+        sizes = self.codegen_python_shape_tuple(shape)
+        allocated = self.codegen_python_shape_tuple(
+            shape if allocation_shape is None else allocation_shape
+        )
+        strides = self.codegen_python_shape_tuple(stride)
+        line = f"{name} = {_EMPTY_STRIDED}({allocated}, {strides}, {dtype}, {device.index})"
+        return line if sizes == allocated else f"{line}.as_strided({sizes}, {strides})"
+
+    def define_kernel(self, kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> None:
+        compile_call = "async_compile.cpp_pybinding("
+        if kernel_body.startswith(compile_call):
+            kernel_body = (
+                f"{_DEFINE_KERNEL}(async_compile, '{kernel_name}', "
+                f"{kernel_body.removeprefix(compile_call)}"
+            )
+        super().define_kernel(kernel_name, kernel_body, *args, **kwargs)
+
+    def generate_kernel_call(
+        self,
+        kernel_name: str,
+        call_args: Any,
+        *,
+        device: torch.device | None = None,
+        arg_types: Any = None,
+        inductor_meta: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        device = device or V.graph.get_current_device_or_throw()
+        if is_stand_in(device):
+            # Which arguments are CPU tensors is known here and not later, when the line becomes
+            # text: an inner graph knows its own buffers only.
+            positions = tuple(
+                index
+                for index, (argument, argument_type) in enumerate(
+                    zip(call_args, arg_types, strict=True)
+                )
+                if str(argument_type).endswith("*") and not _is_on(argument, device)
+            )
+            inductor_meta = {**(inductor_meta or {}), _HOST_SCALARS: positions}
+        super().generate_kernel_call(
+            kernel_name,
+            call_args,
+            device=device,
+            arg_types=arg_types,
+            inductor_meta=inductor_meta,
+            **kwargs,
+        )
+
+    def _generate_kernel_call_helper(
+        self,
+        kernel_name: str,
+        call_args: Any,
+        *,
+        device: torch.device | None = None,
+        inductor_meta: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        device = device or V.graph.get_current_device_or_throw()
+        if not is_stand_in(device):
+            super()._generate_kernel_call_helper(
+                kernel_name, call_args, device=device, inductor_meta=inductor_meta, **kwargs
+            )
+            return
+        arguments = [*call_args, str(device.index)]
+        if inductor_meta[_HOST_SCALARS]:
+            arguments.append(repr(inductor_meta[_HOST_SCALARS]))
+        self.writeline(self.wrap_kernel_call(f"{kernel_name}.launch", arguments))
+
+    def val_to_arg_str(self, s: Any, type_: Any = None) -> str:
+        if isinstance(s, (torch.device, tuple, list)):
+            s = map_aggregate(s, lambda x: original(x) if isinstance(x, torch.device) else x)
+        return str(super().val_to_arg_str(s, type_))
+
+    def benchmark_compiled_module(self, output: IndentedBuffer) -> None:
+        lines = IndentedBuffer()
+        super().benchmark_compiled_module(lines)
+        text = lines.getvalue().replace("device='cpu:", f"device='{DEVICE_TYPE}:")
+        output.splice(text)
+
+
+def _is_on(name: str, device: torch.device) -> bool:
+    """Whether the buffer of this name is on the device that a kernel runs on.
+
+    Errors: NotImplementedError if it is on another device of ours.
+    """
+    buffer = V.graph.try_get_buffer(name)
+    own = V.graph.constants[name].device if buffer is None else buffer.get_device()
+    if own == device or own == original(device):
+        return True
+    if own is None or own.type != "cpu" or is_stand_in(own):
+        raise NotImplementedError(
+            f"torch.compile: expected a kernel on {original(device)} to read tensors there and CPU "
+            f"scalars, got '{name}' on {own and original(own)}"
+        )
+    return False
+
+
+class OpenRegWrapper(_OpenRegLines):
+    """The wrapper of a graph with tensors on our devices."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,
+        subgraph_name: str | None,
+        parent_wrapper: PythonWrapperCodegen | None,
+        partition_signatures: Any = None,
+    ) -> PythonWrapperCodegen:
+        """Returns the wrapper of a graph, or of a graph inside one."""
+        if is_subgraph:
+            assert subgraph_name is not None
+            assert parent_wrapper is not None
+            return OpenRegSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
+        return OpenRegWrapper()
+
+    def write_header(self) -> None:
+        """Writes the imports."""
+        super().write_header()
+        self.header.splice(
+            f"""
+            from torch_openreg.inductor._kernels import define_kernel as {_DEFINE_KERNEL}
+            from torch_openreg.inductor._kernels import empty_strided as {_EMPTY_STRIDED}
+            """,
+            strip=True,
+        )
+
+
+class OpenRegSubgraphWrapper(_OpenRegLines, SubgraphPythonWrapperCodegen):
+    """The function in a wrapper that runs an inner graph."""
+
+
+class OpenRegCppWrapper(PythonWrapperCodegen):
+    """The wrapper in C++, which we do not have."""
+
+    @staticmethod
+    def create(*args: Any, **kwargs: Any) -> PythonWrapperCodegen:
+        """Raises NotImplementedError."""
+        raise NotImplementedError(
+            f"torch.compile: expected cpp_wrapper=False for tensors on {DEVICE_TYPE}, got True"
+        )
