@@ -16,7 +16,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
-from sanitizer import correct, hosts, libraries, lifetimes, programs, races
+from sanitizer import correct, hosts, lifetimes, programs, races
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -123,7 +123,7 @@ def _differences(mistake: programs.Mistake) -> dict[str, Any]:
 
 
 def _main() -> None:
-    for module in (hosts, libraries, lifetimes, races):
+    for module in (hosts, lifetimes, races):
         module._ready = _numbers
     outcome = {
         "mistakes": {one.name: _differences(one) for one in programs.MISTAKES},
