@@ -10,6 +10,8 @@ __all__ = ["DIFFERENCES", "ONE_TYPE"]
 ONE_TYPE = {
     "conformance/test_kit.py": "runs the kit on both types itself",
     "generic/test_report.py": "about the tables of a run",
+    "inductor/test_functions.py": "Inductor takes the device type CUDA for its own, with Triton",
+    "inductor/test_launches.py": "Inductor takes the device type CUDA for its own, with Triton",
     "test_autoload.py": "about the default device type; cuda/test_loading.py is its counterpart",
     "test_codegen.py": "about the generator",
     "test_demo.py": "the demo is a program of the default type",

@@ -212,6 +212,7 @@ def _sanitizer_end_backward() -> None: ...
 def _inductor_kernel(name: str, library: str, parameters: str) -> Callable[..., None]:
     """Binds a kernel that Inductor has generated; see csrc/inductor/GeneratedKernel.h."""
 
-def _inductor_empty_strided(
-    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: int
-) -> torch.Tensor: ...
+def _inductor_empty_strided() -> Callable[
+    [tuple[int, ...], tuple[int, ...], torch.dtype, int], torch.Tensor
+]:
+    """Returns what allocates, by size, stride, dtype and the index of the device."""

@@ -9,7 +9,6 @@
 #include <bitset>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -26,6 +25,7 @@ namespace {
 
 using c10::openreg::kDeviceType;
 
+// docs: generated-call
 // A call with up to `Count` arguments.
 template <size_t Count>
 struct GeneratedCall {
@@ -49,6 +49,7 @@ struct GeneratedCall {
     call(pointing);
   }
 };
+// docs: end
 
 OpenRegKernelCall findCall(const std::string& name, const std::string& library) {
   void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD);
@@ -74,17 +75,23 @@ std::vector<GeneratedParameter> parseParameters(const std::string& name, std::st
   return parameters;
 }
 
+using KernelKey = std::tuple<std::string, OpenRegKernelCall, std::string>;
+
+c10::openreg::Mutex mutex;
+
+// Leaked, as are the kernels.
+std::map<KernelKey, GeneratedKernel*>& kernels() OPENREG_REQUIRES(mutex) {
+  static auto* instance = new std::map<KernelKey, GeneratedKernel*>;
+  return *instance;
+}
+
 }  // namespace
 
 GeneratedKernel& GeneratedKernel::get(const std::string& name, const std::string& library,
                                       std::string_view parameters) {
-  // Leaked, as are the kernels.
-  static auto* mutex = new std::mutex;
-  static auto* kernels =
-      new std::map<std::tuple<std::string, OpenRegKernelCall, std::string>, GeneratedKernel*>;
   const OpenRegKernelCall call = findCall(name, library);
-  const std::lock_guard lock(*mutex);
-  GeneratedKernel*& kernel = (*kernels)[{name, call, std::string(parameters)}];
+  const c10::openreg::Lock lock(mutex);
+  GeneratedKernel*& kernel = kernels()[{name, call, std::string(parameters)}];
   if (kernel == nullptr) {
     kernel = new GeneratedKernel(name, call, parseParameters(name, parameters));
   }
@@ -111,7 +118,8 @@ void GeneratedKernel::choose(size_t count) {
 }
 
 template <size_t Count>
-void GeneratedKernel::launchSized(const GeneratedKernel& kernel, const Arguments& arguments) {
+void GeneratedKernel::launchSized(const GeneratedKernel& kernel,
+                                  const GeneratedArguments& arguments) {
   GeneratedCall<Count> closure;
   closure.call = kernel.call_;
   std::memcpy(closure.slots, arguments.slots_, arguments.size_ * sizeof(OpenRegSlot));
@@ -124,7 +132,7 @@ void GeneratedKernel::launchSized(const GeneratedKernel& kernel, const Arguments
   launchOp(kernel.described_, c10::Device(kDeviceType, arguments.device_), closure);
 }
 
-void GeneratedKernel::launch(const Arguments& arguments) const {
+void GeneratedKernel::launch(const GeneratedArguments& arguments) const {
   TORCH_CHECK(arguments.size_ == parameters_.size(), name_, ": expected ", parameters_.size(),
               " arguments, got ", arguments.size_);
   if (c10::openreg::isSanitizerOn()) {
@@ -133,7 +141,7 @@ void GeneratedKernel::launch(const Arguments& arguments) const {
   launch_(*this, arguments);
 }
 
-void GeneratedKernel::recordAccesses(const Arguments& arguments) const {
+void GeneratedKernel::recordAccesses(const GeneratedArguments& arguments) const {
   c10::SmallVector<c10::openreg::Operand, 16> operands;
   for (size_t i = 0; i < arguments.size_; ++i) {
     if (const Tensor* tensor = arguments.tensors_[i]) {
@@ -146,21 +154,21 @@ void GeneratedKernel::recordAccesses(const Arguments& arguments) const {
                                operands);
 }
 
-OpenRegSlot& GeneratedKernel::Arguments::next() {
-  TORCH_CHECK(size_ < kernel_.parameters_.size(), kernel_.name_, ": expected ",
-              kernel_.parameters_.size(), " arguments, got more");
+OpenRegSlot& GeneratedArguments::next() {
+  TORCH_CHECK(size_ < kernel_.parameters().size(), kernel_.name(), ": expected ",
+              kernel_.parameters().size(), " arguments, got more");
   tensors_[size_] = nullptr;
   return slots_[size_++];
 }
 
-void GeneratedKernel::Arguments::addTensor(const Tensor& tensor) {
+void GeneratedArguments::addTensor(const Tensor& tensor) {
   OpenRegSlot& slot = next();
   const size_t index = size_ - 1;
   TORCH_CHECK(tensor.defined() && tensor.device() == c10::Device(kDeviceType, device_),
-              kernel_.name_, ": expected argument ", index, " on ",
+              kernel_.name(), ": expected argument ", index, " on ",
               c10::Device(kDeviceType, device_), ", got ",
               tensor.defined() ? c10::str("a tensor on ", tensor.device()) : "an undefined tensor");
-  const void* address = kernel_.parameters_[index] == GeneratedParameter::Read
+  const void* address = kernel_.parameters()[index] == GeneratedParameter::Read
                             ? tensor.const_data_ptr()
                             : tensor.mutable_data_ptr();
   slot.pointer =
@@ -168,12 +176,12 @@ void GeneratedKernel::Arguments::addTensor(const Tensor& tensor) {
   tensors_[index] = &tensor;
 }
 
-void GeneratedKernel::Arguments::addHostScalar(const Tensor& tensor) {
+void GeneratedArguments::addHostScalar(const Tensor& tensor) {
   OpenRegSlot& slot = next();
   const size_t index = size_ - 1;
   TORCH_CHECK(tensor.defined() && tensor.is_cpu() && tensor.numel() == 1 &&
-                  kernel_.parameters_[index] == GeneratedParameter::Read,
-              kernel_.name_, ": expected argument ", index,
+                  kernel_.parameters()[index] == GeneratedParameter::Read,
+              kernel_.name(), ": expected argument ", index,
               " to be a CPU tensor of one element that is read, got ",
               tensor.defined()
                   ? c10::str("a tensor of sizes ", tensor.sizes(), " on ", tensor.device())

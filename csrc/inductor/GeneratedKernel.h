@@ -36,6 +36,8 @@ enum class GeneratedParameter : char {
   Number = 'f',
 };
 
+class GeneratedArguments;
+
 class OPENREG_EXPORT GeneratedKernel {
  public:
   // The kernel of this name, made at the first call for it and never destroyed: graphs and traces
@@ -51,42 +53,11 @@ class OPENREG_EXPORT GeneratedKernel {
   const char* name() const { return name_.c_str(); }
   c10::ArrayRef<GeneratedParameter> parameters() const { return parameters_; }
 
-  // The arguments of one launch. They are as many as the parameters when it is launched.
-  class OPENREG_EXPORT Arguments {
-   public:
-    Arguments(const GeneratedKernel& kernel, c10::DeviceIndex device)
-        : kernel_(kernel), device_(device) {}
-
-    // The next one. Errors: RuntimeError if the tensor is not on the launch's device.
-    void addTensor(const Tensor& tensor);
-
-    // The next one, a CPU tensor of one element, whose value is copied now.
-    // Errors: RuntimeError if it is not one, or if the kernel writes it.
-    void addHostScalar(const Tensor& tensor);
-
-    void addInteger(int64_t value) { next().integer = value; }
-    void addNumber(double value) { next().number = value; }
-
-    size_t size() const { return size_; }
-
-   private:
-    friend class GeneratedKernel;
-
-    OpenRegSlot& next();
-
-    const GeneratedKernel& kernel_;
-    const c10::DeviceIndex device_;
-    size_t size_ = 0;
-    size_t host_scalar_count_ = 0;
-    const Tensor* tensors_[kMaxGeneratedArguments];  // null if it is none on the device
-    OpenRegSlot slots_[kMaxGeneratedArguments];
-  };
-
   // Enqueues a call on the current stream of the device, in the environment of the calling thread.
-  void launch(const Arguments& arguments) const;
+  void launch(const GeneratedArguments& arguments) const;
 
  private:
-  using Launch = void (*)(const GeneratedKernel&, const Arguments&);
+  using Launch = void (*)(const GeneratedKernel&, const GeneratedArguments&);
 
   GeneratedKernel(std::string name, OpenRegKernelCall call,
                   std::vector<GeneratedParameter> parameters);
@@ -94,14 +65,44 @@ class OPENREG_EXPORT GeneratedKernel {
   template <size_t Count>
   void choose(size_t count);
   template <size_t Count>
-  static void launchSized(const GeneratedKernel& kernel, const Arguments& arguments);
-  void recordAccesses(const Arguments& arguments) const;
+  static void launchSized(const GeneratedKernel& kernel, const GeneratedArguments& arguments);
+  void recordAccesses(const GeneratedArguments& arguments) const;
 
   const std::string name_;
   const OpenRegKernelCall call_;
   const std::vector<GeneratedParameter> parameters_;
   orKernel described_{};
   Launch launch_ = nullptr;
+};
+
+// The arguments of one launch. They are as many as the kernel's parameters when it is launched, and
+// their tensors live that long.
+class OPENREG_EXPORT GeneratedArguments {
+ public:
+  GeneratedArguments(const GeneratedKernel& kernel, c10::DeviceIndex device)
+      : kernel_(kernel), device_(device) {}
+
+  // The next one. Errors: RuntimeError if the tensor is not on the launch's device.
+  void addTensor(const Tensor& tensor);
+
+  // The next one, a CPU tensor of one element, whose value is copied now.
+  // Errors: RuntimeError if it is not one, or if the kernel writes it.
+  void addHostScalar(const Tensor& tensor);
+
+  void addInteger(int64_t value) { next().integer = value; }
+  void addNumber(double value) { next().number = value; }
+
+ private:
+  friend class GeneratedKernel;
+
+  OpenRegSlot& next();
+
+  const GeneratedKernel& kernel_;
+  const c10::DeviceIndex device_;
+  size_t size_ = 0;
+  size_t host_scalar_count_ = 0;
+  const Tensor* tensors_[kMaxGeneratedArguments];  // null if it is none on the device
+  OpenRegSlot slots_[kMaxGeneratedArguments];
 };
 
 // As at::empty_strided, on a device, without the dispatcher.

@@ -61,7 +61,7 @@ PyObject* launchGeneratedKernel(PyObject* self, PyObject* const* args, Py_ssize_
   PyObject* host_scalars = count == parameters.size() + 2 ? args[count - 1] : nullptr;
   TORCH_CHECK_TYPE(host_scalars == nullptr || PyTuple_Check(host_scalars), kernel.name(),
                    ": expected the positions of CPU scalars as a tuple");
-  GeneratedKernel::Arguments arguments(
+  at::openreg::GeneratedArguments arguments(
       kernel, c10::openreg::resolveDeviceIndex(unpackInteger(args[parameters.size()])));
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i] == GeneratedParameter::Integer) {
@@ -114,18 +114,20 @@ PyObject* emptyStrided(PyObject* /*module*/, PyObject* const* args, Py_ssize_t a
 }
 
 PyMethodDef kEmptyStrided = {
-    "_inductor_empty_strided",
+    "empty_strided_openreg",
     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&emptyStrided)), METH_FASTCALL,
-    "_inductor_empty_strided(size: tuple, stride: tuple, dtype: torch.dtype, device: int) -> "
-    "torch.Tensor"};
+    nullptr};
+
+py::object bindEmptyStrided() {
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&kEmptyStrided, nullptr));
+}
 
 }  // namespace
 
 void bindInductor(py::module_& m) {
   m.def("_inductor_kernel", &bindKernel, py::arg("name"), py::arg("library"),
         py::arg("parameters"));
-  m.attr("_inductor_empty_strided") =
-      py::reinterpret_steal<py::object>(PyCFunction_New(&kEmptyStrided, nullptr));
+  m.def("_inductor_empty_strided", &bindEmptyStrided);
 }
 
 }  // namespace torch_openreg

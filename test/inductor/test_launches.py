@@ -7,7 +7,7 @@ import torch
 from common import DEVICE_TYPE, StreamGate, run_program, run_tests
 from inductor.compiled import CompiledTestCase, kernel_sources
 
-from torch_openreg import _C
+from torch_openreg.inductor import _kernels
 
 
 def chain(x):
@@ -100,13 +100,13 @@ class TestMemory(CompiledTestCase):
         self.assertGreater(peak(chain), x.nbytes)
 
     def test_allocation_is_that_of_empty_strided(self):
-        tensor = _C._inductor_empty_strided((2, 3), (1, 2), torch.bfloat16, 0)
+        tensor = _kernels.empty_strided((2, 3), (1, 2), torch.bfloat16, 0)
         self.assertEqual(
             (tensor.shape, tensor.stride(), tensor.dtype, tensor.device),
             ((2, 3), (1, 2), torch.bfloat16, torch.device(DEVICE_TYPE, 0)),
         )
         with self.assertRaisesRegex(RuntimeError, "device index is out of range"):
-            _C._inductor_empty_strided((2,), (1,), torch.float, 99)
+            _kernels.empty_strided((2,), (1,), torch.float, 99)
         for arguments in (
             ((2,), (1,), torch.float),
             ([2], (1,), torch.float, 0),
@@ -114,12 +114,12 @@ class TestMemory(CompiledTestCase):
             ((2,), (1,), "float", 0),
         ):
             with self.assertRaises(TypeError):
-                _C._inductor_empty_strided(*arguments)
+                _kernels.empty_strided(*arguments)
 
     def test_deterministic_mode_fills_new_memory(self):
         torch.use_deterministic_algorithms(True)
         try:
-            tensor = _C._inductor_empty_strided((3,), (1,), torch.float, 0)
+            tensor = _kernels.empty_strided((3,), (1,), torch.float, 0)
         finally:
             torch.use_deterministic_algorithms(False)
         self.assertTrue(tensor.cpu().isnan().all())
@@ -132,8 +132,6 @@ class TestAddresses(CompiledTestCase):
     def setUpClass(cls):
         super().setUpClass()
         from torch._inductor.async_compile import AsyncCompile
-
-        from torch_openreg.inductor import _kernels
 
         source = (
             'extern "C" void kernel(const float* in_ptr0, const float* in_ptr1, float* out_ptr0,'

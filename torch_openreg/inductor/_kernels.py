@@ -14,7 +14,7 @@ from torch_openreg.inductor._internals import AsyncCompile, CodeCacheFuture, Lam
 
 __all__ = ["Kernel", "define_kernel", "empty_strided"]
 
-empty_strided = _C._inductor_empty_strided
+empty_strided = _C._inductor_empty_strided()
 
 _HEADER = (
     (Path(torch_openreg.__file__).parent / "include" / "torch_openreg" / "inductor" / "kernel.h")

@@ -42,6 +42,7 @@ _INDEXING = {
 }
 
 
+# docs: pass
 class LowerAsCpu(_internals.CustomGraphModulePass):
     """The custom pass of our device type."""
 
@@ -60,6 +61,8 @@ class LowerAsCpu(_internals.CustomGraphModulePass):
             node = gm.graph.call_function(adopt_graph, tuple(map(str, devices)))
             node.meta["val"] = None
         gm.recompile()
+
+    # docs: end
 
     def uuid(self) -> Any:
         """Returns what a compiled graph depends on, besides what Inductor's own keys contain.
