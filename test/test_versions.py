@@ -120,6 +120,7 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual(
             hasattr(torch.accelerator, "random"), _torch_release.HAS_ACCELERATOR_RANDOM
         )
+        self.assertEqual(hasattr(torch.ops.aten, "cholesky"), _torch_release.HAS_CHOLESKY)
         self.assertEqual(
             find_spec("torch.profiler._pattern_matcher") is not None,
             _torch_release.HAS_PROFILER_PATTERNS,

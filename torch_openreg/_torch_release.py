@@ -10,6 +10,7 @@ from torch_openreg._version import release_of
 
 __all__ = [
     "HAS_ACCELERATOR_RANDOM",
+    "HAS_CHOLESKY",
     "HAS_DYNAMIC_COLLECTION",
     "HAS_INDUCTOR_INIT",
     "HAS_PHILOX_STATE",
@@ -49,6 +50,9 @@ LATER_CUDA_FUNCTIONS = {
     "_cuda_tunableop_wildcard_fallback_enable": (2, 15),
     "_cuda_tunableop_wildcard_fallback_is_enabled": (2, 15),
 }
+
+# 2.14: torch.cholesky is gone, with its operator; torch.linalg.cholesky stays.
+HAS_CHOLESKY = TORCH_RELEASE < (2, 14)
 
 # 2.15: Inductor calls the device module's _inductor_backend_init when it is first asked to compile.
 HAS_INDUCTOR_INIT = TORCH_RELEASE >= (2, 15)
