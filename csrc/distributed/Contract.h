@@ -59,6 +59,7 @@ struct Contract {
   std::string describeTensors() const;
 };
 
+// docs: distributed-header
 // What one rank tells another; sent as it is, between builds of the same version.
 struct Header {
   static constexpr uint64_t kMagic = 0x6f63636c2d686431;
@@ -81,6 +82,7 @@ struct Header {
 
   void setText(const std::string& value);
 };
+// docs: end
 static_assert(sizeof(Header) == 512);
 
 // The header of an operation for the rank `peer`.

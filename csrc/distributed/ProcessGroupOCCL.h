@@ -25,7 +25,7 @@ namespace at::openreg {
 
 class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
  public:
-  struct OPENREG_EXPORT Options : c10d::Backend::Options {
+  struct Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
         : c10d::Backend::Options("occl", timeout) {}
 

@@ -417,6 +417,7 @@ def refused_calls(rank, size):
     device = device_of(rank)
     x = torch.ones(4, device=device)
     wide = torch.ones(4, 4, device=device)
+    group = dist.distributed_c10d._get_default_group()
     calls = {
         "dtype": [
             *(
@@ -430,7 +431,7 @@ def refused_calls(rank, size):
             lambda: dist.all_reduce(x, ReduceOp.BAND),
             lambda: dist.all_reduce(x.bool(), ReduceOp.AVG),
             lambda: dist.all_reduce(x.int(), dist._make_nccl_premul_sum(2.0)),
-            lambda: dist.all_to_all_single(torch.empty(4, device=device), x.int()),
+            lambda: group._allgather_base(torch.empty(4 * size, device=device), x.int()),
         ],
         "value": [
             lambda: dist.all_reduce(wide[:, ::2]),

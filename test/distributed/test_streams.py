@@ -172,11 +172,13 @@ def many_threads(rank, size):
 
     def use(index):
         torch.openreg.set_device(device_of(rank).index)
-        x = torch.full((10,), float(index), device=device_of(rank))
-        for _ in range(20):
-            dist.all_reduce(x, group=groups[index])
-            x /= size
-        results[index] = x[0].item()
+        # On one stream, the groups would wait for each other: ranks issue them in any order.
+        with torch.openreg.stream(torch.openreg.Stream(device_of(rank))):
+            x = torch.full((10,), float(index), device=device_of(rank))
+            for _ in range(20):
+                dist.all_reduce(x, group=groups[index])
+                x /= size
+            results[index] = x[0].item()
 
     threads = [threading.Thread(target=use, args=(index,)) for index in range(len(groups))]
     for thread in threads:
