@@ -9,11 +9,14 @@ Note [Versions]
     the release that it was compiled against, and notes it in ``lib/TORCH_VERSION``, which is read
     before the native library is loaded.
 
+    An environment without torch gets ``DEFAULT_RELEASE``, with which every change is tested.
+
     A wheel that is given to others is labeled with the release, ``0.1.0+torch2.15``. What pip
     builds on the user's machine is not, since a package index knows it as ``0.1.0``.
 """
 
 __all__ = [
+    "DEFAULT_RELEASE",
     "TORCH_RELEASES",
     "VersionError",
     "__version__",
@@ -28,6 +31,7 @@ __version__ = "0.1.0"
 
 # From the oldest to the newest.
 TORCH_RELEASES = ("2.13", "2.14", "2.15")
+DEFAULT_RELEASE = "2.13"
 
 
 class VersionError(Exception):

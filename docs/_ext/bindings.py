@@ -29,7 +29,18 @@ def stub_names() -> list[str]:
         if isinstance(node, ast.FunctionDef):
             names.append(node.name)
         elif isinstance(node, ast.ClassDef):
-            names += [f"{node.name}.{m.name}" for m in node.body if isinstance(m, ast.FunctionDef)]
+            names += _method_names(node)
+    return names
+
+
+def _method_names(node: ast.ClassDef) -> list[str]:
+    """Returns the names of a class's methods, and of those of the classes in it."""
+    names = []
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef):
+            names.append(f"{node.name}.{member.name}")
+        elif isinstance(member, ast.ClassDef):
+            names += [f"{node.name}.{name}" for name in _method_names(member)]
     return names
 
 
@@ -47,20 +58,30 @@ def bound_names() -> dict[str, tuple[str, list[str]]]:
 def _binding_targets(text: str) -> Iterator[tuple[str, str]]:
     """Yields each bound name and the C++ expression it is bound to."""
     class_name = ""
-    pattern = r'py::class_<[^>]*>\(m, "(\w+)"\)|(\bm)?\.def(?:_\w+)?\(\s*(?:"(\w+)"|(py::init<>))'
-    for found in re.finditer(pattern, text):
-        if found[1]:
-            class_name = found[1]
+    variables = {"m": ""}  # classes that have a name in the source, as another one is in them
+    pattern = (
+        r'py::class_<[^;(]*>\s*(?P<variable>\w*)\(\s*(?P<scope>\w+),\s*"(?P<class>\w+)"\)'
+        r"|^  (?P<again>\w+)$(?=\s*\.def)"
+        r'|(?P<module>\bm)?\.def(?:_\w+)?\(\s*(?:"(?P<name>\w+)"|(?P<init>py::init<))'
+    )
+    for found in re.finditer(pattern, text, re.MULTILINE):
+        if found["class"]:
+            outer = variables[found["scope"]]
+            class_name = f"{outer}.{found['class']}" if outer else found["class"]
+            variables[found["variable"]] = class_name
             continue
-        opening = text.index("(", found.start() + len(found[2] or ""))
+        if found["again"]:
+            class_name = variables[found["again"]]
+            continue
+        opening = text.index("(", found.start() + len(found["module"] or ""))
         depth, end = 0, opening
         for end in range(opening, len(text)):
             depth += {"(": 1, ")": -1}.get(text[end], 0)
             if depth == 0:
                 break
         target = text[found.end() : end].lstrip(", \n")
-        name = found[3] or "__init__"
-        yield (name if found[2] else f"{class_name}.{name}"), " ".join(target.split())
+        name = found["name"] or "__init__"
+        yield (name if found["module"] else f"{class_name}.{name}"), " ".join(target.split())
 
 
 def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[str]]:

@@ -16,6 +16,7 @@ EXCEPTION_SOURCE = ROOT / "csrc" / "core" / "Exception.cpp"
 
 _PYTHON_EXCEPTIONS = {
     "c10::AcceleratorError": "torch.AcceleratorError",
+    "c10::DistBackendError": "torch.distributed.DistBackendError",
     "c10::Error": "RuntimeError",
     "c10::IndexError": "IndexError",
     "c10::LinAlgError": "torch.linalg.LinAlgError",

@@ -3,8 +3,9 @@
 pip builds in an environment of its own, in which it installs what the build requires. A torch that
 came that way would be gigabytes to download, and would be another one than the package runs with.
 So the build looks for torch where programs of the user find it, and requires one only if there is
-none. Other front ends, such as ``uv`` and ``python -m build``, build with an interpreter that knows
-nothing of the user's environment; docs/versions.md says what to type there.
+none: the policy's default release. Other front ends, such as ``uv`` and ``python -m build``, build
+with an interpreter that knows nothing of the user's environment; docs/versions.md says what to type
+there.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = Non
         except policy.VersionError as error:
             sys.exit(f"torch_openreg: {error}")
         return tools
-    return [*tools, policy.torch_requirement()]
+    return [*tools, policy.torch_requirement(policy.DEFAULT_RELEASE)]
 
 
 get_requires_for_build_editable = get_requires_for_build_wheel
