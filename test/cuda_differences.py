@@ -10,8 +10,7 @@ __all__ = ["DIFFERENCES", "ONE_TYPE"]
 ONE_TYPE = {
     "conformance/test_kit.py": "runs the kit on both types itself",
     "generic/test_report.py": "about the tables of a run",
-    "inductor/test_functions.py": "Inductor takes the device type CUDA for its own, with Triton",
-    "inductor/test_launches.py": "Inductor takes the device type CUDA for its own, with Triton",
+    "inductor/test_launches.py": "cuda/test_compile.py is its counterpart",
     "test_autoload.py": "about the default device type; cuda/test_loading.py is its counterpart",
     "test_codegen.py": "about the generator",
     "test_demo.py": "the demo is a program of the default type",
@@ -29,6 +28,9 @@ _METADATA = "torch keeps flags of a backend for PrivateUse1, and not for CUDA"
 
 # docs: cuda-differences
 DIFFERENCES: dict[str, str] = {
+    "inductor/test_functions.py::TestTraining::test_compiled_steps_of_compiled_optimizers_adamw": (
+        "Dynamo makes optimizers of CUDA parameters capturable, which is another formula"
+    ),
     "test_operators.py::TestGroupNorm::"
     "test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators": (
         "torch makes the input of group_norm contiguous on CUDA, and the result has its strides"

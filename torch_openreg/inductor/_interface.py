@@ -7,11 +7,15 @@ import torch
 from torch_openreg import openreg
 from torch_openreg._version import __version__
 from torch_openreg.inductor._devices import DEVICE_TYPE
-from torch_openreg.inductor._internals import DeviceInterface, caching_worker_current_devices
+from torch_openreg.inductor._internals import (
+    CudaInterface,
+    DeviceInterface,
+    caching_worker_current_devices,
+)
 from torch_openreg.openreg.devices import _exchange_device, _maybe_exchange_device
 from torch_openreg.openreg.streams import _set_stream_by_id
 
-__all__ = ["OpenRegInterface"]
+__all__ = ["EmulatedCudaInterface", "OpenRegInterface"]
 
 
 def _index_of(device: Any) -> int:
@@ -80,3 +84,19 @@ class OpenRegInterface(DeviceInterface):
     def is_bf16_supported(including_emulation: bool = False) -> bool:
         """Whether kernels compute with bfloat16."""
         return openreg.is_bf16_supported()
+
+
+class EmulatedCudaInterface(CudaInterface):
+    """Torch's own, of ``torch.cuda``, where that is ours: without Triton."""
+
+    get_raw_stream: Any = staticmethod(OpenRegInterface.get_raw_stream)
+
+    @staticmethod
+    def is_triton_capable(device: Any = None) -> bool:
+        """Whether kernels of Triton run."""
+        return False
+
+    @staticmethod
+    def raise_if_triton_unavailable(device: Any = None) -> None:
+        """Raises RuntimeError."""
+        raise RuntimeError("torch.compile: expected real CUDA for Triton, got emulated CUDA")

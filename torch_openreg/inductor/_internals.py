@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from torch._dynamo.device_interface import (
+    CudaInterface,
     DeviceInterface,
     caching_worker_current_devices,
+    get_registered_device_interfaces,
     register_interface_for_device,
 )
-from torch._inductor import compile_fx, ir
+from torch._inductor import compile_fx, config, ir
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CodeCacheFuture, LambdaFuture
 from torch._inductor.codegen.common import (
@@ -29,6 +31,7 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import clone
+from torch._inductor.stream_utils import get_stream_name
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensor
@@ -39,6 +42,7 @@ __all__ = [
     "AsyncCompile",
     "CodeCacheFuture",
     "CppScheduling",
+    "CudaInterface",
     "CustomGraphModulePass",
     "DeviceInterface",
     "DeviceOpOverrides",
@@ -51,8 +55,11 @@ __all__ = [
     "V",
     "caching_worker_current_devices",
     "clone",
+    "config",
     "get_device_op_overrides",
     "get_hash_for_files",
+    "get_registered_device_interfaces",
+    "get_stream_name",
     "has_side_effect",
     "ir",
     "is_post_grad_pass_of_subgraph",
@@ -90,6 +97,7 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
         "_generate_kernel_call_helper",
         ("kernel_name", "call_args", "device", "inductor_meta"),
     ),
+    (PythonWrapperCodegen, "codegen_cuda_stream_enter", ("stream_idx",)),
     (PythonWrapperCodegen, "val_to_arg_str", ("s",)),
     (PythonWrapperCodegen, "benchmark_compiled_module", ("output",)),
     (ir.DeviceCopy, "create", ("x", "device", "non_blocking")),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_openreg.inductor import _internals
 from torch_openreg.inductor._devices import DEVICE_TYPE, is_stand_in, original
 from torch_openreg.inductor._internals import (
     IndentedBuffer,
@@ -27,6 +28,8 @@ _HOST_SCALARS = "openreg_host_scalars"
 
 class _OpenRegLines(PythonWrapperCodegen):
     """What differs from the CPU's wrapper."""
+
+    _are_streams_named = False
 
     def make_allocation(
         self,
@@ -111,6 +114,25 @@ class _OpenRegLines(PythonWrapperCodegen):
         if inductor_meta[_HOST_SCALARS]:
             arguments.append(repr(inductor_meta[_HOST_SCALARS]))
         self.writeline(self.wrap_kernel_call(f"{kernel_name}.launch", arguments))
+
+    def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
+        """Enters a stream of the program's. Inductor defines their names for a GPU only."""
+        if not self._are_streams_named:
+            self._are_streams_named = True
+            scheduler = V.graph.scheduler
+            device = scheduler.current_device
+            index = device.index if device is not None and is_stand_in(device) else ""
+            stream = f"torch.{DEVICE_TYPE}.current_stream({index})"
+            self.writeline(f"{_internals.get_stream_name(0)} = {stream}")
+            self.imports.splice(
+                "from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index"
+            )
+            for known, object_index in scheduler.stream_idx_to_user_obj_idx.items():
+                self.writeline(
+                    f"{_internals.get_stream_name(known)} = "
+                    f"get_external_object_by_index({object_index})"
+                )
+        return super().codegen_cuda_stream_enter(stream_idx)
 
     def val_to_arg_str(self, s: Any, type_: Any = None) -> str:
         if isinstance(s, (torch.device, tuple, list)):
