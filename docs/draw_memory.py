@@ -1,8 +1,9 @@
-"""Draws docs/_static/memory.svg from a snapshot: which memory is in use when, and who asked for it.
+"""Draws a snapshot as memory.svg: which memory is in use when, and who asked for it.
 
-Run it after a change of the allocator that shows: ``python docs/draw_memory.py``.
+``python docs/draw_memory.py [FOLDER]``; the folder is ``docs/_static`` unless named.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,10 @@ def record() -> list[dict[str, Any]]:
         loss = forward(model, data())
         loss.backward()
         optimizer(adam)
+    torch.openreg.synchronize()
+    events = memory._snapshot()["device_traces"][0]
     memory._record_memory_history(None)
-    return memory._snapshot()["device_traces"][0]
+    return events
 
 
 def owner(event: dict[str, Any]) -> str:
@@ -142,6 +145,5 @@ def draw(events: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(__file__).parent / "_static" / "memory.svg"
-    target.write_text(draw(record()), encoding="utf-8")
-    print(f"wrote {target}")
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "_static"
+    (folder / "memory.svg").write_text(draw(record()), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Draws a trace of torch.profiler as a picture: ``python docs/draw_trace.py FILE.svg``.
+"""Draws a trace of torch.profiler as trace.svg: ``python docs/draw_trace.py [FOLDER]``.
 
 Profiles a step on two streams, reads the trace file back and draws what is in it: a row per host
 thread, stream and kind of event, boxes to scale, and the arrows from calls to their work.
@@ -27,7 +27,7 @@ _COLORS = {
     "gpu_memcpy": "#b9e0bd",
     "gpu_memset": "#b9e0bd",
 }
-_MAX_TRACES = 40
+_TRACES = 30
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _MIN_LABEL_WIDTH = 34
 _LETTER_WIDTH = 6.2
@@ -37,14 +37,15 @@ Event = dict[str, Any]
 
 def main() -> None:
     """Profiles and draws."""
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python docs/draw_trace.py FILE.svg")
-    # On a busy machine the streams' threads may take turns; the picture shows them side by side.
-    traces = (_last_step(_record()) for _ in range(_MAX_TRACES))
-    events = next((trace for trace in traces if _overlaps(trace)), None)
-    if events is None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "_static"
+    # On a busy machine the streams' threads may take turns; the picture shows them side by side,
+    # in the step that waited least for a processor.
+    traces = [_last_step(_record()) for _ in range(_TRACES)]
+    traces = [trace for trace in traces if _overlaps(trace)]
+    if not traces:
         raise SystemExit("the streams never ran at the same time: try again on an idle machine")
-    Path(sys.argv[1]).write_text(_draw(events), encoding="utf-8")
+    events = min(traces, key=_duration)
+    (folder / "trace.svg").write_text(_draw(events), encoding="utf-8")
 
 
 def _record() -> list[Event]:
@@ -102,6 +103,12 @@ def _last_step(events: list[Event]) -> list[Event]:
     end = max(e["ts"] + e["dur"] for e in boxes if e["cat"] in _WORK)
     names = [e for e in events if e["ph"] == "M" and e["name"] == "thread_name"]
     return names + [e for e in boxes if start <= e["ts"] < end]
+
+
+def _duration(events: list[Event]) -> float:
+    boxes = [e for e in events if e["ph"] == "X"]
+    end = max(e["ts"] + e["dur"] for e in boxes if e["cat"] in _WORK)
+    return float(end - min(e["ts"] for e in boxes))
 
 
 def _overlaps(events: list[Event]) -> bool:

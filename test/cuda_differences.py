@@ -20,6 +20,7 @@ ONE_TYPE = {
     "test_extension.py": "registers kernels for PrivateUse1; cuda/test_operators.py has CUDA's",
     "test_hooks.py": "about the hooks that torch has for PrivateUse1",
     "test_guard_cpp.py": "a C++ program for PrivateUse1",
+    "test_pictures.py": "about the documentation",
     "test_pytest_plugin.py": "runs pytest in both modes itself",
     "test_tensor_types.py": "torch.cuda.FloatTensor is in cuda/test_storages.py",
 }

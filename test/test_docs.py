@@ -142,6 +142,18 @@ class TestExamples(OpenRegTestCase):
             blocks = re.findall(r"^```\{?(?:code-block\} )?python", page.read_text(), re.MULTILINE)
             self.assertEqual(len(blocks), len(_examples(page)), f"unmarked block in {page.name}")
 
+    def test_every_command_of_the_readme_is_run_by_ci(self):
+        readme = (_ROOT / "README.md").read_text()
+        names = re.findall(r"^<!-- command: (\S+) -->\n```sh$", readme, re.MULTILINE)
+        self.assertEqual(len(names), readme.count("```sh"), "unmarked commands")
+        run = re.findall(
+            r"readme_command (\w+)$", (_ROOT / ".ci" / "run").read_text(), re.MULTILINE
+        )
+        self.assertEqual(names, run)
+
+    def test_readme_is_short(self):
+        self.assertLess(len((_ROOT / "README.md").read_text().splitlines()), 120)
+
 
 class TestQuotations(OpenRegTestCase):
     def test_documentation_quotes_sources(self):
