@@ -138,6 +138,11 @@ NUMBERS_REFUSED = {
     "masked_fill_": (lambda d, v: byte(d).masked_fill_(ones(d, 3).bool(), v), 3, 300),
     "index_fill_": (lambda d, v: byte(d).index_fill_(0, ones(d, 1, dtype=torch.long), v), 3, 300),
     "constant_pad_nd": (lambda d, v: torch.constant_pad_nd(byte(d), [1, 1], v), 3, 300),
+    # Numbers of one class each: what exceeds the dtype is computed from several of them.
+    "logspace_of_one_step": (lambda d, v: torch.logspace(v, -3, 1, 3.0, device=d), 50, 100),
+    "logspace_of_bytes": (
+        lambda d, v: torch.logspace(v, -3, 1, 2.0, dtype=torch.uint8, device=d), 7, 8
+    ),
     "where": (lambda d, v: torch.where(ones(d, 3).bool(), byte(d), v), 3, 300),
     "fill_": (lambda d, v: byte(d).fill_(v), 3, 300),
     "foreach_clamp_min": (lambda d, v: torch._foreach_clamp_min([byte(d)], v), 3, 300),

@@ -469,6 +469,15 @@ class TestCalls(OpenRegTestCase):
             self.assertIs(torch.nansum(x, 0, keepdim=True, out=out), out)
             self.assertEqual(out.cpu(), torch.tensor([6 + 8j], dtype=dtype))
 
+    def test_half_complex_view_that_is_conjugated_and_negated_is_copied(self):
+        x = torch.randn(4, 3, dtype=torch.complex64).to(torch.complex32)
+        view = torch._neg_view(x.to(DEVICE_TYPE)).conj()
+        expected = torch.complex(-x.real.float(), x.imag.float()).to(torch.complex32)
+        for copy in (view.clone(), view.cpu(), torch.empty_like(view).copy_(view)):
+            self.assert_bit_equal(
+                torch.view_as_real(copy.resolve_conj().resolve_neg()), torch.view_as_real(expected)
+            )
+
     def test_dense_and_sparse_numbers_are_added_as_on_the_cpu(self):
         dense = _numbers("cpu", torch.float16)
         self.assert_bit_equal(dense.to(DEVICE_TYPE) + _sparse(DEVICE_TYPE), dense + _sparse("cpu"))

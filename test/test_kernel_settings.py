@@ -17,10 +17,12 @@ from common import (
     subtest,
 )
 
+import torch_openreg
 from torch_openreg import _C
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL_SETTINGS = ROOT / "csrc" / "aten" / "kernel" / "KernelSettings.cpp"
+RUNTIME = str(Path(torch_openreg.__file__).parent / "lib" / "libopenreg.so")
 CONTEXT = Path(torch.__file__).parent / "include" / "ATen" / "Context.h"
 
 # Members of at::Context that a launch does not capture, with the reason. Those whose names say that
@@ -280,6 +282,39 @@ class TestThreads(OpenRegTestCase):
             """
         )
         self.assertEqual(output.strip(), "[4, 4] [3.0, 3.0, 3.0, 3.0, 3.0]")
+
+    def test_number_of_mkl_is_its_default_unless_the_caller_has_another(self):
+        # MKL with a number of the thread's own starts threads within parallel regions, too.
+        output = run_child(
+            f"""
+            import ctypes
+            import pathlib
+            import torch
+
+            mkl = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
+            if hasattr(mkl, "MKL_Set_Num_Threads_Local"):
+                set_number = mkl.MKL_Set_Num_Threads_Local
+                runtime = ctypes.CDLL({RUNTIME!r})
+                numbers = []
+
+                @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+                def note(_):
+                    numbers.append(set_number(0))
+                    set_number(numbers[-1])
+
+                default = mkl.MKL_Get_Max_Threads()
+                x = torch.ones(5, device="openreg")
+                for number in (None, default + 1, default):
+                    if number is not None:
+                        torch.set_num_threads(number)
+                    x + 1
+                    stream = torch.openreg.current_stream()
+                    assert runtime.orLaunchHostFunc(stream, note, None) == 0
+                    torch.openreg.synchronize()
+                assert numbers == [0, default + 1, 0], numbers
+            """
+        )
+        self.assertEqual(output, "")
 
     def test_callers_with_different_numbers_share_a_worker(self):
         before = torch.get_num_threads()

@@ -81,6 +81,24 @@ class TestZeroTensors(OpenRegTestCase):
         self.assertEqual((zero * 2 + 1).cpu(), torch.ones(4))
 
 
+class TestMedian(OpenRegTestCase):
+    # The CPU's kernel reads outside of such inputs.
+    @parametrize("function", [torch.median, torch.nanmedian])
+    @parametrize("dim", [0, 1])
+    def test_input_whose_elements_share_memory(self, function, dim):
+        x = torch.tensor([[3.0, 1.0, 2.0, 5.0, 4.0]]).expand(3, 5)
+        expected = function(x.contiguous(), dim)
+        on_device = x[:1].to(DEVICE_TYPE).expand(3, 5)
+        for _ in range(3):
+            self.assertEqual(tuple(function(on_device, dim)), tuple(expected), exact_device=False)
+            out = (
+                torch.empty(0, device=DEVICE_TYPE),
+                torch.empty(0, dtype=torch.int64, device=DEVICE_TYPE),
+            )
+            function(on_device, dim, out=out)
+            self.assertEqual(out, tuple(expected), exact_device=False)
+
+
 class TestMembership(OpenRegTestCase):
     @parametrize("element", [5, 4, 5.0, 2.5])
     @parametrize("invert", [False, True])
@@ -366,6 +384,7 @@ class TestRanges(OpenRegTestCase):
 for case in (
     TestZeroTensors,
     TestMembership,
+    TestMedian,
     TestWindows,
     TestHistogram,
     TestBatchNorm,

@@ -43,6 +43,7 @@ _RESULT = "a result of the CPU's kernel is not taken over as it is"
 _INDICES = "the CPU has a kernel without indices, which returns contiguous results; CUDA has not"
 _ALPHA = "torch compares alpha with the dtype of out= on every device but the CPU"
 _IS_CPU = "torch's formula keeps the input's memory format on the CPU only; on CUDA it does not"
+_MIXED = "of two dtypes, the CPU converts one before it chooses the result's strides; CUDA does not"
 _FLUSHES = "the CPU has a kernel without indices, which flushes denormal numbers; CUDA has not"
 # torch has formulas that ask is_cuda(). They are those of CUDA.
 _ZEROS = "the backward of a maximum among equals gives -0.0 where the CPU gives 0.0, as on CUDA"
@@ -53,8 +54,19 @@ _NAMED = "with deterministic algorithms the result is a named tuple, as torch ma
 
 GAPS: list[Gap] = [
     Gap("nn_functional_max_pool1d", "layouts", _INDICES, ("float64",)),
+    Gap(
+        "nn_functional_max_pool1d",
+        "layouts",
+        _INDICES,
+        ("bfloat16", "float16", "float32"),
+        is_late=True,
+    ),
     Gap("nn_functional_max_pool1d", "settings", _FLUSHES, ("float32",), is_late=True),
-    Gap("linalg_lu_solve", "backward", _CONJUGATE, ("complex64",), is_late=True),
+    *(
+        Gap("linalg_lu_solve", variant, _CONJUGATE, ("complex64",), is_late=True)
+        for variant in ("backward", "layouts backward")
+    ),
+    Gap("nn_functional_normalize", "layouts backward", _MIXED, ("complex64",), is_late=True),
     Gap("add", "out", _ALPHA, ("bool",), is_late=True),
     *(
         Gap("nn.GroupNorm", f"modules, layouts, {mode}", _IS_CPU, ("float32",), is_late=True)

@@ -29,8 +29,12 @@ _MUTATIONS = Counts(usual=10, thorough=1000, others=4)  # of each sample
 # A byte cannot hold every number, and an integer no fraction.
 _DTYPES = (torch.float32, torch.uint8, torch.int64)
 
-_CHEBYSHEV = [
-    f"special_{kind}chebyshev_polynomial_{name}" for kind in ("", "shifted_") for name in "uvw"
+# Their recurrences end at NaN, and their results are variables that nobody set if that is at once.
+_POLYNOMIALS = [
+    *(f"special_{kind}chebyshev_polynomial_{name}" for kind in ("", "shifted_") for name in "uvw"),
+    "special_shifted_chebyshev_polynomial_t",
+    "special_laguerre_polynomial_l",
+    "special_legendre_polynomial_p",
 ]
 
 # Wrong arguments that the CPU takes without a check: what it does then is undefined.
@@ -43,6 +47,8 @@ _UNCHECKED_NUMBERS = {
     "grid_sampler_3d": "modes are numbers",
     "nn_functional_scaled_dot_product_attention": "a negative probability of dropout is a choice "
     "of algorithm",
+    "_upsample_bilinear2d_aa": "scales that contradict the sizes: no weight is computed for rows "
+    "that lie outside of the input",
 }
 _UNCHECKED_CONTENTS = {
     **dict.fromkeys(MAX_UNPOOLS, "writes in any order if indices repeat"),
@@ -50,8 +56,8 @@ _UNCHECKED_CONTENTS = {
     "linalg_ldl_solve": "crashes with wrong pivots",
     "nn_functional_ctc_loss": "reads behind the log-probabilities if a target is no class",
     "_segment_reduce_lengths": "takes wrong lengths if they are said to be right (unsafe=True)",
-    "special_laguerre_polynomial_l": "reads a variable that nobody set if the degree is NaN",
-    **dict.fromkeys(_CHEBYSHEV, "reads a variable that nobody set if the degree is NaN"),
+    **dict.fromkeys(("quantile", "nanquantile"), "looks at the values of q on the CPU alone"),
+    **dict.fromkeys(_POLYNOMIALS, "reads a variable that nobody set if an argument is NaN"),
 }
 
 _WITH_INPLACE = [one for one in OPERATORS if one.arg_values.inplace_variant]

@@ -62,6 +62,8 @@ struct DataChecks {
                   // dtype, and has to fit
     IfUnbounded,  // if its bounds, "min" and "max", are equal: it takes those of the data, which
                   // have to be finite
+    IfSingle,     // if "steps" is 1: the number that it computes from the others has to fit the
+                  // result's dtype
   };
   When when;
   const char* argument = "";
@@ -94,6 +96,8 @@ const DataChecks* findDataChecks(const std::string& name) {
       {"aten::linalg_eig.out", {DataChecks::Always}},
       {"aten::linalg_eigvals", {DataChecks::Always}},
       {"aten::linalg_eigvals.out", {DataChecks::Always}},
+      {"aten::logspace", {DataChecks::IfSingle}},
+      {"aten::logspace.out", {DataChecks::IfSingle}},
       {"aten::masked_fill.Tensor", {DataChecks::IfConverted, "value"}},
       {"aten::masked_fill.Tensor_out", {DataChecks::IfConverted, "value"}},
       {"aten::masked_fill_.Tensor", {DataChecks::IfConverted, "value"}},
@@ -127,6 +131,8 @@ bool checksData(const DataChecks& checks, const c10::FunctionSchema& schema,
     }
     case DataChecks::IfUnbounded:
       return named("min").toScalar().toDouble() == named("max").toScalar().toDouble();
+    case DataChecks::IfSingle:
+      return named("steps").toInt() == 1;
   }
   TORCH_INTERNAL_ASSERT(false);
 }

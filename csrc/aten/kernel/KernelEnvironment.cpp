@@ -48,32 +48,48 @@ void setFloatMode(uint16_t mode) {
 // at::set_num_threads sets the process's number, too, and empties caches of all threads. These set
 // that of the calling thread. They are those of the libraries that torch computes with; null where
 // it has no such library.
-struct ThreadCountSetters {
-  using Setter = void (*)(int);
-  using CountingSetter = int (*)(int);
-
+class ThreadCountSetters {
+ public:
   ThreadCountSetters() {
     Dl_info torch{};
     dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &torch);
     void* library = dlopen(torch.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     TORCH_CHECK(library != nullptr, "openreg: cannot find the library of at::get_num_threads()");
-    open_mp = reinterpret_cast<Setter>(dlsym(library, "omp_set_num_threads"));
-    mkl = reinterpret_cast<CountingSetter>(dlsym(library, "MKL_Set_Num_Threads_Local"));
+    set_open_mp_ = reinterpret_cast<Setter>(dlsym(library, "omp_set_num_threads"));
+    set_mkl_ = reinterpret_cast<CountingSetter>(dlsym(library, "MKL_Set_Num_Threads_Local"));
+    if (auto* count = reinterpret_cast<Counter>(dlsym(library, "MKL_Get_Max_Threads"))) {
+      const int previous = set_mkl_ == nullptr ? 0 : set_mkl_(0);
+      mkl_default_ = count();
+      if (previous != 0) {
+        set_mkl_(previous);
+      }
+    }
     dlclose(library);
   }
 
-  Setter open_mp;
-  CountingSetter mkl;
+  void operator()(int count) const {
+    if (set_open_mp_ != nullptr) {
+      set_open_mp_(count);
+    }
+    if (set_mkl_ != nullptr) {
+      // A number of its own, even the same, makes MKL start threads within a parallel region, too.
+      set_mkl_(count == mkl_default_ ? 0 : count);
+    }
+  }
+
+ private:
+  using Setter = void (*)(int);
+  using CountingSetter = int (*)(int);  // returns the number before; 0 is none of its own
+  using Counter = int (*)();
+
+  Setter set_open_mp_;
+  CountingSetter set_mkl_;
+  int mkl_default_ = 0;  // of threads without a number of their own
 };
 
 void setThreadCountOfThisThread(int count) {
-  static const ThreadCountSetters setters;
-  if (setters.open_mp != nullptr) {
-    setters.open_mp(count);
-  }
-  if (setters.mkl != nullptr) {
-    setters.mkl(count);
-  }
+  static const ThreadCountSetters set;
+  set(count);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/real.h>
@@ -46,6 +47,14 @@ bool isSubByteInteger(ScalarType type) {
 }
 
 void copyKernel(Tensor& destination, const Tensor& source) {
+  if (C10_UNLIKELY(
+          destination.scalar_type() == kComplexHalf && source.scalar_type() == kComplexHalf &&
+          destination.is_conj() != source.is_conj() && destination.is_neg() != source.is_neg())) {
+    // The CPU conjugates half precision, and negates it, but not both at once.
+    at::native::copy_(destination, at::_neg_view(source), /*non_blocking=*/false);
+    destination.neg_();
+    return;
+  }
   at::native::copy_(destination, source, /*non_blocking=*/false);
 }
 
