@@ -78,7 +78,7 @@ def run_release(session: nox.Session, release: str) -> None:
 def add_session(release: str) -> None:
     """Makes the session ``torch-RELEASE``."""
 
-    @nox.session(name=f"torch-{release}")
+    @nox.session(name=f"torch-{release}")  # type: ignore[untyped-decorator,unused-ignore]
     def session_of_release(session: nox.Session) -> None:
         run_release(session, release)
 

@@ -189,7 +189,7 @@ class _Sanitizer:
                 raise
             refused, is_disappointed = self._take(item, before)
         if refused:
-            pytest.fail(f"the sanitizer has {len(refused)} findings", pytrace=False)
+            pytest.fail(f"the sanitizer has {_findings_text(len(refused))}", pytrace=False)
         if is_disappointed:
             expected = _marks(item)[1]
             pytest.fail(
@@ -243,9 +243,10 @@ class _Sanitizer:
         ):
             terminalreporter.line(f"{count:5} x {kind}: {later} after {earlier}")
         marked = sum(finding["is_marked"] for finding in self._findings)
+        count = len(self._findings) - marked
         terminalreporter.line(
             f"{self._tests} tests, {self._launches} launches checked, "
-            f"{len(self._findings) - marked} findings, {marked} that a marker names"
+            f"{_findings_text(count)}, {marked} that a marker names"
         )
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -309,6 +310,10 @@ def _marks(item: pytest.Item) -> tuple[list[str], str | None]:
     marker = item.get_closest_marker("openreg_sanitizer")
     arguments = marker.kwargs if marker else {}
     return arguments.get("allow", []), arguments.get("expect")
+
+
+def _findings_text(count: int) -> str:
+    return f"{count} finding{'' if count == 1 else 's'}"
 
 
 def _line_pair(finding: dict[str, Any]) -> tuple[str, str, str]:

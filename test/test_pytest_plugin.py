@@ -281,7 +281,7 @@ class TestPlugin(OpenRegTestCase):
         self.assert_outcome(result, "1 failed, 1 skipped", 1)
         for text in ("AssertionError: of itself", "openreg sanitizer: race: aten::mul"):
             self.assertIn(text, result.stdout)
-        self.assertIn("1 findings", result.stdout)
+        self.assertIn("1 finding, ", result.stdout)
 
     def test_sanitizer_is_a_fixture(self):
         for arguments in ((), ("--openreg-sanitizer",)):

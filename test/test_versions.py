@@ -244,6 +244,22 @@ class TestBuildBackend(OpenRegTestCase):
         self.assertIn(str(self.packages), folders)
         self.assertNotIn(str(BACKEND), folders)
 
+    def test_setuptools_that_is_too_old_is_refused_in_one_line(self):
+        required = re.search(r'"setuptools>=(\d+)"', (ROOT / "pyproject.toml").read_text())[1]
+        program = f"""
+            import sys, setuptools
+            setuptools.__version__ = "65.5.0"
+            sys.path.insert(0, {str(BACKEND)!r})
+            import openreg_build
+        """
+        result = run_program(program, expect_success=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(
+            result.stderr,
+            f"torch_openreg: building needs setuptools {required} or newer, but 65.5.0 is "
+            f"installed: pip install 'setuptools>={required}'\n",
+        )
+
     def test_a_source_distribution_needs_no_torch(self):
         self.assertEqual(self.required("sdist"), [])
 

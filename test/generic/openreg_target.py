@@ -35,6 +35,13 @@ class _OpenRegTarget(Target):
     is_poisoned = False
     gives_the_cpus_random_numbers = True
 
+    def lacks(self, feature: str) -> str | None:
+        """As for any device, but what openreg has lost is a failure and no reason to skip."""
+        text = super().lacks(feature)
+        if text is not None and feature not in ("two devices", "graphs"):
+            raise AssertionError(f"openreg lacks {feature}: {text}")
+        return text
+
     def seed(self, number: int) -> None:
         if not torch.openreg._is_in_bad_fork():
             torch.openreg.default_generators[self.device.index].manual_seed(number)
@@ -85,14 +92,5 @@ class _OpenRegTarget(Target):
             case.assertEqual(torch.openreg.memory.check(), [], "a kernel wrote where it must not")
 
 
-# A feature that openreg lost would be a failure here, and no reason to skip.
-class _CompleteTarget(_OpenRegTarget):
-    def lacks(self, feature: str) -> str | None:
-        text = super().lacks(feature)
-        if text is not None and feature not in ("two devices", "graphs"):
-            raise AssertionError(f"openreg lacks {feature}: {text}")
-        return text
-
-
-TARGET = _CompleteTarget(DEVICE_TYPE, EXACT)
+TARGET = _OpenRegTarget(DEVICE_TYPE, EXACT)
 set_target(TARGET)

@@ -5,7 +5,6 @@ from openreg_target import TARGET
 # isort: split
 from unittest import mock
 
-# isort: split
 from common import OpenRegTestCase, run_tests
 
 from torch_openreg.conformance import sweep

@@ -125,7 +125,7 @@ class TestPages(OpenRegTestCase):
             array[1] = 1
             self.assertEqual(_C._sanitizer_counts()["pages_opened"], before + 1)
             self.assertEqual(checker.findings(), [])
-            self.assertIn("pages not watched until the next call", checker.summary())
+            self.assertIn(" not watched until the next call", checker.summary())
             x + 1
             array[0] = 1
         self.assertEqual(len(checker.findings()), 1)
@@ -185,7 +185,7 @@ class TestPages(OpenRegTestCase):
             x = buffer.to(device, non_blocking=True)
             buffer.numpy()[0] = 1
             self.assertEqual(checker.findings(), [])
-            self.assertIn("1 copies of pinned memory of which only", checker.summary())
+            self.assertIn("1 copy of pinned memory of which only", checker.summary())
             buffer.add_(1)
             self.assertEqual(len(checker.findings()), 1)
         self.assertEqual(x.numel(), SIZE)
@@ -318,7 +318,7 @@ sys.exit(status)
     def test_access_before_the_end_is_reported_at_the_end(self):
         result = self.run_with(_TOO_EARLY + "host.tolist()\n")
         self.assertEqual(result.returncode, 77, result.stderr)
-        self.assertIn("1 findings", result.stderr)
+        self.assertIn("1 finding, ", result.stderr)
 
     def test_setting_leaves_pages_alone(self):
         for value in ("operators", "0"):

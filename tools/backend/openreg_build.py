@@ -21,6 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import setuptools
+
 # All that is not defined here is as in setuptools.
 from setuptools.build_meta import (
     build_editable,
@@ -44,6 +46,14 @@ __all__ = [
 ]
 
 _ROOT = Path(__file__).resolve().parents[2]
+
+# Which pip does not see to without isolation, and which older ones do not say clearly.
+_OLDEST_SETUPTOOLS = 77
+if int(setuptools.__version__.split(".")[0]) < _OLDEST_SETUPTOOLS:
+    sys.exit(
+        f"torch_openreg: building needs setuptools {_OLDEST_SETUPTOOLS} or newer, but "
+        f"{setuptools.__version__} is installed: pip install 'setuptools>={_OLDEST_SETUPTOOLS}'"
+    )
 
 # What hides the user's packages from an interpreter that runs in an isolated build.
 _ISOLATING_VARIABLES = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONHOME")

@@ -42,7 +42,7 @@ class CudaDeviceProperties:
     pci_domain_id: int = 0
 
     @property
-    def gcnArchName(self) -> str:  # noqa: N802: the name that programs use
+    def gcnArchName(self) -> str:  # the name that programs use
         """The name of the architecture, of ROCm; on CUDA that of the device."""
         return self.name
 

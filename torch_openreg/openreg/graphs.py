@@ -149,7 +149,7 @@ def graph_pool_handle() -> PoolId:
     return _C._create_pool_id(False)
 
 
-class graph:  # noqa: N801: a context manager named as torch.cuda's
+class graph:  # a context manager, named as torch.cuda's
     """Context manager that captures what its body submits into a graph.
 
     It waits for the current device, frees cached memory, and selects a stream that captures until

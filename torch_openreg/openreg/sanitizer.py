@@ -15,24 +15,23 @@ Example:
 import atexit
 import fnmatch
 import functools
-import importlib.util
 import json
 import os
-import re
 import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import torch
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import DEVICE_TYPE
+
+if TYPE_CHECKING:
+    from torch_openreg.openreg._findings import Access, Finding, Frame
 
 __all__ = [
     "Access",
@@ -55,13 +54,15 @@ _ACTIONS: tuple[Action, ...] = ("warn", "raise", "collect")
 _KINDS = ("race", "lifetime", "host", "graph-input", "capture", "uninitialized")
 _EXIT_STATUS = 77
 
-# Frames of these are not the user's. Much of what NumPy does to an array is Python.
-_numpy = importlib.util.find_spec("numpy")
-_OWN_FOLDERS = tuple(
-    os.path.dirname(os.path.abspath(str(file))) + os.sep
-    for file in (torch.__file__, os.path.dirname(__file__), _numpy.origin if _numpy else None)
-    if file is not None
-)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        # Loaded when they are needed: most programs that import torch never turn the sanitizer on.
+        if name in ("Access", "Finding", "Frame"):
+            from torch_openreg.openreg import _findings
+
+            return getattr(_findings, name)
+        raise AttributeError(f"module 'torch.{DEVICE_TYPE}.sanitizer' has no attribute {name!r}")
 
 
 class SanitizerWarning(UserWarning):
@@ -77,172 +78,19 @@ class SanitizerError(RuntimeError):
         self.finding = finding
 
 
-class Frame(NamedTuple):
-    """A line of Python on a stack."""
-
-    filename: str
-    lineno: int
-    name: str
-
-    def __str__(self) -> str:
-        """Returns the line as reports show it."""
-        return f"{_short(self.filename)}:{self.lineno} in {self.name}"
-
-
-Stack = tuple[Frame, ...]
-
-
-@dataclass(frozen=True)
-class Access:
-    """What one operator does with a tensor.
-
-    Attributes:
-        operator: The operator, such as ``aten::add.out``.
-        argument: The name of the argument; "result" for what the operator returns.
-        is_write: Whether it is written; it may be read as well then.
-        stream: The id of the stream.
-        device: The device.
-        offset: Where the tensor's first byte lies in its allocation.
-        nbytes: How many bytes it has.
-        sizes: The tensor's sizes.
-        dtype: The tensor's dtype, such as "Float".
-        stack: Where the program called the operator, innermost frame first. In a backward pass, the
-            caller of ``backward()``.
-        captured: Of a graph's kernel: where it was captured. ``stack`` is the replay's then.
-        is_allocation: Whether it stands for the allocation, and the use is the other access.
-        is_host: Whether the host did it, and not the stream. If no operator did it, ``operator`` is
-            "host code", and ``offset`` and ``nbytes`` are of the first byte.
-        thread: The native id of the thread, if no operator did it; else 0.
-    """
-
-    operator: str
-    argument: str
-    is_write: bool
-    stream: int
-    device: torch.device
-    offset: int
-    nbytes: int
-    sizes: tuple[int, ...]
-    dtype: str
-    stack: Stack
-    captured: Stack = ()
-    is_allocation: bool = False
-    is_host: bool = False
-    thread: int = 0
-
-    @property
-    def frame(self) -> Frame | None:
-        """The innermost frame of the user's; None if there is none."""
-        return _user_frame(self.stack)
-
-    @property
-    def filename(self) -> str:
-        """The file of that frame, or an empty string."""
-        return self.frame.filename if self.frame else ""
-
-    @property
-    def lineno(self) -> int:
-        """The line of that frame, or 0."""
-        return self.frame.lineno if self.frame else 0
-
-
-@dataclass(eq=False)
-class Finding:
-    """Two accesses that nothing orders.
-
-    Attributes:
-        kind: "race", "lifetime", "host", "graph-input", "capture" or "uninitialized".
-        title: What happened, in one line.
-        accesses: The later access, by which it was found, and the earlier one. Of the kind
-            "capture": the call, or the last launch on a branch that was not joined, and where the
-            capture began.
-        allocation: Where the memory of the earlier access was allocated.
-        freed: Where that was freed, if it has been.
-        reused: Where the memory of the later access was allocated, if the other had been freed.
-        waited: Where the later access's stream last waited for the earlier one's.
-        fix: What to do, with a line of code.
-        count: How often it was found, at the same lines.
-    """
-
-    kind: str
-    title: str
-    accesses: tuple[Access, Access]
-    allocation: Stack
-    freed: Stack
-    reused: Stack
-    waited: Stack
-    fix: str
-    where: str
-    count: int = 1
-    _is_reported: bool = field(default=False, repr=False)
-
-    def stacks(self) -> list[Stack]:
-        """Returns the stacks of the later and the earlier access, then those of the memory.
-
-        Each is a sequence of frames with ``filename``, ``lineno`` and ``name``, innermost first.
-        """
-        later, earlier = self.accesses
-        every = [later.stack, earlier.stack, later.captured, earlier.captured]
-        every += [self.allocation, self.freed, self.reused]
-        return [stack for stack in every if stack]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns what ``OPENREG_SANITIZER_REPORT`` has of it: all that JSON can hold."""
-        return {
-            "kind": self.kind,
-            "title": self.title,
-            "count": self.count,
-            "accesses": [_access_as_dict(one) for one in self.accesses],
-            "allocation": _stack_as_list(self.allocation),
-            "freed": _stack_as_list(self.freed),
-            "fix": self.fix,
-            "text": str(self),
-        }
-
-    def __str__(self) -> str:
-        """Returns the report."""
-        return _text_of(self)
-
-    @property
-    def _key(self) -> tuple[object, ...]:
-        later, earlier = self.accesses
-        lines = (later.frame or later.operator, earlier.frame or earlier.operator)
-        return (self.kind, *lines, _user_frame(self.freed))
-
-
-def _access_as_dict(access: Access) -> dict[str, Any]:
-    return {
-        "operator": access.operator,
-        "argument": access.argument,
-        "is_write": access.is_write,
-        "stream": access.stream,
-        "device": str(access.device),
-        "offset": access.offset,
-        "nbytes": access.nbytes,
-        "filename": access.filename,
-        "lineno": access.lineno,
-        "stack": _stack_as_list(access.stack),
-    }
-
-
-def _stack_as_list(stack: Stack) -> list[dict[str, Any]]:
-    return [frame._asdict() for frame in stack]
-
-
 # --- State. Python's lock guards it.
 
 
-@dataclass
 class _State:
-    action: Action = "warn"
-    options: dict[str, Any] = field(default_factory=dict)
-    found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
-    filters: list["_Filter"] = field(default_factory=list)
-    suppressed_count: int = 0
-    is_in_check: int = 0
-    has_unhandled: bool = False
-    is_exit_registered: bool = False
-    from_environment: bool = False
+    def __init__(self) -> None:
+        self.action: Action = "warn"
+        self.options: dict[str, Any] = {}
+        self.found: dict[tuple[object, ...], Finding] = {}
+        self.filters: list[_Filter] = []
+        self.suppressed_count = 0
+        self.is_in_check = 0
+        self.has_unhandled = False
+        self.is_exit_registered = False
 
 
 _state = _State()
@@ -255,7 +103,7 @@ class _Filter(NamedTuple):
     operator: str | None
     file: str | None
 
-    def matches(self, finding: Finding) -> bool:
+    def matches(self, finding: "Finding") -> bool:
         def is_any(pattern: str | None, texts: Iterator[str]) -> bool:
             return pattern is None or any(fnmatch.fnmatch(text, pattern) for text in texts)
 
@@ -322,6 +170,9 @@ def enable(
         "capture": capture,
         "uninitialized": uninitialized,
     }
+    # Not when a thread finds something, in the middle of a call.
+    from torch_openreg.openreg import _findings  # noqa: F401
+
     if host is True:
         _follow_host()
     _C._sanitizer_enable(
@@ -353,7 +204,7 @@ def is_enabled() -> bool:
     return _C._sanitizer_is_enabled()
 
 
-def findings() -> list[Finding]:
+def findings() -> "list[Finding]":
     """Returns what was found and not cleared, oldest first; each pair of lines once."""
     _report_touches()
     return list(_state.found.values())
@@ -369,33 +220,44 @@ def clear() -> None:
 
 def summary() -> str:
     """Returns what was found, by pairs of lines, and what was not seen."""
+    from torch_openreg.openreg._findings import line_of
+
+    def counted(count: int, one: str, several: str) -> str:
+        return f"{count} {one if count == 1 else several}"
+
     found = findings()
     counts = _C._sanitizer_counts()
     lines = [
-        f"{DEVICE_TYPE} sanitizer: {len(found)} findings, {counts['launches']} launches checked"
+        f"{DEVICE_TYPE} sanitizer: {counted(len(found), 'finding', 'findings')}, "
+        f"{counted(counts['launches'], 'launch', 'launches')} checked"
     ]
     for finding in sorted(found, key=lambda one: -one.count):
         later, earlier = finding.accesses
         lines.append(
-            f"  {finding.count:5} x {finding.kind}: {_line_of(later)} after {_line_of(earlier)}"
+            f"  {finding.count:5} x {finding.kind}: {line_of(later)} after {line_of(earlier)}"
         )
     notes = [
-        (_state.suppressed_count, "findings suppressed"),
-        (counts["not_seen"], "kernels launched that did not tell their tensors"),
-        (counts["undecided"], "accesses not followed exactly, as they have too many runs of bytes"),
-        (counts["forgotten"], "times that old accesses were forgotten for want of room"),
+        (_state.suppressed_count, "finding", "findings", "suppressed"),
+        (counts["not_seen"], "launch", "launches", "whose kernel did not name its tensors"),
+        (counts["undecided"], "access", "accesses", "with too many runs of bytes to follow each"),
+        (counts["forgotten"], "time", "times", "that old accesses were forgotten for want of room"),
         (
             counts["copies_not_watched"],
-            "copies of pinned memory of which only accesses of operators were seen, as the memory "
-            "was pinned before the sanitizer was on",
+            "copy",
+            "copies",
+            "of pinned memory of which only accesses of operators were seen, as the memory was "
+            "pinned before the sanitizer was on",
         ),
         (
             counts["pages_opened"],
-            "pages not watched until the next call, as the host used other bytes of them than a "
-            "copy",
+            "page",
+            "pages",
+            "not watched until the next call, as the host used bytes there that no copy uses",
         ),
     ]
-    lines += [f"  {count} {text}" for count, text in notes if count > 0]
+    lines += [
+        f"  {counted(count, one, several)} {what}" for count, one, several, what in notes if count
+    ]
     lines += [f"    {count} x {name}" for name, count in sorted(counts["kernels_not_seen"].items())]
     return "\n".join(lines)
 
@@ -560,7 +422,9 @@ def _report_touches() -> None:
 
 def _take(raw: dict[str, Any]) -> None:
     """Takes a finding from the library, in the thread that made the second access."""
-    finding = _finding_of(raw)
+    from torch_openreg.openreg._findings import finding_of
+
+    finding = finding_of(raw)
     if any(one.matches(finding) for one in _state.filters):
         _state.suppressed_count += 1
         return
@@ -580,344 +444,6 @@ def _take(raw: dict[str, Any]) -> None:
         warnings.warn_explicit(
             f"\n{finding}", SanitizerWarning, access.filename or "<unknown>", access.lineno
         )
-
-
-def _finding_of(raw: dict[str, Any]) -> Finding:
-    later, earlier = _access_of(raw["later"]), _access_of(raw["earlier"])
-    allocation, reused = raw["allocation"], raw["reused"]
-    parts = {
-        "kind": raw["kind"],
-        "accesses": (later, earlier),
-        "allocation": _stack_of(allocation["allocated"]),
-        "freed": _stack_of(allocation["freed"] or []),
-        "reused": _stack_of(reused["allocated"]),
-        "waited": _stack_of(raw["waited"] or []),
-        "where": _describe_memory(
-            earlier if allocation["freed"] or later.thread else later, allocation
-        ),
-    }
-    if raw["kind"] == "capture":
-        name, _, reason = later.operator.partition(",")
-        later = replace(later, operator=name)
-        parts["accesses"] = (later, earlier)
-        title, fix = _explain_refused(later, earlier, _ERRORS.get(raw["error"], ""), reason)
-        parts["where"] = f"a capture that began on {_name_of(earlier.stream)} of {earlier.device}"
-    elif raw["kind"] == "uninitialized":
-        title, fix = _explain_unwritten(later, earlier)
-        parts["where"] += f"; the first byte that nobody wrote: offset {raw['unwritten']}"
-    else:
-        title, fix = _explain(
-            raw["kind"], later, earlier, is_freed=allocation["freed"] is not None, **_lines(parts)
-        )
-    if raw["is_in_capture"]:
-        parts["where"] += ", in one graph"
-    return Finding(title=title, fix=fix, **parts)
-
-
-def _lines(parts: dict[str, Any]) -> dict[str, str]:
-    return {"free_line": _line(_user_frame(parts["freed"]))}
-
-
-def _stack_of(frames: Sequence[dict[str, Any]]) -> Stack:
-    if frames and "dump" in frames[0]:
-        return _parse_dump(frames[0]["dump"])
-    return tuple(Frame(one["filename"], one["line"], one["name"]) for one in frames)
-
-
-def _parse_dump(text: str) -> Stack:
-    """Returns the frames that faulthandler has written, which escapes what is not ASCII."""
-
-    def unescape(text: str) -> str:
-        escape = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))"
-        return re.sub(escape, lambda match: chr(int(match[match.lastindex or 0], 16)), text)
-
-    lines = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', text, re.MULTILINE)
-    return tuple(Frame(unescape(file), int(line), unescape(name)) for file, line, name in lines)
-
-
-def _access_of(raw: dict[str, Any]) -> Access:
-    operator = raw["kernel"].removeprefix("openreg_kernel<").removesuffix(">")
-    argument = raw["argument"] or _argument_name(operator, raw["operand"], raw["is_write"])
-    if raw["thread"] != 0:
-        operator, argument = "host code", "by address"
-    index, stream = raw["stream"]
-    return Access(
-        operator=operator,
-        argument=argument,
-        is_write=raw["is_write"],
-        stream=stream,
-        device=torch.device(DEVICE_TYPE, index),
-        offset=raw["offset"],
-        nbytes=raw["nbytes"],
-        sizes=tuple(raw["sizes"]),
-        dtype=raw["dtype"],
-        stack=_stack_of(raw["stack"]),
-        captured=_stack_of(raw["captured"]),
-        is_allocation=raw["is_allocation"],
-        is_host=raw["is_host"],
-        thread=raw["thread"],
-    )
-
-
-@functools.cache
-def _argument_names(operator: str) -> tuple[list[str], list[str]]:
-    """The arguments with tensors that an operator reads, and those that it writes."""
-    base, _, overload = operator.partition(".")
-    if "::" not in base:
-        return [], []
-    for schema in torch._C._jit_get_schemas_for_operator(base):
-        if schema.overload_name == overload:
-            tensors = [one for one in schema.arguments if "Tensor" in str(one.type)]
-            written = [one.name for one in tensors if one.alias_info and one.alias_info.is_write]
-            return [one.name for one in tensors if one.name not in written], written
-    return [], []
-
-
-def _argument_name(operator: str, index: int, is_write: bool) -> str:
-    names = _argument_names(operator)[is_write]
-    if index < len(names):
-        return names[index]
-    return "result" if is_write else "input"
-
-
-# --- Texts
-
-
-def _short(filename: str) -> str:
-    """The path as the shell would name it, if that is shorter."""
-    relative = os.path.relpath(filename) if os.path.isabs(filename) else filename
-    return min(relative, filename, key=len)
-
-
-def _user_frame(stack: Stack) -> Frame | None:
-    """The innermost frame that is neither torch's, NumPy's nor ours; else the innermost."""
-    own = (frame for frame in stack if not frame.filename.startswith((*_OWN_FOLDERS, "<frozen")))
-    return next(own, stack[0] if stack else None)
-
-
-def _line(frame: Frame | None) -> str:
-    return f"{_short(frame.filename)}:{frame.lineno}" if frame else "an unknown line"
-
-
-def _line_of(access: Access) -> str:
-    what = "allocation" if access.is_allocation else access.operator
-    return f"{_line(access.frame)} ({what})"
-
-
-def _name_of(stream: int) -> str:
-    return "stream 0 (default)" if stream == 0 else f"stream {stream}"
-
-
-def _describe_memory(access: Access, allocation: dict[str, Any]) -> str:
-    owner = allocation["stream"]
-    what = f"{access.nbytes} bytes, offset {access.offset} of an allocation"
-    if access.dtype:
-        what = f"tensor {list(access.sizes)} {access.dtype}, {what}"
-    if allocation["is_host_memory"]:
-        return f"{what} of pinned memory"
-    if owner is None:
-        return f"{what} from before the sanitizer was on"
-    return f"{what} of {_name_of(owner[1])} on {DEVICE_TYPE}:{owner[0]}"
-
-
-def _verb(access: Access) -> str:
-    return "writes" if access.is_write else "reads"
-
-
-def _explain(
-    kind: str, later: Access, earlier: Access, *, is_freed: bool, free_line: str
-) -> tuple[str, str]:
-    """Returns the title of a finding, and its fix."""
-    later_stream, earlier_stream = _name_of(later.stream), _name_of(earlier.stream)
-    if later.device != earlier.device:
-        later_stream += f" of {later.device}"
-        earlier_stream += f" of {earlier.device}"
-    wait = f"    torch.{DEVICE_TYPE}.current_stream().wait_stream(stream)"
-    if kind == "graph-input":
-        return (
-            f"a replay runs {later.operator}, which {_verb(later)} memory that was freed after the "
-            "capture",
-            "Keep the tensor for as long as the graph is replayed, and copy new values into it:\n"
-            "    static_input.copy_(batch)",
-        )
-    if kind == "host":
-        noun = "write" if later.is_write else "read"
-        return (
-            f"{later.operator} {_verb(later)} pinned memory on the host, which {earlier.operator} "
-            f"may still {'write' if earlier.is_write else 'read'}",
-            f"Wait on the host for {earlier_stream} before the {noun}:\n"
-            f"    event = stream.record_event()    # after {_line(earlier.frame)}\n"
-            f"    event.synchronize()              # before {_line(later.frame)}",
-        )
-    if is_freed:
-        return (
-            f"memory is freed while {earlier.operator} may still use it on another stream, and its "
-            f"owner {later_stream} goes on to use what it may get for it",
-            f"Tell the allocator of {earlier_stream} before the memory is freed:\n"
-            f"    tensor.record_stream(stream)     # before {free_line}\n"
-            f"or let {later_stream} wait for {earlier_stream} between the free and the next "
-            f"allocation:\n{wait}",
-        )
-    if kind == "lifetime":
-        return (
-            f"{later.operator} {_verb(later)} new memory of another stream, which may still be in "
-            "use there",
-            f"On {later_stream}, wait for {earlier_stream}, whose memory it is, before its first "
-            f"use:\n{wait}     # before {_line(later.frame)}\n"
-            f"or allocate the memory on {later_stream}.",
-        )
-    noun = "write" if later.is_write else "read"
-    return (
-        f"{later.operator} {_verb(later)} what {earlier.operator} {_verb(earlier)} on another "
-        "stream, and nothing orders them",
-        f"On {later_stream}, wait for {earlier_stream} before the {noun}:\n"
-        f"{wait}     # before {_line(later.frame)}",
-    )
-
-
-# The runtime's codes for calls that a capture refuses.
-_ERRORS = {902: "merge", 903: "unmatched", 904: "unjoined", 905: "isolation", 907: "captured event"}
-
-
-def _explain_refused(call: Access, beginning: Access, error: str, reason: str) -> tuple[str, str]:
-    """Returns the title and the fix for a call that no graph can repeat."""
-    name = call.operator
-    begin, here = _line(beginning.frame), _line(call.frame)
-    module = f"torch.{DEVICE_TYPE}"
-    if error == "unjoined":
-        return (
-            f"{name} was captured on {_name_of(call.stream)}, which the capture's first stream, "
-            f"{_name_of(beginning.stream)}, does not wait for before the end",
-            f"Join the branch before the capture ends:\n"
-            f"    {module}.current_stream().wait_stream(stream)    # after {here}",
-        )
-    if error == "isolation":
-        return (
-            f"{name} waits, in a capture, for work from before it",
-            f"Wait before the capture begins, or record the event on a stream of the capture:\n"
-            f"    {module}.current_stream().wait_event(event)    # before {begin}",
-        )
-    if error == "captured event":
-        return (
-            f"{name} is about an event that was recorded in a capture, which never happens",
-            f"Record it after a replay:\n"
-            f"    graph.replay()\n"
-            f"    event = {module}.current_stream().record_event()",
-        )
-    if error == "merge":
-        return (
-            f"{name} makes one capture wait for another",
-            "Capture both as one graph, or replay the graphs one after the other:\n"
-            "    first.replay()\n"
-            "    second.replay()",
-        )
-    if error == "unmatched":
-        return (
-            f"{name} ends a capture on another stream than it began on",
-            f"End it where it began:\n"
-            f"    with {module}.stream(stream):    # the current one at {begin}\n"
-            f"        graph.capture_end()",
-        )
-    title = f"{name} cannot be part of a graph{_REASONS.get(name, '')}"
-    if "first call" in reason:
-        return (
-            f"{name} cannot be captured in its first call with such arguments",
-            f"Call it once before the capture:\n    warm_up()    # before {begin}",
-        )
-    if "host to device" in name:
-        return (
-            f"{title}: it is asynchronous from pinned memory only",
-            f"Copy before each replay, or from pinned memory:\n"
-            f"    static_input.copy_(batch)    # before graph.replay(), not at {here}",
-        )
-    if name.startswith("aten::") and name not in _REASONS and "device to host" not in name:
-        return (
-            f"{title}: it runs on the host",
-            f"Use an operator whose result has sizes that do not depend on data, such as "
-            f"torch.where, or\ncall it after the replay:\n"
-            f"    graph.replay()\n"
-            f"    ...    # what is at {here}",
-        )
-    return (
-        title,
-        f"Do it after the replay:\n    graph.replay()\n    ...    # what is at {here}",
-    )
-
-
-_REASONS = {
-    "aten::_local_scalar_dense": ": the host needs the value (item(), bool(), float() and such)",
-    "aten::equal": ": the host needs the answer",
-}
-
-
-def _explain_unwritten(reader: Access, writer: Access) -> tuple[str, str]:
-    """Returns the title and the fix for a read of what nobody wrote."""
-    if not writer.is_allocation:
-        return (
-            f"{reader.operator} reads what {writer.operator} of a graph is to compute, before the "
-            "first replay",
-            f"A capture computes nothing. Replay the graph first:\n"
-            f"    graph.replay()    # before {_line(reader.frame)}",
-        )
-    return (
-        f"{reader.operator} reads memory that nobody has written since it was allocated",
-        f"Fill it, as with torch.zeros in place of torch.empty:\n"
-        f"    tensor.zero_()    # after {_line(writer.frame)}",
-    )
-
-
-def _describe_access(access: Access) -> list[str]:
-    stream = _name_of(access.stream)
-    if access.is_allocation:
-        return [f"allocated on {stream}", *_describe_stack(access.stack)]
-    done = "written" if access.is_write else "read"
-    place = "the host" if access.is_host else stream
-    if access.thread not in (0, threading.main_thread().native_id):
-        place += f", thread {access.thread}"
-    lines = [f"{done} by {access.operator} ({access.argument}), on {place}"]
-    if access.captured:
-        lines[0] += ", in a replay"
-    lines += _describe_stack(access.stack)
-    if access.captured:
-        lines += ["captured", *_describe_stack(access.captured)]
-    return lines
-
-
-def _describe_stack(stack: Stack) -> list[str]:
-    frame = _user_frame(stack)
-    if frame is None:
-        return ["  (no frame of Python)"]
-    import linecache
-
-    source = linecache.getline(frame.filename, frame.lineno).strip()
-    return [f"  {frame!s:34} {source}".rstrip()]
-
-
-def _text_of(finding: Finding) -> str:
-    later, earlier = finding.accesses
-    if finding.kind == "capture":
-        lines = [f"called, on {_name_of(later.stream)}", *_describe_stack(later.stack)]
-        lines += ["the capture began", *_describe_stack(earlier.stack)]
-    else:
-        is_read = finding.kind == "uninitialized"
-        lines = [
-            *_describe_access(replace(later, is_write=later.is_write and not is_read)),
-            *_describe_access(earlier),
-        ]
-    if finding.allocation and not earlier.is_allocation:
-        lines += ["allocated", *_describe_stack(finding.allocation)]
-    if finding.freed:
-        lines += ["freed", *_describe_stack(finding.freed)]
-        lines += ["what the owner uses then was allocated", *_describe_stack(finding.reused)]
-    text = [f"{DEVICE_TYPE} sanitizer: {finding.kind}: {finding.title}", f"  {finding.where}", ""]
-    text += [f"  {line}" for line in lines]
-    text += ["", *(f"  {line}" for line in finding.fix.splitlines())]
-    if finding.waited:
-        text.append(
-            f"  {_name_of(later.stream)} last waited for {_name_of(earlier.stream)} at "
-            f"{_line(_user_frame(finding.waited))}, which is too early."
-        )
-    return "\n".join(text)
 
 
 # --- The lines of backward passes; see Note [Stacks of a backward pass] in csrc/sanitizer/Stack.h

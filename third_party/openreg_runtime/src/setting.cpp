@@ -116,7 +116,7 @@ bool parse_OPENREG_SCHEDULE(const char* text, Settings& settings) {
 
 bool parse_OPENREG_DEVICE_TYPE(const char* text, Settings&) {
   const std::string_view type = text;
-  return type == "openreg" || type == "cuda";
+  return type == "openreg" || type == "cuda" || type == "none";
 }
 
 bool parse_OPENREG_CUDA_CAPABILITY(const char* text, Settings&) {

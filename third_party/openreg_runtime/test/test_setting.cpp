@@ -101,6 +101,12 @@ TEST(values_for_the_layers_above_are_accepted) {
       CHECK_OK(orCheckSettings());
     });
   }
+  for (const char* value : {"openreg", "cuda", "none"}) {
+    test::check_child([=] {
+      set("OPENREG_DEVICE_TYPE", value);
+      CHECK_OK(orCheckSettings());
+    });
+  }
   for (const char* value : {"silent", "warn", "error"}) {
     test::check_child([=] {
       set("OPENREG_FALLBACK", value);

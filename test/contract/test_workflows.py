@@ -1,0 +1,67 @@
+"""What the workflows for a public CI host run exists, and they serve every release of torch."""
+
+import re
+import tomllib
+import unittest
+
+from source_tree import ROOT
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+from torch_openreg._version import TORCH_RELEASES
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+_FOLDER = ROOT / ".github" / "workflows"
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# A file of the repository that a command names, and a program that the package installs.
+_FILE = re.compile(r"(?<![\w./-])(?:\.ci|tools|test|docs|examples)/[\w./-]+")
+_PROGRAM = re.compile(r"\.venv/bin/(torch[\w-]*)")
+
+
+def steps_of(workflow: dict) -> list[dict]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+@unittest.skipIf(yaml is None, "needs the package pyyaml")
+class TestWorkflows(TestCase):
+    def workflows(self) -> dict[str, dict]:
+        found = {path.name: yaml.safe_load(path.read_text()) for path in _FOLDER.glob("*.yml")}
+        self.assertEqual(set(found), {"ci.yml", "wheels.yml"})
+        return found
+
+    def test_steps_run_commands_or_actions_of_a_version(self):
+        for name, workflow in self.workflows().items():
+            for step in steps_of(workflow):
+                self.assertEqual(len({"run", "uses"} & set(step)), 1, f"{name}: {step}")
+                self.assertRegex(step.get("uses", "actions/none@v1"), r"^actions/[\w-]+@v\d+$")
+
+    def test_commands_name_files_that_exist(self):
+        named = set()
+        for workflow in self.workflows().values():
+            for step in steps_of(workflow):
+                named |= set(_FILE.findall(step.get("run", "")))
+                programs = set(_PROGRAM.findall(step.get("run", "")))
+                self.assertEqual(programs - set(_PROJECT["scripts"]), set())
+        self.assertLessEqual({".ci/run", "tools/wheel.py"}, named)
+        self.assertEqual({one for one in named if not (ROOT / one).is_file()}, set())
+
+    def test_wheels_are_for_each_release_of_torch_and_pythons_that_are_supported(self):
+        matrix = self.workflows()["wheels.yml"]["jobs"]["wheel"]["strategy"]["matrix"]
+        self.assertEqual(tuple(matrix["torch"]), TORCH_RELEASES)
+        oldest = _PROJECT["requires-python"].removeprefix(">=")
+        self.assertEqual(matrix["python"][0], oldest)
+        machines = {one["architecture"] for one in matrix["include"]}
+        self.assertEqual(machines, set(matrix["architecture"]))
+
+    def test_every_change_runs_all(self):
+        workflow = self.workflows()["ci.yml"]
+        # YAML 1.1 takes the key "on" for true.
+        self.assertLessEqual({"push", "pull_request"}, set(workflow[True]))
+        self.assertIn(".ci/run", [step.get("run") for step in steps_of(workflow)])
+
+
+if __name__ == "__main__":
+    run_tests()
