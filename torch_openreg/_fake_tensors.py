@@ -3,8 +3,8 @@
 Tracers run programs on fake tensors, and compiled code relies on the sizes, strides and dtypes that
 these had. They come from torch's functions for meta tensors, which are right for the CPU's
 operators and so for ours, but for two kinds of operators. Attention is left to backends, and
-torch's functions for it describe another backend's results. Convolutions depend on the library that
-computes them, and torch takes one for device types it does not know that keeps no layout.
+torch's functions for it describe another backend's results. Others depend on the device type: for
+convolutions, torch takes a library for types it does not know that keeps no layout.
 """
 
 import functools
@@ -21,6 +21,13 @@ from torch_openreg import _C
 aten = torch.ops.aten
 
 __all__ = ["register"]
+
+# Whose results torch describes by the device type.
+_OF_THE_CPU = (
+    aten.convolution.default,
+    aten.convolution_backward.default,
+    aten.nonzero_static.default,
+)
 
 _ATTENTION = aten._scaled_dot_product_fused_attention_overrideable.default
 _ATTENTION_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
@@ -89,7 +96,10 @@ def on_device(fake: FakeTensor, device: torch.device) -> FakeTensor:
 
 
 def _as_on_the_cpu(implementation: Any, mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Asks torch's function about CPU tensors if the call's are ours."""
+    """Asks torch's function about CPU tensors if the call's are ours.
+
+    The implementation is what the mode has for the operator; None if that is the meta function.
+    """
     device_type = "cuda" if _C._serves_cuda() else "openreg"
     own: list[torch.device] = []
 
@@ -101,15 +111,19 @@ def _as_on_the_cpu(implementation: Any, mode: Any, func: Any, *args: Any, **kwar
 
     host_args, host_kwargs = tree_map_only(FakeTensor, to_host, (args, kwargs))
     if not own:
-        return implementation(mode, func, *args, **kwargs)
-    result = implementation(mode, func, *host_args, **host_kwargs)
+        return implementation(mode, func, *args, **kwargs) if implementation else NotImplemented
+    if implementation:
+        result = implementation(mode, func, *host_args, **host_kwargs)
+    else:
+        with mode:
+            result = func(*host_args, **host_kwargs)
     return tree_map_only(FakeTensor, lambda fake: on_device(fake, own[0]), result)
 
 
 def register() -> None:
     """Registers them with the mode of fake tensors."""
-    for operator in (aten.convolution.default, aten.convolution_backward.default):
-        implementation = op_implementations_dict[operator]
+    for operator in _OF_THE_CPU:
+        implementation = op_implementations_dict.get(operator)
         op_implementations_dict[operator] = functools.partial(_as_on_the_cpu, implementation)
     register_op_impl(_ATTENTION)(_attention)
     register_op_impl(_ATTENTION_BACKWARD)(_attention_backward)

@@ -44,6 +44,12 @@ std::shared_ptr<c10::GatheredContext> gatherWholeStack() {
 
 namespace {
 
+template <typename Function>
+auto withoutGil(const Function& function) {
+  const py::gil_scoped_release released;
+  return function();
+}
+
 // Puts lists of frames into dictionaries, all at once, as looking frames up one by one is slow.
 class Frames {
  public:
@@ -85,11 +91,7 @@ const char* stateOf(const BlockInfo& block) {
 }  // namespace
 
 py::list describeSegments(c10::MempoolId_t pool) {
-  std::vector<SegmentInfo> segments;
-  {
-    const py::gil_scoped_release released;
-    segments = memorySnapshot(pool);
-  }
+  const auto segments = withoutGil([&] { return memorySnapshot(pool); });
   py::list result;
   Frames frames;
   for (const SegmentInfo& segment : segments) {
@@ -174,11 +176,8 @@ py::list describeHistory(int64_t device) {
 
 #if OPENREG_TORCH_HAS_PINNED_HISTORY
 py::list describePinnedSegments() {
-  std::vector<c10::CachingDeviceAllocator::HostSegmentInfo> segments;
-  {
-    const py::gil_scoped_release released;
-    segments = at::getHostAllocator(c10::openreg::kDeviceType)->get_segments();
-  }
+  const auto segments =
+      withoutGil([] { return at::getHostAllocator(c10::openreg::kDeviceType)->get_segments(); });
   py::list result;
   Frames frames;
   for (const auto& segment : segments) {
@@ -196,11 +195,8 @@ py::list describePinnedSegments() {
 }
 
 py::list describePinnedHistory() {
-  std::vector<TraceEntry> entries;
-  {
-    const py::gil_scoped_release released;
-    entries = at::getHostAllocator(c10::openreg::kDeviceType)->get_traces();
-  }
+  const auto entries =
+      withoutGil([] { return at::getHostAllocator(c10::openreg::kDeviceType)->get_traces(); });
   // Its times are in microseconds already.
   return describeEntries(entries, [](const TraceEntry& entry) { return entry.time_.t_; });
 }
@@ -224,11 +220,7 @@ py::dict describeSettings() {
 }
 
 py::list describeCorruptions() {
-  std::vector<Corruption> corruptions;
-  {
-    const py::gil_scoped_release released;
-    corruptions = findCorruptions();
-  }
+  const auto corruptions = withoutGil(findCorruptions);
   py::list result;
   Frames frames;
   for (const Corruption& corruption : corruptions) {

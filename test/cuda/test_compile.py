@@ -12,7 +12,7 @@ from common import (
     run_program,
     run_tests,
 )
-from inductor.compiled import CompiledTestCase
+from inductor.compiled import AbsenceTests, CompiledTestCase
 from torch._dynamo import device_interface
 from torch._inductor.utils import run_and_get_code
 
@@ -160,40 +160,8 @@ class TestRefusals(CompiledTestCase):
         with self.assertRaisesRegex(RuntimeError, "expected real CUDA for Triton, got emulated"):
             interface.raise_if_triton_unavailable()
 
-    def test_torch_whose_inductor_is_another(self):
-        output = run_program(
-            """
-            import torch
-            from torch._inductor.graph import GraphLowering
 
-            GraphLowering.constants_name = GraphLowering.constant_name
-            del GraphLowering.constant_name
-            x = torch.ones(3)
-            print(torch.compile(lambda x: x.sin() + 1)(x).sum().item() > 0)
-            try:
-                torch.compile(lambda x: x + 1)(x.cuda())
-            except Exception as error:
-                print(error)
-            """
-        ).stdout
-        self.assertRegex(output, "^True")
-        self.assertIn("Inductor serves cuda, got", output)
-        self.assertIn("to have GraphLowering.constant_name; use backend='aot_eager'", output)
-
-
-class TestRegistration(CompiledTestCase):
-    def test_import_of_torch_imports_no_compiler(self):
-        output = run_program(
-            """
-            import sys, torch
-
-            torch.zeros(3, device="cuda").add_(1).cpu()
-            names = ("torch._inductor", "torch._dynamo", "torch_openreg.inductor")
-            print([name for name in sys.modules if name.startswith(names)])
-            """
-        )
-        self.assertEqual(output.stdout.strip(), "[]")
-
+class TestRegistration(AbsenceTests, CompiledTestCase):
     def test_registration_comes_with_the_import_of_inductor(self):
         output = run_program(
             """
@@ -228,24 +196,6 @@ class TestRegistration(CompiledTestCase):
             {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         )
         self.assertEqual(output.stdout.strip(), "True")
-
-    def test_code_for_the_cpu_is_what_it_is_without_us(self):
-        program = """
-            import torch
-            from torch._inductor.utils import run_and_get_code
-
-            torch.manual_seed(0)
-            _, codes = run_and_get_code(
-                torch.compile(lambda x: (x.softmax(-1) + x.log_softmax(0)).sum()), torch.randn(4, 8)
-            )
-            print("\\n".join(codes))
-            """
-        with_us = run_program(program).stdout
-        without = run_program(
-            program, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OPENREG_DEVICE_TYPE": "openreg"}
-        ).stdout
-        self.assertIn("cpp_fused_", without)
-        self.assertEqual(with_us, without)
 
 
 instantiate_parametrized_tests(TestCompiled)

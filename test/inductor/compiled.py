@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from common import DEVICE_TYPE, OpenRegTestCase, torch_openreg
+from common import DEVICE_TYPE, OpenRegTestCase, run_program, torch_openreg
 
 os.environ.setdefault(
     "TORCHINDUCTOR_CACHE_DIR",
@@ -25,7 +25,14 @@ from torch._inductor import async_compile
 
 from torch_openreg.inductor import _kernels
 
-__all__ = ["CompiledTestCase", "Outcome", "kernel_sources", "run_compiled", "to_device"]
+__all__ = [
+    "AbsenceTests",
+    "CompiledTestCase",
+    "Outcome",
+    "kernel_sources",
+    "run_compiled",
+    "to_device",
+]
 
 
 @contextlib.contextmanager
@@ -132,3 +139,63 @@ class CompiledTestCase(OpenRegTestCase):
         for index, pair in enumerate(zip(actual.tensors, expected.tensors, strict=True)):
             self.assert_same(*pair, f"tensor {index}", same_bits)
         return actual
+
+
+class AbsenceTests:
+    """What programs that compile nothing for our devices must not notice: tests for a class."""
+
+    def test_import_of_torch_imports_no_compiler(self):
+        output = run_program(
+            f"""
+            import sys, torch
+
+            torch.zeros(3, device="{DEVICE_TYPE}").add_(1).cpu()
+            names = ("torch._inductor", "torch._dynamo", "torch_openreg.inductor")
+            print([name for name in sys.modules if name.startswith(names)])
+            """
+        )
+        self.assertEqual(output.stdout.strip(), "[]")
+
+    def test_code_for_the_cpu_is_what_it_is_without_us(self):
+        program = """
+            import torch
+            from torch._inductor.utils import run_and_get_code
+
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(
+                torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)
+            )
+
+            def function(x):
+                y = model(x)
+                return (y.softmax(-1) + y.log_softmax(0)).sum()
+
+            _, codes = run_and_get_code(torch.compile(function), torch.randn(4, 8))
+            print("\\n".join(codes))
+            """
+        with_us = run_program(program).stdout
+        without = run_program(
+            program, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OPENREG_DEVICE_TYPE": "openreg"}
+        ).stdout
+        self.assertIn("cpp_fused_", without)
+        self.assertEqual(with_us, without)
+
+    def test_torch_whose_inductor_is_another_refuses_our_graphs_and_no_others(self):
+        output = run_program(
+            f"""
+            import torch
+            from torch._inductor.graph import GraphLowering
+
+            GraphLowering.constants_name = GraphLowering.constant_name
+            del GraphLowering.constant_name
+            x = torch.ones(3)
+            print(torch.compile(lambda x: x.sin() + 1)(x).sum().item() > 0)
+            try:
+                torch.compile(lambda x: x + 1)(x.to("{DEVICE_TYPE}"))
+            except Exception as error:
+                print(error)
+            """
+        ).stdout
+        self.assertRegex(output, "^True")
+        self.assertIn(f"Inductor serves {DEVICE_TYPE}, got", output)
+        self.assertIn("to have GraphLowering.constant_name; use backend='aot_eager'", output)

@@ -5,7 +5,7 @@ import unittest
 
 import torch
 from common import DEVICE_TYPE, StreamGate, run_program, run_tests
-from inductor.compiled import CompiledTestCase, kernel_sources
+from inductor.compiled import AbsenceTests, CompiledTestCase, kernel_sources
 
 from torch_openreg.inductor import _kernels
 
@@ -280,38 +280,7 @@ class TestTraces(CompiledTestCase):
         self.assertIn("found True", output.stdout, output.stderr)
 
 
-class TestAbsence(CompiledTestCase):
-    def test_import_of_torch_imports_no_compiler(self):
-        output = run_program(
-            """
-            import sys, torch
-
-            torch.zeros(3, device="openreg").add_(1).cpu()
-            names = ("torch._inductor", "torch._dynamo", "torch_openreg.inductor")
-            print([name for name in sys.modules if name.startswith(names)])
-            """
-        )
-        self.assertEqual(output.stdout.strip(), "[]")
-
-    def test_code_for_the_cpu_is_what_it_is_without_us(self):
-        program = """
-            import torch
-            from torch._inductor.utils import run_and_get_code
-
-            torch.manual_seed(0)
-            model = torch.nn.Sequential(
-                torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)
-            )
-            _, codes = run_and_get_code(
-                torch.compile(lambda x: model(x).softmax(-1).sum()), torch.randn(4, 8)
-            )
-            print("\\n".join(codes))
-            """
-        with_us = run_program(program).stdout
-        without = run_program(program, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}).stdout
-        self.assertIn("cpp_fused_", without)
-        self.assertEqual(with_us, without)
-
+class TestAbsence(AbsenceTests, CompiledTestCase):
     def test_registration_is_ours_and_complete(self):
         from torch._inductor.codegen import common
 
@@ -322,25 +291,6 @@ class TestAbsence(CompiledTestCase):
         self.assertIs(codegen.wrapper_codegen, _wrapper.OpenRegWrapper)
         self.assertIsNone(codegen.fx_wrapper_codegen)
         self.assertIsInstance(common.custom_backend_passes[DEVICE_TYPE], _standin.LowerAsCpu)
-
-    def test_torch_whose_inductor_is_another_refuses_our_graphs_and_no_others(self):
-        output = run_program(
-            """
-            import torch
-            from torch._inductor.graph import GraphLowering
-
-            GraphLowering.constants_name = GraphLowering.constant_name
-            del GraphLowering.constant_name
-            x = torch.ones(3)
-            print(torch.compile(lambda x: x.sin() + 1)(x).sum().item() > 0)
-            try:
-                torch.compile(lambda x: x + 1)(x.to("openreg"))
-            except Exception as error:
-                print(error)
-            """
-        ).stdout
-        self.assertRegex(output, "^True")
-        self.assertIn("to have GraphLowering.constant_name; use backend='aot_eager'", output)
 
     def test_wrapper_in_cpp_is_refused(self):
         with torch._inductor.config.patch(cpp_wrapper=True):

@@ -1,8 +1,11 @@
 """What is registered with Dynamo and Inductor, all of it documented interfaces."""
 
+import torch
+
 from torch_openreg import openreg
 from torch_openreg.inductor import _internals
 from torch_openreg.inductor._devices import DEVICE_TYPE
+from torch_openreg.inductor._graphs import OpenRegGraphPolicy
 from torch_openreg.inductor._interface import EmulatedCudaInterface, OpenRegInterface
 from torch_openreg.inductor._overrides import OpenRegDeviceOpOverrides
 from torch_openreg.inductor._scheduling import OpenRegScheduling
@@ -31,3 +34,8 @@ def register() -> None:
         OpenRegCppWrapper,
         device_custom_pass=LowerAsCpu(),
     )
+    # A policy changes how Inductor captures on a real GPU.
+    if _internals.config.cudagraph_policy is None and (
+        DEVICE_TYPE == "cuda" or not torch.cuda.is_available()
+    ):
+        _internals.config.cudagraph_policy = OpenRegGraphPolicy()

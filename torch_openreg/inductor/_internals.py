@@ -16,7 +16,8 @@ from torch._dynamo.device_interface import (
     get_registered_device_interfaces,
     register_interface_for_device,
 )
-from torch._inductor import compile_fx, config, ir
+from torch._dynamo.utils import counters
+from torch._inductor import compile_fx, config, cudagraph_utils, ir
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CodeCacheFuture, LambdaFuture
 from torch._inductor.codegen.common import (
@@ -28,9 +29,11 @@ from torch._inductor.codegen.common import (
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.cpu_vec_isa import pick_vec_isa
+from torch._inductor.cudagraph_utils import CUDAGraphPolicy
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import clone
+from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.stream_utils import get_stream_name
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
@@ -39,8 +42,11 @@ from torch.fx.interpreter import Interpreter
 from torch.fx.node import has_side_effect, map_aggregate
 
 __all__ = [
+    "NO_CUDA_DEVICE",
     "AsyncCompile",
+    "CUDAGraphPolicy",
     "CodeCacheFuture",
+    "CompiledFxGraph",
     "CppScheduling",
     "CudaInterface",
     "CustomGraphModulePass",
@@ -56,6 +62,7 @@ __all__ = [
     "caching_worker_current_devices",
     "clone",
     "config",
+    "counters",
     "get_device_op_overrides",
     "get_hash_for_files",
     "get_registered_device_interfaces",
@@ -69,6 +76,9 @@ __all__ = [
     "register_device_op_overrides",
     "register_interface_for_device",
 ]
+
+# What Inductor says of a graph that it could capture if its device were CUDA.
+NO_CUDA_DEVICE = "multiple devices: "
 
 # Functions that we override or call, with the parameters that we count on.
 _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
@@ -102,6 +112,7 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (PythonWrapperCodegen, "benchmark_compiled_module", ("output",)),
     (ir.DeviceCopy, "create", ("x", "device", "non_blocking")),
     (compile_fx, "_recursive_post_grad_passes", ("gm",)),
+    (CUDAGraphPolicy, "should_wrap", ("compiled_graph",)),
 )
 
 
@@ -120,6 +131,11 @@ def _check() -> None:
                 f"torch.compile on openreg: expected {where} of torch {torch.__version__} to have "
                 f"the parameters {', '.join(sorted(missing))}"
             )
+    reasons = cudagraph_utils.check_multiple_devices_or_any_cpu_nodes
+    if NO_CUDA_DEVICE not in inspect.getsource(reasons):
+        raise ImportError(
+            f"torch.compile on openreg: expected {reasons.__name__} to say '{NO_CUDA_DEVICE}'"
+        )
     if "args_iter" not in inspect.getsource(Interpreter.placeholder):
         raise ImportError(
             "torch.compile on openreg: expected Interpreter.placeholder to read args_iter"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_openreg.inductor import _internals
-from torch_openreg.inductor._devices import DEVICE_TYPE, is_stand_in, original
+from torch_openreg.inductor._devices import DEVICE_TYPE, HOST, is_stand_in, original
 from torch_openreg.inductor._internals import (
     IndentedBuffer,
     PythonWrapperCodegen,
@@ -71,7 +71,6 @@ class _OpenRegLines(PythonWrapperCodegen):
         *,
         device: torch.device | None = None,
         arg_types: Any = None,
-        inductor_meta: Any = None,
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
@@ -85,14 +84,10 @@ class _OpenRegLines(PythonWrapperCodegen):
                 )
                 if str(argument_type).endswith("*") and not _is_on(argument, device)
             )
-            inductor_meta = {**(inductor_meta or {}), _HOST_SCALARS: positions}
+            meta = kwargs.get("inductor_meta") or {}
+            kwargs["inductor_meta"] = {**meta, _HOST_SCALARS: positions}
         super().generate_kernel_call(
-            kernel_name,
-            call_args,
-            device=device,
-            arg_types=arg_types,
-            inductor_meta=inductor_meta,
-            **kwargs,
+            kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
         )
 
     def _generate_kernel_call_helper(
@@ -101,18 +96,16 @@ class _OpenRegLines(PythonWrapperCodegen):
         call_args: Any,
         *,
         device: torch.device | None = None,
-        inductor_meta: Any = None,
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
         if not is_stand_in(device):
-            super()._generate_kernel_call_helper(
-                kernel_name, call_args, device=device, inductor_meta=inductor_meta, **kwargs
-            )
+            super()._generate_kernel_call_helper(kernel_name, call_args, device=device, **kwargs)
             return
         arguments = [*call_args, str(device.index)]
-        if inductor_meta[_HOST_SCALARS]:
-            arguments.append(repr(inductor_meta[_HOST_SCALARS]))
+        positions = kwargs["inductor_meta"][_HOST_SCALARS]
+        if positions:
+            arguments.append(repr(positions))
         self.writeline(self.wrap_kernel_call(f"{kernel_name}.launch", arguments))
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
@@ -163,6 +156,17 @@ def _is_on(name: str, device: torch.device) -> bool:
     return False
 
 
+def _note_what_is_no_capture() -> None:
+    """Tells Inductor why the graph cannot be captured, where it would not notice."""
+    devices = V.graph.device_node_mapping
+    # Inductor counts on partitions, which leave out what runs on the CPU.
+    host = devices.get(HOST)
+    if host is not None and not V.graph.disable_cudagraphs_reason:
+        V.graph.disable_cudagraphs_reason = f"it uses the CPU ({host.name})"
+    for device in [device for device in devices if is_stand_in(device)]:
+        del devices[device]
+
+
 class OpenRegWrapper(_OpenRegLines):
     """The wrapper of a graph with tensors on our devices."""
 
@@ -178,6 +182,7 @@ class OpenRegWrapper(_OpenRegLines):
             assert subgraph_name is not None
             assert parent_wrapper is not None
             return OpenRegSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
+        _note_what_is_no_capture()
         return OpenRegWrapper()
 
     def write_header(self) -> None:

@@ -1,0 +1,81 @@
+"""Every operator, compiled by Inductor for the device, gives what it gives compiled for the CPU.
+
+Compiled kernels are taken from the folder that test/inductor keeps; each is a call of the C++
+compiler otherwise. So the default run has a few operators.
+"""
+
+from openreg_target import TARGET
+
+# isort: split
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import instantiate_parametrized_tests, parametrize, run_tests
+from inductor.compiled import CompiledTestCase, kernel_sources
+from torch._dynamo.utils import counters
+
+from torch_openreg.conformance.arguments import CPU, Arguments
+from torch_openreg.conformance.comparison import CLOSE, EXACT
+from torch_openreg.conformance.operators import (
+    OPERATORS,
+    arguments_of,
+    call_of,
+    gradients_of,
+    samples_of,
+)
+from torch_openreg.conformance.records import Record, write_record
+from torch_openreg.conformance.sweep import DEVICE, Outcome, outcome, outcome_difference, sampled
+
+__all__ = ["TARGET"]
+
+_OPERATORS = 12  # of the default run
+
+# Operators whose results agree within rounding only, with the reasons.
+_ROUNDED: dict[str, str] = {}
+
+
+def compiled_outcome(
+    function: Callable[..., Any], arguments: Arguments, device: torch.device
+) -> tuple[Outcome, int]:
+    """Calls a function that compiles; returns how many graphs there were, too."""
+    torch._dynamo.reset()
+    counters.clear()
+    result = outcome(function, arguments, device)
+    return result, counters["stats"]["unique_graphs"]
+
+
+class TestCompiled(CompiledTestCase):
+    @parametrize("info", sampled("compiled", OPERATORS, _OPERATORS))
+    def test_results_and_gradients(self, info: Any) -> None:
+        name = info.formatted_name
+        record = Record(name, "compiled")
+        dtype = torch.float32 if torch.float32 in info.supported_dtypes("cpu") else torch.int64
+        is_differentiable = dtype in info.supported_backward_dtypes("cpu")
+        sample = next(samples_of(info, dtype, 1, is_differentiable))
+        arguments = arguments_of(info, sample)
+        function = torch.compile(info.op)
+        if is_differentiable:
+            function = gradients_of(function, choose=sample.output_process_fn_grad)
+        function = call_of(info, function)
+        with kernel_sources():
+            expected, graphs = compiled_outcome(function, arguments, CPU)
+            actual, graphs_on_device = compiled_outcome(function, arguments, DEVICE)
+        self.assertEqual(graphs_on_device, graphs, f"graphs of {name}")
+        text = outcome_difference(actual, expected, EXACT)
+        if name in _ROUNDED:
+            self.assertIsNotNone(text, f"{name} has the CPU's bits, but is listed")
+            self.assertIsNone(outcome_difference(actual, expected, CLOSE))
+            record.listed = 1
+        else:
+            self.assertIsNone(text, f"{name} with {arguments}")
+            record.passed = 1
+        if graphs and not isinstance(expected.result, Exception):
+            record.samples = 1
+        write_record(record)
+
+
+instantiate_parametrized_tests(TestCompiled)
+
+if __name__ == "__main__":
+    run_tests()

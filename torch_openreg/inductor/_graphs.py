@@ -1,0 +1,360 @@
+"""``mode="reduce-overhead"``: compiled graphs that replay captures of what they launch.
+
+Note [Graphs of compiled functions]
+    Inductor asks a policy about each compiled graph, also about those that come from its caches.
+    Its own way is for CUDA alone; ours replaces the function of a compiled graph on our devices.
+
+    The first call with given sizes runs as ever: operators learn from it. The second is captured,
+    and it and all further ones replay. A capture reads and writes fixed addresses. Parameters are
+    read where they are, and a capture is for these addresses; other inputs are copied into tensors
+    of the capture. Results are copied out of it behind the replay, so they stay right for as long
+    as they live. Between two replays a capture holds nothing that anybody needs, so all captures of
+    a device share a pool of memory, and their replays run one after the other, on whatever streams.
+
+    What cannot be captured runs as in the default mode, and ``torch._dynamo.utils.counters`` says
+    why, under "openreg_graphs".
+"""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from torch_openreg import openreg
+from torch_openreg.inductor import _internals
+from torch_openreg.inductor._devices import DEVICE_TYPE
+from torch_openreg.inductor._kernels import empty_strided
+
+__all__ = ["GraphedFunction", "OpenRegGraphPolicy", "count"]
+
+# Of one compiled graph, for sizes and addresses of parameters; each holds memory.
+_MAX_CAPTURES = 32
+
+_Function = Callable[[list[Any]], Any]
+
+
+def count(what: str) -> None:
+    """Counts an event of ours for ``torch._dynamo.utils.counters``."""
+    _internals.counters["openreg_graphs"][what] += 1
+
+
+class OpenRegGraphPolicy(_internals.CUDAGraphPolicy):
+    """Gives compiled graphs on our devices their captures, and leaves others to Inductor."""
+
+    def should_wrap(self, compiled_graph: Any) -> bool:
+        """Returns whether Inductor's own way of capturing is for a compiled graph."""
+        if (
+            not isinstance(compiled_graph, _internals.CompiledFxGraph)
+            or DEVICE_TYPE not in compiled_graph.device_types
+            or not _internals.config.triton.cudagraphs
+        ):
+            return True
+        reason = _reason_against(compiled_graph)
+        if reason is None:
+            function = compiled_graph.current_callable
+            assert function is not None
+            compiled_graph.current_callable = GraphedFunction(
+                function,
+                next(iter(compiled_graph.device_idxs)),
+                compiled_graph.fx_kwargs["static_input_idxs"],
+                compiled_graph.mutated_input_idxs,
+                compiled_graph.fx_kwargs["is_backward"],
+            )
+        else:
+            count(f"skipped: {reason}")
+        return False
+
+
+def _reason_against(compiled_graph: _internals.CompiledFxGraph) -> str | None:
+    if len(compiled_graph.device_idxs) != 1:
+        return f"it uses {len(compiled_graph.device_idxs)} devices"
+    # Inductor's reason if there is no other is that the device is not CUDA.
+    reason = compiled_graph.disabled_cudagraphs_reason
+    if reason is not None and _internals.NO_CUDA_DEVICE not in reason:
+        return str(reason)
+    return None
+
+
+class _Shared:
+    """What the captures of one device share."""
+
+    def __init__(self, device: int) -> None:
+        self.lock = threading.Lock()
+        self.pool = openreg.graph_pool_handle()
+        self.replayed = openreg.Event()
+        self.stream = openreg.current_stream(device)
+        # Where parameters were that a forward graph reads in place: its backward graph may, too.
+        self.static_addresses: set[int] = set()
+
+
+_shared: dict[int, _Shared] = {}
+_shared_lock = threading.Lock()
+
+
+def _shared_of(device: int) -> _Shared:
+    with _shared_lock:
+        if device not in _shared:
+            _shared[device] = _Shared(device)
+        return _shared[device]
+
+
+class GraphedFunction:
+    """The function of a compiled graph, which replays captures of itself."""
+
+    def __init__(
+        self,
+        function: _Function,
+        device: int,
+        static_inputs: Sequence[int] | None,
+        mutated_inputs: Collection[int],
+        is_backward: bool,
+    ) -> None:
+        """Takes the function and what Inductor knows of its inputs, by position.
+
+        Args:
+            function: Gets inputs as a list, which it empties.
+            device: Where all its tensors are.
+            static_inputs: Inputs whose addresses do not change, as far as Inductor knows.
+            mutated_inputs: Inputs that it changes.
+            is_backward: Whether Inductor calls results of the forward graph static.
+        """
+        self._function = function
+        self._device = device
+        self._static = tuple(static_inputs or ())
+        self._mutated = tuple(mutated_inputs)
+        self._is_backward = is_backward
+        self._has_been_called = False
+        self._has_numbers = False
+        self._is_skipped = False
+        # None between the first call and the capture.
+        self._captures: dict[Any, _Capture | None] = {}
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        """Runs the function, in one of its ways."""
+        if self._is_skipped or openreg.is_current_stream_capturing():
+            return self._function(inputs)
+        if not self._has_been_called:
+            self._begin(inputs)
+            return self(inputs)
+        key = self._key_of(inputs)
+        capture = self._captures.get(key)
+        if capture is not None:
+            return capture.replay(inputs)
+        if key in self._captures:
+            return self._captured(key, inputs)
+        if len(self._captures) == _MAX_CAPTURES:
+            count(f"called without a capture: it has {_MAX_CAPTURES}, for other sizes or addresses")
+            return self._function(inputs)
+        result = self._function(inputs)
+        if all(_is_on(one, self._device) for one in result):
+            self._captures[key] = None
+        else:
+            self._skip("it returns a tensor that is not on its device")
+        return result
+
+    def _begin(self, inputs: Sequence[Any]) -> None:
+        """Looks at inputs for the first time. Guards see to it that later ones are alike."""
+        self._has_been_called = True
+        if not all(_is_on(one, self._device) for one in inputs):
+            self._skip("an input is neither a number nor a tensor on its device")
+            return
+        addresses = _shared_of(self._device).static_addresses
+        tensors = tuple(i for i in self._static if isinstance(inputs[i], torch.Tensor))
+        if self._is_backward:
+            self._static = tuple(i for i in tensors if inputs[i].data_ptr() in addresses)
+        else:
+            self._static = tensors
+            addresses.update(inputs[i].data_ptr() for i in tensors)
+        self._has_numbers = any(not isinstance(one, torch.Tensor) for one in inputs)
+
+    def _key_of(self, inputs: Sequence[Any]) -> Any:
+        addresses = tuple([inputs[i].data_ptr() for i in self._static])
+        if not self._has_numbers:
+            return addresses
+        return addresses, tuple(
+            (one.shape, one.stride()) if isinstance(one, torch.Tensor) else one for one in inputs
+        )
+
+    def _skip(self, reason: str) -> None:
+        self._is_skipped = True
+        self._captures.clear()
+        count(f"skipped: {reason}")
+
+    def _captured(self, key: Any, inputs: list[Any]) -> Any:
+        openreg.synchronize(self._device)  # an error that is here already is nobody's reason
+        try:
+            capture = _Capture(self._function, self._device, inputs, self._static, self._mutated)
+        except RuntimeError as error:
+            self._skip(f"it cannot be captured: {str(error).splitlines()[0]}")
+            return self._function(inputs)
+        self._captures[key] = capture
+        count("captured")
+        return capture.replay(inputs)
+
+
+def _is_on(value: Any, device: int) -> bool:
+    """Whether a replay can take or return a value: a tensor on the device, a number, or None."""
+    if not isinstance(value, torch.Tensor):
+        return value is None or isinstance(value, (int, float))
+    return value.device.type == DEVICE_TYPE and value.device.index == device
+
+
+class _Capture:
+    """One capture: its graph, and the tensors that this reads and writes."""
+
+    def __init__(
+        self,
+        function: _Function,
+        device: int,
+        inputs: Sequence[Any],
+        static: Sequence[int],
+        mutated: Sequence[int],
+    ) -> None:
+        self._device = device
+        self._shared = _shared_of(device)
+        self._streams = {openreg.current_stream(device)}  # that the allocator knows of
+        self._copied = tuple(
+            i
+            for i, one in enumerate(inputs)
+            if isinstance(one, torch.Tensor) and i not in set(static)
+        )
+        own: list[Any] = list(inputs)
+        with openreg.device(device):
+            for i in self._copied:
+                own[i] = torch.empty_strided(
+                    inputs[i].shape, inputs[i].stride(), dtype=inputs[i].dtype, device=DEVICE_TYPE
+                )
+            self._targets = [_written_part(own[i]) for i in self._copied]
+            self._returned = [place for place, i in enumerate(self._copied) if i in set(mutated)]
+            self._graph = openreg.Graph()
+            with (
+                self._shared.lock,
+                openreg.graph(
+                    self._graph, pool=self._shared.pool, capture_error_mode="thread_local"
+                ),
+            ):
+                outputs = function(list(own))
+        self._outputs = _Outputs(outputs, own, device)
+
+    def replay(self, inputs: list[Any]) -> Any:
+        shared = self._shared
+        with shared.lock, torch.no_grad():
+            stream = openreg.current_stream(self._device)
+            if stream != shared.stream:
+                stream.wait_event(shared.replayed)
+                shared.stream = stream
+            if stream not in self._streams:
+                self._streams.add(stream)
+                for target in self._targets:
+                    target.record_stream(stream)
+            sources = [_written_part(inputs[i]) for i in self._copied]
+            _copy(self._targets, sources)
+            self._graph.replay()
+            results = self._outputs.copied(inputs)
+            for place in self._returned:
+                sources[place].copy_(self._targets[place])
+            shared.replayed.record(stream)
+        inputs.clear()
+        return results
+
+
+def _written_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements to write so that all are written, as dimensions may repeat them."""
+    for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
+
+
+def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+class _Outputs:
+    """What a capture returns, and how callers get tensors of their own."""
+
+    def __init__(self, outputs: Sequence[Any], inputs: Sequence[Any], device: int) -> None:
+        self._device = device
+        self._values = list(outputs)
+        # Results that are inputs or views of them: the positions of both.
+        self._views: list[tuple[int, int]] = []
+        # All others, by the storage that they have alone or together.
+        self._sources: list[torch.Tensor] = []
+        self._alone: list[tuple[int, int]] = []
+        self._together: list[tuple[int, int]] = []
+        storages = {
+            _storage_of(one): i for i, one in enumerate(inputs) if isinstance(one, torch.Tensor)
+        }
+        self._inputs = list(inputs)
+        found: dict[int, list[int]] = {}
+        for place, one in enumerate(outputs):
+            if not isinstance(one, torch.Tensor):
+                continue
+            if _storage_of(one) in storages:
+                self._views.append((place, storages[_storage_of(one)]))
+            else:
+                found.setdefault(_storage_of(one), []).append(place)
+        for places in found.values():
+            first = outputs[places[0]]
+            if len(places) == 1 and _is_all_of_its_storage(first):
+                self._alone.append((places[0], len(self._sources)))
+                self._sources.append(first)
+            else:
+                self._together += [(place, len(self._sources)) for place in places]
+                self._sources.append(_bytes_of(first))
+
+    def copied(self, inputs: Sequence[Any]) -> list[Any]:
+        """Returns copies, and the caller's inputs or views of these where those are results."""
+        results = list(self._values)
+        copies = [
+            empty_strided(tuple(one.shape), one.stride(), one.dtype, self._device)
+            for one in self._sources
+        ]
+        _copy(copies, self._sources)
+        for place, source in self._alone:
+            results[place] = copies[source]
+        for place, source in self._together:
+            results[place] = _like(results[place], copies[source].untyped_storage(), 0)
+        for place, i in self._views:
+            own, given = self._inputs[i], inputs[i]
+            if results[place] is own:
+                results[place] = given
+            else:
+                results[place] = _like(
+                    results[place],
+                    given.untyped_storage(),
+                    _offset_bytes(given) - _offset_bytes(own),
+                )
+        return results
+
+
+def _storage_of(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _offset_bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.storage_offset()) * tensor.element_size()
+
+
+def _is_all_of_its_storage(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.storage_offset() == 0
+        and torch.ops.aten.is_non_overlapping_and_dense(tensor)
+        and tensor.nbytes == tensor.untyped_storage().nbytes()
+    )
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of a tensor's storage."""
+    storage = tensor.untyped_storage()
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def _like(tensor: torch.Tensor, storage: torch.UntypedStorage, shift_bytes: int) -> torch.Tensor:
+    """Returns a tensor with the sizes and strides of another, in a storage."""
+    offset = tensor.storage_offset() + shift_bytes // tensor.element_size()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(storage, offset, tensor.shape, tensor.stride())
