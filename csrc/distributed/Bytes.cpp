@@ -15,6 +15,12 @@ Tensor asPacked(const Tensor& tensor) {
   return isPacked(tensor) ? tensor : tensor.resolve_conj().resolve_neg().contiguous();
 }
 
+void copyBack(const Tensor& packed, const Tensor& tensor) {
+  if (!packed.is_same(tensor)) {
+    tensor.copy_(packed);
+  }
+}
+
 Tensor bytesOf(const Tensor& plain) {
   return at::from_blob(plain.data_ptr(), {static_cast<int64_t>(plain.nbytes())},
                        at::TensorOptions().dtype(kByte));
@@ -24,10 +30,6 @@ Landing::Landing(Tensor target)
     : target_(std::move(target)),
       plain_(isPacked(target_) ? target_ : at::empty(target_.sizes(), target_.options())) {}
 
-void Landing::complete() const {
-  if (!plain_.is_same(target_)) {
-    target_.copy_(plain_);
-  }
-}
+void Landing::complete() const { copyBack(plain_, target_); }
 
 }  // namespace at::openreg

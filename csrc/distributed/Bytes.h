@@ -13,6 +13,9 @@ bool isPacked(const Tensor& tensor);
 // A plain tensor with the same elements: the tensor itself, or a copy.
 Tensor asPacked(const Tensor& tensor);
 
+// Gives the elements of the packed form of a tensor back to it.
+void copyBack(const Tensor& packed, const Tensor& tensor);
+
 // The bytes of a plain tensor, as a tensor of one dimension on its memory. It does not own it.
 Tensor bytesOf(const Tensor& plain);
 

@@ -192,6 +192,19 @@ GlooWork postAllToAll(Exchange& calls, Tensor& output, Tensor& input,
   });
 }
 
+// Waits for calls, then completes what they have brought. Keeps what they send until then.
+Finish land(std::vector<GlooWork> works, std::vector<Landing> landings, Tensors outgoing) {
+  return [works = std::move(works), landings = std::move(landings),
+          outgoing = std::move(outgoing)](Exchange& own) {
+    for (const GlooWork& work : works) {
+      own.wait(work);
+    }
+    for (const Landing& landing : landings) {
+      landing.complete();
+    }
+  };
+}
+
 // A tensor of its own with the same elements, plain.
 Tensor plainCopy(const Tensor& tensor) {
   Tensor copy = at::empty(tensor.sizes(), tensor.options());
@@ -229,9 +242,7 @@ Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op)
     return [=, work = postAllReduce(calls, reduction.wireView(plain), reduction)](Exchange& own) {
       own.wait(work);
       reduction.complete(plain);
-      if (!plain.is_same(whole)) {
-        whole.copy_(plain);
-      }
+      copyBack(plain, whole);
     };
   };
   return part;
@@ -254,15 +265,11 @@ Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
       return nothing();
     }
     if (is_root) {
-      return [work = postBroadcast(calls, outgoingBytes(alias), root)](Exchange& own) {
-        own.wait(work);
-      };
+      const Tensor bytes = outgoingBytes(alias);
+      return land({postBroadcast(calls, bytes, root)}, {}, {bytes});
     }
     const Landing landing(alias.tensor());
-    return [landing, work = postBroadcast(calls, landing.bytes(), root)](Exchange& own) {
-      own.wait(work);
-      landing.complete();
-    };
+    return land({postBroadcast(calls, landing.bytes(), root)}, {landing}, {});
   };
   return part;
 }
@@ -298,9 +305,7 @@ Part reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, in
           own.wait(work);
           if (is_root) {
             reduction.complete(plain);
-            if (!plain.is_same(whole)) {
-              whole.copy_(plain);
-            }
+            copyBack(plain, whole);
           }
         };
   };
@@ -343,14 +348,7 @@ Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
         }
       }
     }
-    return [landings, works, own_bytes](Exchange& own) {
-      for (const GlooWork& work : works) {
-        own.wait(work);
-      }
-      for (const Landing& landing : landings) {
-        landing.complete();
-      }
-    };
+    return land(std::move(works), landings, {own_bytes});
   };
   return part;
 }
@@ -383,10 +381,7 @@ Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& i
       options.timeout = calls.glooTimeout();
       return gloo._allgather_base(output_bytes, input_bytes, options);
     });
-    return [landing, work, own_bytes](Exchange& own) {
-      own.wait(work);
-      landing.complete();
-    };
+    return land({work}, {landing}, {own_bytes});
   };
   return part;
 }
@@ -433,12 +428,7 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
       options.timeout = calls.glooTimeout();
       return gloo.gather(output_lists, inputs, options);
     });
-    return [landings, work, own_bytes](Exchange& own) {
-      own.wait(work);
-      for (const Landing& landing : landings) {
-        landing.complete();
-      }
-    };
+    return land({work}, landings, {own_bytes});
   };
   return part;
 }
@@ -485,10 +475,7 @@ Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int6
       options.timeout = calls.glooTimeout();
       return gloo.scatter(outputs, input_lists, options);
     });
-    return [landing, work, input_bytes](Exchange& own) {
-      own.wait(work);
-      landing.complete();
-    };
+    return land({work}, {landing}, input_bytes);
   };
   return part;
 }
@@ -666,10 +653,7 @@ Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
     Tensor output_bytes = landing.bytes();
     Tensor input_bytes = outgoingBytes(input);
     const GlooWork work = postAllToAll(calls, output_bytes, input_bytes, from, to);
-    return [landing, work, input_bytes](Exchange& own) {
-      own.wait(work);
-      landing.complete();
-    };
+    return land({work}, {landing}, {input_bytes});
   };
   return part;
 }

@@ -100,6 +100,8 @@ void Operation::run() {
       cause = error.what_without_backtrace();
     } catch (const std::exception& error) {
       cause = error.what();
+    } catch (...) {
+      cause = "an exception that is not a std::exception";
     }
     if (setup_.state->hasFailed()) {
       cause = "the group had failed: " + setup_.state->failure();

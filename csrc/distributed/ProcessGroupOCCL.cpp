@@ -61,6 +61,8 @@ void checkSameCount(CollectiveKind kind, size_t outputs, size_t inputs) {
 
 }  // namespace
 
+const char* ProcessGroupOCCL::backendName() { return c10::openreg::servesCuda() ? "nccl" : "occl"; }
+
 void ProcessGroupOCCL::setGlooFactory(GlooFactory factory) { glooFactory() = std::move(factory); }
 
 ProcessGroupOCCL::ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
@@ -124,8 +126,8 @@ void ProcessGroupOCCL::repairDefaultBackend() {
 }
 
 Engine& ProcessGroupOCCL::engineFor(c10::Device device) {
-  TORCH_CHECK_VALUE(device.type() == kDeviceType, "occl: expected a device of type ", kDeviceType,
-                    ", got ", device);
+  TORCH_CHECK_VALUE(device.type() == kDeviceType, backendName(), ": expected a device of type ",
+                    kDeviceType, ", got ", device);
   const auto index = device.has_index() ? device.index() : c10::openreg::currentDevice();
   const LockWithoutGil lock(mutex_);
   std::unique_ptr<Engine>& engine = engines_[index];
@@ -398,40 +400,38 @@ Work ProcessGroupOCCL::alltoall(std::vector<Tensor>& outputs, std::vector<Tensor
   return submit(outputs.front().device(), std::move(request));
 }
 
-Work ProcessGroupOCCL::send(std::vector<Tensor>& tensors, int destination, int tag) {
-  const Tensor& tensor = singleTensor(CollectiveKind::Send, tensors);
-  Request request{CollectiveKind::Send, OpType::SEND};
+Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors, Part part,
+                                     std::vector<ChannelKey> channels) {
+  Request request{part.contract.kind, type};
   request.is_agreed = false;
   request.timeout = state_->timeout();
-  request.parts = {openreg::send(group(), tensor, destination, tag)};
+  request.parts = {std::move(part)};
   request.outputs = tensors;
-  request.channels = {{destination, true, tag}};
-  return submit(tensor.device(), std::move(request));
+  request.channels = std::move(channels);
+  return submit(tensors.front().device(), std::move(request));
+}
+
+Work ProcessGroupOCCL::send(std::vector<Tensor>& tensors, int destination, int tag) {
+  const Tensor& tensor = singleTensor(CollectiveKind::Send, tensors);
+  return submitMessage(OpType::SEND, tensors, openreg::send(group(), tensor, destination, tag),
+                       {{destination, true, tag}});
 }
 
 Work ProcessGroupOCCL::recv(std::vector<Tensor>& tensors, int source, int tag) {
   const Tensor& tensor = singleTensor(CollectiveKind::Receive, tensors);
-  Request request{CollectiveKind::Receive, OpType::RECV};
-  request.is_agreed = false;
-  request.timeout = state_->timeout();
-  request.parts = {receive(group(), tensor, source, tag)};
-  request.outputs = tensors;
-  request.channels = {{source, false, tag}};
-  return submit(tensor.device(), std::move(request));
+  return submitMessage(OpType::RECV, tensors, receive(group(), tensor, source, tag),
+                       {{source, false, tag}});
 }
 
 Work ProcessGroupOCCL::recvAnysource(std::vector<Tensor>& tensors, int tag) {
   const Tensor& tensor = singleTensor(CollectiveKind::Receive, tensors);
-  Request request{CollectiveKind::Receive, OpType::RECVANYSOURCE};
-  request.is_agreed = false;
-  request.timeout = state_->timeout();
-  request.parts = {receive(group(), tensor, -1, tag)};
-  request.outputs = tensors;
   // In turn with messages from each rank.
+  std::vector<ChannelKey> channels;
   for (int source = -1; source < size_; ++source) {
-    request.channels.emplace_back(source, false, tag);
+    channels.emplace_back(source, false, tag);
   }
-  return submit(tensor.device(), std::move(request));
+  return submitMessage(OpType::RECVANYSOURCE, tensors, receive(group(), tensor, -1, tag),
+                       std::move(channels));
 }
 
 c10::Device ProcessGroupOCCL::deviceOf(const c10d::BarrierOptions& options) {

@@ -2,6 +2,7 @@
 //
 // Threads: any thread may call any function. Batches are those of the thread that has begun them.
 // GIL: not needed; what waits releases it if the caller holds it.
+// Name: "occl"; "nccl" where the library serves CUDA, as it takes the place of NCCL there.
 #pragma once
 
 #include <chrono>
@@ -27,7 +28,7 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
  public:
   struct Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
-        : c10d::Backend::Options("occl", timeout) {}
+        : c10d::Backend::Options(backendName(), timeout) {}
 
     bool is_high_priority_stream = false;
   };
@@ -44,7 +45,8 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
                    c10::intrusive_ptr<Options> options);
   ~ProcessGroupOCCL() override;
 
-  const std::string getBackendName() const override { return "occl"; }
+  static const char* backendName();
+  const std::string getBackendName() const override { return backendName(); }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setGroupUid(const std::string& uid) override;
@@ -132,6 +134,8 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   Engine& engineFor(c10::Device device);
   std::shared_ptr<Transport> connect(int index);
   c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
+  c10::intrusive_ptr<c10d::Work> submitMessage(c10d::OpType type, std::vector<Tensor>& tensors,
+                                               Part part, std::vector<ChannelKey> channels);
   void repairDefaultBackend();
 
   const c10::intrusive_ptr<c10d::Store> store_;

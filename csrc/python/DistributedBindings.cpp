@@ -35,6 +35,12 @@ void setGlooFactory(py::function factory) {
   });
 }
 
+Pointer<Options> makeOptions(bool is_high_priority_stream) {
+  auto options = c10::make_intrusive<Options>();
+  options->is_high_priority_stream = is_high_priority_stream;
+  return options;
+}
+
 Pointer<Options> copyOptions(const Options& options, const py::dict& /*memo*/) {
   return c10::make_intrusive<Options>(options);
 }
@@ -56,7 +62,7 @@ void bindDistributed(py::module_& m) {
   py::class_<ProcessGroupOCCL, Pointer<ProcessGroupOCCL>, c10d::Backend> group(m,
                                                                                "ProcessGroupOCCL");
   py::class_<Options, Pointer<Options>, BackendOptions>(group, "Options")
-      .def(py::init<>())
+      .def(py::init(&makeOptions), py::arg("is_high_priority_stream") = false)
       .def_readwrite("is_high_priority_stream", &Options::is_high_priority_stream)
       .def("__deepcopy__", &copyOptions, py::arg("memo"));
   group

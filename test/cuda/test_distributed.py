@@ -1,4 +1,4 @@
-"""gloo does not crash on tensors of cuda: it is refused."""
+"""nccl is the backend of this package; gloo does not crash on tensors of cuda: it is refused."""
 
 from common import OpenRegTestCase, run_program, run_tests
 
@@ -9,6 +9,64 @@ file = os.path.join(tempfile.mkdtemp(), "store")
 def begin(backend):
     dist.init_process_group(backend, init_method=f"file://{file}", rank=0, world_size=1)
 """
+
+
+class TestNccl(OpenRegTestCase):
+    def output_of(self, code: str) -> str:
+        return run_program(HEAD + code).stdout
+
+    def test_torch_finds_what_builds_with_nccl_have(self):
+        output = self.output_of(
+            """
+from datetime import timedelta
+begin("nccl")
+c10d = dist.distributed_c10d
+group = c10d._get_default_group()
+backend = group._get_backend(torch.device("cuda"))
+print(dist.is_nccl_available(), dist.get_backend(), group.name(), backend.name())
+print(isinstance(backend, dist.ProcessGroupNCCL), type(backend.options).__name__)
+print(backend.options._timeout)
+dist.all_reduce(torch.ones(2, device="cuda"))
+print(group._get_sequence_number_for_group(), c10d._get_process_group_uid(group) > 0)
+options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+part = dist.new_group([0], timeout=timedelta(seconds=5), pg_options=options)
+c10d._set_pg_timeout(timedelta(seconds=9), part)
+backend = part._get_backend(torch.device("cuda"))
+print(backend.options._timeout, backend.options.is_high_priority_stream)
+c10d._abort_process_group()
+print(dist.is_initialized())
+"""
+        )
+        self.assertEqual(
+            output.splitlines(),
+            [
+                "True nccl nccl nccl",
+                "True Options",
+                "0:10:00",
+                "1 True",
+                "0:00:09 True",
+                "False",
+            ],
+        )
+
+    def test_what_only_nccl_has_is_refused(self):
+        output = self.output_of(
+            """
+begin("nccl")
+backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+for call in (
+    lambda: dist.ProcessGroupNCCL.Options().config,
+    lambda: backend.register_mem_pool(torch.cuda.MemPool()),
+    lambda: backend._add_ephemeral_timeout(None),
+):
+    try:
+        call()
+    except NotImplementedError as error:
+        print(error)
+dist.destroy_process_group()
+"""
+        )
+        self.assertEqual(output.count("not available on emulated CUDA: "), 3, output)
 
 
 class TestGloo(OpenRegTestCase):

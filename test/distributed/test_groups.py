@@ -76,15 +76,17 @@ def use_mesh(rank, size):
 def use_options(rank, size, folder):
     options = ProcessGroupOCCL.Options()
     options.is_high_priority_stream = True
-    init(folder, rank, size, "occl", pg_options=options)
+    init(folder, rank, size, NAME, pg_options=options)
     result = sums(rank)
     backend = dist.distributed_c10d._get_default_group()._get_backend(device_of(rank))
     assert backend.options.is_high_priority_stream
     assert backend.options._timeout == timedelta(seconds=60)
+    # In place of NCCL, torch itself looks at them.
+    is_nccl = NAME == "nccl"
     try:
-        dist.new_group(backend="occl", pg_options=object())
-    except TypeError as error:
-        assert "ProcessGroupOCCL.Options" in str(error)
+        dist.new_group(backend=NAME, pg_options=object())
+    except AssertionError if is_nccl else TypeError as error:
+        assert f"{'ProcessGroupNCCL' if is_nccl else 'ProcessGroupOCCL'}.Options" in str(error)
     else:
         raise AssertionError("foreign options were taken")
     dist.destroy_process_group()

@@ -10,7 +10,7 @@ Note [torch.cuda from below]
     or left out with a reason (``absent.py``). A test compares the tables with torch's sources.
 
 What torch decides by the device's name in other places is in ``storages.py``, ``profiling.py``,
-``legacy_types.py``, ``compiler.py`` and ``refusals.py``.
+``legacy_types.py``, ``compiler.py``, ``nccl.py`` and ``refusals.py``.
 """
 
 import importlib
@@ -26,6 +26,7 @@ from torch_openreg._cuda import (
     bindings,
     compiler,
     legacy_types,
+    nccl,
     profiling,
     properties,
     refusals,
@@ -56,6 +57,7 @@ def install() -> None:
     storages.install()
     legacy_types.install()
     profiling.install()
+    nccl.install()
     refusals.install()
     compiler.install()
     _add_module_openreg()

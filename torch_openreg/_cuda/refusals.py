@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch.distributed
-
 __all__ = ["install"]
 
 
@@ -21,7 +19,7 @@ def _refuse_gloo() -> None:
                 raise ValueError(
                     f"init_process_group: expected another backend than gloo for cuda, got "
                     f"'{backend}'; gloo's collectives on cuda tensors need a build of torch with "
-                    "CUDA, so use backend='gloo' and tensors on the CPU"
+                    "CUDA, so use nccl for cuda, or backend='gloo' and tensors on the CPU"
                 )
             # Collectives on such tensors then raise that no backend serves them.
             del self.device_backend_map["cuda"]
@@ -31,5 +29,4 @@ def _refuse_gloo() -> None:
 
 def install() -> None:
     """Puts the refusals in place."""
-    if torch.distributed.is_available():
-        _refuse_gloo()
+    _refuse_gloo()

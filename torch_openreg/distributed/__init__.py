@@ -1,8 +1,8 @@
 """``torch.distributed`` on the device: the backend ``occl``.
 
 ``init_process_group()`` finds it by the device; by name it is ``"occl"``, or
-``"cpu:gloo,openreg:occl"`` for a group that serves tensors on the CPU as well. See
-:doc:`/distributed`.
+``"cpu:gloo,openreg:occl"`` for a group that serves tensors on the CPU as well. Where the device
+type is CUDA, it is what ``"nccl"`` means. See :doc:`/distributed`.
 """
 
 import os
@@ -14,25 +14,28 @@ import torch
 from torch_openreg import _C
 from torch_openreg.openreg._utils import DEVICE_TYPE
 
-__all__ = ["BACKEND_NAME", "ProcessGroupOCCL", "monitored_barrier", "register"]
+__all__ = ["BACKEND_NAME", "ProcessGroupOCCL", "monitored_barrier", "provide_gloo", "register"]
 
-BACKEND_NAME = "occl"
+BACKEND_NAME = "nccl" if DEVICE_TYPE == "cuda" else "occl"
 ProcessGroupOCCL = _C.ProcessGroupOCCL
 
 
 # docs: distributed-register
 def register() -> None:
-    """Makes torch know the backend. Does nothing if torch has been built without distributed."""
-    if not torch.distributed.is_available():
-        return
+    """Makes torch know the backend."""
+    provide_gloo()
     # A list: of a string, torch would take each character for a device.
     torch.distributed.Backend.register_backend(
         BACKEND_NAME, _create_group, extended_api=True, devices=[DEVICE_TYPE]
     )
-    _C._set_gloo_factory(_create_gloo)
 
 
 # docs: end
+
+
+def provide_gloo() -> None:
+    """Gives the backend Gloo, which moves its bytes."""
+    _C._set_gloo_factory(_create_gloo)
 
 
 def _create_group(options: Any, group_options: Any) -> Any:
