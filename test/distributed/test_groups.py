@@ -83,9 +83,10 @@ def use_options(rank, size, folder):
     assert backend.options._timeout == timedelta(seconds=60)
     # In place of NCCL, torch itself looks at them.
     is_nccl = NAME == "nccl"
+    refusal = AssertionError if is_nccl else TypeError
     try:
         dist.new_group(backend=NAME, pg_options=object())
-    except AssertionError if is_nccl else TypeError as error:
+    except refusal as error:
         assert f"{'ProcessGroupNCCL' if is_nccl else 'ProcessGroupOCCL'}.Options" in str(error)
     else:
         raise AssertionError("foreign options were taken")

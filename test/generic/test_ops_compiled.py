@@ -1,7 +1,7 @@
 """Every operator, compiled by Inductor for the device, gives what it gives compiled for the CPU.
 
-Compiled kernels are taken from the folder that test/inductor keeps; each is a call of the C++
-compiler otherwise. So the default run has a few operators.
+The same bits, and the same gradients if it has any. A kernel is a call of the C++ compiler, so the
+default run has a few operators, and a full one a sample of each.
 """
 
 from openreg_target import TARGET
@@ -16,7 +16,7 @@ from inductor.compiled import CompiledTestCase, kernel_sources
 from torch._dynamo.utils import counters
 
 from torch_openreg.conformance.arguments import CPU, Arguments
-from torch_openreg.conformance.comparison import CLOSE, EXACT
+from torch_openreg.conformance.comparison import EXACT
 from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
@@ -31,8 +31,9 @@ __all__ = ["TARGET"]
 
 _OPERATORS = 12  # of the default run
 
-# Operators whose results agree within rounding only, with the reasons.
-_ROUNDED: dict[str, str] = {}
+# Operators that torch has no function for fake tensors for. For the CPU it calls them with zeros, to
+# see what they return; for the device Dynamo leaves them to eager mode.
+_EAGER = {"geqrf", "histogram", "histogramdd"}
 
 
 def compiled_outcome(
@@ -61,15 +62,11 @@ class TestCompiled(CompiledTestCase):
         with kernel_sources():
             expected, graphs = compiled_outcome(function, arguments, CPU)
             actual, graphs_on_device = compiled_outcome(function, arguments, DEVICE)
-        self.assertEqual(graphs_on_device, graphs, f"graphs of {name}")
         text = outcome_difference(actual, expected, EXACT)
-        if name in _ROUNDED:
-            self.assertIsNotNone(text, f"{name} has the CPU's bits, but is listed")
-            self.assertIsNone(outcome_difference(actual, expected, CLOSE))
-            record.listed = 1
-        else:
-            self.assertIsNone(text, f"{name} with {arguments}")
-            record.passed = 1
+        self.assertIsNone(text, f"{name} with {arguments}")
+        self.assertEqual(graphs_on_device == graphs, name not in _EAGER, f"graphs of {name}")
+        record.passed = 1
+        # Not what Dynamo leaves to eager mode, or Inductor refuses, on both.
         if graphs and not isinstance(expected.result, Exception):
             record.samples = 1
         write_record(record)
