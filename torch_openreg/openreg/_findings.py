@@ -14,17 +14,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
+import typing_extensions
 
 from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["Access", "Finding", "Frame", "finding_of", "line_of"]
 
-# Frames of these are not the user's. Much of what NumPy does to an array is Python.
+# Frames of these are not the user's. Much of what NumPy does to an array is Python, and functions
+# that torch has deprecated are called by a wrapper of typing_extensions.
 _numpy = importlib.util.find_spec("numpy")
-_OWN_FOLDERS = tuple(
-    os.path.dirname(os.path.abspath(str(file))) + os.sep
-    for file in (torch.__file__, os.path.dirname(__file__), _numpy.origin if _numpy else None)
-    if file is not None
+_folders = (torch.__file__, os.path.dirname(__file__), _numpy.origin if _numpy else None)
+_OWN_PATHS = (
+    *(os.path.dirname(os.path.abspath(str(file))) + os.sep for file in _folders if file),
+    os.path.abspath(str(typing_extensions.__file__)),
+    "<frozen",
 )
 
 
@@ -259,23 +262,31 @@ def _access_of(raw: dict[str, Any]) -> Access:
 
 
 @functools.cache
-def _argument_names(operator: str) -> tuple[list[str], list[str]]:
-    """The arguments with tensors that an operator reads, and those that it writes."""
+def _tensor_arguments(operator: str) -> list[torch._C.Argument]:
     base, _, overload = operator.partition(".")
     if "::" not in base:
-        return [], []
+        return []
     for schema in torch._C._jit_get_schemas_for_operator(base):
         if schema.overload_name == overload:
-            tensors = [one for one in schema.arguments if "Tensor" in str(one.type)]
-            written = [one.name for one in tensors if one.alias_info and one.alias_info.is_write]
-            return [one.name for one in tensors if one.name not in written], written
-    return [], []
+            return [one for one in schema.arguments if "Tensor" in str(one.type)]
+    return []
+
+
+def _is_list(argument: torch._C.Argument) -> bool:
+    return str(argument.type).startswith("List[")
 
 
 def _argument_name(operator: str, index: int, is_write: bool) -> str:
-    names = _argument_names(operator)[is_write]
-    if index < len(names):
-        return names[index]
+    """The name of the `index`-th tensor that an operator reads, or of that which it writes."""
+    arguments = [
+        one
+        for one in _tensor_arguments(operator)
+        if bool(one.alias_info and one.alias_info.is_write) == is_write
+    ]
+    if index < len(arguments):
+        return arguments[index].name
+    if arguments and _is_list(arguments[-1]):
+        return arguments[-1].name
     return "result" if is_write else "input"
 
 
@@ -289,8 +300,8 @@ def _short(filename: str) -> str:
 
 
 def _user_frame(stack: Stack) -> Frame | None:
-    """The innermost frame that is neither torch's, NumPy's nor ours; else the innermost."""
-    own = (frame for frame in stack if not frame.filename.startswith((*_OWN_FOLDERS, "<frozen")))
+    """The innermost frame that is not of _OWN_PATHS; else the innermost."""
+    own = (frame for frame in stack if not frame.filename.startswith(_OWN_PATHS))
     return next(own, stack[0] if stack else None)
 
 
@@ -367,12 +378,15 @@ def _explain(
             f"or allocate the memory on {later_stream}.",
         )
     noun = "write" if later.is_write else "read"
-    return (
+    title = (
         f"{later.operator} {_verb(later)} what {earlier.operator} {_verb(earlier)} on another "
-        "stream, and nothing orders them",
-        f"On {later_stream}, wait for {earlier_stream} before the {noun}:\n"
-        f"{wait}     # before {_line(later.frame)}",
+        "stream, and nothing orders them"
     )
+    if earlier.operator.startswith("occl::"):
+        fix = f"On {later_stream}, wait for the collective before the {noun}:\n    work.wait()"
+    else:
+        fix = f"On {later_stream}, wait for {earlier_stream} before the {noun}:\n{wait}"
+    return title, f"{fix}     # before {_line(later.frame)}"
 
 
 # The runtime's codes for calls that a capture refuses.
