@@ -507,3 +507,22 @@ def weights_are_loaded_during_the_forward(right):
         with stream(side):
             layer.weight.copy_(new)  # <2>
     _module.synchronize()
+
+
+@mistake("race")
+def tensor_of_a_list_is_not_waited_for(right):
+    parts, side = [_ready() for _ in range(4)], Stream()
+    with stream(side):
+        parts[2].add_(1)  # <1>
+    _after(current(), side, right)
+    torch.cat(parts)  # <2>
+
+
+@mistake("race")
+def indices_change_while_they_are_used(right):
+    x, side = _ready(), Stream()
+    chosen = torch.tensor([1, 5], device=device)
+    with stream(side):
+        x[chosen]  # <1>
+    _after(current(), side, right)
+    chosen.add_(1)  # <2>

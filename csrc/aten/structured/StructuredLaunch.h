@@ -16,6 +16,7 @@
 #include "csrc/aten/kernel/TensorPool.h"
 #include "csrc/aten/structured/KernelRules.h"
 #include "csrc/aten/structured/Trial.h"
+#include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/OpLaunch.h"
 
 namespace at::openreg {
@@ -105,9 +106,10 @@ namespace detail {
 inline const Tensor* operandOf(const Tensor& tensor) { return &tensor; }
 OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 
-// Tells the sanitizer, which is on, what the kernel reads and writes.
+// Tells the sanitizer, which is on, what the kernel reads and writes: the operands, outputs first,
+// and those in lists.
 void recordOperands(const char* kernel, Device device, ArrayRef<const Tensor*> operands,
-                    size_t output_count);
+                    size_t output_count, ArrayRef<c10::openreg::Operand> in_lists);
 
 // Some kernels conjugate an output by setting its conjugate bit, which the device tensor does not
 // see. This remembers the bits and, where one has changed, conjugates the memory instead.
@@ -144,7 +146,7 @@ void callKernel(const Kernel& kernel, Tensor* tensors, std::index_sequence<Index
 
 // Runs `kernel` with the CPU tensors of the operator's outputs and of the inputs, as parameters in
 // this order. An input is a Tensor or a std::optional<Tensor>; `others` are the other arguments,
-// which the kernel has captured.
+// lists of tensors among them, which the kernel has captured.
 template <c10::openreg::KernelName Name, typename Op, typename... Inputs, typename... Others,
           typename Kernel>
 void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
@@ -173,7 +175,9 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
   }
   const Device device = op.outputs()[0].device();
   if (c10::openreg::isSanitizerOn()) {
-    detail::recordOperands(Name.text, device, operands, kOutputs);
+    detail::Operands in_lists;
+    std::apply([&](const auto&... other) { (in_lists.add(other, false), ...); }, others);
+    detail::recordOperands(Name.text, device, operands, kOutputs, in_lists);
   }
   auto run = [operands = Operands<Indices::size()>(operands, kOutputs),
               kernel = std::move(kernel)] {

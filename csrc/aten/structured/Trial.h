@@ -14,6 +14,8 @@
 // TensorIterator, which checks sizes by itself, the sizes that the small tensors have.
 #pragma once
 
+#include <ATen/core/IListRef.h>
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
@@ -51,6 +53,9 @@ class ArgumentsKey {
       add(*values);
     }
   }
+  // Operators with lists of tensors, of which there are no stand-ins, are not tried out.
+  void add(const ITensorListRef& /*tensors*/) {}
+  void add(const c10::List<std::optional<Tensor>>& /*tensors*/) {}
   template <typename T>
   void add(const std::optional<T>& value) {
     add(value.has_value());

@@ -110,7 +110,7 @@ def _enqueue(operator: Operator) -> list[str]:
         *operator.outputs,
     ]
     inputs = [a.name for a in operands]
-    others = [a.name for a in captured if a.passing.has_kind]
+    others = [a.name for a in captured]
     *capture_lines, lambda_start = _list("      [", captures, "](")
     mode = [f"      {operator.launch_mode});"] if operator.launch_mode else []
     return [

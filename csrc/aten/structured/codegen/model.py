@@ -108,7 +108,6 @@ class Passing:
     """How an argument of one C++ type travels. `{0}` stands for the argument's name."""
 
     is_operand: bool = False  # a tensor that the launch helper aliases
-    has_kind: bool = True  # counts in the key of Note [Trials]
     capture: str = "{0}"  # in the kernel's capture list
     kernel: str = "{0}"  # as an argument of the CPU kernel
     meta: str = "{0}"  # as an argument of the shape function
@@ -135,11 +134,9 @@ PASSING: dict[str, Passing] = {
     "const std::optional<Tensor>&": Passing(
         is_operand=True, kernel="optionalTensor({0})", meta="tensorRef({0})"
     ),
-    "const ITensorListRef&": Passing(
-        has_kind=False, capture="{0} = aliasAll({0})", kernel="tensorsOf({0})"
-    ),
+    "const ITensorListRef&": Passing(capture="{0} = aliasAll({0})", kernel="tensorsOf({0})"),
     "const c10::List<std::optional<Tensor>>&": Passing(
-        has_kind=False, capture="{0} = aliasAll({0})", kernel="optionalTensorsOf({0})"
+        capture="{0} = aliasAll({0})", kernel="optionalTensorsOf({0})"
     ),
 }
 
