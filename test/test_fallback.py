@@ -1202,6 +1202,17 @@ class TestMemoryOfCalls(FallbackTestCase):
         self.assertEqual(output.split(), ["1", "20"])
 
 
+class TestPythonDispatcher(FallbackTestCase):
+    def test_call_of_a_compiler_that_dispatches_in_python_finds_the_kernel_of_the_cpu(self):
+        from torch._dispatch.python import enable_python_dispatcher
+
+        x = torch.randn(3, 3)
+        with enable_python_dispatcher():
+            actual = torch.geqrf(x.to(DEVICE_TYPE))
+        for one, other in zip(actual, torch.geqrf(x), strict=True):
+            self.assert_bit_equal(one, other)
+
+
 instantiate_parametrized_tests(TestRepeatedCalls)
 instantiate_parametrized_tests(TestWrongPlans)
 instantiate_parametrized_tests(TestModes)

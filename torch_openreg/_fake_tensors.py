@@ -4,7 +4,8 @@ Tracers run programs on fake tensors, and compiled code relies on the sizes, str
 these had. They come from torch's functions for meta tensors, which are right for the CPU's
 operators and so for ours, but for two kinds of operators. Attention is left to backends, and
 torch's functions for it describe another backend's results. Others depend on the device type: for
-convolutions, torch takes a library for types it does not know that keeps no layout.
+convolutions, torch takes a library for types it does not know that keeps no layout, and for CUDA
+it describes cuFFT's and cuSOLVER's results.
 """
 
 import functools
@@ -24,8 +25,13 @@ __all__ = ["register"]
 
 # Whose results torch describes by the device type.
 _OF_THE_CPU = (
+    aten._fft_c2c.default,
+    aten._fft_c2r.default,
+    aten._fft_r2c.default,
+    aten._linalg_svd.default,
     aten.convolution.default,
     aten.convolution_backward.default,
+    aten.linalg_eig.default,
     aten.nonzero_static.default,
 )
 

@@ -4,9 +4,12 @@
 #include <c10/core/Allocator.h>
 #include <openreg/openreg.h>
 
+#include <algorithm>
+#include <atomic>
 #include <new>
 #include <string>
 #include <typeinfo>
+#include <vector>
 
 #include "csrc/memory/PinnedAllocator.h"
 #include "csrc/memory/StorageResize.h"
@@ -115,6 +118,39 @@ void CudaHooks::deviceSynchronize(c10::DeviceIndex device) const {
 }
 
 std::string CudaHooks::showConfig() const { return "CUDA, emulated on the CPU by torch_openreg"; }
+
+namespace {
+
+std::atomic<int64_t>& maxSizeOfPlanCache(c10::DeviceIndex device) {
+  static auto* sizes = [] {
+    constexpr int64_t kDefault = 4096;  // cuFFT's
+    auto* made = new std::vector<std::atomic<int64_t>>(c10::openreg::deviceCount());
+    std::fill(made->begin(), made->end(), kDefault);
+    return made;
+  }();
+  return sizes->at(c10::openreg::resolveDeviceIndex(device));
+}
+
+}  // namespace
+
+int64_t CudaHooks::cuFFTGetPlanCacheMaxSize(c10::DeviceIndex device) const {
+  return maxSizeOfPlanCache(device);
+}
+
+void CudaHooks::cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t max_size) const {
+  TORCH_CHECK(max_size >= 0, "max_size of the cuFFT plan cache: expected 0 or more, got ",
+              max_size);
+  maxSizeOfPlanCache(device) = max_size;
+}
+
+int64_t CudaHooks::cuFFTGetPlanCacheSize(c10::DeviceIndex device) const {
+  c10::openreg::resolveDeviceIndex(device);
+  return 0;
+}
+
+void CudaHooks::cuFFTClearPlanCache(c10::DeviceIndex device) const {
+  c10::openreg::resolveDeviceIndex(device);
+}
 
 namespace {
 

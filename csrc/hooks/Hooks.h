@@ -51,6 +51,12 @@ struct CudaHooks final : public OpenRegHooks<at::CUDAHooksInterface> {
   int getNumGPUs() const override;
   void deviceSynchronize(c10::DeviceIndex device) const override;
   std::string showConfig() const override;
+
+  // Fourier transforms keep no plans: their cache is empty, whatever its largest size is set to.
+  int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex device) const override;
+  void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t max_size) const override;
+  int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override;
+  void cuFFTClearPlanCache(c10::DeviceIndex device) const override;
 };
 // docs: end
 

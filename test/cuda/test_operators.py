@@ -31,6 +31,23 @@ WAITS = [
 ]
 
 
+class TestPlanCache(OpenRegTestCase):
+    def test_is_empty_and_takes_a_size(self):
+        cache = torch.backends.cuda.cufft_plan_cache
+        before = cache[1].max_size
+        cache[0].max_size = 5
+        try:
+            torch.fft.fft(torch.ones(8, device="cuda"))
+            self.assertEqual((cache.size, cache.max_size, cache[1].max_size), (0, 5, before))
+            cache.clear()
+            with self.assertRaisesRegex(RuntimeError, "expected 0 or more, got -1"):
+                cache.max_size = -1
+            with self.assertRaisesRegex(RuntimeError, "index"):
+                torch._cufft_get_plan_cache_max_size(99)
+        finally:
+            cache[0].max_size = before
+
+
 class TestSoftmax(OpenRegTestCase):
     @parametrize("name", ["softmax", "log_softmax"])
     def test_half_with_a_result_in_float(self, name):

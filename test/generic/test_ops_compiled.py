@@ -31,10 +31,6 @@ __all__ = ["TARGET"]
 
 _OPERATORS = 12  # of the default run
 
-# Operators that torch has no function for fake tensors for. For the CPU it calls them with zeros, to
-# see what they return; for the device Dynamo leaves them to eager mode.
-_EAGER = {"geqrf", "histogram", "histogramdd"}
-
 
 def compiled_outcome(
     function: Callable[..., Any], arguments: Arguments, device: torch.device
@@ -64,7 +60,7 @@ class TestCompiled(CompiledTestCase):
             actual, graphs_on_device = compiled_outcome(function, arguments, DEVICE)
         text = outcome_difference(actual, expected, EXACT)
         self.assertIsNone(text, f"{name} with {arguments}")
-        self.assertEqual(graphs_on_device == graphs, name not in _EAGER, f"graphs of {name}")
+        self.assertEqual(graphs_on_device, graphs, f"graphs of {name}")
         record.passed = 1
         # Not what Dynamo leaves to eager mode, or Inductor refuses, on both.
         if graphs and not isinstance(expected.result, Exception):

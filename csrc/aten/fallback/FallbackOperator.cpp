@@ -212,7 +212,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel
       kernel_(describe_kernel(kernel_name_.c_str())) {}
 
 DtypeSet FallbackOperator::dtypesToWiden(c10::DispatchKeySet keys) const {
-  switch (c10::toFunctionalityKey(keys.highestPriorityTypeId())) {
+  switch (c10::toFunctionalityKey(c10::highestPriorityBackendTypeId(keys))) {
     case DispatchKey::Dense:
       return widened_dtypes_;
     case DispatchKey::Sparse:
