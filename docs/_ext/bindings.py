@@ -62,7 +62,7 @@ def _binding_targets(text: str) -> Iterator[tuple[str, str]]:
     pattern = (
         r'py::class_<[^;(]*>\s*(?P<variable>\w*)\(\s*(?P<scope>\w+),\s*"(?P<class>\w+)"\)'
         r"|^  (?P<again>\w+)$(?=\s*\.def)"
-        r'|(?P<module>\bm)?\.def(?:_\w+)?\(\s*(?:"(?P<name>\w+)"|(?P<init>py::init<))'
+        r'|(?P<module>\bm)?\.def(?:_\w+)?\(\s*(?:"(?P<name>\w+)"|(?P<init>py::init[<(]))'
     )
     for found in re.finditer(pattern, text, re.MULTILINE):
         if found["class"]:

@@ -62,6 +62,10 @@ INTERFACES: dict[str, str] = {
     "CudaHooks::getNumGPUs": "`at::getNumGPUs`",
     "CudaHooks::deviceSynchronize": "the same",
     "CudaHooks::showConfig": "`torch.__config__.show`",
+    "CudaHooks::cuFFTGetPlanCacheMaxSize": "`torch.backends.cuda.cufft_plan_cache`",
+    "CudaHooks::cuFFTSetPlanCacheMaxSize": "the same",
+    "CudaHooks::cuFFTGetPlanCacheSize": "the same",
+    "CudaHooks::cuFFTClearPlanCache": "the same",
     # --- c10::DeviceAllocator
     "OpenRegAllocator::allocate": "every tensor on the device",
     "OpenRegAllocator::raw_deleter": "c10, for memory without a context: there is none",

@@ -520,8 +520,8 @@ def tensor_of_a_list_is_not_waited_for(right):
 
 @mistake("race")
 def indices_change_while_they_are_used(right):
-    x, side = _ready(), Stream()
     chosen = torch.tensor([1, 5], device=device)
+    x, side = _ready(), Stream()
     with stream(side):
         x[chosen]  # <1>
     _after(current(), side, right)
