@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from common import DEVICE_COUNT, DEVICE_TYPE
+from common import DEVICE_COUNT, DEVICE_TYPE, TestCase
 
-__all__ = ["BACKEND", "LIMIT_S", "RankError", "Ranks", "device_of"]
+__all__ = ["BACKEND", "LIMIT_S", "RankError", "Ranks", "TwoRanksTestCase", "device_of"]
 
 BACKEND = f"cpu:gloo,{DEVICE_TYPE}:{'nccl' if DEVICE_TYPE == 'cuda' else 'occl'}"
 
@@ -202,3 +202,26 @@ def _serve(pipe, rank, size, folder, backend, timeout_s, environment, path) -> N
             pipe.send(("error", f"rank {rank}:\n{traceback.format_exc()}"))
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+class TwoRanksTestCase(TestCase):
+    """Tests that share two ranks, which are started anew after a test that has ended them."""
+
+    ranks: Ranks | None
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.ranks = None
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        if cls.ranks is not None and cls.ranks.is_alive():
+            cls.ranks.close()
+        super().tearDownClass()
+
+    def run_ranks(self, function: Callable[..., Any], *args: Any) -> Any:
+        cls = type(self)
+        if cls.ranks is None or not cls.ranks.is_alive():
+            cls.ranks = Ranks(2)
+        return cls.ranks.run(function, *args)

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from common import DEVICE_COUNT, DEVICE_TYPE, TestCase, run_tests
-from distributed.ranks import Ranks, device_of
+from common import DEVICE_COUNT, DEVICE_TYPE, run_tests
+from distributed.ranks import TwoRanksTestCase, device_of
 
 from torch_openreg.testing import StreamGate
 
@@ -218,24 +218,7 @@ def two_devices(rank, size):
     return results
 
 
-class TestStreams(TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.ranks = None
-
-    @classmethod
-    def tearDownClass(cls):
-        if cls.ranks is not None and cls.ranks.is_alive():
-            cls.ranks.close()
-        super().tearDownClass()
-
-    def run_ranks(self, function, *args):
-        cls = type(self)
-        if cls.ranks is None or not cls.ranks.is_alive():
-            cls.ranks = Ranks(2)
-        return cls.ranks.run(function, *args)
-
+class TestStreams(TwoRanksTestCase):
     def test_calls_return_before_the_end_and_streams_wait(self):
         self.assertEqual(self.run_ranks(returns_before_the_end), [6.0, 6.0])
 

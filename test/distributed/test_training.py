@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoint
-from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests
-from distributed.ranks import Ranks, device_of
+from common import instantiate_parametrized_tests, parametrize, run_tests
+from distributed.ranks import TwoRanksTestCase, device_of
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -320,24 +320,7 @@ def compare(rank, size, name, *args):
     return differing, len(results)
 
 
-class TestTraining(TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.ranks = None
-
-    @classmethod
-    def tearDownClass(cls):
-        if cls.ranks is not None and cls.ranks.is_alive():
-            cls.ranks.close()
-        super().tearDownClass()
-
-    def run_ranks(self, function, *args):
-        cls = type(self)
-        if cls.ranks is None or not cls.ranks.is_alive():
-            cls.ranks = Ranks(2)
-        return cls.ranks.run(function, *args)
-
+class TestTraining(TwoRanksTestCase):
     def compare(self, function, *args):
         for differing, count in self.run_ranks(compare, function.__name__, *args):
             self.assertGreater(count, 0)

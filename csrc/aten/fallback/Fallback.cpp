@@ -111,11 +111,10 @@ c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   return device;
 }
 
-// The key of the CPU kernel that corresponds to this one. Tracers leave their own in the set.
+// The key of the CPU kernel that corresponds to this one.
 c10::DispatchKey cpuKey(c10::DispatchKeySet keys) {
-  const c10::DispatchKey functionality = c10::toFunctionalityKey(
-      keys.remove(c10::DispatchKey::PythonDispatcher).highestPriorityTypeId());
-  return c10::toRuntimePerBackendFunctionalityKey(functionality, c10::BackendComponent::CPUBit);
+  return c10::toRuntimePerBackendFunctionalityKey(functionalityOf(keys),
+                                                  c10::BackendComponent::CPUBit);
 }
 
 }  // namespace

@@ -211,8 +211,13 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel
       kernel_name_(kernelNameOf(name_)),
       kernel_(describe_kernel(kernel_name_.c_str())) {}
 
+c10::DispatchKey functionalityOf(c10::DispatchKeySet keys) {
+  return c10::toFunctionalityKey(
+      keys.remove(c10::DispatchKey::PythonDispatcher).highestPriorityTypeId());
+}
+
 DtypeSet FallbackOperator::dtypesToWiden(c10::DispatchKeySet keys) const {
-  switch (c10::toFunctionalityKey(c10::highestPriorityBackendTypeId(keys))) {
+  switch (functionalityOf(keys)) {
     case DispatchKey::Dense:
       return widened_dtypes_;
     case DispatchKey::Sparse:

@@ -30,6 +30,10 @@ OPENREG_EXPORT void resetFallbackStats();
 // long as the process.
 using DescribeKernel = orKernel(const char* name);
 
+// The layout of a call's tensors, such as Dense or NestedTensor. Tracers leave a key of their own
+// in the set.
+c10::DispatchKey functionalityOf(c10::DispatchKeySet keys);
+
 struct DataChecks;
 
 class FallbackOperator {
