@@ -191,11 +191,14 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
     part.written.clear();
   }
   const uint64_t number = state_->nextNumber();
+  // A replay has no time but its own.
+  const auto extension = capture == 0 ? state_->takeExtension() : GroupState::Extension{};
   auto completion = std::make_shared<Completion>();
-  launchOperation(stream, request.kind,
-                  std::make_shared<Operation>(Operation::Setup{
-                      state_, transport_, completion, request.kind, request.is_agreed, capture != 0,
-                      number, request.timeout, std::move(request.parts)}));
+  launchOperation(
+      stream, request.kind,
+      std::make_shared<Operation>(Operation::Setup{
+          state_, transport_, completion, request.kind, request.is_agreed, capture != 0, number,
+          request.timeout + extension.all, extension.owned, std::move(request.parts)}));
   auto end = std::make_shared<c10::Event>(kDeviceType);
   end->record(stream.unwrap());
   Tail tail{end, stream.unwrap(), capture};

@@ -60,6 +60,24 @@ bool Completion::wait(std::chrono::milliseconds timeout) const {
   return true;
 }
 
+void GroupState::extendTimeouts(std::chrono::milliseconds extension) {
+  const Lock lock(mutex_);
+  extension_.all += extension;
+}
+
+GroupState::Extension GroupState::takeExtension() {
+  const Lock lock(mutex_);
+  const Extension taken{extension_.all, extension_.all - extension_.owned};
+  extension_.owned = extension_.all;
+  return taken;
+}
+
+void GroupState::endExtension(std::chrono::milliseconds owned) {
+  const Lock lock(mutex_);
+  extension_.all -= owned;
+  extension_.owned -= owned;
+}
+
 void GroupState::setName(const std::string& name) {
   const Lock lock(mutex_);
   name_ = name;

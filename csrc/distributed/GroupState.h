@@ -59,6 +59,17 @@ class GroupState {
   std::chrono::milliseconds timeout() const { return timeout_.load(); }
   void setTimeout(std::chrono::milliseconds timeout) { timeout_.store(timeout); }
 
+  // Gives more time to the operations that are enqueued until the first of them is over.
+  void extendTimeouts(std::chrono::milliseconds extension);
+  struct Extension {
+    std::chrono::milliseconds all{};
+    // What ends with the operation that asked.
+    std::chrono::milliseconds owned{};
+  };
+  // That of an operation which is being enqueued.
+  Extension takeExtension();
+  void endExtension(std::chrono::milliseconds owned);
+
   // For texts.
   void setName(const std::string& name);
   void setDescription(const std::string& description);
@@ -99,6 +110,7 @@ class GroupState {
   std::string name_ OPENREG_GUARDED_BY(mutex_) = "?";
   std::string description_ OPENREG_GUARDED_BY(mutex_);
   std::string failure_ OPENREG_GUARDED_BY(mutex_);
+  Extension extension_ OPENREG_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Transport>> transports_ OPENREG_GUARDED_BY(mutex_);
 };
 

@@ -85,6 +85,7 @@ void Operation::run() {
       throw TransportError("the group had failed");
     }
     exchange(calls, deadline);
+    setup_.state->endExtension(setup_.owned_extension);
     setup_.completion->finish(nullptr, calls.source_rank);
     return;
   } catch (...) {

@@ -44,6 +44,7 @@ class Operation {
     bool is_captured;
     uint64_t number;
     std::chrono::milliseconds timeout;
+    std::chrono::milliseconds owned_extension;
     std::vector<Part> parts;
   };
 

@@ -104,6 +104,10 @@ void ProcessGroupOCCL::setGroupUid(const std::string& uid) {
   state_->setName(uid);
 }
 
+void ProcessGroupOCCL::addEphemeralTimeout(milliseconds timeout) {
+  state_->extendTimeouts(timeout);
+}
+
 milliseconds ProcessGroupOCCL::timeoutOf(milliseconds timeout) const {
   return timeout.count() > 0 ? timeout : state_->timeout();
 }

@@ -49,6 +49,8 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   const std::string getBackendName() const override { return backendName(); }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
+  // Gives more time to the operations that are issued until the first of them is over.
+  void addEphemeralTimeout(std::chrono::milliseconds timeout);
   void setGroupUid(const std::string& uid) override;
 
   bool supportsSplitting() const override { return true; }

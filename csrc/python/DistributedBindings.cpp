@@ -71,6 +71,8 @@ void bindDistributed(py::module_& m) {
       .def_property_readonly("options", &ProcessGroupOCCL::getBackendOptions)
       .def("comm_split_count", &ProcessGroupOCCL::splitCount)
       .def("perform_nocolor_split", &performNoColorSplit, py::arg("device"))
+      .def("_add_ephemeral_timeout", &ProcessGroupOCCL::addEphemeralTimeout, py::arg("timeout"),
+           ReleaseGil())
       .def("_get_sequence_number_for_group", &ProcessGroupOCCL::getSequenceNumberForGroup)
       .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), ReleaseGil());
   m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from common import DEVICE_COUNT, DEVICE_TYPE, TestCase
 
-__all__ = ["BACKEND", "LIMIT_S", "RankError", "Ranks", "TwoRanksTestCase", "device_of"]
+__all__ = ["BACKEND", "LIMIT_S", "RankError", "Ranks", "RanksTestCase", "device_of"]
 
 BACKEND = f"cpu:gloo,{DEVICE_TYPE}:{'nccl' if DEVICE_TYPE == 'cuda' else 'occl'}"
 
@@ -204,8 +204,33 @@ def _serve(pipe, rank, size, folder, backend, timeout_s, environment, path) -> N
         dist.destroy_process_group()
 
 
-class TwoRanksTestCase(TestCase):
-    """Tests that share two ranks, which are started anew after a test that has ended them."""
+def compare_with_cpu(rank: int, size: int, module: str, name: str, *args: Any) -> tuple[int, int]:
+    """Runs a function of a test file on the CPU, with Gloo, and on the device.
+
+    The function takes a device, the rank, the size and ``args``; it returns tensors on the CPU.
+
+    Returns:
+        How many of them differ in a bit or in their type, and how many there are.
+    """
+    function = getattr(importlib.import_module(module), name)
+    expected = function(torch.device("cpu"), rank, size, *args)
+    results = function(device_of(rank), rank, size, *args)
+    assert len(results) == len(expected)
+    differing = sum(
+        not (a.dtype == b.dtype and torch.equal(a, b))
+        for a, b in zip(results, expected, strict=True)
+    )
+    return differing, len(results)
+
+
+class RanksTestCase(TestCase):
+    """Tests that share two ranks, which are started anew after a test that has ended them.
+
+    Attributes:
+        SIZE: how many ranks, if not two.
+    """
+
+    SIZE = 2
 
     ranks: Ranks | None
 
@@ -223,5 +248,12 @@ class TwoRanksTestCase(TestCase):
     def run_ranks(self, function: Callable[..., Any], *args: Any) -> Any:
         cls = type(self)
         if cls.ranks is None or not cls.ranks.is_alive():
-            cls.ranks = Ranks(2)
+            cls.ranks = Ranks(cls.SIZE)
         return cls.ranks.run(function, *args)
+
+    def compare(self, function: Callable[..., Any], *args: Any) -> None:
+        """Checks that all ranks get the CPU's bits; see ``compare_with_cpu``."""
+        counts = self.run_ranks(compare_with_cpu, function.__module__, function.__name__, *args)
+        for differing, count in counts:
+            self.assertGreater(count, 0)
+            self.assertEqual(differing, 0)

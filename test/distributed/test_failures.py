@@ -96,6 +96,18 @@ def wait_in_queue(rank, size):
     return x[0].item()
 
 
+def extend(rank, size, is_used):
+    """The operations until the first of them is over may take longer."""
+    device = device_of(rank)
+    dist.distributed_c10d._get_default_group()._get_backend(device)._add_ephemeral_timeout(
+        timedelta(seconds=30)
+    )
+    if is_used:
+        dist.all_reduce(torch.ones(2, device=device))
+        torch.openreg.synchronize()
+    return failure_of(lambda: dist.all_reduce(torch.ones(2 + rank, device=device)))
+
+
 def mismatch(rank, size, what):
     device = device_of(rank)
     is_odd = rank == 1
@@ -239,6 +251,11 @@ class TestFailures(TestCase):
 
     def test_time_in_the_queue_does_not_count(self):
         self.assertEqual(self.texts(2, wait_in_queue, timeout_s=2), [2.0, 2.0])
+
+    def test_a_timeout_can_be_extended_for_once(self):
+        for is_used, seconds in ((False, 40), (True, 10)):
+            for text in self.texts(2, extend, is_used, timeout_s=10):
+                self.assertIn(f" of {seconds}.0 s that it may take", text)
 
     def test_mismatches_are_found_before_data_travels(self):
         expected = {

@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from common import DEVICE_COUNT, DEVICE_TYPE, run_tests
-from distributed.ranks import TwoRanksTestCase, device_of
+from distributed.ranks import RanksTestCase, device_of
 
 from torch_openreg.testing import StreamGate
 
@@ -218,7 +218,7 @@ def two_devices(rank, size):
     return results
 
 
-class TestStreams(TwoRanksTestCase):
+class TestStreams(RanksTestCase):
     def test_calls_return_before_the_end_and_streams_wait(self):
         self.assertEqual(self.run_ranks(returns_before_the_end), [6.0, 6.0])
 

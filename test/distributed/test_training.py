@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoint
 from common import instantiate_parametrized_tests, parametrize, run_tests
-from distributed.ranks import TwoRanksTestCase, device_of
+from distributed.ranks import RanksTestCase, device_of
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -82,6 +82,11 @@ def train(model, optimizer, rank, device, steps=STEPS):
     return results + [plain(parameter) for parameter in model.parameters()]
 
 
+def compiled(function, **options):
+    torch._dynamo.reset()
+    return torch.compile(function, **options)
+
+
 # --- DistributedDataParallel
 
 
@@ -114,9 +119,11 @@ DDP = {
 }
 
 
-def train_ddp(device, rank, size, name):
+def train_ddp(device, rank, size, name, is_compiled=False):
     options, register = DDP[name]
     model = DistributedDataParallel(make(device, is_uneven=name == "unused parameters"), **options)
+    if is_compiled:
+        model = compiled(model)
     if register is not None:
         register(model)
     return train(model, sgd(model.parameters()), rank, device)
@@ -202,8 +209,10 @@ def whole(tensor, device):
     return plain(tensor.to(device) if isinstance(tensor, DTensor) else tensor)
 
 
-def train_fsdp2(device, rank, size, name):
+def train_fsdp2(device, rank, size, name, is_compiled=False):
     model = shard(device, size, name)
+    if is_compiled:
+        model = compiled(model)
     optimizer = sgd(model.parameters())
     results = []
     for step in range(STEPS):
@@ -279,8 +288,7 @@ def use_functions(device, rank, size, backend):
         return functional.all_gather_tensor(parts * 3, 0, dist.group.WORLD)
 
     if backend is not None:
-        torch._dynamo.reset()
-        function = torch.compile(function, backend=backend, fullgraph=True)
+        function = compiled(function, backend=backend, fullgraph=True)
     return [plain(function(batch(rank, step, device))) for step in range(2)]
 
 
@@ -306,26 +314,7 @@ def sync_batch_norm(rank, size):
     return max(((a - b).abs() / (1 + b.abs())).max().item() for a, b in pairs)
 
 
-def compare(rank, size, name, *args):
-    """Runs a function on the CPU and on the device; returns how many tensors differ, and of how
-    many."""
-    function = globals()[name]
-    expected = function(torch.device("cpu"), rank, size, *args)
-    results = function(device_of(rank), rank, size, *args)
-    assert len(results) == len(expected)
-    differing = sum(
-        not (a.dtype == b.dtype and torch.equal(a, b))
-        for a, b in zip(results, expected, strict=True)
-    )
-    return differing, len(results)
-
-
-class TestTraining(TwoRanksTestCase):
-    def compare(self, function, *args):
-        for differing, count in self.run_ranks(compare, function.__name__, *args):
-            self.assertGreater(count, 0)
-            self.assertEqual(differing, 0)
-
+class TestTraining(RanksTestCase):
     @parametrize("name", DDP)
     def test_ddp(self, name):
         self.compare(train_ddp, name)
@@ -361,7 +350,11 @@ class TestTraining(TwoRanksTestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.compare(save_and_load, folder, is_async)
 
-    @parametrize("backend", [None, "aot_eager"])
+    @parametrize("function", [train_ddp, train_fsdp2])
+    def test_compiled_model(self, function):
+        self.compare(function, "plain", True)
+
+    @parametrize("backend", [None, "aot_eager", "inductor"])
     def test_functional_collectives(self, backend):
         self.compare(use_functions, backend)
 

@@ -22,7 +22,6 @@ _REASON = "there is no NCCL behind the backend"
 
 # Members of the class in builds with NCCL that raise NotImplementedError here.
 _REFUSED = {
-    "_add_ephemeral_timeout": "give the group or the call a longer timeout",
     "deregister_mem_pool": f"{_REASON}, and nothing to register memory with",
     "register_mem_pool": f"{_REASON}, and nothing to register memory with",
 }
@@ -30,7 +29,7 @@ _REFUSED = {
 
 def install() -> None:
     """Makes ``"nccl"`` the backend of this package."""
-    distributed.provide_gloo()
+    distributed.provide()
     group: Any = distributed.ProcessGroupOCCL
     group._set_default_timeout = group.set_timeout
     # Groups abort one by one: none waits for another.

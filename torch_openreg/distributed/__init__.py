@@ -5,6 +5,7 @@
 type is CUDA, it is what ``"nccl"`` means. See :doc:`/distributed`.
 """
 
+import importlib
 import os
 from datetime import timedelta
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import torch
 
 from torch_openreg import _C
+from torch_openreg._imports import after_import
 from torch_openreg.openreg._utils import DEVICE_TYPE
 
-__all__ = ["BACKEND_NAME", "ProcessGroupOCCL", "monitored_barrier", "provide_gloo", "register"]
+__all__ = ["BACKEND_NAME", "ProcessGroupOCCL", "monitored_barrier", "provide", "register"]
 
 BACKEND_NAME = "nccl" if DEVICE_TYPE == "cuda" else "occl"
 ProcessGroupOCCL = _C.ProcessGroupOCCL
@@ -23,7 +25,7 @@ ProcessGroupOCCL = _C.ProcessGroupOCCL
 # docs: distributed-register
 def register() -> None:
     """Makes torch know the backend."""
-    provide_gloo()
+    provide()
     # A list: of a string, torch would take each character for a device.
     torch.distributed.Backend.register_backend(
         BACKEND_NAME, _create_group, extended_api=True, devices=[DEVICE_TYPE]
@@ -33,9 +35,14 @@ def register() -> None:
 # docs: end
 
 
-def provide_gloo() -> None:
-    """Gives the backend Gloo, which moves its bytes."""
+def provide() -> None:
+    """Gives the backend Gloo, which moves its bytes, and distributed tensors our generators."""
     _C._set_gloo_factory(_create_gloo)
+    after_import("torch.distributed.tensor._random", _install_random_states)
+
+
+def _install_random_states() -> None:
+    importlib.import_module("torch_openreg.distributed._random_state").install()
 
 
 def _create_group(options: Any, group_options: Any) -> Any:
