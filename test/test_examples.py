@@ -76,18 +76,56 @@ class TestExamples(OpenRegTestCase):
         self.assertEqual(len(parameters), 2)
 
 
+class TestDistributed(OpenRegTestCase):
+    """The GPT is trained by several processes as by one that takes their parts in turn."""
+
+    def train(self, processes, parts, device, *arguments):
+        path = str(EXAMPLES / "distributed" / "train_gpt.py")
+        call = [path, "--steps", "4", "--device", device, "--parts", str(parts), *arguments]
+        launcher = ["--standalone", "--nproc-per-node", str(processes)]
+        code = f"""
+            import runpy, sys
+            from torch.distributed.run import main
+            sys.argv = {call!r}
+            if {processes} > 1:
+                main({[*launcher, *call]!r})
+            else:
+                runpy.run_path({path!r}, run_name="__main__")
+        """
+        settings = {"OMP_NUM_THREADS": "1"}
+        if device == "cuda":
+            settings |= {"OPENREG_DEVICE_TYPE": "cuda", "OPENREG_CUDA_NOTICE": "0"}
+        output = run_program(code, settings).stdout
+        self.assertRegex(output, r"step 3: loss \d\.\d{6}\nparameters \d+\.\d{6}\n$")
+        return output
+
+    @parametrize("parallel", ["ddp", "fsdp"])
+    def test_two_processes_compute_what_one_does(self, parallel):
+        expected = self.train(1, 2, "openreg")
+        self.assertEqual(self.train(2, 2, "openreg", "--parallel", parallel), expected)
+
+    def test_two_processes_compute_the_same_on_cuda(self):
+        self.assertEqual(self.train(2, 2, "cuda"), self.train(1, 2, "cpu"))
+
+    def test_four_processes_compute_nearly_the_same(self):
+        outputs = (self.train(1, 4, "openreg"), self.train(4, 4, "openreg", "--parallel", "fsdp"))
+        one, four = ([float(x) for x in re.findall(r"\d+\.\d+", text)] for text in outputs)
+        self.assertEqual(four, one, rtol=1e-6, atol=1e-5)
+
+
 class TestSources(OpenRegTestCase):
     def test_readme_lists_every_example(self):
         listed = re.findall(r"^\| \[`(\w+)\.py`\]", (EXAMPLES / "README.md").read_text(), re.M)
         self.assertEqual(sorted(listed), NAMES)
 
-    @EACH
+    @parametrize("name", [*NAMES, "distributed/train_gpt"])
     def test_example_does_not_know_the_device(self, name):
         text = (EXAMPLES / f"{name}.py").read_text()
         self.assertNotRegex(text, r"(import|from) torch_openreg|torch\.openreg|[\"']openreg")
 
 
 instantiate_parametrized_tests(TestExamples)
+instantiate_parametrized_tests(TestDistributed)
 instantiate_parametrized_tests(TestSources)
 
 if __name__ == "__main__":
