@@ -13,6 +13,7 @@ import torch
 from bench import (
     allocation,
     copies,
+    distributed,
     graphs,
     imports,
     ipc,
@@ -37,6 +38,7 @@ _TOPICS = (
     graphs,
     ipc,
     training,
+    distributed,
     profiler,
     sanitizer,
     imports,
