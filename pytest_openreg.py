@@ -27,10 +27,12 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import os
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -51,6 +53,7 @@ __all__ = [
     "pytest_configure",
     "pytest_load_initial_conftests",
     "pytest_report_header",
+    "pytest_sessionstart",
 ]
 
 _VARIABLE = "OPENREG_DEVICE_TYPE"
@@ -137,6 +140,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Sanitizer(kinds, path), "openreg-sanitizer")
     if schedules := _schedules_of(config):
         config.pluginmanager.register(_Schedules(schedules), "openreg-schedules")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Registers the device type after conftest.py has run, which may choose settings.
+
+    Raises:
+        pytest.UsageError: if it cannot be served. Tests that need a GPU would skip themselves.
+    """
+    if not _is_asked_for(session.config):
+        return
+    with warnings.catch_warnings():
+        # A failure is told once, below.
+        warnings.filterwarnings("ignore", "The device 'openreg' is not available")
+        # First: if the package imports it, torch warns of each of its kernels that is replaced.
+        importlib.import_module("torch")
+    try:
+        importlib.import_module("torch_openreg")
+    except ImportError as error:
+        raise pytest.UsageError(f"--openreg-cuda: {error}") from error
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -196,6 +196,14 @@ def test_skipped():
 """
 
 
+_TORCH_WITH_CUDA = """
+import os
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+import torch
+torch.version.cuda = "13.2"
+"""
+
+
 class TestPlugin(OpenRegTestCase):
     def setUp(self):
         super().setUp()
@@ -350,11 +358,18 @@ class TestPlugin(OpenRegTestCase):
         result = self.pytest(*arguments, **files)
         self.assert_outcome(result, "2 passed, 1 skipped")
         self.assertIn("device type cuda: emulated by torch_openreg", result.stdout)
+        self.assertNotIn("Overriding", result.stderr)
 
     def test_plugin_that_imports_torch_first_is_an_error(self):
         result = self.pytest("-p", "early", "--openreg-cuda", early__py="import torch")
         self.assertEqual(result.returncode, 4)
         self.assertIn("expected a process that has not imported torch yet", result.stderr)
+
+    @parametrize("arguments", [[], ["-n", "2"]])
+    def test_torch_that_has_a_gpu_s_device_type_is_an_error(self, arguments):
+        result = self.pytest("--openreg-cuda", *arguments, conftest__py=_TORCH_WITH_CUDA)
+        self.assertEqual(result.returncode, 4, msg=lambda _: result.stdout + result.stderr)
+        self.assertRegex(result.stderr, r"ERROR: --openreg-cuda: Device type cuda needs .*\n$")
 
     def test_gate_is_skipped_without_the_device(self):
         self.assert_outcome(self.pytest(suite=GATE_ALONE), "1 skipped")
@@ -407,6 +422,24 @@ class TestLauncher(OpenRegTestCase):
         result = self.run_launcher(*arguments)
         self.assertEqual(result.returncode, 2)
         self.assertIn(text, result.stderr)
+
+    def test_torch_that_has_a_gpu_s_device_type_is_refused_in_one_line(self):
+        program = f"""{_TORCH_WITH_CUDA}
+from torch_openreg import cuda
+cuda.main(["program.py"])
+"""
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG")}
+        result = subprocess.run(
+            [sys.executable, "-c", program],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(
+            result.stderr, r"^torch_openreg\.cuda: Device type cuda needs .* --index-url \S+\n$"
+        )
 
     def test_bad_size_is_refused_in_the_settings_words(self):
         result = self.run_launcher("--memory", "much", "program.py")

@@ -152,7 +152,7 @@ class TestBuildsWithCuda(OpenRegTestCase):
             {"OPENREG_DEVICE_TYPE": "cuda", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         )
         self.assertRegex(
-            result.stdout, r"^OPENREG_DEVICE_TYPE=cuda needs a build of torch without CUDA.* 13\."
+            result.stdout, r"^Device type cuda needs a build of torch without CUDA.* 13\."
         )
 
 

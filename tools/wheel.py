@@ -29,13 +29,20 @@ _LIBRARIES = re.compile(
     r"torch_openreg/(_C\.cpython-\w+-\w+-linux-gnu\.so|lib/lib(openreg|torch_openreg)\.so)"
 )
 
+# The sources of the public headers.
+_INCLUDES = (_ROOT / "include", _ROOT / "third_party" / "openreg_runtime" / "include")
+
 _NEEDED = (
     "pytest_openreg.py",
     "torch_openreg/_C.pyi",
-    "torch_openreg/include/openreg/openreg.h",
-    "torch_openreg/include/torch_openreg/core/Launch.h",
+    "torch_openreg/demo/data/README.md",  # the license of the images beside it
     "torch_openreg/lib/TORCH_VERSION",
     "torch_openreg/py.typed",
+    *(
+        f"torch_openreg/include/{header.relative_to(folder)}"
+        for folder in _INCLUDES
+        for header in sorted(folder.rglob("*.h"))
+    ),
 )
 
 _MAX_BYTES = 10 << 20

@@ -72,17 +72,24 @@ def _asks_for_cuda() -> bool:
     return text == "cuda"
 
 
-def _register_cuda() -> None:
-    if hasattr(torch, DEVICE_NAME):
-        return
+def check_build_for_cuda() -> None:
+    """Raises RegistrationError if torch has a device type CUDA of its own."""
     for kind in ("cuda", "hip"):
         version = getattr(torch.version, kind, None)
         if version is not None or hasattr(torch._C, "_cuda_getDeviceCount"):
             raise RegistrationError(
-                f"{_DEVICE_TYPE_VARIABLE}=cuda needs a build of torch without CUDA and ROCm, but "
-                f"torch {torch.__version__} has one ({kind} {version}). Install torch's CPU build, "
-                "or unset the variable to use the device 'openreg' beside the GPU."
+                "Device type cuda needs a build of torch without CUDA and ROCm, but torch "
+                f"{torch.__version__} has one ({kind} {version}). Use the device 'openreg' beside "
+                "it, or install torch's CPU build: pip install --force-reinstall --no-deps "
+                f"'torch=={release_of(str(torch.__version__))}.*' "
+                "--index-url https://download.pytorch.org/whl/cpu"
             )
+
+
+def _register_cuda() -> None:
+    if hasattr(torch, DEVICE_NAME):
+        return
+    check_build_for_cuda()
     _load_native_library(serves_cuda=True)
     from torch_openreg import _C, _comm, _cuda, _fake_tensors
 

@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from torch_openreg._registration import RegistrationError, check_build_for_cuda
+
 __all__ = ["main"]
 
 _USAGE = """\
@@ -28,9 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: the command line without the program's name; None takes the process's own.
 
     Raises:
-        SystemExit: if there is an option that is not known, or no program.
+        SystemExit: if there is an option that is not known, no program, or a torch that has a
+            device type CUDA of its own.
     """
     options = _parse(arguments)
+    if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is ours
+        try:
+            check_build_for_cuda()
+        except RegistrationError as error:
+            sys.exit(f"torch_openreg.cuda: {error}")
     environment = {**os.environ, "OPENREG_DEVICE_TYPE": "cuda"}
     if options.devices is not None:
         environment["OPENREG_DEVICE_COUNT"] = str(options.devices)

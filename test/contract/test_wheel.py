@@ -50,6 +50,20 @@ class TestCheck(OpenRegTestCase):
                 name="missing_file",
             ),
             subtest(
+                (
+                    {"torch_openreg/include/torch_openreg/core/Stream.h": None},
+                    "expected it to contain torch_openreg/include/torch_openreg/core/Stream.h",
+                ),
+                name="missing_header",
+            ),
+            subtest(
+                (
+                    {"torch_openreg/demo/data/README.md": None},
+                    "expected it to contain torch_openreg/demo/data/README.md",
+                ),
+                name="missing_license_of_images",
+            ),
+            subtest(
                 ({f"{_FOLDER}/licenses/LICENSE": None}, "expected it to contain a license"),
                 name="missing_license",
             ),

@@ -7,7 +7,7 @@ import unittest
 from source_tree import ROOT
 from torch.testing._internal.common_utils import TestCase, run_tests
 
-from torch_openreg._version import TORCH_RELEASES
+from torch_openreg._version import DEFAULT_RELEASE, TORCH_RELEASES
 
 try:
     import yaml
@@ -61,6 +61,12 @@ class TestWorkflows(TestCase):
         # YAML 1.1 takes the key "on" for true.
         self.assertLessEqual({"push", "pull_request"}, set(workflow[True]))
         self.assertIn(".ci/run", [step.get("run") for step in steps_of(workflow)])
+
+    def test_every_change_runs_with_each_other_release_of_torch(self):
+        job = self.workflows()["ci.yml"]["jobs"]["release"]
+        releases = [one for one in TORCH_RELEASES if one != DEFAULT_RELEASE]
+        self.assertEqual(job["strategy"]["matrix"]["torch"], releases)
+        self.assertEqual(job["steps"][-1], {"run": ".ci/run ${{ matrix.torch }}"})
 
 
 if __name__ == "__main__":
