@@ -9,8 +9,7 @@ __all__ = ["DIFFERENCES", "ONE_TYPE"]
 # Files of tests for one device type; those in contract/ are about the source.
 ONE_TYPE = {
     "conformance/test_kit.py": "runs the kit on both types itself",
-    "distributed/test_collectives.py": "test_groups.py and test_streams.py are of both types",
-    "distributed/test_failures.py": "test_groups.py and test_streams.py are of both types",
+    "distributed/test_failures.py": "starts many ranks; test_collectives.py is of both types",
     "generic/test_report.py": "about the tables of a run",
     "inductor/test_launches.py": "cuda/test_compile.py is its counterpart",
     "test_autoload.py": "about the default device type; cuda/test_loading.py is its counterpart",

@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from common import DEVICE_TYPE, TestCase, run_tests
-from distributed.ranks import LIMIT_S, Ranks, device_of
+from distributed.ranks import BACKEND, LIMIT_S, Ranks, device_of
 from torch.distributed import DistBackendError
 
 from torch_openreg.distributed import monitored_barrier
@@ -319,7 +319,7 @@ import os, sys, torch, torch.distributed as dist
 from datetime import timedelta
 rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 torch.openreg.set_device(rank % torch.openreg.device_count())
-dist.init_process_group("cpu:gloo,{DEVICE_TYPE}:occl", store=dist.FileStore(store, size), rank=rank,
+dist.init_process_group("{BACKEND}", store=dist.FileStore(store, size), rank=rank,
                         world_size=size, timeout=timedelta(seconds=60))
 x = torch.ones(1000, device="{DEVICE_TYPE}")
 dist.all_reduce(x)

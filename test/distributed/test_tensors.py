@@ -4,8 +4,8 @@ import itertools
 
 import torch
 import torch.nn.functional as F
-from common import instantiate_parametrized_tests, parametrize, run_tests
-from distributed.ranks import RanksTestCase, device_of
+from common import DEVICE_TYPE, instantiate_parametrized_tests, parametrize, run_tests
+from distributed.ranks import RankError, RanksTestCase, device_of
 from torch import nn
 from torch.distributed import tensor as dtensor
 from torch.distributed.device_mesh import init_device_mesh
@@ -65,6 +65,22 @@ def draws(rank, size, name, operation):
     return [whole(draw()), whole(draw()), torch.rand(SIZE, device=device).cpu()]
 
 
+def draws_compiled(rank, size):
+    """Returns what a function draws in two calls, eager and compiled."""
+    device = device_of(rank)
+    mesh = init_device_mesh(device.type, (size,))
+    x = distribute_tensor(torch.ones(SIZE, SIZE, device=device), mesh, [Shard(0)])
+
+    def function(x):
+        return F.dropout(x, 0.5) * torch.rand_like(x)
+
+    results = []
+    for each in (function, torch.compile(function, backend="aot_eager")):
+        torch.manual_seed(3)
+        results.append([whole(each(x)) for _ in range(2)])
+    return results
+
+
 class TestRandomOperators(RanksTestCase):
     @parametrize("operation", RANDOM)
     @parametrize("name", PLACEMENTS)
@@ -76,6 +92,14 @@ class TestRandomOperators(RanksTestCase):
         self.assertGreater(drawn.numel(), SIZE * SIZE)
         self.assertEqual(drawn.unique().numel(), drawn.numel())
         self.assertEqual(self.run_ranks(draws, name, operation), [one, other], rtol=0, atol=0)
+
+    def test_compiled_functions_draw_as_others_where_torch_traces_them(self):
+        if DEVICE_TYPE != "cuda":
+            with self.assertRaisesRegex(RankError, "convert all Tensors to FakeTensors"):
+                self.run_ranks(draws_compiled)
+            return
+        for eager, compiled in self.run_ranks(draws_compiled):
+            self.assertEqual(compiled, eager, rtol=0, atol=0)
 
 
 # --- Layouts

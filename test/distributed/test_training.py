@@ -1,6 +1,7 @@
 """What torch builds on collectives: each runs on the device and on the CPU, with the same bits."""
 
 import contextlib
+import os
 import tempfile
 
 import torch
@@ -363,7 +364,37 @@ class TestTraining(RanksTestCase):
             self.assertLess(difference, 1e-5)
 
 
+# The rest, which takes time, in a full run.
+IS_FULL = bool(os.environ.get("OPENREG_TEST_FULL"))
+
+
+class TestFourRanks(RanksTestCase):
+    """Where more than one other rank makes a difference: sums in parts, meshes of two by two."""
+
+    SIZE = 4
+
+    @parametrize("name", DDP if IS_FULL else ["plain"])
+    def test_ddp(self, name):
+        self.compare(train_ddp, name)
+
+    def test_ddp_with_uneven_inputs(self):
+        self.compare(join_unevenly)
+
+    @parametrize("name", FSDP2 if IS_FULL else ["hybrid"])
+    def test_fsdp2(self, name):
+        self.compare(train_fsdp2, name)
+
+    @parametrize("function", [train_fsdp1, train_with_zero] if IS_FULL else [train_fsdp1])
+    def test_other_ways(self, function):
+        self.compare(function)
+
+    @parametrize("name", SCHEDULES if IS_FULL else ["1F1B"])
+    def test_pipeline(self, name):
+        self.compare(train_pipeline, name)
+
+
 instantiate_parametrized_tests(TestTraining)
+instantiate_parametrized_tests(TestFourRanks)
 
 if __name__ == "__main__":
     run_tests()
