@@ -190,6 +190,11 @@ class _Sanitizer:
         self._launches = 0
         self._findings: list[dict[str, Any]] = []
 
+    def pytest_collection_finish(self) -> None:
+        """Sets aside what has been imported: collecting garbage after each test need not see it."""
+        gc.collect()
+        gc.freeze()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         import torch
