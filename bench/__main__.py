@@ -12,6 +12,7 @@ import torch
 
 from bench import (
     allocation,
+    compile,
     copies,
     distributed,
     graphs,
@@ -39,6 +40,7 @@ _TOPICS = (
     ipc,
     training,
     distributed,
+    compile,
     profiler,
     sanitizer,
     imports,

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -11,13 +12,15 @@ from bench.measure import Benchmark, Names, Target, versus_cpu
 from torch_openreg.demo.digits import load_digits
 from torch_openreg.demo.training import Training, make_model
 
-__all__ = ["benchmarks", "make_demo", "make_step"]
+__all__ = ["benchmarks", "make_demo", "make_step", "make_transformer_step"]
 
 _BATCH_SIZE = 64
 _SIZES = (784, 256, 256, 10)
 # Long enough for the system to settle on processors for host, worker and OpenMP threads.
 _STRETCH = 10
 _OVERLAP_ELEMENTS = 30_000  # few enough for a kernel of one thread
+
+_Wrap: TypeAlias = Callable[[nn.Module], nn.Module]
 
 
 def benchmarks() -> list[Benchmark]:
@@ -33,7 +36,7 @@ def benchmarks() -> list[Benchmark]:
         versus_cpu(
             "train: step of transformer encoder, AdamW",
             "step()",
-            _make_transformer_step,
+            make_transformer_step,
             stretch=_STRETCH,
             target=Target(0.85),
         ),
@@ -54,8 +57,12 @@ def benchmarks() -> list[Benchmark]:
     ]
 
 
-def make_step(device: torch.device) -> Names:
-    """Makes step(), which does one training step on a fixed batch."""
+def _unchanged(model: nn.Module) -> nn.Module:
+    return model
+
+
+def make_step(device: torch.device, wrap: _Wrap = _unchanged) -> Names:
+    """Makes step(), which does one training step on a fixed batch; wrap may compile the model."""
     torch.manual_seed(0)
     inputs, hidden, hidden2, outputs = _SIZES
     model = nn.Sequential(
@@ -68,17 +75,18 @@ def make_step(device: torch.device) -> Names:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images = torch.randn(_BATCH_SIZE, inputs).to(device)
     labels = torch.randint(outputs, (_BATCH_SIZE,)).to(device)
+    forward = wrap(model)
 
     def step() -> None:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        nn.functional.cross_entropy(forward(images), labels).backward()
         optimizer.step()
 
     return {"step": step}
 
 
-def _make_transformer_step(device: torch.device) -> Names:
-    """Makes step() for two layers of width 128 on 8 sequences of 64 tokens."""
+def make_transformer_step(device: torch.device, wrap: _Wrap = _unchanged) -> Names:
+    """Makes step() for two layers of width 128 on 8 sequences of 64 tokens; see make_step."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(
         d_model=128, nhead=4, dim_feedforward=512, dropout=0.0, batch_first=True
@@ -86,10 +94,11 @@ def _make_transformer_step(device: torch.device) -> Names:
     model = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens, goals = (torch.randn(8, 64, 128).to(device) for _ in range(2))
+    forward = wrap(model)
 
     def step() -> None:
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(tokens), goals).backward()
+        nn.functional.mse_loss(forward(tokens), goals).backward()
         optimizer.step()
 
     return {"step": step}

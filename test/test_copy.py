@@ -497,6 +497,34 @@ BLOCKING = {
 }
 
 
+class TestLists(CopyTestCase):
+    def test_first_call_does_not_wait(self):
+        sources = [torch.arange(float(size)) for size in (3, 7, 11)]
+        on_device = [source.to(DEVICE_TYPE) for source in sources]
+        targets = [torch.zeros_like(source) for source in on_device]
+        calls = torch.openreg.fallback_stats()
+        with StreamGate() as gate:
+            torch._foreach_copy_(targets, on_device)
+            self.assertFalse(torch.openreg.current_stream().query())
+            gate.open()
+        self.assertEqual(torch.openreg.fallback_stats(), calls)
+        for target, source in zip(targets, sources, strict=True):
+            self.assert_bit_equal(target, source)
+
+    def test_pairs_that_are_not_alike(self):
+        def copied(device):
+            base = torch.arange(6.0, device=device)
+            ones = torch.ones(3, dtype=torch.complex64, device=device)
+            targets = [torch.zeros(2, 3, device=device), base[:4], base[4:].to(torch.int64)]
+            conjugated = torch.zeros(3, dtype=torch.complex64, device=device)
+            sources = [base[3:], ones[:1].real, torch.full((2,), 2.5, device=device)]
+            torch._foreach_copy_([*targets, conjugated], [*sources, (ones * 2j).conj()])
+            return [*targets, conjugated]
+
+        for actual, expected in zip(copied(DEVICE_TYPE), copied("cpu"), strict=True):
+            self.assert_bit_equal(actual, expected)
+
+
 class TestBlocking(CopyTestCase):
     @parametrize("api", list(BLOCKING))
     @parametrize("count", [1, 100, 16_384, 16_385, 100_000])

@@ -51,6 +51,9 @@ _ACCUMULATED = "the norm is accumulated in float, as on CUDA, where the CPU take
 _CONTIGUOUS = "the gradient of a maximum among equals is contiguous, as on CUDA"
 _UNBATCHED = "torch asks whether cuDNN has a CTC loss, which vmap cannot, on CUDA neither"
 _NAMED = "with deterministic algorithms the result is a named tuple, as torch makes it for CUDA"
+# Inductor's decompositions run before any pass of a device.
+_ROW = "Inductor decomposes a row times a column for the CPU only"
+_NORM = "Inductor decomposes group_norm, which has a formula of its own for the CPU"
 
 GAPS: list[Gap] = [
     Gap("nn_functional_max_pool1d", "layouts", _INDICES, ("float64",)),
@@ -74,6 +77,14 @@ GAPS: list[Gap] = [
     ),
     Gap("triangular_solve", "out", _RESULT, ("complex64", "float32")),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "float64"), is_late=True),
+    *(
+        Gap(name, "compiled", _NORM, ("float32",), is_late=True)
+        for name in ("native_group_norm", "nn_functional_group_norm")
+    ),
+    *(
+        Gap(name, "compiled", _ROW, ("float32",), is_late=True)
+        for name in ("nn_functional_linear_cross_entropy_chunked_none", "ormqr")
+    ),
     Gap("_foreach_max", "backward", _ZEROS, ("float32",), device_type="cuda"),
     Gap("max_reduction_no_dim", "layouts backward", _CONTIGUOUS, ("float32",), device_type="cuda"),
     *(

@@ -15,6 +15,7 @@ from common import (
 )
 from inductor.compiled import CompiledTestCase
 from torch._dynamo.utils import counters
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from torch_openreg.inductor import _graphs
 
@@ -204,6 +205,116 @@ class TestTraining(GraphsTestCase):
         self.assert_counts(captured=2)
 
 
+class TestFailuresAndLifetimes(GraphsTestCase):
+    """Functions as Inductor hands them over, with inputs in a list."""
+
+    def graphed(self, function, static=(), is_backward=False):
+        return _graphs.GraphedFunction(function, 0, static, (), is_backward)
+
+    @parametrize("failing_call", [0, 1])
+    def test_call_that_fails_is_made_again(self, failing_call):
+        calls = []
+
+        def function(inputs):
+            calls.append(None)
+            if len(calls) == failing_call + 1:
+                raise ValueError("a call that fails")
+            return [inputs[0] * 2]
+
+        graphed = self.graphed(function)
+        x = on_device(8)
+        for call in range(5):
+            if call == failing_call:
+                with self.assertRaisesRegex(ValueError, "a call that fails"):
+                    graphed([x])
+            else:
+                self.assertEqual(graphed([x])[0], x * 2)
+        self.assert_counts(captured=1)
+
+    def test_memory_of_a_parameter_that_is_replaced_is_freed(self):
+        weight = torch.nn.Parameter(on_device(4, 8))
+        graphed = self.graphed(lambda inputs: [inputs[0].t(), inputs[0] * 2], static=[0])
+        with torch.no_grad():
+            for _ in range(3):
+                graphed([weight])
+            old = StorageWeakRef(weight.untyped_storage())
+            weight.data = on_device(4, 8)
+            self.assertTrue(old.expired())
+            for _ in range(3):
+                transposed, doubled = graphed([weight])
+        self.assertEqual(transposed.data_ptr(), weight.data_ptr())
+        self.assertEqual(doubled, weight * 2)
+        self.assert_counts(captured=2)
+
+    def test_address_of_a_parameter_that_has_gone_is_no_parameters(self):
+        parameter = on_device(64)
+        address = parameter.data_ptr()
+        self.graphed(lambda inputs: [inputs[0] * 2], static=[0])([parameter])
+        del parameter
+        backward = self.graphed(lambda inputs: [inputs[0] * 2], static=[0], is_backward=True)
+        saved = [on_device(64) for _ in range(4)]
+        self.assertIn(address, [one.data_ptr() for one in saved])
+        saved.sort(key=lambda one: one.data_ptr() != address)
+        for one in saved:
+            self.assertEqual(backward([one])[0], one * 2)
+        self.assert_counts(captured=1)
+
+    def test_allocation_that_fails_changes_and_draws_nothing(self):
+        graphed = self.graphed(lambda inputs: [torch.rand_like(inputs[0].add_(1))], static=[0])
+        x = torch.zeros(64, device=DEVICE_TYPE)
+        for _ in range(3):
+            graphed([x])
+        before, state = x.cpu(), torch.openreg.get_rng_state()
+        error = torch.OutOfMemoryError("none left")
+        with (
+            mock.patch.object(_graphs, "empty_strided", side_effect=error),
+            self.assertRaises(torch.OutOfMemoryError),
+        ):
+            graphed([x])
+        self.assert_bit_equal(x, before)
+        self.assertEqual(torch.openreg.get_rng_state(), state)
+
+    @requires_two_devices
+    def test_call_in_a_capture_of_a_device_that_is_not_current(self):
+        graphed = _graphs.GraphedFunction(lambda inputs: [inputs[0] * 2], 1, (), (), False)
+        x = torch.ones(8, device=f"{DEVICE_TYPE}:1")
+        for _ in range(3):
+            graphed([x])
+        graph = torch.openreg.Graph()
+        with torch.openreg.device(1), torch.openreg.graph(graph), torch.openreg.device(0):
+            (result,) = graphed([x])
+        x.fill_(3)
+        graph.replay()
+        self.assertEqual(result.cpu(), torch.full((8,), 6.0))
+
+    def test_threads_that_capture_at_once_share_one_capture(self):
+        is_entered, may_go_on = threading.Event(), threading.Event()
+
+        def function(inputs):
+            if torch.openreg.is_current_stream_capturing():
+                is_entered.set()
+                may_go_on.wait()
+            return [inputs[0] * 2]
+
+        graphed = self.graphed(function)
+        x = on_device(8)
+        graphed([x])
+        results = []
+        threads = [
+            threading.Thread(target=lambda: results.append(graphed([x])[0])) for _ in range(2)
+        ]
+        threads[0].start()
+        is_entered.wait()
+        threads[1].start()
+        may_go_on.set()
+        for thread in threads:
+            thread.join()
+        for result in results:
+            self.assertEqual(result, x * 2)
+        self.assertEqual(len(results), 2)
+        self.assert_counts(captured=1)
+
+
 def same_and_views(x):
     y = x + 1
     return x, x.view(-1)[2:], y, y.t(), y[1], y.sum().expand(3)
@@ -361,6 +472,7 @@ class TestStreamsAndThreads(GraphsTestCase):
         self.assert_counts(captured=1)
 
 
+instantiate_parametrized_tests(TestFailuresAndLifetimes)
 instantiate_parametrized_tests(TestSkips)
 
 if __name__ == "__main__":

@@ -17,11 +17,13 @@ Note [Graphs of compiled functions]
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from torch_openreg import openreg
+from torch_openreg import _C, openreg
 from torch_openreg.inductor import _internals
 from torch_openreg.inductor._devices import DEVICE_TYPE
 from torch_openreg.inductor._kernels import empty_strided
@@ -77,15 +79,31 @@ def _reason_against(compiled_graph: _internals.CompiledFxGraph) -> str | None:
 
 
 class _Shared:
-    """What the captures of one device share."""
+    """What the captures of one device share. Its lock guards all of it."""
 
     def __init__(self, device: int) -> None:
         self.lock = threading.Lock()
         self.pool = openreg.graph_pool_handle()
-        self.replayed = openreg.Event()
-        self.stream = openreg.current_stream(device)
-        # Where parameters were that a forward graph reads in place: its backward graph may, too.
-        self.static_addresses: set[int] = set()
+        # Where parameters are that a forward graph reads in place: its backward graph may, too.
+        # Weak, so that a later tensor at the address of one that has gone is none of them.
+        self.static_storages: set[StorageWeakRef] = set()
+        self._device = device
+        self._replayed = openreg.Event()
+        self._stream = openreg.current_stream(device)
+        self._stream_id = _C._current_stream(device)
+
+    def begin_replay(self) -> openreg.Stream:
+        """Returns the current stream, on which later work runs behind the last replay."""
+        stream_id = _C._current_stream(self._device)
+        if stream_id != self._stream_id:
+            self._stream = openreg.current_stream(self._device)
+            self._stream_id = stream_id
+            self._stream.wait_event(self._replayed)
+        return self._stream
+
+    def end_replay(self) -> None:
+        """Marks where the next replay may begin."""
+        self._replayed.record(self._stream)
 
 
 _shared: dict[int, _Shared] = {}
@@ -132,7 +150,7 @@ class GraphedFunction:
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Runs the function, in one of its ways."""
-        if self._is_skipped or openreg.is_current_stream_capturing():
+        if self._is_skipped or _C._is_stream_capturing(*_C._current_stream(self._device)):
             return self._function(inputs)
         if not self._has_been_called:
             self._begin(inputs)
@@ -143,30 +161,39 @@ class GraphedFunction:
             return capture.replay(inputs)
         if key in self._captures:
             return self._captured(key, inputs)
-        if len(self._captures) == _MAX_CAPTURES:
+        if len(self._captures) >= _MAX_CAPTURES:
             count(f"called without a capture: it has {_MAX_CAPTURES}, for other sizes or addresses")
             return self._function(inputs)
         result = self._function(inputs)
         if all(_is_on(one, self._device) for one in result):
-            self._captures[key] = None
+            self._captures.setdefault(key)  # another thread may have captured it by now
         else:
             self._skip("it returns a tensor that is not on its device")
         return result
 
     def _begin(self, inputs: Sequence[Any]) -> None:
         """Looks at inputs for the first time. Guards see to it that later ones are alike."""
-        self._has_been_called = True
-        if not all(_is_on(one, self._device) for one in inputs):
-            self._skip("an input is neither a number nor a tensor on its device")
-            return
-        addresses = _shared_of(self._device).static_addresses
-        tensors = tuple(i for i in self._static if isinstance(inputs[i], torch.Tensor))
-        if self._is_backward:
-            self._static = tuple(i for i in tensors if inputs[i].data_ptr() in addresses)
-        else:
-            self._static = tensors
-            addresses.update(inputs[i].data_ptr() for i in tensors)
-        self._has_numbers = any(not isinstance(one, torch.Tensor) for one in inputs)
+        shared = _shared_of(self._device)
+        with shared.lock:
+            if self._has_been_called or self._is_skipped:
+                return
+            if not all(_is_on(one, self._device) for one in inputs):
+                self._skip("an input is neither a number nor a tensor on its device")
+                return
+            self._has_numbers = any(not isinstance(one, torch.Tensor) for one in inputs)
+            storages = {
+                i: StorageWeakRef(inputs[i].untyped_storage())
+                for i in self._static
+                if isinstance(inputs[i], torch.Tensor)
+            }
+            if self._is_backward:
+                known = shared.static_storages
+                storages = {i: one for i, one in storages.items() if one in known}
+            else:
+                living = {one for one in shared.static_storages if not one.expired()}
+                shared.static_storages = living.union(storages.values())
+            self._static = tuple(storages)
+            self._has_been_called = True
 
     def _key_of(self, inputs: Sequence[Any]) -> Any:
         addresses = tuple([inputs[i].data_ptr() for i in self._static])
@@ -182,15 +209,22 @@ class GraphedFunction:
         count(f"skipped: {reason}")
 
     def _captured(self, key: Any, inputs: list[Any]) -> Any:
-        openreg.synchronize(self._device)  # an error that is here already is nobody's reason
+        # Nobody may wait for a device while one of its streams is capturing.
+        with _shared_of(self._device).lock:
+            capture = self._captures.get(key)  # another thread's, maybe
+            if capture is None and not self._is_skipped:
+                openreg.synchronize(self._device)  # an error that is here is nobody's reason
+                capture = self._captures[key] = self._capture(inputs)
+        return self._function(inputs) if capture is None else capture.replay(inputs)
+
+    def _capture(self, inputs: Sequence[Any]) -> "_Capture | None":
         try:
             capture = _Capture(self._function, self._device, inputs, self._static, self._mutated)
         except RuntimeError as error:
             self._skip(f"it cannot be captured: {str(error).splitlines()[0]}")
-            return self._function(inputs)
-        self._captures[key] = capture
+            return None
         count("captured")
-        return capture.replay(inputs)
+        return capture
 
 
 def _is_on(value: Any, device: int) -> bool:
@@ -201,7 +235,10 @@ def _is_on(value: Any, device: int) -> bool:
 
 
 class _Capture:
-    """One capture: its graph, and the tensors that this reads and writes."""
+    """One capture: its graph, and the tensors that this reads and writes.
+
+    Whoever makes one holds the lock of what the captures of the device share.
+    """
 
     def __init__(
         self,
@@ -211,50 +248,53 @@ class _Capture:
         static: Sequence[int],
         mutated: Sequence[int],
     ) -> None:
-        self._device = device
         self._shared = _shared_of(device)
         self._streams = {openreg.current_stream(device)}  # that the allocator knows of
-        self._copied = tuple(
+        copied = [
             i
             for i, one in enumerate(inputs)
             if isinstance(one, torch.Tensor) and i not in set(static)
-        )
+        ]
         own: list[Any] = list(inputs)
-        with openreg.device(device):
-            for i in self._copied:
-                own[i] = torch.empty_strided(
-                    inputs[i].shape, inputs[i].stride(), dtype=inputs[i].dtype, device=DEVICE_TYPE
-                )
-            self._targets = [_written_part(own[i]) for i in self._copied]
-            self._returned = [place for place, i in enumerate(self._copied) if i in set(mutated)]
-            self._graph = openreg.Graph()
-            with (
-                self._shared.lock,
-                openreg.graph(
-                    self._graph, pool=self._shared.pool, capture_error_mode="thread_local"
-                ),
-            ):
-                outputs = function(list(own))
+        for i in copied:
+            one = inputs[i]
+            own[i] = empty_strided(tuple(one.shape), one.stride(), one.dtype, device)
+        self._targets = [_written_part(own[i]) for i in copied]
+        self._copied = [
+            (i, target is not own[i]) for i, target in zip(copied, self._targets, strict=True)
+        ]
+        self._returned = [place for place, i in enumerate(copied) if i in set(mutated)]
+        self._graph = openreg.Graph()
+        with (
+            openreg.device(device),
+            openreg.graph(self._graph, pool=self._shared.pool, capture_error_mode="thread_local"),
+        ):
+            outputs = function(list(own))
         self._outputs = _Outputs(outputs, own, device)
 
     def replay(self, inputs: list[Any]) -> Any:
+        """Runs the function on inputs. Gradients are off, as Inductor's functions count on."""
         shared = self._shared
-        with shared.lock, torch.no_grad():
-            stream = openreg.current_stream(self._device)
-            if stream != shared.stream:
-                stream.wait_event(shared.replayed)
-                shared.stream = stream
+        # First: if this fails, nothing has been changed or drawn yet.
+        copies = self._outputs.allocated()
+        with shared.lock:
+            stream = shared.begin_replay()
             if stream not in self._streams:
                 self._streams.add(stream)
                 for target in self._targets:
                     target.record_stream(stream)
-            sources = [_written_part(inputs[i]) for i in self._copied]
-            _copy(self._targets, sources)
-            self._graph.replay()
-            results = self._outputs.copied(inputs)
-            for place in self._returned:
-                sources[place].copy_(self._targets[place])
-            shared.replayed.record(stream)
+            sources = [
+                _written_part(inputs[i]) if is_part else inputs[i] for i, is_part in self._copied
+            ]
+            try:
+                _copy(self._targets, sources)
+                self._graph.replay()
+                self._outputs.copy_to(copies)
+                for place in self._returned:
+                    sources[place].copy_(self._targets[place])
+            finally:
+                shared.end_replay()
+        results = self._outputs.results(copies, inputs)
         inputs.clear()
         return results
 
@@ -267,33 +307,72 @@ def _written_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)
+def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    if len(targets) == 1:
+        targets[0].copy_(sources[0])
+    elif targets:
+        torch._foreach_copy_(targets, sources)
+
+
+@dataclass(frozen=True)
+class _View:
+    """A result in the storage of another tensor.
+
+    Attributes:
+        place: its position among the results.
+        base: the position of the other one.
+        dtype, shape, stride: its own.
+        offset_bytes: where it begins: in a copied storage, or behind the beginning of an input.
+    """
+
+    place: int
+    base: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset_bytes: int
+
+    def on(self, base: torch.Tensor, begin_bytes: int) -> torch.Tensor:
+        empty = torch.empty(0, dtype=self.dtype, device=base.device)
+        offset = (begin_bytes + self.offset_bytes) // self.dtype.itemsize
+        return empty.set_(base.untyped_storage(), offset, self.shape, self.stride)
+
+
+def _view(place: int, one: torch.Tensor, base: int, begin_bytes: int) -> _View:
+    offset_bytes = _offset_bytes(one) - begin_bytes
+    return _View(place, base, one.dtype, tuple(one.shape), one.stride(), offset_bytes)
 
 
 class _Outputs:
-    """What a capture returns, and how callers get tensors of their own."""
+    """What a capture returns, and how callers get tensors of their own.
+
+    Keeps no inputs: parameters that a program replaces are gone when it drops them.
+    """
 
     def __init__(self, outputs: Sequence[Any], inputs: Sequence[Any], device: int) -> None:
         self._device = device
-        self._values = list(outputs)
-        # Results that are inputs or views of them: the positions of both.
-        self._views: list[tuple[int, int]] = []
-        # All others, by the storage that they have alone or together.
+        self._values = [None if isinstance(one, torch.Tensor) else one for one in outputs]
+        # Results that are inputs: the positions of both.
+        self._same: list[tuple[int, int]] = []
+        self._views_of_inputs: list[_View] = []
+        # All others are on storages of the capture. A result that has its storage alone is copied
+        # as it is, and else the bytes of the storage are.
         self._sources: list[torch.Tensor] = []
         self._alone: list[tuple[int, int]] = []
-        self._together: list[tuple[int, int]] = []
-        storages = {
-            _storage_of(one): i for i, one in enumerate(inputs) if isinstance(one, torch.Tensor)
-        }
-        self._inputs = list(inputs)
+        self._views: list[_View] = []
+        tensors = {i: one for i, one in enumerate(inputs) if isinstance(one, torch.Tensor)}
+        positions = {id(one): i for i, one in tensors.items()}
+        storages = {_storage_of(one): i for i, one in tensors.items()}
         found: dict[int, list[int]] = {}
         for place, one in enumerate(outputs):
             if not isinstance(one, torch.Tensor):
                 continue
-            if _storage_of(one) in storages:
-                self._views.append((place, storages[_storage_of(one)]))
+            base = storages.get(_storage_of(one))
+            if id(one) in positions:
+                self._same.append((place, positions[id(one)]))
+            elif base is not None:
+                view = _view(place, one, base, _offset_bytes(tensors[base]))
+                self._views_of_inputs.append(view)
             else:
                 found.setdefault(_storage_of(one), []).append(place)
         for places in found.values():
@@ -302,31 +381,30 @@ class _Outputs:
                 self._alone.append((places[0], len(self._sources)))
                 self._sources.append(first)
             else:
-                self._together += [(place, len(self._sources)) for place in places]
+                self._views += [_view(i, outputs[i], len(self._sources), 0) for i in places]
                 self._sources.append(_bytes_of(first))
+        self._layouts = [(tuple(one.shape), one.stride(), one.dtype) for one in self._sources]
 
-    def copied(self, inputs: Sequence[Any]) -> list[Any]:
+    def allocated(self) -> list[torch.Tensor]:
+        """Returns memory of the caller's for all that the capture writes."""
+        return [empty_strided(*layout, self._device) for layout in self._layouts]
+
+    def copy_to(self, copies: list[torch.Tensor]) -> None:
+        """Enqueues the copies of what a replay has written."""
+        _copy(copies, self._sources)
+
+    def results(self, copies: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[Any]:
         """Returns copies, and the caller's inputs or views of these where those are results."""
         results = list(self._values)
-        copies = [
-            empty_strided(tuple(one.shape), one.stride(), one.dtype, self._device)
-            for one in self._sources
-        ]
-        _copy(copies, self._sources)
         for place, source in self._alone:
             results[place] = copies[source]
-        for place, source in self._together:
-            results[place] = _like(results[place], copies[source].untyped_storage(), 0)
-        for place, i in self._views:
-            own, given = self._inputs[i], inputs[i]
-            if results[place] is own:
-                results[place] = given
-            else:
-                results[place] = _like(
-                    results[place],
-                    given.untyped_storage(),
-                    _offset_bytes(given) - _offset_bytes(own),
-                )
+        for view in self._views:
+            results[view.place] = view.on(copies[view.base], 0)
+        for place, i in self._same:
+            results[place] = inputs[i]
+        for view in self._views_of_inputs:
+            given = inputs[view.base]
+            results[view.place] = view.on(given, _offset_bytes(given))
         return results
 
 
@@ -351,10 +429,3 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage()
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return empty.set_(storage, 0, (storage.nbytes(),), (1,))
-
-
-def _like(tensor: torch.Tensor, storage: torch.UntypedStorage, shift_bytes: int) -> torch.Tensor:
-    """Returns a tensor with the sizes and strides of another, in a storage."""
-    offset = tensor.storage_offset() + shift_bytes // tensor.element_size()
-    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return empty.set_(storage, offset, tensor.shape, tensor.stride())

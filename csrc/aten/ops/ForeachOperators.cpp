@@ -1,10 +1,12 @@
 // Operators on lists of tensors: one kernel for all of them.
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/ForeachUtils.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/copy_native.h>
 #include <torch/library.h>
 
 #include <optional>
@@ -14,6 +16,7 @@
 
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
@@ -68,6 +71,47 @@ void writeWithNumbersOf(TensorList self, TensorList tensor1, TensorList tensor2,
   Function(self, tensor1, tensor2, at::native::convert_tensor_to_scalar_list(scalars, count));
 }
 
+// Whether a copy is a plain one on a device: nothing to broadcast, to convert or to refuse.
+bool isPlainCopy(const Tensor& self, const Tensor& source, c10::Device device) {
+  if (!isOpenReg(self) || !isOpenReg(source) || self.device() != device ||
+      source.device() != device || source._is_zerotensor()) {
+    return false;
+  }
+  const ScalarType dtype = self.scalar_type();
+  const bool has_kernel = c10::isIntegralType(dtype, /*includeBool=*/true) ||
+                          c10::isFloatingType(dtype) || c10::isComplexType(dtype);
+  if (!has_kernel || dtype != source.scalar_type() || self.sizes() != source.sizes() ||
+      self.is_conj() != source.is_conj() || self.is_neg() != source.is_neg()) {
+    return false;
+  }
+  const auto overlap = at::get_overlap_status(self, source);
+  return at::has_internal_overlap(self) == at::MemOverlap::No &&
+         (overlap == at::MemOverlapStatus::No || overlap == at::MemOverlapStatus::Full);
+}
+
+void copyListKernel(std::vector<Tensor>& self, const std::vector<Tensor>& sources) {
+  for (size_t i = 0; i < self.size(); ++i) {
+    at::native::copy_(self[i], sources[i], /*non_blocking=*/false);
+  }
+}
+
+// Plain copies on one device are one kernel; others are made one by one.
+void copyList(TensorList self, TensorList sources, bool non_blocking) {
+  at::native::check_foreach_api_restrictions(self, sources);
+  const c10::Device device = self[0].device();
+  bool is_plain = true;
+  for (size_t i = 0; i < self.size() && is_plain; ++i) {
+    is_plain = isPlainCopy(self[i], sources[i], device);
+  }
+  if (is_plain) {
+    enqueue<"aten::_foreach_copy_">(device, copyListKernel, self, sources);
+    return;
+  }
+  for (size_t i = 0; i < self.size(); ++i) {
+    self[i].copy_(sources[i], non_blocking);
+  }
+}
+
 using Pointwise = std::vector<Tensor> (*)(TensorList, TensorList, TensorList,
                                           c10::ArrayRef<Scalar>);
 using PointwiseInPlace = void (*)(TensorList, TensorList, TensorList, c10::ArrayRef<Scalar>);
@@ -79,8 +123,9 @@ OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("_foreach_addcdiv_.Tensor", &writeWithNumbersOf<PointwiseInPlace(&at::_foreach_addcdiv_)>);
   m.impl("_foreach_addcmul.Tensor", &withNumbersOf<Pointwise(&at::_foreach_addcmul)>);
   m.impl("_foreach_addcmul_.Tensor", &writeWithNumbersOf<PointwiseInPlace(&at::_foreach_addcmul_)>);
+  m.impl("_foreach_copy_", TORCH_FN(copyList));
   const std::set<std::string> registered = {
-      "aten::_foreach_addcdiv.Tensor", "aten::_foreach_addcdiv_.Tensor",
+      "aten::_foreach_copy_", "aten::_foreach_addcdiv.Tensor", "aten::_foreach_addcdiv_.Tensor",
       "aten::_foreach_addcmul.Tensor", "aten::_foreach_addcmul_.Tensor"};
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const std::string full_name = c10::toString(name);
