@@ -64,6 +64,13 @@ class _OpenRegLines(PythonWrapperCodegen):
             )
         super().define_kernel(kernel_name, kernel_body, *args, **kwargs)
 
+    def generate_fallback_kernel(self, node: Any) -> None:
+        # An operator on an event has no device, by which the scheduler would know that the kernels
+        # it holds back come first.
+        if node.get_device() is None:
+            V.graph.scheduler.flush()
+        super().generate_fallback_kernel(node)
+
     def generate_kernel_call(
         self,
         kernel_name: str,

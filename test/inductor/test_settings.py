@@ -1,0 +1,105 @@
+"""Streams and events inside compiled functions, and settings of Inductor that change kernels."""
+
+import torch
+from common import (
+    DEVICE_TYPE,
+    StreamGate,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
+from inductor.compiled import CompiledTestCase
+from torch._inductor.utils import run_and_get_code
+
+
+class TestStreams(CompiledTestCase):
+    def setUp(self):
+        super().setUp()
+        self.x = torch.randn(64)
+        self.on_device = self.x.to(DEVICE_TYPE)
+
+    def test_side_stream_inside_a_graph(self):
+        side = torch.Stream(device=DEVICE_TYPE)
+
+        def function(x):
+            y = x + 1
+            side.wait_stream(torch.accelerator.current_stream())
+            with side:
+                z = y * 2
+            torch.accelerator.current_stream().wait_stream(side)
+            return z + y
+
+        compiled = torch.compile(function, fullgraph=True)
+        self.assert_bit_equal(compiled(self.on_device), (self.x + 1) * 3)
+        with StreamGate() as gate:
+            result = compiled(self.on_device)
+            self.assertFalse(side.query())  # it waits for the stream of the gate
+            gate.open()
+        self.assert_bit_equal(result, (self.x + 1) * 2 + (self.x + 1))
+
+    def test_event_is_recorded_behind_the_kernels_before_it(self):
+        def function(x):
+            event = torch.Event(device=DEVICE_TYPE)
+            y = x + 1
+            event.record()
+            event.wait()
+            return y * 2 + y
+
+        result, (code,) = run_and_get_code(torch.compile(function, fullgraph=True), self.on_device)
+        self.assert_bit_equal(result, (self.x + 1) * 2 + (self.x + 1))
+        self.assertLess(code.index(".launch("), code.index("record_event.default("))
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(64, 128)
+        self.second = torch.nn.Linear(128, 32)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+class TestSettings(CompiledTestCase):
+    @parametrize(
+        "settings, kernel",
+        [
+            subtest(({"freezing": True}, "extern_kernels."), name="freezing"),
+            subtest(
+                (
+                    {"freezing": True, "max_autotune": True, "max_autotune_gemm_backends": "CPP"},
+                    "micro_gemm",
+                ),
+                name="max_autotune",
+            ),
+        ],
+    )
+    def test_results_are_those_of_the_cpu_and_the_call_returns_before_them(self, settings, kernel):
+        torch.manual_seed(0)
+        model, x = Layers().eval(), torch.randn(16, 64)
+        with torch._inductor.config.patch(settings), torch.no_grad():
+            expected = torch.compile(model)(x)
+            torch._dynamo.reset()
+            compiled, on_device = torch.compile(model.to(DEVICE_TYPE)), x.to(DEVICE_TYPE)
+            result, (code,) = run_and_get_code(compiled, on_device)
+            self.assertIn(kernel, code)
+            self.assert_bit_equal(result, expected)
+            with StreamGate() as gate:
+                result = compiled(on_device)
+                self.assertFalse(torch.openreg.current_stream().query())
+                gate.open()
+        self.assert_bit_equal(result, expected)
+
+    def test_package_of_a_compiled_program_is_refused(self):
+        model, x = Layers().eval().to(DEVICE_TYPE), torch.randn(16, 64, device=DEVICE_TYPE)
+        program = torch.export.export(model, (x,))
+        self.assert_bit_equal(program.module()(x), model(x).cpu())
+        with self.assertRaisesRegex(Exception, "expected cpp_wrapper=False"):
+            torch._inductor.aoti_compile_and_package(program)
+
+
+instantiate_parametrized_tests(TestSettings)
+
+if __name__ == "__main__":
+    run_tests()
