@@ -111,7 +111,8 @@ class State {
   void endReplay(const Launch& launch, const std::vector<Touch>& touches);
 
   std::vector<Stream> streams_{};
-  std::unordered_map<Stream, StreamNumber> numbers_{};
+  // By the handle: an external stream can be another name of the same one.
+  std::unordered_map<orStream_t, StreamNumber> numbers_{};
   std::map<MempoolId_t, AccessSet> pools_{};  // of graphs
   uint64_t last_launch_ = 0;
 };

@@ -127,6 +127,26 @@ def host_waits_for_a_stream():
 
 
 @correct
+def stream_has_two_names():
+    x, side, done = _ready(), Stream(), Event()
+    same = _module.ExternalStream(side.native_handle)
+    with stream(same):
+        x.add_(1)
+    with stream(side):
+        x.mul_(2)
+    current().wait_stream(side)
+    x.sum()
+    with stream(side):
+        y = torch.ones_like(x)
+    with stream(same):
+        y.add_(1)
+    done.record(same)
+    current().wait_event(done)
+    y.record_stream(current())
+    y.sum()
+
+
+@correct
 def host_waits_for_the_device():
     x, side = _ready(), Stream()
     with stream(side):

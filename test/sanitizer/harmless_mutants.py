@@ -158,6 +158,9 @@ HARMLESS: dict[str, _Names] = {
         ("host_waited_for_an_earlier_record", "done.record()"),
         ("event_of_the_step_before", "done.record()  # 2"),
     ],
+    "Nothing is allocated after the memory has been freed.": [
+        ("stream_has_two_names", "y.record_stream(current())"),
+    ],
     "There is nothing yet to wait for.": [("wait_comes_before_the_work", _FORTH)],
     "The tensor is the host's, so reading it waits for nothing.": [
         ("number_of_the_host_is_read_too_early", "host.item()"),

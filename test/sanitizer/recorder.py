@@ -216,7 +216,7 @@ class _Recorder(TorchDispatchMode):
 
     @staticmethod
     def _key(stream: Any) -> tuple[int, int]:
-        return (stream.device_index, stream.stream_id)
+        return (stream.device_index, stream.native_handle)
 
     def _key_or_current(self, stream: Any) -> tuple[int, int]:
         return self._key(stream or _module.current_stream())

@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections import Counter
 
 import torch
 from common import (
@@ -157,7 +158,7 @@ _WRONG_RULES = [
 
 class TestRandomPrograms(OpenRegTestCase):
     def test_sanitizer_and_model_agree(self):
-        found = {}
+        found, steps_drawn, steps_taken = Counter(), Counter(), Counter()
         for seed in range(_SEED, _SEED + _COUNT):
             steps = random_steps(random.Random(seed))
             program = Program(steps)
@@ -165,12 +166,18 @@ class TestRandomPrograms(OpenRegTestCase):
                 continue
             if _actual(program) != program.model.findings:
                 self.fail(_describe(seed, shrink(steps, _is_wrong)))
-            for one in program.model.findings:
-                found[one.kind] = found.get(one.kind, 0) + 1
-            found["none"] = found.get("none", 0) + (not program.model.findings)
+            found.update(
+                one.kind + " after a free" * (one.freed > 0) for one in program.model.findings
+            )
+            found["none"] += not program.model.findings
+            steps_drawn.update(step.name for step in steps)
+            steps_taken += program.steps_taken
         # Programs that never, or always, are right would prove little.
-        for kind in ("race", "lifetime", "host", "none"):
-            self.assertGreater(found.get(kind, 0), _COUNT // 30, found)
+        for kind in ("race", "lifetime", "lifetime after a free", "host", "none"):
+            self.assertGreater(found[kind], _COUNT // 30, found)
+        # Nor would steps that never make sense where they stand.
+        for name in steps_drawn:
+            self.assertGreater(steps_taken[name], _COUNT // 30, steps_taken)
 
     def check_program(self, *steps):
         steps = [Step(name, arguments) for name, *arguments in steps]
@@ -218,7 +225,7 @@ class TestRandomPrograms(OpenRegTestCase):
 
     @parametrize("rules", [subtest(one, name=one.__name__) for one in _WRONG_RULES])
     def test_programs_tell_the_rules_from_wrong_ones(self, rules):
-        for seed in range(_SEED, _SEED + 300):
+        for seed in range(_SEED, _SEED + _COUNT):
             steps = random_steps(random.Random(seed))
             program = Program(steps)
             if Program(steps, rules()).model.findings != program.model.findings:
