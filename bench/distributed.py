@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.measure import CPU, OPENREG, Benchmark, Effort, Names, Ratios, Subject, Target, compare
+from bench.training import make_step
 from torch_openreg.distributed import BACKEND_NAME
 
 __all__ = ["benchmarks"]
@@ -81,32 +82,18 @@ def _make_tensors(size: int, device: torch.device) -> Names:
     }
 
 
-def _make_model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.Linear(256, 10))
-
-
-def _make_steps(model: nn.Module, device: torch.device) -> Names:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    images = torch.randn(64, 784).to(device)
-    labels = torch.randint(10, (64,)).to(device)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-
-    return {"step": step}
-
-
 def _make_ddp_step(device: torch.device) -> Names:
-    return _make_steps(DistributedDataParallel(_make_model().to(device)), device)
+    return make_step(device, DistributedDataParallel)
 
 
 def _make_fsdp_step(device: torch.device) -> Names:
-    model = _make_model().to(device)
     mesh = init_device_mesh(device.type, (2,))
-    return _make_steps(fully_shard(model, mesh=mesh), device)
+
+    def wrap(model: nn.Module) -> nn.Module:
+        fully_shard(model, mesh=mesh)
+        return model
+
+    return make_step(device, wrap)
 
 
 # --- Two processes

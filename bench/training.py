@@ -62,7 +62,12 @@ def _unchanged(model: nn.Module) -> nn.Module:
 
 
 def make_step(device: torch.device, wrap: _Wrap = _unchanged) -> Names:
-    """Makes step(), which does one training step on a fixed batch; wrap may compile the model."""
+    """Makes step(), which does one training step on a fixed batch.
+
+    Args:
+        device: where.
+        wrap: takes the model, and returns the one to train, such as a compiled one.
+    """
     torch.manual_seed(0)
     inputs, hidden, hidden2, outputs = _SIZES
     model = nn.Sequential(
@@ -72,10 +77,10 @@ def make_step(device: torch.device, wrap: _Wrap = _unchanged) -> Names:
         nn.ReLU(),
         nn.Linear(hidden2, outputs),
     ).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    forward = wrap(model)
+    optimizer = torch.optim.SGD(forward.parameters(), lr=0.01)
     images = torch.randn(_BATCH_SIZE, inputs).to(device)
     labels = torch.randint(outputs, (_BATCH_SIZE,)).to(device)
-    forward = wrap(model)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -92,9 +97,9 @@ def make_transformer_step(device: torch.device, wrap: _Wrap = _unchanged) -> Nam
         d_model=128, nhead=4, dim_feedforward=512, dropout=0.0, batch_first=True
     )
     model = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens, goals = (torch.randn(8, 64, 128).to(device) for _ in range(2))
     forward = wrap(model)
+    optimizer = torch.optim.AdamW(forward.parameters(), lr=1e-3)
+    tokens, goals = (torch.randn(8, 64, 128).to(device) for _ in range(2))
 
     def step() -> None:
         optimizer.zero_grad()
