@@ -39,7 +39,12 @@ _Setup: TypeAlias = Callable[[torch.device], Names]
 def benchmarks() -> list[Benchmark]:
     """Returns the rows of this topic."""
     rows = [
-        _versus_gloo(f"distributed: {name}, {size_name}", statement, _tensors(size), target)
+        _versus_gloo(
+            f"distributed: {name}, {size_name}",
+            statement,
+            functools.partial(_make_tensors, size),
+            target,
+        )
         for size_name, size, target in (
             ("1 KiB", _KIB, Target(1.5)),
             ("1 MiB", _MIB, Target(1.1)),
@@ -65,10 +70,6 @@ def benchmarks() -> list[Benchmark]:
 
 
 # --- Statements
-
-
-def _tensors(size: int) -> _Setup:
-    return functools.partial(_make_tensors, size)
 
 
 def _make_tensors(size: int, device: torch.device) -> Names:

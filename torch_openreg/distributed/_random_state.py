@@ -16,7 +16,7 @@ __all__ = ["install"]
 _PhiloxState: Any = _random._PhiloxState
 _PHILOX_BYTES = 16
 
-# Of the generator "xxhash", for the numbers that follow each other as offsets do.
+# A prime of the hash function xxHash: numbers that follow each other, as offsets do, go far apart.
 _MULTIPLIER = 0x9E3779B185EBCA87
 
 
