@@ -214,6 +214,14 @@ class OpenRegCppWrapper(PythonWrapperCodegen):
     @staticmethod
     def create(*args: Any, **kwargs: Any) -> PythonWrapperCodegen:
         """Raises NotImplementedError."""
+        if V.aot_compilation:
+            raise NotImplementedError(
+                f"AOTInductor: expected a program on the CPU, got one on {DEVICE_TYPE}. "
+                "Keep it with torch.export.save(program), and compile it where it is loaded: "
+                "torch.compile(torch.export.load(...).module())"
+            )
         raise NotImplementedError(
-            f"torch.compile: expected cpp_wrapper=False for tensors on {DEVICE_TYPE}, got True"
+            f"torch.compile: expected cpp_wrapper=False for tensors on {DEVICE_TYPE}, got True. "
+            "Their wrappers are in Python: leave torch._inductor.config.cpp_wrapper and "
+            "TORCHINDUCTOR_CPP_WRAPPER off"
         )
