@@ -16,6 +16,7 @@ from torch_openreg.inductor._internals import (
     PythonWrapperCodegen,
     SubgraphPythonWrapperCodegen,
     V,
+    config,
     map_aggregate,
 )
 
@@ -174,6 +175,20 @@ def _note_what_is_no_capture() -> None:
         del devices[device]
 
 
+def _refused_cpp() -> NotImplementedError:
+    if V.aot_compilation:
+        return NotImplementedError(
+            f"AOTInductor: expected a program on the CPU, got one on {DEVICE_TYPE}. "
+            "Keep it with torch.export.save(program), and compile it where it is loaded: "
+            "torch.compile(torch.export.load(...).module())"
+        )
+    return NotImplementedError(
+        f"torch.compile: expected cpp_wrapper=False for tensors on {DEVICE_TYPE}, got True. "
+        "Their wrappers are in Python: leave torch._inductor.config.cpp_wrapper and "
+        "TORCHINDUCTOR_CPP_WRAPPER off"
+    )
+
+
 class OpenRegWrapper(_OpenRegLines):
     """The wrapper of a graph with tensors on our devices."""
 
@@ -189,6 +204,9 @@ class OpenRegWrapper(_OpenRegLines):
             assert subgraph_name is not None
             assert parent_wrapper is not None
             return OpenRegSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
+        # For CUDA, torch runs a wrapper in Python before it asks for the one in C++.
+        if V.aot_compilation or config.cpp_wrapper:
+            raise _refused_cpp()
         _note_what_is_no_capture()
         return OpenRegWrapper()
 
@@ -214,14 +232,4 @@ class OpenRegCppWrapper(PythonWrapperCodegen):
     @staticmethod
     def create(*args: Any, **kwargs: Any) -> PythonWrapperCodegen:
         """Raises NotImplementedError."""
-        if V.aot_compilation:
-            raise NotImplementedError(
-                f"AOTInductor: expected a program on the CPU, got one on {DEVICE_TYPE}. "
-                "Keep it with torch.export.save(program), and compile it where it is loaded: "
-                "torch.compile(torch.export.load(...).module())"
-            )
-        raise NotImplementedError(
-            f"torch.compile: expected cpp_wrapper=False for tensors on {DEVICE_TYPE}, got True. "
-            "Their wrappers are in Python: leave torch._inductor.config.cpp_wrapper and "
-            "TORCHINDUCTOR_CPP_WRAPPER off"
-        )
+        raise _refused_cpp()
