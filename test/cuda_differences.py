@@ -10,6 +10,7 @@ __all__ = ["DIFFERENCES", "ONE_TYPE"]
 ONE_TYPE = {
     "conformance/test_kit.py": "runs the kit on both types itself",
     "distributed/test_failures.py": "starts many ranks; test_collectives.py is of both types",
+    "distributed/test_upstream.py": "runs torch's tests on both types itself",
     "generic/test_report.py": "about the tables of a run",
     "inductor/test_launches.py": "cuda/test_compile.py is its counterpart",
     "test_autoload.py": "about the default device type; cuda/test_loading.py is its counterpart",

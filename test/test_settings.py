@@ -32,6 +32,7 @@ BAD_VALUES = [
     ("OPENREG_MEMORY_POISON", "yes"),
     ("OPENREG_MEMORY_QUARANTINE", "much"),
     ("OPENREG_MEMORY_QUARANTINE", "-1"),
+    ("OPENREG_OCCL_ON_ERROR", "ignore"),
     ("OPENREG_SCHEDULE", "hasty"),
     ("OPENREG_SCHEDULE", "-1"),
     ("OPENREG_SCHEDULE", ""),

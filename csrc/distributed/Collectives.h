@@ -56,5 +56,7 @@ Part barrier(CollectiveKind kind);
 // `tag` is the user's. For receive(), a negative rank means anybody.
 Part send(Membership group, const Tensor& tensor, int destination, int tag);
 Part receive(Membership group, const Tensor& tensor, int source, int tag);
+// What a rank sends to itself, in a batch that receives it as well.
+Part messageToSelf(const Tensor& sent, const Tensor& received);
 
 }  // namespace at::openreg

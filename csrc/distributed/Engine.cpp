@@ -208,7 +208,8 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
   auto work = c10::make_intrusive<OcclWork>(
       state_->rank(), request.type,
       OcclWork::Setup{state_, std::move(completion), std::move(end), stream.unwrap(), request.kind,
-                      number, capture != 0, request.waits_on_host, std::move(request.outputs)});
+                      number, capture != 0, request.waits_on_host, message_stream != nullptr,
+                      std::move(request.outputs)});
   if (request.is_async) {
     work->makeFuture();
   }

@@ -45,6 +45,9 @@ struct Request {
   std::vector<Part> parts{};
   std::vector<Tensor> outputs{};
   std::vector<ChannelKey> channels{};  // of messages
+  // As the caller has given them, for profilers.
+  std::vector<int64_t> input_splits{};
+  std::vector<int64_t> output_splits{};
 };
 
 class Engine {

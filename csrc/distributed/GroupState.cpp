@@ -2,7 +2,11 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
+
+#include "csrc/core/Settings.h"
 
 namespace at::openreg {
 
@@ -60,6 +64,12 @@ bool Completion::wait(std::chrono::milliseconds timeout) const {
   return true;
 }
 
+GroupState::GroupState(int rank, int size, std::chrono::milliseconds timeout)
+    : rank_(rank),
+      size_(size),
+      aborts_process_(c10::openreg::settingText(orSettingIndex_OPENREG_OCCL_ON_ERROR) == "abort"),
+      timeout_(timeout) {}
+
 void GroupState::extendTimeouts(std::chrono::milliseconds extension) {
   const Lock lock(mutex_);
   extension_.all += extension;
@@ -80,18 +90,39 @@ void GroupState::endExtension(std::chrono::milliseconds owned) {
 
 void GroupState::setName(const std::string& name) {
   const Lock lock(mutex_);
-  name_ = name;
+  label_.name = name;
 }
 
 void GroupState::setDescription(const std::string& description) {
   const Lock lock(mutex_);
-  description_ = description;
+  label_.description = description;
+}
+
+void GroupState::setGlobalRanks(const std::vector<uint64_t>& ranks) {
+  if (ranks.empty()) {
+    return;
+  }
+  const Lock lock(mutex_);
+  label_.first_rank = static_cast<int>(ranks.front());
+  label_.rank_stride = ranks.size() == 1 ? 1 : static_cast<int>(ranks[1] - ranks[0]);
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    if (static_cast<int>(ranks[i] - ranks[i - 1]) != label_.rank_stride) {
+      label_.rank_stride = -1;
+      return;
+    }
+  }
+}
+
+GroupState::Label GroupState::label() const {
+  const Lock lock(mutex_);
+  return label_;
 }
 
 std::string GroupState::describe() const {
   const Lock lock(mutex_);
-  const std::string description = description_.empty() ? "" : c10::str(" (", description_, ")");
-  return c10::str("group '", name_, "'", description, ", rank ", rank_, " of ", size_);
+  const std::string description =
+      label_.description.empty() ? "" : c10::str(" (", label_.description, ")");
+  return c10::str("group '", label_.name, "'", description, ", rank ", rank_, " of ", size_);
 }
 
 void GroupState::addTransport(std::shared_ptr<Transport> transport) {
@@ -111,6 +142,15 @@ void GroupState::fail(const std::string& text) noexcept {
   }
   for (const std::shared_ptr<Transport>& transport : transports) {
     transport->fail(text);
+  }
+}
+
+void GroupState::failByOperation(const std::string& text) noexcept {
+  const bool is_first = !hasFailed();
+  fail(text);
+  if (is_first && aborts_process_) {
+    std::fprintf(stderr, "OPENREG_OCCL_ON_ERROR=abort: %s\n", text.c_str());
+    std::abort();
   }
 }
 

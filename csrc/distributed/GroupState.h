@@ -50,8 +50,7 @@ class Completion {
 
 class GroupState {
  public:
-  GroupState(int rank, int size, std::chrono::milliseconds timeout)
-      : rank_(rank), size_(size), timeout_(timeout) {}
+  GroupState(int rank, int size, std::chrono::milliseconds timeout);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -73,6 +72,16 @@ class GroupState {
   // For texts.
   void setName(const std::string& name);
   void setDescription(const std::string& description);
+  // The ranks of the default group that are in this one; empty: all.
+  void setGlobalRanks(const std::vector<uint64_t>& ranks);
+  // For profilers.
+  struct Label {
+    std::string name = "?";
+    std::string description;
+    int first_rank = 0;
+    int rank_stride = 1;  // -1: the ranks have none
+  };
+  Label label() const;
   // Such as "group '0' (default_pg), rank 1 of 2".
   std::string describe() const;
 
@@ -84,6 +93,9 @@ class GroupState {
 
   // Makes it a failed group, unless it is one, and closes all connections.
   void fail(const std::string& text) noexcept;
+  // The same, as an operation has failed. With OPENREG_OCCL_ON_ERROR=abort, ends the process if
+  // that is why the group fails.
+  void failByOperation(const std::string& text) noexcept;
   bool hasFailed() const { return has_failed_.load(); }
   // It has been destroyed by the program: closes all connections, after its operations.
   void retire() noexcept;
@@ -100,6 +112,7 @@ class GroupState {
  private:
   const int rank_;
   const int size_;
+  const bool aborts_process_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<uint64_t> last_number_{0};
   std::atomic<bool> has_failed_{false};
@@ -107,8 +120,7 @@ class GroupState {
   std::atomic<int64_t> pending_{0};
   mutable c10::openreg::Mutex mutex_;
   mutable std::condition_variable changed_;
-  std::string name_ OPENREG_GUARDED_BY(mutex_) = "?";
-  std::string description_ OPENREG_GUARDED_BY(mutex_);
+  Label label_ OPENREG_GUARDED_BY(mutex_);
   std::string failure_ OPENREG_GUARDED_BY(mutex_);
   Extension extension_ OPENREG_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Transport>> transports_ OPENREG_GUARDED_BY(mutex_);

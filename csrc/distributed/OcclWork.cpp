@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "csrc/core/BlockingRegion.h"
+#include "csrc/distributed/CommunicationRecord.h"
 
 namespace at::openreg {
 
@@ -80,6 +81,15 @@ void OcclWork::waitOnHost(std::chrono::milliseconds timeout) {
 }
 
 bool OcclWork::wait(std::chrono::milliseconds timeout) {
+  if (isRecording()) {
+    recordWait(*setup_.state, setup_.number, setup_.is_message, [&] { waitHereOrOnHost(timeout); });
+  } else {
+    waitHereOrOnHost(timeout);
+  }
+  return true;
+}
+
+void OcclWork::waitHereOrOnHost(std::chrono::milliseconds timeout) {
   const bool is_on_host = timeout != kNoTimeout || setup_.waits_on_host;
   TORCH_CHECK(!is_on_host || !setup_.is_captured, nameOf(setup_.kind),
               ".wait: expected no wait of the host in a capture: no graph can repeat it");
@@ -90,7 +100,6 @@ bool OcclWork::wait(std::chrono::milliseconds timeout) {
     }
   }
   synchronize();
-  return true;
 }
 
 void OcclWork::abort() {

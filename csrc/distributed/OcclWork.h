@@ -26,6 +26,7 @@ class OcclWork : public c10d::Work {
     uint64_t number;
     bool is_captured;
     bool waits_on_host;  // barriers
+    bool is_message;
     std::vector<Tensor> outputs;
   };
 
@@ -62,6 +63,7 @@ class OcclWork : public c10d::Work {
   void makeFuture();
 
  private:
+  void waitHereOrOnHost(std::chrono::milliseconds timeout);
   void waitOnHost(std::chrono::milliseconds timeout);
 
   const Setup setup_;

@@ -50,7 +50,7 @@ Operation::~Operation() {
                 std::nullopt) +
         "\nLook for that error: it has been raised, or will be, by a call that waits for the "
         "stream.";
-    setup_.state->fail(text);
+    setup_.state->failByOperation(text);
     setup_.completion->finish(std::make_exception_ptr(c10::DistBackendError(
                                   {__func__, __FILE__, uint32_t(__LINE__)}, text)),
                               -1);
@@ -112,7 +112,7 @@ void Operation::run() {
     }
     const std::string text = explain(cause, gloo_text, elapsed);
     // Before the calls end, as their end closes the connections.
-    setup_.state->fail(text);
+    setup_.state->failByOperation(text);
     const auto exception = std::make_exception_ptr(
         c10::DistBackendError({__func__, __FILE__, uint32_t(__LINE__)}, text));
     setup_.completion->finish(exception, -1);

@@ -117,4 +117,22 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
   return part;
 }
 
+Part messageToSelf(const Tensor& sent, const Tensor& received) {
+  TORCH_CHECK_VALUE(sent.nbytes() == received.nbytes(), nameOf(CollectiveKind::Send),
+                    ": expected a message of this rank to itself to fit, got ", sent.nbytes(),
+                    " bytes for ", received.nbytes());
+  Part part = makeMessagePart(CollectiveKind::Send, sent);
+  part.read = {sent};
+  part.written = {received};
+  part.begin = [from = TensorAlias(sent),
+                to = TensorAlias(received)](Exchange& /*calls*/) -> Part::Finish {
+    return [from, to](Exchange& /*own*/) {
+      const Landing landing(to.tensor());
+      landing.bytes().copy_(bytesOf(asPacked(from.tensor())));
+      landing.complete();
+    };
+  };
+  return part;
+}
+
 }  // namespace at::openreg

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "csrc/core/BlockingRegion.h"
+#include "csrc/distributed/CommunicationRecord.h"
 #include "csrc/distributed/LockWithoutGil.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -76,6 +77,7 @@ ProcessGroupOCCL::ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int ra
   if (!options_->group_name.empty()) {
     state_->setName(options_->group_name);
   }
+  state_->setGlobalRanks(options_->global_ranks_in_group);
 }
 
 ProcessGroupOCCL::~ProcessGroupOCCL() {
@@ -151,6 +153,15 @@ Engine& ProcessGroupOCCL::engineFor(c10::Device device) {
 
 Work ProcessGroupOCCL::submit(c10::Device device, Request request) {
   std::call_once(is_repaired_, [&] { repairDefaultBackend(); });
+  if (isRecording()) {
+    return recordCommunication(*state_, backendName(), std::move(request), [&](Request recorded) {
+      return enqueue(device, std::move(recorded));
+    });
+  }
+  return enqueue(device, std::move(request));
+}
+
+Work ProcessGroupOCCL::enqueue(c10::Device device, Request request) {
   {
     const LockWithoutGil lock(mutex_);
     for (CurrentBatch& current : batches_) {
@@ -176,7 +187,7 @@ void ProcessGroupOCCL::startCoalescing() {
                 "start_coalescing: expected no batch to be open, got one");
   }
   batches_.push_back(
-      {std::this_thread::get_id(), std::nullopt, {}, std::make_shared<BatchedWork::Batch>()});
+      {std::this_thread::get_id(), std::nullopt, {}, {}, std::make_shared<BatchedWork::Batch>()});
 }
 
 Work ProcessGroupOCCL::endCoalescing() {
@@ -190,6 +201,7 @@ Work ProcessGroupOCCL::endCoalescing() {
     current = std::move(*it);
     batches_.erase(it);
   }
+  pairMessagesToSelf(current);
   // Messages and collectives are launched apart: other ranks may have no part in the messages.
   c10::intrusive_ptr<OcclWork> work;
   for (const bool is_agreed : {false, true}) {
@@ -393,6 +405,8 @@ Work ProcessGroupOCCL::alltoall_base(Tensor& output, Tensor& input,
   Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL_BASE, options,
                                 timeoutOf(options.timeout), {output});
   request.parts = {allToAllSingle(group(), output, input, output_splits, input_splits)};
+  request.input_splits = input_splits;
+  request.output_splits = output_splits;
   return submit(output.device(), std::move(request));
 }
 
@@ -415,14 +429,64 @@ Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors, 
   return submit(tensors.front().device(), std::move(request));
 }
 
+Work ProcessGroupOCCL::submitToSelf(OpType type, const Tensor& tensor, int tag) {
+  const LockWithoutGil lock(mutex_);
+  for (CurrentBatch& current : batches_) {
+    if (current.owner == std::this_thread::get_id()) {
+      current.to_self.push_back({type == OpType::SEND, tag, tensor});
+      return c10::make_intrusive<BatchedWork>(rank_, type, current.batch,
+                                              std::vector<Tensor>{tensor});
+    }
+  }
+  return nullptr;
+}
+
+void ProcessGroupOCCL::pairMessagesToSelf(CurrentBatch& batch) {
+  while (!batch.to_self.empty()) {
+    const MessageToSelf first = batch.to_self.front();
+    batch.to_self.erase(batch.to_self.begin());
+    const auto other =
+        std::find_if(batch.to_self.begin(), batch.to_self.end(), [&](const MessageToSelf& message) {
+          return message.is_sent != first.is_sent && message.tag == first.tag;
+        });
+    TORCH_CHECK_VALUE(other != batch.to_self.end(), first.is_sent ? "send" : "recv",
+                      ": expected a batch that both sends and receives each message of rank ",
+                      rank_, " to itself, got one side with tag ", first.tag);
+    const Tensor& sent = first.is_sent ? first.tensor : other->tensor;
+    const Tensor& received = first.is_sent ? other->tensor : first.tensor;
+    TORCH_CHECK_VALUE(
+        batch.device.value_or(sent.device()) == sent.device() && sent.device() == received.device(),
+        "send: expected tensors of one device in a batch, got ", sent.device(), " and ",
+        received.device());
+    batch.device = sent.device();
+    Request request{CollectiveKind::Send, OpType::SEND};
+    request.is_agreed = false;
+    request.timeout = state_->timeout();
+    request.parts = {messageToSelf(sent, received)};
+    request.outputs = {received};
+    batch.requests.push_back(std::move(request));
+    batch.to_self.erase(other);
+  }
+}
+
 Work ProcessGroupOCCL::send(std::vector<Tensor>& tensors, int destination, int tag) {
   const Tensor& tensor = singleTensor(CollectiveKind::Send, tensors);
+  if (destination == rank_) {
+    if (Work work = submitToSelf(OpType::SEND, tensor, tag)) {
+      return work;
+    }
+  }
   return submitMessage(OpType::SEND, tensors, openreg::send(group(), tensor, destination, tag),
                        {{destination, true, tag}});
 }
 
 Work ProcessGroupOCCL::recv(std::vector<Tensor>& tensors, int source, int tag) {
   const Tensor& tensor = singleTensor(CollectiveKind::Receive, tensors);
+  if (source == rank_) {
+    if (Work work = submitToSelf(OpType::RECV, tensor, tag)) {
+      return work;
+    }
+  }
   return submitMessage(OpType::RECV, tensors, receive(group(), tensor, source, tag),
                        {{source, false, tag}});
 }

@@ -123,10 +123,17 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   void shutdown() override;
 
  private:
+  // One side of it.
+  struct MessageToSelf {
+    bool is_sent;
+    int tag;
+    Tensor tensor;
+  };
   struct CurrentBatch {
     std::thread::id owner;
     std::optional<c10::Device> device;
     std::vector<Request> requests;
+    std::vector<MessageToSelf> to_self;
     std::shared_ptr<BatchedWork::Batch> batch;
   };
 
@@ -136,8 +143,12 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   Engine& engineFor(c10::Device device);
   std::shared_ptr<Transport> connect(int index);
   c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
+  c10::intrusive_ptr<c10d::Work> enqueue(c10::Device device, Request request);
   c10::intrusive_ptr<c10d::Work> submitMessage(c10d::OpType type, std::vector<Tensor>& tensors,
                                                Part part, std::vector<ChannelKey> channels);
+  // Null outside of a batch.
+  c10::intrusive_ptr<c10d::Work> submitToSelf(c10d::OpType type, const Tensor& tensor, int tag);
+  void pairMessagesToSelf(CurrentBatch& batch);
   void repairDefaultBackend();
 
   const c10::intrusive_ptr<c10d::Store> store_;

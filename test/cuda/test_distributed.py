@@ -49,6 +49,34 @@ print(dist.is_initialized())
             ],
         )
 
+    def test_there_is_a_version_of_nccl_which_profilers_write_down(self):
+        output = self.output_of(
+            """
+import json
+begin("nccl")
+with torch.profiler.profile() as profiler:
+    dist.all_reduce(torch.ones(2, device="cuda"))
+profiler.export_chrome_trace(file + ".json")
+trace = json.load(open(file + ".json"))
+print(torch.cuda.nccl.version(), trace["distributedInfo"]["nccl_version"])
+"""
+        )
+        self.assertEqual(output, "(2, 23, 4) 2.23.4\n")
+
+    def test_objects_are_hashed_for_the_detailed_log(self):
+        output = self.output_of(
+            """
+dist.set_debug_level(dist.DebugLevel.DETAIL)
+begin("nccl")
+objects = [None]
+dist.all_gather_object(objects, {"a": 1})
+hash_tensors = torch._C._distributed_c10d._hash_tensors
+x = torch.arange(3.0, device="cuda")
+print(objects, hash_tensors([x]) == hash_tensors([x + 0]), hash_tensors([x]) == hash_tensors([-x]))
+"""
+        )
+        self.assertEqual(output, "[{'a': 1}] True False\n")
+
     def test_what_only_nccl_has_is_refused(self):
         output = self.output_of(
             """

@@ -20,9 +20,10 @@ import torch
 import torch.distributed as dist
 from common import DEVICE_COUNT, DEVICE_TYPE, TestCase
 
-__all__ = ["BACKEND", "LIMIT_S", "RankError", "Ranks", "RanksTestCase", "device_of"]
+__all__ = ["BACKEND", "LIMIT_S", "NAME", "RankError", "Ranks", "RanksTestCase", "device_of"]
 
-BACKEND = f"cpu:gloo,{DEVICE_TYPE}:{'nccl' if DEVICE_TYPE == 'cuda' else 'occl'}"
+NAME = "nccl" if DEVICE_TYPE == "cuda" else "occl"
+BACKEND = f"cpu:gloo,{DEVICE_TYPE}:{NAME}"
 
 # A hung test is ended after this time, far more than any needs on a busy machine.
 LIMIT_S = 120

@@ -405,6 +405,28 @@ def exchange_messages(rank, size):
     return checker.result()
 
 
+def exchange_with_itself(rank, size):
+    """Messages of a rank to itself, among others, in one batch."""
+    device = device_of(rank)
+    checker = Checker()
+    received = [torch.empty(3, 2, device=device) for _ in range(size)]
+    again = torch.empty(2, 3, device=device).t()
+    operations = []
+    for peer in range(size):
+        sent = torch.full((3, 2), 10.0 * rank + peer, device=device)
+        operations.append(dist.P2POp(dist.irecv, received[peer], peer))
+        operations.append(dist.P2POp(dist.isend, sent, peer))
+    second = torch.arange(6.0, device=device).view(3, 2)
+    operations.append(dist.P2POp(dist.isend, second, rank, tag=4))
+    operations.append(dist.P2POp(dist.irecv, again, rank, tag=4))
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    for peer in range(size):
+        checker.check(f"from {peer}", received[peer], torch.full((3, 2), 10.0 * peer + rank))
+    checker.check("another tag", again, torch.arange(6.0).view(3, 2))
+    return checker.result()
+
+
 def exchange_objects(rank, size):
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": rank, "text": "x" * (10 * rank)})
@@ -452,14 +474,23 @@ def refused_calls(rank, size):
             lambda: dist.isend(x, (rank + 1) % size, tag=2**31 - 1),
         ],
     }
-    kinds = {"dtype": TypeError, "value": ValueError}
+    sparse = torch.eye(4, device=device).to_sparse()
+    calls["layout"] = [lambda: dist.all_reduce(sparse), lambda: dist.broadcast(sparse, 0)]
+    alone = dist.P2POp(dist.isend, x, rank)
+    wrong_size = dist.P2POp(dist.irecv, torch.empty(3, device=device), rank)
+    calls["value"] += [
+        lambda: dist.batch_isend_irecv([alone]),
+        lambda: dist.batch_isend_irecv([alone, wrong_size]),
+    ]
+    # Collectives on CUDA are torch's own to refuse: RuntimeError.
+    kinds = {"dtype": TypeError, "value": ValueError, "layout": RuntimeError}
     before = operation_count()
     for kind, functions in calls.items():
         for index, function in enumerate(functions):
             try:
                 function()
             except kinds[kind] as error:
-                assert ": expected " in str(error), error
+                assert kind == "layout" or ": expected " in str(error), error
             else:
                 raise AssertionError(f"{kind} {index} was not refused")
     assert operation_count() == before
@@ -526,6 +557,10 @@ class TestCollectives(TestCase):
     @parametrize("size", SIZES)
     def test_messages(self, size):
         self.compare(size, exchange_messages)
+
+    @parametrize("size", SIZES)
+    def test_messages_to_itself(self, size):
+        self.compare(size, exchange_with_itself)
 
     @parametrize("size", SIZES)
     def test_objects(self, size):

@@ -1,6 +1,7 @@
 """What goes wrong on one rank becomes one clear error on all, never a hang or a wrong number."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -330,7 +331,7 @@ torch.openreg.synchronize()
 class TestExit(TestCase):
     """Programs that end in the middle of things end in order."""
 
-    def exits(self, code, size=2):
+    def exits(self, code, size=2, environment=None):
         with tempfile.TemporaryDirectory() as folder:
             program = HEAD + textwrap.dedent(code)
             processes = [
@@ -339,6 +340,7 @@ class TestExit(TestCase):
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
+                    env=os.environ | (environment or {}),
                 )
                 for rank in range(size)
             ]
@@ -392,6 +394,38 @@ class TestExit(TestCase):
             """
         )
         self.assertEqual([code for code, _ in results], [7, 7], results)
+
+    def test_a_failed_operation_ends_the_process_if_that_is_wanted(self):
+        results = self.exits(
+            """
+            try:
+                dist.all_reduce(torch.ones(4 + rank, device=x.device))
+                torch.openreg.synchronize()
+            finally:
+                print("went on", flush=True)
+            """,
+            environment={"OPENREG_OCCL_ON_ERROR": "abort"},
+        )
+        for code, output in results:
+            self.assertEqual(code, -signal.SIGABRT, output)
+            self.assertIn("OPENREG_OCCL_ON_ERROR=abort: all_reduce failed: ", output)
+            self.assertIn("It is operation 2 of group '", output)
+            self.assertNotIn("went on", output)
+
+    def test_a_group_that_the_program_aborts_does_not_end_the_process(self):
+        results = self.exits(
+            """
+            group = dist.distributed_c10d._get_default_group()
+            group.abort()
+            with suppress(dist.DistBackendError):
+                dist.all_reduce(x)
+            print("went on")
+            """,
+            environment={"OPENREG_OCCL_ON_ERROR": "abort"},
+        )
+        self.assert_clean(results)
+        for _, output in results:
+            self.assertIn("went on", output)
 
     def test_a_destroyed_group_says_so(self):
         results = self.exits(

@@ -4,6 +4,7 @@ torch's Python makes ``ProcessGroupNCCL`` by that name, and asks whether a backe
 class is put where builds with NCCL have theirs, with the names that torch and programs use.
 """
 
+import zlib
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -17,6 +18,10 @@ __all__ = ["install"]
 
 # What torch gives groups of NCCL without a timeout of their own.
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
+
+# What torch.cuda.nccl.version() returns: the last one before reductions of 8-bit floating-point
+# numbers, which the backend refuses.
+_VERSION = (2, 23, 4)
 
 _REASON = "there is no NCCL behind the backend"
 
@@ -44,8 +49,25 @@ def install() -> None:
     for module in (torch.distributed, c10d, torch._C._distributed_c10d):
         setattr(module, "ProcessGroupNCCL", group)  # noqa: B010
     setattr(c10d, "_NCCL_AVAILABLE", True)  # noqa: B010
+    setattr(torch._C, "_nccl_version", _version)  # noqa: B010
+    setattr(torch._C, "_nccl_version_suffix", bytes)  # noqa: B010
+    setattr(torch._C._distributed_c10d, "_hash_tensors", _hash_tensors)  # noqa: B010
     for place in (constants, c10d):
         setattr(place, "default_pg_nccl_timeout", _DEFAULT_TIMEOUT)  # noqa: B010
+
+
+def _version() -> int:
+    major, minor, patch = _VERSION
+    return major << 32 | minor << 16 | patch
+
+
+def _hash_tensors(tensors: "list[torch.Tensor]") -> int:
+    """What torch logs of pickled objects with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    checksum = 0
+    for tensor in tensors:
+        data = tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        checksum = zlib.crc32(data, checksum)
+    return checksum
 
 
 def _refusal(name: str, reason: str) -> Any:

@@ -147,6 +147,11 @@ bool parse_OPENREG_MEMORY_QUARANTINE(const char* text, Settings&) {
   return parse_size(text).has_value();
 }
 
+bool parse_OPENREG_OCCL_ON_ERROR(const char* text, Settings&) {
+  const std::string_view action = text;
+  return action == "raise" || action == "abort";
+}
+
 bool parse_OPENREG_SANITIZER(const char* text, Settings&) {
   const std::string_view action = text;
   return action == "raise" || action == "collect" || parse_switch(action).has_value();

@@ -47,6 +47,8 @@
     "1: unused memory is filled with a pattern, and allocations are guarded.")           \
   X(OPENREG_MEMORY_QUARANTINE, "256MiB", "a size, such as 64MiB; 0: none",               \
     "With OPENREG_MEMORY_POISON=1, how much freed memory is not reused yet.")            \
+  X(OPENREG_OCCL_ON_ERROR, "raise", "raise or abort",                                    \
+    "What a distributed operation that fails does. abort: it ends the process.")         \
   X(OPENREG_SANITIZER, "0", "0, 1, raise or collect",                                    \
     "1: finds work that streams do not order, and warns. raise, collect: does that.")    \
   X(OPENREG_SANITIZER_EXIT, "1", "0 or 1",                                               \
