@@ -10,7 +10,7 @@ from common import (
     run_tests,
     subtest,
 )
-from inductor.compiled import CompiledTestCase
+from inductor.compiled import IS_FULL, CompiledTestCase, requires_full
 from inductor.functions import leaf, normal
 from torch._dynamo.utils import counters
 
@@ -91,45 +91,46 @@ def apply_each(a, b):
     return c + d.sum()
 
 
+def bent(x):
+    return torch.ops.openreg.custom_abs(smooth_sign(x * 2, 1.0) - 1)
+
+
+SAMPLE = {
+    "python": (lambda x: smooth_sign(x * 2, 1.0) + x, lambda: [leaf(5, 3)]),
+    "cpp": (lambda x: torch.ops.openreg.custom_abs(x * 2) + 1, lambda: [leaf(5, 3)]),
+}
+CASES = {
+    **SAMPLE,
+    "cpp_returns_self": (
+        lambda x: torch.ops.openreg.custom_autograd_fn_returns_self(x + 1) * 2,
+        lambda: [leaf(5)],
+    ),
+    "cpp_alias": (
+        lambda x: torch.ops.openreg.custom_autograd_fn_aliasing(x + 1) * 2,
+        lambda: [leaf(5)],
+    ),
+    "lists": (apply_each, lambda: [normal(5), normal(3)]),
+    "writes_argument": (write_argument, lambda: [normal(4, 3), normal(3)]),
+    "writes_computed": (write_what_is_computed, lambda: [normal(4, 3), normal(3)]),
+    "of_the_cpu": (lambda x: of_the_cpu(x + 1) * 2, lambda: [normal(5)]),
+}
+
+
 class TestCustomOps(CompiledTestCase):
     @parametrize(
         "function, make_arguments",
-        [
-            subtest((lambda x: smooth_sign(x * 2, 1.0) + x, lambda: [leaf(5, 3)]), name="python"),
-            subtest((apply_each, lambda: [normal(5), normal(3)]), name="lists"),
-            subtest((write_argument, lambda: [normal(4, 3), normal(3)]), name="writes_argument"),
-            subtest(
-                (write_what_is_computed, lambda: [normal(4, 3), normal(3)]), name="writes_computed"
-            ),
-            subtest((lambda x: of_the_cpu(x + 1) * 2, lambda: [normal(5)]), name="of_the_cpu"),
-            subtest(
-                (lambda x: torch.ops.openreg.custom_abs(x * 2) + 1, lambda: [leaf(5, 3)]),
-                name="cpp",
-            ),
-            subtest(
-                (
-                    lambda x: torch.ops.openreg.custom_autograd_fn_returns_self(x + 1) * 2,
-                    lambda: [leaf(5)],
-                ),
-                name="cpp_returns_self",
-            ),
-            subtest(
-                (
-                    lambda x: torch.ops.openreg.custom_autograd_fn_aliasing(x + 1) * 2,
-                    lambda: [leaf(5)],
-                ),
-                name="cpp_alias",
-            ),
-        ],
+        [subtest(case, name=name) for name, case in (CASES if IS_FULL else SAMPLE).items()],
     )
     def test_results_and_gradients_are_those_of_the_cpu(self, function, make_arguments):
         self.compare_with_cpu(function, make_arguments(), fullgraph=True)
 
+    @requires_full
     @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
     def test_size_of_the_result_depends_on_data(self):
         x = torch.tensor([1.0, 0.0, 2.0, 0.0])
         self.compare_with_cpu(lambda x: nonzero_values(x * 2) + 1, [x], fullgraph=True)
 
+    @requires_full
     @requires_two_devices
     def test_operators_on_two_devices_in_one_graph(self):
         def function(x, y):
@@ -145,41 +146,36 @@ class TestCustomOps(CompiledTestCase):
             self.assertEqual(result.cpu(), expected)
 
     def test_call_returns_before_operators_and_kernels_have_run(self):
-        def function(x):
-            return torch.ops.openreg.custom_abs(smooth_sign(x * 2, 1.0) - 1).sum()
-
         x = torch.linspace(-3, 3, 16)
         on_device = x.to(DEVICE_TYPE).requires_grad_()
-        compiled = torch.compile(function, fullgraph=True)
-        compiled(on_device).backward()
+        gradient = torch.ones(16, device=DEVICE_TYPE)
+        compiled = torch.compile(bent, fullgraph=True)
+        compiled(on_device).backward(gradient)
         on_device.grad = None
         torch.openreg.synchronize()
         with StreamGate() as gate:
             result = compiled(on_device)
-            result.backward()
+            result.backward(gradient)
             self.assertFalse(torch.openreg.current_stream().query())
             gate.open()
-        on_host = x.clone().requires_grad_()
-        function(on_host).backward()
-        self.assertEqual(result.detach().cpu(), function(x))
+        on_host = x.requires_grad_()
+        expected = bent(on_host)
+        expected.sum().backward()
+        self.assertEqual(result.cpu(), expected)
         self.assertEqual(on_device.grad.cpu(), on_host.grad)
 
     def test_replays(self):
-        def function(x):
-            return torch.ops.openreg.custom_abs(smooth_sign(x * 2, 1.0) - 1)
-
         counters.clear()
-        compiled = torch.compile(function, mode="reduce-overhead")
+        compiled = torch.compile(bent, mode="reduce-overhead")
         for i in range(4):
-            x = torch.linspace(-3, 3, 16) * (i + 1)
-            given = x.to(DEVICE_TYPE).requires_grad_()
-            result = compiled(given)
+            on_host = (torch.linspace(-3, 3, 16) * (i + 1)).requires_grad_()
+            on_device = on_host.detach().to(DEVICE_TYPE).requires_grad_()
+            result, expected = compiled(on_device), bent(on_host)
             result.sum().backward()
-            on_host = x.requires_grad_()
-            expected = function(on_host)
             expected.sum().backward()
-            self.assertEqual(result.detach().cpu(), expected.detach())
-            self.assertEqual(given.grad.cpu(), on_host.grad)
+            self.assertEqual(result.cpu(), expected)
+            # The backward graph writes it over a tensor that was saved.
+            self.assertEqual(on_device.grad.cpu(), on_host.grad)
         self.assertEqual(dict(counters["openreg_graphs"]), {"captured": 2})
 
 
@@ -224,9 +220,11 @@ class TestCompiledAutograd(CompiledTestCase):
         for one, other in zip(actual, self.gradients("cpu", loss_of), strict=True):
             self.assert_bit_equal(one, other)
 
+    @requires_full
     def test_eager_forward(self):
         self.check(lambda x, weight: torch.nn.functional.gelu(x @ weight).square().sum())
 
+    @requires_full
     def test_compiled_forward(self):
         def loss_of(x, weight):
             return torch.nn.functional.layer_norm(x @ weight, (4,)).tanh().sum()
@@ -241,6 +239,7 @@ class TestCompiledAutograd(CompiledTestCase):
 
         self.check(loss_of)
 
+    @requires_full
     def test_hooks(self):
         def loss_of(x, weight):
             y = x @ weight
