@@ -197,8 +197,9 @@ def _default_files(options: argparse.Namespace) -> list[Path]:
 
 
 def _is_of_both_types(file: Path) -> bool:
+    # Those of test/cuda choose their device type, and ran with all others.
     path = file.relative_to(_ROOT / "test")
-    return path.parts[0] != "contract" and path.as_posix() not in ONE_TYPE
+    return path.parts[0] not in ("contract", "cuda") and path.as_posix() not in ONE_TYPE
 
 
 def _is_for_the_sanitizer(file: Path) -> bool:
@@ -223,7 +224,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--cuda",
         action="store_true",
-        help="with OPENREG_DEVICE_TYPE=cuda; default: all files but test/contract and ONE_TYPE",
+        help="with OPENREG_DEVICE_TYPE=cuda; default: all files but those of one type",
     )
     options = parser.parse_args(arguments)
     if options.cuda and _has_cuda():

@@ -52,6 +52,21 @@ class TestSyncDebugMode(OpenRegTestCase):
         torch.openreg.synchronize()
         torch.openreg.current_stream().synchronize()
 
+    # Of these, the first call waits here, or each one, and none on CUDA.
+    @parametrize(
+        "function,prepare",
+        [
+            subtest((torch.cdist, lambda x: (x, x)), name="first_call_of_a_fallback"),
+            subtest((torch.multinomial, lambda x: (x, 2, True)), name="multinomial"),
+            subtest((torch.mm, lambda x: (x.to_sparse_csr(), x)), name="sparse_product"),
+        ],
+    )
+    def test_waits_that_cuda_does_not_need_are_silent(self, function, prepare):
+        arguments = prepare(torch.rand(3, 3, device=DEVICE_TYPE))
+        torch.openreg.set_sync_debug_mode("error")
+        function(*arguments)
+        function(*arguments)
+
     @parametrize("mode,number", [("default", 0), ("warn", 1), ("error", 2), (1, 1)])
     def test_mode_can_be_read(self, mode, number):
         torch.openreg.set_sync_debug_mode(mode)

@@ -205,6 +205,11 @@ Finish land(std::vector<GlooWork> works, std::vector<Landing> landings, Tensors 
   };
 }
 
+// Whether so much travels behind a header. See Note [Eager collectives].
+bool isEager(const Tensor& tensor) {
+  return tensor.numel() > 0 && static_cast<int64_t>(tensor.nbytes()) <= kEagerBytes;
+}
+
 // A tensor of its own with the same elements, plain.
 Tensor plainCopy(const Tensor& tensor) {
   Tensor copy = at::empty(tensor.sizes(), tensor.options());
@@ -245,6 +250,23 @@ Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op)
       copyBack(plain, whole);
     };
   };
+  if (isEager(tensor) && reduction.isOrderFree()) {
+    part.begin_eager = [alias = TensorAlias(tensor), reduction]() -> Part::Eager {
+      const Tensor whole = alias.tensor();
+      const Tensor plain = asPacked(whole);
+      reduction.prepare(plain);
+      const Tensor wire = reduction.wireView(plain);
+      return {bytesOf(wire), [=](const Tensors& bytes) {
+                Tensor sum = bytes.front().view(wire.scalar_type()).clone();
+                for (size_t rank = 1; rank < bytes.size(); ++rank) {
+                  reduction.combine(sum, bytes[rank].view(wire.scalar_type()));
+                }
+                wire.copy_(sum);
+                reduction.complete(plain);
+                copyBack(plain, whole);
+              }};
+    };
+  }
   return part;
 }
 
@@ -271,6 +293,18 @@ Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
     const Landing landing(alias.tensor());
     return land({postBroadcast(calls, landing.bytes(), root)}, {landing}, {});
   };
+  if (isEager(tensor)) {
+    part.begin_eager = [alias = TensorAlias(tensor), root, is_root]() -> Part::Eager {
+      if (is_root) {
+        return {outgoingBytes(alias), [](const Tensors& /*bytes*/) {}};
+      }
+      return {{}, [alias, root](const Tensors& bytes) {
+                const Landing landing(alias.tensor());
+                landing.bytes().copy_(bytes[root]);
+                landing.complete();
+              }};
+    };
+  }
   return part;
 }
 
@@ -350,6 +384,18 @@ Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
     }
     return land(std::move(works), landings, {own_bytes});
   };
+  if (isEager(input) && haveEqualSizes(outputs)) {
+    part.begin_eager = [input = TensorAlias(input),
+                        outputs = aliasAll(ITensorListRef(outputs))]() -> Part::Eager {
+      return {outgoingBytes(input), [outputs](const Tensors& bytes) {
+                const std::vector<Landing> landings = landingsOf(outputs);
+                for (size_t rank = 0; rank < bytes.size(); ++rank) {
+                  landings[rank].bytes().copy_(bytes[rank]);
+                  landings[rank].complete();
+                }
+              }};
+    };
+  }
   return part;
 }
 
@@ -383,6 +429,18 @@ Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& i
     });
     return land({work}, {landing}, {own_bytes});
   };
+  if (isEager(input)) {
+    part.begin_eager = [input = TensorAlias(input), output = TensorAlias(output)]() -> Part::Eager {
+      return {outgoingBytes(input), [output](const Tensors& bytes) {
+                const Landing landing(output.tensor());
+                const Tensor rows = landing.bytes().view({static_cast<int64_t>(bytes.size()), -1});
+                for (size_t rank = 0; rank < bytes.size(); ++rank) {
+                  rows[static_cast<int64_t>(rank)].copy_(bytes[rank]);
+                }
+                landing.complete();
+              }};
+    };
+  }
   return part;
 }
 

@@ -6,9 +6,14 @@
 // each rank to each other one: what it is about to do, how many bytes it sends there, and how many
 // it expects from there. Data follows only if every header fits its own. As the headers of a pair
 // of ranks travel in order, the check also finds ranks that have come to another operation. A rank
-// whose group has failed sends the reason in place of its next header. Receives for headers are
-// posted in advance, so that one is a single message of half a kilobyte, about a tenth of what an
-// all_reduce of a kilobyte takes.
+// whose group has failed sends the reason in place of its next header. Receives for the next two
+// headers are posted in advance: who has the header of a rank knows that it is ready for another
+// one, which so is a single message.
+//
+// Note [Eager collectives]
+// The data of a small collective travels behind the header, in the same message, and no call of
+// Gloo follows. That is for collectives whose sizes all ranks know, so that all choose the same,
+// and for reductions whose result does not depend on Gloo's order of additions.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -84,6 +89,9 @@ struct Header {
 };
 // docs: end
 static_assert(sizeof(Header) == 512);
+
+// What one rank can send to another one with the header. See Note [Eager collectives].
+constexpr int64_t kEagerBytes = 1536;
 
 // The header of an operation for the rank `peer`.
 Header makeHeader(c10::ArrayRef<Contract> contracts, uint64_t number, int peer);

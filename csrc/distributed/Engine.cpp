@@ -170,9 +170,8 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
                                : request.is_async        ? stream_
                                                          : current;
   if (stream != current) {
-    c10::Event ready(kDeviceType);
-    ready.record(current.unwrap());
-    ready.block(stream.unwrap());
+    ready_.record(current.unwrap());
+    ready_.block(stream.unwrap());
   }
   if (message_stream == nullptr) {
     last_.block(stream, capture);

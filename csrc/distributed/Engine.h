@@ -90,6 +90,8 @@ class Engine {
   const int priority_;
   const c10::openreg::OpenRegStream stream_;
   c10::openreg::Mutex mutex_;
+  // Recorded on the caller's stream for each operation on another one.
+  c10::Event ready_ OPENREG_GUARDED_BY(mutex_){c10::openreg::kDeviceType};
   Tail last_ OPENREG_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<MessageStream>> message_streams_ OPENREG_GUARDED_BY(mutex_);
   std::map<ChannelKey, Tail> channels_ OPENREG_GUARDED_BY(mutex_);

@@ -127,6 +127,11 @@ void Operation::exchange(Exchange& calls, Deadline deadline) {
   }
   Transport& transport = *setup_.transport;
   const c10::openreg::Lock turn(transport.turn());
+  if (setup_.parts.size() == 1 && setup_.parts.front().begin_eager) {
+    const Part::Eager eager = setup_.parts.front().begin_eager();
+    eager.finish(transport.agree(contracts_, deadline, eager.outgoing));
+    return;
+  }
   transport.agree(contracts_, deadline);
   runParts(calls);
 }

@@ -28,6 +28,13 @@ struct Part {
   Contract contract;
   // Posts calls. What it returns waits for them and completes the results.
   std::function<Finish(Exchange&)> begin;
+  // In place of `begin` where it is the only part; see Note [Eager collectives].
+  struct Eager {
+    Tensor outgoing;  // bytes, for each other rank; undefined: none
+    // Given the bytes of each rank, its own ones too.
+    std::function<void(const std::vector<Tensor>&)> finish;
+  };
+  std::function<Eager()> begin_eager;
   // What it touches, for the sanitizer and for record_stream. Only while it is being enqueued.
   std::vector<Tensor> read;
   std::vector<Tensor> written;

@@ -1,5 +1,7 @@
 #include "csrc/distributed/Reduction.h"
 
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/ScalarType.h>
 
@@ -69,6 +71,41 @@ Tensor Reduction::wireView(const Tensor& plain) const {
     return flat.view(kByte);
   }
   return c10::isComplexType(dtype_) ? at::view_as_real(flat).view({-1}) : flat;
+}
+
+bool Reduction::isOrderFree() const {
+  // Of a NaN and a number, Gloo's MIN and MAX return either, by order.
+  return c10::isIntegralType(dtype_, /*includeBool=*/true) ||
+         (group_size_ <= 2 &&
+          (wire_op_ == c10d::ReduceOp::SUM || wire_op_ == c10d::ReduceOp::PRODUCT));
+}
+
+void Reduction::combine(Tensor& sum, const Tensor& other) const {
+  switch (wire_op_) {
+    case c10d::ReduceOp::SUM:
+      sum.add_(other);
+      return;
+    case c10d::ReduceOp::PRODUCT:
+      sum.mul_(other);
+      return;
+    case c10d::ReduceOp::MIN:
+      at::minimum_out(sum, sum, other);
+      return;
+    case c10d::ReduceOp::MAX:
+      at::maximum_out(sum, sum, other);
+      return;
+    case c10d::ReduceOp::BAND:
+      sum.bitwise_and_(other);
+      return;
+    case c10d::ReduceOp::BOR:
+      sum.bitwise_or_(other);
+      return;
+    case c10d::ReduceOp::BXOR:
+      sum.bitwise_xor_(other);
+      return;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "expected a reduction of Gloo, got ", int(wire_op_));
+  }
 }
 
 void Reduction::prepare(const Tensor& plain) const {

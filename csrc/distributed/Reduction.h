@@ -26,6 +26,11 @@ class Reduction {
   // A plain CPU tensor, as Gloo sees it: one dimension, a dtype of its own.
   Tensor wireView(const Tensor& plain) const;
 
+  // Whether every order of the ranks gives the same bits.
+  bool isOrderFree() const;
+  // Of such a reduction, on what wireView() returns: `sum` becomes that of both.
+  void combine(Tensor& sum, const Tensor& other) const;
+
   // Applied to what a rank puts in, in place, and to the result.
   bool changesInput() const { return op_ == c10d::ReduceOp::PREMUL_SUM; }
   void prepare(const Tensor& plain) const;

@@ -31,7 +31,12 @@ milliseconds remaining(Deadline deadline) {
 }
 
 Tensor makeMessage() {
-  return at::zeros({static_cast<int64_t>(sizeof(Header))}, at::TensorOptions().dtype(kByte));
+  return at::zeros({static_cast<int64_t>(sizeof(Header)) + kEagerBytes},
+                   at::TensorOptions().dtype(kByte));
+}
+
+Tensor eagerBytes(const Tensor& message, int64_t count) {
+  return message.narrow(0, sizeof(Header), count);
 }
 
 void write(const Tensor& message, const Header& header) {
@@ -44,27 +49,30 @@ Header read(const Tensor& message) {
   return header;
 }
 
-// Whether a header has arrived that nobody has waited for yet. Gloo's thread writes it.
-bool hasArrived(const Tensor& message) {
-  auto* end = reinterpret_cast<uint64_t*>(static_cast<char*>(message.mutable_data_ptr()) +
-                                          offsetof(Header, end));
-  return std::atomic_ref<uint64_t>(*end).load(std::memory_order_acquire) == Header::kMagic;
-}
-
 }  // namespace
 
 Transport::Transport(c10::intrusive_ptr<c10d::Backend> gloo)
     : gloo_(std::move(gloo)), rank_(gloo_->getRank()), size_(gloo_->getSize()), peers_(size_) {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) {
-      peers_[peer].incoming = makeMessage();
-      peers_[peer].outgoing = makeMessage();
-      postReceive(peer);
+      peers_[peer].eager = makeMessage().narrow(0, 0, kEagerBytes);
+      for (size_t i = 0; i < 2; ++i) {
+        peers_[peer].outgoing[i].bytes = makeMessage();
+        peers_[peer].incoming[i].bytes = makeMessage();
+        postReceive(peer, peers_[peer].incoming[i]);
+      }
     }
   }
 }
 
 Transport::~Transport() { close(); }
+
+// Gloo's thread writes it.
+bool Transport::hasArrived(const Message& message) {
+  auto* end = reinterpret_cast<uint64_t*>(static_cast<char*>(message.bytes.mutable_data_ptr()) +
+                                          offsetof(Header, end));
+  return std::atomic_ref<uint64_t>(*end).load(std::memory_order_acquire) == Header::kMagic;
+}
 
 void Transport::checkOpen() const {
   if (isClosed()) {
@@ -90,47 +98,58 @@ void Transport::wait(const GlooWork& work, Deadline deadline) {
   }
 }
 
-void Transport::postReceive(int peer) {
-  Peer& other = peers_[peer];
-  other.incoming.zero_();
-  other.receive = post([&](c10d::Backend& gloo) {
-    std::vector<Tensor> tensors{other.incoming};
+void Transport::postReceive(int peer, Message& message) {
+  // Gloo's thread writes the mark at the end of a header last.
+  message.bytes.narrow(0, 0, sizeof(Header)).zero_();
+  message.work = post([&](c10d::Backend& gloo) {
+    std::vector<Tensor> tensors{message.bytes};
     return gloo.recv(tensors, peer, kHeaderTag);
   });
 }
 
-void Transport::agree(c10::ArrayRef<Contract> contracts, Deadline deadline) {
+void Transport::sendHeader(int peer, Message& message, const Header& header, const Tensor& eager,
+                           Deadline deadline) {
+  if (message.work != nullptr) {
+    wait(message.work, deadline);
+  }
+  write(message.bytes, header);
+  if (eager.defined()) {
+    eagerBytes(message.bytes, eager.numel()).copy_(eager);
+  }
+  message.work = post([&](c10d::Backend& gloo) {
+    std::vector<Tensor> tensors{message.bytes};
+    return gloo.send(tensors, peer, kHeaderTag);
+  });
+}
+
+std::vector<Tensor> Transport::agree(c10::ArrayRef<Contract> contracts, Deadline deadline,
+                                     const Tensor& eager) {
   const uint64_t number = next_number_++;
   std::vector<Header> headers(size_);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) {
-      continue;
+    if (peer != rank_) {
+      peers_[peer].has_come = false;
+      headers[peer] = makeHeader(contracts, number, peer);
+      sendHeader(peer, peers_[peer].outgoing[number % 2], headers[peer], eager, deadline);
     }
-    Peer& other = peers_[peer];
-    other.has_come = false;
-    headers[peer] = makeHeader(contracts, number, peer);
-    write(other.outgoing, headers[peer]);
-    other.send = post([&](c10d::Backend& gloo) {
-      std::vector<Tensor> tensors{other.outgoing};
-      return gloo.send(tensors, peer, kHeaderTag);
-    });
   }
+  std::vector<Tensor> bytes(size_);
+  bytes[rank_] = eager;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) {
       agreeWith(peer, headers[peer], deadline);
+      bytes[peer] =
+          peers_[peer].eager.narrow(0, 0, std::min(headers[peer].bytes_from, kEagerBytes));
     }
   }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) {
-      wait(peers_[peer].send, deadline);
-    }
-  }
+  return bytes;
 }
 
 void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
   Peer& other = peers_[peer];
+  Message& message = other.incoming[own.number % 2];
   try {
-    wait(other.receive, deadline);
+    wait(message.work, deadline);
   } catch (const TransportError& error) {
     if (steady_clock::now() >= deadline) {
       throw TransportError(
@@ -142,7 +161,7 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
                          error.gloo_text);
   }
   other.has_come = true;
-  const Header theirs = read(other.incoming);
+  const Header theirs = read(message.bytes);
   if (theirs.magic != Header::kMagic) {
     throw TransportError(c10::str("rank ", peer,
                                   " sends what is not a header: it may run another "
@@ -155,13 +174,15 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
   if (!difference.empty()) {
     throw TransportError(difference);
   }
-  postReceive(peer);
+  other.eager.copy_(eagerBytes(message.bytes, kEagerBytes));
+  postReceive(peer, message);
 }
 
 std::string Transport::missingRanks() const {
   std::vector<int> missing;
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && !peers_[peer].has_come && !hasArrived(peers_[peer].incoming)) {
+    if (peer != rank_ && !peers_[peer].has_come &&
+        std::none_of(peers_[peer].incoming.begin(), peers_[peer].incoming.end(), hasArrived)) {
       missing.push_back(peer);
     }
   }
@@ -173,12 +194,17 @@ std::string Transport::reportOfOthers() noexcept {
     const Deadline deadline = steady_clock::now() + kLastWordsTime;
     do {
       for (int peer = 0; peer < size_; ++peer) {
-        if (peer == rank_ || !hasArrived(peers_[peer].incoming)) {
+        if (peer == rank_) {
           continue;
         }
-        const Header header = read(peers_[peer].incoming);
-        if (header.state == Header::Failed) {
-          return c10::str("rank ", peer, " has failed: ", header.text.data());
+        for (const Message& message : peers_[peer].incoming) {
+          if (!hasArrived(message)) {
+            continue;
+          }
+          const Header header = read(message.bytes);
+          if (header.state == Header::Failed) {
+            return c10::str("rank ", peer, " has failed: ", header.text.data());
+          }
         }
       }
       std::this_thread::sleep_for(milliseconds(2));

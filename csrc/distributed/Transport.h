@@ -17,6 +17,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -72,9 +73,12 @@ class Transport {
   // Held from the agreement on an operation to its end: operations take turns.
   c10::openreg::Mutex& turn() OPENREG_THREAD_ANNOTATION(lock_returned(turn_)) { return turn_; }
 
-  // See Note [Agreement].
+  // See Note [Agreement] and Note [Eager collectives]. `eager` are the bytes for each other rank,
+  // at most kEagerBytes. Returns the bytes of each rank, `eager` for its own; they stay as they are
+  // until the next agreement.
   // Errors: TransportError, which says who differs in what, who has failed, or who has not come.
-  void agree(c10::ArrayRef<Contract> contracts, Deadline deadline) OPENREG_REQUIRES(turn_);
+  std::vector<Tensor> agree(c10::ArrayRef<Contract> contracts, Deadline deadline,
+                            const Tensor& eager = {}) OPENREG_REQUIRES(turn_);
 
   // What another rank has said about its failure, for an error that looks like its consequence.
   // Waits a moment for that. Empty if nobody said anything.
@@ -90,17 +94,26 @@ class Transport {
   bool isClosed() const { return is_closed_.load(); }
 
  private:
-  // The exchange of headers with one other rank.
+  // A header on its way, with the bytes behind it.
+  struct Message {
+    Tensor bytes;
+    GlooWork work;
+  };
+  // The exchange of headers with one other rank. The messages are used in turns, by number.
   struct Peer {
-    Tensor incoming;
-    GlooWork receive;
-    Tensor outgoing;
-    GlooWork send;
+    std::array<Message, 2> incoming;
+    std::array<Message, 2> outgoing;
+    Tensor eager;           // what came behind the last header
     bool has_come = false;  // to the operation that is being agreed on
   };
 
+  // Whether the header is there, of a message that nobody has waited for yet.
+  static bool hasArrived(const Message& message);
+
   void checkOpen() const;
-  void postReceive(int peer);
+  void postReceive(int peer, Message& message);
+  void sendHeader(int peer, Message& message, const Header& header, const Tensor& eager,
+                  Deadline deadline);
   void agreeWith(int peer, const Header& own, Deadline deadline);
   std::string missingRanks() const;
 

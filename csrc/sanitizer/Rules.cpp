@@ -239,14 +239,14 @@ void takeAsOrdered(State& state, const Launch& launch, const std::vector<Touch>&
 
 Finding freedInput(const State& state, const Launch& replay, const Capture::Kept& kept) {
   Finding finding{FindingKind::GraphInput};
-  const uintptr_t base = kept.access.runs.begin();
-  finding.earlier = describe(state, kept.access, base);
+  finding.earlier = describe(state, kept.access, kept.allocation->address);
   finding.later = finding.earlier;
   finding.later.stream = state.streams()[replay.place.stream];
   finding.later.stack = replay.stack;
   finding.later.captured = kept.access.work->stack;
-  finding.allocation.size = kept.allocation->size;
-  finding.allocation.allocated = kept.allocation->allocated;
+  finding.allocation = describe(state, *kept.allocation);
+  finding.allocation.is_freed = true;
+  finding.allocation.freed = kept.allocation->freed;
   return finding;
 }
 

@@ -181,9 +181,18 @@ class Sanitizer {
 
   void pinnedFreed(const void* address) {
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock
-    const Lock lock(mutex_);
-    allocation = state_.shadow.take(reinterpret_cast<uintptr_t>(address));
-    watches_.endFreed(reinterpret_cast<uintptr_t>(address));
+    bool is_graph_input = false;
+    {
+      const Lock lock(mutex_);
+      allocation = state_.shadow.take(reinterpret_cast<uintptr_t>(address));
+      watches_.endFreed(reinterpret_cast<uintptr_t>(address));
+      is_graph_input = allocation != nullptr && allocation->is_graph_input;
+    }
+    if (is_graph_input) {
+      const Stack stack = gatherStack();
+      const Lock lock(mutex_);
+      allocation->freed = stack;
+    }
   }
 
   void pinnedCopied(const void* address) {
@@ -360,6 +369,7 @@ class Sanitizer {
     const uint64_t capture = owner.captureId();
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock
     std::vector<Hazard> hazards;
+    bool is_graph_input = false;
     {
       const Lock lock(mutex_);
       allocation = state_.shadow.take(reinterpret_cast<uintptr_t>(address));
@@ -368,9 +378,10 @@ class Sanitizer {
         return;
       }
       hazards = state_.hazardsOf(state_.placeOf(owner, allocation->capture), allocation);
+      is_graph_input = allocation->is_graph_input;
     }
-    // Nearly always. The stack is of use to hazards only.
-    if (hazards.empty()) {
+    // Nearly always. Nobody would see the stack.
+    if (hazards.empty() && !is_graph_input) {
       return;
     }
     const Stack stack = gatherStack();
@@ -378,6 +389,9 @@ class Sanitizer {
       hazard.freed = stack;
     }
     const Lock lock(mutex_);
+    if (is_graph_input) {
+      allocation->freed = stack;
+    }
     state_.addHazards(state_.placeOf(owner, allocation->capture), pool, std::move(hazards));
   }
 

@@ -28,7 +28,9 @@ struct Allocation {
   uint64_t capture = 0;  // the one that it was allocated in; it is the graph's own then
   bool is_host_memory = false;
   bool is_live = true;
+  bool is_graph_input = false;  // a replay needs it, and it is not the graph's own
   Stack allocated{};
+  Stack freed{};                        // of such an input
   std::vector<StreamNumber> used_on{};  // by record_stream
   AccessSet accesses{};
   std::unique_ptr<WrittenBytes> written{};  // null: all of it, or nobody asks

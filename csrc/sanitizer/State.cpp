@@ -222,6 +222,7 @@ void State::keepForReplay(const Place& place, const Touch& touch) {
       place.capture->kept.try_emplace({touch.access.runs, touch.access.is_write});
   entry->second = {touch.access, touch.allocation,
                    needs_contents || (!is_new && entry->second.is_read)};
+  allocation.is_graph_input = allocation.capture == 0;
 }
 
 // Of a pool that no other graph uses, nothing is needed any more.

@@ -109,8 +109,9 @@ def mismatch(rank, size, what):
     is_odd = rank == 1
 
     def call():
-        if what == "size":
-            dist.all_reduce(torch.ones(5 if is_odd else 4, device=device))
+        if what.startswith("size"):
+            counts = {"size": (4000, 5000), "size, eager": (4, 5), "size, one eager": (4, 4000)}
+            dist.all_reduce(torch.ones(counts[what][is_odd], device=device))
         elif what == "dtype":
             dist.all_reduce(torch.ones(4, device=device).to(torch.int32 if is_odd else torch.float))
         elif what == "reduction":
@@ -256,6 +257,8 @@ class TestFailures(TestCase):
     def test_mismatches_are_found_before_data_travels(self):
         expected = {
             "size": "bytes",
+            "size, eager": "bytes",
+            "size, one eager": "bytes",
             "dtype": "dtype",
             "reduction": "the reduction",
             "root": "root",

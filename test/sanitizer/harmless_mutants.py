@@ -87,6 +87,8 @@ HARMLESS: dict[str, _Names] = {
         ("weights_are_loaded_during_the_forward", "_ready(SIZE, SIZE)"),
         ("prefetched_batch_goes_back_to_the_loader", _SYNCHRONIZE),
         ("prefetcher_that_waits_and_records", _SYNCHRONIZE),
+        ("weights_are_changed_while_they_are_drawn_from", _SYNCHRONIZE),
+        ("factor_of_a_sparse_product_is_overwritten", "_ready(8, 8)"),
     ],
     "Nothing comes after it that it would order.": [
         *(

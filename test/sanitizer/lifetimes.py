@@ -253,3 +253,15 @@ def input_of_a_graph_is_freed(right):
     del x
     graph.replay()  # <2>
     _module.synchronize()
+
+
+@mistake("lifetime")
+def sparse_matrix_is_freed_during_its_product(right):
+    matrix, factor = torch.eye(8).to_sparse().to(device).coalesce(), _ready(8, 8)
+    side = Stream()
+    with stream(side):
+        torch.sparse.mm(matrix, factor)  # <1>
+    if right:
+        side.synchronize()
+    del matrix  # <2>
+    torch.ones(SIZE, device=device)

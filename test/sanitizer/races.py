@@ -526,3 +526,25 @@ def indices_change_while_they_are_used(right):
         x[chosen]  # <1>
     _after(current(), side, right)
     chosen.add_(1)  # <2>
+
+
+# --- Calls for which the host waits here and not on CUDA
+
+
+@mistake("race")
+def weights_are_changed_while_they_are_drawn_from(right):
+    weights, side = torch.ones(SIZE, device=device), Stream()
+    _module.synchronize()
+    torch.multinomial(weights, 4, replacement=True)  # <1>
+    _after(side, current(), right)
+    with stream(side):
+        weights.fill_(2)  # <2>
+
+
+@mistake("race")
+def factor_of_a_sparse_product_is_overwritten(right):
+    matrix, factor, side = torch.eye(8).to_sparse_csr().to(device), _ready(8, 8), Stream()
+    torch.mm(matrix, factor)  # <1>
+    _after(side, current(), right)
+    with stream(side):
+        factor.zero_()  # <2>

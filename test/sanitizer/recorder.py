@@ -43,7 +43,17 @@ def _bytes_of(tensor: torch.Tensor) -> frozenset[int]:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+    tensors = (one for one in tree_leaves(values) if isinstance(one, torch.Tensor))
+    return [part for one in tensors for part in _parts(one)]
+
+
+def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors with memory that one consists of."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout is torch.sparse_csr:
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return (tensor,)
 
 
 class _Recorder(TorchDispatchMode):

@@ -245,6 +245,21 @@ class TestInterface(OpenRegTestCase):
             finally:
                 trunk.wait_stream(side)
 
+    def test_freed_input_of_a_graph_has_the_line_of_its_free(self):
+        with checker.check("collect"):
+            graph, x = _graph(), torch.zeros(64, device=device)
+            _module.synchronize()
+            with _module.graph(graph):
+                x[4:].mul(2)
+            del x
+            graph.replay()
+        (finding,) = checker.findings()
+        replay, captured = finding.accesses
+        self.assertEqual((captured.offset, captured.nbytes), (16, 240))
+        self.assertEqual(replay.lineno, captured.lineno + 2)
+        self.assertEqual(finding.freed[0].lineno, captured.lineno + 1)
+        self.assertIn("offset 16 of an allocation of stream 0", str(finding))
+
     def test_unwritten_bytes_are_named(self):
         with checker.check("collect", uninitialized=True):
             x = torch.empty(64, device=device)

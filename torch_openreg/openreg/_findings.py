@@ -522,6 +522,7 @@ def _text_of(finding: Finding) -> str:
         lines += ["allocated", *_describe_stack(finding.allocation)]
     if finding.freed:
         lines += ["freed", *_describe_stack(finding.freed)]
+    if finding.reused:
         lines += ["what the owner uses then was allocated", *_describe_stack(finding.reused)]
     text = [f"{DEVICE_TYPE} sanitizer: {finding.kind}: {finding.title}", f"  {finding.where}", ""]
     text += [f"  {line}" for line in lines]

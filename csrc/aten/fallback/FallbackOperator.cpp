@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/layouts/Components.h"
 #include "csrc/core/Mutex.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/aten/KernelNames.h"
@@ -64,6 +65,7 @@ struct DataChecks {
                   // have to be finite
     IfSingle,     // if "steps" is 1: the number that it computes from the others has to fit the
                   // result's dtype
+    IfDistinct,   // if it draws without replacement, which one sample is as well
   };
   When when;
   const char* argument = "";
@@ -101,8 +103,8 @@ const DataChecks* findDataChecks(const std::string& name) {
       {"aten::masked_fill.Tensor", {DataChecks::IfConverted, "value"}},
       {"aten::masked_fill.Tensor_out", {DataChecks::IfConverted, "value"}},
       {"aten::masked_fill_.Tensor", {DataChecks::IfConverted, "value"}},
-      {"aten::multinomial", {DataChecks::Always}},
-      {"aten::multinomial.out", {DataChecks::Always}},
+      {"aten::multinomial", {DataChecks::IfDistinct}},
+      {"aten::multinomial.out", {DataChecks::IfDistinct}},
       {"aten::searchsorted.Scalar", {DataChecks::IfGiven, "sorter"}},
       {"aten::searchsorted.Scalar_out", {DataChecks::IfGiven, "sorter"}},
       {"aten::searchsorted.Tensor", {DataChecks::IfGiven, "sorter"}},
@@ -133,6 +135,8 @@ bool checksData(const DataChecks& checks, const c10::FunctionSchema& schema,
       return named("min").toScalar().toDouble() == named("max").toScalar().toDouble();
     case DataChecks::IfSingle:
       return named("steps").toInt() == 1;
+    case DataChecks::IfDistinct:
+      return !named("replacement").toBool() || named("num_samples").toInt() == 1;
   }
   TORCH_INTERNAL_ASSERT(false);
 }
@@ -150,6 +154,15 @@ bool isPredictableOperator(const c10::OperatorHandle& op, const std::string& nam
          !op.hasTag(at::Tag::data_dependent_output) &&
          std::all_of(results.begin(), results.end(), &isTensorOrTensors) &&
          !hasUntaggedDynamicShape(name);
+}
+
+// Those that cuSPARSE computes on the stream if one operand is sparse.
+bool isMatrixProduct(const std::string& name) {
+  static const auto* names = new std::set<std::string>{
+      "aten::addmm", "aten::addmm.out", "aten::addmv", "aten::addmv.out",
+      "aten::mm",    "aten::mm.out",    "aten::mv",    "aten::mv.out",
+  };
+  return names->count(name) == 1;
 }
 
 bool takesTheSameAndResults(const c10::FunctionSchema& schema, const c10::FunctionSchema& out) {
@@ -199,6 +212,7 @@ void resetFallbackStats() {
 FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel)
     : name_(c10::toString(op.operator_name())),
       is_predictable_(isPredictableOperator(op, name_)),
+      is_matrix_product_(isMatrixProduct(name_)),
       data_checks_(findDataChecks(name_)),
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
@@ -233,6 +247,26 @@ bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
                                c10::ArrayRef<c10::IValue> arguments) const {
   return is_predictable_ &&
          (data_checks_ == nullptr || !checksData(*data_checks_, schema, arguments));
+}
+
+bool FallbackOperator::waitsOnCuda(const c10::FunctionSchema& schema,
+                                   c10::ArrayRef<c10::IValue> arguments) const {
+  if (!canPlan(schema, arguments)) {
+    return true;
+  }
+  // What a tensor of another layout consists of depends on data. Two sparse operands make a sparse
+  // result, and of the uncoalesced ones equal indices are found first.
+  int sparse_count = 0;
+  bool is_coalesced = true;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    visitTensors(arguments[i], schema.arguments()[i], [&](const Tensor& tensor) {
+      if (tensor.defined() && !isPlain(tensor)) {
+        ++sparse_count;
+        is_coalesced = is_coalesced && (!tensor.is_sparse() || tensor.is_coalesced());
+      }
+    });
+  }
+  return sparse_count > 1 || (sparse_count == 1 && !(is_matrix_product_ && is_coalesced));
 }
 
 void FallbackOperator::countSynchronousCall() {

@@ -48,6 +48,10 @@ class FallbackOperator {
   // Note [Calls that repeat].
   bool canPlan(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) const;
 
+  // Whether CUDA's kernel of such a call makes the host wait as well. What only waits here orders
+  // nothing that a program may rely on.
+  bool waitsOnCuda(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) const;
+
   // Whether it takes a generator.
   bool drawsNumbers() const { return draws_numbers_; }
 
@@ -78,6 +82,7 @@ class FallbackOperator {
  private:
   const std::string name_;
   const bool is_predictable_;
+  const bool is_matrix_product_;
   const DataChecks* const data_checks_;  // null if there are none
   const bool draws_numbers_;
   const bool counts_with_numbers_;

@@ -15,7 +15,6 @@
 #include "csrc/aten/fallback/WritingTrial.h"
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
-#include "csrc/core/SyncDebug.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/OpLaunch.h"
@@ -104,7 +103,7 @@ HostCall::HostCall(const FallbackOperator& known, const c10::OperatorHandle& op,
 // docs: fallback-run
 void HostCall::run() {
   recordArguments();
-  waitForCurrentStream(device_, known_.name().c_str());
+  waitForArguments();
   replaceArguments();
   callCpuKernel();
   takeOverResizes();
@@ -114,9 +113,7 @@ void HostCall::run() {
 
 std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   recordArguments();
-  // No program may rely on this wait, so the sanitizer is not told; see Note [What orders work].
-  c10::openreg::noteSynchronization(known_.name().c_str());
-  getCurrentOpenRegStream(device_.index()).synchronize(known_.name().c_str());
+  waitForArguments();
   replaceArguments();
   WritingTrial trial(known_, op_, argumentsOnStack(schema_, *stack_));
   {
@@ -136,6 +133,15 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
     plan_->writing = trial.best(results);
   }
   return plan_;
+}
+
+void HostCall::waitForArguments() const {
+  if (known_.waitsOnCuda(schema_, argumentsOnStack(schema_, *stack_))) {
+    waitForCurrentStream(device_, known_.name().c_str());
+  } else {
+    // See Note [What orders work].
+    getCurrentOpenRegStream(device_.index()).synchronize(known_.name().c_str());
+  }
 }
 
 void HostCall::recordArguments() const {

@@ -36,6 +36,7 @@ class HostCall {
   struct Aliases;
   friend struct Aliases;
 
+  void waitForArguments() const;
   void recordArguments() const;
   void replaceArguments();
   Tensor aliasOf(const Tensor& tensor);
