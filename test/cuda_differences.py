@@ -12,6 +12,7 @@ ONE_TYPE = {
     "distributed/test_failures.py": "starts many ranks; test_collectives.py is of both types",
     "distributed/test_upstream.py": "runs torch's tests on both types itself",
     "generic/test_report.py": "about the tables of a run",
+    "inductor/test_examples.py": "of one type; test_functions.py is of both",
     "inductor/test_launches.py": "cuda/test_compile.py is its counterpart",
     "test_autoload.py": "about the default device type; cuda/test_loading.py is its counterpart",
     "test_codegen.py": "about the generator",

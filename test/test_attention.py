@@ -10,6 +10,8 @@ from common import (
     run_tests,
     subtest,
 )
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 attention = F.scaled_dot_product_attention
 
@@ -78,6 +80,23 @@ class TestAttention(OpenRegTestCase):
         out, *_ = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(*ours)
         gradient = torch.autograd.grad(out.nan_to_num().sum(), ours[3])[0]
         self.assertEqual(gradient[1].cpu(), torch.zeros(3))
+
+    @parametrize("has_mask", [False, True])
+    @parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+    def test_sizes_that_change_compile_once_more_and_then_no_more(self, has_mask, backend):
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(attention, backend=counter)
+        for size in (3, 4, 5, 6):
+            query, key, value = torch.randn(3, 1, 2, size, 8)
+            mask = torch.randn(size, size) if has_mask else None
+            given = [
+                None if one is None else one.to(DEVICE_TYPE) for one in (query, key, value, mask)
+            ]
+            with sdpa_kernel(backend):
+                expected = F.scaled_dot_product_attention(query, key, value, mask)
+                self.assertEqual(compiled(*given).cpu(), expected)
+        self.assertEqual(counter.frame_count, 2)
 
 
 instantiate_parametrized_tests(TestAttention)

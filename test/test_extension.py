@@ -295,13 +295,18 @@ class TestExampleExtension(OpenRegTestCase):
             table = torch.randn(4, 2, device=device, requires_grad=requires_grad)
             opcheck(torch.ops.openreg_rows.take_rows, (table, rows), test_utils=checks)
 
-    def test_compiled_function_gives_value_and_gradient(self):
-        compiled = torch.compile(self.package.take_rows, backend="aot_eager", fullgraph=True)
+    @parametrize("backend", ["aot_eager", "inductor"])
+    def test_compiled_function_gives_value_and_gradient(self, backend):
+        def function(table, rows):
+            return self.package.take_rows(table * 2, rows) + 1
+
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend=backend, fullgraph=True)
         table = torch.ones(4, 2, device="openreg", requires_grad=True)
         taken = compiled(table, torch.tensor([3, 3], device="openreg"))
         taken.sum().backward()
-        self.assertEqual(taken.tolist(), [[1, 1]] * 2)
-        self.assertEqual(table.grad.tolist(), [[0, 0], [0, 0], [0, 0], [2, 2]])
+        self.assertEqual(taken.tolist(), [[3, 3]] * 2)
+        self.assertEqual(table.grad.tolist(), [[0, 0], [0, 0], [0, 0], [4, 4]])
 
 
 instantiate_parametrized_tests(TestExampleExtension)

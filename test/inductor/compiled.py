@@ -7,6 +7,7 @@ other caches are off, so that each test compiles all but that.
 
 import contextlib
 import os
+import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -26,13 +27,18 @@ from torch._inductor import async_compile
 from torch_openreg.inductor import _kernels
 
 __all__ = [
+    "IS_FULL",
     "AbsenceTests",
     "CompiledTestCase",
     "Outcome",
     "kernel_sources",
+    "requires_full",
     "run_compiled",
     "to_device",
 ]
+
+IS_FULL = bool(os.environ.get("OPENREG_TEST_FULL"))
+requires_full = unittest.skipUnless(IS_FULL, "compiles much; see test/run.py --full")
 
 
 @contextlib.contextmanager

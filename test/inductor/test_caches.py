@@ -37,6 +37,21 @@ _PROGRAM = f"""
             counters["openreg_graphs"]["captured"],
         ]
 
+    def count_frozen(seed):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(seed)
+        layer, x = torch.nn.Linear(8, 4), torch.randn(2, 8)
+        expected = layer(x).relu().detach()
+        layer.to("{DEVICE_TYPE}")
+        with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+            result = torch.compile(lambda x: layer(x).relu())(x.to("{DEVICE_TYPE}"))
+        torch.testing.assert_close(result.cpu(), expected)
+        return [
+            counters["inductor"]["fxgraph_cache_hit"],
+            counters["inductor"]["fxgraph_cache_miss"],
+        ]
+
     print(count(), count("cpu"), count(mode="reduce-overhead"))
 """
 
@@ -53,20 +68,23 @@ class TestCaches(CompiledTestCase):
 
     def test_second_process_finds_what_the_first_compiled(self):
         with tempfile.TemporaryDirectory() as folder:
-            first = self.run_with_caches(folder)
+            first = self.run_with_caches(folder, "    print(count_frozen(seed=0))\n")
             second = self.run_with_caches(
                 folder,
                 """
+    print(count_frozen(seed=0), count_frozen(seed=1))
     torch.set_num_threads(torch.get_num_threads() + 1)
-    print(count())
+    print(count(), count_frozen(seed=0))
 """,
             )
         # The graphs of the two devices differ, and so do those of the modes.
-        self.assertEqual(first, "[0, 2, 0, 1, 0] [0, 2, 0, 1, 0] [0, 2, 0, 1, 2]")
-        hits, other_threads = second.split("\n")
+        self.assertEqual(first, "[0, 2, 0, 1, 0] [0, 2, 0, 1, 0] [0, 2, 0, 1, 2]\n[0, 1]")
+        hits, frozen, other_threads = second.split("\n")
         self.assertEqual(hits, "[2, 0, 1, 0, 0] [2, 0, 1, 0, 0] [2, 0, 1, 0, 2]")
+        # Frozen parameters are a part of the graph.
+        self.assertEqual(frozen, "[1, 0] [0, 1]")
         # The backward graph is compiled on the thread that runs it, which keeps its number.
-        self.assertEqual(other_threads, "[1, 1, 0, 1, 0]")
+        self.assertEqual(other_threads, "[1, 1, 0, 1, 0] [0, 1]")
 
     def test_keys_contain_what_kernels_depend_on(self):
         compiler_pass = _standin.LowerAsCpu()

@@ -8,6 +8,7 @@ from common import (
     StreamGate,
     instantiate_parametrized_tests,
     parametrize,
+    requires_two_devices,
     run_tests,
     subtest,
 )
@@ -51,6 +52,37 @@ class TestStreams(CompiledTestCase):
         result, (code,) = run_and_get_code(torch.compile(function, fullgraph=True), self.on_device)
         self.assert_bit_equal(result, (self.x + 1) * 2 + (self.x + 1))
         self.assertLess(code.index(".launch("), code.index("record_event.default("))
+
+    @requires_two_devices
+    def test_side_streams_of_two_devices_in_one_graph(self):
+        sides = [torch.Stream(device=f"{DEVICE_TYPE}:{i}") for i in range(2)]
+        # Dynamo knows the current stream of one device; see docs/compile.md.
+        currents = [torch.accelerator.current_stream(i) for i in range(2)]
+
+        def function(x, y):
+            results = []
+            for side, current, one in zip(sides, currents, (x + 1, y * 2), strict=True):
+                side.wait_stream(current)
+                with side:
+                    results.append(one.sin() - 1)
+                current.wait_stream(side)
+            a, b = results
+            return a + b.to(a.device), b + a.to(b.device)
+
+        y = torch.randn(64)
+        arguments = [self.on_device.to(f"{DEVICE_TYPE}:0"), y.to(f"{DEVICE_TYPE}:1")]
+        compiled = torch.compile(function)
+        expected = (self.x + 1).sin() - 1 + ((y * 2).sin() - 1)
+        for _ in range(2):
+            a, b = compiled(*arguments)
+            self.assertEqual((a.device.index, b.device.index), (0, 1))
+            self.assertEqual(a.cpu(), expected)
+            self.assertEqual(b.cpu(), expected)
+        with StreamGate(torch.openreg.current_stream(1)) as gate:
+            results = compiled(*arguments)
+            self.assertFalse(sides[1].query())  # it waits for the stream of the gate
+            gate.open()
+        self.assertEqual(results[0].cpu(), expected)
 
 
 class Layers(torch.nn.Module):

@@ -16,7 +16,7 @@ Note [Graphs of compiled functions]
 """
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,7 +219,14 @@ class GraphedFunction:
 
     def _capture(self, inputs: Sequence[Any]) -> "_Capture | None":
         try:
-            capture = _Capture(self._function, self._device, inputs, self._static, self._mutated)
+            capture = _Capture(
+                self._function,
+                self._device,
+                inputs,
+                self._static,
+                self._mutated,
+                self._is_backward,
+            )
         except RuntimeError as error:
             self._skip(f"it cannot be captured: {str(error).splitlines()[0]}")
             return None
@@ -247,6 +254,7 @@ class _Capture:
         inputs: Sequence[Any],
         static: Sequence[int],
         mutated: Sequence[int],
+        is_backward: bool,
     ) -> None:
         self._shared = _shared_of(device)
         self._streams = {openreg.current_stream(device)}  # that the allocator knows of
@@ -270,7 +278,10 @@ class _Capture:
             openreg.graph(self._graph, pool=self._shared.pool, capture_error_mode="thread_local"),
         ):
             outputs = function(list(own))
-        self._outputs = _Outputs(outputs, own, device)
+        # A backward graph may write results over saved tensors, which nobody needs any more.
+        kept = {*static, *mutated} if is_backward else range(len(own))
+        tensors = {i: own[i] for i in kept if isinstance(own[i], torch.Tensor)}
+        self._outputs = _Outputs(outputs, tensors, device)
 
     def replay(self, inputs: list[Any]) -> Any:
         """Runs the function on inputs. Gradients are off, as Inductor's functions count on."""
@@ -290,8 +301,10 @@ class _Capture:
                 _copy(self._targets, sources)
                 self._graph.replay()
                 self._outputs.copy_to(copies)
-                for place in self._returned:
-                    sources[place].copy_(self._targets[place])
+                _copy(
+                    [sources[place] for place in self._returned],
+                    [self._targets[place] for place in self._returned],
+                )
             finally:
                 shared.end_replay()
         results = self._outputs.results(copies, inputs)
@@ -349,7 +362,10 @@ class _Outputs:
     Keeps no inputs: parameters that a program replaces are gone when it drops them.
     """
 
-    def __init__(self, outputs: Sequence[Any], inputs: Sequence[Any], device: int) -> None:
+    def __init__(
+        self, outputs: Sequence[Any], inputs: Mapping[int, torch.Tensor], device: int
+    ) -> None:
+        """Takes results, and by position the inputs that may be results, or parts of them."""
         self._device = device
         self._values = [None if isinstance(one, torch.Tensor) else one for one in outputs]
         # Results that are inputs: the positions of both.
@@ -360,9 +376,8 @@ class _Outputs:
         self._sources: list[torch.Tensor] = []
         self._alone: list[tuple[int, int]] = []
         self._views: list[_View] = []
-        tensors = {i: one for i, one in enumerate(inputs) if isinstance(one, torch.Tensor)}
-        positions = {id(one): i for i, one in tensors.items()}
-        storages = {_storage_of(one): i for i, one in tensors.items()}
+        positions = {id(one): i for i, one in inputs.items()}
+        storages = {_storage_of(one): i for i, one in inputs.items()}
         found: dict[int, list[int]] = {}
         for place, one in enumerate(outputs):
             if not isinstance(one, torch.Tensor):
@@ -371,7 +386,7 @@ class _Outputs:
             if id(one) in positions:
                 self._same.append((place, positions[id(one)]))
             elif base is not None:
-                view = _view(place, one, base, _offset_bytes(tensors[base]))
+                view = _view(place, one, base, _offset_bytes(inputs[base]))
                 self._views_of_inputs.append(view)
             else:
                 found.setdefault(_storage_of(one), []).append(place)

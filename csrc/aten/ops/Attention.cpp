@@ -39,7 +39,8 @@ Tensor standIn(const Tensor& tensor) {
       Storage(Storage::use_byte_size_t(), 0, DataPtr(nullptr, kCPU), /*allocator=*/nullptr,
               /*resizable=*/false),
       DispatchKeySet(DispatchKey::CPU), tensor.dtype());
-  stand_in.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  // Symbolic ones stay so: each size of a compiled function would have a graph of its own.
+  stand_in.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sym_sizes(), tensor.sym_strides());
   return stand_in.set_requires_grad(tensor.requires_grad());
 }
 
