@@ -65,7 +65,7 @@ struct DataChecks {
                   // have to be finite
     IfSingle,     // if "steps" is 1: the number that it computes from the others has to fit the
                   // result's dtype
-    IfDistinct,   // if it draws without replacement, which one sample is as well
+    IfDistinct,   // always, but on CUDA if it draws without replacement, as one sample is
   };
   When when;
   const char* argument = "";
@@ -115,8 +115,9 @@ const DataChecks* findDataChecks(const std::string& name) {
   return found == operators->end() ? nullptr : &found->second;
 }
 
+// Here, or on CUDA.
 bool checksData(const DataChecks& checks, const c10::FunctionSchema& schema,
-                c10::ArrayRef<c10::IValue> arguments) {
+                c10::ArrayRef<c10::IValue> arguments, bool on_cuda) {
   const auto named = [&](const char* name) -> const c10::IValue& {
     const auto index = schema.argumentIndexWithName(name);
     TORCH_INTERNAL_ASSERT(index.has_value(), schema.name(), " has no argument ", name);
@@ -136,7 +137,7 @@ bool checksData(const DataChecks& checks, const c10::FunctionSchema& schema,
     case DataChecks::IfSingle:
       return named("steps").toInt() == 1;
     case DataChecks::IfDistinct:
-      return !named("replacement").toBool() || named("num_samples").toInt() == 1;
+      return !on_cuda || !named("replacement").toBool() || named("num_samples").toInt() == 1;
   }
   TORCH_INTERNAL_ASSERT(false);
 }
@@ -245,13 +246,14 @@ DtypeSet FallbackOperator::dtypesToWiden(c10::DispatchKeySet keys) const {
 
 bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
                                c10::ArrayRef<c10::IValue> arguments) const {
-  return is_predictable_ &&
-         (data_checks_ == nullptr || !checksData(*data_checks_, schema, arguments));
+  return is_predictable_ && (data_checks_ == nullptr ||
+                             !checksData(*data_checks_, schema, arguments, /*on_cuda=*/false));
 }
 
 bool FallbackOperator::waitsOnCuda(const c10::FunctionSchema& schema,
                                    c10::ArrayRef<c10::IValue> arguments) const {
-  if (!canPlan(schema, arguments)) {
+  if (!is_predictable_ ||
+      (data_checks_ != nullptr && checksData(*data_checks_, schema, arguments, /*on_cuda=*/true))) {
     return true;
   }
   // What a tensor of another layout consists of depends on data. Two sparse operands make a sparse
