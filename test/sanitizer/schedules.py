@@ -59,7 +59,7 @@ class _Recorder(TorchDispatchMode):
         # New memory has no contents, and what comes from a device may not be there yet.
         if not any(word in name for word in ("empty", "pin_memory", "record_stream", "set_")):
             kept = [
-                x.detach().clone() if isinstance(x, torch.Tensor) else torch.tensor(x)
+                x.detach().to_dense().clone() if isinstance(x, torch.Tensor) else torch.tensor(x)
                 for x in leaves
                 if isinstance(x, float | int)
                 or (isinstance(x, torch.Tensor) and not (is_on_device and x.device.type == "cpu"))
