@@ -7,6 +7,8 @@ one that writes there fails its test.
 import os
 
 os.environ["OPENREG_MEMORY_POISON"] = "1"
+# Each test ends with a comparison of what is in quarantine.
+os.environ["OPENREG_MEMORY_QUARANTINE"] = "4MiB"
 
 from openreg_target import TARGET
 
