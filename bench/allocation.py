@@ -15,6 +15,7 @@ from bench.measure import (
     Names,
     Ratios,
     Subject,
+    Target,
     compare,
     versus_cpu,
 )
@@ -29,7 +30,7 @@ def benchmarks() -> list[Benchmark]:
     return [
         *(_tensor(name, size) for name, size in (("1 KiB", _KIB), ("32 MiB", 32 * _MIB))),
         _many_tensors(),
-        Benchmark("memory of a live tensor of 1 element", "cpu", _memory_of_tensors),
+        Benchmark("live tensor of 1 element", "bytes", _bytes_per_tensor, Target(700)),
         *(_driver(name, size) for name, size in (("1 KiB", _KIB), ("32 MiB", 32 * _MIB))),
     ]
 
@@ -51,30 +52,29 @@ def _many_tensors() -> Benchmark:
     return versus_cpu("allocate 100 tensors, then free them", statement, setup)
 
 
-def _memory_of_tensors(effort: Effort) -> Ratios:
-    # Of the process, device memory included. Each side in a process of its own.
+def _bytes_per_tensor(effort: Effort) -> Ratios:
+    # Resident memory of the process, device memory included.
     program = """
-import sys
+import resource
 import torch
 
 def resident():
-    return int(open("/proc/self/statm").read().split()[1])
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 
-torch.openreg.init()
-kept = [torch.ones(1, device=sys.argv[1]) for _ in range(1000)]
+kept = [torch.ones(1, device="openreg") for _ in range(1000)]
 torch.accelerator.synchronize()
 before = resident()
-kept += [torch.ones(1, device=sys.argv[1]) for _ in range(100_000)]
+kept += [torch.ones(1, device="openreg") for _ in range(100_000)]
 torch.accelerator.synchronize()
-print(resident() - before)
+print((resident() - before) / 100_000)
 """
 
-    def pages(device: str) -> int:
-        command = [sys.executable, "-c", program, device]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-    pairs = [(pages(OPENREG.type), pages("cpu")) for _ in range(min(3, effort.process_pairs))]
-    return Ratios([on_openreg / on_cpu for on_openreg, on_cpu in pairs])
+    command = [sys.executable, "-c", program]
+    runs = [
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        for _ in range(min(3, effort.process_pairs))
+    ]
+    return Ratios([float(run.stdout) for run in runs])
 
 
 def _driver(name: str, size: int) -> Benchmark:

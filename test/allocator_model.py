@@ -6,8 +6,10 @@ rules of docs/memory.md and nothing of the code.
 
 from dataclasses import dataclass, field
 
+from common import DEVICE_TYPE
+
 KIB, MIB = 1024, 1024 * 1024
-ROUNDING = 512
+ROUNDING = 512 if DEVICE_TYPE == "cuda" else 128
 SMALL_SIZE = MIB  # requests up to it come from the small pool
 SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB

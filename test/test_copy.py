@@ -374,6 +374,7 @@ class TestOrder(CopyTestCase):
         self.assertTrue(torch.openreg.current_stream().query())
         self.assertEqual(float(y.sum()), LARGE)
 
+    @pytest.mark.openreg_sanitizer(expect="host")  # the mistake shows that the copy is late
     def test_non_blocking_copy_to_pinned_memory_has_not_run_when_the_call_returns(self):
         x = torch.ones(10, device=DEVICE_TYPE)
         y = torch.zeros(10, pin_memory=True)

@@ -30,12 +30,12 @@ void freeBlock(void* context);
 class OpenRegAllocator final : public DeviceAllocator {
  public:
   DataPtr allocate(size_t size) override {
-    const DeviceIndex device = currentDevice();
-    const Device owner(kDeviceType, device);
+    const OpenRegStream stream = getCurrentOpenRegStream();
+    const Device owner(kDeviceType, stream.device_index());
     if (size == 0) {
       return DataPtr(nullptr, nullptr, &freeBlock, owner);
     }
-    Block* block = allocate(size, getCurrentOpenRegStream(device));
+    Block* block = allocate(size, stream);
     return DataPtr(block->address, block, &freeBlock, owner);
   }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "csrc/core/CaptureMode.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace c10::openreg {
 namespace {
@@ -14,9 +15,11 @@ namespace {
 using CachingAllocator::AcceleratorAllocatorConfig;
 using CachingDeviceAllocator::SegmentInfo;
 
-// Sizes are c10's, so that a program sees the numbers it knows from other devices.
-constexpr size_t kRounding = CachingAllocator::kMinBlockSize;
-static_assert(kRounding % OPENREG_MEMORY_ALIGNMENT == 0, "blocks keep the device's alignment");
+// Sizes are c10's, so that a program sees the numbers it knows from other devices. But in place of
+// c10's smallest block, which leaves most of itself unused for a tensor of few elements, a quarter
+// of it does, unless the program is one for CUDA and may know its numbers.
+const size_t kRounding =
+    servesCuda() ? CachingAllocator::kMinBlockSize : CachingAllocator::kMinBlockSize / 4;
 constexpr size_t kSmallSize = CachingAllocator::kSmallSize;
 constexpr size_t kSmallSegment = CachingAllocator::kSmallBuffer;
 constexpr size_t kMinLargeAlloc = CachingAllocator::kMinLargeAlloc;
@@ -25,6 +28,20 @@ constexpr size_t kRoundLarge = CachingAllocator::kRoundLarge;
 constexpr MempoolId_t kDefaultPools = {0, 0};
 
 size_t roundUp(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
+
+// A block of the small pool is none, whatever the settings say.
+bool isOversize(const Block& block) {
+  return !block.pool->isSmall() && block.size >= AcceleratorAllocatorConfig::max_split_size();
+}
+
+// A block too large to split may only serve a request of about its own size.
+bool isTooLarge(const Block& block, const BlockRequest& request) {
+  if (!isOversize(block)) {
+    return false;
+  }
+  return request.rounded < AcceleratorAllocatorConfig::max_split_size() ||
+         block.size >= request.rounded + AcceleratorAllocatorConfig::max_non_split_rounding_size();
+}
 
 size_t segmentSize(size_t size) {
   if (size <= kSmallSize) {
@@ -39,6 +56,9 @@ size_t segmentSize(size_t size) {
 }  // namespace
 
 size_t roundedBlockSize(size_t size) {
+  if (size <= kRounding) {
+    return kRounding;
+  }
   const size_t divisions = AcceleratorAllocatorConfig::roundup_power2_divisions(size);
   if (divisions > 1 && size > kRounding * divisions) {
     const size_t power = c10::llvm::PowerOf2Floor(size);
@@ -63,22 +83,13 @@ BlockPool& BlockCache::poolFor(const BlockRequest& request) {
 
 Block* BlockCache::reuse(const BlockRequest& request) {
   ++search_count_;
-  FreeBlocks& free_blocks = poolFor(request).free_blocks;
-  Block* block = free_blocks.bestFit(request.stream, request.rounded);
-  if (block == nullptr) {
+  const FreeBlocks& free_blocks = poolFor(request).free_blocks;
+  const std::optional<FreeBlocks::Place> place =
+      free_blocks.bestFit(request.stream, request.rounded);
+  if (!place.has_value() || isTooLarge(***place, request)) {
     return nullptr;
   }
-  const size_t max_split_size = AcceleratorAllocatorConfig::max_split_size();
-  // A block too large to split may only serve a request of about its own size.
-  if ((request.rounded < max_split_size && block->size >= max_split_size) ||
-      (request.rounded >= max_split_size &&
-       block->size >=
-           request.rounded + AcceleratorAllocatorConfig::max_non_split_rounding_size())) {
-    return nullptr;
-  }
-  statistics_.removeInactiveSplit(*block);
-  free_blocks.erase(block);
-  return handOut(block, request);
+  return handOut(*place, request);
 }
 
 Block* BlockCache::reserve(const BlockRequest& request) {
@@ -116,7 +127,9 @@ Block* BlockCache::reserve(const BlockRequest& request) {
   }
   statistics_.addSegment(*block);
   record(TraceEntry::SEGMENT_ALLOC, *block, request.context);
-  return handOut(block, request);
+  FreeBlocks& free_blocks = block->pool->free_blocks;
+  free_blocks.insert(block);
+  return handOut(free_blocks.find(block), request);
 }
 
 // The stream, for as long as the cache lives.
@@ -124,12 +137,20 @@ const OpenRegStream* BlockCache::keep(const OpenRegStream& stream) {
   return &*streams_.insert(stream).first;
 }
 
-// Turns a free block that is in no pool into the request's.
-Block* BlockCache::handOut(Block* block, const BlockRequest& request) {
-  splitIfWorthwhile(block, request.rounded);
+// Takes a block out of its pool for the request.
+Block* BlockCache::handOut(FreeBlocks::Place place, const BlockRequest& request) {
+  Block* block = *place;
+  FreeBlocks& free_blocks = block->pool->free_blocks;
+  statistics_.removeInactiveSplit(*block);
+  if (Block* rest = splitIfWorthwhile(block, request.rounded)) {
+    free_blocks.replace(place, rest);
+    statistics_.addInactiveSplit(*rest);
+  } else {
+    free_blocks.erase(place);
+  }
   block->is_allocated = true;
   block->requested_size = request.size;
-  block->is_oversize_allocation = block->size >= AcceleratorAllocatorConfig::max_split_size();
+  block->is_oversize_allocation = isOversize(*block);
   if (request.context != nullptr) {
     block->findOrCreateExtras().allocation_context = request.context;
   }
@@ -142,14 +163,15 @@ Block* BlockCache::handOut(Block* block, const BlockRequest& request) {
   return block;
 }
 
-void BlockCache::splitIfWorthwhile(Block* block, size_t size) {
+// Returns what is left, or null if nothing was cut off.
+Block* BlockCache::splitIfWorthwhile(Block* block, size_t size) {
   const size_t remaining = block->size - size;
   const bool is_worthwhile =
       block->pool->isSmall()
           ? remaining >= kRounding
           : size < AcceleratorAllocatorConfig::max_split_size() && remaining > kSmallSize;
   if (!is_worthwhile) {
-    return;
+    return nullptr;
   }
   Block* rest = spare_ != nullptr ? spare_.release() : new Block();
   rest->device = device_;
@@ -167,8 +189,7 @@ void BlockCache::splitIfWorthwhile(Block* block, size_t size) {
   }
   block->next = rest;
   block->size = size;
-  rest->pool->free_blocks.insert(rest);
-  statistics_.addInactiveSplit(*rest);
+  return rest;
 }
 
 // --- Taking blocks back
@@ -224,29 +245,33 @@ void BlockCache::makeFree(Block* block) {
     block->extras.reset();
   }
   block->freed_before_check = check_count_ + 1;
-  if (leavesPool(block->next)) {
+  FreeBlocks& free_blocks = block->pool->free_blocks;
+  std::optional<FreeBlocks::Place> place = placeToJoin(block->next);
+  if (const auto lower = placeToJoin(block->previous)) {
+    if (place.has_value()) {
+      free_blocks.erase(*place);
+      join(block, block->next);
+    }
+    place = lower;
+    block = join(block->previous, block);
+  } else if (place.has_value()) {
     join(block, block->next);
   }
-  if (leavesPool(block->previous)) {
-    block = join(block->previous, block);
-  }
   block->freed_at = search_count_;
-  block->pool->free_blocks.insert(block);
+  place.has_value() ? free_blocks.replace(*place, block) : free_blocks.insert(block);
   statistics_.addInactiveSplit(*block);
 }
 
-// Takes a neighbor out of its pool, if it is free.
-bool BlockCache::leavesPool(Block* neighbor) {
+// The place of a neighbor that is about to be joined, if it is free.
+std::optional<FreeBlocks::Place> BlockCache::placeToJoin(Block* neighbor) {
   if (neighbor == nullptr || !neighbor->isFree()) {
-    return false;
+    return std::nullopt;
   }
   statistics_.removeInactiveSplit(*neighbor);
-  neighbor->pool->free_blocks.erase(neighbor);
-  return true;
+  return neighbor->pool->free_blocks.find(neighbor);
 }
 
-// Joins two neighbors that are in no pool. The upper one goes, so that a segment's first
-// block stays.
+// Joins two neighbors. The upper one goes, so that a segment's first block stays.
 Block* BlockCache::join(Block* lower, Block* upper) {
   lower->size += upper->size;
   lower->freed_before_check = std::max(lower->freed_before_check, upper->freed_before_check);
@@ -306,7 +331,8 @@ std::vector<Block*> BlockCache::detachUnused(MempoolId_t pool) {
 // `block` is free and all of its segment. From here on it is in no book.
 void BlockCache::detachSegment(Block* block, std::vector<Block*>& segments) {
   segments.push_back(block);
-  block->pool->free_blocks.erase(block);
+  FreeBlocks& free_blocks = block->pool->free_blocks;
+  free_blocks.erase(free_blocks.find(block));
   segments_.erase(block);
   if (isPoisonOn()) {
     poisoned_.forget(*block);
@@ -423,10 +449,12 @@ std::vector<SegmentInfo> BlockCache::snapshot(MempoolId_t pool) {
 bool BlockCache::isValid() {
   const std::optional<SegmentTotals> totals = totalsOf(segments_);
   size_t free_count = 0;
+  bool is_ordered = true;
   for (const BlockPool* pool : allPools()) {
     free_count += pool->free_blocks.size();
+    is_ordered = is_ordered && pool->free_blocks.isOrdered();
   }
-  return totals.has_value() && totals->free_count == free_count &&
+  return is_ordered && totals.has_value() && totals->free_count == free_count &&
          totals->reserved == statistics_.reservedBytes() &&
          totals->allocated == statistics_.allocatedBytes();
 }

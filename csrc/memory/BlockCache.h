@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -126,10 +127,10 @@ class BlockCache {
   const OpenRegStream* keep(const OpenRegStream& stream);
 
   void endAllocation(Block* block, const std::shared_ptr<GatheredContext>& context);
-  Block* handOut(Block* block, const BlockRequest& request);
+  Block* handOut(FreeBlocks::Place place, const BlockRequest& request);
   void shrinkQuarantine(size_t size);
-  void splitIfWorthwhile(Block* block, size_t size);
-  bool leavesPool(Block* neighbor);
+  Block* splitIfWorthwhile(Block* block, size_t size);
+  std::optional<FreeBlocks::Place> placeToJoin(Block* neighbor);
   Block* join(Block* lower, Block* upper);
 
   void detachFreeSegments(BlockPool& pool, std::vector<Block*>& segments);

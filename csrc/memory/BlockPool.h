@@ -12,10 +12,13 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <unordered_set>
@@ -76,8 +79,8 @@ static_assert(sizeof(Block) <= 88, "a heap allocation of 96 bytes, its header in
 
 // The free blocks of a pool, ordered by stream, then size, then address.
 //
-// A block that is cut or joined with its neighbors leaves the set and another enters it. The node
-// of the one serves the other, so that reuse costs no heap allocation.
+// A block that is cut or joined with its neighbors leaves the set and another enters it, which
+// nearly always belongs in the same place.
 class FreeBlocks {
   using Key = std::tuple<uintptr_t, size_t, uintptr_t>;
 
@@ -97,13 +100,20 @@ class FreeBlocks {
   using Set = std::set<Block*, Order>;
 
  public:
-  // The smallest block of the stream with at least `size` bytes, of these the one at the lowest
-  // address. Null if there is none.
-  Block* bestFit(const OpenRegStream& stream, size_t size) const {
-    const auto found =
+  // Where a block is. Stays valid until the block there is erased.
+  using Place = Set::const_iterator;
+
+  // The place of the smallest block of the stream with at least `size` bytes, of these the one at
+  // the lowest address. Nothing if there is none.
+  std::optional<Place> bestFit(const OpenRegStream& stream, size_t size) const {
+    const Place found =
         blocks_.lower_bound(Key{reinterpret_cast<uintptr_t>(stream.handle()), size, 0});
-    return found != blocks_.end() && *(*found)->stream == stream ? *found : nullptr;
+    return found != blocks_.end() && *(*found)->stream == stream ? std::optional(found)
+                                                                 : std::nullopt;
   }
+
+  // Of a block that is in the set.
+  Place find(Block* block) const { return blocks_.find(block); }
 
   void insert(Block* block) {
     if (spare_node_.empty()) {
@@ -114,9 +124,24 @@ class FreeBlocks {
     }
   }
 
-  void erase(Block* block) { spare_node_ = blocks_.extract(block); }
+  // The block there may have changed since it was found.
+  void erase(Place place) { spare_node_ = blocks_.extract(place); }
+
+  // Erases the block there, which may have changed since it was found, and inserts another.
+  void replace(Place place, Block* block) {
+    const Place next = std::next(place);
+    const bool belongs_here = (place == blocks_.begin() || Order()(*std::prev(place), block)) &&
+                              (next == blocks_.end() || Order()(block, *next));
+    if (belongs_here) {
+      const_cast<Block*&>(*place) = block;
+    } else {
+      erase(place);
+      insert(block);
+    }
+  }
 
   bool contains(Block* block) const { return blocks_.contains(block); }
+  bool isOrdered() const { return std::is_sorted(begin(), end(), Order()); }
   size_t size() const { return blocks_.size(); }
   Set::const_iterator begin() const { return blocks_.begin(); }
   Set::const_iterator end() const { return blocks_.end(); }
