@@ -189,7 +189,8 @@ FSDP1 = {
 
 
 def train_fsdp1(device, rank, size, name):
-    options = dict(FSDP1[name])
+    # On the CPU, torch waits for a stream that cannot be waited for.
+    options = {} if name == "offload" and device.type == "cpu" else dict(FSDP1[name])
     if name == "hybrid":
         options["device_mesh"] = init_device_mesh(
             device.type, (2, size // 2), mesh_dim_names=("copies", "shards")
