@@ -1,6 +1,10 @@
-"""Collectives and distributed training steps of two processes, relative to Gloo's on the CPU.
+"""Collectives and distributed training steps of several processes, relative to Gloo's on the CPU.
 
-The other process runs the same statement as often. Each has one intra-op thread.
+The other processes run the same statement as often. Each has one intra-op thread.
+
+A collective of 1 KiB takes less time than waking the threads that take part in it, so how it is
+issued decides. Bursts are issued before anybody waits, on both sides; in other rows, the host waits
+for each collective, on both sides.
 """
 
 import atexit
@@ -29,8 +33,10 @@ __all__ = ["benchmarks"]
 _KIB = 1024
 _MIB = 1024**2
 _STRETCH = 4
+_STEP_STRETCH = 10  # as that of steps in one process
 _LATE_SECONDS = 0.3
 _CALLS = 50  # in a burst: below what a stream's queue holds
+_BURST = 20  # the same
 _PIECES = 20  # of the work that does not need the late process
 
 _Setup: TypeAlias = Callable[[torch.device], Names]
@@ -38,28 +44,27 @@ _Setup: TypeAlias = Callable[[torch.device], Names]
 
 def benchmarks() -> list[Benchmark]:
     """Returns the rows of this topic."""
-    rows = [
-        _versus_gloo(
-            f"distributed: {name}, {size_name}",
-            statement,
-            functools.partial(_make_tensors, size),
-            target,
-        )
-        for size_name, size, target in (
-            ("1 KiB", _KIB, Target(1.5)),
-            ("1 MiB", _MIB, Target(1.1)),
-            ("16 MiB", 16 * _MIB, Target(1.1)),
-        )
-        for name, statement in (
-            ("all_reduce", "all_reduce(x)"),
-            ("all_gather", "all_gather(out, x)"),
-        )
-    ]
     return [
-        *rows,
+        *(
+            _versus_gloo(f"distributed: {name}", statement, functools.partial(_make, size), target)
+            for name, statement, size, target in _COLLECTIVES
+        ),
+        *(
+            _versus_gloo_of_four(
+                f"distributed, 4 processes: {name}",
+                statement,
+                functools.partial(_make, size),
+                target,
+            )
+            for name, statement, size, target in _COLLECTIVES_OF_FOUR
+        ),
         Benchmark("distributed: all_reduce, async call returns", "us", _issue, Target(10)),
-        _versus_gloo("distributed: step of DDP", "step()", _make_ddp_step, Target(1.15)),
-        _versus_gloo("distributed: step of FSDP2", "step()", _make_fsdp_step, Target(1.3)),
+        _versus_gloo(
+            "distributed: step of DDP", "step()", _make_ddp_step, Target(1.15), _STEP_STRETCH
+        ),
+        _versus_gloo(
+            "distributed: step of FSDP2", "step()", _make_fsdp_step, Target(1.3), _STEP_STRETCH
+        ),
         Benchmark(
             "distributed: work done until a late process comes",
             "all of it",
@@ -71,15 +76,46 @@ def benchmarks() -> list[Benchmark]:
 
 # --- Statements
 
+_REDUCE = "all_reduce(x)"
+_GATHER = "all_gather(out, x)"
+_BURST_REDUCE = "wait([all_reduce(one, async_op=True) for one in xs])"
+_BURST_GATHER = "wait([all_gather(one, x, async_op=True) for one in outs])"
+_COLLECTIVES = (
+    ("all_reduce, 1 KiB, bursts", _BURST_REDUCE, _KIB, Target(1.5)),
+    ("all_reduce, 1 KiB, waited for", "all_reduce(x); end()", _KIB, Target(1.5)),
+    ("all_gather, 1 KiB, bursts", _BURST_GATHER, _KIB, Target(1.5)),
+    ("all_reduce, 1 MiB", _REDUCE, _MIB, Target(1.1)),
+    ("all_gather, 1 MiB", _GATHER, _MIB, Target(1.1)),
+    ("all_reduce, 16 MiB", _REDUCE, 16 * _MIB, Target(1.1)),
+    ("all_gather, 16 MiB", _GATHER, 16 * _MIB, Target(1.1)),
+)
+_COLLECTIVES_OF_FOUR = (
+    ("all_reduce, 1 KiB, bursts", _BURST_REDUCE, _KIB, Target(1.5)),
+    ("all_reduce, 1 MiB", _REDUCE, _MIB, Target(1.2)),
+)
 
-def _make_tensors(size: int, device: torch.device) -> Names:
-    x = torch.zeros(size // 4, device=device)
-    out = torch.empty(2 * x.numel(), device=device)
+
+def _make(size: int, device: torch.device) -> Names:
+    xs = [torch.zeros(size // 4, device=device) for _ in range(_BURST if size == _KIB else 1)]
+    outs = [torch.empty(dist.get_world_size() * size // 4, device=device) for _ in xs]
+
+    def wait(works: "list[dist.Work]") -> None:
+        for work in works:
+            work.wait()
+
+    def end() -> None:
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+
     return {
-        "x": x,
-        "out": out,
+        "x": xs[0],
+        "xs": xs,
+        "out": outs[0],
+        "outs": outs,
         "all_reduce": dist.all_reduce,
         "all_gather": dist.all_gather_single,
+        "wait": wait,
+        "end": end,
     }
 
 
@@ -97,65 +133,79 @@ def _make_fsdp_step(device: torch.device) -> Names:
     return make_step(device, wrap)
 
 
-# --- Two processes
+# --- Several processes
 
 
-@functools.cache
-def _other() -> "Connection[Any, Any]":
-    """Starts the other process, rank 1 beside this one, which lives as long. Returns a pipe to it.
+# To the ranks beside this one, which is rank 0.
+_pipes: "list[Connection[Any, Any]]" = []
 
-    It calls what it gets: a function and its arguments.
-    """
+
+def _tell(*request: Any) -> None:
+    """Has the other ranks call a function with arguments. If there are none, one is started."""
+    if not _pipes:
+        atexit.register(_start(1))
+    for pipe in _pipes:
+        pipe.send(request)
+
+
+def _start(count: int) -> Callable[[], None]:
+    """Starts other ranks. Returns a function that ends them."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
     folder = tempfile.TemporaryDirectory()
-    process = context.Process(target=_follow, args=(theirs, f"{folder.name}/store"), daemon=True)
-    process.start()
-    _connect(0, f"{folder.name}/store")
+    store = f"{folder.name}/store"
+    processes = []
+    for rank in range(1, count + 1):
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_follow, args=(theirs, rank, count + 1, store), daemon=True
+        )
+        process.start()
+        _pipes.append(ours)
+        processes.append(process)
+    _connect(0, count + 1, store)
 
     def end() -> None:
-        ours.send(None)
+        _tell(dist.destroy_process_group)
         dist.destroy_process_group()
-        process.join()
+        for process in processes:
+            process.join()
         folder.cleanup()
 
-    atexit.register(end)
-    return ours
+    return end
 
 
-def _connect(rank: int, path: str) -> None:
+def _connect(rank: int, size: int, path: str) -> None:
     torch.set_num_threads(1)
     torch.accelerator.set_device_index(0)
     dist.init_process_group(
         f"cpu:gloo,{OPENREG.type}:{BACKEND_NAME}",
-        store=dist.FileStore(path, 2),
+        store=dist.FileStore(path, size),
         rank=rank,
-        world_size=2,
+        world_size=size,
     )
 
 
-def _follow(pipe: "Connection[Any, Any]", path: str) -> None:
-    _connect(1, path)
-    while (request := pipe.recv()) is not None:
-        function, *arguments = request
+def _follow(pipe: "Connection[Any, Any]", rank: int, size: int, path: str) -> None:
+    _connect(rank, size, path)
+    while dist.is_initialized():
+        function, *arguments = pipe.recv()
         function(*arguments)
-    dist.destroy_process_group()
 
 
 class _Together(Subject):
-    """A statement that both processes run as often."""
+    """A statement that all processes run as often."""
 
     _theirs: ClassVar[list[Subject]] = []
 
     @classmethod
     def make(cls, statement: str, setup: _Setup, device: torch.device) -> "_Together":
-        """Makes it on both: to make the names may take collectives."""
-        _other().send((cls._make_there, statement, setup, device))
+        """Makes it on all: to make the names may take collectives."""
+        _tell(cls._make_there, statement, setup, device)
         return cls(statement, setup(device), device)
 
     def seconds(self, count: int) -> float:
-        """As that of the base class, in both processes."""
-        _other().send((_Together._run_there, self.device, count))
+        """As that of the base class, in all processes."""
+        _tell(_Together._run_there, self.device, count)
         dist.barrier()
         return super().seconds(count)
 
@@ -171,13 +221,43 @@ class _Together(Subject):
         subject.seconds(count)
 
 
-def _versus_gloo(name: str, statement: str, setup: _Setup, target: Target) -> Benchmark:
+def _compare(statement: str, setup: _Setup, effort: Effort) -> Ratios:
+    subject, reference = (_Together.make(statement, setup, each) for each in (OPENREG, CPU))
+    return compare(subject, reference, effort)
+
+
+def _versus_gloo(
+    name: str, statement: str, setup: _Setup, target: Target, stretch: float = _STRETCH
+) -> Benchmark:
     def measure(effort: Effort) -> Ratios:
-        effort = replace(effort, sample_seconds=_STRETCH * effort.sample_seconds)
-        subject, reference = (_Together.make(statement, setup, each) for each in (OPENREG, CPU))
-        return compare(subject, reference, effort)
+        effort = replace(effort, sample_seconds=stretch * effort.sample_seconds)
+        return _compare(statement, setup, effort)
 
     return Benchmark(name, "gloo", measure, target)
+
+
+def _versus_gloo_of_four(name: str, statement: str, setup: _Setup, target: Target) -> Benchmark:
+    def measure(effort: Effort) -> Ratios:
+        effort = replace(effort, sample_seconds=_STRETCH * effort.sample_seconds)
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_lead, args=(theirs, 4, statement, setup, effort))
+        process.start()
+        theirs.close()
+        values = ours.recv()
+        process.join()
+        return Ratios(values)
+
+    return Benchmark(name, "gloo", measure, target)
+
+
+def _lead(
+    pipe: "Connection[Any, Any]", size: int, statement: str, setup: _Setup, effort: Effort
+) -> None:
+    """Measures as rank 0 of a number of processes, for one that is rank 0 of two already."""
+    end = _start(size - 1)
+    pipe.send(_compare(statement, setup, effort).values)
+    end()
 
 
 # --- What is no ratio of two statements
@@ -187,7 +267,7 @@ def _issue(effort: Effort) -> Ratios:
     """Measures how many microseconds a call takes that returns before the collective begins."""
     values = []
     for _ in range(effort.repetitions):
-        _other().send((_issue_calls,))
+        _tell(_issue_calls)
         values.append(_issue_calls() * 1e6)
     return Ratios(values)
 
@@ -210,7 +290,7 @@ def _overlap(effort: Effort) -> Ratios:
     """Measures how much of the work that does not need a late process is done when it comes."""
     values = []
     for _ in range(effort.repetitions):
-        _other().send((_come_late,))
+        _tell(_come_late)
         values.append(_work_meanwhile())
     return Ratios(values)
 

@@ -98,9 +98,10 @@ void recordParts(const std::vector<Part>& parts, CollectiveKind kind, const Open
 }  // namespace
 
 Engine::Engine(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport,
-               c10::Device device, int priority)
+               std::shared_ptr<IssueOrder> order, c10::Device device, int priority)
     : state_(std::move(state)),
       transport_(std::move(transport)),
+      order_(std::move(order)),
       device_(device),
       priority_(priority),
       stream_(GroupStreams::instance().take(device, priority)) {}
@@ -116,7 +117,7 @@ Engine::~Engine() {
   }
 }
 
-void Engine::Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
+void Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
   if (event == nullptr || capture != capture_of_other || *stream == other.unwrap()) {
     return;
   }
@@ -124,7 +125,7 @@ void Engine::Tail::block(const OpenRegStream& other, uint64_t capture_of_other) 
   OPENREG_CHECK(orStreamWaitEvent(other.handle(), static_cast<orEvent_t>(event->eventId()), 0));
 }
 
-bool Engine::Tail::isOver() const {
+bool Tail::isOver() const {
   if (event == nullptr || capture != 0) {
     return true;
   }
@@ -147,8 +148,8 @@ Engine::MessageStream& Engine::idleMessageStream() {
 }
 
 bool Engine::query() {
-  const LockWithoutGil lock(mutex_);
-  bool is_over = last_.isOver();
+  const LockWithoutGil lock(order_->mutex);
+  bool is_over = order_->last.isOver();
   for (const auto& one : message_streams_) {
     is_over = one->last.isOver() && is_over;
   }
@@ -162,7 +163,7 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
   if (request.waits_on_host) {
     checkNotCapturing(current, name);
   }
-  const LockWithoutGil lock(mutex_);
+  const LockWithoutGil lock(order_->mutex);
   state_->checkWorks(name);
   const uint64_t capture = current.captureId();
   MessageStream* const message_stream = request.is_agreed ? nullptr : &idleMessageStream();
@@ -174,10 +175,10 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
     ready_.block(stream.unwrap());
   }
   if (message_stream == nullptr) {
-    last_.block(stream, capture);
+    order_->last.block(stream, capture);
   }
   for (const ChannelKey& key : request.channels) {
-    channels_[key].block(stream, capture);
+    order_->channels[key].block(stream, capture);
   }
   if (isSanitizerOn()) {
     recordParts(request.parts, request.kind, stream);
@@ -202,9 +203,9 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
   end->record(stream.unwrap());
   Tail tail{end, stream.unwrap(), capture};
   for (const ChannelKey& key : request.channels) {
-    channels_[key] = tail;
+    order_->channels[key] = tail;
   }
-  (message_stream != nullptr ? message_stream->last : last_) = std::move(tail);
+  (message_stream != nullptr ? message_stream->last : order_->last) = std::move(tail);
   auto work = c10::make_intrusive<OcclWork>(
       state_->rank(), request.type,
       OcclWork::Setup{state_, std::move(completion), std::move(end), stream.unwrap(), request.kind,

@@ -2,10 +2,11 @@
 //
 // Note [Order of collectives]
 // Collectives of a group run one after the other, in the order in which the host has issued them,
-// whatever their streams are: those that the caller does not wait for on a stream of the group, the
-// others on the current stream, each behind the one before. So ranks that issue the same
-// collectives meet in them. Messages between two ranks keep their order by sender, receiver and
-// tag alone; each runs on a stream of its own while it waits for its peer.
+// whatever their streams and devices are: those that the caller does not wait for on a stream of
+// the group, the others on the current stream, each behind the one before. So ranks that issue the
+// same collectives meet in them, and need not know which devices the others use. Messages between
+// two ranks keep their order by sender, receiver and tag alone; each runs on a stream of its own
+// while it waits for its peer.
 //
 // Note [Collectives in graphs]
 // A captured collective runs with each replay, in the place of the replay in its stream. Order
@@ -50,10 +51,28 @@ struct Request {
   std::vector<int64_t> output_splits{};
 };
 
+// The end of the last operation that later ones come behind.
+struct Tail {
+  std::shared_ptr<c10::Event> event;
+  std::optional<c10::Stream> stream;
+  uint64_t capture = 0;
+
+  // Makes work on a stream that is in a capture, 0 for none, come behind it.
+  void block(const c10::openreg::OpenRegStream& other, uint64_t capture_of_other) const;
+  bool isOver() const;
+};
+
+// Of a group, on all devices. Operations are enqueued with the mutex held.
+struct IssueOrder {
+  c10::openreg::Mutex mutex;
+  Tail last OPENREG_GUARDED_BY(mutex);
+  std::map<ChannelKey, Tail> channels OPENREG_GUARDED_BY(mutex);
+};
+
 class Engine {
  public:
   Engine(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport,
-         c10::Device device, int priority);
+         std::shared_ptr<IssueOrder> order, c10::Device device, int priority);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -61,43 +80,31 @@ class Engine {
   // Enqueues an operation.
   // Capture: allowed, but for operations that the host waits for.
   // Errors: DistBackendError if the group has failed; those of a launch.
-  c10::intrusive_ptr<OcclWork> enqueue(Request request) OPENREG_EXCLUDES(mutex_);
+  c10::intrusive_ptr<OcclWork> enqueue(Request request) OPENREG_EXCLUDES(order_->mutex);
 
   // Whether all operations so far are over. Asks their events, which lets them run under a schedule
   // that waits for that.
-  bool query() OPENREG_EXCLUDES(mutex_);
+  bool query() OPENREG_EXCLUDES(order_->mutex);
 
   c10::Device device() const { return device_; }
 
  private:
-  // The end of the last operation that later ones come behind.
-  struct Tail {
-    std::shared_ptr<c10::Event> event;
-    std::optional<c10::Stream> stream;
-    uint64_t capture = 0;
-
-    // Makes work on a stream that is in a capture, 0 for none, come behind it.
-    void block(const c10::openreg::OpenRegStream& other, uint64_t capture_of_other) const;
-    bool isOver() const;
-  };
   struct MessageStream {
     c10::openreg::OpenRegStream stream;
     Tail last;
   };
 
-  MessageStream& idleMessageStream() OPENREG_REQUIRES(mutex_);
+  MessageStream& idleMessageStream() OPENREG_REQUIRES(order_->mutex);
 
   const std::shared_ptr<GroupState> state_;
   const std::shared_ptr<Transport> transport_;
+  const std::shared_ptr<IssueOrder> order_;
   const c10::Device device_;
   const int priority_;
   const c10::openreg::OpenRegStream stream_;
-  c10::openreg::Mutex mutex_;
   // Recorded on the caller's stream for each operation on another one.
-  c10::Event ready_ OPENREG_GUARDED_BY(mutex_){c10::openreg::kDeviceType};
-  Tail last_ OPENREG_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<MessageStream>> message_streams_ OPENREG_GUARDED_BY(mutex_);
-  std::map<ChannelKey, Tail> channels_ OPENREG_GUARDED_BY(mutex_);
+  c10::Event ready_ OPENREG_GUARDED_BY(order_->mutex){c10::openreg::kDeviceType};
+  std::vector<std::unique_ptr<MessageStream>> message_streams_ OPENREG_GUARDED_BY(order_->mutex);
 };
 
 }  // namespace at::openreg

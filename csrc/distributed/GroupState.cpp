@@ -125,22 +125,22 @@ std::string GroupState::describe() const {
   return c10::str("group '", label_.name, "'", description, ", rank ", rank_, " of ", size_);
 }
 
-void GroupState::addTransport(std::shared_ptr<Transport> transport) {
+void GroupState::setTransport(std::shared_ptr<Transport> transport) {
   const Lock lock(mutex_);
-  transports_.push_back(std::move(transport));
+  transport_ = std::move(transport);
 }
 
 void GroupState::fail(const std::string& text) noexcept {
-  std::vector<std::shared_ptr<Transport>> transports;
+  std::shared_ptr<Transport> transport;
   {
     const Lock lock(mutex_);
     if (!has_failed_) {
       failure_ = text;
       has_failed_ = true;
     }
-    transports = transports_;
+    transport = transport_;
   }
-  for (const std::shared_ptr<Transport>& transport : transports) {
+  if (transport != nullptr) {
     transport->fail(text);
   }
 }
@@ -155,13 +155,13 @@ void GroupState::failByOperation(const std::string& text) noexcept {
 }
 
 void GroupState::retire() noexcept {
-  std::vector<std::shared_ptr<Transport>> transports;
+  std::shared_ptr<Transport> transport;
   {
     const Lock lock(mutex_);
     is_retired_ = true;
-    transports = transports_;
+    transport = transport_;
   }
-  for (const std::shared_ptr<Transport>& transport : transports) {
+  if (transport != nullptr) {
     transport->close();
   }
 }

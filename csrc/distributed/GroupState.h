@@ -89,7 +89,7 @@ class GroupState {
   uint64_t nextNumber() { return ++last_number_; }
   uint64_t lastNumber() const { return last_number_.load(); }
 
-  void addTransport(std::shared_ptr<Transport> transport);
+  void setTransport(std::shared_ptr<Transport> transport);
 
   // Makes it a failed group, unless it is one, and closes all connections.
   void fail(const std::string& text) noexcept;
@@ -123,7 +123,7 @@ class GroupState {
   Label label_ OPENREG_GUARDED_BY(mutex_);
   std::string failure_ OPENREG_GUARDED_BY(mutex_);
   Extension extension_ OPENREG_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Transport>> transports_ OPENREG_GUARDED_BY(mutex_);
+  std::shared_ptr<Transport> transport_ OPENREG_GUARDED_BY(mutex_);
 };
 
 // Throws what Python sees as torch.distributed.DistBackendError.

@@ -12,7 +12,6 @@
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/distributed/CommunicationRecord.h"
 #include "csrc/distributed/LockWithoutGil.h"
-#include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
@@ -69,11 +68,12 @@ void ProcessGroupOCCL::setGlooFactory(GlooFactory factory) { glooFactory() = std
 ProcessGroupOCCL::ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                    c10::intrusive_ptr<Options> options)
     : Backend(rank, size),
-      store_(std::move(store)),
       options_(std::move(options)),
       state_(std::make_shared<GroupState>(rank, size, options_->timeout)),
-      first_transport_(connect(0)),
-      transport_count_(1) {
+      transport_(std::make_shared<Transport>(
+          glooFactory()(c10::make_intrusive<c10d::PrefixStore>("occl", std::move(store)), rank,
+                        size, options_->timeout))) {
+  state_->setTransport(transport_);
   if (!options_->group_name.empty()) {
     state_->setName(options_->group_name);
   }
@@ -85,15 +85,6 @@ ProcessGroupOCCL::~ProcessGroupOCCL() {
   const BlockingRegion region;
   const Lock lock(mutex_);
   engines_.clear();
-  first_transport_.reset();
-}
-
-std::shared_ptr<Transport> ProcessGroupOCCL::connect(int index) {
-  auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("occl/", index), store_);
-  auto transport =
-      std::make_shared<Transport>(glooFactory()(store, rank_, size_, options_->timeout));
-  state_->addTransport(transport);
-  return transport;
 }
 
 void ProcessGroupOCCL::setTimeout(milliseconds timeout) {
@@ -138,14 +129,7 @@ Engine& ProcessGroupOCCL::engineFor(c10::Device device) {
   const LockWithoutGil lock(mutex_);
   std::unique_ptr<Engine>& engine = engines_[index];
   if (engine == nullptr) {
-    std::shared_ptr<Transport> transport = std::exchange(first_transport_, nullptr);
-    if (transport == nullptr) {
-      checkNotCapturing(c10::openreg::getCurrentOpenRegStream(index),
-                        "the first collective of a group on a second device");
-      const BlockingRegion region;
-      transport = connect(transport_count_++);
-    }
-    engine = std::make_unique<Engine>(state_, std::move(transport), c10::Device(kDeviceType, index),
+    engine = std::make_unique<Engine>(state_, transport_, order_, c10::Device(kDeviceType, index),
                                       options_->is_high_priority_stream ? -1 : 0);
   }
   return *engine;

@@ -141,7 +141,6 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   std::chrono::milliseconds timeoutOf(std::chrono::milliseconds timeout) const;
   c10::Device deviceOf(const c10d::BarrierOptions& options);
   Engine& engineFor(c10::Device device);
-  std::shared_ptr<Transport> connect(int index);
   c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
   c10::intrusive_ptr<c10d::Work> enqueue(c10::Device device, Request request);
   c10::intrusive_ptr<c10d::Work> submitMessage(c10d::OpType type, std::vector<Tensor>& tensors,
@@ -151,15 +150,14 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   void pairMessagesToSelf(CurrentBatch& batch);
   void repairDefaultBackend();
 
-  const c10::intrusive_ptr<c10d::Store> store_;
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<GroupState> state_;
+  const std::shared_ptr<Transport> transport_;
+  const std::shared_ptr<IssueOrder> order_ = std::make_shared<IssueOrder>();
   std::once_flag is_repaired_;
   std::atomic<uint64_t> split_count_{0};
 
   c10::openreg::Mutex mutex_;
-  std::shared_ptr<Transport> first_transport_ OPENREG_GUARDED_BY(mutex_);  // not in use yet
-  int transport_count_ OPENREG_GUARDED_BY(mutex_) = 0;
   std::map<c10::DeviceIndex, std::unique_ptr<Engine>> engines_ OPENREG_GUARDED_BY(mutex_);
   std::vector<CurrentBatch> batches_ OPENREG_GUARDED_BY(mutex_);
 };

@@ -12,7 +12,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from common import DEVICE_TYPE, TestCase, run_tests
-from distributed.ranks import BACKEND, LIMIT_S, Ranks, device_of
+from distributed.ranks import BACKEND, LIMIT_S, NAME, Ranks, device_of
 from torch.distributed import DistBackendError
 
 from torch_openreg.distributed import monitored_barrier
@@ -441,6 +441,39 @@ class TestExit(TestCase):
         self.assert_clean(results)
         for _, output in results:
             self.assertIn("which has been destroyed", output)
+
+    def test_torchrun_starts_ranks_again_after_one_has_died(self):
+        # Without Gloo for the CPU, which may find the addresses of those before in the store.
+        program = f"""
+import os, torch, torch.distributed as dist
+dist.init_process_group("{NAME}")
+rank = dist.get_rank()
+torch.openreg.set_device(rank % torch.openreg.device_count())
+x = torch.full((1000,), rank + 1.0, device="{DEVICE_TYPE}")
+dist.all_reduce(x)
+torch.openreg.synchronize()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if rank == 1:
+        os._exit(1)
+    dist.all_reduce(x)
+    torch.openreg.synchronize()
+dist.destroy_process_group()
+print("sum", x[0].item(), flush=True)
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/program.py"
+            with open(path, "w") as file:
+                file.write(program)
+            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+            result = subprocess.run(
+                [sys.executable, *launcher, "--max-restarts", "1", path],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=LIMIT_S,
+            )
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertEqual(result.stdout.count("sum 3.0"), 2, result.stdout)
 
 
 if __name__ == "__main__":

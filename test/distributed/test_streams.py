@@ -218,6 +218,51 @@ def two_devices(rank, size):
     return results
 
 
+def barrier_elsewhere(rank, size):
+    """All ranks begin on one device, and go on each on its own."""
+    dist.barrier(device_ids=[0])
+    x = torch.full((3,), float(rank), device=device_of(rank))
+    dist.all_reduce(x)
+    return x[0].item()
+
+
+def messages_of_some(rank, size):
+    """Two ranks exchange messages on devices that the group has not used, without the others."""
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(2, device=torch.device(DEVICE_TYPE, 0)), group=group)
+    if rank not in (1, 2):
+        return None
+    device = torch.device(DEVICE_TYPE, DEVICE_COUNT - 1)
+    received = torch.empty(2, device=device)
+    peer = 3 - rank
+    batch = [
+        dist.P2POp(dist.isend, torch.full((2,), float(rank), device=device), peer, group),
+        dist.P2POp(dist.irecv, received, peer, group),
+    ]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    return received.tolist()
+
+
+def messages_of_two_devices(rank, size):
+    """Messages keep their order, be they of one device or of another."""
+    devices = [torch.device(DEVICE_TYPE, index) for index in range(DEVICE_COUNT)]
+    if rank == 0:
+        with StreamGate() as gate:
+            works = [
+                dist.isend(torch.full((1,), float(step), device=devices[step % DEVICE_COUNT]), 1)
+                for step in range(6)
+            ]
+            gate.open()
+        for work in works:
+            work.wait()
+        return None
+    received = [torch.empty(1, device=devices[-1 - step % DEVICE_COUNT]) for step in range(6)]
+    for work in [dist.irecv(x, 0) for x in received]:
+        work.wait()
+    return [x.item() for x in received]
+
+
 class TestStreams(RanksTestCase):
     def test_calls_return_before_the_end_and_streams_wait(self):
         self.assertEqual(self.run_ranks(returns_before_the_end), [6.0, 6.0])
@@ -253,6 +298,21 @@ class TestStreams(RanksTestCase):
     def test_several_devices_of_one_rank(self):
         expected = [2.0 * (step + 1) for step in range(DEVICE_COUNT)]
         self.assertEqual(self.run_ranks(two_devices), [expected] * 2)
+
+    def test_a_group_that_began_on_one_device_goes_on_on_others(self):
+        self.assertEqual(self.run_ranks(barrier_elsewhere), [1.0, 1.0])
+
+    def test_messages_keep_their_order_across_devices(self):
+        expected = [float(step) for step in range(6)]
+        self.assertEqual(self.run_ranks(messages_of_two_devices), [None, expected])
+
+
+class TestFourRanks(RanksTestCase):
+    SIZE = 4
+
+    def test_messages_on_another_device_are_of_two_ranks_alone(self):
+        expected = [None, [2.0, 2.0], [1.0, 1.0], None]
+        self.assertEqual(self.run_ranks(messages_of_some), expected)
 
 
 if __name__ == "__main__":

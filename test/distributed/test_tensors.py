@@ -11,6 +11,7 @@ from torch.distributed import tensor as dtensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -151,6 +152,62 @@ def compute(device, rank, size):
     return results
 
 
+# --- Attention
+
+ATTENTION = {
+    "heads": Shard(1),
+    "batch": Shard(0),
+    "positions": Shard(2),
+    "nothing": Replicate(),
+}
+# How many of 8 heads have keys of their own, the sizes of the bias, and whether it is causal.
+ATTENTION_CALLS = (
+    (8, None, False),
+    (8, None, True),
+    (4, None, True),
+    (2, None, False),
+    (8, (5, 5), False),
+    (8, (1, 8, 5, 5), False),
+    (8, (4, 1, 5, 5), False),
+)
+
+
+def attend(rank, size, shape, layouts):
+    """Compares attention of distributed tensors with that of whole ones.
+
+    Returns which calls differ, and which needed other ranks.
+    """
+    device = device_of(rank)
+    mesh = init_device_mesh(device.type, shape)
+    differing, communicating = [], set()
+    for names in layouts:
+        placements = [ATTENTION[name] for name in names]
+        for call in ATTENTION_CALLS:
+            key_heads, bias_shape, is_causal = call
+            heads = (8, key_heads, key_heads)
+            inputs = [values(4, count, 5, 8, salt=i) / 8 for i, count in enumerate(heads)]
+            if bias_shape is not None:
+                inputs.append(values(*bias_shape) / 8)
+            own = [x.to(device) for x in inputs]
+            shared = [distribute_tensor(x, mesh, placements) for x in own[:3]]
+            shared += [distribute_tensor(x, mesh, [Replicate()] * mesh.ndim) for x in own[3:]]
+            results = []
+            for tensors in (own, shared):
+                query, key, value, *bias = (x.requires_grad_() for x in tensors)
+                with CommDebugMode() as communication:
+                    y = F.scaled_dot_product_attention(
+                        query, key, value, *bias, is_causal=is_causal, enable_gqa=True
+                    )
+                    y.square().backward(torch.ones_like(y))
+                results.append([whole(x) for x in (y, *(x.grad for x in tensors))])
+            if communication.get_total_counts() > 0:
+                communicating.add((names, key_heads))
+            for expected, result in zip(*results, strict=True):
+                if not torch.allclose(result, expected, rtol=1e-5, atol=1e-6):
+                    differing.append((names, call))
+    return differing, sorted(communicating)
+
+
 # --- Parallel layers
 
 
@@ -218,6 +275,13 @@ class TestTensors(RanksTestCase):
     def test_operators(self):
         self.compare(compute)
 
+    def test_attention_is_shared_by_heads_and_by_the_batch(self):
+        for differing, communicating in self.run_ranks(
+            attend, (2,), [(name,) for name in ATTENTION]
+        ):
+            self.assertEqual(differing, [])
+            self.assertEqual({names for names, _ in communicating}, {("positions",)})
+
     @parametrize("name", PLANS)
     def test_parallel_layers(self, name):
         self.compare(train, name, (2,))
@@ -228,6 +292,13 @@ class TestFourRanks(RanksTestCase):
 
     def test_layouts(self):
         self.compare(redistribute)
+
+    def test_attention_is_shared_by_heads_and_by_the_batch(self):
+        layout = ("heads", "batch")
+        for differing, communicating in self.run_ranks(attend, (2, 2), [layout]):
+            self.assertEqual(differing, [])
+            # Where two heads have keys, that is not one for each of four ranks.
+            self.assertEqual(communicating, [(layout, 2)])
 
     @parametrize("name", PLANS)
     def test_parallel_layers_of_a_sharded_model(self, name):

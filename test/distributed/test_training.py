@@ -14,14 +14,17 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
+    CPUOffload,
     CPUOffloadPolicy,
     FullyShardedDataParallel,
+    MixedPrecision,
     MixedPrecisionPolicy,
+    ShardingStrategy,
     fully_shard,
 )
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -174,8 +177,27 @@ def ddp_log(rank, size):
 # --- Sharded models
 
 
-def train_fsdp1(device, rank, size):
-    model = FullyShardedDataParallel(make(device), device_id=device, use_orig_params=True)
+FSDP1 = {
+    "plain": {},
+    "gradients": {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP},
+    "mixed precision": {
+        "mixed_precision": MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    },
+    "offload": {"cpu_offload": CPUOffload(offload_params=True)},
+    "hybrid": {"sharding_strategy": ShardingStrategy.HYBRID_SHARD},
+}
+
+
+def train_fsdp1(device, rank, size, name):
+    # On the CPU, torch waits for a stream that cannot be waited for.
+    options = {} if name == "offload" and device.type == "cpu" else dict(FSDP1[name])
+    if name == "hybrid":
+        options["device_mesh"] = init_device_mesh(
+            device.type, (2, size // 2), mesh_dim_names=("copies", "shards")
+        )
+    model = FullyShardedDataParallel(
+        make(device), device_id=device, use_orig_params=True, **options
+    )
     optimizer = sgd(model.parameters())
     losses = train(model, optimizer, rank, device)[:STEPS]
     with FullyShardedDataParallel.summon_full_params(model):
@@ -280,6 +302,27 @@ def save_and_load(device, rank, size, folder, is_async):
     return [plain(parameter) for parameter in other.parameters()]
 
 
+def reshard(device, rank, size, folder):
+    """A tensor is saved in one layout, and loaded in others, also of another mesh."""
+    flat = init_device_mesh(device.type, (size,))
+    square = init_device_mesh(device.type, (2, size // 2))
+    expected = torch.arange(6.0 * (2 * size + 1)).view(-1, 6)
+    saved = distribute_tensor(expected.to(device), flat, [Shard(0)])
+    checkpoint.save({"x": saved}, checkpoint_id=f"{folder}/{device.type}")
+    results = []
+    for mesh, placements in (
+        (flat, [Shard(1)]),
+        (flat, [Replicate()]),
+        (square, [Shard(0), Shard(1)]),
+        (square, [Replicate(), Shard(0)]),
+    ):
+        x = distribute_tensor(torch.zeros_like(expected, device=device), mesh, placements)
+        checkpoint.load({"x": x}, checkpoint_id=f"{folder}/{device.type}")
+        assert torch.equal(plain(x), expected)
+        results.append(x.to_local().cpu())
+    return results
+
+
 def use_functions(device, rank, size, backend):
     """Collectives as functions of tensors, with gradients and compiled."""
 
@@ -332,8 +375,9 @@ class TestTraining(RanksTestCase):
     def test_zero_redundancy_optimizer(self):
         self.compare(train_with_zero)
 
-    def test_fsdp1(self):
-        self.compare(train_fsdp1)
+    @parametrize("name", [name for name in FSDP1 if name != "hybrid"])
+    def test_fsdp1(self, name):
+        self.compare(train_fsdp1, name)
 
     @parametrize("name", FSDP2)
     def test_fsdp2(self, name):
@@ -384,9 +428,16 @@ class TestFourRanks(RanksTestCase):
     def test_fsdp2(self, name):
         self.compare(train_fsdp2, name)
 
-    @parametrize("function", [train_fsdp1, train_with_zero] if IS_FULL else [train_fsdp1])
-    def test_other_ways(self, function):
-        self.compare(function)
+    @parametrize("name", FSDP1 if IS_FULL else ["hybrid"])
+    def test_fsdp1(self, name):
+        self.compare(train_fsdp1, name)
+
+    def test_zero_redundancy_optimizer(self):
+        self.compare(train_with_zero)
+
+    def test_checkpoints_of_another_layout(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.compare(reshard, folder)
 
     @parametrize("name", SCHEDULES if IS_FULL else ["1F1B"])
     def test_pipeline(self, name):

@@ -1,8 +1,8 @@
 """Runs torch's own tests of ``torch.distributed``: ``python upstream.py PLACE [TEST ...]``.
 
 The tests are ``torch.testing._internal.distributed.distributed_test`` of the torch that is
-installed. Of their 285, some are for Gloo and some for NCCL; with two ranks, they run in three
-places:
+installed. Of their 285, some are for Gloo and some for NCCL, and some want more ranks than two, or
+even eight. They run in three places:
 
 - cpu: those for Gloo, as they are, without our device. What passes there should on the device.
 - cuda: those for NCCL, in cuda mode, as they are.
@@ -53,15 +53,17 @@ Path(path).write_text(json.dumps(run_upstream(names, json.loads(left_out))))
 """
 
 
-def run(place: str, names: Sequence[str] = (), verbose: bool = False) -> dict[str, list[str]]:
+def run(
+    place: str, names: Sequence[str] = (), ranks: int = 2, verbose: bool = False
+) -> dict[str, list[str]]:
     """Runs tests, by default all, and returns the outcome of each and its reason."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("OPENREG_")
     }
     environment |= PLACES[place] | {
-        "WORLD_SIZE": "2",
+        "WORLD_SIZE": str(ranks),
         "OMP_NUM_THREADS": "1",
-        "OPENREG_DEVICE_COUNT": "2",
+        "OPENREG_DEVICE_COUNT": str(ranks),
         "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(_TEST_LIMIT_S),
         "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
     }
@@ -86,8 +88,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("place", choices=list(PLACES))
     parser.add_argument("tests", nargs="*", metavar="TEST", help="default: all")
-    options = parser.parse_args()
-    outcomes = run(options.place, options.tests, verbose=True)
+    parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
+    options = parser.parse_intermixed_args()
+    outcomes = run(options.place, options.tests, options.ranks, verbose=True)
     for name, (outcome, reason) in outcomes.items():
         if outcome != "passed":
             print(f"{outcome} {name}: {reason.strip()}")

@@ -5,6 +5,7 @@
 type is CUDA, it is what ``"nccl"`` means. See :doc:`/distributed`.
 """
 
+import functools
 import importlib
 import os
 from datetime import timedelta
@@ -36,13 +37,17 @@ def register() -> None:
 
 
 def provide() -> None:
-    """Gives the backend Gloo, which moves its bytes, and distributed tensors our generators."""
+    """Gives the backend Gloo, which moves its bytes, and distributed tensors what they need."""
     _C._set_gloo_factory(_create_gloo)
-    after_import("torch.distributed.tensor._random", _install_random_states)
+    for module, own in (
+        ("torch.distributed.tensor._random", "_random_state"),
+        ("torch.distributed.tensor", "_attention"),
+    ):
+        after_import(module, functools.partial(_install, own))
 
 
-def _install_random_states() -> None:
-    importlib.import_module("torch_openreg.distributed._random_state").install()
+def _install(module: str) -> None:
+    importlib.import_module(f"{__name__}.{module}").install()
 
 
 def _create_group(options: Any, group_options: Any) -> Any:
