@@ -89,7 +89,11 @@ std::map<KernelKey, GeneratedKernel*>& kernels() OPENREG_REQUIRES(mutex) {
 
 GeneratedKernel& GeneratedKernel::get(const std::string& name, const std::string& library,
                                       std::string_view parameters) {
-  const OpenRegKernelCall call = findCall(name, library);
+  return get(name, findCall(name, library), parameters);
+}
+
+GeneratedKernel& GeneratedKernel::get(const std::string& name, OpenRegKernelCall call,
+                                      std::string_view parameters) {
   const c10::openreg::Lock lock(mutex);
   GeneratedKernel*& kernel = kernels()[{name, call, std::string(parameters)}];
   if (kernel == nullptr) {

@@ -47,6 +47,10 @@ class OPENREG_EXPORT GeneratedKernel {
   static GeneratedKernel& get(const std::string& name, const std::string& library,
                               std::string_view parameters);
 
+  // The same for a function of a library that stays loaded.
+  static GeneratedKernel& get(const std::string& name, OpenRegKernelCall call,
+                              std::string_view parameters);
+
   GeneratedKernel(const GeneratedKernel&) = delete;
   GeneratedKernel& operator=(const GeneratedKernel&) = delete;
 

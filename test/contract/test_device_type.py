@@ -23,6 +23,7 @@ ALLOWED = {
     "csrc/profiler/ProfilerStubs.cpp": "torch registers the stubs of each device by a function",
     "csrc/profiler/RangeObserver.cpp": "a state of the profiler; for CUDA, torch's own serves",
     "csrc/profiler/TraceBuilder.h": "Kineto's names of the activities of either device type",
+    "include/torch_openreg/inductor/model.h": "torch's runtime knows the devices of programs",
     "csrc/aten/structured/codegen/emit.py": "a word of error texts that torch's own generator uses",
 }
 

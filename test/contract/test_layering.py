@@ -24,10 +24,12 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 
 C_STANDARD_HEADERS = {"<stddef.h>", "<stdint.h>"}
 FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|Python\.h)\b")
-# Of torch/csrc, the pickler, the profiler, autograd's functions and c10d are parts of libtorch_cpu.
+# Of torch/csrc, the pickler, the profiler, autograd's functions, c10d and what compiled programs
+# call are parts of libtorch_cpu.
 OF_PYTHON = re.compile(
     r"[<\"](Python\.h|pybind11/|torch/extension\.h|torch/python\.h"
-    r"|torch/csrc/(?!jit/|autograd/custom_function\.h|profiler/(?!python/)"
+    r"|torch/csrc/(?!jit/|inductor/aoti_(torch|runner|runtime)/|stable/c/"
+    r"|autograd/custom_function\.h|profiler/(?!python/)"
     r"|distributed/c10d/(?![Pp]y)))"
 )
 

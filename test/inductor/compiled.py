@@ -54,7 +54,7 @@ def kernel_sources() -> Iterator[list[str]]:
     def compile_and_keep(self: Any, argument_types: list[str], source: str) -> Any:
         begin = source.find(f"\n{_kernels._HEADER}")
         if begin < 0:
-            parameters = _kernels._parameters_of("kernel", argument_types, source)
+            parameters = _kernels.parameters_of("kernel", argument_types, source)
             whole = source + _kernels._entry_of(argument_types, parameters)
         else:
             whole, source = source, source[:begin]

@@ -125,13 +125,6 @@ class TestSettings(CompiledTestCase):
                 gate.open()
         self.assert_bit_equal(result, expected)
 
-    def test_package_of_a_compiled_program_is_refused(self):
-        model, x = Layers().eval().to(DEVICE_TYPE), torch.randn(16, 64, device=DEVICE_TYPE)
-        program = torch.export.export(model, (x,))
-        self.assert_bit_equal(program.module()(x), model(x).cpu())
-        with self.assertRaisesRegex(Exception, "AOTInductor: expected a program on the CPU"):
-            torch._inductor.aoti_compile_and_package(program)
-
     def test_exported_program_is_saved_and_compiled_where_it_is_loaded(self):
         model, x = Layers().eval(), torch.randn(16, 64)
         expected = torch.compile(torch.export.export(model, (x,)).module())(x)
@@ -140,12 +133,6 @@ class TestSettings(CompiledTestCase):
             torch.export.save(torch.export.export(model, (x,)), file.name)
             loaded = torch.export.load(file.name).module()
         self.assert_bit_equal(torch.compile(loaded)(x), expected)
-
-    @torch._inductor.config.patch(cpp_wrapper=True)
-    def test_wrapper_in_cpp_is_refused(self):
-        compiled, x = torch.compile(lambda x: x + 1), torch.ones(4, device=DEVICE_TYPE)
-        with self.assertRaisesRegex(Exception, "expected cpp_wrapper=False.*leave"):
-            compiled(x)
 
 
 instantiate_parametrized_tests(TestSettings)

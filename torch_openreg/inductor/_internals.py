@@ -27,6 +27,7 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import CUDAGraphPolicy
@@ -35,11 +36,12 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import clone
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.stream_utils import get_stream_name
-from torch._inductor.utils import IndentedBuffer
+from torch._inductor.utils import IndentedBuffer, make_codegen_buffer
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.interpreter import Interpreter
 from torch.fx.node import has_side_effect, map_aggregate
+from torchgen.aoti.fallback_ops import inductor_fallback_ops
 
 __all__ = [
     "NO_CUDA_DEVICE",
@@ -48,6 +50,7 @@ __all__ = [
     "CodeCacheFuture",
     "CompiledFxGraph",
     "CppScheduling",
+    "CppWrapperCpu",
     "CudaInterface",
     "CustomGraphModulePass",
     "DeviceInterface",
@@ -68,8 +71,10 @@ __all__ = [
     "get_registered_device_interfaces",
     "get_stream_name",
     "has_side_effect",
+    "inductor_fallback_ops",
     "ir",
     "is_post_grad_pass_of_subgraph",
+    "make_codegen_buffer",
     "map_aggregate",
     "pick_vec_isa",
     "register_backend_for_device",
@@ -110,6 +115,15 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (PythonWrapperCodegen, "codegen_cuda_stream_enter", ("stream_idx",)),
     (PythonWrapperCodegen, "val_to_arg_str", ("s",)),
     (PythonWrapperCodegen, "benchmark_compiled_module", ("output",)),
+    (CppWrapperCpu, "add_device_include", ("device",)),
+    (CppWrapperCpu, "codegen_device", ("device",)),
+    (CppWrapperCpu, "codegen_device_idx", ("device", "device_id")),
+    (CppWrapperCpu, "codegen_model_constructor", ()),
+    (CppWrapperCpu, "generate_input_output_runtime_checks", ()),
+    (CppWrapperCpu, "finalize_prefix", ()),
+    (CppWrapperCpu, "get_c_shim_func_name", ("kernel", "device")),
+    (CppWrapperCpu, "_generate_kernel_call_helper", ("kernel_name", "call_args", "arg_types")),
+    (CppWrapperCpu, "generate_fallback_kernel_with_runtime_lookup", ("op_overload", "raw_args")),
     (ir.DeviceCopy, "create", ("x", "device", "non_blocking")),
     (compile_fx, "_recursive_post_grad_passes", ("gm",)),
     (CUDAGraphPolicy, "should_wrap", ("compiled_graph",)),

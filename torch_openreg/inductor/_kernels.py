@@ -12,17 +12,14 @@ import torch_openreg
 from torch_openreg import _C
 from torch_openreg.inductor._internals import AsyncCompile, CodeCacheFuture, LambdaFuture
 
-__all__ = ["Kernel", "define_kernel", "empty_strided"]
+__all__ = ["HEADERS", "Kernel", "define_kernel", "empty_strided", "parameters_of"]
 
 empty_strided = _C._inductor_empty_strided()
 
-_HEADER = (
-    (Path(torch_openreg.__file__).parent / "include" / "torch_openreg" / "inductor" / "kernel.h")
-    .read_text()
-    .replace("#pragma once\n", "")
-)
+# What generated code has in common with the library.
+HEADERS = Path(torch_openreg.__file__).parent / "include" / "torch_openreg" / "inductor"
+_HEADER = (HEADERS / "kernel.h").read_text().replace("#pragma once\n", "")
 _ENTRY = re.search(r'#define OPENREG_KERNEL_CALL "(\w+)"', _HEADER)[1]  # type: ignore[index]
-_DEFINITION = re.compile(r"\bkernel\s*\(([^)]*)\)")
 
 
 class Kernel:
@@ -41,9 +38,11 @@ class Kernel:
         self._call(*args)
 
 
-def _parameters_of(name: str, argument_types: Sequence[str], source: str) -> str:
+def parameters_of(
+    name: str, argument_types: Sequence[str], source: str, function: str = "kernel"
+) -> str:
     """Returns a letter for each parameter; see GeneratedParameter in csrc/inductor."""
-    definition = _DEFINITION.search(source, source.rfind('extern "C"'))
+    definition = re.search(rf"\b{function}\s*\(([^)]*)\)", source[source.rfind('extern "C"') :])
     names = [part.split()[-1] for part in definition[1].split(",")] if definition else []
     if len(names) != len(argument_types):
         raise RuntimeError(
@@ -90,7 +89,7 @@ def define_kernel(
     async_compile: AsyncCompile, name: str, argument_types: Sequence[str], source: str
 ) -> Any:
     """Compiles a kernel, maybe in the background: Inductor waits for what it returns."""
-    parameters = _parameters_of(name, argument_types, source)
+    parameters = parameters_of(name, argument_types, source)
     compiled = async_compile.cpp_pybinding(
         list(argument_types), source + _entry_of(argument_types, parameters)
     )

@@ -31,3 +31,7 @@ class OpenRegDeviceOpOverrides(DeviceOpOverrides):
     def current_stream(self) -> str:
         """Returns an expression."""
         return f"torch.{DEVICE_TYPE}.current_stream()"
+
+    def cpp_kernel_type(self) -> str:
+        """Returns the type of what a compiled program keeps of a kernel, as the CPU's do."""
+        return "void*"

@@ -20,6 +20,7 @@ from torch_openreg._version import __version__
 from torch_openreg.inductor import _internals
 from torch_openreg.inductor._devices import HOST, is_ours, is_stand_in, original, stand_in
 from torch_openreg.inductor._internals import FakeTensor, GraphLowering, V, ir
+from torch_openreg.inductor._kernels import HEADERS
 
 __all__ = ["LowerAsCpu", "adopt_graph", "copy_from_host", "read_host_scalar"]
 
@@ -75,9 +76,8 @@ class LowerAsCpu(_internals.CustomGraphModulePass):
 
 @functools.cache
 def _source_hash() -> bytes:
-    folder = Path(__file__).parent
-    files = tuple(sorted(str(path) for path in folder.glob("*.py")))
-    return bytes(_internals.get_hash_for_files(files))
+    files = [*Path(__file__).parent.glob("*.py"), *HEADERS.glob("*.h")]
+    return bytes(_internals.get_hash_for_files(tuple(sorted(map(str, files)))))
 
 
 class _RetypedFakes:

@@ -20,11 +20,18 @@ from torch_openreg.inductor._internals import (
     map_aggregate,
 )
 
-__all__ = ["OpenRegCppWrapper", "OpenRegSubgraphWrapper", "OpenRegWrapper"]
+__all__ = [
+    "HOST_SCALARS",
+    "OpenRegSubgraphWrapper",
+    "OpenRegWrapper",
+    "host_scalar_positions",
+    "note_what_is_no_capture",
+    "refuse_cpp",
+]
 
 _EMPTY_STRIDED = "empty_strided_openreg"
 _DEFINE_KERNEL = "define_openreg_kernel"
-_HOST_SCALARS = "openreg_host_scalars"
+HOST_SCALARS = "openreg_host_scalars"
 
 
 class _OpenRegLines(PythonWrapperCodegen):
@@ -83,17 +90,9 @@ class _OpenRegLines(PythonWrapperCodegen):
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
         if is_stand_in(device):
-            # Which arguments are CPU tensors is known here and not later, when the line becomes
-            # text: an inner graph knows its own buffers only.
-            positions = tuple(
-                index
-                for index, (argument, argument_type) in enumerate(
-                    zip(call_args, arg_types, strict=True)
-                )
-                if str(argument_type).endswith("*") and not _is_on(argument, device)
-            )
+            positions = host_scalar_positions(call_args, arg_types, device)
             meta = kwargs.get("inductor_meta") or {}
-            kwargs["inductor_meta"] = {**meta, _HOST_SCALARS: positions}
+            kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
         super().generate_kernel_call(
             kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
         )
@@ -111,7 +110,7 @@ class _OpenRegLines(PythonWrapperCodegen):
             super()._generate_kernel_call_helper(kernel_name, call_args, device=device, **kwargs)
             return
         arguments = [*call_args, str(device.index)]
-        positions = kwargs["inductor_meta"][_HOST_SCALARS]
+        positions = kwargs["inductor_meta"][HOST_SCALARS]
         if positions:
             arguments.append(repr(positions))
         self.writeline(self.wrap_kernel_call(f"{kernel_name}.launch", arguments))
@@ -147,6 +146,19 @@ class _OpenRegLines(PythonWrapperCodegen):
         output.splice(text)
 
 
+def host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device) -> tuple[int, ...]:
+    """Returns which arguments of a kernel on a device of ours are CPU tensors.
+
+    That is known when the call is generated and not later, when the line becomes text: an inner
+    graph knows its own buffers only.
+    """
+    return tuple(
+        index
+        for index, (argument, argument_type) in enumerate(zip(call_args, arg_types, strict=True))
+        if str(argument_type).endswith("*") and not _is_on(argument, device)
+    )
+
+
 def _is_on(name: str, device: torch.device) -> bool:
     """Whether the buffer of this name is on the device that a kernel runs on.
 
@@ -164,7 +176,7 @@ def _is_on(name: str, device: torch.device) -> bool:
     return False
 
 
-def _note_what_is_no_capture() -> None:
+def note_what_is_no_capture() -> None:
     """Tells Inductor why the graph cannot be captured, where it would not notice."""
     devices = V.graph.device_node_mapping
     # Inductor counts on partitions, which leave out what runs on the CPU.
@@ -175,14 +187,19 @@ def _note_what_is_no_capture() -> None:
         del devices[device]
 
 
-def _refused_cpp() -> NotImplementedError:
+def refuse_cpp() -> None:
+    """Raises NotImplementedError for a graph that cannot have a wrapper in C++, but wants one."""
+    if DEVICE_TYPE != "cuda" or not (V.aot_compilation or config.cpp_wrapper):
+        return
+    # For CUDA, torch runs a wrapper in Python, on copies of the inputs, before it asks for the one
+    # in C++.
     if V.aot_compilation:
-        return NotImplementedError(
+        raise NotImplementedError(
             f"AOTInductor: expected a program on the CPU, got one on {DEVICE_TYPE}. "
             "Keep it with torch.export.save(program), and compile it where it is loaded: "
             "torch.compile(torch.export.load(...).module())"
         )
-    return NotImplementedError(
+    raise NotImplementedError(
         f"torch.compile: expected cpp_wrapper=False for tensors on {DEVICE_TYPE}, got True. "
         "Their wrappers are in Python: leave torch._inductor.config.cpp_wrapper and "
         "TORCHINDUCTOR_CPP_WRAPPER off"
@@ -204,10 +221,8 @@ class OpenRegWrapper(_OpenRegLines):
             assert subgraph_name is not None
             assert parent_wrapper is not None
             return OpenRegSubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
-        # For CUDA, torch runs a wrapper in Python before it asks for the one in C++.
-        if V.aot_compilation or config.cpp_wrapper:
-            raise _refused_cpp()
-        _note_what_is_no_capture()
+        refuse_cpp()
+        note_what_is_no_capture()
         return OpenRegWrapper()
 
     def write_header(self) -> None:
@@ -224,12 +239,3 @@ class OpenRegWrapper(_OpenRegLines):
 
 class OpenRegSubgraphWrapper(_OpenRegLines, SubgraphPythonWrapperCodegen):
     """The function in a wrapper that runs an inner graph."""
-
-
-class OpenRegCppWrapper(PythonWrapperCodegen):
-    """The wrapper in C++, which we do not have."""
-
-    @staticmethod
-    def create(*args: Any, **kwargs: Any) -> PythonWrapperCodegen:
-        """Raises NotImplementedError."""
-        raise _refused_cpp()

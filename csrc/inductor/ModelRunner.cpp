@@ -1,0 +1,58 @@
+// Runs programs that AOTInductor has compiled; see Note [Weights of compiled programs].
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/Functions.h"
+
+namespace at::openreg {
+namespace {
+
+using torch::inductor::AOTIModelContainerRunner;
+
+class ModelRunner final : public AOTIModelContainerRunner {
+ public:
+  ModelRunner(const std::string& library, size_t model_count, c10::DeviceIndex device,
+              const std::string& folder, bool is_single_threaded)
+      : AOTIModelContainerRunner(library, model_count, "mps:" + std::to_string(device), folder,
+                                 is_single_threaded) {}
+
+ private:
+  std::vector<at::Tensor> run_impl(std::vector<AtenTensorHandle>& inputs, void* stream) override {
+    if (stream != nullptr) {
+      for (AtenTensorHandle input : inputs) {
+        aoti_torch_delete_tensor_object(input);
+      }
+      TORCH_CHECK(false,
+                  "run: expected the current stream, which is that of the thread, got "
+                  "another; make it the current one");
+    }
+    return AOTIModelContainerRunner::run_impl(inputs, stream);
+  }
+};
+
+std::unique_ptr<AOTIModelContainerRunner> createRunner(const std::string& library,
+                                                       size_t model_count,
+                                                       const std::string& device_name,
+                                                       const std::string& folder,
+                                                       const bool is_single_threaded) {
+  // "openreg" or "openreg:1"
+  const size_t colon = device_name.find(':');
+  const c10::DeviceIndex device = c10::openreg::resolveDeviceIndex(
+      colon == std::string::npos ? -1 : std::stoi(device_name.substr(colon + 1)));
+  // The runtime allocates on the current device.
+  const c10::DeviceGuard guard(c10::Device(c10::openreg::kDeviceType, device));
+  return std::make_unique<ModelRunner>(library, model_count, device, folder, is_single_threaded);
+}
+
+const torch::inductor::RegisterAOTIModelRunner registered("openreg", &createRunner);
+
+}  // namespace
+}  // namespace at::openreg
