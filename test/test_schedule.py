@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import torch
 from common import (
     DEVICE_TYPE,
@@ -60,6 +61,7 @@ class TestSchedule(OpenRegTestCase):
             actual = _step(DEVICE_TYPE)
         self.assertEqual(actual, expected, rtol=0, atol=0)
 
+    @pytest.mark.openreg_sanitizer(expect="race")
     def test_missing_wait_shows_in_some_and_the_same_each_time(self):
         outcomes = {}
         for order in ("lazy", "eager", *range(8)):
