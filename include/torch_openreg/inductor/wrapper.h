@@ -135,7 +135,7 @@ OpenRegValue valueOf(const T& given) {
     value.kind = OpenRegValue::Tensor;
     value.pointer = static_cast<AtenTensorHandle>(given);
   } else {
-    using Pointer = std::decay_t<T>;
+    using Pointer = std::decay_t<const T>;
     using Pointee = std::remove_cv_t<std::remove_pointer_t<Pointer>>;
     const Pointer pointer = given;
     if constexpr (std::is_same_v<Pointee, char>) {
@@ -228,8 +228,13 @@ void launch(const void* kernel, int32_t device, const Values&... values) {
 }
 
 [[noreturn, maybe_unused]] inline void throwShimError(const char* call) {
-  throw std::runtime_error(std::string(torch_exception_get_what_without_backtrace()) + " (in " +
-                           std::string(call).substr(0, std::string(call).find('(')) + ")");
+  std::string text = torch_exception_get_what_without_backtrace();
+  // As it is in the first call of a graph.
+  if (text.empty()) {
+    text = "the call failed";
+  }
+  const std::string function(call);
+  throw std::runtime_error(text + " (in " + function.substr(0, function.find('(')) + ")");
 }
 
 }  // namespace
