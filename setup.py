@@ -186,6 +186,8 @@ COMPILE_ARGS = [
     "-Wextra",
     *(["-Werror"] if os.environ.get("OPENREG_WERROR", "0") == "1" else []),
 ]
+# Nobody replaces functions of ours, so that calls among them need no table of addresses.
+LINK_ARGS = ["-Wl,-Bsymbolic-functions", *SANITIZER_ARGS]
 # Headers of others are system headers: their warnings are not ours. Two kinds come up all the
 # same, when g++ 12 has inlined torch's SmallVector and intrusive_ptr into our functions.
 TORCH_COMPILE_ARGS = [
@@ -336,7 +338,7 @@ setup(
             sources("third_party/openreg_runtime/src/*.cpp"),
             include_dirs=[str(RUNTIME / "include"), str(RUNTIME / "src")],
             extra_compile_args=[*COMPILE_ARGS, "-pthread"],
-            extra_link_args=["-pthread", "-Wl,-soname,libopenreg.so", *SANITIZER_ARGS],
+            extra_link_args=["-pthread", "-Wl,-soname,libopenreg.so", *LINK_ARGS],
             language="c++",
         ),
         backend_extension(
@@ -347,7 +349,8 @@ setup(
                 "-Wl,-soname,libtorch_openreg.so",
                 "-Wl,-rpath,$ORIGIN",
                 # A library that leaves a sanitizer's functions to the program has some undefined.
-                *(SANITIZER_ARGS or ["-Wl,--no-undefined"]),
+                *LINK_ARGS,
+                *([] if SANITIZER else ["-Wl,--no-undefined"]),
             ],
         ),
         backend_extension(
