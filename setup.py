@@ -348,8 +348,8 @@ setup(
             extra_link_args=[
                 "-Wl,-soname,libtorch_openreg.so",
                 "-Wl,-rpath,$ORIGIN",
-                # A library that leaves a sanitizer's functions to the program has some undefined.
                 *LINK_ARGS,
+                # A library that leaves a sanitizer's functions to the program has some undefined.
                 *([] if SANITIZER else ["-Wl,--no-undefined"]),
             ],
         ),
