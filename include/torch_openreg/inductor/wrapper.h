@@ -229,7 +229,7 @@ void launch(const void* kernel, int32_t device, const Values&... values) {
 
 [[noreturn, maybe_unused]] inline void throwShimError(const char* call) {
   std::string text = torch_exception_get_what_without_backtrace();
-  // As it is in the first call of a graph.
+  // An error that passes through Python loses its text; allocations of a first call go there.
   if (text.empty()) {
     text = "the call failed";
   }
