@@ -154,6 +154,12 @@ class TestRefusals(CompiledTestCase):
         ):
             torch.compile(chain)(torch.randn(3, device="cuda"))
 
+    def test_package_of_a_compiled_program(self):
+        model = torch.nn.Linear(3, 2).cuda()
+        program = torch.export.export(model, (torch.randn(4, 3, device="cuda"),))
+        with self.assertRaisesRegex(Exception, "AOTInductor: expected a program on the CPU"):
+            torch._inductor.aoti_compile_and_package(program)
+
     def test_triton(self):
         interface = device_interface.get_interface_for_device("cuda:0")
         self.assertFalse(interface.is_triton_capable())
