@@ -132,7 +132,9 @@ class TestWrapper(CompiledTestCase):
     @config.patch(cpp_wrapper=True)
     def test_what_torch_has_no_wrapper_in_cpp_for(self):
         for device in ("cpu", DEVICE_TYPE):
-            with self.assertRaisesRegex(Exception, "invoke_subgraph is not implemented"):
+            # What torch 2.15 generates does not compile.
+            text = r"invoke_subgraph is not implemented|C\+\+ compile error"
+            with self.assertRaisesRegex(Exception, text):
                 torch.compile(lambda x: region(region(x)))(normal(5, device=device))
 
     @config.patch(cpp_wrapper=True)
