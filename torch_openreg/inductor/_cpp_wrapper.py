@@ -23,7 +23,7 @@ from torch_openreg.inductor._internals import (
 )
 from torch_openreg.inductor._wrapper import (
     HOST_SCALARS,
-    host_scalar_positions,
+    HostScalarLines,
     note_what_is_no_capture,
     refuse_cpp,
 )
@@ -60,7 +60,7 @@ def _operators() -> dict[str, torch._ops.OpOverload]:
     return operators
 
 
-class OpenRegCppWrapper(CppWrapperCpu):
+class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
     """The wrapper, in C++, of a graph with tensors on our devices."""
 
     def __init__(self) -> None:
@@ -113,24 +113,6 @@ class OpenRegCppWrapper(CppWrapperCpu):
     def define_kernel(self, kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> None:
         self._definitions[kernel_name] = kwargs.get("cpp_definition") or ""
         super().define_kernel(kernel_name, kernel_body, *args, **kwargs)
-
-    def generate_kernel_call(
-        self,
-        kernel_name: str,
-        call_args: Any,
-        *,
-        device: torch.device | None = None,
-        arg_types: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        device = device or V.graph.get_current_device_or_throw()
-        if is_stand_in(device):
-            positions = host_scalar_positions(call_args, arg_types, device)
-            meta = kwargs.get("inductor_meta") or {}
-            kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
-        super().generate_kernel_call(
-            kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
-        )
 
     def _generate_kernel_call_helper(
         self,

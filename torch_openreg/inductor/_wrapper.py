@@ -22,9 +22,9 @@ from torch_openreg.inductor._internals import (
 
 __all__ = [
     "HOST_SCALARS",
+    "HostScalarLines",
     "OpenRegSubgraphWrapper",
     "OpenRegWrapper",
-    "host_scalar_positions",
     "note_what_is_no_capture",
     "refuse_cpp",
 ]
@@ -34,7 +34,29 @@ _DEFINE_KERNEL = "define_openreg_kernel"
 HOST_SCALARS = "openreg_host_scalars"
 
 
-class _OpenRegLines(PythonWrapperCodegen):
+class HostScalarLines(PythonWrapperCodegen):
+    """A wrapper whose calls of kernels say which arguments are CPU tensors."""
+
+    def generate_kernel_call(
+        self,
+        kernel_name: str,
+        call_args: Any,
+        *,
+        device: torch.device | None = None,
+        arg_types: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        device = device or V.graph.get_current_device_or_throw()
+        if is_stand_in(device):
+            positions = _host_scalar_positions(call_args, arg_types, device)
+            meta = kwargs.get("inductor_meta") or {}
+            kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
+        super().generate_kernel_call(
+            kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
+        )
+
+
+class _OpenRegLines(HostScalarLines):
     """What differs from the CPU's wrapper."""
 
     _are_streams_named = False
@@ -78,24 +100,6 @@ class _OpenRegLines(PythonWrapperCodegen):
         if node.get_device() is None:
             V.graph.scheduler.flush()
         super().generate_fallback_kernel(node)
-
-    def generate_kernel_call(
-        self,
-        kernel_name: str,
-        call_args: Any,
-        *,
-        device: torch.device | None = None,
-        arg_types: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        device = device or V.graph.get_current_device_or_throw()
-        if is_stand_in(device):
-            positions = host_scalar_positions(call_args, arg_types, device)
-            meta = kwargs.get("inductor_meta") or {}
-            kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
-        super().generate_kernel_call(
-            kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
-        )
 
     def _generate_kernel_call_helper(
         self,
@@ -146,7 +150,7 @@ class _OpenRegLines(PythonWrapperCodegen):
         output.splice(text)
 
 
-def host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device) -> tuple[int, ...]:
+def _host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device) -> tuple[int, ...]:
     """Returns which arguments of a kernel on a device of ours are CPU tensors.
 
     That is known when the call is generated and not later, when the line becomes text: an inner
