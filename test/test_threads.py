@@ -1,6 +1,7 @@
 """Threads: many may use devices at once, each with its own current device and streams."""
 
 import threading
+from textwrap import dedent
 
 import torch
 from common import (
@@ -203,6 +204,78 @@ class TestThreads(OpenRegTestCase):
         run_in_threads(step)
         torch.openreg.synchronize()
         self.assertEqual(x.item(), 12345678)
+
+
+class TestTeams(OpenRegTestCase):
+    """OpenMP's threads are given up by who does not use them; see csrc/aten/kernel/ThreadTeam.h."""
+
+    def run_child(self, code):
+        """Runs a program that has two threads per team, and functions that look at these."""
+        prelude = """
+            import os, torch
+
+            def threads():
+                return set(os.listdir("/proc/self/task"))
+
+            def new_threads(function):
+                before = threads()
+                function()
+                torch.openreg.synchronize()
+                return threads() - before
+
+            def wait_for_end_of(team):
+                while team & threads():
+                    os.sched_yield()
+
+            def make():
+                return torch.full((1 << 18,), 2e-38)
+            """
+        return run_child(dedent(prelude) + dedent(code), {"OMP_NUM_THREADS": "2"})
+
+    def test_team_of_a_thread_that_launches_is_given_up(self):
+        output = self.run_child(
+            """
+            team = new_threads(make)
+            torch.ones(1, device="openreg").add_(1)
+            wait_for_end_of(team)
+            print(len(team), len(new_threads(make)))
+            """
+        )
+        self.assertEqual(output, "1 1\n")
+
+    def test_team_stays_if_another_one_would_compute_otherwise(self):
+        output = self.run_child(
+            """
+            team = new_threads(make)
+            torch.set_flush_denormal(True)
+            x = torch.ones(1, device="openreg")
+            for _ in range(100):
+                x.add_(1)
+            torch.openreg.synchronize()
+            print(len(team), team <= threads())
+            """
+        )
+        self.assertEqual(output, "1 True\n")
+
+    def test_team_of_an_idle_stream_is_given_up_and_the_next_one_has_the_same_mode(self):
+        output = self.run_child(
+            """
+            on_device = make().to("openreg")
+            results = []
+
+            def work():
+                results.append(on_device * 0.1)
+
+            on_device[:1] * 2  # starts the worker
+            torch.set_flush_denormal(True)
+            team = new_threads(work)
+            wait_for_end_of(team)
+            again = new_threads(work)
+            torch.set_flush_denormal(False)
+            print(len(team), len(again), [one.count_nonzero().item() for one in results])
+            """
+        )
+        self.assertEqual(output, "1 1 [0, 0]\n")
 
 
 instantiate_parametrized_tests(TestThreads)

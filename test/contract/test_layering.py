@@ -109,6 +109,10 @@ ALLOWED_CALLS = {
         "orHostGetKernelPointer",
     ): "aliases are the one user of kernel addresses",
     (
+        "aten/kernel/KernelEnvironment.cpp",
+        "orSetIdleFunction",
+    ): "a worker gives up what its kernels have made",
+    (
         "distributed/Engine.cpp",
         "orStreamCreateWithPriority",
     ): "streams of the pool come round again, and those of groups wait for other ranks",

@@ -2,15 +2,18 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
-#include <dlfcn.h>
+#include <openreg/stream.h>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
 #include <atomic>
+#include <chrono>
 
 #include "csrc/aten/kernel/KernelSettings.h"
+#include "csrc/aten/kernel/ThreadTeam.h"
+#include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
 namespace {
@@ -45,52 +48,28 @@ void setFloatMode(uint16_t mode) {
 
 #endif
 
-// at::set_num_threads sets the process's number, too, and empties caches of all threads. These set
-// that of the calling thread. They are those of the libraries that torch computes with; null where
-// it has no such library.
-class ThreadCountSetters {
- public:
-  ThreadCountSetters() {
-    Dl_info torch{};
-    dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &torch);
-    void* library = dlopen(torch.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    TORCH_CHECK(library != nullptr, "openreg: cannot find the library of at::get_num_threads()");
-    set_open_mp_ = reinterpret_cast<Setter>(dlsym(library, "omp_set_num_threads"));
-    set_mkl_ = reinterpret_cast<CountingSetter>(dlsym(library, "MKL_Set_Num_Threads_Local"));
-    if (auto* count = reinterpret_cast<Counter>(dlsym(library, "MKL_Get_Max_Threads"))) {
-      const int previous = set_mkl_ == nullptr ? 0 : set_mkl_(0);
-      mkl_default_ = count();
-      if (previous != 0) {
-        set_mkl_(previous);
-      }
+// A thread that launches kernels, and when it last gave up its team.
+struct LaunchingThread {
+  static constexpr int kLaunchesPerLook = 64;  // so that the clock costs a launch nothing
+  static constexpr std::chrono::seconds kPause{1};
+
+  int launches_until_look = 1;
+  bool is_worker = false;  // gives its team up when it is idle
+  std::chrono::steady_clock::time_point next;
+
+  void look() {
+    launches_until_look = kLaunchesPerLook;
+    const auto now = std::chrono::steady_clock::now();
+    // The threads of a later team would have this thread's mode from the start.
+    if (is_worker || now < next || floatMode() != 0) {
+      return;
     }
-    dlclose(library);
+    next = now + kPause;
+    releaseTeamOfThisThread();
   }
-
-  void operator()(int count) const {
-    if (set_open_mp_ != nullptr) {
-      set_open_mp_(count);
-    }
-    if (set_mkl_ != nullptr) {
-      // A number of its own, even the same, makes MKL start threads within a parallel region, too.
-      set_mkl_(count == mkl_default_ ? 0 : count);
-    }
-  }
-
- private:
-  using Setter = void (*)(int);
-  using CountingSetter = int (*)(int);  // returns the number before; 0 is none of its own
-  using Counter = int (*)();
-
-  Setter set_open_mp_;
-  CountingSetter set_mkl_;
-  int mkl_default_ = 0;  // of threads without a number of their own
 };
 
-void setThreadCountOfThisThread(int count) {
-  static const ThreadCountSetters set;
-  set(count);
-}
+thread_local constinit LaunchingThread this_launching_thread;
 
 }  // namespace
 
@@ -101,7 +80,10 @@ void setThreadCountOfThisThread(int count) {
 // threads. So teams get the kernel's environment from the first time on that a change was seen.
 class KernelEnvironment::Worker {
  public:
-  Worker() { at::get_num_threads(); }  // torch initializes the number of a thread at its first use
+  static Worker& ofThisThread() {
+    static thread_local Worker worker;
+    return worker;
+  }
 
   void enter(const KernelEnvironment& wanted) {
     const bool is_changed = haveChanged(wanted);
@@ -122,6 +104,17 @@ class KernelEnvironment::Worker {
   }
 
  private:
+  Worker() {
+    at::get_num_threads();  // torch initializes the number of a thread at its first use
+    OPENREG_CHECK(orSetIdleFunction([] { ofThisThread().leaveTeam(); }));
+    this_launching_thread.is_worker = true;
+  }
+
+  void leaveTeam() {
+    releaseTeamOfThisThread();
+    has_team_ = false;
+  }
+
   static void enterOnThread(const KernelEnvironment& wanted) {
     setFloatMode(wanted.float_mode_);
     useSettings(wanted.settings_);
@@ -153,9 +146,13 @@ KernelEnvironment KernelEnvironment::current() {
   return environment;
 }
 
-void KernelEnvironment::enter() const {
-  static thread_local Worker worker;
-  worker.enter(*this);
+void noteKernelLaunched() {
+  LaunchingThread& thread = this_launching_thread;
+  if (C10_UNLIKELY(--thread.launches_until_look <= 0)) {
+    thread.look();
+  }
 }
+
+void KernelEnvironment::enter() const { Worker::ofThisThread().enter(*this); }
 
 }  // namespace at::openreg

@@ -48,6 +48,10 @@ class OPENREG_EXPORT KernelEnvironment {
 };
 // docs: end
 
+// Behind each launch of a kernel, for the thread that launches: see Note [Idle teams] in
+// csrc/aten/kernel/ThreadTeam.h. In a forked child, whose threads are gone, nothing launches.
+OPENREG_EXPORT void noteKernelLaunched();
+
 // While it lives, operators that the calling thread calls are those of a CPU kernel: below
 // autograd, and not autocast a second time.
 class CpuKernelScope {

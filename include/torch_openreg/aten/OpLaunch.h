@@ -74,6 +74,7 @@ void launchOp(c10::Device device, Kernel&& kernel) {
   c10::openreg::launchKernel<kKernelName<Operator>>(
       c10::openreg::getCurrentOpenRegStream(device.index()),
       Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});
+  noteKernelLaunched();
 }
 // docs: end
 
@@ -91,6 +92,7 @@ void launchWork(c10::Device device, const c10::openreg::WorkDescription& descrip
   c10::openreg::launchKernel(
       kKernels[description.nameIndex()], c10::openreg::getCurrentOpenRegStream(device.index()),
       Closure{{std::forward<Kernel>(kernel), KernelEnvironment::current()}, description});
+  noteKernelLaunched();
 }
 
 // The same for a type of kernel whose name is known when it runs: `kernel` is describeOp's.
@@ -102,6 +104,7 @@ void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
   using Closure = detail::InEnvironment<std::decay_t<Kernel>>;
   c10::openreg::launchKernel(described, c10::openreg::getCurrentOpenRegStream(device.index()),
                              Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});
+  noteKernelLaunched();
 }
 
 // `name` is the kernel's, as kernelNameOf() makes it, and lives as long as the process.

@@ -1,5 +1,6 @@
 #include "command.h"
 
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -26,6 +27,9 @@ constexpr size_t restart_distance = size_t{64} << 10;
 // submit every 2 to 20 us while they prepare work. Longer would take a core from hosts that
 // compute: the machines we run on may have two.
 constexpr int64_t worker_spin_ns = 50'000;
+
+// How long a worker sleeps before it calls its idle function.
+constexpr std::chrono::milliseconds idle_after{OPENREG_IDLE_MILLISECONDS};
 
 constexpr uint64_t round_up(uint64_t value, uint64_t step) {
   return (value + step - 1) / step * step;
@@ -199,6 +203,14 @@ bool CommandRing::sleep_until_entry() {
     }
     if (is_closed_) return false;
     is_worker_asleep_ = true;
+    if (idle_function_ != nullptr) {
+      lock.wait_for(worker_wakes_, idle_after);
+      if (is_worker_asleep_) {
+        lock.unlock();
+        idle_function_();
+        lock.lock();
+      }
+    }
     while (is_worker_asleep_) lock.wait(worker_wakes_);
   }
   return false;

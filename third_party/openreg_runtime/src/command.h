@@ -166,6 +166,9 @@ class CommandRing {
   // Worker: gives the memory back, after next() returned null.
   void free();
 
+  // Worker: says what to call when no command has come for a while; null for nothing.
+  void set_idle_function(void (*function)()) { idle_function_ = function; }
+
   // Takes no more commands; the worker gets those already there.
   void close();
 
@@ -198,6 +201,7 @@ class CommandRing {
   // The worker's own.
   alignas(os::cache_line_size) uint64_t head_ = 0;
   uint64_t passed_back_ = 0;  // freed_, as the worker left it
+  void (*idle_function_)() = nullptr;
 };
 
 }  // namespace openreg

@@ -4,6 +4,7 @@
 // path and refuses an access without the lock; other compilers see nothing.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -52,10 +53,16 @@ class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
+  void lock() OPENREG_ACQUIRE() { lock_.lock(); }
   void unlock() OPENREG_RELEASE() { lock_.unlock(); }
 
   // Gives the mutex up while it waits, and holds it again when it returns.
   void wait(std::condition_variable& changed) { changed.wait(lock_); }
+
+  // The same, but not longer than that; may end early.
+  void wait_for(std::condition_variable& changed, std::chrono::milliseconds duration) {
+    changed.wait_for(lock_, duration);
+  }
 
  private:
   std::unique_lock<std::mutex> lock_;

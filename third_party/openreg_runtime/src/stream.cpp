@@ -418,6 +418,18 @@ orError_t orLaunchHostFunc(orStream_t handle, orHostFn function, void* user_data
   });
 }
 
+orError_t orSetIdleFunction(void (*function)(void)) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (Worker::current_stream() == nullptr) {
+      return fail(orErrorNotPermitted,
+                  "orSetIdleFunction: only work on a stream can say what its thread calls");
+    }
+    Worker::set_idle_function(function);
+    return orSuccess;
+  });
+}
+
 orError_t orStreamGetDevice(orStream_t stream, int* device) {
   return openreg::get_property(stream, device,
                                [](const Stream& found) { return found.device().index(); });

@@ -30,6 +30,10 @@ orError_t Worker::start(Stream& stream) {
 
 Stream* Worker::current_stream() { return this_workers_stream; }
 
+void Worker::set_idle_function(void (*function)()) {
+  this_workers_stream->ring_.set_idle_function(function);
+}
+
 // docs: worker-run
 void Worker::run() {
   this_workers_stream = &stream_;

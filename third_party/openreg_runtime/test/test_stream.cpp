@@ -222,6 +222,42 @@ TEST(synchronize_waits_for_what_was_submitted_before_it) {
   CHECK_OK(orStreamSynchronize(stream));
 }
 
+namespace {
+
+// How often an idle function was called.
+struct Calls {
+  void add() {
+    const std::lock_guard lock(mutex);
+    ++count;
+    changed.notify_all();
+  }
+
+  int wait_for(int wanted) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return count >= wanted; });
+    return count;
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  int count = 0;
+};
+
+Calls idle_calls;
+
+}  // namespace
+
+TEST(an_idle_worker_calls_its_function_once_until_there_is_work) {
+  const orStream_t stream = make_stream();
+  CHECK_ERROR(orSetIdleFunction([] {}), orErrorNotPermitted);
+  CHECK_OK(launch(stream, "set", [] { return orSetIdleFunction([] { idle_calls.add(); }); }));
+  CHECK_EQUAL(idle_calls.wait_for(1), 1);
+  CHECK_OK(launch(stream, "work", [] { return orSuccess; }));
+  CHECK_EQUAL(idle_calls.wait_for(2), 2);
+  CHECK_OK(launch(stream, "unset", [] { return orSetIdleFunction(nullptr); }));
+  CHECK_OK(orStreamSynchronize(stream));
+}
+
 TEST(after_a_failure_work_is_dropped_and_destroyed) {
   const orStream_t stream = make_stream();
   const auto token = std::make_shared<int>(0);

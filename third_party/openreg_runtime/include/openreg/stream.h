@@ -24,6 +24,8 @@
 
 struct orActivityRecord;
 
+#define OPENREG_IDLE_MILLISECONDS 1000
+
 typedef orError_t (*orKernelFn)(void* closure);
 typedef void (*orClosureMoveFn)(void* to, void* from);
 typedef void (*orClosureDestroyFn)(void* closure);
@@ -103,6 +105,13 @@ OPENREG_API orError_t orLaunchKernel(const orKernel* kernel, void* closure, size
  * Owns: the data must stay alive until the call, or as long as the graph it is captured into. */
 OPENREG_API orError_t orLaunchHostFunc(orStream_t stream, orHostFn function,
                                        void* user_data) OPENREG_CHECKED;
+
+/* Has the calling worker call a function when it has had nothing to do for a while, about
+ * OPENREG_IDLE_MILLISECONDS, once until there is work again: for what its kernels keep and others
+ * could use meanwhile, such as threads. NULL: none. The function submits no work and does not wait
+ * for any. No lock is held during the call.
+ * Errors: orErrorNotPermitted if the caller is no work on a stream. */
+OPENREG_API orError_t orSetIdleFunction(void (*function)(void)) OPENREG_CHECKED;
 
 /* Stores the device, the priority, or the flags the stream was created with. */
 OPENREG_API orError_t orStreamGetDevice(orStream_t stream, int* device) OPENREG_CHECKED;

@@ -1,0 +1,79 @@
+#include "csrc/aten/kernel/ThreadTeam.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+namespace at::openreg {
+namespace {
+
+// Functions of the libraries that torch computes with; null where it has no such library.
+class ThreadLibraries {
+ public:
+  static const ThreadLibraries& get() {
+    static const ThreadLibraries libraries;
+    return libraries;
+  }
+
+  void setThreadCount(int count) const {
+    if (set_open_mp_ != nullptr) {
+      set_open_mp_(count);
+    }
+    if (set_mkl_ != nullptr) {
+      // A number of its own, even the same, makes MKL start threads within a parallel region, too.
+      set_mkl_(count == mkl_default_ ? 0 : count);
+    }
+  }
+
+  void releaseTeam() const {
+    if (pause_ != nullptr) {
+      pause_(kSoftPause, initial_device_);
+    }
+  }
+
+ private:
+  using Setter = void (*)(int);
+  using CountingSetter = int (*)(int);  // returns the number before; 0 is none of its own
+  using Counter = int (*)();
+  using Pause = int (*)(int kind, int device);
+
+  static constexpr int kSoftPause = 1;  // omp_pause_soft
+
+  ThreadLibraries() {
+    Dl_info torch{};
+    dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &torch);
+    void* library = dlopen(torch.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    TORCH_CHECK(library != nullptr, "openreg: cannot find the library of at::get_num_threads()");
+    set_open_mp_ = reinterpret_cast<Setter>(dlsym(library, "omp_set_num_threads"));
+    set_mkl_ = reinterpret_cast<CountingSetter>(dlsym(library, "MKL_Set_Num_Threads_Local"));
+    if (auto* count = reinterpret_cast<Counter>(dlsym(library, "MKL_Get_Max_Threads"))) {
+      const int previous = set_mkl_ == nullptr ? 0 : set_mkl_(0);
+      mkl_default_ = count();
+      if (previous != 0) {
+        set_mkl_(previous);
+      }
+    }
+    // LLVM's and Intel's have one team for the whole process; this is a function of theirs alone.
+    const bool is_libgomp = dlsym(library, "__kmpc_fork_call") == nullptr;
+    auto* initial_device = reinterpret_cast<Counter>(dlsym(library, "omp_get_initial_device"));
+    if (is_libgomp && initial_device != nullptr) {
+      pause_ = reinterpret_cast<Pause>(dlsym(library, "omp_pause_resource"));
+      initial_device_ = initial_device();
+    }
+    dlclose(library);
+  }
+
+  Setter set_open_mp_ = nullptr;
+  CountingSetter set_mkl_ = nullptr;
+  int mkl_default_ = 0;  // of threads without a number of their own
+  Pause pause_ = nullptr;
+  int initial_device_ = 0;
+};
+
+}  // namespace
+
+void setThreadCountOfThisThread(int count) { ThreadLibraries::get().setThreadCount(count); }
+
+void releaseTeamOfThisThread() { ThreadLibraries::get().releaseTeam(); }
+
+}  // namespace at::openreg
