@@ -1,6 +1,7 @@
 """Prints how openreg compares with the CPU: ``python -m bench``. See README.md."""
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -26,7 +27,7 @@ from bench import (
     system_calls,
     training,
 )
-from bench.measure import FULL, QUICK, Benchmark, Ratios, UnmeasurableError
+from bench.measure import FULL, QUICK, Benchmark, Ratios, UnmeasurableError, in_child
 
 __all__ = ["main"]
 
@@ -69,7 +70,7 @@ def main() -> int:
     records = []
     for benchmark in selected:
         try:
-            ratios = benchmark.measure(effort)
+            ratios = in_child(functools.partial(benchmark.measure, effort))
         except UnmeasurableError as error:
             print(f"{benchmark.name:<52} not measured: {error}", flush=True)
             records.append({"name": benchmark.name, "not_measured": str(error)})

@@ -17,7 +17,9 @@ from bench.measure import (
     Ratios,
     Subject,
     Target,
-    compare,
+    Timed,
+    apart,
+    compare_apart,
     on_cpu,
     on_openreg,
 )
@@ -29,6 +31,7 @@ _Setup: TypeAlias = Callable[[torch.device], Names]
 
 _CPU = "inductor cpu"
 _EAGER = "eager openreg"
+_EAGER_CPU = "eager cpu"
 _MILLION = 1_000_000
 _BLOCKS = 6
 # As for training steps in eager mode.
@@ -40,10 +43,8 @@ def benchmarks() -> list[Benchmark]:
     return [
         _versus_cpu("kernel, 1M elements", "f(x, y)", _kernel(_MILLION), Target(1.03)),
         Benchmark("compile: launch of a kernel", "us above inductor", _launch, Target(1.5)),
-        _versus_cpu("small graph", "f(x)", _graph(8, 32), Target(1.15)),
-        _versus_cpu(
-            "small graph, reduce-overhead", "f(x)", _graph(8, 32, "reduce-overhead"), Target(0.7)
-        ),
+        *_small_graphs("small graph", None, Target(1.15)),
+        *_small_graphs("small graph, reduce-overhead", "reduce-overhead", Target(0.7)),
         _versus_cpu("large graph", "f(x)", _graph(512, 512), Target(1.0), stretch=_STRETCH),
         *_training("step of MLP", make_step),
         *_training("step of transformer", make_transformer_step),
@@ -64,8 +65,29 @@ def _versus_cpu(
     )
 
 
+def _small_graphs(name: str, mode: str | None, target: Target) -> list[Benchmark]:
+    """Returns a row with as many intra-op threads as torch chooses, and one with a single one.
+
+    Nothing in these graphs is large enough for two. But MKL uses two, and the second one goes on
+    looking for work: with two processors, that leaves one for the host and the stream's worker.
+    """
+    setup = _graph(8, 32, mode)
+
+    def with_one_thread(device: torch.device) -> Names:
+        torch.set_num_threads(1)
+        return setup(device)
+
+    return [
+        _versus_cpu(name, "f(x)", setup, target),
+        _versus_cpu(f"{name}, 1 thread", "f(x)", with_one_thread, target),
+    ]
+
+
 def _training(name: str, make: Callable[..., Names]) -> list[Benchmark]:
-    """Returns the rows of a step whose model and its backward are compiled."""
+    """Returns the rows of a step whose model and its backward are compiled.
+
+    On openreg as on the CPU, Inductor's kernels may be slower than those of eager mode.
+    """
 
     def compiled(device: torch.device) -> Names:
         return make(device, torch.compile)
@@ -76,6 +98,14 @@ def _training(name: str, make: Callable[..., Names]) -> list[Benchmark]:
     return [
         _row(name, _CPU, openreg, lambda: on_cpu("step()", compiled), Target(1.0), _STRETCH),
         _row(name, _EAGER, openreg, lambda: on_openreg("step()", make), Target(1.0), _STRETCH),
+        _row(
+            f"{name}, on the CPU",
+            _EAGER_CPU,
+            lambda: on_cpu("step()", compiled),
+            lambda: on_cpu("step()", make),
+            None,
+            _STRETCH,
+        ),
     ]
 
 
@@ -84,13 +114,12 @@ def _row(
     unit: str,
     subject: Callable[[], Subject],
     reference: Callable[[], Subject],
-    target: Target,
+    target: Target | None,
     stretch: float,
 ) -> Benchmark:
     def measure(effort: Effort) -> Ratios:
-        torch.compiler.reset()  # code that was compiled for other sizes would be for all sizes
         effort = replace(effort, sample_seconds=stretch * effort.sample_seconds)
-        return compare(subject(), reference(), effort)
+        return compare_apart(subject, reference, effort)
 
     return Benchmark(f"compile: {name}", unit, measure, target)
 
@@ -129,19 +158,18 @@ def _graph(rows: int, width: int, mode: str | None = None) -> _Setup:
 
 def _launch(effort: Effort) -> Ratios:
     """Returns by how many microseconds calls of a kernel with one element return later."""
-    torch.compiler.reset()
-    subject, reference = (
-        on_openreg("f(x, y)", _kernel(1), waits=False),
-        on_cpu("f(x, y)", _kernel(1)),
-    )
-    counts = {id(each): each.fitting_count(effort.sample_seconds) for each in (subject, reference)}
+    with (
+        apart(lambda: on_openreg("f(x, y)", _kernel(1), waits=False)) as subject,
+        apart(lambda: on_cpu("f(x, y)", _kernel(1))) as reference,
+    ):
+        counts = {each: each.fitting_count(effort.sample_seconds) for each in (subject, reference)}
 
-    def microseconds(each: Subject) -> float:
-        return each.seconds(counts[id(each)]) / counts[id(each)] * 1e6
+        def microseconds(each: Timed) -> float:
+            return each.seconds(counts[each]) / counts[each] * 1e6
 
-    return Ratios(
-        [microseconds(subject) - microseconds(reference) for _ in range(effort.repetitions)]
-    )
+        return Ratios(
+            [microseconds(subject) - microseconds(reference) for _ in range(effort.repetitions)]
+        )
 
 
 def _compile_time(effort: Effort) -> Ratios:

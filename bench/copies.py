@@ -16,6 +16,7 @@ from bench.measure import (
     Target,
     UnmeasurableError,
     compare,
+    compare_apart,
     on_cpu,
 )
 
@@ -41,9 +42,12 @@ def _benchmarks_of_size(size: int) -> list[Benchmark]:
         destination: Callable[[], torch.Tensor],
     ) -> Benchmark:
         def measure(effort: Effort) -> Ratios:
-            names: Names = {"source": source(), "destination": destination()}
-            subject = Subject(statement, names, OPENREG)
-            return compare(subject, _reference(size), effort).inverted()
+            def subject() -> Subject:
+                return Subject(
+                    statement, {"source": source(), "destination": destination()}, OPENREG
+                )
+
+            return compare_apart(subject, lambda: _reference(size), effort).inverted()
 
         return Benchmark(
             f"copy: {name}, {size // _MIB} MiB", "cpu copy's bandwidth", measure, _TARGET

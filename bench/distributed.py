@@ -7,7 +7,6 @@ issued decides. Bursts are issued before anybody waits, on both sides; in other 
 for each collective, on both sides.
 """
 
-import atexit
 import functools
 import multiprocessing
 import tempfile
@@ -15,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -143,7 +143,7 @@ _pipes: "list[Connection[Any, Any]]" = []
 def _tell(*request: Any) -> None:
     """Has the other ranks call a function with arguments. If there are none, one is started."""
     if not _pipes:
-        atexit.register(_start(1))
+        Finalize(None, _start(1), exitpriority=1)  # also in a child, where atexit has no effect
     for pipe in _pipes:
         pipe.send(request)
 

@@ -14,6 +14,7 @@ from bench.measure import (
     Subject,
     Target,
     compare,
+    compare_apart,
     on_cpu,
     on_openreg,
 )
@@ -41,7 +42,9 @@ def _replay_versus_eager(effort: Effort) -> Ratios:
 
 
 def _replay_versus_cpu(effort: Effort) -> Ratios:
-    return compare(_captured(_CHAIN, pair(1)), on_cpu(_CHAIN, pair(1)), effort)
+    return compare_apart(
+        lambda: _captured(_CHAIN, pair(1)), lambda: on_cpu(_CHAIN, pair(1)), effort
+    )
 
 
 def _training(effort: Effort) -> Ratios:

@@ -4,14 +4,20 @@ Two subjects take turns, so that whatever else the machine does affects both. Ea
 subject's statement as often as fills a sample. One repetition gives one ratio, of two samples
 taken right after each other; the median of all repetitions is the result, and the smallest and
 largest show how far to trust it.
+
+Where the CPU is the reference, each has a process of its own, as a program has that computes on one
+of them: OpenMP treats threads otherwise in a process that has more of them than processors.
 """
 
+import multiprocessing
 import statistics
 import time
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from multiprocessing.connection import Connection
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -28,8 +34,12 @@ __all__ = [
     "Ratios",
     "Subject",
     "Target",
+    "Timed",
     "UnmeasurableError",
+    "apart",
     "compare",
+    "compare_apart",
+    "in_child",
     "on_cpu",
     "on_openreg",
     "versus_cpu",
@@ -41,8 +51,13 @@ OPENREG = torch.device(DEVICE_TYPE, 0)  # or cuda, with OPENREG_DEVICE_TYPE=cuda
 # What a statement may refer to.
 Names: TypeAlias = dict[str, object]
 
+_Result = TypeVar("_Result")
+
 # Time for threads of the other subject to stop spinning before a sample starts.
-_SETTLE_SECONDS = 0.003
+_SETTLE_SECONDS = 0.02
+
+# The first executions may compile, learn or capture what later ones use.
+_WARM_UPS = 3
 
 # Calls per burst if only the calls are timed: well below what a stream's queue holds, so that
 # no call waits for room.
@@ -167,6 +182,8 @@ class Subject:
 
     def fitting_count(self, sample_seconds: float) -> int:
         """Returns how many executions fill a sample. Warms up by the way."""
+        for _ in range(_WARM_UPS):
+            self.seconds(1)
         count = 1
         while (elapsed := self.seconds(count)) < sample_seconds / 4:
             count *= 4
@@ -177,7 +194,17 @@ class Subject:
             torch.accelerator.synchronize(self.device)
 
 
-def compare(subject: Subject, reference: Subject, effort: Effort) -> Ratios:
+class Timed(Protocol):
+    """What can be compared; see Subject for the methods."""
+
+    def seconds(self, count: int) -> float:
+        """Returns the duration of ``count`` executions."""
+
+    def fitting_count(self, sample_seconds: float) -> int:
+        """Returns how many executions fill a sample."""
+
+
+def compare(subject: Timed, reference: Timed, effort: Effort) -> Ratios:
     """Returns the subject's time per execution as multiples of the reference's."""
     turns = [(each, each.fitting_count(effort.sample_seconds)) for each in (subject, reference)]
     ratios = []
@@ -189,6 +216,84 @@ def compare(subject: Subject, reference: Subject, effort: Effort) -> Ratios:
         ratios.append(seconds[id(subject)] / seconds[id(reference)])
         turns.reverse()
     return Ratios(ratios)
+
+
+def compare_apart(
+    make_subject: Callable[[], Subject], make_reference: Callable[[], Subject], effort: Effort
+) -> Ratios:
+    """Returns the same of two subjects in processes of their own; see apart()."""
+    with apart(make_subject) as subject, apart(make_reference) as reference:
+        return compare(subject, reference, effort)
+
+
+@contextmanager
+def apart(make: Callable[[], Subject]) -> Generator[Timed, None, None]:
+    """Makes a subject in a child of this process, which must not have used a device or computed."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_serve, args=(theirs, make))
+    child.start()
+    theirs.close()
+    try:
+        yield _Apart(ours)
+    finally:
+        child.kill()
+        child.join()
+
+
+class _Apart:
+    """A subject in another process."""
+
+    def __init__(self, pipe: "Connection[Any, Any]") -> None:
+        self._pipe = pipe
+
+    def seconds(self, count: int) -> float:
+        return self._call(Subject.seconds, count)
+
+    def fitting_count(self, sample_seconds: float) -> int:
+        return self._call(Subject.fitting_count, sample_seconds)
+
+    def _call(self, method: Callable[..., _Result], argument: float) -> _Result:
+        with suppress(BrokenPipeError):  # it has sent an error and gone
+            self._pipe.send((method, argument))
+        return _received(self._pipe)
+
+
+def _serve(pipe: "Connection[Any, Any]", make: Callable[[], Subject]) -> None:
+    try:
+        subject = make()
+        while True:
+            method, argument = pipe.recv()
+            pipe.send((method(subject, argument), None))
+    except Exception as error:
+        pipe.send((None, error))
+
+
+def in_child(function: Callable[[], _Result]) -> _Result:
+    """Returns what a function returns in a child of this process, which stays as it is."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def run() -> None:
+        try:
+            theirs.send((function(), None))
+        except Exception as error:
+            theirs.send((None, error))
+
+    child = context.Process(target=run)
+    child.start()
+    theirs.close()
+    try:
+        return _received(ours)
+    finally:
+        child.join()
+
+
+def _received(pipe: "Connection[Any, Any]") -> Any:
+    result, error = pipe.recv()
+    if error is not None:
+        raise error
+    return result
 
 
 def on_openreg(
@@ -225,6 +330,10 @@ def versus_cpu(
 
     def measure(effort: Effort) -> Ratios:
         effort = replace(effort, sample_seconds=stretch * effort.sample_seconds)
-        return compare(on_openreg(statement, setup, waits=waits), on_cpu(statement, setup), effort)
+        return compare_apart(
+            lambda: on_openreg(statement, setup, waits=waits),
+            lambda: on_cpu(statement, setup),
+            effort,
+        )
 
     return Benchmark(name, "cpu", measure, target)

@@ -13,7 +13,7 @@ from bench.measure import (
     Effort,
     Names,
     Ratios,
-    compare,
+    compare_apart,
     on_cpu,
     on_openreg,
     versus_cpu,
@@ -66,7 +66,10 @@ def _stream_names(device: torch.device) -> Names:
 
 def _versus_small_op(name: str, statement: str, *, waits: bool = True) -> Benchmark:
     def measure(effort: Effort) -> Ratios:
-        subject = on_openreg(statement, _stream_names, waits=waits)
-        return compare(subject, on_cpu("x + y", pair(1)), effort)
+        return compare_apart(
+            lambda: on_openreg(statement, _stream_names, waits=waits),
+            lambda: on_cpu("x + y", pair(1)),
+            effort,
+        )
 
     return Benchmark(name, "cpu small ops", measure)
