@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "csrc/core/CaptureMode.h"
 #include "csrc/distributed/LockWithoutGil.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/core/Event.h"
@@ -22,6 +23,7 @@ using c10::openreg::kDeviceType;
 using c10::openreg::Lock;
 using c10::openreg::Mutex;
 using c10::openreg::OpenRegStream;
+using c10::openreg::RelaxedCaptureGuard;
 
 // Streams that only groups use. Those of the pool come round again, and two operations that wait
 // for other ranks on one stream may wait for each other. They are never destroyed, as tensors may
@@ -59,6 +61,8 @@ class GroupStreams {
 
  private:
   static bool isIdle(const OpenRegStream& stream) {
+    // Not of the program's streams: no capture that is under way has to hear of it.
+    const RelaxedCaptureGuard relaxed;
     c10::openreg::OpenRegEvent event;
     event.record(stream);
     return event.isComplete();
@@ -129,6 +133,8 @@ bool Tail::isOver() const {
   if (event == nullptr || capture != 0) {
     return true;
   }
+  // No graph depends on the answer, which only chooses a stream.
+  const RelaxedCaptureGuard relaxed;
   try {
     return event->query();
   } catch (const c10::Error&) {
@@ -154,6 +160,15 @@ bool Engine::query() {
     is_over = one->last.isOver() && is_over;
   }
   return is_over;
+}
+
+std::vector<OpenRegStream> Engine::streams() {
+  const LockWithoutGil lock(order_->mutex);
+  std::vector<OpenRegStream> streams{stream_};
+  for (const auto& one : message_streams_) {
+    streams.push_back(one->stream);
+  }
+  return streams;
 }
 
 c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {

@@ -88,6 +88,9 @@ class Engine {
 
   c10::Device device() const { return device_; }
 
+  // The one of asynchronous collectives, then those of messages so far.
+  std::vector<c10::openreg::OpenRegStream> streams() OPENREG_EXCLUDES(order_->mutex);
+
  private:
   struct MessageStream {
     c10::openreg::OpenRegStream stream;

@@ -486,6 +486,17 @@ Work ProcessGroupOCCL::recvAnysource(std::vector<Tensor>& tensors, int tag) {
                        std::move(channels));
 }
 
+std::vector<c10::openreg::OpenRegStream> ProcessGroupOCCL::streams() {
+  const LockWithoutGil lock(mutex_);
+  std::vector<c10::openreg::OpenRegStream> streams;
+  for (const auto& [index, engine] : engines_) {
+    for (const auto& stream : engine->streams()) {
+      streams.push_back(stream);
+    }
+  }
+  return streams;
+}
+
 c10::Device ProcessGroupOCCL::deviceOf(const c10d::BarrierOptions& options) {
   if (options.device.has_value() && options.device->type() == kDeviceType &&
       options.device->has_index()) {

@@ -113,6 +113,9 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<Tensor>& tensors, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
 
+  // The streams on which the group's operations have run, those of its own, on all devices.
+  std::vector<c10::openreg::OpenRegStream> streams();
+
   // Waits until all ranks have come. Errors: DistBackendError, which says who has not come within
   // the time: all of these, whatever `wait_all_ranks` is. The group has failed then.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;

@@ -8,7 +8,9 @@
 #include <chrono>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "csrc/distributed/ProcessGroupOCCL.h"
 #include "csrc/python/Bindings.h"
@@ -48,6 +50,16 @@ Pointer<Options> copyOptions(const Options& options, const py::dict& /*memo*/) {
 // c10d calls it on ranks that have no part in a new group, where NCCL needs it.
 void performNoColorSplit(ProcessGroupOCCL& /*group*/, py::handle /*device*/) {}
 
+std::vector<std::tuple<int64_t, int64_t, int64_t>> packedStreams(ProcessGroupOCCL& group) {
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> packed;
+  for (const auto& stream : group.streams()) {
+    const auto parts = stream.unwrap().pack3();
+    packed.emplace_back(parts.stream_id, parts.device_index,
+                        static_cast<int64_t>(parts.device_type));
+  }
+  return packed;
+}
+
 void monitoredBarrier(ProcessGroupOCCL& group, std::chrono::milliseconds timeout) {
   c10d::BarrierOptions options;
   options.timeout = timeout;
@@ -73,6 +85,7 @@ void bindDistributed(py::module_& m) {
       .def("perform_nocolor_split", &performNoColorSplit, py::arg("device"))
       .def("_add_ephemeral_timeout", &ProcessGroupOCCL::addEphemeralTimeout, py::arg("timeout"),
            ReleaseGil())
+      .def("_streams", &packedStreams)
       .def("_get_sequence_number_for_group", &ProcessGroupOCCL::getSequenceNumberForGroup)
       .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), ReleaseGil());
   m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));

@@ -207,8 +207,8 @@ void HostCall::callCpuKernel() {
   const CpuKernelScope scope;
   // Collectives write tensors that their schemas do not call mutable.
   TORCH_CHECK_NOT_IMPLEMENTED(op_.operator_name().getNamespace() != "c10d", known_.name(),
-                              ": expected dense tensors, got ones on ", device_,
-                              " of another layout");
+                              ": expected dense tensors, got sparse or quantized ones on ",
+                              device_);
   TORCH_CHECK_NOT_IMPLEMENTED(
       op_.hasKernelForDispatchKey(cpu_key_) ||
           op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
