@@ -1,5 +1,6 @@
 """Every collective against the same one of Gloo on the CPU, and against its definition."""
 
+import functools
 import itertools
 import os
 
@@ -15,7 +16,13 @@ SIZES = (2,) if DEVICE_TYPE == "cuda" else (2, 4)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 COMPLEX = (torch.complex64, torch.complex128)
-FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+FLOAT8 = (
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+)
 REDUCED = (*FLOATS, *INTEGERS, torch.bool, *COMPLEX)
 CARRIED = (*REDUCED, *FLOAT8)
 NOT_TAKEN = (torch.int16, torch.uint16, torch.uint32)
@@ -297,22 +304,42 @@ def compare_unequal(rank, size):
 
 
 def compare_premultiplied(rank, size):
+    """Each rank multiplies its inputs by a factor of its own; the sums are exact."""
     checker = Checker()
     device = device_of(rank)
-    for dtype, is_tensor in itertools.product((*FLOATS, torch.complex64), (False, True)):
-        inputs = [values(peer, (5,), dtype) for peer in range(size)]
-        factor = torch.tensor(2.0, device=device) if is_tensor else 2.0
+    factors = [2.0 + peer for peer in range(size)]
+    dtypes = (*FLOATS, *COMPLEX)
+    for dtype, is_tensor, layout, mode in cases(dtypes, (False, True), LAYOUTS, MODES):
+        what = (dtype, is_tensor, layout, mode)
+        factor = torch.tensor(factors[rank], device=device) if is_tensor else factors[rank]
         op = dist._make_nccl_premul_sum(factor)
-        expected = sum(inputs) * 2
-        x = inputs[rank].to(device)
-        if not dtype.is_complex:
-            dist.all_reduce(x, op)
-            checker.check(("all_reduce", dtype), x, expected)
-        source = torch.stack(inputs).to(device)
-        out = torch.empty(5, dtype=dtype, device=device)
-        dist.reduce_scatter_tensor(out, source, op)
-        checker.check(("reduce_scatter_tensor", dtype), out, inputs[rank] * 2 * size)
-        checker.check(("its input", dtype), source, torch.stack(inputs))
+        lists = [[values(peer, (3, 4), dtype, to) for to in range(size)] for peer in range(size)]
+        inputs = [each[0] for each in lists]
+        scattered = sum(f * each[rank] for f, each in zip(factors, lists, strict=True))
+        total = sum(f * x for f, x in zip(factors, inputs, strict=True))
+
+        x = on_device(rank, inputs[rank], layout)
+        issue(mode, lambda a: dist.all_reduce(x, op, async_op=a))  # noqa: B023
+        checker.check(("all_reduce", *what), x, total)
+
+        root = size - 1
+        x = on_device(rank, inputs[rank], layout)
+        issue(mode, lambda a: dist.reduce(x, root, op, async_op=a))  # noqa: B023
+        checker.check(("reduce", *what), x, total if rank == root else inputs[rank])
+
+        parts = [on_device(rank, part, layout) for part in lists[rank]]
+        out = laid_out(torch.empty(3, 4, dtype=dtype, device=device), layout)
+        issue(mode, lambda a: dist.reduce_scatter(out, parts, op, async_op=a))  # noqa: B023
+        checker.check(("reduce_scatter", *what), out, scattered)
+        for part, expected in zip(parts, lists[rank], strict=True):
+            checker.check(("reduce_scatter's input", *what), part, expected)
+
+        whole = torch.cat(lists[rank])
+        source = on_device(rank, whole, layout)
+        out = laid_out(torch.empty(3, 4, dtype=dtype, device=device), layout)
+        issue(mode, lambda a: dist.reduce_scatter_tensor(out, source, op, async_op=a))  # noqa: B023
+        checker.check(("reduce_scatter_tensor", *what), out, scattered)
+        checker.check(("reduce_scatter_tensor's input", *what), source, whole)
     return checker.result()
 
 
@@ -351,6 +378,68 @@ def compare_coalesced(rank, size):
     checker.check("mixed", y, torch.full((2,), 1))
     assert operation_count() == before + 1, "a batch is one operation"
     return checker.result()
+
+
+QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+def every_dtype(rank, size):
+    """Returns, for each dtype of torch, what comes of it: right bits, or an error of the call."""
+    device = device_of(rank)
+
+    def sample(peer, dtype):
+        if dtype in REDUCED:
+            return values(peer, (8,), dtype)
+        if dtype is torch.complex32:
+            return values(peer, (16,), torch.float16).view(dtype)
+        return values(peer, (8 * dtype.itemsize,), torch.uint8).view(dtype)
+
+    def outcome(collective, results, expected):
+        try:
+            collective()
+        except (RuntimeError, TypeError, ValueError) as error:
+            return type(error).__name__
+        is_right = all(same_bits(x, y) for x, y in zip(results, expected, strict=True))
+        return "right" if is_right else "wrong"
+
+    def outcomes(dtype):
+        # No quantized tensor can be copied: all that is asked of these is an error, be it torch's.
+        if dtype in QUANTIZED:
+            x = torch.empty(8, dtype=dtype, device=device)
+            inputs, outs, copies = [x] * size, [x] * size, [x, x, x]
+        else:
+            inputs = [sample(peer, dtype) for peer in range(size)]
+            outs = [torch.empty(8, dtype=dtype, device=device) for _ in range(size)]
+            copies = [inputs[rank].to(device) for _ in range(3)]
+        x, total, maximum = copies
+        gathered = outcome(lambda: dist.all_gather(outs, x), outs, inputs)
+        is_summed = dtype in REDUCED
+        has_maximum = is_summed and not dtype.is_complex
+        if dtype is torch.complex32:
+            halves = reduced("SUM", [each.view(torch.float16) for each in inputs])
+            expected_sum = halves.view(dtype)
+        else:
+            expected_sum = reduced("SUM", inputs) if is_summed else inputs[rank]
+        return {
+            "all_gather": gathered,
+            "broadcast": outcome(lambda: dist.broadcast(x, 1), [x], [inputs[1]]),
+            "SUM": outcome(
+                lambda: dist.all_reduce(total),
+                [total],
+                [expected_sum],
+            ),
+            "MAX": outcome(
+                lambda: dist.all_reduce(maximum, ReduceOp.MAX),
+                [maximum],
+                [reduced("MAX", inputs) if has_maximum else inputs[rank]],
+            ),
+        }
+
+    return {str(each): outcomes(each) for each in sorted(every_dtype_of_torch(), key=str)}
+
+
+def every_dtype_of_torch():
+    return {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
 
 
 def operation_count():
@@ -403,6 +492,70 @@ def exchange_messages(rank, size):
     else:
         dist.send(torch.full((3,), float(rank), device=device), 0)
     return checker.result()
+
+
+def receive_from_anybody(rank, size):
+    """Asynchronous receives without a source, posted before there is anything to receive."""
+    checker = Checker()
+    device = device_of(rank)
+    count = 3
+    if rank == 0:
+        tags = [tag for tag in (1, 2) for _ in range(count * (size - 1))]
+        received = [torch.zeros(5, dtype=torch.int64, device=device) for _ in tags]
+        works = [dist.irecv(x, tag=tag) for x, tag in zip(received, tags, strict=True)]
+        assert not any(work.is_completed() for work in works)
+        dist.barrier(group=_cpu_group())
+        seen = []
+        for work, x, tag in zip(works, received, tags, strict=True):
+            work.wait()
+            source = work._source_rank()
+            number = int(x[1].item())
+            seen.append((tag, source, number))
+            checker.check("any source", x, torch.tensor([source, number, tag, 7, 7]))
+        # One with a source works behind those.
+        last = torch.zeros(5, dtype=torch.int64, device=device)
+        work = dist.irecv(last, 1, tag=1)
+        dist.barrier(group=_cpu_group())
+        work.wait()
+        checker.check("with a source", last, torch.tensor([1, count, 1, 7, 7]))
+        # All have come, and those of a sender and a tag in order.
+        for tag in (1, 2):
+            for source in range(1, size):
+                numbers = [n for t, s, n in seen if (t, s) == (tag, source)]
+                assert numbers == list(range(count)), seen
+    else:
+        dist.barrier(group=_cpu_group())
+        works = []
+        for tag in (2, 1):
+            for number in range(count):
+                x = torch.tensor([rank, number, tag, 7, 7], device=device)
+                works.append(dist.isend(x, 0, tag=tag))
+        for work in works:
+            work.wait()
+        # Any-source receives would take it from the one that is meant.
+        dist.barrier(group=_cpu_group())
+        if rank == 1:
+            dist.send(torch.tensor([rank, count, 1, 7, 7], device=device), 0, tag=1)
+    torch.openreg.synchronize()
+    return checker.count or 1, checker.wrong
+
+
+@functools.cache
+def _cpu_group():
+    return dist.new_group(backend="gloo")
+
+
+def batch_from_anybody(rank, size):
+    """In a batch, which knows its peers, torch refuses it at the call."""
+    x = torch.ones(3, device=device_of(rank))
+    before = operation_count()
+    texts = []
+    try:
+        dist.batch_isend_irecv([dist.P2POp(dist.irecv, x)])
+    except ValueError as error:
+        texts.append(str(error))
+    assert operation_count() == before
+    return texts
 
 
 def exchange_with_itself(rank, size):
@@ -557,6 +710,33 @@ class TestCollectives(TestCase):
     @parametrize("size", SIZES)
     def test_messages(self, size):
         self.compare(size, exchange_messages)
+
+    @parametrize("size", SIZES)
+    def test_receives_from_any_source(self, size):
+        self.compare(size, receive_from_anybody)
+
+    @parametrize("size", SIZES)
+    def test_receives_from_any_source_have_no_place_in_a_batch(self, size):
+        for texts in self.team(size).run(batch_from_anybody):
+            self.assertEqual(len(texts), 1)
+            self.assertIn("rank", texts[0])
+
+    @parametrize("size", SIZES)
+    def test_each_dtype_is_carried_or_refused(self, size):
+        for table in self.team(size).run(every_dtype):
+            for dtype in every_dtype_of_torch():
+                # torch hands complex numbers over as pairs, and so complex32 as halves.
+                is_pair = dtype is torch.complex32
+                moved = "right" if dtype in CARRIED or is_pair else "TypeError"
+                summed = "right" if dtype in REDUCED or is_pair else "TypeError"
+                # torch itself has no maximum of complex numbers.
+                maximum = "ValueError" if dtype.is_complex else summed
+                expected = {"all_gather": moved, "broadcast": moved, "SUM": summed, "MAX": maximum}
+                if dtype in QUANTIZED:
+                    # Nobody has registered c10d's operators for them, as on CUDA.
+                    expected = dict.fromkeys(expected, "NotImplementedError")
+                self.assertEqual(table.pop(str(dtype)), expected, str(dtype))
+            self.assertEqual(table, {})
 
     @parametrize("size", SIZES)
     def test_messages_to_itself(self, size):

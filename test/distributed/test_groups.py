@@ -10,6 +10,7 @@ from common import DEVICE_TYPE, TestCase, run_program, run_tests
 from distributed.ranks import BACKEND, Ranks, device_of
 from torch.distributed.device_mesh import init_device_mesh
 
+from torch_openreg import _C
 from torch_openreg.distributed import ProcessGroupOCCL, monitored_barrier
 
 NAME = BACKEND.rsplit(":", 1)[1]
@@ -91,6 +92,26 @@ def use_options(rank, size, folder):
     return result
 
 
+def priorities_of(rank, size, folder, is_high):
+    """Returns the priorities of the streams of a group, and of one that is split from it."""
+    options = ProcessGroupOCCL.Options(is_high_priority_stream=is_high)
+    init(folder, rank, size, NAME, pg_options=options, device_id=device_of(rank))
+    groups = [dist.distributed_c10d._get_default_group()]
+    groups.append(dist.split_group(split_ranks=[list(range(size))]))
+    results = []
+    for group in groups:
+        x = torch.ones(3, device=device_of(rank))
+        dist.all_reduce(x, group=group, async_op=True).wait()
+        works = [dist.isend(x, 1 - rank, group), dist.irecv(x.clone(), 1 - rank, group)]
+        for work in works:
+            work.wait()
+        streams = group._get_backend(x.device)._streams()
+        results.append([_C._stream_priority(*stream) for stream in streams])
+    torch.openreg.synchronize()
+    dist.destroy_process_group()
+    return results
+
+
 def wait_for_all(rank, size):
     monitored_barrier()
     monitored_barrier(timeout=timedelta(seconds=30))
@@ -139,6 +160,17 @@ class TestGroups(TestCase):
     def test_options(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(self.run_ranks(2, use_options, folder, backend=None), [3.0, 3.0])
+
+    def test_streams_have_the_priority_of_the_options(self):
+        least, greatest = torch.openreg.Stream.priority_range()
+        self.assertLess(greatest, least)
+        for is_high, expected in ((True, -1), (False, 0), (True, -1)):
+            with self.subTest(is_high=is_high), tempfile.TemporaryDirectory() as folder:
+                for results in self.run_ranks(2, priorities_of, folder, is_high, backend=None):
+                    for priorities in results:
+                        # That of collectives, and one at least for messages.
+                        self.assertGreaterEqual(len(priorities), 2)
+                        self.assertEqual(set(priorities), {expected})
 
     def test_monitored_barrier(self):
         self.assertEqual(self.run_ranks(2, wait_for_all), [3.0, 3.0])
