@@ -37,6 +37,7 @@ _STEP_STRETCH = 10  # as that of steps in one process
 _LATE_SECONDS = 0.3
 _CALLS = 50  # in a burst: below what a stream's queue holds
 _BURST = 20  # the same
+_WARM_UPS = 5  # bursts
 _PIECES = 20  # of the work that does not need the late process
 
 _Setup: TypeAlias = Callable[[torch.device], Names]
@@ -266,10 +267,10 @@ def _lead(
 def _issue(effort: Effort) -> Ratios:
     """Measures how many microseconds a call takes that returns before the collective begins."""
     values = []
-    for _ in range(effort.repetitions):
+    for _ in range(_WARM_UPS + effort.repetitions):
         _tell(_issue_calls)
         values.append(_issue_calls() * 1e6)
-    return Ratios(values)
+    return Ratios(values[_WARM_UPS:])
 
 
 def _issue_calls() -> float:
