@@ -366,11 +366,6 @@ class TestThreads(OpenRegTestCase):
             self.assertEqual(output.splitlines(), ["True", "[True, True, True]"])
 
 
-def is_zero(tensor):
-    """Whether all bits are 0: a comparison may take denormal numbers for zeros, too."""
-    return not tensor.cpu().view(torch.int32).any().item()
-
-
 class TestDenormals(OpenRegTestCase):
     """The treatment of denormal numbers is that of the calling thread at the call."""
 
@@ -383,8 +378,12 @@ class TestDenormals(OpenRegTestCase):
         self.addCleanup(torch.set_flush_denormal, False)
         torch.set_flush_denormal(False)
 
+    def zeros(self, tensor):
+        """Which part of the elements is 0; a comparison may take denormal numbers for it, too."""
+        return (tensor.cpu().view(torch.int32) == 0).float().mean().item()
+
     def products(self, stream, modes, numbers):
-        """What a stream gives for calls in these modes: whether all products are 0."""
+        """What a stream gives for calls in these modes: which part of the products is 0."""
         results = []
         on_device = numbers.to(DEVICE_TYPE)
         with stream:
@@ -394,7 +393,7 @@ class TestDenormals(OpenRegTestCase):
                 torch.set_flush_denormal(False)
                 results.append(result)
         stream.synchronize()
-        return [is_zero(one) for one in results]
+        return [self.zeros(one) for one in results]
 
     @parametrize("is_flushing", [True, False])
     def test_stream_follows_its_callers(self, is_flushing):
@@ -408,15 +407,36 @@ class TestDenormals(OpenRegTestCase):
         torch.set_flush_denormal(False)
         self.assertEqual(self.products(stream, modes, self.NUMBERS), modes)
 
-    def test_threads_of_a_kernel_follow(self):
+    @parametrize("is_flushing", [True, False])
+    def test_threads_of_a_kernel_follow(self, is_flushing):
         before = torch.get_num_threads()
         torch.set_num_threads(2)
         try:
-            modes = [True, False, True]
+            modes = [is_flushing, not is_flushing, is_flushing]
             numbers = self.NUMBERS[0].repeat(1 << 17)
             self.assertEqual(self.products(torch.openreg.Stream(), modes, numbers), modes)
         finally:
             torch.set_num_threads(before)
+
+    def test_threads_of_a_copy_to_the_host_follow_until_it_is_done(self):
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            on_device = torch.full((1 << 18,), 1e-40, dtype=torch.float64).to(DEVICE_TYPE)
+            numbers = self.NUMBERS[0].repeat(1 << 17)
+            copied, of_the_cpu = [], []
+            for is_flushing in (True, False, True):
+                torch.set_flush_denormal(is_flushing)
+                product_before = numbers * 0.1
+                copy = torch.empty(on_device.shape).copy_(on_device)
+                product_after = numbers * 0.1
+                torch.set_flush_denormal(False)
+                copied.append(self.zeros(copy))
+                of_the_cpu.append((self.zeros(product_before), self.zeros(product_after)))
+        finally:
+            torch.set_num_threads(before)
+        self.assertEqual(copied, [1, 0, 1])
+        self.assertTrue(all(one == other for one, other in of_the_cpu), of_the_cpu)
 
     def test_change_before_the_kernel_runs_is_not_seen(self):
         x = self.NUMBERS.to(DEVICE_TYPE)
@@ -426,7 +446,7 @@ class TestDenormals(OpenRegTestCase):
             torch.set_flush_denormal(True)
             flushed = x * 0.1
             torch.set_flush_denormal(False)
-        self.assertEqual([is_zero(kept), is_zero(flushed)], [False, True])
+        self.assertEqual([self.zeros(kept), self.zeros(flushed)], [0, 1])
 
     def test_backward_has_the_mode_of_the_thread_that_ran_the_first_one(self):
         """torch runs the backward of a device in a thread that it starts once."""

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,8 @@ class Setting:
             to be the CPU's without the setting.
         dtypes: of samples that it is for; empty for all.
         scale: what to multiply floating-point arguments by.
+        is_of_thread: whether it is the thread's, and that of threads of OpenMP that start under it.
+            The CPU's result is that of a new thread, whose kernels have it in all their threads.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Setting:
     is_for_cpu: bool = True
     dtypes: tuple[torch.dtype, ...] = ()
     scale: float = 1.0
+    is_of_thread: bool = False
 
 
 def _property(read: Callable[[], Any], write: Callable[[Any], object], value: Any) -> _Scene:
@@ -161,6 +165,7 @@ SETTINGS = [
         (False, True),
         dtypes=(torch.float32, torch.float64),
         scale=1e-38,
+        is_of_thread=True,
     ),
     _setting("number of threads", torch.get_num_threads, torch.set_num_threads, (1, 2)),
     _setting(
@@ -218,8 +223,7 @@ class SettingChange(CallSequence):
         at_call, afterwards = (self.setting.values[index] for index in self.order)
         text = f"{self.setting.name}, value {self.order[0]} at the call"
         function = self._under(at_call)
-        is_for_cpu = self.setting.is_for_cpu
-        expected = outcome(function if is_for_cpu else self.function, arguments, CPU)
+        expected = self._expected(at_call, arguments)
         first = outcome(function, arguments, DEVICE)
         difference = outcome_difference(first, expected)
         if difference is not None:
@@ -235,6 +239,15 @@ class SettingChange(CallSequence):
                 frozenset(),
             )
         return None, frozenset()
+
+    def _expected(self, at_call: _Scene, arguments: Arguments) -> Outcome:
+        if not self.setting.is_for_cpu:
+            return outcome(self.function, arguments, CPU)
+        function = self._under(at_call)
+        if not self.setting.is_of_thread:
+            return outcome(function, arguments, CPU)
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            return executor.submit(outcome, function, arguments, CPU).result()
 
     def _under(self, scene: _Scene) -> Callable[..., Any]:
         """The function with a setting in force; its arguments are made without."""

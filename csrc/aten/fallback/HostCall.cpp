@@ -204,7 +204,7 @@ void HostCall::passOnRequiresGrad() {
 }
 
 void HostCall::callCpuKernel() {
-  const CpuKernelScope scope;
+  const HostKernelScope scope;
   // Collectives write tensors that their schemas do not call mutable.
   TORCH_CHECK_NOT_IMPLEMENTED(op_.operator_name().getNamespace() != "c10d", known_.name(),
                               ": expected dense tensors, got sparse or quantized ones on ",

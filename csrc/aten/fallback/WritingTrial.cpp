@@ -173,7 +173,7 @@ CallPlan::Writing WritingTrial::best(c10::ArrayRef<c10::IValue> results) {
 }
 
 bool WritingTrial::matches(c10::ArrayRef<c10::IValue> results) {
-  const CpuKernelScope scope;
+  const HostKernelScope scope;
   std::vector<Tensor> destinations;
   std::vector<Tensor> given;
   for (const c10::IValue& result : results) {

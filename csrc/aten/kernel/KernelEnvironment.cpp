@@ -60,8 +60,12 @@ struct LaunchingThread {
   void look() {
     launches_until_look = kLaunchesPerLook;
     const auto now = std::chrono::steady_clock::now();
-    // The threads of a later team would have this thread's mode from the start.
-    if (is_worker || now < next || floatMode() != 0) {
+    if (!is_worker && floatMode() != 0) {
+      launches_until_look = 1;  // the first launch in the default mode looks, and gives it up
+      next = now;
+      return;
+    }
+    if (is_worker || now < next) {
       return;
     }
     next = now + kPause;
@@ -70,6 +74,20 @@ struct LaunchingThread {
 };
 
 thread_local constinit LaunchingThread this_launching_thread;
+
+// Whether a thread that calls operators has ever had another mode than the default. Until then,
+// so has no thread of a team.
+std::atomic<bool> have_modes_changed = false;
+
+uint16_t callersFloatMode() {
+  const uint16_t mode = floatMode();
+  if (C10_UNLIKELY(mode != 0)) {
+    have_modes_changed.store(true, std::memory_order_relaxed);
+  }
+  return mode;
+}
+
+thread_local uint16_t mode_before_kernel = 0;  // of a thread in a team
 
 }  // namespace
 
@@ -90,16 +108,19 @@ class KernelEnvironment::Worker {
     if (C10_LIKELY(wanted == current_ && (has_team_ || !is_changed))) {
       return;
     }
+    c10::GradMode::set_enabled(wanted.is_grad_enabled_);
     if (wanted.num_threads_ != current_.num_threads_) {
       setThreadCountOfThisThread(wanted.num_threads_);
     }
-    c10::GradMode::set_enabled(wanted.is_grad_enabled_);
-    enterOnThread(wanted);
-    if (is_changed) {
-      at::parallel_for(0, wanted.num_threads_, /*grain_size=*/1,
-                       [&](int64_t /*begin*/, int64_t /*end*/) { enterOnThread(wanted); });
+    if (wanted.num_threads_ != current_.num_threads_ || wanted.settings_ != current_.settings_ ||
+        wanted.float_mode_ != current_.float_mode_) {
+      enterOnThread(wanted);
+      has_team_ = false;
     }
-    has_team_ = is_changed;
+    if (is_changed && !has_team_) {
+      runOnTeamOfThisThread(wanted.num_threads_, [&wanted] { enterOnThread(wanted); });
+      has_team_ = true;
+    }
     current_ = wanted;
   }
 
@@ -120,13 +141,14 @@ class KernelEnvironment::Worker {
     useSettings(wanted.settings_);
   }
 
-  // Whether the process has ever had other settings or modes than the first kernel's.
+  // Whether the process has ever had other settings than the first kernel's, or other modes than
+  // the default.
   static bool haveChanged(const KernelEnvironment& wanted) {
     static std::atomic<bool> have_changed = false;
     static const KernelEnvironment first = wanted;
     if (C10_LIKELY(!have_changed.load(std::memory_order_relaxed)) &&
-        (wanted.settings_ != first.settings_ || wanted.float_mode_ != first.float_mode_ ||
-         currentSettings() != first.settings_)) {
+        (have_modes_changed.load(std::memory_order_relaxed) ||
+         wanted.settings_ != first.settings_ || currentSettings() != first.settings_)) {
       have_changed.store(true, std::memory_order_relaxed);
     }
     return have_changed.load(std::memory_order_relaxed);
@@ -141,9 +163,27 @@ KernelEnvironment KernelEnvironment::current() {
   KernelEnvironment environment;
   environment.settings_ = currentSettings();
   environment.num_threads_ = at::get_num_threads();
-  environment.float_mode_ = floatMode();
+  environment.float_mode_ = callersFloatMode();
   environment.is_grad_enabled_ = c10::GradMode::is_enabled();
   return environment;
+}
+
+HostKernelScope::HostKernelScope() {
+  const uint16_t mode = callersFloatMode();
+  if (C10_LIKELY(!have_modes_changed.load(std::memory_order_relaxed))) {
+    return;
+  }
+  team_size_ = at::get_num_threads();
+  runOnTeamOfThisThread(team_size_, [mode] {
+    mode_before_kernel = floatMode();
+    setFloatMode(mode);
+  });
+}
+
+HostKernelScope::~HostKernelScope() {
+  if (C10_UNLIKELY(team_size_ > 0)) {
+    runOnTeamOfThisThread(team_size_, [] { setFloatMode(mode_before_kernel); });
+  }
 }
 
 void noteKernelLaunched() {

@@ -4,8 +4,39 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
+#include <exception>
+#include <mutex>
+
 namespace at::openreg {
 namespace {
+
+// What the threads of a team call. Exceptions must not leave a parallel region.
+class TeamCall {
+ public:
+  explicit TeamCall(c10::function_ref<void()> function) : function_(function) {}
+
+  static void run(void* call) { static_cast<TeamCall*>(call)->runOnThisThread(); }
+
+  void rethrow() const {
+    if (error_ != nullptr) {
+      std::rethrow_exception(error_);
+    }
+  }
+
+ private:
+  void runOnThisThread() {
+    try {
+      function_();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      error_ = std::current_exception();
+    }
+  }
+
+  const c10::function_ref<void()> function_;
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
 
 // Functions of the libraries that torch computes with; null where it has no such library.
 class ThreadLibraries {
@@ -25,6 +56,14 @@ class ThreadLibraries {
     }
   }
 
+  void runOnTeam(int count, TeamCall& call) const {
+    if (run_parallel_ != nullptr) {
+      run_parallel_(&TeamCall::run, &call, static_cast<unsigned>(count), /*flags=*/0);
+    } else {
+      TeamCall::run(&call);
+    }
+  }
+
   void releaseTeam() const {
     if (pause_ != nullptr) {
       pause_(kSoftPause, initial_device_);
@@ -35,6 +74,7 @@ class ThreadLibraries {
   using Setter = void (*)(int);
   using CountingSetter = int (*)(int);  // returns the number before; 0 is none of its own
   using Counter = int (*)();
+  using ParallelRegion = void (*)(void (*function)(void*), void*, unsigned count, unsigned flags);
   using Pause = int (*)(int kind, int device);
 
   static constexpr int kSoftPause = 1;  // omp_pause_soft
@@ -53,6 +93,8 @@ class ThreadLibraries {
         set_mkl_(previous);
       }
     }
+    // What a compiler makes of a parallel region; LLVM's and Intel's libraries have it, too.
+    run_parallel_ = reinterpret_cast<ParallelRegion>(dlsym(library, "GOMP_parallel"));
     // LLVM's and Intel's have one team for the whole process; this is a function of theirs alone.
     const bool is_libgomp = dlsym(library, "__kmpc_fork_call") == nullptr;
     auto* initial_device = reinterpret_cast<Counter>(dlsym(library, "omp_get_initial_device"));
@@ -66,6 +108,7 @@ class ThreadLibraries {
   Setter set_open_mp_ = nullptr;
   CountingSetter set_mkl_ = nullptr;
   int mkl_default_ = 0;  // of threads without a number of their own
+  ParallelRegion run_parallel_ = nullptr;
   Pause pause_ = nullptr;
   int initial_device_ = 0;
 };
@@ -73,6 +116,12 @@ class ThreadLibraries {
 }  // namespace
 
 void setThreadCountOfThisThread(int count) { ThreadLibraries::get().setThreadCount(count); }
+
+void runOnTeamOfThisThread(int count, c10::function_ref<void()> function) {
+  TeamCall call(function);
+  ThreadLibraries::get().runOnTeam(count, call);
+  call.rethrow();
+}
 
 void releaseTeamOfThisThread() { ThreadLibraries::get().releaseTeam(); }
 

@@ -113,7 +113,7 @@ void copyOnCallingThread(const OpenRegStream& stream, const WorkDescription& des
     std::memcpy(destination.mutable_data_ptr(), source.const_data_ptr(), description.bytes);
     return;
   }
-  const CpuKernelScope scope;
+  const HostKernelScope scope;
   copyKernel(destination, source);
 }
 

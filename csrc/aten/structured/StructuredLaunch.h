@@ -189,7 +189,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
   };
   if (mode == Launch::OnCallingThread) {
     waitForCurrentStream(device, Name.text);
-    const CpuKernelScope scope;
+    const HostKernelScope scope;
     run();
   } else {
     launchOp<Name>(device, std::move(run));

@@ -5,7 +5,7 @@
 // settings, the number of intra-op threads and the floating-point mode that its caller has, below
 // autograd, and without autocast, as the dispatcher has dealt with both. The calling thread
 // captures what varies (KernelEnvironment) and the worker enters it; both run kernels in a
-// CpuKernelScope. These two are the only places that know what an environment consists of.
+// CpuKernelScope. These are the only places that know what an environment consists of.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -61,6 +61,21 @@ class CpuKernelScope {
  private:
   at::AutoDispatchBelowADInplaceOrView below_autograd_;
   c10::impl::ExcludeDispatchKeyGuard without_autocast_;
+};
+
+// The same, for a kernel that computes on the thread that calls its operator. All OpenMP threads of
+// the kernel have the caller's floating-point mode, as if a worker ran it; afterwards, they have
+// again what they had.
+class OPENREG_EXPORT HostKernelScope {
+ public:
+  HostKernelScope();
+  ~HostKernelScope();
+  HostKernelScope(const HostKernelScope&) = delete;
+  HostKernelScope& operator=(const HostKernelScope&) = delete;
+
+ private:
+  CpuKernelScope scope_;
+  int team_size_ = 0;  // of the team that has got the mode; 0 for none
 };
 
 }  // namespace at::openreg
