@@ -58,6 +58,25 @@ GlooWork postReceive(Exchange& calls, const Tensor& bytes, int rank, int tag) {
   });
 }
 
+// An error says which message has not been exchanged.
+void waitFor(Exchange& calls, const GlooWork& work, const std::string& otherwise) {
+  try {
+    calls.wait(work);
+  } catch (const TransportError& error) {
+    throw TransportError(c10::str(error.what(), ", and ", otherwise), error.gloo_text);
+  }
+}
+
+std::string notSent(int destination, int tag) {
+  return c10::str("rank ", destination, " has not taken the message with tag ", tag);
+}
+
+std::string notReceived(int source, int tag) {
+  return source < 0
+             ? c10::str("no message with tag ", tag, " has come from any rank")
+             : c10::str("the message with tag ", tag, " from rank ", source, " has not come");
+}
+
 }  // namespace
 
 Part send(Membership group, const Tensor& tensor, int destination, int tag) {
@@ -75,10 +94,10 @@ Part send(Membership group, const Tensor& tensor, int destination, int tag) {
     const GlooWork first = postSend(calls, message, destination, headerTag(tag));
     const GlooWork second =
         plain.numel() > 0 ? postSend(calls, bytesOf(plain), destination, payloadTag(tag)) : first;
-    return [plain, first, second](Exchange& own) {
-      own.wait(first);
+    return [plain, first, second, destination, tag](Exchange& own) {
+      waitFor(own, first, notSent(destination, tag));
       if (second != first) {
-        own.wait(second);
+        waitFor(own, second, notSent(destination, tag));
       }
     };
   };
@@ -96,7 +115,7 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
     const Tensor message = headerMessage();
     const GlooWork first = postReceive(calls, message, source, headerTag(tag));
     return [=](Exchange& own) {
-      own.wait(first);
+      waitFor(own, first, notReceived(source, tag));
       const int sender = source >= 0 ? source : first->sourceRank();
       Header header;
       std::memcpy(&header, message.const_data_ptr(), sizeof(header));
@@ -108,7 +127,8 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
                                       expected));
       }
       if (expected > 0) {
-        own.wait(postReceive(own, landing.bytes(), sender, payloadTag(tag)));
+        waitFor(own, postReceive(own, landing.bytes(), sender, payloadTag(tag)),
+                notReceived(sender, tag));
       }
       landing.complete();
       own.source_rank = sender;

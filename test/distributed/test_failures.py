@@ -79,6 +79,20 @@ def come_late(rank, size, is_async):
     return failure_of(lambda: dist.all_reduce(x, async_op=is_async))
 
 
+def message_alone(rank, size, what):
+    x = torch.ones(2, device=device_of(rank))
+    dist.all_reduce(x)
+    torch.openreg.synchronize()
+    if rank == 1:
+        return None
+    calls = {
+        "send": lambda: dist.send(x, 1, tag=5),
+        "receive": lambda: dist.recv(x, 1, tag=5),
+        "receive from any rank": lambda: dist.recv(x, tag=5),
+    }
+    return failure_of(calls[what])
+
+
 def wait_in_queue(rank, size):
     """The time of a collective counts from its start on the stream."""
     x = torch.ones(2, device=device_of(rank))
@@ -192,6 +206,15 @@ def monitored(rank, size):
     return None
 
 
+def receive_from_the_dead(rank, size):
+    x = torch.ones(2, device=device_of(rank))
+    dist.all_reduce(x)
+    torch.openreg.synchronize()
+    if rank == 1:
+        return "ready to die"
+    return failure_of(lambda: dist.recv(x, 1))
+
+
 def wait_for_the_dead(rank, size):
     x = torch.ones(2, device=device_of(rank))
     dist.all_reduce(x)
@@ -247,6 +270,17 @@ class TestFailures(TestCase):
                 self.assertIn("operation 2 of group", text)
                 self.assertIn("[2]", text)
 
+    def test_messages_that_nobody_answers_are_named(self):
+        expected = {
+            "send": "send failed: the time is over, and rank 1 has not taken the message with tag",
+            "receive": "recv failed: the time is over, and the message with tag 5 from rank 1 has",
+            "receive from any rank": "recv failed: the time is over, and no message with tag 5 has",
+        }
+        for what, words in expected.items():
+            text, _ = self.texts(2, message_alone, what, timeout_s=2)
+            self.assertIn(words, text)
+            self.assertIn("operation 2 of group", text)
+
     def test_time_in_the_queue_does_not_count(self):
         self.assertEqual(self.texts(2, wait_in_queue, timeout_s=2), [2.0, 2.0])
 
@@ -289,6 +323,14 @@ class TestFailures(TestCase):
                     self.assertIn("failed: ", text)
                     self.assertRegex(text, "connection|rank")
                     self.assertIn("operation 2 of group", text)
+
+    def test_a_message_from_a_dead_rank_is_an_error(self):
+        with Ranks(2) as ranks:
+            ranks.start(receive_from_the_dead)
+            self.assertEqual(ranks.results([1]), ["ready to die"])
+            ranks.kill(1)
+            (text,) = ranks.results([0])
+            self.assertIn("a connection has ended, and the message with tag 0 from rank 1", text)
 
     def test_abort_frees_who_waits(self):
         (first, again), _ = self.texts(2, abort_alone)
