@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <utility>
 
 #include "csrc/aten/kernel/KernelSettings.h"
 #include "csrc/aten/kernel/ThreadTeam.h"
@@ -108,12 +109,14 @@ class KernelEnvironment::Worker {
     if (C10_LIKELY(wanted == current_ && (has_team_ || !is_changed))) {
       return;
     }
+    // If the settings cannot be entered, the thread is left in an environment that is no kernel's.
+    const KernelEnvironment previous = std::exchange(current_, KernelEnvironment());
     c10::GradMode::set_enabled(wanted.is_grad_enabled_);
-    if (wanted.num_threads_ != current_.num_threads_) {
+    if (wanted.num_threads_ != previous.num_threads_) {
       setThreadCountOfThisThread(wanted.num_threads_);
     }
-    if (wanted.num_threads_ != current_.num_threads_ || wanted.settings_ != current_.settings_ ||
-        wanted.float_mode_ != current_.float_mode_) {
+    if (wanted.num_threads_ != previous.num_threads_ || wanted.settings_ != previous.settings_ ||
+        wanted.float_mode_ != previous.float_mode_) {
       enterOnThread(wanted);
       has_team_ = false;
     }
