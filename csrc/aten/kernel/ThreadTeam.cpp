@@ -5,7 +5,8 @@
 #include <dlfcn.h>
 
 #include <exception>
-#include <mutex>
+
+#include "csrc/core/Mutex.h"
 
 namespace at::openreg {
 namespace {
@@ -17,7 +18,9 @@ class TeamCall {
 
   static void run(void* call) { static_cast<TeamCall*>(call)->runOnThisThread(); }
 
-  void rethrow() const {
+  // Behind the parallel region.
+  void rethrow() {
+    const c10::openreg::Lock lock(mutex_);
     if (error_ != nullptr) {
       std::rethrow_exception(error_);
     }
@@ -28,14 +31,14 @@ class TeamCall {
     try {
       function_();
     } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const c10::openreg::Lock lock(mutex_);
       error_ = std::current_exception();
     }
   }
 
   const c10::function_ref<void()> function_;
-  std::mutex mutex_;
-  std::exception_ptr error_;
+  c10::openreg::Mutex mutex_;
+  std::exception_ptr error_ OPENREG_GUARDED_BY(mutex_);
 };
 
 // Functions of the libraries that torch computes with; null where it has no such library.
