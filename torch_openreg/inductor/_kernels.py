@@ -19,6 +19,8 @@ empty_strided = _C._inductor_empty_strided()
 # What generated code has in common with the library.
 HEADERS = Path(torch_openreg.__file__).parent / "include" / "torch_openreg" / "inductor"
 _HEADER = (HEADERS / "kernel.h").read_text().replace("#pragma once\n", "")
+_MASKS = (HEADERS / "masks.h").read_text().replace("#pragma once\n", "")
+_TORCH_HEADERS = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
 _ENTRY = re.search(r'#define OPENREG_KERNEL_CALL "(\w+)"', _HEADER)[1]  # type: ignore[index]
 
 
@@ -85,13 +87,20 @@ def _entry_of(argument_types: Sequence[str], parameters: str) -> str:
     )
 
 
+def _with_masks(source: str) -> str:
+    """Adds the conversions of masks to a kernel that has some."""
+    if "VecMask" not in source:
+        return source
+    return source.replace(_TORCH_HEADERS, f"{_TORCH_HEADERS}{_MASKS}", 1)
+
+
 def define_kernel(
     async_compile: AsyncCompile, name: str, argument_types: Sequence[str], source: str
 ) -> Any:
     """Compiles a kernel, maybe in the background: Inductor waits for what it returns."""
     parameters = parameters_of(name, argument_types, source)
     compiled = async_compile.cpp_pybinding(
-        list(argument_types), source + _entry_of(argument_types, parameters)
+        list(argument_types), _with_masks(source) + _entry_of(argument_types, parameters)
     )
     if isinstance(compiled, CodeCacheFuture):
         return LambdaFuture(lambda: Kernel(name, compiled.result(), parameters))
