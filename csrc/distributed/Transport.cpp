@@ -25,8 +25,9 @@ constexpr milliseconds kLastWordsTime{200};
 // but for a machine that is busy.
 constexpr milliseconds kSettlingTime{60'000};
 
+// Rounded up: who has waited for it finds that the time is over.
 milliseconds remaining(Deadline deadline) {
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
+  const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
   return std::max(left, milliseconds(1));
 }
 

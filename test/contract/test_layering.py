@@ -91,6 +91,7 @@ _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILIN
 OTHER_NAMESPACE = {
     "csrc/aten/ops/Attention.cpp": "stubs of ATen are registered in its own namespace",
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
+    "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",
     "csrc/memory/PinnedAllocator.h": "its base class, the cache of pinned memory, is of ATen",
     "csrc/memory/PinnedAllocator.cpp": "its base class, the cache of pinned memory, is of ATen",
 }
