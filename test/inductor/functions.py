@@ -102,6 +102,11 @@ def scalars_of_host(x, scalar, vector):
     return scalar + x, x * scalar, computed + x, x * vector[1]
 
 
+def computed_scalars(x, scalar, number):
+    root = (number * 2 + 1) ** 0.5
+    return (x * number).softmax(-1), x * root + (scalar + 1).sqrt(), scalar.exp() * x.sum()
+
+
 NO_CPU_KERNEL_AT_ALL = "the CPU's graph has a kernel for the scalar, ours reads it in the launch"
 OF_GROUP_NORM = "torch's decomposition, which comes before our pass, asks for the type cpu"
 OF_ATTENTION = "the operator of attention is another; torch decomposes the CPU's for Inductor"
@@ -183,6 +188,11 @@ CASES = {
         lambda: [normal(5), on_host(torch.tensor(2.5)), on_host(torch.tensor([2.5, 3.5]))],
         same_kernels=False,
         why=NO_CPU_KERNEL_AT_ALL,
+    ),
+    "computed_scalars": Case(
+        computed_scalars,
+        lambda: [leaf(17, 7), on_host(torch.tensor(2.5, dtype=torch.float64)), 25.5],
+        options={"dynamic": True},
     ),
     "constant": Case(lambda x: torch.where(x > 0, x, torch.tensor(-3.0)), lambda: [normal(5)]),
     "small_constant": Case(

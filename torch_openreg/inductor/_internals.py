@@ -33,7 +33,12 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import CUDAGraphPolicy
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch._inductor.graph import GraphLowering
-from torch._inductor.lowering import clone
+from torch._inductor.lowering import (
+    clone,
+    fallback_node_due_to_unsupported_type,
+    fallbacks,
+    lowerings,
+)
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.stream_utils import get_stream_name
 from torch._inductor.utils import IndentedBuffer, make_codegen_buffer
@@ -66,6 +71,8 @@ __all__ = [
     "clone",
     "config",
     "counters",
+    "fallback_node_due_to_unsupported_type",
+    "fallbacks",
     "get_device_op_overrides",
     "get_hash_for_files",
     "get_registered_device_interfaces",
@@ -74,6 +81,7 @@ __all__ = [
     "inductor_fallback_ops",
     "ir",
     "is_post_grad_pass_of_subgraph",
+    "lowerings",
     "make_codegen_buffer",
     "map_aggregate",
     "pick_vec_isa",

@@ -33,6 +33,8 @@ _COPIES = {
     aten.copy_.default,
     prims.device_put.default,
 }
+# Operators that make tensors of numbers.
+_FILLS = {aten.full.default, aten.scalar_tensor.default}
 # Operators that take indices on the CPU for a tensor on a device.
 _INDEXING = {
     aten.index.Tensor,
@@ -127,9 +129,14 @@ def _retype_graph(
         for key in ("val", "eager_input_vals"):
             if node.meta.get(key) is not None:
                 node.meta[key] = tree_map_only(FakeTensor, retype_fake, node.meta[key])
+    scalars = _compute_host_scalars(graph)
     for node in list(graph.nodes):
-        if node.op == "call_function":
-            _bring_host_tensors(graph, node)
+        device = _device_that_reads(node)
+        if device is not None:
+            _bring_host_tensors(graph, node, device, scalars)
+    for node in dict.fromkeys(node for node, _ in reversed(scalars)):
+        if not node.users:
+            graph.erase_node(node)
 
 
 def _device_of(value: Any) -> torch.device | None:
@@ -141,15 +148,109 @@ def _device_of(value: Any) -> torch.device | None:
     return None
 
 
-def _bring_host_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    """Puts a node before each CPU tensor that an operator on our device reads."""
+def _device_that_reads(node: torch.fx.Node) -> torch.device | None:
+    """The device of ours, by its stand-in, on which a node's operator runs."""
     if not isinstance(node.target, torch._ops.OpOverload):
-        return
+        return None
     device = _device_of(node.meta.get("val"))
     if node.target is aten.copy_.default or node.target is aten.index_put_.default:
         device = _device_of(node.args[0].meta["val"])  # type: ignore[union-attr]
-    if device is None or not is_stand_in(device):
-        return
+    return device if device is not None and is_stand_in(device) else None
+
+
+def _reads_numbers(node: torch.fx.Node) -> bool:
+    """Whether CPU tensors without dimensions are numbers to a node's operator."""
+    return (
+        isinstance(node.target, torch._ops.OpOverload)
+        and node.target.namespace in ("aten", "prims")
+        and node.target not in _COPIES
+    )
+
+
+# The nodes that compute the same numbers on a device.
+_Scalars = dict[tuple[torch.fx.Node, torch.device], torch.fx.Node]
+
+
+def _compute_host_scalars(graph: torch.fx.Graph) -> _Scalars:
+    """Computes on our devices what operators there read of CPU scalars.
+
+    A float of the program's is a CPU scalar, and so is what it computes with it. Kernels of the CPU
+    compute all that themselves; ours shall be the same kernels.
+    """
+    readers: dict[torch.fx.Node, dict[torch.device, None]] = {}
+    for node in reversed(graph.nodes):
+        if not _computes_host_scalar(node):
+            continue
+        devices: dict[torch.device, None] = {}
+        for user in node.users:
+            device = _device_that_reads(user)
+            if user in readers:
+                devices.update(readers[user])
+            elif device is not None and _reads_numbers(user):
+                devices[device] = None
+        if devices:
+            readers[node] = devices
+    computed: _Scalars = {}
+    for node in reversed(readers):
+        for device in readers[node]:
+            with graph.inserting_before(node):
+                computed[node, device] = _computed_on(device, graph, node, computed)
+    return computed
+
+
+def _computes_host_scalar(node: torch.fx.Node) -> bool:
+    """Whether a node computes a CPU scalar of others, in a way that can be part of a kernel."""
+    if not _reads_numbers(node):
+        return False
+    operator: Any = node.target
+    if node.target not in _FILLS and torch.Tag.pointwise not in operator.tags:
+        return False
+    if operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in operator.tags:
+        return False
+    if operator not in _internals.lowerings or operator in _internals.fallbacks:
+        return False
+    if _internals.fallback_node_due_to_unsupported_type(node):
+        return False
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    return all(
+        value.fake_device == HOST and value.dim() == 0
+        for value in values
+        if isinstance(value, FakeTensor)
+    )
+
+
+def _computed_on(
+    device: torch.device, graph: torch.fx.Graph, node: torch.fx.Node, computed: _Scalars
+) -> torch.fx.Node:
+    def bring(argument: Any) -> Any:
+        if argument == HOST:
+            return device
+        if not isinstance(argument, torch.fx.Node) or argument.meta.get("val") is None:
+            return argument
+        if (argument, device) in computed:
+            return computed[argument, device]
+        return _brought(graph, read_host_scalar, argument, device)
+
+    args = _internals.map_aggregate(node.args, bring)
+    kwargs = _internals.map_aggregate(node.kwargs, bring)
+    copy = graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
+    copy.meta = {**node.meta, "val": on_device(node.meta["val"], device)}
+    return copy
+
+
+def _brought(
+    graph: torch.fx.Graph, function: Any, argument: torch.fx.Node, device: torch.device
+) -> torch.fx.Node:
+    """A node that brings a CPU tensor to a device."""
+    node = graph.call_function(function, (argument, device))
+    node.meta["val"] = on_device(argument.meta["val"], device)
+    return node
+
+
+def _bring_host_tensors(
+    graph: torch.fx.Graph, node: torch.fx.Node, device: torch.device, scalars: _Scalars
+) -> None:
+    """Puts a node before each CPU tensor that an operator on our device reads."""
     is_copy = node.target in _COPIES
     is_indexing = node.target in _INDEXING
     brought: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -162,14 +263,15 @@ def _bring_host_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
             return argument
         if is_copy or (is_indexing and value.dim() > 0):
             target = copy_from_host
-        elif value.dim() == 0 and node.target.namespace in ("aten", "prims"):  # type: ignore[union-attr]
+        elif value.dim() == 0 and _reads_numbers(node):
+            if (argument, device) in scalars:
+                return scalars[argument, device]
             target = read_host_scalar
         else:
             return argument
         if argument not in brought:
             with graph.inserting_before(node):
-                brought[argument] = graph.call_function(target, (argument, device))
-            brought[argument].meta["val"] = on_device(value, device)
+                brought[argument] = _brought(graph, target, argument, device)
         return brought[argument]
 
     node.args = _internals.map_aggregate(node.args, bring)
