@@ -46,9 +46,10 @@ class ProgramTestCase(CompiledTestCase):
     def setUp(self):
         super().setUp()
         # With more, Inductor's gradient of an embedding is a sum in any order, on the CPU as well.
-        # Autograd's thread for the device keeps the number that it has when it starts.
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
+        # Autograd's thread for the device has the number that it had when it started.
+        self.enterContext(torch.autograd.set_multithreading_enabled(False))
 
 
 class TestExamples(ProgramTestCase):
