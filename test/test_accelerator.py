@@ -139,6 +139,42 @@ class TestAccelerator(OpenRegTestCase):
             torch.accelerator.synchronize(0)
             torch.accelerator.synchronize()
 
+    @parametrize(
+        "use",
+        [
+            "torch.openreg.set_device(0); stream = torch.openreg.current_stream()",
+            "torch.openreg.init(); stream = torch.openreg.current_stream()",
+            f"stream = torch.Stream('{DEVICE_TYPE}')",
+            "from interfaces import extension\n"
+            "extension().get_stream(torch.device('openreg:0'))\n"
+            "stream = torch.openreg.current_stream()",
+            "from interfaces import extension\n"
+            "extension().use_device_without_gil(0)\n"
+            "stream = torch.openreg.current_stream()",
+        ],
+        name_fn=lambda use: "".join(c if c.isalnum() else "_" for c in use)[:48],
+    )
+    def test_synchronize_before_the_first_tensor_waits(self, use):
+        if "extension" in use and DEVICE_TYPE != "openreg":
+            self.skipTest("the extension is for the device type openreg")
+        from interfaces import extension_setting
+
+        settings = extension_setting() if "extension" in use else {}
+        run_child(
+            "import threading, torch\n"
+            "from torch_openreg.testing import StreamGate\n"
+            f"{use}\n"
+            "gate = StreamGate(stream)\n"
+            "waiting = threading.Thread(target=torch.accelerator.synchronize, args=(0,))\n"
+            "with gate:\n"
+            "    waiting.start()\n"
+            "    waiting.join(0.2)\n"
+            "    assert waiting.is_alive(), 'synchronize did not wait'\n"
+            "waiting.join()\n"
+            "print('done')\n",
+            settings,
+        )
+
     def test_synchronize_before_use_does_nothing(self):
         output = run_child("import torch; torch.accelerator.synchronize(); print('done')")
         self.assertEqual(output.strip(), "done")

@@ -22,6 +22,8 @@ from common import (
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from torch_openreg import _C
+
 IS_OF_TYPE = f"is_{DEVICE_TYPE}"
 LAST = DEVICE_COUNT - 1
 DEVICE_SPELLINGS = [
@@ -194,6 +196,21 @@ class TestDeviceContext(OpenRegTestCase):
     def test_exchange_device_returns_the_one_before(self):
         self.assertEqual(torch.openreg._exchange_device(1), 0)
         self.assertEqual(torch.openreg._maybe_exchange_device(0), 1)
+
+    def test_maybe_exchange_device_ignores_an_index_out_of_range(self):
+        self.assertEqual(torch.openreg._maybe_exchange_device(DEVICE_COUNT), 0)
+        self.assertEqual(torch.openreg._maybe_exchange_device(2**40), 0)
+
+    def test_bindings_have_the_names_of_pytorchs_pages(self):
+        self.assertEqual(_C._get_device_count(), DEVICE_COUNT)
+        self.assertEqual(_C._get_device(), 0)
+        self.assertEqual(_C._exchange_device(DEVICE_COUNT - 1), 0)
+        self.assertEqual(_C._exchange_device(-1), -1)
+        self.assertEqual(_C._maybe_exchange_device(-1), -1)
+        self.assertEqual(_C._get_device(), DEVICE_COUNT - 1)
+        _C._set_device(0)
+        self.assertIs(_C._exchangeDevice, _C._exchange_device)
+        self.assertIs(_C._isInBadFork, _C._is_in_bad_fork)
 
     def test_exchange_device_ignores_a_negative_index(self):
         self.assertEqual(torch.openreg._exchange_device(-1), -1)

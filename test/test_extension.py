@@ -81,7 +81,7 @@ class TestLoad(OpenRegTestCase):
 
             // The numbers from 0 on, written on a stream of the pool.
             at::Tensor count(int64_t size) {
-              const c10::Device device(c10::openreg::kDeviceType, c10::openreg::currentDevice());
+              const c10::Device device(c10::openreg::kDeviceType, c10::openreg::current_device());
               at::Tensor out = at::empty({size}, at::TensorOptions(device).dtype(at::kLong));
               const auto current = c10::openreg::getCurrentOpenRegStream();
               const auto side = c10::openreg::getStreamFromPool();

@@ -56,6 +56,36 @@ class TestInterfacesAreComplete(OpenRegTestCase):
         )
 
 
+class TestAllocator(CppTestCase):
+    @parametrize("size", [1, 1000, 3 * MIB, 0])
+    def test_raw_memory_comes_from_the_caching_allocator_and_goes_back(self, size):
+        before = torch.openreg.memory_allocated()
+        address = self.cpp.raw_allocate(size)
+        self.assertGreaterEqual(torch.openreg.memory_allocated() - before, size)
+        self.assertEqual(address == 0, size == 0)
+        self.cpp.raw_deallocate(address)
+        self.assertEqual(torch.openreg.memory_allocated(), before)
+
+    def test_raw_memory_that_is_not_live_is_not_freed(self):
+        ended = run_program(
+            """
+            from common import torch, torch_openreg
+            from interfaces import extension
+            cpp = extension()
+            x = torch.ones(1000, device="openreg")
+            before = torch.openreg.memory_allocated()
+            address = cpp.raw_allocate(100)
+            cpp.raw_deallocate(address)
+            for wrong in (address, x.data_ptr() + 512, x.data_ptr() + 1, 8, 2**60):
+                cpp.raw_deallocate(wrong)
+            assert torch.openreg.memory_allocated() == before
+            assert x.sum().item() == 1000
+            """,
+            extension_setting(),
+        )
+        self.assertEqual(ended.stderr.count("raw_deallocate: expected an address"), 5)
+
+
 class TestGuardDevice(CppTestCase):
     def test_type_is_the_registered_one(self):
         self.assertEqual(self.cpp.type(), "openreg")
@@ -538,7 +568,7 @@ class TestHooksInterface(CppTestCase):
             with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
                 self.cpp.hooks_has_primary_context(index)
 
-    def test_questions_create_no_device_but_init_does(self):
+    def test_questions_and_init_create_no_device(self):
         run_program(
             """
             from common import torch, torch_openreg
@@ -553,8 +583,9 @@ class TestHooksInterface(CppTestCase):
             cpp.get_device_capability(torch.device("openreg", 1))
             cpp.device_count()
             cpp.synchronize_device(1)
-            assert [cpp.hooks_has_primary_context(i) for i in range(2)] == [False, False]
             cpp.hooks_init()
+            assert [cpp.hooks_has_primary_context(i) for i in range(2)] == [False, False]
+            cpp.get_stream(torch.device("openreg", 0))
             assert [cpp.hooks_has_primary_context(i) for i in range(2)] == [True, False]
             """,
             {"OPENREG_DEVICE_COUNT": "2", **extension_setting()},
@@ -589,12 +620,18 @@ class TestHooksInterface(CppTestCase):
         self.assertEqual(self.cpp.hooks_exchange_device(0), LAST)
         self.assertEqual(self.cpp.get_device(), device(0))
 
-    def test_maybe_exchange_device_ignores_a_negative_index(self):
-        self.assertEqual(self.cpp.hooks_maybe_exchange_device(-1), 0)
+    def test_maybe_exchange_device_exchanges_a_valid_index(self):
         self.assertEqual(self.cpp.hooks_maybe_exchange_device(LAST), 0)
         self.assertEqual(self.cpp.hooks_maybe_exchange_device(0), LAST)
 
-    @parametrize("function", ["set_current_device", "exchange_device", "maybe_exchange_device"])
+    @parametrize("index", [-1, DEVICE_COUNT, 100])
+    def test_maybe_exchange_device_ignores_an_index_out_of_range(self, index):
+        self.cpp.hooks_set_current_device(LAST)
+        self.assertEqual(self.cpp.hooks_maybe_exchange_device(index), LAST)
+        self.assertEqual(self.cpp.get_device(), device(LAST))
+        self.cpp.hooks_set_current_device(0)
+
+    @parametrize("function", ["set_current_device", "exchange_device"])
     def test_device_out_of_range_is_refused_by(self, function):
         with self.assertRaisesRegex(RuntimeError, OUT_OF_RANGE_TEXT):
             getattr(self.cpp, f"hooks_{function}")(DEVICE_COUNT)
@@ -660,6 +697,7 @@ class TestHooksInterface(CppTestCase):
         self.assertEqual(self.cpp.get_device(), device(0))
 
 
+instantiate_parametrized_tests(TestAllocator)
 instantiate_parametrized_tests(TestGuardDevice)
 instantiate_parametrized_tests(TestGuardStream)
 instantiate_parametrized_tests(TestGuardEvent)

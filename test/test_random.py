@@ -17,6 +17,8 @@ from common import (
     parametrize,
     requires_two_devices,
     run_child,
+    run_children,
+    run_program,
     run_tests,
     subtest,
 )
@@ -315,6 +317,75 @@ class TestSeed(OpenRegTestCase):
             """
         )
         self.assertEqual(result.strip(), "True")
+
+    def test_default_generators_are_seeded_from_entropy(self):
+        code = """
+            import torch
+            print(*(generator.initial_seed() for generator in torch.openreg.default_generators))
+            print(torch.rand(2, device=DEVICE).tolist())
+            """
+        program = code.replace("DEVICE", repr(DEVICE_TYPE))
+        runs = run_children([(program, {"OPENREG_DEVICE_COUNT": "3"})] * 3)
+        self.assertEqual([run.returncode for run in runs], [0, 0, 0])
+        lines = [run.output.splitlines() for run in runs]
+        seeds = [int(seed) for first, _ in lines for seed in first.split()]
+        self.assertEqual(len(set(seeds)), 9)  # processes differ, devices differ
+        self.assertNotIn(torch.Generator().initial_seed(), seeds)
+        self.assertEqual(len({numbers for _, numbers in lines}), 3)
+
+    def test_a_seed_from_entropy_repeats_its_numbers(self):
+        run_child(
+            f"""
+            import torch
+            x = torch.rand(3, device="{DEVICE_TYPE}")
+            torch.manual_seed(torch.openreg.initial_seed())
+            assert torch.equal(x.cpu(), torch.rand(3))
+            """
+        )
+
+    @parametrize("method", ["fork", "spawn"])
+    def test_processes_that_a_program_starts_have_seeds_of_their_own(self, method):
+        output = run_program(
+            f"""
+            import multiprocessing
+            import torch
+
+            if __name__ == "__main__":
+                context = multiprocessing.get_context("{method}")
+                read = "__import__('torch').openreg.initial_seed()"
+                seeds = []
+                for _ in range(2):
+                    with context.Pool(1) as pool:
+                        seeds.append(pool.apply(eval, (read,)))
+                print(*seeds, torch.openreg.initial_seed())
+            """
+        ).stdout
+        self.assertEqual(len(set(output.split())), 3)
+
+    def test_a_state_of_a_seed_from_entropy_is_restored(self):
+        run_child(
+            f"""
+            import torch
+            state = torch.openreg.get_rng_state()
+            x = torch.rand(3, device="{DEVICE_TYPE}")
+            torch.openreg.manual_seed(1)
+            torch.openreg.set_rng_state(state)
+            assert torch.equal(x, torch.rand(3, device="{DEVICE_TYPE}"))
+            """
+        )
+
+    def test_a_first_draw_may_be_captured(self):
+        run_child(
+            """
+            import torch
+            graph = torch.openreg.Graph()
+            x = torch.empty(4, device="openreg")
+            with torch.openreg.graph(graph):
+                x.uniform_()
+            graph.replay()
+            assert x.sum().item() > 0
+            """
+        )
 
     def test_seeding_does_nothing_without_devices(self):
         run_child(

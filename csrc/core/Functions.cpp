@@ -10,7 +10,7 @@
 
 namespace c10::openreg {
 
-DeviceIndex deviceCount() noexcept {
+DeviceIndex device_count() noexcept {
   static const DeviceIndex count = [] {
     int value = 0;
     if (orGetDeviceCount(&value) != orSuccess) {
@@ -29,54 +29,81 @@ void ensureHasDevice() {
               "OPENREG_VISIBLE_DEVICES is empty");
 }
 
-void initialize() {
+void checkInitialization() {
   ensureHasDevice();
   const std::string_view asked = settingText(orSettingIndex_OPENREG_DEVICE_TYPE);
   const std::string_view served = servesCuda() ? "cuda" : "openreg";
   TORCH_CHECK(asked == served, "OPENREG_DEVICE_TYPE: expected '", served,
               "', which it was when torch_openreg was loaded, got '", asked,
               "'; set it before the process imports torch");
+}
+
+void initialize() {
+  checkInitialization();
   // The default stream is a device's first need.
   getDefaultOpenRegStream();
 }
 
-void checkDeviceIndex(int64_t index) {
-  if (C10_UNLIKELY(index < 0 || index >= deviceCount())) {
+void check_device_index(int64_t index) {
+  if (C10_UNLIKELY(index < 0 || index >= device_count())) {
     ensureHasDevice();
     TORCH_CHECK(false, "The device index is out of range. It must be in [0, ",
-                static_cast<int>(deviceCount()), "), but got ", index, ".");
+                static_cast<int>(device_count()), "), but got ", index, ".");
   }
 }
 
-DeviceIndex currentDevice() {
-  int index = 0;
-  OPENREG_CHECK(orGetDevice(&index));
-  return static_cast<DeviceIndex>(index);
+DeviceIndex current_device() {
+  DeviceIndex index = 0;
+  OPENREG_CHECK_RESULT(GetDevice(&index), "orGetDevice");
+  return index;
 }
 
-void setDevice(DeviceIndex index) {
-  checkDeviceIndex(index);
-  OPENREG_CHECK(orSetDevice(index));
+// docs: set-device
+void set_device(DeviceIndex index) {
+  check_device_index(index);
+  OPENREG_CHECK_RESULT(SetDevice(index), "orSetDevice");
 }
 
-DeviceIndex exchangeDevice(DeviceIndex index) {
-  checkDeviceIndex(index);
-  const DeviceIndex previous = currentDevice();
+DeviceIndex exchange_device(DeviceIndex index) {
+  check_device_index(index);
+  return ExchangeDevice(index);
+}
+
+DeviceIndex maybe_exchange_device(DeviceIndex index) {
+  return index < 0 || index >= device_count() ? current_device() : ExchangeDevice(index);
+}
+
+orError_t GetDeviceCount(int* count) noexcept { return orGetDeviceCount(count); }
+
+orError_t GetDevice(DeviceIndex* index) noexcept {
+  int current = 0;
+  const orError_t error = orGetDevice(&current);
+  if (error == orSuccess) {
+    *index = static_cast<DeviceIndex>(current);
+  }
+  return error;
+}
+
+orError_t SetDevice(DeviceIndex index) noexcept { return orSetDevice(index); }
+
+DeviceIndex ExchangeDevice(DeviceIndex index) {
+  const DeviceIndex previous = current_device();
   if (index != previous) {
-    OPENREG_CHECK(orSetDevice(index));
+    OPENREG_CHECK_RESULT(SetDevice(index), "orSetDevice");
   }
   return previous;
 }
 
-DeviceIndex maybeExchangeDevice(DeviceIndex index) {
-  return index < 0 ? currentDevice() : exchangeDevice(index);
+DeviceIndex MaybeExchangeDevice(DeviceIndex index) {
+  return index < 0 ? current_device() : ExchangeDevice(index);
 }
+// docs: end
 
 DeviceIndex resolveDeviceIndex(int64_t index) {
   if (index < 0) {
-    return currentDevice();
+    return current_device();
   }
-  checkDeviceIndex(index);
+  check_device_index(index);
   return static_cast<DeviceIndex>(index);
 }
 

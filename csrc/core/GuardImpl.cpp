@@ -42,15 +42,17 @@ DeviceType OpenRegGuardImpl::type() const { return kDeviceType; }
 Device OpenRegGuardImpl::exchangeDevice(Device device) const {
   TORCH_CHECK(device.type() == kDeviceType, "DeviceGuard: expected a device of type ", kDeviceType,
               ", got ", device);
-  return makeDevice(c10::openreg::maybeExchangeDevice(device.index()));
+  return makeDevice(device.has_index() ? exchange_device(device.index()) : current_device());
 }
 
-Device OpenRegGuardImpl::getDevice() const { return makeDevice(currentDevice()); }
+Device OpenRegGuardImpl::getDevice() const { return makeDevice(current_device()); }
 
 void OpenRegGuardImpl::setDevice(Device device) const {
   TORCH_CHECK(device.type() == kDeviceType, "DeviceGuard: expected a device of type ", kDeviceType,
               ", got ", device);
-  c10::openreg::maybeExchangeDevice(device.index());
+  if (device.has_index()) {
+    set_device(device.index());
+  }
 }
 
 void OpenRegGuardImpl::uncheckedSetDevice(Device device) const noexcept {
@@ -59,7 +61,7 @@ void OpenRegGuardImpl::uncheckedSetDevice(Device device) const noexcept {
   }
 }
 
-DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept { return c10::openreg::deviceCount(); }
+DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept { return c10::openreg::device_count(); }
 
 DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
   resolveDeviceIndex(device.index());
@@ -99,7 +101,7 @@ Stream OpenRegGuardImpl::exchangeStream(Stream stream) const {
 }
 
 void* OpenRegGuardImpl::getStreamNativeHandle(Stream stream) const {
-  return OpenRegStream(stream).handle();
+  return OpenRegStream(stream).stream();
 }
 
 bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
@@ -153,7 +155,7 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
     OPENREG_CHECK(orEventCreateWithFlags(&handle, flags));
     *event = handle;
   }
-  OPENREG_CHECK(orEventRecord(handle, openreg_stream.handle()));
+  OPENREG_CHECK(orEventRecord(handle, openreg_stream.stream()));
   if (isSanitizerOn()) {
     noteEventRecorded(handle, openreg_stream);
   }
@@ -162,7 +164,7 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
 void OpenRegGuardImpl::block(void* event, const Stream& stream) const {
   if (event != nullptr) {
     const OpenRegStream openreg_stream(stream);
-    OPENREG_CHECK(orStreamWaitEvent(openreg_stream.handle(), asEvent(event), 0));
+    OPENREG_CHECK(orStreamWaitEvent(openreg_stream.stream(), asEvent(event), 0));
     if (isSanitizerOn()) {
       noteEventAwaited(event, openreg_stream);
     }

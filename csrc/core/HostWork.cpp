@@ -4,7 +4,7 @@
 
 namespace c10::openreg {
 
-HostWork::HostWork(const OpenRegStream& stream, const char* name) : stream_(stream.handle()) {
+HostWork::HostWork(const OpenRegStream& stream, const char* name) : stream_(stream.stream()) {
   record_.kind = orActivityKernel;
   record_.memcpy_kind = -1;
   record_.peer_device = -1;
@@ -12,7 +12,7 @@ HostWork::HostWork(const OpenRegStream& stream, const char* name) : stream_(stre
 }
 
 HostWork::HostWork(const OpenRegStream& stream, const WorkDescription& description)
-    : stream_(stream.handle()) {
+    : stream_(stream.stream()) {
   description.describe(&record_);
   begin(description.name());
 }

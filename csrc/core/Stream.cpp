@@ -23,7 +23,13 @@ constexpr std::array<int, 2> kPoolPriorities = {0, -1};
 class StreamPool {
  public:
   orStream_t at(int slot, DeviceIndex device, int priority) {
-    std::call_once(created_, [&] { create(device, priority); });
+    if (C10_UNLIKELY(!is_created_.load(std::memory_order_acquire))) {
+      // The device is created first: Python hears of it, and may run meanwhile in another thread,
+      // which must not wait here with the GIL.
+      orStream_t of_device = nullptr;
+      OPENREG_CHECK(orGetDefaultStream(&of_device, device));
+      std::call_once(created_, [&] { create(device, priority); });
+    }
     return streams_[slot];
   }
 
@@ -35,9 +41,11 @@ class StreamPool {
     for (orStream_t& stream : streams_) {
       OPENREG_CHECK(orStreamCreateWithPriority(&stream, orStreamNonBlocking, priority));
     }
+    is_created_.store(true, std::memory_order_release);
   }
 
   std::once_flag created_;
+  std::atomic<bool> is_created_{false};
   std::array<orStream_t, kStreamsPerPool> streams_{};
   std::atomic<uint32_t> next_{0};
 };
@@ -91,7 +99,7 @@ orStream_t lookUpHandle(const Stream& stream) {
 OpenRegStream::OpenRegStream(Stream stream) : stream_(stream), handle_(nullptr) {
   TORCH_CHECK(stream.device_type() == kDeviceType,
               "OpenRegStream: expected a stream of device type ", kDeviceType, ", got ", stream);
-  checkDeviceIndex(stream.device_index());
+  check_device_index(stream.device_index());
   handle_ = lookUpHandle(stream);
 }
 
@@ -158,7 +166,11 @@ OpenRegStream getCurrentOpenRegStream(DeviceIndex index) {
 }
 
 void setCurrentOpenRegStream(const OpenRegStream& stream) {
-  current_streams[stream.device_index()] = {stream.id(), stream.handle()};
+  current_streams[stream.device_index()] = {stream.id(), stream.stream()};
+}
+
+OpenRegStream getStreamFromPool(bool is_high_priority, DeviceIndex index) {
+  return getStreamFromPool(is_high_priority ? -1 : 0, index);
 }
 
 // docs: stream-from-pool

@@ -126,7 +126,7 @@ void Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
     return;
   }
   // Not by the guard: the sanitizer is not told what no program may rely on.
-  OPENREG_CHECK(orStreamWaitEvent(other.handle(), static_cast<orEvent_t>(event->eventId()), 0));
+  OPENREG_CHECK(orStreamWaitEvent(other.stream(), static_cast<orEvent_t>(event->eventId()), 0));
 }
 
 bool Tail::isOver() const {

@@ -125,7 +125,7 @@ void ProcessGroupOCCL::repairDefaultBackend() {
 Engine& ProcessGroupOCCL::engineFor(c10::Device device) {
   TORCH_CHECK_VALUE(device.type() == kDeviceType, backendName(), ": expected a device of type ",
                     kDeviceType, ", got ", device);
-  const auto index = device.has_index() ? device.index() : c10::openreg::currentDevice();
+  const auto index = device.has_index() ? device.index() : c10::openreg::current_device();
   const LockWithoutGil lock(mutex_);
   std::unique_ptr<Engine>& engine = engines_[index];
   if (engine == nullptr) {
@@ -503,7 +503,7 @@ c10::Device ProcessGroupOCCL::deviceOf(const c10d::BarrierOptions& options) {
     return *options.device;
   }
   if (!options.device_ids.empty()) {
-    c10::openreg::checkDeviceIndex(options.device_ids.front());
+    c10::openreg::check_device_index(options.device_ids.front());
     return c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(options.device_ids.front()));
   }
   if (bound_device_id_.has_value()) {
@@ -515,7 +515,7 @@ c10::Device ProcessGroupOCCL::deviceOf(const c10d::BarrierOptions& options) {
       return engines_.begin()->second->device();
     }
   }
-  return c10::Device(kDeviceType, c10::openreg::currentDevice());
+  return c10::Device(kDeviceType, c10::openreg::current_device());
 }
 
 Work ProcessGroupOCCL::barrier(const c10d::BarrierOptions& options) {

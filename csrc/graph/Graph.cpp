@@ -36,7 +36,7 @@ orStreamCaptureMode modeOf(at::GraphCaptureMode mode) {
 
 template <typename Visit>
 void forEachDevice(const Visit& visit) {
-  for (c10::DeviceIndex device = 0; device < c10::openreg::deviceCount(); ++device) {
+  for (c10::DeviceIndex device = 0; device < c10::openreg::device_count(); ++device) {
     visit(device);
   }
 }
@@ -71,7 +71,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   pool_ = pool == c10::MempoolId_t{0, 0} ? c10::openreg::createPoolId(/*by_user=*/false) : pool;
   capture_id_ = std::make_shared<std::atomic<uint64_t>>(0);
   beginPools();
-  const orError_t error = orStreamBeginCapture(stream.handle(), runtime_mode);
+  const orError_t error = orStreamBeginCapture(stream.stream(), runtime_mode);
   if (error != orSuccess) {
     endPools();
     releasePools();
@@ -91,7 +91,7 @@ void OpenRegGraph::capture_end() {
   const OpenRegStream current = c10::openreg::getCurrentOpenRegStream(stream_->device_index());
   TORCH_CHECK(current == *stream_, "Graph.capture_end: expected the current stream to be ",
               stream_->unwrap(), ", where the capture began, got ", current.unwrap());
-  const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
+  const orError_t error = orStreamEndCapture(stream_->stream(), &graph_);
   if (error == orErrorStreamCaptureWrongThread) {
     OPENREG_CHECK_RESULT(error, "Graph.capture_end");
   }
@@ -150,7 +150,7 @@ void OpenRegGraph::replay() {
   if (c10::openreg::isSanitizerOn()) {
     c10::openreg::recordReplay(capture_id_->load(), stream);
   }
-  OPENREG_CHECK(orGraphLaunch(exec_, stream.handle()));
+  OPENREG_CHECK(orGraphLaunch(exec_, stream.stream()));
   for (size_t i = 0; i < engines.size(); ++i) {
     generators_[i]->endReplay(stream, engines[i]);
   }
@@ -160,7 +160,7 @@ void OpenRegGraph::replay() {
 void OpenRegGraph::reset() {
   if (is_capturing_) {
     // What was captured so far is of no use.
-    const orError_t error = orStreamEndCapture(stream_->handle(), &graph_);
+    const orError_t error = orStreamEndCapture(stream_->stream(), &graph_);
     if (error == orErrorStreamCaptureWrongThread) {
       OPENREG_CHECK_RESULT(error, "Graph.reset");
     }
@@ -207,7 +207,7 @@ void OpenRegGraph::beginPools() {
   // If one of the allocators refuses, none is left redirected.
   c10::DeviceIndex begun = 0;
   try {
-    for (; begun < c10::openreg::deviceCount(); ++begun) {
+    for (; begun < c10::openreg::device_count(); ++begun) {
       c10::openreg::beginAllocateToPool(begun, pool_, is_captured);
     }
     at::getHostAllocator(kDeviceType)

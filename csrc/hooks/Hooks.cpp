@@ -27,43 +27,43 @@ bool OpenRegHooks<Interface>::isBuilt() const {
 
 template <typename Interface>
 bool OpenRegHooks<Interface>::isAvailable() const {
-  return c10::openreg::deviceCount() > 0;
+  return c10::openreg::device_count() > 0;
 }
 
 template <typename Interface>
 bool OpenRegHooks<Interface>::hasPrimaryContext(c10::DeviceIndex device) const {
-  c10::openreg::checkDeviceIndex(device);
+  c10::openreg::check_device_index(device);
   return c10::openreg::isDeviceActive(device);
 }
 
 template <typename Interface>
 void OpenRegHooks<Interface>::init() const {
-  c10::openreg::initialize();
+  c10::openreg::checkInitialization();
 }
 
 template <typename Interface>
 c10::DeviceIndex OpenRegHooks<Interface>::deviceCount() const {
-  return c10::openreg::deviceCount();
+  return c10::openreg::device_count();
 }
 
 template <typename Interface>
 void OpenRegHooks<Interface>::setCurrentDevice(c10::DeviceIndex device) const {
-  c10::openreg::setDevice(device);
+  c10::openreg::set_device(device);
 }
 
 template <typename Interface>
 c10::DeviceIndex OpenRegHooks<Interface>::getCurrentDevice() const {
-  return c10::openreg::currentDevice();
+  return c10::openreg::current_device();
 }
 
 template <typename Interface>
 c10::DeviceIndex OpenRegHooks<Interface>::exchangeDevice(c10::DeviceIndex device) const {
-  return c10::openreg::exchangeDevice(device);
+  return c10::openreg::exchange_device(device);
 }
 
 template <typename Interface>
 c10::DeviceIndex OpenRegHooks<Interface>::maybeExchangeDevice(c10::DeviceIndex device) const {
-  return c10::openreg::maybeExchangeDevice(device);
+  return c10::openreg::maybe_exchange_device(device);
 }
 
 template <typename Interface>
@@ -88,12 +88,12 @@ c10::Device OpenRegHooks<Interface>::getDeviceFromPtr(void* data) const {
 
 template <typename Interface>
 const Generator& OpenRegHooks<Interface>::getDefaultGenerator(c10::DeviceIndex device) const {
-  return defaultGenerator(device);
+  return getDefaultOpenRegGenerator(device);
 }
 
 template <typename Interface>
 Generator OpenRegHooks<Interface>::getNewGenerator(c10::DeviceIndex device) const {
-  return makeGenerator(device);
+  return createOpenRegGenerator(device);
 }
 
 // The leaves.
@@ -105,13 +105,13 @@ void OpenRegHooksInterface::resizePrivateUse1Bytes(const c10::Storage& storage,
 
 bool CudaHooks::hasCUDA() const { return true; }
 
-c10::DeviceIndex CudaHooks::current_device() const { return c10::openreg::currentDevice(); }
+c10::DeviceIndex CudaHooks::current_device() const { return c10::openreg::current_device(); }
 
 c10::Allocator* CudaHooks::getCUDADeviceAllocator() const {
   return c10::GetAllocator(c10::openreg::kDeviceType);
 }
 
-int CudaHooks::getNumGPUs() const { return c10::openreg::deviceCount(); }
+int CudaHooks::getNumGPUs() const { return c10::openreg::device_count(); }
 
 void CudaHooks::deviceSynchronize(c10::DeviceIndex device) const {
   c10::openreg::synchronizeDevice(c10::openreg::resolveDeviceIndex(device));
@@ -124,7 +124,7 @@ namespace {
 std::atomic<int64_t>& maxSizeOfPlanCache(c10::DeviceIndex device) {
   static auto* sizes = [] {
     constexpr int64_t kDefault = 4096;  // cuFFT's
-    auto* made = new std::vector<std::atomic<int64_t>>(c10::openreg::deviceCount());
+    auto* made = new std::vector<std::atomic<int64_t>>(c10::openreg::device_count());
     std::fill(made->begin(), made->end(), kDefault);
     return made;
   }();

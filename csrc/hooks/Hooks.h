@@ -14,7 +14,7 @@ struct OpenRegHooks : public Interface {
   bool isBuilt() const override;
   bool isAvailable() const override;
   bool hasPrimaryContext(c10::DeviceIndex device) const override;
-  void init() const override;
+  void init() const override;  // creates no device; see checkInitialization()
   // docs: end
 
   // docs: hooks-device

@@ -15,7 +15,7 @@ std::string eventHandle(Event& event) {
   if (event.eventId() == nullptr) {
     orEvent_t made = nullptr;
     OPENREG_CHECK(orEventCreateWithFlags(&made, orEventDisableTiming | orEventInterprocess));
-    event = wrapEvent(made, currentDevice());
+    event = wrapEvent(made, current_device());
   }
   orIpcEventHandle_t handle;
   OPENREG_CHECK(orIpcGetEventHandle(&handle, static_cast<orEvent_t>(event.eventId())));
@@ -27,7 +27,7 @@ Event openEvent(const std::string& bytes, DeviceIndex device) {
   TORCH_CHECK_VALUE(bytes.size() == sizeof(handle), "opening an event: expected a handle of ",
                     sizeof(handle), " bytes, got ", bytes.size());
   std::memcpy(&handle, bytes.data(), sizeof(handle));
-  checkDeviceIndex(device);
+  check_device_index(device);
   orEvent_t opened = nullptr;
   OPENREG_CHECK(orIpcOpenEventHandle(&opened, handle));
   return wrapEvent(opened, device);

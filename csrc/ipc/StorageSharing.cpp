@@ -54,7 +54,7 @@ Storage receiveOwn(unsigned long long lease, const OpenRegStream& stream) {
 void waitForSender(const orIpcEventHandle_t& handle, const OpenRegStream& stream) {
   orEvent_t event = nullptr;
   OPENREG_CHECK(orIpcOpenEventHandle(&event, handle));
-  const orError_t error = orStreamWaitEvent(stream.handle(), event, 0);
+  const orError_t error = orStreamWaitEvent(stream.stream(), event, 0);
   if (error == orSuccess) {
     OPENREG_CHECK(orEventDestroy(event));
     return;
@@ -85,7 +85,7 @@ std::string shareStorage(const Storage& storage) {
   message.offset = static_cast<uint64_t>(static_cast<char*>(data) -
                                          static_cast<char*>(attributes.allocationBase));
   OpenRegEvent event = recordUses(storage, stream);
-  OPENREG_CHECK(orIpcGetEventHandle(&message.event, event.handle()));
+  OPENREG_CHECK(orIpcGetEventHandle(&message.event, event.event()));
   unsigned long long lease = 0;
   OPENREG_CHECK(orIpcLeaseGrant(&lease, &message.lease));
   SentStorages::get().keep(lease, storage, std::move(event));
@@ -97,9 +97,9 @@ std::string shareStorage(const Storage& storage) {
 Storage receiveStorage(const std::string& bytes) {
   const StorageMessage message = StorageMessage::read(bytes);
   releaseDeferred();
-  TORCH_CHECK(message.device < deviceCount(), "receiving a storage: it is on device ",
-              message.device, " of its process, and this one has ", static_cast<int>(deviceCount()),
-              " devices");
+  TORCH_CHECK(message.device < device_count(), "receiving a storage: it is on device ",
+              message.device, " of its process, and this one has ",
+              static_cast<int>(device_count()), " devices");
   const c10::DeviceGuard guard(Device(kDeviceType, static_cast<DeviceIndex>(message.device)));
   c10::Allocator* allocator = c10::GetAllocator(kDeviceType);
   if (message.size == 0) {

@@ -4,14 +4,16 @@
 
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <iterator>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Mutex.h"
 #include "csrc/memory/AllocatorSettings.h"
+#include "csrc/memory/BlockTable.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
 #include "csrc/memory/StreamUses.h"
 #include "torch_openreg/core/Exception.h"
@@ -24,9 +26,9 @@ namespace {
 void freeBlock(void* context);
 
 // Note [DataPtr contexts]
-// The context of our DataPtrs is the Block, and the deleter freeBlock tells that it is one. A
-// DataPtr with another deleter is not from here: registerForeignMemory() tells whose it is, if it
-// is the backend's at all.
+// The context of our DataPtrs is their address, from which the table of blocks leads to the block;
+// the deleter freeBlock tells that they are ours. A DataPtr with another deleter is not from here:
+// registerForeignMemory() tells whose it is, if it is the backend's at all.
 class OpenRegAllocator final : public DeviceAllocator {
  public:
   DataPtr allocate(size_t size) override {
@@ -36,18 +38,27 @@ class OpenRegAllocator final : public DeviceAllocator {
       return DataPtr(nullptr, nullptr, &freeBlock, owner);
     }
     Block* block = allocate(size, stream);
-    return DataPtr(block->address, block, &freeBlock, owner);
+    return DataPtr(block->address, block->address, &freeBlock, owner);
   }
 
   // `size` is more than 0.
   Block* allocate(size_t size, const OpenRegStream& stream) {
     Block* block = cacheOf(stream.device_index()).allocate(size, stream);
+    try {
+      blocks_.add(block);
+    } catch (...) {
+      cacheOf(block->device).free(block);
+      throw;
+    }
     report(block->device, block->address, static_cast<int64_t>(block->size));
     return block;
   }
 
-  // A raw pointer could not be traced back to its block; see Note [DataPtr contexts].
-  DeleterFnPtr raw_deleter() const override { return nullptr; }
+  DeleterFnPtr raw_deleter() const override { return &freeBlock; }
+
+  // Address and context are the same, but a copy on write would take freeBlock away, and with it
+  // what recordStream() knows the block by.
+  bool is_simple_data_ptr(const DataPtr& /*data*/) const override { return false; }
 
   void copy_data(void* destination, const void* source, size_t size) const override {
     const OpenRegStream stream = getCurrentOpenRegStream();
@@ -55,12 +66,12 @@ class OpenRegAllocator final : public DeviceAllocator {
       recordMove(stream, "aten::clone", destination, source, size);
     }
     OPENREG_CHECK(
-        orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice, stream.handle()));
+        orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice, stream.stream()));
   }
 
   // From the start: torch asks this before it looks at a device index, and there is nothing that
   // one of these functions would need.
-  bool initialized() override { return deviceCount() > 0; }
+  bool initialized() override { return device_count() > 0; }
 
   void emptyCache(MempoolId_t pool) override {
     runFreeMemoryCallbacks();
@@ -69,8 +80,7 @@ class OpenRegAllocator final : public DeviceAllocator {
   }
 
   void recordStream(const DataPtr& data, Stream stream) override {
-    if (data.get_deleter() == &freeBlock && data.get_context() != nullptr) {
-      auto* block = static_cast<Block*>(data.get_context());
+    if (Block* block = blockOf(data)) {
       cacheOf(block->device).recordStream(block, OpenRegStream(stream));
       return;
     }
@@ -104,9 +114,22 @@ class OpenRegAllocator final : public DeviceAllocator {
     return free_and_total;
   }
 
-  void free(Block* block) noexcept {
+  // The block behind a DataPtr; null if it has none or is not from here.
+  Block* blockOf(const DataPtr& data) const noexcept {
+    return data.get_deleter() == &freeBlock ? blocks_.find(data.get_context()) : nullptr;
+  }
+
+  void free(void* pointer) noexcept {
     // A forked child inherits tensors; the parent's device memory is not its to free.
     if (isInBadFork()) {
+      return;
+    }
+    Block* block = blocks_.take(pointer);
+    if (block == nullptr) {
+      std::fprintf(stderr,
+                   "openreg: raw_deallocate: expected an address that the allocator gave out and "
+                   "that has not been freed, got %p\n",
+                   pointer);
       return;
     }
     // Freeing may merge the block away.
@@ -120,7 +143,7 @@ class OpenRegAllocator final : public DeviceAllocator {
   // Visits the caches of the devices in use.
   template <typename Visit>
   void forEachActive(Visit&& visit) {
-    for (DeviceIndex device = 0; device < deviceCount(); ++device) {
+    for (DeviceIndex device = 0; device < device_count(); ++device) {
       if (isDeviceActive(device)) {
         visit(cacheOf(device));
       }
@@ -155,6 +178,7 @@ class OpenRegAllocator final : public DeviceAllocator {
   }
 
   std::array<Cache, OPENREG_MAX_DEVICES> caches_;
+  BlockTable blocks_;
 };
 
 // Leaked: tensors may be freed by static destructors.
@@ -165,7 +189,7 @@ OpenRegAllocator& allocator() {
 
 void freeBlock(void* context) {
   if (context != nullptr) {
-    allocator().free(static_cast<Block*>(context));
+    allocator().free(context);
   }
 }
 
@@ -173,10 +197,10 @@ struct AllocatorRegistration {
   AllocatorRegistration() { c10::SetAllocator(kDeviceType, &allocator()); }
 } allocator_registration;
 
-// Blocks that rawAllocate() gave out, by address.
+// The addresses that rawAllocate() gave out.
 struct RawBlocks {
   Mutex mutex;
-  std::unordered_map<void*, Block*> live OPENREG_GUARDED_BY(mutex);
+  std::unordered_set<void*> live OPENREG_GUARDED_BY(mutex);
 };
 
 RawBlocks& rawBlocks() {
@@ -203,7 +227,7 @@ void* rawAllocate(size_t size, const OpenRegStream& stream) {
   Block* block = allocator().allocate(size, stream);
   RawBlocks& blocks = rawBlocks();
   const Lock lock(blocks.mutex);
-  blocks.live.emplace(block->address, block);
+  blocks.live.insert(block->address);
   return block->address;
 }
 
@@ -211,15 +235,15 @@ void rawFree(void* pointer) {
   if (pointer == nullptr) {
     return;
   }
-  std::unordered_map<void*, Block*>::node_type node;
+  bool is_live = false;
   {
     RawBlocks& blocks = rawBlocks();
     const Lock lock(blocks.mutex);
-    node = blocks.live.extract(pointer);
+    is_live = blocks.live.erase(pointer) != 0;
   }
-  TORCH_CHECK_VALUE(!node.empty(), "caching_allocator_delete: expected an address that ",
+  TORCH_CHECK_VALUE(is_live, "caching_allocator_delete: expected an address that ",
                     "caching_allocator_alloc returned and that is not deleted, got ", pointer);
-  allocator().free(node.mapped());
+  allocator().free(pointer);
 }
 
 void setMemoryFraction(DeviceIndex device, double fraction) {
@@ -304,7 +328,7 @@ std::vector<Corruption> findCorruptions() {
   std::vector<std::pair<DeviceCachingAllocator*, uint32_t>> checks;
   allocator().forEachActive(
       [&](DeviceCachingAllocator& cache) { checks.emplace_back(&cache, cache.beginCheck()); });
-  for (DeviceIndex device = 0; device < deviceCount(); ++device) {
+  for (DeviceIndex device = 0; device < device_count(); ++device) {
     synchronizeDevice(device);
   }
   std::vector<Corruption> all;
@@ -318,11 +342,9 @@ std::vector<Corruption> findCorruptions() {
 bool isAllocatorValid(DeviceIndex device) { return allocator().cacheOf(device).isValid(); }
 
 std::vector<OpenRegStream> streamsOf(const DataPtr& data) {
-  if (data.get_deleter() != &freeBlock || data.get_context() == nullptr) {
-    return {};
-  }
-  auto* block = static_cast<Block*>(data.get_context());
-  return allocator().cacheOf(block->device).streamsOf(block);
+  Block* block = allocator().blockOf(data);
+  return block == nullptr ? std::vector<OpenRegStream>()
+                          : allocator().cacheOf(block->device).streamsOf(block);
 }
 
 ForeignMemory& foreignMemory() {

@@ -98,10 +98,10 @@ Block* BlockCache::reserve(const BlockRequest& request) {
     return nullptr;
   }
   void* address = nullptr;
-  const DeviceIndex previous = exchangeDevice(device_);
+  const DeviceIndex previous = exchange_device(device_);
   const RelaxedCaptureGuard relaxed;
   const orError_t error = orMalloc(&address, size);
-  exchangeDevice(previous);
+  exchange_device(previous);
   if (error == orErrorMemoryAllocation) {
     // The caller tries again or reports; it is not this thread's last error.
     std::ignore = orGetLastError();

@@ -87,7 +87,7 @@ class FreeBlocks {
   struct Order {
     using is_transparent = void;
     static Key keyOf(const Block* block) {
-      return {reinterpret_cast<uintptr_t>(block->stream->handle()), block->size,
+      return {reinterpret_cast<uintptr_t>(block->stream->stream()), block->size,
               reinterpret_cast<uintptr_t>(block->address)};
     }
     static const Key& keyOf(const Key& key) { return key; }
@@ -107,7 +107,7 @@ class FreeBlocks {
   // the lowest address. Nothing if there is none.
   std::optional<Place> bestFit(const OpenRegStream& stream, size_t size) const {
     const Place found =
-        blocks_.lower_bound(Key{reinterpret_cast<uintptr_t>(stream.handle()), size, 0});
+        blocks_.lower_bound(Key{reinterpret_cast<uintptr_t>(stream.stream()), size, 0});
     return found != blocks_.end() && *(*found)->stream == stream ? std::optional(found)
                                                                  : std::nullopt;
   }

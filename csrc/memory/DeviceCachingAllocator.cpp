@@ -200,7 +200,7 @@ void DeviceCachingAllocator::waitForOtherStreams() {
   {
     const RelaxedCaptureGuard relaxed;
     for (const PendingFrees::EventRef& event : events) {
-      event->synchronize();
+      event->waitUntilComplete();
     }
   }
   const Lock lock(mutex_);

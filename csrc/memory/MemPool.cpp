@@ -8,7 +8,7 @@
 
 namespace c10::openreg {
 
-MemPool::MemPool() : device_(currentDevice()), id_(createPoolId(/*by_user=*/true)) {
+MemPool::MemPool() : device_(current_device()), id_(createPoolId(/*by_user=*/true)) {
   retainPool(device_, id_);
 }
 

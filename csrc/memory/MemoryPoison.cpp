@@ -84,7 +84,7 @@ bool shouldQuarantine(const Block& block) {
   int is_alone = 0;
   return block.size <= quarantineSize() && block.pool->owner == nullptr &&
          block.extras->used_on.empty() && stream.isAlive() && !stream.isCapturing() &&
-         orStreamIsAlone(&is_alone, stream.handle()) == orSuccess && is_alone != 0;
+         orStreamIsAlone(&is_alone, stream.stream()) == orSuccess && is_alone != 0;
 }
 
 void fillOnStream(const Block& block) {

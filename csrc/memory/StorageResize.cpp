@@ -26,7 +26,7 @@ void resizeStorage(const Storage& storage, size_t size_bytes) {
       recordMove(stream, "aten::resize_", data.get(), impl->data(), kept);
     }
     OPENREG_CHECK(orMemcpyAsync(data.get(), impl->data(), kept, orMemcpyDeviceToDevice,
-                                getCurrentOpenRegStream().handle()));
+                                getCurrentOpenRegStream().stream()));
   }
   impl->set_data_ptr_noswap(std::move(data));
   impl->set_nbytes(size_bytes);

@@ -32,7 +32,7 @@ class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
   // docs: profiler-stubs-record
   void record(c10::DeviceIndex* device, ProfilerVoidEventStub* event,
               int64_t* cpu_ns) const override {
-    const c10::DeviceIndex current = c10::openreg::currentDevice();
+    const c10::DeviceIndex current = c10::openreg::current_device();
     auto recorded = std::make_shared<OpenRegEvent>(orEventDefault);
     if (device != nullptr) {
       *device = current;
@@ -49,11 +49,11 @@ class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
   float elapsed(const ProfilerVoidEventStub* start,
                 const ProfilerVoidEventStub* end) const override {
     const BlockingRegion region;
-    asEvent(start).synchronize();
-    asEvent(end).synchronize();
+    asEvent(start).waitUntilComplete();
+    asEvent(end).waitUntilComplete();
     float elapsed_ms = 0;
     OPENREG_WARN_IF_FAILED(
-        orEventElapsedTime(&elapsed_ms, asEvent(start).handle(), asEvent(end).handle()));
+        orEventElapsedTime(&elapsed_ms, asEvent(start).event(), asEvent(end).event()));
     return elapsed_ms * 1000;
   }
 
@@ -64,7 +64,7 @@ class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
   bool enabled() const override { return true; }
 
   void onEachDevice(std::function<void(int)> operation) const override {
-    for (c10::DeviceIndex index = 0; index < c10::openreg::deviceCount(); ++index) {
+    for (c10::DeviceIndex index = 0; index < c10::openreg::device_count(); ++index) {
       const c10::DeviceGuard guard(c10::Device(c10::openreg::kDeviceType, index));
       operation(index);
     }
@@ -72,7 +72,7 @@ class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
 
   void synchronize() const override {
     const BlockingRegion region;
-    c10::openreg::synchronizeDevice(c10::openreg::currentDevice());
+    c10::openreg::synchronizeDevice(c10::openreg::current_device());
   }
 };
 

@@ -1,6 +1,11 @@
 #include <ATen/Context.h>
+#include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/device_lazy_init.h>
+
+#include <algorithm>
 
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
@@ -27,6 +32,71 @@ bool canAccessPeer(int64_t device, int64_t peer) {
   return can_access != 0;
 }
 
+// A negative index changes nothing and comes back, as torch.cuda's functions of these names have
+// it.
+int64_t exchangeDevice(int64_t device) {
+  return device < 0 ? -1 : exchange_device(resolveDeviceIndex(device));
+}
+
+int64_t maybeExchangeDevice(int64_t device) {
+  return device < 0 ? -1
+                    : maybe_exchange_device(static_cast<c10::DeviceIndex>(
+                          std::min<int64_t>(device, OPENREG_MAX_DEVICES)));
+}
+
+// Note [Initialization]
+// torch.accelerator.synchronize() and others skip a device type that torch believes to be unused,
+// and torch calls the module's _lazy_init() before it makes a first tensor only. But a device is in
+// use from the moment when the runtime has created it, which streams, events, allocations and
+// extensions in C++ make it do as well. So the runtime tells, and torch hears of it here.
+//
+// With the GIL, _lazy_init() runs at once; within _lazy_init(), which calls initialize() below,
+// torch is only told. Without the GIL, nothing may wait for it: its owner may wait for this thread.
+// Then torch is told, too, and the main thread calls _lazy_init() as soon as it runs Python code,
+// for what has been put off until then.
+thread_local bool is_initializing = false;
+
+void tellTorch() {
+  torch::utils::register_fork_handler_for_device_init(kDeviceType);
+  torch::utils::set_requires_device_init(kDeviceType, false);
+}
+
+void initializeFromPython() {
+  is_initializing = true;
+  const auto reset = c10::make_scope_exit([] { is_initializing = false; });
+  initialize();
+  tellTorch();
+}
+
+int initializeModule(void* /*unused*/) {
+  const py::gil_scoped_acquire gil;  // held already
+  try {
+    py::module_::import(servesCuda() ? "torch.cuda" : "torch.openreg").attr("_lazy_init")();
+    return 0;
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return -1;
+  }
+}
+
+void onDeviceCreated(int /*device*/) {
+  if (is_initializing || Py_IsInitialized() == 0) {
+    return;
+  }
+  if (PyGILState_Check() == 0) {
+    tellTorch();
+    Py_AddPendingCall(&initializeModule, nullptr);
+    return;
+  }
+  try {
+    torch::utils::device_lazy_init(kDeviceType);
+  } catch (const python_error&) {
+    // The function that creates the device cannot raise it. The main thread does, soon.
+    PyErr_Clear();
+    Py_AddPendingCall(&initializeModule, nullptr);
+  }
+}
+
 void synchronize(int64_t device) {
   const c10::DeviceIndex index = resolveDeviceIndex(device);
   synchronizeDevice(index, "torch.openreg.synchronize");
@@ -38,7 +108,7 @@ void synchronize(int64_t device) {
 void synchronizeAll() {
   OPENREG_CHECK(orDeviceSynchronizeAll());
   if (isSanitizerOn()) {
-    for (c10::DeviceIndex index = 0; index < deviceCount(); ++index) {
+    for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
       noteDeviceDone(index);
     }
   }
@@ -78,6 +148,7 @@ std::vector<std::tuple<std::string, int, std::string>> errorTable() {
 }  // namespace
 
 void bindDevice(py::module_& m) {
+  OPENREG_CHECK(orSetDeviceCreatedFunction(&onDeviceCreated));
   py::class_<orDeviceProp>(m, "_DeviceProperties")
       .def_property_readonly("name", [](const orDeviceProp& p) { return std::string(p.name); })
       .def_readonly("major", &orDeviceProp::major)
@@ -92,25 +163,25 @@ void bindDevice(py::module_& m) {
       .def("__repr__", &describeDevice);
 
   // docs: bindings-device
-  m.def("_device_count", &deviceCount);
+  m.def("_get_device_count", &device_count);
   m.def("_ensure_has_device", &ensureHasDevice);
-  m.def("_current_device", &currentDevice);
-  m.def("_set_device", [](int64_t device) { setDevice(resolveDeviceIndex(device)); });
-  m.def("_exchange_device",
-        [](int64_t device) { return exchangeDevice(resolveDeviceIndex(device)); });
-  m.def("_maybe_exchange_device", [](int64_t device) {
-    return device < 0 ? currentDevice() : exchangeDevice(resolveDeviceIndex(device));
-  });
+  m.def("_get_device", &current_device);
+  m.def("_set_device", [](int64_t device) { set_device(resolveDeviceIndex(device)); });
+  m.def("_exchange_device", &exchangeDevice);
+  m.def("_maybe_exchange_device", &maybeExchangeDevice);
   m.def("_device_properties", &properties);
   m.def("_device_can_access_peer", &canAccessPeer);
   m.def("_device_synchronize", &synchronize, ReleaseGil());
   m.def("_device_synchronize_all", &synchronizeAll, ReleaseGil());
-  m.def("_init", &initialize);
+  m.def("_init", &initializeFromPython);
   m.def("_serves_cuda", &servesCuda);
   m.def("_has_cuda_hooks", &at::hasCUDA);
   m.def("_is_device_active",
         [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });
   m.def("_is_in_bad_fork", &isInBadFork);
+  // PyTorch's pages for integrators use these spellings, too.
+  m.attr("_exchangeDevice") = m.attr("_exchange_device");
+  m.attr("_isInBadFork") = m.attr("_is_in_bad_fork");
   m.def("_settings", &settings);
   m.def("_error_table", &errorTable);
   // docs: end

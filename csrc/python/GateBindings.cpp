@@ -40,7 +40,7 @@ class Gate {
     ++blocked_streams_;
     // The enqueued wait owns a share, so the gate may be dropped while it is pending.
     auto share = std::make_unique<std::shared_ptr<State>>(state_);
-    OPENREG_CHECK(orLaunchHostFunc(stream.handle(), &Gate::wait, share.get()));
+    OPENREG_CHECK(orLaunchHostFunc(stream.stream(), &Gate::wait, share.get()));
     std::ignore = share.release();
   }
 

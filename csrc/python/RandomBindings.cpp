@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "csrc/python/Bindings.h"
@@ -8,8 +9,9 @@ namespace torch_openreg {
 
 void bindRandom(pybind11::module_& m) {
   // docs: bindings-random
-  m.def("_default_generator", [](int64_t device) {
-    return at::openreg::defaultGenerator(c10::openreg::resolveDeviceIndex(device));
+  m.def("_get_default_generator", [](int64_t device) {
+    const c10::DeviceIndex index = c10::openreg::resolveDeviceIndex(device);
+    return at::globalContext().defaultGenerator(c10::Device(c10::openreg::kDeviceType, index));
   });
   // docs: end
   m.def(

@@ -49,19 +49,21 @@ void checkNotCapturing(c10::Device device) {
 }  // namespace
 
 struct OpenRegGeneratorImpl::Current {
+  explicit Current(uint64_t seed) : engine(at::detail::createCPUGenerator(seed)), seed(seed) {}
+
   c10::openreg::Mutex mutex;
-  Generator engine OPENREG_GUARDED_BY(mutex) = at::detail::createCPUGenerator();
+  Generator engine OPENREG_GUARDED_BY(mutex);
   // What it began with.
-  uint64_t seed OPENREG_GUARDED_BY(mutex) = default_rng_seed_val;
+  uint64_t seed OPENREG_GUARDED_BY(mutex);
   // The one that drew last from it.
   std::optional<OpenRegStream> last_stream OPENREG_GUARDED_BY(mutex);
 };
 
-OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device)
+OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device, uint64_t seed)
     : c10::GeneratorImpl(c10::Device(device_type(), device),
                          c10::DispatchKeySet(c10::openreg::keyOf(c10::DispatchKey::Dense))),
       graph_engine_(at::detail::createCPUGenerator()),
-      current_(std::make_unique<Current>()) {}
+      current_(std::make_unique<Current>(seed)) {}
 
 OpenRegGeneratorImpl::~OpenRegGeneratorImpl() = default;
 
@@ -224,28 +226,35 @@ OpenRegGeneratorImpl* OpenRegGeneratorImpl::clone_impl() const {
   return copy;
 }
 
-const Generator& defaultGenerator(c10::DeviceIndex device) {
+// docs: default-generator
+const Generator& getDefaultOpenRegGenerator(c10::DeviceIndex device) {
+  struct DefaultGenerator {
+    std::once_flag created;
+    Generator generator;
+  };
   // Leaked, as all state that workers use.
-  static auto* generators = [] {
-    auto* all = new std::array<Generator, OPENREG_MAX_DEVICES>();
-    for (c10::DeviceIndex index = 0; index < c10::openreg::deviceCount(); ++index) {
-      (*all)[index] = at::make_generator<OpenRegGeneratorImpl>(index);
-    }
-    return all;
-  }();
+  static auto* generators = new std::array<DefaultGenerator, OPENREG_MAX_DEVICES>();
   c10::openreg::ensureHasDevice();
-  return (*generators)[c10::openreg::resolveDeviceIndex(device)];
+  const c10::DeviceIndex index = c10::openreg::resolveDeviceIndex(device);
+  DefaultGenerator& found = (*generators)[index];
+  std::call_once(found.created, [&] {
+    found.generator =
+        at::make_generator<OpenRegGeneratorImpl>(index, c10::detail::getNonDeterministicRandom());
+  });
+  return found.generator;
 }
+// docs: end
 
-Generator makeGenerator(c10::DeviceIndex device) {
+Generator createOpenRegGenerator(c10::DeviceIndex device) {
   return at::make_generator<OpenRegGeneratorImpl>(c10::openreg::resolveDeviceIndex(device));
 }
 
 namespace {
 
 OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::DeviceIndex device) {
-  const Generator& chosen =
-      generator.has_value() && generator->defined() ? *generator : defaultGenerator(device);
+  const Generator& chosen = generator.has_value() && generator->defined()
+                                ? *generator
+                                : getDefaultOpenRegGenerator(device);
   TORCH_CHECK(chosen.device().type() == c10::openreg::kDeviceType, "Expected a '",
               c10::openreg::kDeviceType, "' device type for generator but found '",
               chosen.device().type(), "'");

@@ -33,7 +33,7 @@ void State::forget() {
 
 StreamNumber State::numberOf(const OpenRegStream& stream) {
   const auto [entry, is_new] =
-      numbers_.emplace(stream.handle(), static_cast<StreamNumber>(streams_.size()));
+      numbers_.emplace(stream.stream(), static_cast<StreamNumber>(streams_.size()));
   if (is_new) {
     streams_.push_back(stream.unwrap());
   }

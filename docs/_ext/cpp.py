@@ -110,7 +110,7 @@ def backend_functions() -> dict[str, Function]:
 
 
 # Checks of an argument; what they ask the runtime says nothing about the function that checks.
-INDEX_CHECKS = {"resolveDeviceIndex", "checkDeviceIndex", "ensureHasDevice"}
+INDEX_CHECKS = {"resolveDeviceIndex", "check_device_index", "ensureHasDevice"}
 
 # Shown by a name of their own, which the page explains, and not by what they call.
 _NAMED_STEPS = {"lookUpHandle": "stream lookup"}

@@ -23,6 +23,7 @@ from source_tree import (
 from torch.testing._internal.common_utils import TestCase, run_tests
 
 C_STANDARD_HEADERS = {"<stddef.h>", "<stdint.h>"}
+HEADERS_FOR_CPP = {"callable.h"}  # empty for C; they may include the C++ library
 FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|Python\.h)\b")
 # Of torch/csrc, the pickler, the profiler, autograd's functions, c10d and what compiled programs
 # call are parts of libtorch_cpu.
@@ -38,6 +39,8 @@ OF_PYTHON = re.compile(
 _KERNELS = {"core", "memory", "random", "aten/kernel"}
 ALLOWED_FOLDERS = {
     "core": set(),
+    # The header of headers.
+    "OpenReg.h": {"core", "random"},
     # Is told what happens by core/Sanitizer.h, which all include; nobody includes it but bindings.
     "sanitizer": {"core"},
     "memory": {"core"},
@@ -91,6 +94,7 @@ _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILIN
 OTHER_NAMESPACE = {
     "csrc/aten/ops/Attention.cpp": "stubs of ATen are registered in its own namespace",
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
+    "include/torch_openreg/OpenReg.h": "PyTorch's pages have all names in one namespace",
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",
     "csrc/memory/PinnedAllocator.h": "its base class, the cache of pinned memory, is of ATen",
     "csrc/memory/PinnedAllocator.cpp": "its base class, the cache of pinned memory, is of ATen",
@@ -117,6 +121,10 @@ ALLOWED_CALLS = {
         "distributed/Engine.cpp",
         "orStreamCreateWithPriority",
     ): "streams of the pool come round again, and those of groups wait for other ranks",
+    (
+        "python/DeviceBindings.cpp",
+        "orSetDeviceCreatedFunction",
+    ): "torch's Python side hears of devices; see Note [Initialization]",
     ("distributed/Engine.cpp", "orStreamWaitEvent"): "order that the sanitizer is not told of",
     ("sanitizer/HostWatch.cpp", "orGetLastError"): "errors of a forked child are dropped",
     ("sanitizer/HostWatch.cpp", "orWatchStart"): "the sanitizer is the one user of watches",
@@ -195,7 +203,18 @@ class TestRuntime(TestCase):
         def is_foreign(_, include):
             return not (include in C_STANDARD_HEADERS or include.startswith("<openreg/"))
 
-        self.assertFalse(includes_that(is_foreign, public_headers()))
+        for_c = [path for path in public_headers() if path.name not in HEADERS_FOR_CPP]
+        self.assertFalse(includes_that(is_foreign, for_c))
+
+    def test_public_headers_for_cpp_include_only_its_library_and_each_other(self):
+        def is_foreign(_, include):
+            return not re.fullmatch(r"<(openreg/)?\w+(\.h)?>", include) or re.match(
+                FOREIGN_TO_THE_RUNTIME, include
+            )
+
+        for_cpp = [path for path in public_headers() if path.name in HEADERS_FOR_CPP]
+        self.assertEqual({path.name for path in for_cpp}, HEADERS_FOR_CPP)
+        self.assertFalse(includes_that(is_foreign, for_cpp))
 
     def test_public_headers_do_not_include_the_umbrella_header(self):
         headers = [path for path in public_headers() if path.name != "openreg.h"]

@@ -31,7 +31,14 @@ def stub_scope(body):
     return {node.name: node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
-STUB_NAMES = stub_scope(ast.parse(STUB.read_text()).body)
+STUB_BODY = ast.parse(STUB.read_text()).body
+STUB_NAMES = stub_scope(STUB_BODY)
+# Other names of functions: `_exchangeDevice = _exchange_device`.
+STUB_ALIASES = {
+    node.targets[0].id: node.value.id
+    for node in STUB_BODY
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
+}
 STUB_CLASSES = {name: node for name, node in STUB_NAMES.items() if isinstance(node, ast.ClassDef)}
 
 
@@ -47,7 +54,12 @@ class TestStubs(TestCase):
         self.assertEqual(_C, torch_openreg._C)
 
     def test_stub_names_what_the_module_has(self):
-        self.assertEqual(set(STUB_NAMES), set(dir(_C)) - OF_A_MODULE)
+        self.assertEqual(set(STUB_NAMES) | set(STUB_ALIASES), set(dir(_C)) - OF_A_MODULE)
+
+    def test_aliases_of_the_stub_are_those_of_the_module(self):
+        self.assertEqual(set(STUB_ALIASES), {"_exchangeDevice", "_isInBadFork"})
+        for alias, name in STUB_ALIASES.items():
+            self.assertIs(getattr(_C, alias), getattr(_C, name))
 
     def test_classes_of_the_stub_name_what_the_classes_have(self):
         for name, node in STUB_CLASSES.items():

@@ -14,6 +14,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -119,7 +120,21 @@ void bindGuard(py::module& m) {
         [](uintptr_t event, DeviceIndex index) { guard().destroyEvent(asEvent(event), index); });
 }
 
+void bindAllocator(py::module& m) {
+  m.def("raw_allocate", [](size_t size) {
+    return reinterpret_cast<uintptr_t>(c10::GetAllocator(kType)->raw_allocate(size));
+  });
+  m.def("raw_deallocate", [](uintptr_t address) {
+    c10::GetAllocator(kType)->raw_deallocate(reinterpret_cast<void*>(address));
+  });
+}
+
 void bindScopes(py::module& m) {
+  // On a thread of C++, which does not have the GIL; the caller has it meanwhile.
+  m.def("use_device_without_gil", [](DeviceIndex index) {
+    std::thread([index] { guard().getStream(Device(kType, index)); }).join();
+  });
+
   m.def("within_device_guard", [](Device device, const py::function& function) {
     return within<c10::DeviceGuard>(function, device);
   });
@@ -186,6 +201,7 @@ void bindHooks(py::module& m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   bindGuard(m);
+  bindAllocator(m);
   bindScopes(m);
   bindHooks(m);
 }

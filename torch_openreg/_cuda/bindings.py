@@ -28,7 +28,7 @@ def _init() -> None:
     _C._init()
     cuda: Any = torch.cuda
     cuda.default_generators = tuple(
-        _C._default_generator(index) for index in range(_C._device_count())
+        _C._get_default_generator(index) for index in range(_C._get_device_count())
     )
     cuda._get_device_properties = device_properties
     if _setting("OPENREG_CUDA_NOTICE") == "1":
@@ -52,7 +52,7 @@ def maybe_exchange_device(device: int) -> int:
 
 
 def _get_device() -> int:
-    return _C._current_device()
+    return _C._get_device()
 
 
 def _set_device(device: int) -> None:
@@ -212,7 +212,7 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_getCurrentStream": _C._current_stream,
     "_cuda_getDefaultStream": _C._default_stream,
     "_cuda_getDevice": _get_device,
-    "_cuda_getDeviceCount": _C._device_count,
+    "_cuda_getDeviceCount": _C._get_device_count,
     "_cuda_getMemoryFraction": _C._memory_fraction,
     "_cuda_getStreamFromExternal": _stream_from_external,
     "_cuda_get_sync_debug_mode": _C._sync_debug_mode,

@@ -34,7 +34,7 @@ def stand_in(device: torch.device) -> torch.device:
     which programs may call ``cpu:0``.
     """
     if is_ours(device):
-        index = _C._current_device() if device.index is None else device.index
+        index = _C._get_device() if device.index is None else device.index
         return torch.device("cpu", index)
     return HOST if device.type == "cpu" else device
 

@@ -64,7 +64,7 @@ def _device_index(
         return index
     if not optional:
         raise ValueError(f"{operation}: expected a device with an index, got {device}")
-    return _C._current_device()
+    return _C._get_device()
 
 
 def _checked_index(operation: str, device: object, optional: bool = True) -> int:
@@ -74,7 +74,7 @@ def _checked_index(operation: str, device: object, optional: bool = True) -> int
         RuntimeError: There is no such device, or no device at all.
     """
     index = _device_index(operation, device, optional)
-    count = _C._device_count()
+    count = _C._get_device_count()
     if not 0 <= index < count:
         _C._ensure_has_device()
         raise RuntimeError(

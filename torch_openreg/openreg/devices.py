@@ -42,7 +42,7 @@ def device_count() -> int:
     It is 0 if a setting is bad; functions that need a device then raise an error that names the
     setting. Does not initialize the device module, so the process can still fork.
     """
-    return _C._device_count()
+    return _C._get_device_count()
 
 
 def is_available() -> bool:
@@ -53,7 +53,7 @@ def is_available() -> bool:
 def current_device() -> int:
     """Returns the index of the calling thread's current device."""
     _lazy_init()
-    return _C._current_device()
+    return _C._get_device()
 
 
 def set_device(device: Device) -> None:
@@ -80,8 +80,14 @@ def _exchange_device(device: int) -> int:
 
 
 def _maybe_exchange_device(device: int) -> int:
-    """As ``_exchange_device``; torch uses it to restore a device."""
-    return _exchange_device(device)
+    """As ``_exchange_device``, but an index that is out of range changes nothing.
+
+    Then it returns the current device. torch uses it to restore a device.
+    """
+    if device < 0:
+        return -1
+    _lazy_init()
+    return _C._maybe_exchange_device(device)
 
 
 class device:

@@ -34,7 +34,7 @@ def is_initialized() -> bool:
     """
     if _C._is_in_bad_fork():
         return False
-    return _was_initialized or any(_C._is_device_active(i) for i in range(_C._device_count()))
+    return _was_initialized or any(_C._is_device_active(i) for i in range(_C._get_device_count()))
 
 
 def _is_in_bad_fork() -> bool:
@@ -88,6 +88,6 @@ def _finish_autograd() -> None:
     """
     if _C._is_in_bad_fork() or not _has_autograd_threads():
         return
-    for index in range(_C._device_count()):
+    for index in range(_C._get_device_count()):
         if _C._is_device_active(index):
             _C._wait_for_autograd(index, _AUTOGRAD_TIMEOUT_S)

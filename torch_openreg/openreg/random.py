@@ -35,7 +35,7 @@ _DeviceArgument = int | str | torch.device
 
 def _generator(operation: str, device: _DeviceArgument | None) -> torch.Generator:
     _check_fork()
-    return _C._default_generator(_checked_index(operation, device))
+    return _C._get_default_generator(_checked_index(operation, device))
 
 
 def _seedable_devices() -> int:
@@ -43,11 +43,11 @@ def _seedable_devices() -> int:
 
     Programs seed everything before anything else, also in DataLoader workers.
     """
-    return 0 if _C._is_in_bad_fork() else _C._device_count()
+    return 0 if _C._is_in_bad_fork() else _C._get_device_count()
 
 
 def _get_default_generators() -> tuple[torch.Generator, ...]:
-    return tuple(_C._default_generator(index) for index in range(_C._device_count()))
+    return tuple(_C._get_default_generator(index) for index in range(_C._get_device_count()))
 
 
 def _get_generator(device: torch.device) -> torch.Generator:
@@ -79,7 +79,7 @@ copyreg.pickle(torch.Generator, _reduce_generator)
 
 def get_rng_state_all() -> list[Tensor]:
     """Returns the states of the generators of all devices, in order of their index."""
-    return [get_rng_state(index) for index in range(_C._device_count())]
+    return [get_rng_state(index) for index in range(_C._get_device_count())]
 
 
 def set_rng_state(new_state: Tensor, device: _DeviceArgument = DEVICE_TYPE) -> None:
@@ -113,7 +113,7 @@ def manual_seed(seed: int) -> None:
     """
     seed = int(seed)
     if _seedable_devices() > 0:
-        _C._default_generator(_C._current_device()).manual_seed(seed)
+        _C._get_default_generator(_C._get_device()).manual_seed(seed)
 
 
 # docs: end
@@ -123,19 +123,19 @@ def manual_seed_all(seed: int) -> None:
     """Sets the seed of the generators of all devices. Does nothing if there are none."""
     seed = int(seed)
     for index in range(_seedable_devices()):
-        _C._default_generator(index).manual_seed(seed)
+        _C._get_default_generator(index).manual_seed(seed)
 
 
 def seed() -> None:
     """Seeds the current device's generator with a random number."""
     if _seedable_devices() > 0:
-        _C._default_generator(_C._current_device()).seed()
+        _C._get_default_generator(_C._get_device()).seed()
 
 
 def seed_all() -> None:
     """Seeds the generators of all devices with one random number."""
     if _seedable_devices() > 0:
-        manual_seed_all(_C._default_generator(0).seed())
+        manual_seed_all(_C._get_default_generator(0).seed())
 
 
 def initial_seed() -> int:

@@ -42,7 +42,7 @@ class _Selection:
     __slots__ = ("_destination_stream", "_source_device", "_source_stream")
 
     def __init__(self, destination_device: int) -> None:
-        self._source_device = _C._current_device()
+        self._source_device = _C._get_device()
         self._source_stream = _C._current_stream(self._source_device)
         self._destination_stream = _C._current_stream(destination_device)
 

@@ -104,7 +104,7 @@ c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   const c10::Device device =
       found.of_tensors.has_value()
           ? *found.of_tensors
-          : found.of_argument.value_or(c10::Device(kDeviceType, c10::openreg::currentDevice()));
+          : found.of_argument.value_or(c10::Device(kDeviceType, c10::openreg::current_device()));
   if (found.has_cpu_tensor) {
     checkCpuTensors(schema, arguments, device);
   }

@@ -90,7 +90,7 @@ Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& values, boo
                   {&self, &values});
   TORCH_CHECK(isOpenReg(self),
               "Expected all tensors to be on the same device, but found at least two devices, ",
-              c10::Device(c10::openreg::kDeviceType, c10::openreg::currentDevice()), " and ",
+              c10::Device(c10::openreg::kDeviceType, c10::openreg::current_device()), " and ",
               self.device(), "! (aten::_index_put_impl_)");
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
                     "too many indices for tensor of dimension ", self.dim(), " (got ",

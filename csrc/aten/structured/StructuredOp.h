@@ -88,7 +88,7 @@ class StructuredOp final : public Meta {
 
   void set_output_raw_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
                               TensorOptions options) override {
-    if (C10_UNLIKELY(options.device().index() != c10::openreg::currentDevice())) {
+    if (C10_UNLIKELY(options.device().index() != c10::openreg::current_device())) {
       guard_.reset_device(options.device());
     }
     setStructuredOutput(form_, outputs_[index], sizes, strides, options);

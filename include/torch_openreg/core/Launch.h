@@ -132,7 +132,7 @@ void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&
   static_assert(alignof(Fn) <= OPENREG_CLOSURE_ALIGNMENT, "the queue aligns closures less");
   alignas(Fn) std::byte storage[sizeof(Fn)];
   Fn* closure = new (storage) Fn(std::forward<Function>(function));
-  const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.handle());
+  const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.stream());
   if (C10_UNLIKELY(error != orSuccess)) {
     closure->~Fn();
     throwLaunchError(error, kernel.name, {__func__, __FILE__, uint32_t(__LINE__)});

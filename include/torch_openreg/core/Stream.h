@@ -14,6 +14,8 @@
 #include <c10/core/Stream.h>
 #include <openreg/stream.h>
 
+#include <ostream>
+
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Macros.h"
 
@@ -31,10 +33,20 @@ class OPENREG_EXPORT OpenRegStream {
   Stream unwrap() const { return stream_; }
   operator Stream() const { return stream_; }
 
+  // The runtime's handle. That of the default stream is not null: it is a stream like any other.
+  orStream_t stream() const { return handle_; }
+  operator orStream_t() const { return handle_; }
+
+  DeviceType device_type() const { return stream_.device_type(); }
   Device device() const { return stream_.device(); }
   DeviceIndex device_index() const { return stream_.device_index(); }
   StreamId id() const { return stream_.id(); }
-  orStream_t handle() const { return handle_; }
+
+  // The triple that travels to Python and back.
+  StreamData3 pack3() const { return stream_.pack3(); }
+  static OpenRegStream unpack3(StreamId id, DeviceIndex index, DeviceType type) {
+    return OpenRegStream(Stream::unpack3(id, index, type));
+  }
 
   // False once the owner of an external stream has destroyed it. Its work still runs then, but
   // nothing can be recorded or enqueued any more.
@@ -83,12 +95,21 @@ OPENREG_EXPORT OpenRegStream getCurrentOpenRegStream(DeviceIndex index = -1);
 // Makes a stream current on its device, for the calling thread. Does not change the current device.
 OPENREG_EXPORT void setCurrentOpenRegStream(const OpenRegStream& stream);
 
-// A stream of the pool, round-robin. A priority below 0 means the pool of high priority.
-OPENREG_EXPORT OpenRegStream getStreamFromPool(int priority = 0, DeviceIndex index = -1);
+// A stream of the pool, round-robin: of high or of normal priority.
+OPENREG_EXPORT OpenRegStream getStreamFromPool(bool is_high_priority = false,
+                                               DeviceIndex index = -1);
+
+// The same. A priority below 0 means the pool of high priority.
+OPENREG_EXPORT OpenRegStream getStreamFromPool(int priority, DeviceIndex index = -1);
 
 // Wraps a stream that the runtime's API created. The caller keeps it alive.
 // Throws if the handle is not that of a live stream or the stream is on another device.
 OPENREG_EXPORT OpenRegStream getStreamFromExternal(orStream_t handle, DeviceIndex index = -1);
+
+// As c10::Stream, such as "stream 9 on device openreg:0".
+inline std::ostream& operator<<(std::ostream& out, const OpenRegStream& stream) {
+  return out << stream.unwrap();
+}
 
 }  // namespace c10::openreg
 

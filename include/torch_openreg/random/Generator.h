@@ -40,7 +40,7 @@ namespace at::openreg {
 
 class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
  public:
-  explicit OpenRegGeneratorImpl(c10::DeviceIndex device);
+  explicit OpenRegGeneratorImpl(c10::DeviceIndex device, uint64_t seed = default_rng_seed_val);
   ~OpenRegGeneratorImpl() override;
 
   void set_current_seed(uint64_t seed) override;
@@ -82,16 +82,17 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   const std::unique_ptr<Current> current_;
 };
 
-// The default generator of a device, created on first use. A negative index stands for the
-// current device. Creates no device.
-OPENREG_EXPORT const Generator& defaultGenerator(c10::DeviceIndex device = -1);
+// The default generator of a device. A negative index stands for the current device. Creates no
+// device. The first call for a device creates its generator, with a seed from the system's entropy
+// as the CPU's default generator has one: processes differ, and so do devices.
+OPENREG_EXPORT const Generator& getDefaultOpenRegGenerator(c10::DeviceIndex device = -1);
 
 // The generators that kernels of a capture draw from; forgets them. Called when it has ended.
 OPENREG_EXPORT std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(
     uint64_t capture_id);
 
-// A new generator for a device.
-OPENREG_EXPORT Generator makeGenerator(c10::DeviceIndex device = -1);
+// A new generator for a device, with the seed that torch gives to every new generator.
+OPENREG_EXPORT Generator createOpenRegGenerator(c10::DeviceIndex device = -1);
 
 // The generator that a kernel on the device's current stream draws from: the one given, or the
 // device's default. Orders the launch that must follow; see Note [Generators on workers].

@@ -34,6 +34,12 @@ Mutex& creation_mutex() {
 
 std::atomic<uint64_t> streams_created{0};  // default streams not counted
 
+std::atomic<orDeviceFn> created_function{nullptr};
+
+void tell_created(int index) {
+  if (const orDeviceFn function = created_function.load()) function(index);
+}
+
 int visible_count() { return static_cast<int>(settings().visible_devices.size()); }
 
 // See Note [Exit] in process.h.
@@ -157,16 +163,24 @@ orError_t Device::get(int index, Device** device) {
     return orSuccess;
   }
   if (const orError_t error = check_device(index, "openreg")) return error;
-  const Lock lock(creation_mutex());
-  std::atomic<Device*>& slot = devices[static_cast<size_t>(index)];
-  if (active(index) == nullptr) {
-    const AddressSpace* space = nullptr;
-    if (const orError_t error = prepare_process(&space)) return error;
-    int memory_file = -1;
-    if (const orError_t error = map_memory(index, *space, &memory_file)) return error;
-    slot.store(new Device(index, *space, memory_file), std::memory_order_release);
-  }
+  bool is_new = false;
+  if (const orError_t error = create(index, &is_new)) return error;
+  if (is_new) tell_created(index);
   *device = active(index);
+  return orSuccess;
+}
+
+orError_t Device::create(int index, bool* is_new) {
+  const Lock lock(creation_mutex());
+  if (active(index) != nullptr) return orSuccess;
+  const AddressSpace* space = nullptr;
+  if (const orError_t error = prepare_process(&space)) return error;
+  int memory_file = -1;
+  if (const orError_t error = map_memory(index, *space, &memory_file)) return error;
+  // Sequentially consistent, as the other side is in orSetDeviceCreatedFunction(): either this
+  // thread sees the function, or that one sees the device.
+  devices[static_cast<size_t>(index)].store(new Device(index, *space, memory_file));
+  *is_new = true;
   return orSuccess;
 }
 
@@ -273,6 +287,18 @@ orError_t orDeviceIsActive(int device, int* is_active) {
     if (is_active == nullptr) return openreg::fail_null("orDeviceIsActive");
     if (const orError_t error = openreg::check_device(device, "orDeviceIsActive")) return error;
     *is_active = openreg::Device::active(device) != nullptr && !openreg::is_forked();
+    return orSuccess;
+  });
+}
+
+orError_t orSetDeviceCreatedFunction(orDeviceFn function) {
+  return openreg::guarded([&] {
+    openreg::created_function = function;
+    for (int index = 0; index < OPENREG_MAX_DEVICES; ++index) {
+      if (openreg::devices[static_cast<size_t>(index)].load() != nullptr && function != nullptr) {
+        function(index);
+      }
+    }
     return orSuccess;
   });
 }

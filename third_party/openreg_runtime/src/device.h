@@ -51,6 +51,9 @@ class Device {
   orError_t wait();
 
  private:
+  // Creates a device; stores whether that has been done by this call.
+  static orError_t create(int index, bool* is_new);
+
   const int index_;
   const int memory_file_;
   Arena arena_;

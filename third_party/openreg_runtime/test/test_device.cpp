@@ -73,6 +73,41 @@ TEST(without_devices_everything_says_so) {
   CHECK_EQUAL(current_device(), 0);
 }
 
+namespace {
+
+std::vector<int> created;
+
+void note_created(int device) { created.push_back(device); }
+
+}  // namespace
+
+TEST(the_created_function_hears_of_each_device_when_it_is_created) {
+  CHECK_OK(orSetDeviceCreatedFunction(note_created));
+  int count = 0;
+  CHECK_OK(orGetDeviceCount(&count));
+  CHECK_OK(orSetDevice(1));
+  orDeviceProp properties;
+  CHECK_OK(orGetDeviceProperties(&properties, 1));
+  CHECK(created.empty());
+
+  const orStream_t stream = make_stream();
+  CHECK(created == std::vector{1});
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK(created == std::vector{1});
+}
+
+TEST(the_created_function_hears_of_devices_that_exist) {
+  CHECK_OK(orSetDevice(1));
+  make_stream();
+  CHECK_OK(orSetDeviceCreatedFunction(note_created));
+  CHECK(created == std::vector{1});
+
+  CHECK_OK(orSetDeviceCreatedFunction(nullptr));
+  CHECK_OK(orSetDevice(0));
+  make_stream();
+  CHECK(created == std::vector{1});
+}
+
 TEST(properties_describe_the_machine) {
   orDeviceProp properties;
   CHECK_OK(orGetDeviceProperties(&properties, 1));

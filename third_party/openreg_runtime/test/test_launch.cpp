@@ -3,6 +3,8 @@
 
 #include <array>
 #include <atomic>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "check.h"
@@ -50,6 +52,52 @@ TEST(closures_of_every_size_are_moved_and_destroyed) {
   CHECK_OK(orStreamSynchronize(stream));
   CHECK_EQUAL(live.load(), 0);
   CHECK_EQUAL(sum.load(), 10);
+}
+
+TEST(a_callable_is_launched_with_copies_of_its_arguments) {
+  const orStream_t stream = make_stream();
+  std::atomic<int> live{0};
+  std::atomic<int> sum{0};
+  Gate gate;
+  gate.hold(stream);
+  int term = 40;
+  {
+    const Counted counted(live);
+    CHECK_OK(orLaunchKernel(
+        stream, [](std::atomic<int>& result, int a, int b, const Counted&) { result = a + b; },
+        std::ref(sum), term, 2, counted));
+  }
+  term = 0;
+  CHECK_EQUAL(live.load(), 1);
+  CHECK_EQUAL(sum.load(), 0);
+  gate.open();
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_EQUAL(sum.load(), 42);
+  CHECK_EQUAL(live.load(), 0);
+}
+
+namespace {
+
+void throw_on_purpose(int code) { throw std::runtime_error("code " + std::to_string(code)); }
+
+}  // namespace
+
+TEST(an_exception_of_a_callable_is_the_error_of_its_kernel) {
+  const orStream_t stream = make_stream();
+  CHECK_OK(orLaunchKernel(stream, throw_on_purpose, 7));
+  CHECK_ERROR(orStreamSynchronize(stream), orErrorLaunchFailure);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "code 7");
+  CHECK_OK(orLaunchKernel(stream, [] { throw 7; }));
+  CHECK_ERROR(orStreamSynchronize(stream), orErrorLaunchFailure);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "not a std::exception");
+}
+
+TEST(a_callable_that_is_not_launched_is_destroyed) {
+  const orStream_t stream = make_stream();
+  CHECK_OK(orStreamDestroy(stream));
+  std::atomic<int> live{0};
+  CHECK_ERROR(orLaunchKernel(stream, [counted = Counted(live)] {}), orErrorInvalidResourceHandle);
+  CHECK_EQUAL(live.load(), 0);
 }
 
 TEST(closures_without_functions_are_copied_as_bytes) {

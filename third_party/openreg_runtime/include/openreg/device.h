@@ -28,6 +28,8 @@ typedef struct orDeviceProp {
   int integrated;          /* 1: the device shares the host's physical memory */
 } orDeviceProp;
 
+typedef void (*orDeviceFn)(int device);
+
 OPENREG_EXTERN_C_BEGIN
 
 /* Stores the number of visible devices; 0 is not an error.
@@ -47,6 +49,14 @@ OPENREG_API orError_t orGetDeviceProperties(orDeviceProp* properties, int device
 /* Stores 1 if the device has been created in this process, else 0. Never creates it, never
  * orErrorForked (a forked child gets 0). */
 OPENREG_API orError_t orDeviceIsActive(int device, int* is_active) OPENREG_CHECKED;
+
+/* Has the library call a function for each device of the process: now for those that have been
+ * created, and for each later one when it has been created. NULL: none. A new function replaces the
+ * one before.
+ * Threads: called by the thread whose call creates the device, before that call goes on; no lock is
+ * held. If this function and the creation of a device overlap, it may be called twice for that
+ * device. */
+OPENREG_API orError_t orSetDeviceCreatedFunction(orDeviceFn function) OPENREG_CHECKED;
 
 /* Stores 1 in a child forked from a process that had used a device, else 0. Takes no lock. */
 OPENREG_API orError_t orIsForkedChild(int* is_forked) OPENREG_CHECKED;

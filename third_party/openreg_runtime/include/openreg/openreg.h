@@ -26,6 +26,7 @@
 #ifndef OPENREG_OPENREG_H
 #define OPENREG_OPENREG_H
 
+#include <openreg/callable.h>
 #include <openreg/device.h>
 #include <openreg/error.h>
 #include <openreg/event.h>
