@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -121,6 +122,19 @@ class Ranks:
         """Ends a rank, as the system does when memory is short."""
         self._processes[rank].kill()
         self._processes[rank].join()
+
+    def stop(self, rank: int) -> None:
+        """Keeps all threads of a rank from running, those of Gloo as well."""
+        os.kill(self._processes[rank].pid, signal.SIGSTOP)
+
+    def go_on(self, rank: int) -> None:
+        """Undoes stop()."""
+        os.kill(self._processes[rank].pid, signal.SIGCONT)
+
+    def output(self, rank: int) -> str:
+        """Returns what a rank has printed so far."""
+        with open(os.path.join(self._folder.name, f"output{rank}"), errors="replace") as file:
+            return file.read()
 
     def close(self) -> None:
         """Ends the processes."""
