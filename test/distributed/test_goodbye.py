@@ -301,18 +301,20 @@ def end_of_destruction(rank, size):
 
 
 def hold_before_the_data(rank, size, folder):
-    """Rank 0 holds a broadcast before it gives it to Gloo, the others where they have."""
+    """Rank 1 has announced a broadcast, whose data then comes behind the header of rank 0."""
     init(folder, rank, size)
-    _C._hold_operations("agreed" if rank == 0 else "posted")
-    x = torch.full((MANY // 2,), rank + 1, dtype=torch.int32, device=device_of(rank))
-    _Destruction.work = dist.broadcast(x, 0, async_op=True)
-    _Destruction.x = x
+    _Destruction.x = torch.full((FEW,), rank + 1, dtype=torch.int32, device=device_of(rank))
+    if rank == 0:
+        return True
+    _C._hold_operations("announced")
+    _Destruction.work = dist.broadcast(_Destruction.x, 0, async_op=True)
     return _C._wait_until_held(LIMIT)
 
 
 def send_and_begin_to_destroy(rank, size):
     _C._release_operations()
     if rank == 0:
+        _Destruction.work = dist.broadcast(_Destruction.x, 0, async_op=True)
         _Destruction.work.wait()
         torch.openreg.synchronize()
     return begin_to_destroy(rank, size)
@@ -523,7 +525,7 @@ class TestGoodbye(TestCase):
             self.assertEqual(ranks.results([0]), [True])
             ranks.go_on(1)
             self.assertEqual(ranks.results([1]), [None])
-            self.assertEqual(ranks.run(receive), [MANY // 2] * 2)
+            self.assertEqual(ranks.run(receive), [FEW] * 2)
             self.assertEqual(ranks.run(end_of_destruction)[0], False)
 
     def test_destruction_gives_up_when_its_time_is_over(self):
