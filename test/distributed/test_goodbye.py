@@ -485,6 +485,12 @@ def wait_after_the_end(rank, size, folder, is_waiting):
     return outcomes
 
 
+class TestStages(TestCase):
+    def test_a_stage_that_is_none_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "expected announced, heard, .*, got nowhere"):
+            _C._hold_operations("nowhere")
+
+
 class TestGoodbye(TestCase):
     def setUp(self):
         super().setUp()
