@@ -68,14 +68,14 @@ struct Contract {
 // What one rank tells another; sent as it is, between builds of the same version.
 struct Header {
   static constexpr uint64_t kMagic = 0x6f63636c2d686431;
-  enum State : uint32_t { Ready = 1, Failed = 2 };
+  enum State : uint32_t { Ready = 1, Failed = 2, Leaving = 3 };
 
   uint64_t magic = kMagic;
   uint32_t state = Ready;
   uint32_t kind = 0;
   int32_t dtype = -1;  // -1: of no concern
   int32_t reduce_op = -1;
-  int32_t root = -1;
+  int32_t root = -1;    // of a rank that is leaving: the rank
   uint32_t count = 0;   // of collectives in it
   uint64_t number = 0;  // how many headers came before it
   int64_t bytes_to = 0;

@@ -154,30 +154,22 @@ void GroupState::failByOperation(const std::string& text) noexcept {
   }
 }
 
-void GroupState::retire() noexcept {
-  std::shared_ptr<Transport> transport;
-  {
-    const Lock lock(mutex_);
-    is_retired_ = true;
-    transport = transport_;
-  }
-  if (transport != nullptr) {
-    transport->close();
-  }
-}
-
 std::string GroupState::failure() const {
   const Lock lock(mutex_);
   return failure_;
 }
 
-void GroupState::checkWorks(const char* operation) const {
+void GroupState::checkHasNotFailed(const char* operation) const {
   if (hasFailed()) {
     throwDistributedError(c10::str(operation, ": expected a group that works, got ", describe(),
                                    ", which has failed before. Destroy it, and make a new one. It "
                                    "failed as follows:\n",
                                    failure()));
   }
+}
+
+void GroupState::checkWorks(const char* operation) const {
+  checkHasNotFailed(operation);
   if (is_retired_) {
     throwDistributedError(
         c10::str(operation, ": expected a group, got ", describe(), ", which has been destroyed"));

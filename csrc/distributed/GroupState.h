@@ -97,10 +97,12 @@ class GroupState {
   // that is why the group fails.
   void failByOperation(const std::string& text) noexcept;
   bool hasFailed() const { return has_failed_.load(); }
-  // It has been destroyed by the program: closes all connections, after its operations.
-  void retire() noexcept;
+  // It has been destroyed by the program: there are no operations after those that are enqueued.
+  void retire() { is_retired_.store(true); }
   std::string failure() const;
-  // Errors: DistBackendError for `operation` if the group has failed or is retired.
+  // Errors: DistBackendError for `operation` if the group has failed.
+  void checkHasNotFailed(const char* operation) const;
+  // The same, and if the group is retired.
   void checkWorks(const char* operation) const;
 
   // Operations that are on streams and not over. Captured ones do not count.

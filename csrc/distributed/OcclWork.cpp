@@ -48,7 +48,7 @@ int OcclWork::sourceRank() const {
 
 void OcclWork::synchronize() {
   if (!setup_.is_captured) {
-    setup_.state->checkWorks(nameOf(setup_.kind));
+    setup_.state->checkHasNotFailed(nameOf(setup_.kind));
   }
   const OpenRegStream current = getCurrentOpenRegStream(setup_.stream.device_index());
   if (current.unwrap() != setup_.stream) {

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "csrc/distributed/StageGate.h"
+
 namespace at::openreg {
 namespace {
 
@@ -85,6 +87,7 @@ void Operation::run() {
       throw TransportError("the group had failed");
     }
     exchange(calls, deadline);
+    StageGate::instance().pass(Stage::Finished);
     setup_.state->endExtension(setup_.owned_extension);
     setup_.completion->finish(nullptr, calls.source_rank);
     return;
@@ -129,10 +132,13 @@ void Operation::exchange(Exchange& calls, Deadline deadline) {
   const c10::openreg::Lock turn(transport.turn());
   if (setup_.parts.size() == 1 && setup_.parts.front().begin_eager) {
     const Part::Eager eager = setup_.parts.front().begin_eager();
-    eager.finish(transport.agree(contracts_, deadline, eager.outgoing));
+    const std::vector<Tensor> bytes = transport.agree(contracts_, deadline, eager.outgoing);
+    StageGate::instance().pass(Stage::Agreed);
+    eager.finish(bytes);
     return;
   }
   transport.agree(contracts_, deadline);
+  StageGate::instance().pass(Stage::Agreed);
   runParts(calls);
 }
 
@@ -142,6 +148,7 @@ void Operation::runParts(Exchange& calls) {
   for (const Part& part : setup_.parts) {
     finishes.push_back(part.begin(calls));
   }
+  StageGate::instance().pass(Stage::Posted);
   // A message is sent when the other rank has seen its size, which that does when it finishes the
   // receive. So of two ranks that send to each other, neither may wait for its message before.
   for (const bool is_send : {false, true}) {

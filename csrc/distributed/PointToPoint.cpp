@@ -11,6 +11,7 @@
 
 #include "csrc/distributed/Bytes.h"
 #include "csrc/distributed/Collectives.h"
+#include "csrc/distributed/StageGate.h"
 
 namespace at::openreg {
 namespace {
@@ -116,6 +117,7 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
     const GlooWork first = postReceive(calls, message, source, headerTag(tag));
     return [=](Exchange& own) {
       waitFor(own, first, notReceived(source, tag));
+      StageGate::instance().pass(Stage::Heard);
       const int sender = source >= 0 ? source : first->sourceRank();
       Header header;
       std::memcpy(&header, message.const_data_ptr(), sizeof(header));

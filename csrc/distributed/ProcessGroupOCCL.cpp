@@ -35,6 +35,10 @@ ProcessGroupOCCL::GlooFactory& glooFactory() {
 // How often shutdown() looks at streams that run only when somebody does.
 constexpr milliseconds kShutdownInterval{20};
 
+// How long shutdown() waits for Gloo's threads of other ranks: milliseconds are enough, but for a
+// machine that is busy, and a connection to a machine that is gone may take the whole time.
+constexpr milliseconds kGoodbyeTime{60'000};
+
 template <typename Options>
 Request makeRequest(CollectiveKind kind, OpType type, const Options& options, milliseconds timeout,
                     std::vector<Tensor> outputs) {
@@ -564,11 +568,10 @@ void ProcessGroupOCCL::abort() {
   state_->fail(c10::str("abort() was called on rank ", rank_));
 }
 
-void ProcessGroupOCCL::shutdown() {
-  const BlockingRegion region;
-  const auto deadline = steady_clock::now() + state_->timeout();
+// The streams are asked: there are schedules under which they run only then.
+bool ProcessGroupOCCL::waitForOperations(steady_clock::time_point deadline) {
   bool is_over = false;
-  while (!is_over && steady_clock::now() < deadline) {
+  do {
     is_over = true;
     {
       const Lock lock(mutex_);
@@ -577,13 +580,35 @@ void ProcessGroupOCCL::shutdown() {
       }
     }
     is_over = state_->waitForPending(kShutdownInterval) && is_over;
-  }
+  } while (!is_over && steady_clock::now() < deadline);
+  return is_over;
+}
+
+void ProcessGroupOCCL::shutdown() {
+  const BlockingRegion region;
+  const auto deadline = steady_clock::now() + state_->timeout();
+  bool is_over = waitForOperations(deadline);
   if (is_over) {
-    state_->retire();
-  } else {
+    {
+      // With the lock, a thread has enqueued its operation by now, or is refused.
+      const Lock lock(order_->mutex);
+      state_->retire();
+    }
+    is_over = waitForOperations(deadline);
+  }
+  if (!is_over) {
     state_->fail("the group was destroyed while its operations were waiting");
     TORCH_WARN("destroy_process_group: ", state_->describe(),
                " had operations that did not end within its timeout; they have been given up");
+    return;
+  }
+  const auto patience = std::min(state_->timeout(), kGoodbyeTime);
+  const std::vector<int> silent = transport_->sayGoodbye(steady_clock::now() + patience);
+  transport_->close();
+  if (!silent.empty()) {
+    TORCH_WARN("destroy_process_group: ", state_->describe(), " has waited ", patience.count(),
+               " ms for ranks [", c10::Join(", ", silent),
+               "] to receive what it has sent to them; its connections have been closed");
   }
 }
 

@@ -122,7 +122,9 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
 
   // Fails the group, now, on this rank and on the others as far as they hear of it.
   void abort() override;
-  // Waits for the operations of this rank, then closes the connections. Does not throw.
+  // Waits for the operations of this rank, then until the other ranks have read what it has sent
+  // or are gone, each for the group's timeout at most and the latter for kGoodbyeTime at most. Then
+  // closes the connections. Does not throw; warns of what has not ended in time.
   void shutdown() override;
 
  private:
@@ -152,6 +154,7 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> submitToSelf(c10d::OpType type, const Tensor& tensor, int tag);
   void pairMessagesToSelf(CurrentBatch& batch);
   void repairDefaultBackend();
+  bool waitForOperations(std::chrono::steady_clock::time_point deadline) OPENREG_EXCLUDES(mutex_);
 
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<GroupState> state_;

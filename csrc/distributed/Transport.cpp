@@ -8,6 +8,8 @@
 #include <cstring>
 #include <thread>
 
+#include "csrc/distributed/StageGate.h"
+
 namespace at::openreg {
 namespace {
 
@@ -16,6 +18,7 @@ using std::chrono::steady_clock;
 
 constexpr int kClosingTag = 1;  // of a message that nobody sends
 constexpr int kHeaderTag = 2;
+constexpr int kGoodbyeTag = 3;
 
 // How long a rank that fails waits until the others have heard why, and how long one that sees a
 // connection end waits to hear it.
@@ -63,6 +66,15 @@ Transport::Transport(c10::intrusive_ptr<c10d::Backend> gloo)
         postReceive(peer, peers_[peer].incoming[i]);
       }
     }
+  }
+  // After the others: a rank that has an answer to its goodbye may close its connections.
+  goodbyes_.resize(size_ - 1);
+  for (Message& message : goodbyes_) {
+    message.bytes = makeMessage();
+    message.work = post([&](c10d::Backend& backend) {
+      std::vector<Tensor> tensors{message.bytes};
+      return backend.recvAnysource(tensors, kGoodbyeTag);
+    });
   }
 }
 
@@ -117,10 +129,16 @@ void Transport::sendHeader(int peer, Message& message, const Header& header, con
   if (eager.defined()) {
     eagerBytes(message.bytes, eager.numel()).copy_(eager);
   }
-  message.work = post([&](c10d::Backend& gloo) {
-    std::vector<Tensor> tensors{message.bytes};
-    return gloo.send(tensors, peer, kHeaderTag);
-  });
+  try {
+    message.work = post([&](c10d::Backend& gloo) {
+      std::vector<Tensor> tensors{message.bytes};
+      return gloo.send(tensors, peer, kHeaderTag);
+    });
+  } catch (const TransportError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw TransportError(describeEnd(peer), error.what());
+  }
 }
 
 std::vector<Tensor> Transport::agree(c10::ArrayRef<Contract> contracts, Deadline deadline,
@@ -134,6 +152,7 @@ std::vector<Tensor> Transport::agree(c10::ArrayRef<Contract> contracts, Deadline
       sendHeader(peer, peers_[peer].outgoing[number % 2], headers[peer], eager, deadline);
     }
   }
+  StageGate::instance().pass(Stage::Announced);
   std::vector<Tensor> bytes(size_);
   bytes[rank_] = eager;
   for (int peer = 0; peer < size_; ++peer) {
@@ -150,6 +169,9 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
   Peer& other = peers_[peer];
   Message& message = other.incoming[own.number % 2];
   try {
+    if (message.work == nullptr) {
+      throw TransportError("", message.error);
+    }
     wait(message.work, deadline);
   } catch (const TransportError& error) {
     if (steady_clock::now() >= deadline) {
@@ -157,11 +179,11 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
           c10::str("its time is over, and ", missingRanks(), " have not come to it"),
           error.gloo_text);
     }
-    throw TransportError(c10::str("the connection to rank ", peer,
-                                  " has ended (not come to it: ", missingRanks(), ")"),
+    throw TransportError(c10::str(describeEnd(peer), " (not come to it: ", missingRanks(), ")"),
                          error.gloo_text);
   }
   other.has_come = true;
+  StageGate::instance().pass(Stage::Heard);
   const Header theirs = read(message.bytes);
   if (theirs.magic != Header::kMagic) {
     throw TransportError(c10::str("rank ", peer,
@@ -176,7 +198,23 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
     throw TransportError(difference);
   }
   other.eager.copy_(eagerBytes(message.bytes, kEagerBytes));
-  postReceive(peer, message);
+  message.work = nullptr;
+  try {
+    postReceive(peer, message);
+  } catch (const TransportError&) {
+    throw;
+  } catch (const std::exception& error) {
+    // Of concern to the operation that waits for it. See Note [Goodbye].
+    message.error = error.what();
+  }
+}
+
+std::string Transport::describeEnd(int peer) const {
+  const bool has_left = std::any_of(goodbyes_.begin(), goodbyes_.end(), [&](const Message& one) {
+    return hasArrived(one) && read(one.bytes).root == peer;
+  });
+  return has_left ? c10::str("rank ", peer, " has destroyed the group")
+                  : c10::str("the connection to rank ", peer, " has ended");
 }
 
 std::string Transport::missingRanks() const {
@@ -252,6 +290,49 @@ void Transport::fail(const std::string& text) noexcept {
     // They see the connection end.
   }
   close();
+}
+
+std::vector<int> Transport::sayGoodbye(Deadline deadline) noexcept {
+  std::vector<int> silent;
+  if (isClosed() || size_ == 1) {
+    return silent;
+  }
+  try {
+    Header header;
+    header.state = Header::Leaving;
+    header.root = rank_;
+    const Tensor message = makeMessage();
+    write(message, header);
+    std::vector<GlooWork> works(size_);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) {
+        continue;
+      }
+      try {
+        works[peer] = post([&](c10d::Backend& gloo) {
+          std::vector<Tensor> tensors{message};
+          return gloo.send(tensors, peer, kGoodbyeTag);
+        });
+      } catch (const std::exception&) {
+        // That connection has ended.
+      }
+    }
+    for (int peer = 0; peer < size_; ++peer) {
+      if (works[peer] == nullptr) {
+        continue;
+      }
+      try {
+        wait(works[peer], deadline);
+      } catch (const TransportError&) {
+        if (steady_clock::now() >= deadline) {
+          silent.push_back(peer);
+        }
+      }
+    }
+  } catch (const std::exception&) {
+    // There is no memory for it. Other ranks see the connection end.
+  }
+  return silent;
 }
 
 // See Note [Gloo]. The receive has to be from a rank that is still there, so each is tried.

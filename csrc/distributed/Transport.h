@@ -11,6 +11,18 @@
 //     again, and the instance can be destroyed.
 //   - It trusts the other ranks; see Note [Agreement].
 //
+// Note [Goodbye]
+// A rank that has completed its last operation may be ahead of the others: what it sent last may
+// still be in its queue or in a socket, and a socket that is closed too early loses it. So a rank
+// that leaves in order sends a message to each other one and waits until Gloo has delivered it,
+// before it closes the connections. The receives for these messages are posted with the group, one
+// for each other rank, and each of them from any rank. Gloo announces such a receive to no rank;
+// its thread answers when a message is announced. As the bytes of a connection are read in order,
+// the answer says that all bytes before the announcement have been read. No program and no stream
+// of the other rank has a part in that: it may compute, be in the middle of an operation, or
+// destroy its group much later or never. It needs no connection for what it has read: that the
+// receive for a later header cannot be posted any more is an error of that later operation.
+//
 // Threads: any thread may call any function, but for those that need the turn. Nothing here takes
 // the GIL; what waits must not be called with it.
 #pragma once
@@ -88,6 +100,11 @@ class Transport {
   // connections. After that, every call of post() and wait() ends with an error.
   void fail(const std::string& text) noexcept OPENREG_EXCLUDES(posting_);
 
+  // See Note [Goodbye]. Waits until the other ranks have read all that this one has sent, or have
+  // closed their connections. Returns the ranks of which neither is known when the time is over;
+  // the connections are closed then. Operations of this rank must be over.
+  std::vector<int> sayGoodbye(Deadline deadline) noexcept OPENREG_EXCLUDES(posting_);
+
   // Closes the connections. Later calls do nothing.
   void close() noexcept OPENREG_EXCLUDES(posting_);
 
@@ -98,6 +115,7 @@ class Transport {
   struct Message {
     Tensor bytes;
     GlooWork work;
+    std::string error;  // why there is no work, in words of Gloo
   };
   // The exchange of headers with one other rank. The messages are used in turns, by number.
   struct Peer {
@@ -115,6 +133,8 @@ class Transport {
   void sendHeader(int peer, Message& message, const Header& header, const Tensor& eager,
                   Deadline deadline);
   void agreeWith(int peer, const Header& own, Deadline deadline);
+  // Why the connection to another rank has ended, as far as this one knows.
+  std::string describeEnd(int peer) const;
   std::string missingRanks() const;
 
   const c10::intrusive_ptr<c10d::Backend> gloo_;
@@ -124,6 +144,7 @@ class Transport {
   c10::openreg::Mutex posting_;
   std::atomic<bool> is_closed_{false};
   std::vector<Peer> peers_;           // changed with the turn
+  std::vector<Message> goodbyes_;     // of other ranks, in no order
   std::vector<Tensor> last_words_;    // headers of a failure, on their way
   std::vector<GlooWork> last_works_;  // of these
   uint64_t next_number_ = 0;          // of headers; changed with the turn

@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <tuple>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "csrc/distributed/ProcessGroupOCCL.h"
+#include "csrc/distributed/StageGate.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {
@@ -60,6 +62,15 @@ std::vector<std::tuple<int64_t, int64_t, int64_t>> packedStreams(ProcessGroupOCC
   return packed;
 }
 
+// For tests; see StageGate.h.
+void holdOperations(const std::string& stage) { at::openreg::StageGate::instance().close(stage); }
+
+void releaseOperations() { at::openreg::StageGate::instance().open(); }
+
+bool waitUntilHeld(std::chrono::milliseconds timeout) {
+  return at::openreg::StageGate::instance().waitUntilReached(timeout);
+}
+
 void monitoredBarrier(ProcessGroupOCCL& group, std::chrono::milliseconds timeout) {
   c10d::BarrierOptions options;
   options.timeout = timeout;
@@ -89,6 +100,9 @@ void bindDistributed(py::module_& m) {
       .def("_get_sequence_number_for_group", &ProcessGroupOCCL::getSequenceNumberForGroup)
       .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), ReleaseGil());
   m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));
+  m.def("_hold_operations", &holdOperations, py::arg("stage"));
+  m.def("_release_operations", &releaseOperations);
+  m.def("_wait_until_held", &waitUntilHeld, py::arg("timeout"), ReleaseGil());
 }
 
 }  // namespace torch_openreg

@@ -9,11 +9,14 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -122,6 +125,26 @@ class Ranks:
         self._processes[rank].kill()
         self._processes[rank].join()
 
+    def stop(self, rank: int) -> None:
+        """Keeps all threads of a rank from running, those of Gloo as well."""
+        pid = self._processes[rank].pid
+        os.kill(pid, signal.SIGSTOP)
+        # A thread may go on until another one has taken the signal.
+        deadline = time.monotonic() + LIMIT_S
+        while any(state != "T" for state in _thread_states(pid)):
+            if time.monotonic() > deadline:
+                self._fail(f"rank {rank} has not stopped")
+            time.sleep(0.001)
+
+    def go_on(self, rank: int) -> None:
+        """Undoes stop()."""
+        os.kill(self._processes[rank].pid, signal.SIGCONT)
+
+    def output(self, rank: int) -> str:
+        """Returns what a rank has printed so far."""
+        with open(os.path.join(self._folder.name, f"output{rank}"), errors="replace") as file:
+            return file.read()
+
     def close(self) -> None:
         """Ends the processes."""
         for pipe in self._pipes:
@@ -172,6 +195,14 @@ class Ranks:
             self.close()
         else:
             self._end()
+
+
+def _thread_states(pid: int) -> list[str]:
+    """Returns the states of the threads of a process, as /proc names them."""
+    states = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 def _serve(pipe, rank, size, folder, backend, timeout_s, environment, path) -> None:
