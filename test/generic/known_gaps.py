@@ -51,6 +51,7 @@ _ACCUMULATED = "the norm is accumulated in float, as on CUDA, where the CPU take
 _CONTIGUOUS = "the gradient of a maximum among equals is contiguous, as on CUDA"
 _UNBATCHED = "torch asks whether cuDNN has a CTC loss, which vmap cannot, on CUDA neither"
 _NAMED = "with deterministic algorithms the result is a named tuple, as torch makes it for CUDA"
+_FLEX = "torch has a list of device types for FlexAttention"
 # Inductor's decompositions run before any pass of a device.
 _ROW = "Inductor decomposes a row times a column for the CPU only"
 _NORM = "Inductor decomposes group_norm, which has a formula of its own for the CPU"
@@ -84,6 +85,10 @@ GAPS: list[Gap] = [
     *(
         Gap(name, "compiled", _ROW, ("float32",), is_late=True)
         for name in ("nn_functional_linear_cross_entropy_chunked_none", "ormqr")
+    ),
+    *(
+        Gap("flex_attention_simple", variant, _FLEX)
+        for variant in ("higher order", "higher order backward")
     ),
     Gap("_foreach_max", "backward", _ZEROS, ("float32",), device_type="cuda"),
     Gap("max_reduction_no_dim", "layouts backward", _CONTIGUOUS, ("float32",), device_type="cuda"),

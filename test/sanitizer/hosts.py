@@ -88,3 +88,16 @@ def number_of_the_host_is_read_too_early(right):
             pass
     host.item()  # <2>
     _module.synchronize()
+
+
+@mistake("host")
+def source_of_a_copy_is_written_at_indices_of_the_device(right):
+    host, x, side = torch.zeros(SIZE).pin_memory(), _ready(), Stream()
+    index = torch.arange(2, device=device)
+    side.wait_stream(current())
+    with stream(side):
+        x.copy_(host, non_blocking=True)  # <1>
+    if right:
+        side.synchronize()
+    host[index] = 1.0  # <2>
+    _module.synchronize()

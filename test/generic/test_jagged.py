@@ -1,0 +1,73 @@
+"""Every operator that takes nested tensors of the layout torch.jagged gives the CPU's results.
+
+torch makes its database of them from the one of operators. By default some operators run.
+"""
+
+from openreg_target import TARGET
+
+# isort: split
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
+from torch.testing._internal.opinfo.definitions.nested import njt_op_db
+from torch.utils._pytree import tree_map_only
+
+from torch_openreg.conformance.operators import arguments_of, call_of, gradients_of, samples_of
+from torch_openreg.conformance.sweep import Call, SweepTestCase, dtype_name, sampled
+
+__all__ = ["TARGET"]
+
+_OPERATORS = 24
+_SAMPLES = 4
+
+_ALL = [
+    subtest(info, name=info.formatted_name)
+    for info in njt_op_db
+    if info.supports_njt and info.supported_dtypes("cpu")
+]
+_DIFFERENTIABLE = [
+    one for one in _ALL if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
+]
+
+
+def _dtype_of(info: Any) -> torch.dtype:
+    """float32, or another one if the operator does not take it."""
+    dtypes = info.supported_dtypes("cpu")
+    return torch.float32 if torch.float32 in dtypes else min(dtypes, key=dtype_name)
+
+
+def _values_of(result: Any) -> Any:
+    """The same result with the elements of nested tensors in a strided one."""
+    return tree_map_only(
+        torch.Tensor, lambda one: one.values() if one.layout == torch.jagged else one, result
+    )
+
+
+class TestJagged(SweepTestCase):
+    @parametrize("info", sampled("jagged", _ALL, _OPERATORS))
+    def test_forward(self, info: Any) -> None:
+        function = call_of(info, info.op)
+
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
+            for sample in samples_of(info, dtype, _SAMPLES):
+                yield Call(function, arguments_of(info, sample))
+
+        self.sweep(info.formatted_name, "jagged", [_dtype_of(info)], calls)
+
+    @parametrize("info", sampled("jagged backward", _DIFFERENTIABLE, _OPERATORS))
+    def test_backward(self, info: Any) -> None:
+        function = call_of(info, gradients_of(info.op, choose=_values_of))
+
+        def calls(dtype: torch.dtype) -> Iterator[Call]:
+            for sample in samples_of(info, dtype, _SAMPLES, requires_grad=True):
+                yield Call(function, arguments_of(info, sample))
+
+        self.sweep(info.formatted_name, "jagged backward", [torch.float32], calls)
+
+
+instantiate_parametrized_tests(TestJagged)
+
+if __name__ == "__main__":
+    run_tests()
