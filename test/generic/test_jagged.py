@@ -1,6 +1,7 @@
 """Every operator that takes nested tensors of the layout torch.jagged gives the CPU's results.
 
-torch makes its database of them from the one of operators. By default some operators run.
+torch makes its database of them from the one of operators, for float32. By default some operators
+run.
 """
 
 from openreg_target import TARGET
@@ -15,7 +16,7 @@ from torch.testing._internal.opinfo.definitions.nested import njt_op_db
 from torch.utils._pytree import tree_map_only
 
 from torch_openreg.conformance.operators import arguments_of, call_of, gradients_of, samples_of
-from torch_openreg.conformance.sweep import Call, SweepTestCase, dtype_name, sampled
+from torch_openreg.conformance.sweep import Call, SweepTestCase, sampled
 
 __all__ = ["TARGET"]
 
@@ -25,17 +26,16 @@ _SAMPLES = 4
 _ALL = [
     subtest(info, name=info.formatted_name)
     for info in njt_op_db
-    if info.supports_njt and info.supported_dtypes("cpu")
+    if info.supports_njt and torch.float32 in info.supported_dtypes("cpu")
 ]
+# torch crashes in the backward of the part without elements, of the CPU as well.
+_CRASHES = {"split_with_sizes"}
 _DIFFERENTIABLE = [
-    one for one in _ALL if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
+    one
+    for one in _ALL
+    if torch.float32 in one.arg_values.supported_backward_dtypes("cpu")
+    and one.arg_values.name not in _CRASHES
 ]
-
-
-def _dtype_of(info: Any) -> torch.dtype:
-    """float32, or another one if the operator does not take it."""
-    dtypes = info.supported_dtypes("cpu")
-    return torch.float32 if torch.float32 in dtypes else min(dtypes, key=dtype_name)
 
 
 def _values_of(result: Any) -> Any:
@@ -54,7 +54,7 @@ class TestJagged(SweepTestCase):
             for sample in samples_of(info, dtype, _SAMPLES):
                 yield Call(function, arguments_of(info, sample))
 
-        self.sweep(info.formatted_name, "jagged", [_dtype_of(info)], calls)
+        self.sweep(info.formatted_name, "jagged", [torch.float32], calls)
 
     @parametrize("info", sampled("jagged backward", _DIFFERENTIABLE, _OPERATORS))
     def test_backward(self, info: Any) -> None:

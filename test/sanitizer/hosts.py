@@ -1,7 +1,7 @@
 """Programs in which the host touches pinned memory that a copy uses: see programs.py."""
 
 import torch
-from sanitizer.programs import SIZE, Stream, _module, _ready, current, mistake, stream
+from sanitizer.programs import SIZE, Stream, _module, _ready, current, device, mistake, stream
 
 __all__: list[str] = []
 
