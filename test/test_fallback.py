@@ -519,7 +519,6 @@ class TestErrors(FallbackTestCase):
             subtest(lambda h, x: h.masked_scatter_(x[0] > 0, x), name="masked_scatter_"),
             subtest(lambda h, x: h.put_(x[:1].long() * 0, x[:1]), name="put_"),
             subtest(lambda h, x: h.index_fill_(0, x[:1].long() * 0, 2.0), name="index_fill_"),
-            subtest(lambda h, x: h.index_put_((x[0] > 0,), x[:1]), name="index_put_"),
             subtest(lambda h, x: h.addcmul_(x[0], x[1]), name="addcmul_"),
             subtest(lambda h, x: h.copysign_(x[0]), name="copysign_"),
             subtest(lambda h, x: OPS.twice_all_([x, h]), name="list"),
