@@ -11,12 +11,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
+from common import (
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    subtest,
+)
 from torch.testing._internal.opinfo.definitions.nested import njt_op_db
 from torch.utils._pytree import tree_map_only
 
+from torch_openreg.conformance.comparison import difference
 from torch_openreg.conformance.operators import arguments_of, call_of, gradients_of, samples_of
-from torch_openreg.conformance.sweep import Call, SweepTestCase, sampled
+from torch_openreg.conformance.sweep import DEVICE, Call, SweepTestCase, sampled
 
 __all__ = ["TARGET"]
 
@@ -65,6 +72,22 @@ class TestJagged(SweepTestCase):
                 yield Call(function, arguments_of(info, sample))
 
         self.sweep(info.formatted_name, "jagged backward", [torch.float32], calls)
+
+
+class TestComparison(OpenRegTestCase):
+    def test_each_part_of_a_nested_tensor_is_compared(self):
+        values, offsets = torch.arange(12.0).view(6, 2), torch.tensor([0, 2, 6])
+        make = torch.nested.nested_tensor_from_jagged
+        expected = make(values, offsets)
+        self.assertIsNone(difference(expected.to(DEVICE), expected, DEVICE))
+        for other, text in (
+            (make(values + 1, offsets), r"\.values: 12 of 12 elements differ"),
+            (make(values, torch.tensor([0, 3, 6])), r"\.offsets: 1 of 3 elements differ"),
+            (make(values, offsets, torch.tensor([2, 3])), "has lengths True instead of False"),
+            (make(values.t(), offsets, jagged_dim=2), "ragged dimension 2 instead of 1"),
+            (make(values[..., None], offsets), "dimensions 4 instead of 3"),
+        ):
+            self.assertRegex(str(difference(other.to(DEVICE), expected, DEVICE)), text)
 
 
 instantiate_parametrized_tests(TestJagged)
