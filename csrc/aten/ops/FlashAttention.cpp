@@ -5,6 +5,9 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_flash_attention_backward_ops.h>
+#include <ATen/ops/_flash_attention_forward_no_dropout_inplace_ops.h>
+#include <ATen/ops/_flash_attention_forward_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/arange.h>
@@ -15,6 +18,7 @@
 #include <limits>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "csrc/aten/kernel/EmptyTensor.h"
@@ -242,8 +246,12 @@ void checkFlash(const char* operation, const Tensor& query, const Tensor& key, c
 }
 
 // Operators have -1 for a bound that there is not, or none.
-Window windowOf(bool is_causal, std::optional<int64_t> left, std::optional<int64_t> right) {
-  return {left.value_or(-1), is_causal ? 0 : right.value_or(-1)};
+Window windowOf(bool is_causal, const std::optional<c10::SymInt>& left,
+                const std::optional<c10::SymInt>& right) {
+  const auto number = [](const std::optional<c10::SymInt>& bound) {
+    return bound.has_value() ? bound->guard_int(__FILE__, __LINE__) : -1;
+  };
+  return {number(left), is_causal ? 0 : number(right)};
 }
 
 // Operators whose arguments are not optional have undefined tensors for lengths that there are not.
@@ -259,8 +267,8 @@ void flashForwardInto(const Tensor& query, const Tensor& key, const Tensor& valu
                       const std::optional<Tensor>& cum_seq_q,
                       const std::optional<Tensor>& cum_seq_k, double dropout_p, bool is_causal,
                       bool return_debug_mask, std::optional<double> scale,
-                      std::optional<int64_t> window_size_left,
-                      std::optional<int64_t> window_size_right,
+                      std::optional<c10::SymInt> window_size_left,
+                      std::optional<c10::SymInt> window_size_right,
                       const std::optional<Tensor>& seqused_k,
                       const std::optional<Tensor>& alibi_slopes,
                       const std::optional<Tensor>& block_table, Tensor& output, Tensor& logsumexp) {
@@ -284,11 +292,11 @@ void flashForwardInto(const Tensor& query, const Tensor& key, const Tensor& valu
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flashForward(
     const Tensor& query, const Tensor& key, const Tensor& value,
     const std::optional<Tensor>& cum_seq_q, const std::optional<Tensor>& cum_seq_k,
-    int64_t /*max_q*/, int64_t /*max_k*/, double dropout_p, bool is_causal, bool return_debug_mask,
-    std::optional<double> scale, std::optional<int64_t> window_size_left,
-    std::optional<int64_t> window_size_right, const std::optional<Tensor>& seqused_k,
-    const std::optional<Tensor>& alibi_slopes, const std::optional<Tensor>& block_table,
-    std::optional<int64_t> /*num_splits*/) {
+    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
+    bool return_debug_mask, std::optional<double> scale,
+    std::optional<c10::SymInt> window_size_left, std::optional<c10::SymInt> window_size_right,
+    const std::optional<Tensor>& seqused_k, const std::optional<Tensor>& alibi_slopes,
+    const std::optional<Tensor>& block_table, std::optional<int64_t> /*num_splits*/) {
   const c10::DeviceGuard guard(query.device());
   Tensor output = emptyLike(query);
   Tensor logsumexp;
@@ -304,11 +312,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flashForward(
 Tensor flashForwardInPlace(
     Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value,
     const std::optional<Tensor>& cum_seq_q, const std::optional<Tensor>& cum_seq_k,
-    int64_t /*max_q*/, int64_t /*max_k*/, double dropout_p, bool is_causal, bool return_debug_mask,
-    std::optional<double> scale, std::optional<int64_t> window_size_left,
-    std::optional<int64_t> window_size_right, const std::optional<Tensor>& seqused_k,
-    const std::optional<Tensor>& alibi_slopes, const std::optional<Tensor>& block_table,
-    std::optional<int64_t> /*num_splits*/) {
+    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
+    bool return_debug_mask, std::optional<double> scale,
+    std::optional<c10::SymInt> window_size_left, std::optional<c10::SymInt> window_size_right,
+    const std::optional<Tensor>& seqused_k, const std::optional<Tensor>& alibi_slopes,
+    const std::optional<Tensor>& block_table, std::optional<int64_t> /*num_splits*/) {
   TORCH_CHECK(out.sizes() == query.sizes() && out.scalar_type() == query.scalar_type() &&
                   out.device() == query.device(),
               "_flash_attention_forward_no_dropout_inplace: expected out of ", query.sizes(), ", ",
@@ -325,9 +333,9 @@ Tensor flashForwardInPlace(
 std::tuple<Tensor, Tensor, Tensor> flashBackward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
     const Tensor& out, const Tensor& logsumexp, const Tensor& cum_seq_q, const Tensor& cum_seq_k,
-    int64_t /*max_q*/, int64_t /*max_k*/, double dropout_p, bool is_causal,
+    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
     const Tensor& /*rng_state*/, const Tensor& /*unused*/, std::optional<double> scale,
-    std::optional<int64_t> window_size_left, std::optional<int64_t> window_size_right) {
+    std::optional<c10::SymInt> window_size_left, std::optional<c10::SymInt> window_size_right) {
   constexpr const char* kOperation = "_flash_attention_backward";
   const std::optional<Tensor> of_queries = ifDefined(cum_seq_q);
   const std::optional<Tensor> of_keys = ifDefined(cum_seq_k);
@@ -347,12 +355,24 @@ std::tuple<Tensor, Tensor, Tensor> flashBackward(
   return {std::move(grad_query), std::move(grad_key), std::move(grad_value)};
 }
 
+// Registers a function if the operator has its arguments, which releases of torch add to. An
+// operator that is left out raises NotImplementedError.
+template <typename Operator, auto kFunction>
+void registerIfSame(torch::Library& library, const char* name) {
+  if constexpr (std::is_same_v<typename Operator::schema,
+                               std::remove_pointer_t<decltype(kFunction)>>) {
+    library.impl(name, TORCH_FN(*kFunction));
+  }
+}
+
 }  // namespace
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
-  m.impl("_flash_attention_backward", TORCH_FN(flashBackward));
-  m.impl("_flash_attention_forward", TORCH_FN(flashForward));
-  m.impl("_flash_attention_forward_no_dropout_inplace", TORCH_FN(flashForwardInPlace));
+  registerIfSame<at::_ops::_flash_attention_backward, &flashBackward>(m,
+                                                                      "_flash_attention_backward");
+  registerIfSame<at::_ops::_flash_attention_forward, &flashForward>(m, "_flash_attention_forward");
+  registerIfSame<at::_ops::_flash_attention_forward_no_dropout_inplace, &flashForwardInPlace>(
+      m, "_flash_attention_forward_no_dropout_inplace");
 }
 
 }  // namespace at::openreg
