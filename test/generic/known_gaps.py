@@ -51,6 +51,12 @@ _ACCUMULATED = "the norm is accumulated in float, as on CUDA, where the CPU take
 _CONTIGUOUS = "the gradient of a maximum among equals is contiguous, as on CUDA"
 _UNBATCHED = "torch asks whether cuDNN has a CTC loss, which vmap cannot, on CUDA neither"
 _NAMED = "with deterministic algorithms the result is a named tuple, as torch makes it for CUDA"
+_WITHOUT_DEVICE = "a function of torch._refs does not know the default device of a block"
+_IN_DOUBLE = "torch's reference of arange computes in double for the CPU only"
+_NORM_REF = "torch's reference of group_norm has a formula of its own for the CPU"
+_FLEX_BACKWARD = "the CPU refuses the backward of FlexAttention, as CUDA does not"
+_ASSEMBLER = "CUDA alone has assembler, and there it is refused with another exception"
+_FLEX = "torch has a list of device types for FlexAttention"
 # Inductor's decompositions run before any pass of a device.
 _ROW = "Inductor decomposes a row times a column for the CPU only"
 _NORM = "Inductor decomposes group_norm, which has a formula of its own for the CPU"
@@ -85,6 +91,20 @@ GAPS: list[Gap] = [
         Gap(name, "compiled", _ROW, ("float32",), is_late=True)
         for name in ("nn_functional_linear_cross_entropy_chunked_none", "ormqr")
     ),
+    *(
+        Gap("flex_attention_simple", variant, _FLEX, device_type="openreg")
+        for variant in ("higher order", "higher order backward")
+    ),
+    Gap("flex_attention_simple", "higher order backward", _FLEX_BACKWARD, device_type="cuda"),
+    Gap(
+        "inline_asm_elementwise_simple",
+        "higher order",
+        _ASSEMBLER,
+        device_type="cuda",
+    ),
+    Gap("_refs_arange", "refs", _IN_DOUBLE, ("float32",), is_late=True),
+    Gap("_refs_arange", "refs", _WITHOUT_DEVICE, ("int64",), is_late=True),
+    Gap("_refs_native_group_norm", "refs", _NORM_REF),
     Gap("_foreach_max", "backward", _ZEROS, ("float32",), device_type="cuda"),
     Gap("max_reduction_no_dim", "layouts backward", _CONTIGUOUS, ("float32",), device_type="cuda"),
     *(

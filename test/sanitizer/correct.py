@@ -632,3 +632,13 @@ def accumulated_over_streams_in_turn():
         last = side
     current().wait_stream(last)
     total.sum()
+
+
+@correct
+def host_tensor_is_written_at_indices_of_a_side_stream():
+    index, side = torch.arange(2, device=device), Stream()
+    side.wait_stream(current())
+    with stream(side):
+        index.add_(1)
+        torch.zeros(SIZE)[index] = 1.0  # the host waits for the side stream
+    index.add_(1)

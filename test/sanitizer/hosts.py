@@ -1,7 +1,7 @@
 """Programs in which the host touches pinned memory that a copy uses: see programs.py."""
 
 import torch
-from sanitizer.programs import SIZE, Stream, _module, _ready, current, mistake, stream
+from sanitizer.programs import SIZE, Stream, _module, _ready, current, device, mistake, stream
 
 __all__: list[str] = []
 
@@ -87,4 +87,17 @@ def number_of_the_host_is_read_too_early(right):
         while not done.query():
             pass
     host.item()  # <2>
+    _module.synchronize()
+
+
+@mistake("host")
+def source_of_a_copy_is_written_at_indices_of_the_device(right):
+    host, x, side = torch.zeros(SIZE).pin_memory(), _ready(), Stream()
+    index = torch.arange(2, device=device)
+    side.wait_stream(current())
+    with stream(side):
+        x.copy_(host, non_blocking=True)  # <1>
+    if right:
+        side.synchronize()
+    host[index] = 1.0  # <2>
     _module.synchronize()

@@ -548,3 +548,13 @@ def factor_of_a_sparse_product_is_overwritten(right):
     _after(side, current(), right)
     with stream(side):
         factor.zero_()  # <2>
+
+
+@mistake("race")
+def host_tensor_is_written_at_indices_of_a_side_stream(right):
+    index, side = torch.arange(2, device=device), Stream()
+    side.wait_stream(current())
+    with stream(side):
+        index.add_(1)  # <1>
+    _after(current(), side, right)
+    torch.zeros(SIZE)[index] = 1.0  # <2>

@@ -96,10 +96,14 @@ def _tensor_difference(
         return f"a {type(actual).__name__} instead of a tensor"
     if actual.device != device:
         return f"on {actual.device} instead of {device}"
-    for what in ("dtype", "layout", "shape", "requires_grad", "is_quantized"):
+    for what in ("dtype", "layout", "requires_grad", "is_quantized"):
         one, other = getattr(actual, what), getattr(expected, what)
         if one != other:
             return f"{what} {one} instead of {other}"
+    if expected.layout == torch.jagged:
+        return _jagged_difference(actual, expected, tolerance)
+    if actual.shape != expected.shape:
+        return f"shape {actual.shape} instead of {expected.shape}"
     if expected.layout != torch.strided:
         return _sparse_difference(actual, expected, tolerance)
     if actual.stride() != expected.stride():
@@ -123,6 +127,23 @@ def _sparse_difference(
     for part in parts:
         one, other = getattr(actual.detach(), part)(), getattr(expected.detach(), part)()
         text = difference(one, other, actual.device, tolerance)
+        if text is not None:
+            return f".{part}: {text}"
+    return None
+
+
+def _jagged_difference(actual: Any, expected: Any, tolerance: Tolerance) -> str | None:
+    """Of nested tensors: a ragged size has a name of its own, which says nothing by itself."""
+    for what, one, other in (
+        ("dimensions", actual.dim(), expected.dim()),
+        ("ragged dimension", actual._ragged_idx, expected._ragged_idx),
+        ("has lengths", actual.lengths() is not None, expected.lengths() is not None),
+    ):
+        if one != other:
+            return f"{what} {one} instead of {other}"
+    for part in ("values", "offsets", "lengths"):
+        one, other = getattr(actual.detach(), part)(), getattr(expected.detach(), part)()
+        text = None if other is None else difference(one, other, actual.device, tolerance)
         if text is not None:
             return f".{part}: {text}"
     return None

@@ -1,11 +1,13 @@
 // Writing through index tensors. The shape of what is written follows from the indices' shapes, so
-// that only masks, whose positions have to be counted, make the host wait.
+// that only masks, whose positions have to be counted, make the host wait. A tensor of the CPU may
+// be written through indices of the device, as on CUDA.
 
 #include <ATen/DimVector.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
+#include <ATen/ops/_index_put_impl.h>
 #include <ATen/ops/_index_put_impl_cpu_dispatch.h>
 #include <torch/library.h>
 
@@ -84,17 +86,37 @@ void checkIndexPut(const Tensor& self, const std::vector<Tensor>& indices, const
   }
 }
 
-Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& values, bool accumulate,
-                 bool unsafe) {
-  checkSameDevice("aten::_index_put_impl_", values.is_cpu() ? self.device() : values.device(),
-                  {&self, &values});
-  TORCH_CHECK(isOpenReg(self),
+// Of a CPU tensor: torch's CPU kernel, and that of CUDA, move the indices to where the tensor is.
+// The call goes through the dispatcher, so that observers of the CPU's operators see it.
+// Capture: an error, as of each copy to the host.
+Tensor& indexPutOnHost(Tensor& self, const Indices& indices, const Tensor& values, bool accumulate,
+                       bool unsafe) {
+  at::native::checkIndexTensorTypes(indices, /*allow_int=*/true);
+  TORCH_CHECK(values.is_cpu(),
               "Expected all tensors to be on the same device, but found at least two devices, ",
-              c10::Device(c10::openreg::kDeviceType, c10::openreg::current_device()), " and ",
-              self.device(), "! (aten::_index_put_impl_)");
+              values.device(), " and ", self.device(), "! (aten::_index_put_impl_)");
+  Indices on_host;
+  on_host.reserve(indices.size());
+  for (const std::optional<Tensor>& index : indices) {
+    on_host.push_back(index.has_value() && isOpenReg(*index) ? index->cpu() : index);
+  }
+  return at::_index_put_impl_(self, on_host, values, accumulate, unsafe);
+}
+
+Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& given, bool accumulate,
+                 bool unsafe) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
                     "too many indices for tensor of dimension ", self.dim(), " (got ",
                     indices.size(), ")");
+  // A number may be on any device. One of the CPU is read by the kernel's launch.
+  const Tensor values = given.dim() == 0 && isOpenReg(given) && given.device() != self.device()
+                            ? given.to(self.device())
+                            : given;
+  if (self.is_cpu()) {
+    return indexPutOnHost(self, indices, values, accumulate, unsafe);
+  }
+  TORCH_CHECK(isOpenReg(self), "_index_put_impl_: expected a tensor on ", c10::openreg::kDeviceType,
+              " or cpu, got one on ", self.device());
   checkSameDevice("aten::_index_put_impl_", self.device(), {&values});
   const c10::DeviceGuard guard(self.device());
   if (!accumulate) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "csrc/aten/kernel/EmptyTensor.h"
+#include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {
 
@@ -74,9 +75,10 @@ c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
            (index->device() == self.device() && index->scalar_type() != kBool &&
             index->scalar_type() != kByte);
   };
-  // The shape function rejects a list that is too long; expanding it would fail with less to say.
-  const bool is_too_long = static_cast<int64_t>(indices.size()) > self.dim();
-  if (is_too_long || std::all_of(indices.begin(), indices.end(), is_ready)) {
+  // The shape function rejects a list that is too long, and indices of the device into a tensor of
+  // the CPU; expanding them would fail with less to say.
+  const bool is_wrong = static_cast<int64_t>(indices.size()) > self.dim() || !isOpenReg(self);
+  if (is_wrong || std::all_of(indices.begin(), indices.end(), is_ready)) {
     return indices;
   }
   return at::native::toListOfOptionalTensors(
