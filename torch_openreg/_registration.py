@@ -185,13 +185,15 @@ def _name_profiler_activity() -> None:
 
 
 def _attach_module() -> None:
-    from torch_openreg import _comm, _fake_tensors, _imports, distributed, openreg
+    from torch_openreg import _comm, _fake_tensors, _imports, backends, distributed, openreg
     from torch_openreg.openreg import ipc
 
     _comm.provide()
     _fake_tensors.register()
     ipc.register_reducers()
     torch._register_device_module(DEVICE_NAME, openreg)
+    setattr(torch.backends, DEVICE_NAME, backends)
+    sys.modules[f"torch.backends.{DEVICE_NAME}"] = backends
     distributed.register()
     _imports.follow_dynamo()
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy

@@ -145,7 +145,7 @@ assert "torch._inductor.codegen.cpp" not in sys.modules
             import torch
             from torch._dynamo.backends.registry import list_backends
             from torch._dynamo.device_interface import get_interface_for_device
-            print("openreg" in list_backends())
+            print("open" + "reg" in list_backends())
             try:
                 print(get_interface_for_device("open" + "reg").__name__)
             except NotImplementedError:

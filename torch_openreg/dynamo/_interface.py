@@ -61,7 +61,7 @@ class OpenRegInterface(DeviceInterface):
             return openreg.get_device_properties(_index_of(device))
 
     current_device = staticmethod(openreg.current_device)
-    set_device = staticmethod(openreg.set_device)
+    set_device: Any = staticmethod(openreg.set_device)
     device_count = staticmethod(openreg.device_count)
     is_available = staticmethod(openreg.is_available)
     stream: Any = staticmethod(openreg.stream)

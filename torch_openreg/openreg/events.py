@@ -7,7 +7,7 @@ import torch
 from torch.types import Device
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE, _checked_index
+from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE, _boolean, _checked_index
 
 __all__ = ["Event"]
 
@@ -57,6 +57,10 @@ class Event(torch.Event):
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> Self:
         """Creates an event. Creates no device."""
+        operation = "torch.openreg.Event"
+        _boolean(operation, "enable_timing", enable_timing)
+        _boolean(operation, "blocking", blocking)
+        _boolean(operation, "interprocess", interprocess)
         if interprocess and enable_timing:
             raise ValueError(
                 "torch.openreg.Event: expected enable_timing=False with interprocess=True, got True"
@@ -85,8 +89,14 @@ class Event(torch.Event):
         Raises:
             RuntimeError: This process made the handle, the event has been destroyed, or the process
                 that made it has ended.
+            TypeError: The handle is not bytes.
             ValueError: The handle has the wrong length.
         """
+        if not isinstance(ipc_handle, bytes):
+            raise TypeError(
+                "torch.openreg.Event.from_ipc_handle: expected bytes as ipc_handle, got "
+                f"{ipc_handle!r}"
+            )
         index = _checked_index("torch.openreg.Event.from_ipc_handle", device)
         event = cls(interprocess=True)
         _C._event_open_ipc_handle(event, index, ipc_handle)
