@@ -44,7 +44,13 @@ def _device_index(
     if isinstance(device, int):
         return device
     if isinstance(device, str):
-        device = torch.device(device)
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{operation}: expected {_A_DEVICE}, such as '{DEVICE_TYPE}:0', got {device!r}: "
+                f"{error}"
+            ) from None
     index: int | None
     if device is None:
         index = None

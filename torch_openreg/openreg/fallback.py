@@ -5,6 +5,8 @@ from torch_openreg.openreg._utils import _boolean, _text
 
 __all__ = ["fallback_stats", "get_fallback_mode", "reset_fallback_stats", "set_fallback_mode"]
 
+_MODES = ("silent", "warn", "error")
+
 
 def fallback_stats(*, synchronous_only: bool = False) -> dict[str, int]:
     """Returns how often each operator fell back in this process, such as {"aten::foo": 3}.
@@ -46,4 +48,7 @@ def set_fallback_mode(mode: str) -> None:
         TypeError: The mode is not a string.
         ValueError: The mode is not one of these.
     """
-    _C._set_fallback_mode(_text("torch.openreg.set_fallback_mode", "mode", mode))
+    operation = "torch.openreg.set_fallback_mode"
+    if _text(operation, "mode", mode) not in _MODES:
+        raise ValueError(f'{operation}: expected "silent", "warn" or "error", got "{mode}"')
+    _C._set_fallback_mode(mode)

@@ -550,6 +550,8 @@ def _record_memory_history(
             f"_record_memory_history: expected max_entries of at least 0, got {max_entries}"
         )
     _boolean(operation, "clear_history", clear_history)
+    if skip_actions is not None and not isinstance(skip_actions, (list, tuple)):
+        raise TypeError(f"{operation}: expected a list of skip_actions, got {skip_actions!r}")
     skipped = list(skip_actions or ())
     for action in skipped:
         _expect_one_of("an action to skip", action, _ACTIONS)

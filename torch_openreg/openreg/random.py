@@ -114,7 +114,11 @@ def set_rng_state(new_state: Tensor, device: _DeviceArgument = DEVICE_TYPE) -> N
         TypeError: The state is not a uint8 tensor.
         RuntimeError: The state does not fit the algorithm, or there is no such device.
     """
-    _generator("torch.openreg.set_rng_state", device).set_state(new_state)
+    operation = "torch.openreg.set_rng_state"
+    if not isinstance(new_state, Tensor) or new_state.dtype != torch.uint8:
+        got = new_state.dtype if isinstance(new_state, Tensor) else repr(new_state)
+        raise TypeError(f"{operation}: expected a uint8 tensor as new_state, got {got}")
+    _generator(operation, device).set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
@@ -128,6 +132,10 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
         TypeError: The argument is not iterable, or a state is not a uint8 tensor.
         RuntimeError: A state does not fit the algorithm, or there are more states than devices.
     """
+    if not isinstance(new_states, Iterable):
+        raise TypeError(
+            f"torch.openreg.set_rng_state_all: expected states as new_states, got {new_states!r}"
+        )
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
