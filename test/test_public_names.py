@@ -5,6 +5,7 @@ The sweep calls each public function, class and method with one wrong value afte
 
 import contextlib
 import inspect
+import pydoc
 import re
 import tempfile
 import types
@@ -12,6 +13,7 @@ import warnings
 
 import torch
 from common import (
+    DEVICE_COUNT,
     DEVICE_TYPE,
     OpenRegTestCase,
     run_tests,
@@ -210,6 +212,83 @@ def says_what_was_called(name, owner, error):
     )
 
 
+class TestDocumentation(OpenRegTestCase):
+    def test_every_public_callable_says_what_it_does(self):
+        count = 0
+        for name, value in public_callables():
+            text = inspect.getdoc(value) or ""
+            self.assertGreaterEqual(len(text.split()), 4, name)
+            # Not what Python or pybind11 writes of a class or a function without a text.
+            self.assertNotRegex(text, r"^(\w+\(self: |Initialize self|Create and return)", name)
+            count += 1
+        self.assertGreater(count, 180)
+
+    def test_every_module_says_what_it_is_for(self):
+        for module in MODULES:
+            self.assertGreater(len(module.__doc__.split()), 5, module.__name__)
+
+    def test_arguments_are_described_under_their_names(self):
+        for name, value in public_callables():
+            if not is_ours(value) or isinstance(value, property):
+                continue
+            text = inspect.getdoc(value)
+            section = re.search(r"^Args:\n((?:(?: .*)?\n)+)", text + "\n", re.MULTILINE)
+            if section is None:
+                continue
+            described = re.findall(r"^    (\w+):", section[1], re.MULTILINE)
+            function = value
+            if inspect.isclass(value) and "__init__" in vars(value):
+                function = value.__init__
+            actual = [one for one in inspect.signature(function).parameters if one != "self"]
+            self.assertEqual(described, actual, name)
+
+    def test_sizes_have_a_unit(self):
+        for name in (
+            "memory_allocated",
+            "max_memory_allocated",
+            "memory_reserved",
+            "max_memory_reserved",
+            "memory_cached",
+            "max_memory_cached",
+            "mem_get_info",
+            "memory_stats",
+            "caching_allocator_alloc",
+        ):
+            self.assertIn("bytes", getattr(torch.openreg, name).__doc__, name)
+        for name in ("submit_ns", "start_ns", "end_ns"):
+            activity = torch.openreg.profiler.Activity
+            self.assertIn("nanoseconds", inspect.getdoc(getattr(activity, name)), name)
+
+    def test_help_shows_every_public_name(self):
+        text = pydoc.plain(pydoc.render_doc(torch.openreg))
+        for name in torch.openreg.__all__:
+            if not isinstance(getattr(torch.openreg, name), types.ModuleType):
+                self.assertRegex(text, rf"\b{name}\b")
+        self.assertIn("sizes are in bytes", text)
+
+    def test_help_on_default_generators_is_about_generators(self):
+        text = pydoc.plain(pydoc.render_doc(torch.openreg.default_generators))
+        self.assertIn("one per device", text)
+        self.assertNotIn("immutable sequence", text)
+        self.assertEqual(len(torch.openreg.default_generators), DEVICE_COUNT)
+
+    def test_dir_shows_every_public_name_and_no_import(self):
+        shown = dir(torch.openreg)
+        self.assertEqual(set(torch.openreg.__all__) - set(shown), set())
+        self.assertEqual({"torch", "TYPE_CHECKING"} & set(shown), set())
+
+    def test_group_of_processes_is_documented(self):
+        group = torch_openreg.distributed.ProcessGroupOCCL
+        self.assertIn("Args:", group.__doc__)
+        self.assertIn("is_high_priority_stream", group.Options.__doc__)
+
+    def test_device_that_can_be_left_out_may_be_none(self):
+        parameters = inspect.signature(torch.openreg.set_device).parameters
+        self.assertNotIn("None", str(parameters["device"]))
+        with self.assertRaisesRegex(ValueError, "set_device: expected a device with an index"):
+            torch.openreg.set_device(None)
+
+
 class TestWrongArguments(OpenRegTestCase):
     def tearDown(self):
         torch.openreg.memory._record_memory_history(None)
@@ -240,6 +319,86 @@ class TestWrongArguments(OpenRegTestCase):
                             failures.append(f"{name}({parameter.name}={wrong!r}): {text}")
         self.assertEqual(failures, [], "\n\n".join(failures))
         self.assertGreater(count, 1000)
+
+    def test_priority_of_any_size_is_clamped(self):
+        least, greatest = torch.openreg.Stream.priority_range()
+        for priority in (2**31, 2**63, 2**65):
+            self.assertEqual(torch.openreg.Stream(priority=priority).priority, least)
+            self.assertEqual(torch.openreg.Stream(priority=-priority).priority, greatest)
+
+    def test_error_names_the_function_the_argument_and_the_value(self):
+        def enter(context):
+            with context:
+                pass
+
+        # The rest is what torch.openreg.<function>: expected ... as <argument> says, in words.
+        cases = [
+            (lambda: torch.openreg.Stream(priority=None), "Stream: .*int as priority, got None"),
+            (
+                lambda: torch.openreg.ExternalStream(-1),
+                "ExternalStream: expected stream_ptr from 0 to 18446744073709551615, got -1",
+            ),
+            (
+                lambda: torch.openreg.set_fallback_mode(1),
+                "set_fallback_mode: expected a string as mode, got 1",
+            ),
+            (
+                lambda: torch.openreg.set_sync_debug_mode(1.0),
+                "set_sync_debug_mode: expected an int as debug_mode, got 1.0",
+            ),
+            (
+                lambda: torch.openreg.caching_allocator_delete("x"),
+                "caching_allocator_delete: expected an int as address, got 'x'",
+            ),
+            (
+                lambda: torch.openreg.caching_allocator_alloc(None),
+                "caching_allocator_alloc: expected an int as size, got None",
+            ),
+            (
+                lambda: torch.openreg.graph(None),
+                "graph: expected a torch.openreg.Graph as openreg_graph, got None",
+            ),
+            (
+                lambda: torch.openreg.graph(torch.openreg.Graph(), stream=1),
+                "graph: expected a stream, got 1",
+            ),
+            (
+                lambda: enter(torch.openreg.use_mem_pool(None)),
+                "use_mem_pool: expected a MemPool, got None",
+            ),
+            (
+                lambda: torch.openreg.device_of(None),
+                "device_of: expected a tensor or a storage, got None",
+            ),
+            (lambda: torch.openreg._sleep(-1), "_sleep: expected cycles from 0 .*, got -1"),
+            (
+                lambda: torch.openreg.manual_seed("x"),
+                "manual_seed: expected an int as seed, got 'x'",
+            ),
+            (
+                lambda: torch.openreg.manual_seed_all(2**64),
+                "manual_seed_all: expected seed from .*, got 18446744073709551616",
+            ),
+            (
+                lambda: torch.openreg.current_stream("warp"),
+                f"current_stream: expected .*, such as '{DEVICE_TYPE}:0', got 'warp'",
+            ),
+            (lambda: torch.openreg.get_device_name(99), "get_device_name: .* got 99"),
+            (lambda: torch.openreg.memory_reserved(99), "memory_reserved: .* got 99"),
+            (
+                lambda: torch.openreg.profiler.mark(1),
+                "mark: expected a string as message, got 1",
+            ),
+            (
+                lambda: torch.openreg.set_rng_state(None),
+                "set_rng_state: expected a uint8 tensor as new_state, got None",
+            ),
+        ]
+        for function, text in cases:
+            with self.assertRaisesRegex(
+                (TypeError, ValueError, RuntimeError), rf"^(torch\.openreg\.)?(\w+\.)?{text}"
+            ):
+                function()
 
     @contextlib.contextmanager
     def in_a_folder_of_its_own(self):

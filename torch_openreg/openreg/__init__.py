@@ -256,6 +256,9 @@ default_generators: tuple[torch.Generator, ...]
 
 if not TYPE_CHECKING:
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), "default_generators"} - {"TYPE_CHECKING", "torch"})
+
     def __getattr__(name: str) -> object:
         if name == "_initialized":
             return is_initialized()

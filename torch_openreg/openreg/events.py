@@ -41,6 +41,15 @@ class Event(torch.Event):
         interprocess: Whether other processes may wait for the event; it then has no timing. In
             torch 2.13 :class:`torch.Event` has no such events on any device.
 
+    Attributes:
+        device: The device, a ``torch.device``, once the event has been recorded; before that
+            without an index.
+        event_id: The runtime's handle as a number; 0 before the first record.
+
+    Raises:
+        TypeError: An argument is not a bool.
+        ValueError: ``interprocess`` and ``enable_timing`` are both True.
+
     Example:
         >>> start, end = (torch.openreg.Event(enable_timing=True) for _ in range(2))
         >>> start.record()

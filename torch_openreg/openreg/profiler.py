@@ -35,6 +35,29 @@ __all__ = [
     "stop",
 ]
 
+# pybind11's classes come without documentation.
+Activity.__doc__ = """One thing that a device or the host did, with times of the monotonic clock.
+
+:func:`collect` gives them. ``name`` and ``kind`` say what it was, ``submit_ns``, ``start_ns`` and
+``end_ns`` when; ``correlation_id`` links work of a stream with the call that submitted it.
+"""
+
+_ATTRIBUTES = {
+    "kind": 'What it was: "kernel", "memcpy", "memset", "host function", "synchronize" (a host '
+    'thread waited), "memory", "runtime" (a call that submitted work), "range" or "mark".',
+    "name": "The name of the kernel, the range or the mark, or else of the function.",
+    "device": "The index of the device.",
+    "stream": "The number of the stream, 0 for the default one; None if there is none.",
+    "correlation_id": "A number that the work and the call that submitted it have in common.",
+    "thread_id": "The operating system's number of the thread that ran it.",
+    "submit_ns": "When it was enqueued, in nanoseconds.",
+    "start_ns": "When it began to run, in nanoseconds.",
+    "end_ns": "When it ended, in nanoseconds.",
+    "bytes": "How many bytes it copied, set, allocated or freed; 0 for other kinds.",
+}
+for _name, _text_of_attribute in _ATTRIBUTES.items():
+    vars(Activity)[_name].__doc__ = _text_of_attribute
+
 
 def _end_session() -> None:
     # torch 2.13 crashes in its static destructors if this thread still profiles.

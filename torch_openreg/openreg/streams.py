@@ -79,6 +79,11 @@ class Stream(torch.Stream):
         device_index: See ``stream_id``.
         device_type: See ``stream_id``.
 
+    Attributes:
+        device: The device, a ``torch.device``.
+        stream_id: The number of the stream on its device; 0 is the default stream.
+        native_handle: The runtime's handle (``orStream_t``) as a number.
+
     Raises:
         TypeError: ``priority`` is not an int, or ``device`` is none of what names a device.
         ValueError: The device has another type.
@@ -136,10 +141,14 @@ class Stream(torch.Stream):
         """Records an event in this stream.
 
         Args:
-            event: The event; None for a new one.
+            event: The event; None for a new one, without timing.
 
         Returns:
             The event.
+
+        Raises:
+            TypeError: The argument is no event.
+            RuntimeError: The event has been recorded on another device.
         """
         if event is None:
             event = Event()
