@@ -145,6 +145,9 @@ def get_device_properties(device: Device = None) -> _DeviceProperties:
     ``physical_index`` (without ``OPENREG_VISIBLE_DEVICES``), ``clock_rate`` (kHz, 0 if not known),
     ``warp_size`` (1) and ``is_integrated`` (True: the memory is the machine's).
 
+    Args:
+        device: The device; None for the current one.
+
     Raises:
         RuntimeError: There is no such device.
     """
@@ -159,6 +162,9 @@ def _properties(operation: str, device: Device) -> _DeviceProperties:
 def get_device_name(device: Device = None) -> str:
     """Returns the name of a device, such as ``"OpenReg (Intel(R) Xeon(R) Processor)"``.
 
+    Args:
+        device: The device; None for the current one.
+
     Raises:
         RuntimeError: There is no such device.
     """
@@ -168,6 +174,9 @@ def get_device_name(device: Device = None) -> str:
 def get_device_capability(device: Device = None) -> tuple[int, int]:
     """Returns the major and minor version of the runtime's C interface, which a device implements.
 
+    Args:
+        device: The device; None for the current one.
+
     Raises:
         RuntimeError: There is no such device.
     """
@@ -176,7 +185,13 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
 
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
-    """Returns whether a device can copy from and to the memory of another one.
+    """Returns whether a device can copy from and to the memory of another one, without the host.
+
+    All devices can; one and the same device cannot be a peer of itself.
+
+    Args:
+        device: The one device.
+        peer_device: The other.
 
     Raises:
         RuntimeError: There is no such device.
@@ -193,6 +208,9 @@ def synchronize(device: Device = None) -> None:
 
     Without an argument, and before the process has used a device, it returns at once and needs no
     device: torch's profiler calls it in programs that only use the CPU.
+
+    Args:
+        device: The device; None or a negative index for the current one.
 
     Raises:
         RuntimeError: There is no such device. If a kernel has failed, the error has the type that

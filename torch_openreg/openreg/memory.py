@@ -632,6 +632,9 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
 def _set_allocator_settings(env: str) -> None:
     """Replaces the settings of the allocators, as ``PYTORCH_ALLOC_CONF`` gives them.
 
+    Args:
+        env: The settings, such as ``"max_split_size_mb:64,garbage_collection_threshold:0.8"``.
+
     Raises:
         TypeError: The argument is not a string.
         ValueError: A key or a value is none that torch knows.
@@ -645,6 +648,10 @@ def _dump_snapshot(
     filename: str | Path = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
 ) -> None:
     """Writes :func:`_snapshot` to a file, as a pickle.
+
+    Args:
+        filename: The file.
+        augment_with_fx_traces: As for :func:`_snapshot`.
 
     Raises:
         TypeError: ``filename`` is no path.

@@ -159,13 +159,26 @@ class Stream(torch.Stream):
         """Makes later work on this stream wait for the latest record of an event.
 
         Returns at once. Does nothing if the event was never recorded.
+
+        Args:
+            event: The event, of any openreg device.
+
+        Raises:
+            TypeError: The argument is no event.
         """
         _check_event("torch.openreg.Stream.wait_event", event).wait(self)
 
     def wait_stream(self, other: torch.Stream) -> None:
         """Makes later work on this stream wait for all work submitted to another one so far.
 
-        Returns at once. The other stream may be on another device.
+        Returns at once.
+
+        Args:
+            other: The other stream, on any openreg device.
+
+        Raises:
+            TypeError: The argument is no stream.
+            ValueError: The stream belongs to another device type.
         """
         _check_stream("torch.openreg.Stream.wait_stream", other)
         self.wait_event(other.record_event())
@@ -246,6 +259,10 @@ class StreamContext:
 
     Args:
         stream: The stream; None changes nothing.
+
+    Raises:
+        TypeError: The argument is no stream; raised by entering.
+        ValueError: The stream belongs to another device type; raised by entering.
     """
 
     def __init__(self, stream: torch.Stream | None) -> None:
@@ -265,7 +282,14 @@ class StreamContext:
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
-    """Returns a context manager that selects a stream; see :class:`StreamContext`.
+    """Returns a context manager that selects a stream, and its device; see :class:`StreamContext`.
+
+    Args:
+        stream: The stream; None changes nothing.
+
+    Raises:
+        TypeError: The argument is no stream; raised by entering.
+        ValueError: The stream belongs to another device type; raised by entering.
 
     Example:
         >>> with torch.openreg.stream(side):
