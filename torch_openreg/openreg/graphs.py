@@ -157,7 +157,7 @@ class Graph(_acceleratorGraph):
         super().debug_dump(os.fspath(debug_path))
 
 
-# The name in torch.cuda, for programs that take it from the module of whatever device.
+# The name in torch.cuda, for programs that look it up in the module of a device.
 CUDAGraph = Graph
 
 
