@@ -4,8 +4,10 @@ import importlib
 import unittest
 
 import torch
-from common import DEVICE_TYPE, OpenRegTestCase, run_child, run_program, run_tests, torch_openreg
+from common import DEVICE_TYPE, OpenRegTestCase, run_child, run_program, run_tests
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from torch_openreg import backends
 
 requires_own_name = unittest.skipIf(
     DEVICE_TYPE == "cuda", "as CUDA, torch.backends.cuda is the module of the device"
@@ -17,7 +19,7 @@ class TestBackendsModule(OpenRegTestCase):
     def test_module_is_found_by_attribute_and_by_import(self):
         module = importlib.import_module("torch.backends.openreg")
         self.assertIs(module, torch.backends.openreg)
-        self.assertIs(module, torch_openreg.backends)
+        self.assertIs(module, backends)
         output = run_program(
             "import torch.backends.openreg\nprint(torch.backends.openreg.is_built())"
         )
@@ -52,7 +54,7 @@ class TestBackendsModule(OpenRegTestCase):
         self.assertEqual(output.strip(), "False")
 
     def test_switches_of_attention_are_those_of_the_device(self):
-        module = torch_openreg.backends
+        module = backends
         switches = {
             SDPBackend.FLASH_ATTENTION: (module.flash_sdp_enabled, module.enable_flash_sdp),
             SDPBackend.EFFICIENT_ATTENTION: (
@@ -81,7 +83,7 @@ class TestBackendsModule(OpenRegTestCase):
             attention(x, x, x)
 
     def test_reductions_of_attention_follow_their_switch(self):
-        module = torch_openreg.backends
+        module = backends
         before = module.fp16_bf16_reduction_math_sdp_allowed()
         try:
             module.allow_fp16_bf16_reduction_math_sdp(not before)

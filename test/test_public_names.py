@@ -20,6 +20,8 @@ from common import (
     torch_openreg,
 )
 
+from torch_openreg import backends
+
 MODULES = (
     torch.openreg,
     torch.openreg.amp,
@@ -31,7 +33,7 @@ MODULES = (
     torch.openreg.random,
     torch.openreg.sanitizer,
     torch.openreg.sparse,
-    torch_openreg.backends,
+    backends,
 )
 
 # Meant to be used, though torch.cuda's names for them have an underscore.
