@@ -1,15 +1,17 @@
 """Lazy initialization: calls that wait for it run once, in order, and say who queued them."""
 
 import textwrap
+import unittest
 
 import torch
-from common import FORK_TEXT, OpenRegTestCase, run_child, run_tests
+from common import DEVICE_TYPE, FORK_TEXT, OpenRegTestCase, run_child, run_tests
 
 
 def run(code):
     return run_child("import torch\n" + textwrap.dedent(code)).split("\n")[:-1]
 
 
+@unittest.skipIf(DEVICE_TYPE == "cuda", "as CUDA, the queue is that of torch.cuda; see below")
 class TestQueuedCalls(OpenRegTestCase):
     def test_call_runs_at_once_if_the_module_is_initialized(self):
         torch.openreg.init()
@@ -176,6 +178,21 @@ class TestQueuedCalls(OpenRegTestCase):
             torch.openreg._lazy_call(5)
         with self.assertRaisesRegex(TypeError, "expected seed or seed_all as keywords, got sead"):
             torch.openreg._lazy_call(lambda: None, sead=True)
+
+
+@unittest.skipUnless(DEVICE_TYPE == "cuda", "about torch.cuda's queue")
+class TestQueueOfCuda(OpenRegTestCase):
+    def test_call_is_queued_for_the_initialization_of_torch_cuda(self):
+        lines = run(
+            """
+            torch.openreg._lazy_call(lambda: print("called"))
+            torch.cuda._lazy_call(lambda: print("called by torch.cuda"))
+            print(torch.cuda.is_initialized())
+            torch.ones(1, device="cuda")
+            torch.openreg._lazy_call(lambda: print("called at once"))
+            """
+        )
+        self.assertEqual(lines, ["False", "called", "called by torch.cuda", "called at once"])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from torch_openreg import _C
 
 __all__ = ["DeferredOpenRegCallError", "init", "is_initialized"]
@@ -96,7 +98,8 @@ def _lazy_call(callable: Callable[[], object], **kwargs: object) -> None:
 
     As ``torch.cuda._lazy_call``. Queued calls run in the order in which they were queued, on the
     thread that initializes the module, before anything else on the device. One that fails stays in
-    the queue, with those behind it, for the next initialization.
+    the queue, with those behind it, for the next initialization. Where the device type is CUDA, the
+    queue is that of ``torch.cuda``, whose initialization comes before the first tensor there.
 
     Args:
         callable: The function.
@@ -110,6 +113,9 @@ def _lazy_call(callable: Callable[[], object], **kwargs: object) -> None:
         raise TypeError(
             f"torch.openreg._lazy_call: expected seed or seed_all as keywords, got {unknown[0]}"
         )
+    if _C._serves_cuda():
+        torch.cuda._lazy_call(callable, **kwargs)
+        return
     with _lock:
         if not is_initialized():
             # Text: a traceback would keep the frames alive.
