@@ -488,6 +488,22 @@ class TestMemory(GraphTestCase):
             self.assertEqual(target.tolist(), [2 * value] * 1000)
 
 
+class TestNameOfCuda(GraphTestCase):
+    def test_graph_is_captured_and_replayed_under_the_name_in_torch_cuda(self):
+        module = torch.get_device_module(DEVICE_TYPE)
+        x, y = tensor(1, 2), tensor(0, 0)
+        graph = module.CUDAGraph()
+        pool = module.graph_pool_handle()
+        with module.graph(graph, pool=pool):
+            y.copy_(x * 2)
+        x.fill_(5)
+        graph.replay()
+        self.assertEqual(y.tolist(), [10, 10])
+        self.assertEqual(graph.pool(), pool)
+        graph.reset()
+        self.assertIs(torch.openreg.CUDAGraph, torch.openreg.Graph)
+
+
 class TestUnsafeCalls(GraphTestCase):
     # What to call, and part of the text of its error.
     CALLS: ClassVar = {

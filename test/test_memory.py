@@ -241,6 +241,32 @@ class TestStatistics(OpenRegTestCase):
         )
 
 
+class TestOldNames(OpenRegTestCase):
+    """What torch.cuda deprecates: they warn, and do what their successors do."""
+
+    @parametrize("name", ["memory_cached", "max_memory_cached"])
+    def test_question_is_renamed(self, name):
+        successor = name.replace("cached", "reserved")
+        x = torch.ones(100, device=DEVICE_TYPE)
+        text = f"torch.openreg.{name} has been renamed to torch.openreg.{successor}"
+        with self.assertWarnsRegex(FutureWarning, text) as caught:
+            answer = getattr(torch.openreg, name)(0)
+        self.assertEqual(caught.filename, __file__)
+        self.assertGreater(answer, 0)
+        self.assertEqual(answer, getattr(torch.openreg, successor)(x.device))
+
+    @parametrize("name", ["reset_max_memory_allocated", "reset_max_memory_cached"])
+    def test_reset_is_of_all_peaks(self, name):
+        torch.ones(MIB, device=DEVICE_TYPE)
+        self.assertGreater(torch.openreg.max_memory_allocated(), torch.openreg.memory_allocated())
+        torch.openreg.empty_cache()
+        self.assertGreater(torch.openreg.max_memory_reserved(), torch.openreg.memory_reserved())
+        with self.assertWarnsRegex(FutureWarning, f"{name} now calls .*reset_peak_memory_stats"):
+            getattr(torch.openreg, name)()
+        self.assertEqual(torch.openreg.max_memory_allocated(), torch.openreg.memory_allocated())
+        self.assertEqual(torch.openreg.max_memory_reserved(), torch.openreg.memory_reserved())
+
+
 class TestReuse(OpenRegTestCase):
     # A size of its own, so that no other test's cached block fits.
     SIZE = 37 * MIB
@@ -491,6 +517,7 @@ class TestResize(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestLazyClone)
+instantiate_parametrized_tests(TestOldNames)
 instantiate_parametrized_tests(TestReuse)
 instantiate_parametrized_tests(TestStatistics)
 

@@ -1083,6 +1083,56 @@ class TestCollect(ProfilerTestCase):
         self.assertEqual([name.split(",")[0] for name in names][-1], "aten::matmul")
         self.assertIn("sizes = [[64, 64], [64, 64]]", names[-1])
 
+    def test_every_autograd_operation_becomes_a_range(self):
+        weight = torch.ones(64, 64, device=DEVICE_TYPE, requires_grad=True)
+        with torch.openreg.profiler.collect() as activities:
+            with torch.openreg.profiler.emit_openreg(record_shapes=True):
+                (self.x @ weight).sum().backward()
+            self.x.relu()
+        ranges = [one for one in activities if one.kind == "range"]
+        names = [one.name for one in ranges]
+        for name in ("aten::matmul", "aten::sum", "MmBackward0", "SumBackward0"):
+            self.assertTrue(any(one.startswith(f"{name}, seq = ") for one in names), name)
+        self.assertFalse(any("relu" in one for one in names))
+        (forward,) = (one for one in names if one.startswith("aten::mm, seq = "))
+        self.assertIn("sizes = [[64, 64], [64, 64]]", forward)
+        # Backward ran on autograd's thread.
+        (backward,) = (one for one in ranges if one.name.startswith("MmBackward0"))
+        self.assertNotEqual(backward.thread_id, threading.get_native_id())
+        # A node of backward has the number of the operator that made it.
+        number = re.search(r"seq = (\d+)", forward)[1]
+        self.assertIn(f"seq = {number}", backward.name)
+
+    def test_emit_waits_for_the_device_at_both_ends(self):
+        with torch.openreg.profiler.collect() as activities:
+            self.x.neg()
+            with torch.openreg.profiler.emit_openreg():
+                self.x.relu()
+        waits = [one for one in activities if one.kind == "synchronize"]
+        end_of = {one.name: one.end_ns for one in activities if one.kind == "kernel"}
+        (first,) = (one.start_ns for one in activities if one.name.startswith("aten::relu, "))
+        self.assertEqual(len(waits), 2)
+        self.assertTrue(end_of[kernel_of("aten::neg")] <= waits[0].end_ns <= first)
+        self.assertLessEqual(end_of[kernel_of("aten::relu")], waits[1].end_ns)
+
+    def test_emit_that_is_not_enabled_does_nothing(self):
+        emitting = torch.openreg.profiler.emit_openreg(enabled=False)
+        with torch.openreg.profiler.collect() as activities, emitting:
+            self.x.relu()
+        self.assertEqual([one.name for one in activities if one.kind == "range"], [])
+
+    def test_emit_cannot_be_entered_again(self):
+        emitting = torch.openreg.profiler.emit_openreg()
+        with emitting, self.assertRaisesRegex(RuntimeError, "not entered before"):
+            emitting.__enter__()
+        with self.assertRaisesRegex(RuntimeError, "not entered before"), emitting:
+            pass
+
+    def test_emit_is_refused_where_the_thread_has_a_profiler(self):
+        with profile_both(), self.assertRaisesRegex(RuntimeError, "without a profiler"):
+            torch.openreg.profiler.emit_openreg().__enter__()
+        self.assertFalse(torch.autograd.profiler._is_profiler_enabled)
+
     def test_a_thread_has_one_profiler(self):
         with profile_both() as profiler:
             with self.assertRaisesRegex(RuntimeError, "without a profiler"):

@@ -377,6 +377,18 @@ class TestStreamOrder(OpenRegTestCase):
         z.record_stream(main)
         self.assert_bit_equal(y + z, (x + 1) + x * 3)
 
+    def test_sleep_is_work_of_the_current_stream(self):
+        side = torch.openreg.Stream()
+        start, end = (torch.openreg.Event(enable_timing=True) for _ in range(2))
+        with side:
+            start.record()
+            torch.openreg._sleep(50_000_000)
+            self.assertFalse(side.query())
+            end.record()
+        self.assertTrue(torch.openreg.default_stream().query())
+        end.synchronize()
+        self.assertGreaterEqual(start.elapsed_time(end), 50.0)
+
 
 class TestExternalStream(OpenRegTestCase):
     def setUp(self):

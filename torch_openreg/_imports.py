@@ -1,5 +1,8 @@
 """What is to happen when a program imports a module of torch, and not before."""
 
+import contextlib
+import functools
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -7,7 +10,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["after_import"]
+__all__ = ["after_import", "follow_dynamo"]
 
 
 class _CallingLoader(Loader):
@@ -53,3 +56,26 @@ def after_import(name: str, action: Callable[[], None]) -> None:
         action()
     else:
         sys.meta_path.insert(0, _Finder(name, action))
+
+
+# Modules of Dynamo -> those of ours that register something there when they are imported.
+_AFTER_DYNAMO = {
+    "torch._dynamo.backends.registry": "torch_openreg.dynamo._backend",
+    "torch._dynamo.device_interface": "torch_openreg.dynamo._interface",
+}
+
+
+def follow_dynamo() -> None:
+    """Has the import of Dynamo register what it has to know of the device."""
+    for name, own in _AFTER_DYNAMO.items():
+        after_import(name, functools.partial(_import_if_torch_has_all, own))
+
+
+def _import_if_torch_has_all(module: str) -> None:
+    """Imports a module of ours, unless another version of torch lacks what it imports.
+
+    Programs that compile for the CPU must not notice. Inductor then refuses graphs on our devices
+    with the reason: it imports the same modules.
+    """
+    with contextlib.suppress(ImportError):
+        importlib.import_module(module)

@@ -91,7 +91,7 @@ def _register_cuda() -> None:
         return
     check_build_for_cuda()
     _load_native_library(serves_cuda=True)
-    from torch_openreg import _C, _comm, _cuda, _fake_tensors
+    from torch_openreg import _C, _comm, _cuda, _fake_tensors, _imports
 
     if not _C._has_cuda_hooks():
         raise RegistrationError(
@@ -100,6 +100,7 @@ def _register_cuda() -> None:
         )
     _comm.provide()
     _fake_tensors.register()
+    _imports.follow_dynamo()
     _cuda.install()
 
 
@@ -184,14 +185,17 @@ def _name_profiler_activity() -> None:
 
 
 def _attach_module() -> None:
-    from torch_openreg import _comm, _fake_tensors, distributed, openreg
+    from torch_openreg import _comm, _fake_tensors, _imports, backends, distributed, openreg
     from torch_openreg.openreg import ipc
 
     _comm.provide()
     _fake_tensors.register()
     ipc.register_reducers()
     torch._register_device_module(DEVICE_NAME, openreg)
+    setattr(torch.backends, DEVICE_NAME, backends)
+    sys.modules[f"torch.backends.{DEVICE_NAME}"] = backends
     distributed.register()
+    _imports.follow_dynamo()
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
     # would have classes of its own.
     prefix = f"{openreg.__name__}."

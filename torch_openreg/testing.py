@@ -113,7 +113,7 @@ def schedule(order: str | int) -> Iterator[None]:
             without a schedule. See :doc:`/sanitizer`.
 
     Raises:
-        ValueError: It is another one.
+        ValueError: ``order`` is none of these.
         torch.AcceleratorError: Another thread submits work at the begin or the end of the block.
 
     Example:

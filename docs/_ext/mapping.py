@@ -78,7 +78,8 @@ INTERFACES: dict[str, str] = {
     "`torch.openreg.memory_allocated`, `torch.openreg.max_memory_allocated`, "
     "`torch.openreg.memory_reserved`, `torch.openreg.max_memory_reserved`",
     "OpenRegAllocator::resetAccumulatedStats": "`torch.openreg.reset_accumulated_memory_stats`",
-    "OpenRegAllocator::resetPeakStats": "`torch.openreg.reset_peak_memory_stats`",
+    "OpenRegAllocator::resetPeakStats": "`torch.openreg.reset_peak_memory_stats`, "
+    "`torch.openreg.reset_max_memory_allocated`, `torch.openreg.reset_max_memory_cached`",
     "OpenRegAllocator::getMemoryInfo": "`torch.openreg.mem_get_info`, "
     "`torch.accelerator.get_memory_info`",
     # --- at::CachingHostAllocatorImpl
@@ -148,6 +149,8 @@ INTERFACES: dict[str, str] = {
 # Public names of torch.openreg that need nothing below Python -> what they are.
 PYTHON_ONLY: dict[str, str] = {
     "AcceleratorError": "the class `torch.AcceleratorError`",
+    "CUDAGraph": "the class `torch.openreg.Graph`",
+    "DeferredOpenRegCallError": "a class of errors",
     "OutOfMemoryError": "the class `torch.OutOfMemoryError`",
     "SanitizerError": "the class `torch.openreg.sanitizer.SanitizerError`",
     "SanitizerWarning": "the class `torch.openreg.sanitizer.SanitizerWarning`",
@@ -157,6 +160,9 @@ PYTHON_ONLY: dict[str, str] = {
     "is_tf32_supported": "a constant",
     "get_offset": "raises",
     "set_offset": "raises",
+    "amp": "the classes of `torch.amp` for this device",
+    "meta": "the kernels of `torch.ops.openreg` for the device `meta`",
+    "nccl": "a constant",
     "comm": "the functions of `torch.nn.parallel.comm`",
     "sparse": "types of sparse tensors",
     "BFloat16Tensor": "a type of tensors",

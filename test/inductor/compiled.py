@@ -157,7 +157,8 @@ class AbsenceTests:
             import sys, torch
 
             torch.zeros(3, device="{DEVICE_TYPE}").add_(1).cpu()
-            names = ("torch._inductor", "torch._dynamo", "torch_openreg.inductor")
+            names = ("torch._inductor", "torch._dynamo")
+            names += ("torch_openreg.inductor", "torch_openreg.dynamo")
             print([name for name in sys.modules if name.startswith(names)])
             """
         )

@@ -12,16 +12,12 @@ import torch
 import torch.distributed.constants as constants
 import torch.distributed.distributed_c10d as c10d
 
-from torch_openreg import distributed
+from torch_openreg import distributed, openreg
 
 __all__ = ["install"]
 
 # What torch gives groups of NCCL without a timeout of their own.
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
-
-# What torch.cuda.nccl.version() returns: the last one before reductions of 8-bit floating-point
-# numbers, which the backend refuses.
-_VERSION = (2, 23, 4)
 
 _REASON = "there is no NCCL behind the backend"
 
@@ -57,7 +53,7 @@ def install() -> None:
 
 
 def _version() -> int:
-    major, minor, patch = _VERSION
+    major, minor, patch = openreg.nccl.version()
     return major << 32 | minor << 16 | patch
 
 

@@ -21,6 +21,29 @@ __all__ = ["BACKEND_NAME", "ProcessGroupOCCL", "monitored_barrier", "provide", "
 
 BACKEND_NAME = "nccl" if DEVICE_TYPE == "cuda" else "occl"
 ProcessGroupOCCL = _C.ProcessGroupOCCL
+# pybind11's classes come without documentation.
+ProcessGroupOCCL.__doc__ = """A group of processes of the backend ``occl``: collectives on streams.
+
+``torch.distributed.init_process_group`` and ``new_group`` make it, and
+``group._get_backend(torch.device("openreg"))`` returns it. Programs use the functions of
+``torch.distributed``. Beyond those of ``torch.distributed.Backend`` it has ``monitored_barrier``,
+see :func:`monitored_barrier`, and ``options``.
+
+Args:
+    store: The store by which the ranks find each other.
+    rank: The rank of this process in the group, from 0.
+    size: How many ranks there are.
+    options: The options.
+
+Raises:
+    RuntimeError: The ranks cannot be connected, or not in time.
+"""
+ProcessGroupOCCL.Options.__doc__ = """The options of a group, for ``pg_options``.
+
+Args:
+    is_high_priority_stream: Whether the group's streams have the high priority. Groups that are
+        split from it have the same.
+"""
 
 
 # docs: distributed-register

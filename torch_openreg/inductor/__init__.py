@@ -1,7 +1,8 @@
 """``torch.compile`` with Inductor: its fused C++ kernels, on our streams.
 
-Nobody imports this package but Inductor, by names that it looks up in ``torch.openreg``, and
-generated code. Importing it registers everything.
+Inductor imports this package, by names that it looks up in ``torch.openreg``, and so does generated
+code. Importing it registers everything but the backend's name and the device's interface, which
+``torch_openreg.dynamo`` registers earlier.
 
 Note [How Inductor finds us]
     Before it compiles a first graph, for whatever device, Inductor asks the module of the device

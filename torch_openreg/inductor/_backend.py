@@ -2,12 +2,11 @@
 
 import torch
 
-from torch_openreg import openreg
+from torch_openreg.dynamo import _interface
 from torch_openreg.inductor import _internals
 from torch_openreg.inductor._cpp_wrapper import OpenRegCppWrapper
 from torch_openreg.inductor._devices import DEVICE_TYPE
 from torch_openreg.inductor._graphs import OpenRegGraphPolicy
-from torch_openreg.inductor._interface import EmulatedCudaInterface, OpenRegInterface
 from torch_openreg.inductor._overrides import OpenRegDeviceOpOverrides
 from torch_openreg.inductor._scheduling import OpenRegScheduling
 from torch_openreg.inductor._standin import LowerAsCpu
@@ -18,11 +17,8 @@ __all__ = ["register"]
 
 def register() -> None:
     """Registers our device type."""
-    # Dynamo and Inductor register their own at the first question, in the places of ours.
-    _internals.get_registered_device_interfaces()
-    interface = EmulatedCudaInterface if DEVICE_TYPE == "cuda" else OpenRegInterface
-    for name in (DEVICE_TYPE, *(f"{DEVICE_TYPE}:{i}" for i in range(openreg.device_count()))):
-        _internals.register_interface_for_device(name, interface)
+    _interface.register_indices()
+    # Inductor registers its own at the first question, in the places of ours.
     _internals.get_device_op_overrides("cpu")
     if DEVICE_TYPE == "cuda":
         # A pass replaces softmax, for this type and before ours, by what only Triton's code does.

@@ -9,13 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.device_interface import (
-    CudaInterface,
-    DeviceInterface,
-    caching_worker_current_devices,
-    get_registered_device_interfaces,
-    register_interface_for_device,
-)
 from torch._dynamo.utils import counters
 from torch._inductor import compile_fx, config, cudagraph_utils, ir
 from torch._inductor.async_compile import AsyncCompile
@@ -56,9 +49,7 @@ __all__ = [
     "CompiledFxGraph",
     "CppScheduling",
     "CppWrapperCpu",
-    "CudaInterface",
     "CustomGraphModulePass",
-    "DeviceInterface",
     "DeviceOpOverrides",
     "FakeTensor",
     "GraphLowering",
@@ -67,7 +58,6 @@ __all__ = [
     "PythonWrapperCodegen",
     "SubgraphPythonWrapperCodegen",
     "V",
-    "caching_worker_current_devices",
     "clone",
     "config",
     "counters",
@@ -75,7 +65,6 @@ __all__ = [
     "fallbacks",
     "get_device_op_overrides",
     "get_hash_for_files",
-    "get_registered_device_interfaces",
     "get_stream_name",
     "has_side_effect",
     "inductor_fallback_ops",
@@ -87,7 +76,6 @@ __all__ = [
     "pick_vec_isa",
     "register_backend_for_device",
     "register_device_op_overrides",
-    "register_interface_for_device",
 ]
 
 # What Inductor says of a graph that it could capture if its device were CUDA.

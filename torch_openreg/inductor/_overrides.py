@@ -12,7 +12,7 @@ class OpenRegDeviceOpOverrides(DeviceOpOverrides):
     def import_get_raw_stream_as(self, name: str) -> str:
         """Returns the import of what gives the number of a device's current stream."""
         return (
-            "from torch_openreg.inductor._interface import OpenRegInterface\n"
+            "from torch_openreg.dynamo._interface import OpenRegInterface\n"
             f"{name} = OpenRegInterface.get_raw_stream"
         )
 

@@ -1,8 +1,20 @@
 """The module ``torch.openreg``: devices, streams, events, memory and random numbers.
 
 Names and behavior are those of ``torch.cuda``. The module initializes itself on first use.
-Importing it and calling :func:`is_available` or :func:`device_count` initializes nothing. A device
-that does not exist raises RuntimeError with the text ``The device index is out of range``.
+Importing it and calling :func:`is_available` or :func:`device_count` initializes nothing.
+
+Unless a function says otherwise:
+
+- any thread may call it, and streams and the current device are those of the calling thread;
+- an argument ``device`` is an index, a string such as ``"openreg:1"``, a ``torch.device``, or None
+  for the current device;
+- a device that does not exist raises RuntimeError with the text ``The device index is out of
+  range``, an argument of a wrong type TypeError, and another wrong value ValueError;
+- sizes are in bytes.
+
+Submodules: ``amp`` (mixed precision), ``comm`` (tensors spread over devices), ``memory``,
+``profiler``, ``random``, ``sanitizer`` (finds work on several streams that nothing orders),
+``sparse`` (types of sparse tensors), ``nccl`` and ``meta``.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +22,16 @@ from typing import TYPE_CHECKING
 import torch
 
 # Names with an underscore are here because torch looks them up, hence the F401s.
-from torch_openreg.openreg import _utils, comm, profiler, sanitizer, sparse  # noqa: F401
+from torch_openreg.openreg import (  # noqa: F401
+    _utils,
+    amp,
+    comm,
+    meta,
+    nccl,
+    profiler,
+    sanitizer,
+    sparse,
+)
 from torch_openreg.openreg.amp import (
     get_amp_supported_dtype,
     is_bf16_supported,
@@ -41,9 +62,11 @@ from torch_openreg.openreg.fallback import (
     set_fallback_mode,
 )
 from torch_openreg.openreg.graphed_callables import make_graphed_callables
-from torch_openreg.openreg.graphs import Graph, graph, graph_pool_handle
+from torch_openreg.openreg.graphs import CUDAGraph, Graph, graph, graph_pool_handle
 from torch_openreg.openreg.initialization import (  # noqa: F401
+    DeferredOpenRegCallError,
     _is_in_bad_fork,
+    _lazy_call,
     _lazy_init,
     init,
     is_initialized,
@@ -59,9 +82,11 @@ from torch_openreg.openreg.memory import (
     host_memory_stats,
     host_memory_stats_as_nested_dict,
     max_memory_allocated,
+    max_memory_cached,
     max_memory_reserved,
     mem_get_info,
     memory_allocated,
+    memory_cached,
     memory_reserved,
     memory_snapshot,
     memory_stats,
@@ -69,6 +94,8 @@ from torch_openreg.openreg.memory import (
     memory_summary,
     reset_accumulated_host_memory_stats,
     reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
     reset_peak_host_memory_stats,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
@@ -97,6 +124,7 @@ from torch_openreg.openreg.streams import (  # noqa: F401
     Stream,
     StreamContext,
     _set_stream_by_id,
+    _sleep,
     current_stream,
     default_stream,
     get_stream_from_external,
@@ -122,7 +150,9 @@ __all__ = [
     "BFloat16Tensor",
     "BoolTensor",
     "ByteTensor",
+    "CUDAGraph",
     "CharTensor",
+    "DeferredOpenRegCallError",
     "DoubleTensor",
     "Event",
     "ExternalStream",
@@ -138,6 +168,7 @@ __all__ = [
     "ShortTensor",
     "Stream",
     "StreamContext",
+    "amp",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "can_device_access_peer",
@@ -179,18 +210,24 @@ __all__ = [
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_cached",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_cached",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "meta",
+    "nccl",
     "profiler",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_fallback_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "sanitizer",
@@ -218,6 +255,9 @@ _initialized: bool
 default_generators: tuple[torch.Generator, ...]
 
 if not TYPE_CHECKING:
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), "default_generators"} - {"TYPE_CHECKING", "torch"})
 
     def __getattr__(name: str) -> object:
         if name == "_initialized":

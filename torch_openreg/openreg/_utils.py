@@ -1,5 +1,6 @@
-"""What the functions of ``torch.openreg`` accept as a device."""
+"""What the functions of ``torch.openreg`` accept: devices, and the types of other arguments."""
 
+from operator import index as as_index
 from typing import Any
 
 import torch
@@ -43,7 +44,13 @@ def _device_index(
     if isinstance(device, int):
         return device
     if isinstance(device, str):
-        device = torch.device(device)
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{operation}: expected {_A_DEVICE}, such as '{DEVICE_TYPE}:0', got {device!r}: "
+                f"{error}"
+            ) from None
     index: int | None
     if device is None:
         index = None
@@ -88,3 +95,58 @@ def _index_or_current(operation: str, device: object) -> int:
     """As ``_checked_index``; a negative index means the current device, as in torch.cuda."""
     index = _device_index(operation, device)
     return _checked_index(operation, index if index >= 0 else None)
+
+
+def _integer(
+    operation: str,
+    argument: str,
+    value: Any,
+    least: int | None = -(2**63),
+    greatest: int | None = 2**63 - 1,
+) -> int:
+    """Returns an argument as an int.
+
+    Args:
+        operation: The public function, for the error text.
+        argument: The name of its argument.
+        value: The argument: an int, or what Python takes for one, such as ``numpy.int64``.
+        least: The least value that is allowed; None for any.
+        greatest: The greatest; None for any.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is out of range.
+    """
+    try:
+        number = as_index(value)
+    except TypeError:
+        raise TypeError(f"{operation}: expected an int as {argument}, got {value!r}") from None
+    if (least is not None and number < least) or (greatest is not None and number > greatest):
+        raise ValueError(
+            f"{operation}: expected {argument} from {least} to {greatest}, got {number}"
+        )
+    return number
+
+
+def _boolean(operation: str, argument: str, value: Any) -> bool:
+    """Returns an argument that has to be a bool, else raises TypeError."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{operation}: expected a bool as {argument}, got {value!r}")
+    return value
+
+
+def _text(operation: str, argument: str, value: Any) -> str:
+    """Returns an argument that has to be a string, else raises TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{operation}: expected a string as {argument}, got {value!r}")
+    return value
+
+
+def _pool_id(operation: str, argument: str, value: Any) -> tuple[int, int]:
+    """Returns an argument that has to be the id of a memory pool, else raises TypeError."""
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int) for one in value):
+        return value
+    raise TypeError(
+        f"{operation}: expected the id of a memory pool, a pair of ints, as {argument}, "
+        f"got {value!r}"
+    )

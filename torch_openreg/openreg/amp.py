@@ -44,7 +44,16 @@ class autocast(torch.amp.autocast):
 
 
 class GradScaler(torch.amp.GradScaler):
-    """``torch.amp.GradScaler`` for openreg, with its arguments and their defaults."""
+    """``torch.amp.GradScaler`` for openreg: scales losses, so that gradients do not underflow.
+
+    Args:
+        init_scale: The first scale.
+        growth_factor: What the scale is multiplied by after ``growth_interval`` steps without an
+            infinity or NaN in the gradients.
+        backoff_factor: What it is multiplied by after a step with one, which is skipped.
+        growth_interval: The number of steps, see ``growth_factor``.
+        enabled: Whether it does anything.
+    """
 
     def __init__(
         self,
@@ -86,7 +95,11 @@ def custom_fwd(
 
 
 def custom_bwd(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.amp.custom_bwd`` for openreg: backward runs with the autocast state of forward."""
+    """``torch.amp.custom_bwd`` for openreg: backward runs with the autocast state of forward.
+
+    Args:
+        backward: The static method of an autograd function.
+    """
     decorated: Callable[..., Any] = torch.amp.custom_bwd(backward, device_type=DEVICE_TYPE)
     return decorated
 

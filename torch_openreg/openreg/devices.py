@@ -16,6 +16,7 @@ from torch_openreg.openreg._utils import (
     _checked_index,
     _device_index,
     _index_or_current,
+    _integer,
 )
 from torch_openreg.openreg.initialization import _check_fork, _lazy_init, is_initialized
 
@@ -56,13 +57,16 @@ def current_device() -> int:
     return _C._get_device()
 
 
-def set_device(device: Device) -> None:
+def set_device(device: int | str | torch.device) -> None:
     """Makes a device current for the calling thread.
 
     Args:
-        device: The device. It must have an index; a negative one changes nothing.
+        device: The device. It must have an index, as in ``1`` or ``"openreg:1"``; a negative one
+            changes nothing.
 
     Raises:
+        TypeError: The argument is of another type.
+        ValueError: It is None, a device without an index, or a device of another type.
         RuntimeError: There is no such device.
     """
     _lazy_init()
@@ -126,11 +130,16 @@ class device_of(device):
     """Context manager that selects the device of an object, if that is an openreg device.
 
     Args:
-        obj: A tensor or storage.
+        obj: A tensor or storage, on any device; that of another type changes nothing.
+
+    Raises:
+        TypeError: The argument is neither a tensor nor a storage.
     """
 
     def __init__(self, obj: torch.Tensor | torch.UntypedStorage | torch.TypedStorage) -> None:
         """Looks up the index of the object's device."""
+        if not isinstance(obj, (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)):
+            raise TypeError(f"torch.openreg.device_of: expected a tensor or a storage, got {obj!r}")
         super().__init__(obj.device.index if obj.device.type == DEVICE_TYPE else -1)
 
 
@@ -142,26 +151,53 @@ def get_device_properties(device: Device = None) -> _DeviceProperties:
     ``physical_index`` (without ``OPENREG_VISIBLE_DEVICES``), ``clock_rate`` (kHz, 0 if not known),
     ``warp_size`` (1) and ``is_integrated`` (True: the memory is the machine's).
 
+    Args:
+        device: The device; None for the current one.
+
     Raises:
         RuntimeError: There is no such device.
     """
+    return _properties("torch.openreg.get_device_properties", device)
+
+
+def _properties(operation: str, device: Device) -> _DeviceProperties:
     _lazy_init()
-    return _C._device_properties(_checked_index("torch.openreg.get_device_properties", device))
+    return _C._device_properties(_checked_index(operation, device))
 
 
 def get_device_name(device: Device = None) -> str:
-    """Returns the name of a device."""
-    return get_device_properties(device).name
+    """Returns the name of a device, such as ``"OpenReg (Intel(R) Xeon(R) Processor)"``.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    return _properties("torch.openreg.get_device_name", device).name
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
-    """Returns the major and minor version of the interface that a device implements."""
-    properties = get_device_properties(device)
+    """Returns the major and minor version of the runtime's C interface, which a device implements.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    properties = _properties("torch.openreg.get_device_capability", device)
     return properties.major, properties.minor
 
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
-    """Returns whether a device can copy from and to the memory of another one.
+    """Returns whether a device can copy from and to the memory of another one, without the host.
+
+    All devices can; one and the same device cannot be a peer of itself.
+
+    Args:
+        device: The one device.
+        peer_device: The other.
 
     Raises:
         RuntimeError: There is no such device.
@@ -178,6 +214,9 @@ def synchronize(device: Device = None) -> None:
 
     Without an argument, and before the process has used a device, it returns at once and needs no
     device: torch's profiler calls it in programs that only use the CPU.
+
+    Args:
+        device: The device; None or a negative index for the current one.
 
     Raises:
         RuntimeError: There is no such device. If a kernel has failed, the error has the type that
@@ -202,6 +241,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         debug_mode: 0 or ``"default"``: nothing; 1 or ``"warn"``: warns; 2 or ``"error"``: raises.
 
     Raises:
+        TypeError: The mode is neither an int nor a string.
         ValueError: There is no such mode.
     """
     if isinstance(debug_mode, str):
@@ -211,7 +251,12 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
                 f"got {debug_mode!r}"
             )
         debug_mode = _SYNC_DEBUG_MODES.index(debug_mode)
-    _C._set_sync_debug_mode(debug_mode)
+    mode = _integer("torch.openreg.set_sync_debug_mode", "debug_mode", debug_mode)
+    if not 0 <= mode < len(_SYNC_DEBUG_MODES):
+        raise ValueError(
+            f"set_sync_debug_mode: expected 0 (default), 1 (warn) or 2 (error), got {mode}"
+        )
+    _C._set_sync_debug_mode(mode)
 
 
 def get_sync_debug_mode() -> int:

@@ -7,7 +7,7 @@ import torch
 from torch.types import Device
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE, _checked_index
+from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE, _boolean, _checked_index
 
 __all__ = ["Event"]
 
@@ -41,6 +41,15 @@ class Event(torch.Event):
         interprocess: Whether other processes may wait for the event; it then has no timing. In
             torch 2.13 :class:`torch.Event` has no such events on any device.
 
+    Attributes:
+        device: The device, a ``torch.device``, once the event has been recorded; before that
+            without an index.
+        event_id: The runtime's handle as a number; 0 before the first record.
+
+    Raises:
+        TypeError: An argument is not a bool.
+        ValueError: ``interprocess`` and ``enable_timing`` are both True.
+
     Example:
         >>> start, end = (torch.openreg.Event(enable_timing=True) for _ in range(2))
         >>> start.record()
@@ -57,6 +66,10 @@ class Event(torch.Event):
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> Self:
         """Creates an event. Creates no device."""
+        operation = "torch.openreg.Event"
+        _boolean(operation, "enable_timing", enable_timing)
+        _boolean(operation, "blocking", blocking)
+        _boolean(operation, "interprocess", interprocess)
         if interprocess and enable_timing:
             raise ValueError(
                 "torch.openreg.Event: expected enable_timing=False with interprocess=True, got True"
@@ -85,8 +98,14 @@ class Event(torch.Event):
         Raises:
             RuntimeError: This process made the handle, the event has been destroyed, or the process
                 that made it has ended.
+            TypeError: The handle is not bytes.
             ValueError: The handle has the wrong length.
         """
+        if not isinstance(ipc_handle, bytes):
+            raise TypeError(
+                "torch.openreg.Event.from_ipc_handle: expected bytes as ipc_handle, got "
+                f"{ipc_handle!r}"
+            )
         index = _checked_index("torch.openreg.Event.from_ipc_handle", device)
         event = cls(interprocess=True)
         _C._event_open_ipc_handle(event, index, ipc_handle)

@@ -1,8 +1,11 @@
 """The fallback, which runs operators without a kernel of their own: its mode and its statistics."""
 
 from torch_openreg import _C
+from torch_openreg.openreg._utils import _boolean, _text
 
 __all__ = ["fallback_stats", "get_fallback_mode", "reset_fallback_stats", "set_fallback_mode"]
+
+_MODES = ("silent", "warn", "error")
 
 
 def fallback_stats(*, synchronous_only: bool = False) -> dict[str, int]:
@@ -13,8 +16,13 @@ def fallback_stats(*, synchronous_only: bool = False) -> dict[str, int]:
 
     Args:
         synchronous_only: Whether to count only the calls that made the host wait.
+
+    Raises:
+        TypeError: ``synchronous_only`` is not a bool.
     """
-    return _C._fallback_stats(synchronous_only)
+    return _C._fallback_stats(
+        _boolean("torch.openreg.fallback_stats", "synchronous_only", synchronous_only)
+    )
 
 
 def reset_fallback_stats() -> None:
@@ -37,6 +45,10 @@ def set_fallback_mode(mode: str) -> None:
             ``"error"``: it raises NotImplementedError.
 
     Raises:
+        TypeError: The mode is not a string.
         ValueError: The mode is not one of these.
     """
+    operation = "torch.openreg.set_fallback_mode"
+    if _text(operation, "mode", mode) not in _MODES:
+        raise ValueError(f'{operation}: expected "silent", "warn" or "error", got "{mode}"')
     _C._set_fallback_mode(mode)

@@ -7,7 +7,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
-from torch_openreg.openreg._utils import DEVICE_TYPE
+from torch_openreg.openreg._utils import DEVICE_TYPE, _integer, _pool_id
 from torch_openreg.openreg.devices import synchronize
 from torch_openreg.openreg.graphs import Graph, PoolId, graph, graph_pool_handle
 from torch_openreg.openreg.streams import Stream, stream
@@ -15,6 +15,8 @@ from torch_openreg.openreg.streams import Stream, stream
 __all__ = ["make_graphed_callables"]
 
 _OPERATION = "torch.openreg.make_graphed_callables"
+
+_SEQUENCE = (tuple, list)
 
 _OptionalTensors = tuple[torch.Tensor | None, ...]
 
@@ -190,7 +192,8 @@ def make_graphed_callables(
     Raises:
         RuntimeError: Autocast caches weights, a module has hooks or buffers that require gradients,
             or a callable cannot be captured.
-        TypeError: An argument is no tensor.
+        TypeError: An argument of a callable is no tensor, ``callables`` contains something that
+            cannot be called, or ``sample_args`` is no tuple.
         ValueError: The numbers of callables and of arguments differ.
     """
     if torch.is_autocast_enabled(DEVICE_TYPE) and torch.is_autocast_cache_enabled():
@@ -201,6 +204,15 @@ def make_graphed_callables(
     is_one = not isinstance(callables, tuple)
     functions = (callables,) if is_one else callables
     all_args = (sample_args,) if is_one else sample_args
+    if not isinstance(all_args, _SEQUENCE) or not all(
+        isinstance(one, _SEQUENCE) for one in all_args
+    ):
+        raise TypeError(
+            f"{_OPERATION}: expected a tuple of tensors as sample_args, for a tuple of callables a "
+            f"tuple of such, got {sample_args!r}"
+        )
+    if not all(callable(function) for function in functions):
+        raise TypeError(f"{_OPERATION}: expected functions or modules, got {callables!r}")
     if len(functions) != len(all_args):
         raise ValueError(
             f"{_OPERATION}: expected sample_args for {len(functions)} callables, got "
@@ -208,6 +220,9 @@ def make_graphed_callables(
         )
     for function, args in zip(functions, all_args, strict=True):
         _check(function, args)
+    if pool is not None:
+        _pool_id(_OPERATION, "pool", pool)
+    _integer(_OPERATION, "num_warmup_iters", num_warmup_iters, 0)
     calls = [
         _GraphedCall(function, args, allow_unused_input)
         for function, args in zip(functions, all_args, strict=True)

@@ -1,19 +1,22 @@
 """Graphs: work captured from a stream once and replayed many times."""
 
+import os
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch._C import _acceleratorGraph
 
 from torch_openreg import _C
+from torch_openreg.openreg._utils import _boolean, _pool_id
 from torch_openreg.openreg.devices import current_device, synchronize
+from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.graph_inputs import _InputTracker
 from torch_openreg.openreg.initialization import _lazy_init
 from torch_openreg.openreg.memory import empty_cache, empty_host_cache
 from torch_openreg.openreg.streams import Stream
 from torch_openreg.openreg.streams import stream as _select_stream
 
-__all__ = ["CaptureErrorMode", "Graph", "PoolId", "graph", "graph_pool_handle"]
+__all__ = ["CUDAGraph", "CaptureErrorMode", "Graph", "PoolId", "graph", "graph_pool_handle"]
 
 PoolId = tuple[int, int]
 
@@ -42,6 +45,7 @@ class Graph(_acceleratorGraph):
 
     def __new__(cls, keep_graph: bool = False) -> "Graph":
         """Makes a graph without a capture."""
+        _boolean("torch.openreg.Graph", "keep_graph", keep_graph)
         _lazy_init()
         return super().__new__(cls, keep_graph)
 
@@ -71,8 +75,11 @@ class Graph(_acceleratorGraph):
         Raises:
             RuntimeError: The graph has a capture already, or the current stream is a default stream
                 or is capturing.
+            TypeError: ``pool`` is not the id of a memory pool.
             ValueError: There is no such mode.
         """
+        if pool is not None:
+            _pool_id("Graph.capture_begin", "pool", pool)
         modes = get_args(CaptureErrorMode)
         if capture_error_mode not in modes:
             raise ValueError(
@@ -135,13 +142,23 @@ class Graph(_acceleratorGraph):
         """Keeps what :meth:`debug_dump` needs. Call it before the capture ends."""
         super().enable_debug_mode()
 
-    def debug_dump(self, debug_path: str) -> None:
+    def debug_dump(self, debug_path: "str | os.PathLike[str]") -> None:
         """Writes the graph to a Graphviz file: kernels, copies and fills, and their order.
 
+        Args:
+            debug_path: The file.
+
         Raises:
+            TypeError: The argument is no path.
             RuntimeError: The graph was not kept, or the file cannot be written.
         """
-        super().debug_dump(debug_path)
+        if not isinstance(debug_path, (str, os.PathLike)):
+            raise TypeError(f"Graph.debug_dump: expected a path, got {debug_path!r}")
+        super().debug_dump(os.fspath(debug_path))
+
+
+# The name in torch.cuda, for programs that look it up in the module of a device.
+CUDAGraph = Graph
 
 
 def graph_pool_handle() -> PoolId:
@@ -162,6 +179,10 @@ class graph:  # a context manager, named as torch.cuda's
             device share.
         capture_error_mode: See :meth:`Graph.capture_begin`.
         check_input_liveness: See :meth:`Graph.capture_begin`.
+
+    Raises:
+        TypeError: ``openreg_graph`` is no graph, or ``stream`` no stream.
+        ValueError: The stream belongs to another device type.
     """
 
     _default_streams: ClassVar[dict[int, Stream]] = {}  # per device
@@ -176,7 +197,14 @@ class graph:  # a context manager, named as torch.cuda's
         check_input_liveness: bool = False,
     ) -> None:
         """Stores the arguments; entering begins the capture."""
-        if stream is None:
+        if not callable(getattr(openreg_graph, "capture_begin", None)):
+            raise TypeError(
+                "torch.openreg.graph: expected a torch.openreg.Graph as openreg_graph, got "
+                f"{openreg_graph!r}"
+            )
+        if stream is not None:
+            _check_stream("torch.openreg.graph", stream)
+        else:
             device = current_device()
             if device not in graph._default_streams:
                 graph._default_streams[device] = Stream(device)

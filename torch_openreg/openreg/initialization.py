@@ -1,21 +1,37 @@
 """Lazy initialization: what the process knows about its use of the device."""
 
 import atexit
+import builtins
 import threading
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
 
 from torch_openreg import _C
 
-__all__ = ["init", "is_initialized"]
+__all__ = ["DeferredOpenRegCallError", "init", "is_initialized"]
 
 # As error texts call the device.
 _NAME = "CUDA" if _C._serves_cuda() else "OpenReg"
 
 _was_initialized = False
-_lock = threading.Lock()
+_lock = threading.RLock()  # a queued call may come back to it
+
+# What waits for the initialization, each with the stack that queued it. _lock guards both.
+_queued_calls: list[tuple[Callable[[], object], list[str]]] = []
+_is_initializing = False
 
 # Far longer than an idle autograd thread needs; one that hangs must not keep the process.
 _AUTOGRAD_TIMEOUT_S = 2.0
+
+
+class DeferredOpenRegCallError(Exception):
+    """A call that waited for the initialization has failed.
+
+    The text contains the error and the stack that queued the call.
+    """
 
 
 def init() -> None:
@@ -23,6 +39,7 @@ def init() -> None:
 
     Raises:
         RuntimeError: There is no device, or this process was forked from one that used a device.
+        DeferredOpenRegCallError: A call that waited for the initialization has failed.
     """
     _lazy_init()
 
@@ -56,17 +73,68 @@ def _check_fork() -> None:
 # docs: lazy-init
 def _lazy_init() -> None:
     """As ``init``. torch calls this by name before it creates the first tensor on the device."""
-    global _was_initialized
+    global _was_initialized, _is_initializing
     _check_fork()
     if _was_initialized:
         return
     with _lock:
-        if not _was_initialized:
-            _C._init()
-            _was_initialized = True
+        # The second: a queued call uses the device.
+        if _was_initialized or _is_initializing:
+            return
+        _C._init()
+        _is_initializing = True
+        try:
+            _run_queued_calls()
+        finally:
+            _is_initializing = False
+        _was_initialized = True
 
 
 # docs: end
+
+
+def _lazy_call(callable: Callable[[], object], **kwargs: object) -> None:
+    """Calls a function without arguments: now if the module is initialized, else when it will be.
+
+    As ``torch.cuda._lazy_call``. Queued calls run in the order in which they were queued, on the
+    thread that initializes the module, before anything else on the device. One that fails stays in
+    the queue, with those behind it, for the next initialization. Where the device type is CUDA, the
+    queue is that of ``torch.cuda``, whose initialization comes before the first tensor there.
+
+    Args:
+        callable: The function.
+        kwargs: ``seed`` and ``seed_all``, which tell torch.cuda that a later call replaces this
+            one; here all of them run.
+    """
+    if not builtins.callable(callable):
+        raise TypeError(f"torch.openreg._lazy_call: expected a function, got {callable!r}")
+    unknown = sorted(set(kwargs) - {"seed", "seed_all"})
+    if unknown:
+        raise TypeError(
+            f"torch.openreg._lazy_call: expected seed or seed_all as keywords, got {unknown[0]}"
+        )
+    if _C._serves_cuda():
+        torch.cuda._lazy_call(callable, **kwargs)
+        return
+    with _lock:
+        if not is_initialized():
+            # Text: a traceback would keep the frames alive.
+            _queued_calls.append((callable, traceback.format_stack()[:-1]))
+            return
+    callable()
+
+
+def _run_queued_calls() -> None:
+    while _queued_calls:
+        call, stack = _queued_calls[0]
+        try:
+            call()
+        except Exception as error:
+            raise DeferredOpenRegCallError(
+                f"A call that waited for the initialization of {_NAME} failed: {error}\n\n"
+                f"It was queued at:\n\n{''.join(stack)}"
+            ) from error
+        del _queued_calls[0]
 
 
 def _has_autograd_threads() -> bool:

@@ -1,12 +1,14 @@
 """Memory: what the caching allocator holds, who allocated it, and what is free.
 
-All sizes are bytes. Before the device is used, sizes are 0 and statistics are empty. An argument
-``device`` is as in :mod:`torch.openreg`; a device that does not exist raises RuntimeError.
+All sizes are in bytes. Before the device is used, sizes are 0 and statistics are empty. An argument
+``device`` may be an index, a string such as ``"openreg:1"``, a ``torch.device``, or None for the
+current device; a device that does not exist raises RuntimeError.
 
 The functions with an underscore have the names of their counterparts in ``torch.cuda.memory``. They
 are meant to be used.
 """
 
+import os
 import pickle
 import sys
 from collections import OrderedDict
@@ -18,11 +20,20 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch._utils import _augment_memory_snapshot_stack_traces
 from torch.types import Device
+from typing_extensions import deprecated
 
 from torch_openreg import _C
 from torch_openreg._torch_release import HAS_PINNED_HISTORY
-from torch_openreg.openreg._utils import DEVICE_TYPE, _checked_index
+from torch_openreg.openreg._utils import (
+    DEVICE_TYPE,
+    _boolean,
+    _checked_index,
+    _integer,
+    _pool_id,
+    _text,
+)
 from torch_openreg.openreg.devices import device_count
+from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.initialization import _lazy_init, is_initialized
 from torch_openreg.openreg.streams import current_stream
 
@@ -38,9 +49,11 @@ __all__ = [
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
     "max_memory_allocated",
+    "max_memory_cached",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_cached",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
@@ -48,6 +61,8 @@ __all__ = [
     "memory_summary",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
@@ -66,10 +81,16 @@ def empty_cache() -> None:
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns free and total memory of a device.
+    """Returns the free and the total memory of a device, in bytes.
 
     Cached memory counts as used. Because of fragmentation, a single allocation may not get all that
     is free.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
     """
     _lazy_init()
     index = _checked_index("torch.openreg.mem_get_info", device)
@@ -77,8 +98,16 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 
 
 def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
-    """Returns the statistics of :func:`memory_stats` as dictionaries within a dictionary."""
-    index = _checked_index("torch.openreg.memory_stats", device)
+    """Returns the statistics of :func:`memory_stats` as dictionaries within a dictionary.
+
+    Args:
+        device: The device; None for the current one.
+    """
+    return _nested_stats("torch.openreg.memory_stats_as_nested_dict", device)
+
+
+def _nested_stats(operation: str, device: Device) -> dict[str, Any]:
+    index = _checked_index(operation, device)
     if not _has_statistics():
         return {}
     stats = torch._C._accelerator_getDeviceStats(index)
@@ -86,9 +115,9 @@ def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:
-    """Returns the statistics of a device's allocator, sorted by name.
+    """Returns the statistics of a device's allocator, sorted by name. Sizes are in bytes.
 
-    Names are ``"<quantity>.<pool>.<value>"`` with
+    The names are ``"<quantity>.<pool>.<value>"`` with
 
     - quantity: ``allocation``, ``segment``, ``active``, ``inactive_split`` (numbers) and
       ``allocated_bytes``, ``reserved_bytes``, ``active_bytes``, ``inactive_split_bytes``,
@@ -100,8 +129,14 @@ def memory_stats(device: Device = None) -> dict[str, Any]:
     ``"oversize_allocations.<value>"`` and ``"oversize_segments.<value>"``, and the counters
     ``num_alloc_retries``, ``num_device_alloc``, ``num_device_free``, ``num_ooms`` and
     ``num_sync_all_streams``.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
     """
-    return _flattened(memory_stats_as_nested_dict(device))
+    return _flattened(_nested_stats("torch.openreg.memory_stats", device))
 
 
 def _flattened(nested: dict[str, Any]) -> dict[str, Any]:
@@ -118,39 +153,130 @@ def _flattened(nested: dict[str, Any]) -> dict[str, Any]:
     return OrderedDict(sorted(flat))
 
 
-def _statistic(device: Device, name: str) -> int:
-    return int(memory_stats(device).get(name, 0))
+def _statistic(operation: str, device: Device, quantity: str, value: str) -> int:
+    stats = _nested_stats(operation, device)
+    return int(stats[quantity]["all"][value]) if stats else 0
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Returns how much memory tensors occupy."""
-    return _statistic(device, "allocated_bytes.all.current")
+    """Returns how many bytes of a device's memory tensors occupy.
+
+    Sizes are rounded up to the allocator's blocks, multiples of 512 bytes.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    return _statistic("torch.openreg.memory_allocated", device, "allocated_bytes", "current")
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """Returns the peak of :func:`memory_allocated` since the last reset."""
-    return _statistic(device, "allocated_bytes.all.peak")
+    """Returns the peak of :func:`memory_allocated` in bytes.
+
+    It is that since the process began, or since :func:`reset_peak_memory_stats`.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    return _statistic("torch.openreg.max_memory_allocated", device, "allocated_bytes", "peak")
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Returns how much memory the allocator holds, for tensors and as a cache."""
-    return _statistic(device, "reserved_bytes.all.current")
+    """Returns how many bytes of a device's memory the allocator holds, for tensors and as a cache.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    return _statistic("torch.openreg.memory_reserved", device, "reserved_bytes", "current")
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """Returns the peak of :func:`memory_reserved` since the last reset."""
-    return _statistic(device, "reserved_bytes.all.peak")
+    """Returns the peak of :func:`memory_reserved` in bytes.
+
+    It is that since the process began, or since :func:`reset_peak_memory_stats`.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    return _statistic("torch.openreg.max_memory_reserved", device, "reserved_bytes", "peak")
+
+
+@deprecated(
+    "torch.openreg.memory_cached has been renamed to torch.openreg.memory_reserved",
+    category=FutureWarning,
+)
+def memory_cached(device: Device = None) -> int:
+    """Deprecated, as in ``torch.cuda``: :func:`memory_reserved`, in bytes."""
+    return _statistic("torch.openreg.memory_cached", device, "reserved_bytes", "current")
+
+
+@deprecated(
+    "torch.openreg.max_memory_cached has been renamed to torch.openreg.max_memory_reserved",
+    category=FutureWarning,
+)
+def max_memory_cached(device: Device = None) -> int:
+    """Deprecated, as in ``torch.cuda``: :func:`max_memory_reserved`, in bytes."""
+    return _statistic("torch.openreg.max_memory_cached", device, "reserved_bytes", "peak")
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """Resets the peaks to the current values."""
-    index = _checked_index("torch.openreg.reset_peak_memory_stats", device)
+    """Resets the peaks of a device's statistics to the current values.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    _reset_peaks("torch.openreg.reset_peak_memory_stats", device)
+
+
+def _reset_peaks(operation: str, device: Device) -> None:
+    index = _checked_index(operation, device)
     if _has_statistics():
         torch._C._accelerator_resetPeakStats(index)
 
 
+@deprecated(
+    "torch.openreg.reset_max_memory_allocated now calls torch.openreg.reset_peak_memory_stats, "
+    "which resets all peak memory stats",
+    category=FutureWarning,
+)
+def reset_max_memory_allocated(device: Device = None) -> None:
+    """Deprecated, as in ``torch.cuda``: :func:`reset_peak_memory_stats`, so all peaks are reset."""
+    _reset_peaks("torch.openreg.reset_max_memory_allocated", device)
+
+
+@deprecated(
+    "torch.openreg.reset_max_memory_cached now calls torch.openreg.reset_peak_memory_stats, "
+    "which resets all peak memory stats",
+    category=FutureWarning,
+)
+def reset_max_memory_cached(device: Device = None) -> None:
+    """Deprecated, as in ``torch.cuda``: :func:`reset_peak_memory_stats`, so all peaks are reset."""
+    _reset_peaks("torch.openreg.reset_max_memory_cached", device)
+
+
 def reset_accumulated_memory_stats(device: Device = None) -> None:
-    """Sets the totals (``allocated`` and ``freed``) and the counters to zero."""
+    """Sets the totals (``allocated`` and ``freed``) and the counters of a device to zero.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
     index = _checked_index("torch.openreg.reset_accumulated_memory_stats", device)
     if _has_statistics():
         torch._C._accelerator_resetAccumulatedStats(index)
@@ -169,10 +295,15 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """Returns a table of the most useful statistics, for people to read.
 
     Args:
-        device: The device.
+        device: The device; None for the current one.
         abbreviated: Whether to omit the lines for the small and the large pool.
+
+    Raises:
+        TypeError: ``abbreviated`` is not a bool.
+        RuntimeError: There is no such device.
     """
     index = _checked_index("torch.openreg.memory_summary", device)
+    _boolean("torch.openreg.memory_summary", "abbreviated", abbreviated)
     stats = memory_stats(index)
     quantities = {
         "allocated_bytes": "Allocated memory",
@@ -212,8 +343,8 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
     already stays. The limit applies to this process only, since each process has its own devices.
 
     Args:
-        fraction: From 0 to 1.
-        device: The device.
+        fraction: From 0 to 1, of the capacity that :func:`mem_get_info` gives as the total.
+        device: The device; None for the current one.
 
     Raises:
         TypeError: ``fraction`` is not a float.
@@ -230,7 +361,14 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 
 
 def get_per_process_memory_fraction(device: Device = None) -> float:
-    """Returns the share of a device's capacity that this process may reserve."""
+    """Returns the share of a device's capacity that this process may reserve, from 0 to 1.
+
+    Args:
+        device: The device; None for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
     _lazy_init()
     index = _checked_index("torch.openreg.get_per_process_memory_fraction", device)
     return _C._memory_fraction(index)
@@ -249,31 +387,42 @@ def caching_allocator_alloc(
         stream: The stream that uses the memory, the device's current one by default.
 
     Raises:
-        ValueError: ``size`` is negative, or ``stream`` is on another device.
+        TypeError: ``size`` is not an int, or ``stream`` no stream.
+        ValueError: ``size`` is negative or does not fit 64 bits, or ``stream`` is on another
+            device.
         torch.OutOfMemoryError: There is not enough memory.
     """
-    _lazy_init()
+    operation = "torch.openreg.caching_allocator_alloc"
+    size = _integer(operation, "size", size)
     if size < 0:
         raise ValueError(f"caching_allocator_alloc: expected a size of at least 0, got {size}")
+    _lazy_init()
     if stream is None:
-        stream = current_stream(_checked_index("torch.openreg.caching_allocator_alloc", device))
+        stream = current_stream(_checked_index(operation, device))
     elif device is not None:
-        index = _checked_index("torch.openreg.caching_allocator_alloc", device)
-        if index != stream.device_index:
+        index = _checked_index(operation, device)
+        if index != _check_stream(operation, stream).device_index:
             raise ValueError(
                 "caching_allocator_alloc: expected a stream of the device, got device "
                 f"{index} and a stream of device {stream.device_index}"
             )
+    _check_stream(operation, stream)
     return _C._raw_allocate(size, stream.stream_id, stream.device_index, stream.device_type)
 
 
 def caching_allocator_delete(address: int) -> None:
     """Frees what :func:`caching_allocator_alloc` returned, to be reused in stream order.
 
+    Args:
+        address: The address; 0 is accepted and frees nothing.
+
     Raises:
+        TypeError: The address is not an int.
         ValueError: The address did not come from there, or has been deleted.
     """
-    _C._raw_free(address)
+    _C._raw_free(
+        _integer("torch.openreg.caching_allocator_delete", "address", address, 0, 2**64 - 1)
+    )
 
 
 class MemPool:
@@ -318,9 +467,12 @@ def use_mem_pool(pool: MemPool, device: Device = None) -> Iterator[None]:
         device: The pool's device, for programs that pass it.
 
     Raises:
+        TypeError: ``pool`` is no pool.
         ValueError: ``device`` is another device than the pool's.
         RuntimeError: The pool is in use here already, or by another thread.
     """
+    if not isinstance(pool, MemPool):
+        raise TypeError(f"torch.openreg.use_mem_pool: expected a MemPool, got {pool!r}")
     if device is not None:
         index = _checked_index("torch.openreg.use_mem_pool", device)
         if index != pool.device.index:
@@ -345,8 +497,13 @@ def memory_snapshot(mempool_id: tuple[int, int] | None = None) -> list[dict[str,
     the stack that allocated it, if it was recorded.
 
     Args:
-        mempool_id: Only the segments of the private pool with this id.
+        mempool_id: Only the segments of the private pool with this id; None for all.
+
+    Raises:
+        TypeError: ``mempool_id`` is not the id of a memory pool.
     """
+    if mempool_id is not None:
+        _pool_id("torch.openreg.memory_snapshot", "mempool_id", mempool_id)
     return _C._memory_segments(mempool_id or (0, 0)) if is_initialized() else []
 
 
@@ -386,10 +543,15 @@ def _record_memory_history(
     _expect_one_of("enabled", enabled, (None, "state", "all"))
     _expect_one_of("context", context, (None, "state", "alloc", "all"))
     _expect_one_of("stacks", stacks, ("python", "all"))
+    operation = "torch.openreg.memory._record_memory_history"
+    max_entries = _integer(operation, "max_entries", max_entries)
     if max_entries < 0:
         raise ValueError(
             f"_record_memory_history: expected max_entries of at least 0, got {max_entries}"
         )
+    _boolean(operation, "clear_history", clear_history)
+    if skip_actions is not None and not isinstance(skip_actions, (list, tuple)):
+        raise TypeError(f"{operation}: expected a list of skip_actions, got {skip_actions!r}")
     skipped = list(skip_actions or ())
     for action in skipped:
         _expect_one_of("an action to skip", action, _ACTIONS)
@@ -470,16 +632,34 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
 def _set_allocator_settings(env: str) -> None:
     """Replaces the settings of the allocators, as ``PYTORCH_ALLOC_CONF`` gives them.
 
+    Args:
+        env: The settings, such as ``"max_split_size_mb:64,garbage_collection_threshold:0.8"``.
+
     Raises:
+        TypeError: The argument is not a string.
         ValueError: A key or a value is none that torch knows.
     """
-    torch._C._accelerator_setAllocatorSettings(env)
+    torch._C._accelerator_setAllocatorSettings(
+        _text("torch.openreg.memory._set_allocator_settings", "env", env)
+    )
 
 
 def _dump_snapshot(
     filename: str | Path = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
 ) -> None:
-    """Writes :func:`_snapshot` to a file, as a pickle."""
+    """Writes :func:`_snapshot` to a file, as a pickle.
+
+    Args:
+        filename: The file.
+        augment_with_fx_traces: As for :func:`_snapshot`.
+
+    Raises:
+        TypeError: ``filename`` is no path.
+    """
+    if not isinstance(filename, (str, os.PathLike)):
+        raise TypeError(
+            f"torch.openreg.memory._dump_snapshot: expected a path as filename, got {filename!r}"
+        )
     snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
     with Path(filename).open("wb") as file:
         pickle.dump(snapshot, file)

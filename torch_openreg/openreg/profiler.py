@@ -12,13 +12,17 @@ from typing import Self
 
 from torch._C._autograd import _disable_profiler, _enable_profiler, _profiler_enabled
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+from torch.autograd.profiler import _run_on_profiler_start, _run_on_profiler_stop
 
 from torch_openreg import _C
 from torch_openreg._C import _Activity as Activity
+from torch_openreg.openreg._utils import _boolean, _integer, _text
+from torch_openreg.openreg.devices import synchronize
 
 __all__ = [
     "Activity",
     "collect",
+    "emit_openreg",
     "emit_ranges",
     "mark",
     "profile",
@@ -30,6 +34,29 @@ __all__ = [
     "start",
     "stop",
 ]
+
+# pybind11's classes come without documentation.
+Activity.__doc__ = """One thing that a device or the host did, with times of the monotonic clock.
+
+:func:`collect` gives them. ``name`` and ``kind`` say what it was, ``submit_ns``, ``start_ns`` and
+``end_ns`` when; ``correlation_id`` links work of a stream with the call that submitted it.
+"""
+
+_ATTRIBUTES = {
+    "kind": 'What it was: "kernel", "memcpy", "memset", "host function", "synchronize" (a host '
+    'thread waited), "memory", "runtime" (a call that submitted work), "range" or "mark".',
+    "name": "The name of the kernel, the range or the mark, or else of the function.",
+    "device": "The index of the device.",
+    "stream": "The number of the stream, 0 for the default one; None if there is none.",
+    "correlation_id": "A number that the work and the call that submitted it have in common.",
+    "thread_id": "The operating system's number of the thread that ran it.",
+    "submit_ns": "When it was enqueued, in nanoseconds.",
+    "start_ns": "When it began to run, in nanoseconds.",
+    "end_ns": "When it ended, in nanoseconds.",
+    "bytes": "How many bytes it copied, set, allocated or freed; 0 for other kinds.",
+}
+for _name, _text_of_attribute in _ATTRIBUTES.items():
+    vars(Activity)[_name].__doc__ = _text_of_attribute
 
 
 def _end_session() -> None:
@@ -49,8 +76,11 @@ def range_push(message: str) -> int:
 
     Returns:
         The number of ranges that contain it.
+
+    Raises:
+        TypeError: The name is not a string.
     """
-    return _C._range_push(message)
+    return _C._range_push(_text("torch.openreg.profiler.range_push", "message", message))
 
 
 def range_pop() -> int:
@@ -73,8 +103,11 @@ def range_start(message: str) -> int:
 
     Returns:
         A number for :func:`range_end`.
+
+    Raises:
+        TypeError: The name is not a string.
     """
-    return _C._range_start(message)
+    return _C._range_start(_text("torch.openreg.profiler.range_start", "message", message))
 
 
 def range_end(range_id: int) -> None:
@@ -84,9 +117,11 @@ def range_end(range_id: int) -> None:
         range_id: What :func:`range_start` returned.
 
     Raises:
+        TypeError: The number is not an int.
         torch.AcceleratorError: No such range is open.
     """
-    _C._range_end(range_id)
+    number = _integer("torch.openreg.profiler.range_end", "range_id", range_id, 0, 2**64 - 1)
+    _C._range_end(number)
 
 
 def mark(message: str) -> None:
@@ -94,8 +129,11 @@ def mark(message: str) -> None:
 
     Args:
         message: The mark's name.
+
+    Raises:
+        TypeError: The name is not a string.
     """
-    _C._mark(message)
+    _C._mark(_text("torch.openreg.profiler.mark", "message", message))
 
 
 @contextlib.contextmanager
@@ -107,11 +145,15 @@ def range(message: str, *args: object, **kwargs: object) -> Iterator[None]:
         args: Positional arguments of ``message.format``.
         kwargs: Named arguments of ``message.format``.
 
+    Raises:
+        TypeError: The name is not a string.
+
     Example:
         >>> with torch.openreg.profiler.range("step {}", 7):
         ...     loss = model(x).sum()
     """
-    range_push(message.format(*args, **kwargs) if args or kwargs else message)
+    text = _text("torch.openreg.profiler.range", "message", message)
+    range_push(text.format(*args, **kwargs) if args or kwargs else text)
     try:
         yield
     finally:
@@ -187,6 +229,9 @@ class emit_ranges:
     Args:
         record_shapes: Whether the names contain the sizes of the operators' tensors.
 
+    Raises:
+        TypeError: ``record_shapes`` is not a bool.
+
     Example:
         >>> with torch.openreg.profiler.collect() as activities:
         ...     with torch.openreg.profiler.emit_ranges():
@@ -195,7 +240,9 @@ class emit_ranges:
 
     def __init__(self, record_shapes: bool = False) -> None:
         """Stores the option."""
-        self._record_shapes = record_shapes
+        self._record_shapes = _boolean(
+            "torch.openreg.profiler.emit_ranges", "record_shapes", record_shapes
+        )
 
     def __enter__(self) -> Self:
         """Begins.
@@ -225,3 +272,66 @@ class emit_ranges:
     ) -> None:
         """Ends."""
         _disable_profiler()
+
+
+class emit_openreg:
+    """Makes a range of every autograd operation, in the shape of ``torch.autograd.profiler``.
+
+    This is :class:`emit_ranges` with the arguments of ``emit_nvtx`` and ``emit_itt``. As these do,
+    it waits for the current device when it is entered and when it is left, and cannot be entered
+    again. An operation of a backward pass is an operator that the thread of autograd calls; it is a
+    range, too.
+
+    Args:
+        enabled: Whether the context does anything.
+        record_shapes: Whether the names contain the sizes of the operators' tensors.
+
+    Raises:
+        TypeError: An argument is not a bool.
+
+    Example:
+        >>> with torch.openreg.profiler.collect() as activities:
+        ...     with torch.openreg.profiler.emit_openreg():
+        ...         model(x).sum().backward()
+        >>> [one.name for one in activities if one.kind == "range"]  # in order of their ends
+        ['aten::t, seq = 0', 'aten::addmm, seq = 1', ..., 'AddmmBackward0, seq = 1', ...]
+    """
+
+    def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
+        """Stores the options."""
+        operation = "torch.openreg.profiler.emit_openreg"
+        self.enabled = _boolean(operation, "enabled", enabled)
+        self.record_shapes = _boolean(operation, "record_shapes", record_shapes)
+        self.entered = False
+        self._ranges = emit_ranges(record_shapes)
+
+    def __enter__(self) -> Self:
+        """Begins.
+
+        Raises:
+            RuntimeError: It has been entered before, or this thread has a profiler already.
+        """
+        if not self.enabled:
+            return self
+        if self.entered:
+            raise RuntimeError("emit_openreg: expected a context that was not entered before")
+        synchronize()
+        self._ranges.__enter__()
+        _run_on_profiler_start()
+        self.entered = True
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends."""
+        if not self.enabled:
+            return
+        try:
+            synchronize()
+        finally:
+            self._ranges.__exit__(exc_type, exc_value, traceback)
+            _run_on_profiler_stop()

@@ -46,8 +46,17 @@ def _seedable_devices() -> int:
     return 0 if _C._is_in_bad_fork() else _C._get_device_count()
 
 
+class _DefaultGenerators(tuple[torch.Generator, ...]):
+    """The generators that draw for operators without a generator of their own, one per device.
+
+    ``torch.openreg.default_generators[1]`` is that of ``openreg:1``, a :class:`torch.Generator`.
+    """
+
+    __slots__ = ()
+
+
 def _get_default_generators() -> tuple[torch.Generator, ...]:
-    return tuple(_C._get_default_generator(index) for index in range(_C._get_device_count()))
+    return _DefaultGenerators(_C._get_default_generator(index) for index in range(_C._get_device_count()))
 
 
 def _get_generator(device: torch.device) -> torch.Generator:
@@ -56,7 +65,16 @@ def _get_generator(device: torch.device) -> torch.Generator:
 
 
 def get_rng_state(device: _DeviceArgument = DEVICE_TYPE) -> Tensor:
-    """Returns the state of a device's generator: a uint8 tensor on the CPU, 5056 elements."""
+    """Returns the state of a device's generator: a uint8 tensor on the CPU, 5056 elements.
+
+    Waits for the kernels that draw from the generator.
+
+    Args:
+        device: The device; without an index, the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
     return _state_of(_generator("torch.openreg.get_rng_state", device))
 
 
@@ -78,7 +96,10 @@ copyreg.pickle(torch.Generator, _reduce_generator)
 
 
 def get_rng_state_all() -> list[Tensor]:
-    """Returns the states of the generators of all devices, in order of their index."""
+    """Returns the states of the generators of all devices, in order of their index.
+
+    Each is as :func:`get_rng_state` returns it. Waits for the kernels that draw.
+    """
     return [get_rng_state(index) for index in range(_C._get_device_count())]
 
 
@@ -93,11 +114,28 @@ def set_rng_state(new_state: Tensor, device: _DeviceArgument = DEVICE_TYPE) -> N
         TypeError: The state is not a uint8 tensor.
         RuntimeError: The state does not fit the algorithm, or there is no such device.
     """
-    _generator("torch.openreg.set_rng_state", device).set_state(new_state)
+    operation = "torch.openreg.set_rng_state"
+    if not isinstance(new_state, Tensor) or new_state.dtype != torch.uint8:
+        got = new_state.dtype if isinstance(new_state, Tensor) else repr(new_state)
+        raise TypeError(f"{operation}: expected a uint8 tensor as new_state, got {got}")
+    _generator(operation, device).set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
-    """Sets the states of the generators of all devices, in order of their index."""
+    """Sets the states of the generators of all devices, in order of their index.
+
+    Args:
+        new_states: States from :func:`get_rng_state_all`; those of devices behind the last one
+            are left as they are.
+
+    Raises:
+        TypeError: The argument is not iterable, or a state is not a uint8 tensor.
+        RuntimeError: A state does not fit the algorithm, or there are more states than devices.
+    """
+    if not isinstance(new_states, Iterable):
+        raise TypeError(
+            f"torch.openreg.set_rng_state_all: expected states as new_states, got {new_states!r}"
+        )
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
@@ -109,9 +147,13 @@ def manual_seed(seed: int) -> None:
     Does nothing if there is no device to seed. ``torch.manual_seed`` seeds all devices.
 
     Args:
-        seed: From -2**63 to 2**64 - 1.
+        seed: From -2**63 to 2**64 - 1; a negative one stands for 2**64 + ``seed``.
+
+    Raises:
+        TypeError: The seed is no number.
+        ValueError: The seed is out of range.
     """
-    seed = int(seed)
+    seed = _checked_seed("torch.openreg.manual_seed", seed)
     if _seedable_devices() > 0:
         _C._get_default_generator(_C._get_device()).manual_seed(seed)
 
@@ -119,9 +161,27 @@ def manual_seed(seed: int) -> None:
 # docs: end
 
 
+def _checked_seed(operation: str, seed: Any) -> int:
+    try:
+        number = int(seed)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{operation}: expected an int as seed, got {seed!r}") from None
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"{operation}: expected seed from -2**63 to 2**64 - 1, got {number}")
+    return number
+
+
 def manual_seed_all(seed: int) -> None:
-    """Sets the seed of the generators of all devices. Does nothing if there are none."""
-    seed = int(seed)
+    """Sets the seed of the generators of all devices. Does nothing if there are none.
+
+    Args:
+        seed: As for :func:`manual_seed`.
+
+    Raises:
+        TypeError: The seed is no number.
+        ValueError: The seed is out of range.
+    """
+    seed = _checked_seed("torch.openreg.manual_seed_all", seed)
     for index in range(_seedable_devices()):
         _C._get_default_generator(index).manual_seed(seed)
 

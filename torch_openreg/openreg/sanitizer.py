@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import torch
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import DEVICE_TYPE
+from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _text
 
 if TYPE_CHECKING:
     from torch_openreg.openreg._findings import Access, Finding, Frame
@@ -148,8 +148,11 @@ def enable(
             What a graph computes is looked after in any case, before its first replay.
 
     Raises:
+        TypeError: ``race``, ``capture`` or ``uninitialized`` is not a bool.
         ValueError: The action, ``lifetime`` or ``host`` is another one.
     """
+    for name, value in (("race", race), ("capture", capture), ("uninitialized", uninitialized)):
+        _boolean("sanitizer.enable", name, value)
     if action not in _ACTIONS:
         raise ValueError(
             f"sanitizer.enable: expected action to be one of {', '.join(_ACTIONS)}, got {action!r}"
@@ -312,7 +315,15 @@ def suppress(*kinds: str, operator: str | None = None, file: str | None = None) 
         kinds: Kinds of findings; none stands for all.
         operator: A pattern that the operator of one of the accesses matches, such as "aten::add*".
         file: A pattern that the file of one of the accesses matches, such as "*/legacy/*".
+
+    Raises:
+        TypeError: An argument is not a string.
     """
+    for kind in kinds:
+        _text("sanitizer.suppress", "a kind", kind)
+    for name, value in (("operator", operator), ("file", file)):
+        if value is not None:
+            _text("sanitizer.suppress", name, value)
     one = _Filter(kinds, operator, file)
     _state.filters.append(one)
     try:

@@ -1,4 +1,8 @@
-"""Types of sparse tensors, as those of ``torch.cuda.sparse``; see tensor_types.py."""
+"""Types of sparse tensors (COO), as those of ``torch.cuda.sparse``.
+
+They are the sparse ones of the types in ``torch.openreg``: ``isinstance(x, FloatTensor)`` asks for
+device, dtype and layout, and ``FloatTensor(indices, values, sizes)`` makes a tensor.
+"""
 
 from torch_openreg.openreg.tensor_types import make_type
 

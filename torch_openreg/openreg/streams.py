@@ -11,7 +11,7 @@ import torch
 from torch.types import Device
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _index_or_current
+from torch_openreg.openreg._utils import _index_or_current, _integer
 from torch_openreg.openreg.events import Event, _check_event, _check_stream
 from torch_openreg.openreg.initialization import _lazy_init, is_initialized
 
@@ -30,6 +30,9 @@ __all__ = [
 
 # How bindings name a stream: stream_id, device_index, device_type.
 _StreamId = tuple[int, int, int]
+
+# Numbers of priorities that C can hold; what is beyond is clamped like them.
+_LEAST_INT, _GREATEST_INT = -(2**31), 2**31 - 1
 
 
 def _id_of(stream: torch.Stream) -> _StreamId:
@@ -76,7 +79,14 @@ class Stream(torch.Stream):
         device_index: See ``stream_id``.
         device_type: See ``stream_id``.
 
+    Attributes:
+        device: The device, a ``torch.device``.
+        stream_id: The number of the stream on its device; 0 is the default stream.
+        native_handle: The runtime's handle (``orStream_t``) as a number.
+
     Raises:
+        TypeError: ``priority`` is not an int, or ``device`` is none of what names a device.
+        ValueError: The device has another type.
         RuntimeError: There is no such device.
 
     Example:
@@ -101,7 +111,10 @@ class Stream(torch.Stream):
         if stream_id is None or device_index is None or device_type is None:
             _lazy_init()
             index = _index_or_current("torch.openreg.Stream", device)
-            stream_id, device_index, device_type = _C._stream_from_pool(priority, index)
+            # Of any size, as what is out of range is clamped.
+            number = _integer("torch.openreg.Stream", "priority", priority, None, None)
+            clamped = min(max(number, _LEAST_INT), _GREATEST_INT)
+            stream_id, device_index, device_type = _C._stream_from_pool(clamped, index)
         self = super().__new__(
             cls, stream_id=stream_id, device_index=device_index, device_type=device_type
         )
@@ -128,10 +141,14 @@ class Stream(torch.Stream):
         """Records an event in this stream.
 
         Args:
-            event: The event; None for a new one.
+            event: The event; None for a new one, without timing.
 
         Returns:
             The event.
+
+        Raises:
+            TypeError: The argument is no event.
+            RuntimeError: The event has been recorded on another device.
         """
         if event is None:
             event = Event()
@@ -142,13 +159,26 @@ class Stream(torch.Stream):
         """Makes later work on this stream wait for the latest record of an event.
 
         Returns at once. Does nothing if the event was never recorded.
+
+        Args:
+            event: The event, of any openreg device.
+
+        Raises:
+            TypeError: The argument is no event.
         """
         _check_event("torch.openreg.Stream.wait_event", event).wait(self)
 
     def wait_stream(self, other: torch.Stream) -> None:
         """Makes later work on this stream wait for all work submitted to another one so far.
 
-        Returns at once. The other stream may be on another device.
+        Returns at once.
+
+        Args:
+            other: The other stream, on any openreg device.
+
+        Raises:
+            TypeError: The argument is no stream.
+            ValueError: The stream belongs to another device type.
         """
         _check_stream("torch.openreg.Stream.wait_stream", other)
         self.wait_event(other.record_event())
@@ -205,6 +235,8 @@ class ExternalStream(Stream):
         device: The stream's device; None for the current one.
 
     Raises:
+        TypeError: ``stream_ptr`` is not an int.
+        ValueError: ``stream_ptr`` is negative or has more than 64 bits.
         RuntimeError: The number is not the handle of a live stream of that device.
     """
 
@@ -212,7 +244,8 @@ class ExternalStream(Stream):
         """Wraps the stream."""
         _lazy_init()
         index = _index_or_current("torch.openreg.ExternalStream", device)
-        stream_id, device_index, device_type = _C._external_stream(stream_ptr, index)
+        handle = _integer("torch.openreg.ExternalStream", "stream_ptr", stream_ptr, 0, 2**64 - 1)
+        stream_id, device_index, device_type = _C._external_stream(handle, index)
         return super().__new__(
             cls, stream_id=stream_id, device_index=device_index, device_type=device_type
         )
@@ -226,6 +259,10 @@ class StreamContext:
 
     Args:
         stream: The stream; None changes nothing.
+
+    Raises:
+        TypeError: The argument is no stream; raised by entering.
+        ValueError: The stream belongs to another device type; raised by entering.
     """
 
     def __init__(self, stream: torch.Stream | None) -> None:
@@ -245,7 +282,14 @@ class StreamContext:
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
-    """Returns a context manager that selects a stream; see :class:`StreamContext`.
+    """Returns a context manager that selects a stream, and its device; see :class:`StreamContext`.
+
+    Args:
+        stream: The stream; None changes nothing.
+
+    Raises:
+        TypeError: The argument is no stream; raised by entering.
+        ValueError: The stream belongs to another device type; raised by entering.
 
     Example:
         >>> with torch.openreg.stream(side):
@@ -260,13 +304,27 @@ def _wrap(stream: _StreamId) -> Stream:
 
 
 def current_stream(device: Device = None) -> Stream:
-    """Returns the calling thread's current stream on a device."""
+    """Returns the calling thread's current stream on a device.
+
+    Args:
+        device: The device; None or a negative index for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
     _lazy_init()
     return _wrap(_C._current_stream(_index_or_current("torch.openreg.current_stream", device)))
 
 
 def default_stream(device: Device = None) -> Stream:
-    """Returns the default stream of a device."""
+    """Returns the default stream of a device, which all threads share.
+
+    Args:
+        device: The device; None or a negative index for the current one.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
     _lazy_init()
     return _wrap(_C._default_stream(_index_or_current("torch.openreg.default_stream", device)))
 
@@ -296,10 +354,33 @@ def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> No
 
 
 def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
-    """Returns a stream that was created through the runtime's C API; see ExternalStream."""
+    """Returns a stream that was created through the runtime's C API; see :class:`ExternalStream`.
+
+    Args:
+        data_ptr: The handle (``orStream_t``) as a number.
+        device: The stream's device; None for the current one.
+
+    Raises:
+        RuntimeError: The number is not the handle of a live stream of that device.
+    """
     return ExternalStream(data_ptr, device)
 
 
 def is_current_stream_capturing() -> bool:
     """Returns whether work on the current stream is recorded into a graph and not run."""
     return is_initialized() and _C._is_stream_capturing(*_C._current_stream(-1))
+
+
+def _sleep(cycles: int) -> None:
+    """Keeps the current stream busy for a time, as ``torch.cuda._sleep`` does. Returns at once.
+
+    Args:
+        cycles: How long, in nanoseconds: a cycle is one.
+
+    Raises:
+        TypeError: The number is not an int.
+        ValueError: It is negative, or does not fit 64 bits.
+    """
+    duration_ns = _integer("torch.openreg._sleep", "cycles", cycles, 0)
+    _lazy_init()
+    _C._sleep(duration_ns)

@@ -94,6 +94,16 @@ class _NoBase:
             )
 
 
+def _text_of(dtype: torch.dtype, is_sparse: bool) -> str:
+    layout = "sparse (COO)" if is_sparse else "dense"
+    arguments = "indices, values and sizes" if is_sparse else "sizes, or one sequence of values"
+    return (
+        f"Tensors on {DEVICE_TYPE} that are {layout} and have the dtype {dtype}.\n\n"
+        "``isinstance(x, ...)`` tells whether a tensor is one. A call makes one on the current "
+        f"device, of\n{arguments}. It is no class: ``type(x)`` is torch.Tensor.\n"
+    )
+
+
 def make_type(module: str, name: str) -> TensorType:
     """Makes the type of one name, dense or, in a module called ``sparse``, sparse."""
     # The text by which Tensor.type() knows a type is the one that Python is given here; the short
@@ -102,7 +112,7 @@ def make_type(module: str, name: str) -> TensorType:
         f"{module}.{name}",
         (_NoBase,),
         {
-            "__doc__": f"Tensors of {_DTYPES[name]} on openreg.",
+            "__doc__": _text_of(_DTYPES[name], module.endswith(".sparse")),
             "__module__": module,
             "__qualname__": name,
             "dtype": _DTYPES[name],

@@ -1,21 +1,27 @@
-"""Our devices, as Dynamo and Inductor ask for them."""
+"""Our devices, as Dynamo and Inductor ask for them.
+
+Importing this module registers the device type. Names with an index are added when Inductor
+compiles a graph: to count the devices here would fix the settings when Dynamo is imported.
+"""
 
 from typing import Any
 
 import torch
-
-from torch_openreg import openreg
-from torch_openreg._version import __version__
-from torch_openreg.inductor._devices import DEVICE_TYPE
-from torch_openreg.inductor._internals import (
+from torch._dynamo.device_interface import (
     CudaInterface,
     DeviceInterface,
     caching_worker_current_devices,
+    get_registered_device_interfaces,
+    register_interface_for_device,
 )
+
+from torch_openreg import openreg
+from torch_openreg._version import __version__
+from torch_openreg.openreg._utils import DEVICE_TYPE
 from torch_openreg.openreg.devices import _exchange_device, _maybe_exchange_device
 from torch_openreg.openreg.streams import _set_stream_by_id
 
-__all__ = ["EmulatedCudaInterface", "OpenRegInterface"]
+__all__ = ["EmulatedCudaInterface", "OpenRegInterface", "register_indices"]
 
 
 def _index_of(device: Any) -> int:
@@ -55,7 +61,7 @@ class OpenRegInterface(DeviceInterface):
             return openreg.get_device_properties(_index_of(device))
 
     current_device = staticmethod(openreg.current_device)
-    set_device = staticmethod(openreg.set_device)
+    set_device: Any = staticmethod(openreg.set_device)
     device_count = staticmethod(openreg.device_count)
     is_available = staticmethod(openreg.is_available)
     stream: Any = staticmethod(openreg.stream)
@@ -100,3 +106,17 @@ class EmulatedCudaInterface(CudaInterface):
     def raise_if_triton_unavailable(device: Any = None) -> None:
         """Raises RuntimeError."""
         raise RuntimeError("torch.compile: expected real CUDA for Triton, got emulated CUDA")
+
+
+def register_indices() -> None:
+    """Registers the interface for the device type, and for each device by its name."""
+    # Dynamo registers its own at the first question, in the places of ours.
+    get_registered_device_interfaces()
+    interface = EmulatedCudaInterface if DEVICE_TYPE == "cuda" else OpenRegInterface
+    for name in (DEVICE_TYPE, *(f"{DEVICE_TYPE}:{i}" for i in range(openreg.device_count()))):
+        register_interface_for_device(name, interface)
+
+
+# As CUDA, Dynamo has an interface of its own until Inductor compiles a graph.
+if DEVICE_TYPE != "cuda":
+    register_interface_for_device(DEVICE_TYPE, OpenRegInterface)
