@@ -53,7 +53,6 @@ __all__ = [
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-
 def fail(reason: object) -> NoReturn:
     """Ends the build with a line for the user, which is the last one that the front end shows."""
     sys.exit(f"torch_openreg: {reason}")

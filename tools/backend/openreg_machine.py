@@ -56,12 +56,12 @@ def check_machine(root: Path) -> None:
     check_disk(root)
 
 
-def check_python(version: Sequence[int] = sys.version_info) -> None:
+def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> None:
     """Raises MachineError if this Python is too old."""
-    if tuple(version[:2]) < _OLDEST_PYTHON:
+    if version[:2] < _OLDEST_PYTHON:
         oldest = ".".join(map(str, _OLDEST_PYTHON))
         raise MachineError(
-            f"expected Python {oldest} or newer, got {'.'.join(map(str, version[:3]))}. Make the "
+            f"expected Python {oldest} or newer, got {'.'.join(map(str, version))}. Make the "
             f"environment with a newer one: python{oldest} -m venv --clear .venv"
         )
 
@@ -120,7 +120,8 @@ def check_headers(command: Sequence[str], include: Path) -> None:
             f"apt install {python}-dev, dnf install python3-devel or the like"
         )
     program = "#include <Python.h>\n#include <version>\n#include <vector>\n"
-    result = _run(command, ["-x", "c++", "-std=c++20", "-fsyntax-only", f"-I{include}", "-"], program)
+    options = ["-x", "c++", "-std=c++20", "-fsyntax-only", f"-I{include}"]
+    result = _run(command, [*options, "-"], program)
     if result.returncode != 0:
         raise MachineError(
             f"expected a compiler for C++20 and headers of C and C++, but '{shlex.join(command)}' "
@@ -199,8 +200,7 @@ def _run(
     return subprocess.run(
         [*command, *arguments],
         input=text,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         errors="replace",
         check=False,
