@@ -29,13 +29,10 @@ os.chdir(ROOT)
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 sys.path.insert(0, str(ROOT / "tools" / "backend"))
-from openreg_build import policy, search_path_of_user  # noqa: E402
+from openreg_build import fail, policy, search_path_of_user  # noqa: E402
+from openreg_machine import MachineError, affordable_jobs, check_machine, full_disk  # noqa: E402
 
 LIB_PACKAGE = "torch_openreg.lib."
-
-
-def fail(reason: str) -> None:
-    sys.exit(f"torch_openreg: {reason}")
 
 
 if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
@@ -45,6 +42,12 @@ if "sdist" in sys.argv:
     # A source distribution is made of files, and is for any torch.
     setup(version=policy.__version__, install_requires=[policy.torch_requirement(), "numpy"])
     sys.exit()
+
+# Also without isolation, where nothing has asked the build backend what it requires.
+try:
+    check_machine(ROOT)
+except MachineError as error:
+    fail(error)
 
 # Last: the packages of an isolated build come before the user's.
 USER_PATH = [folder for folder in search_path_of_user() if folder not in sys.path]
@@ -69,7 +72,7 @@ TORCH_RELEASE = policy.release_of(TORCH_VERSION)
 try:
     policy.check_torch(TORCH_VERSION)
 except policy.VersionError as error:
-    fail(str(error))
+    fail(error)
 
 # See Note [Versions] in torch_openreg/_version.py.
 IS_FOR_OTHERS = os.environ.get("OPENREG_VERSION_LABEL", "0") == "1"
@@ -241,6 +244,11 @@ class Build(BuildExtension):  # type: ignore[misc]
         super().finalize_options()
         # The same for every kind of install, so that a second build starts from the first.
         self.build_temp = str(BUILD / "temp")
+        # Each virtual environment has an empty folder for headers, which a command must not name:
+        # ninja would compile everything again for the next environment.
+        of_environment = os.path.join(sys.exec_prefix, "include")
+        if sys.exec_prefix != sys.base_exec_prefix:
+            self.include_dirs = [path for path in self.include_dirs if path != of_environment]
 
     def get_ext_filename(self, fullname: str) -> str:
         if fullname.split(".")[-1] in ("libopenreg", "libtorch_openreg"):
@@ -251,6 +259,25 @@ class Build(BuildExtension):  # type: ignore[misc]
         return list(ext.export_symbols or [])
 
     def run(self) -> None:
+        jobs = affordable_jobs()
+        if jobs is not None and "MAX_JOBS" not in os.environ:
+            print(f"torch_openreg: memory for {jobs} compilers at a time; MAX_JOBS=N sets another")
+            os.environ["MAX_JOBS"] = str(jobs)
+        try:
+            self.build_all()
+        except Exception as error:
+            reason = full_disk(ROOT)
+            if reason is not None:
+                fail(reason)
+            # What torch raises for a compiler, and what a compiler of a header does.
+            if isinstance(error, (RuntimeError, subprocess.CalledProcessError)):
+                fail(
+                    "the build failed: see the messages above. If a compiler was killed, memory "
+                    "was short, 1.4 GB for each: MAX_JOBS=1 sets how many run at a time"
+                )
+            raise
+
+    def build_all(self) -> None:
         generate_operators()
         for extension in self.extensions:
             if extension.name == LIB_PACKAGE + "libtorch_openreg":

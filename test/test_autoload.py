@@ -6,7 +6,6 @@ import re
 import shutil
 import sysconfig
 import tempfile
-import textwrap
 import unittest
 
 import torch
@@ -26,7 +25,7 @@ WORKS = "assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]\n"
 NO_AUTOLOAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 has_entry_point = any(
-    point.value == "torch_openreg:_autoload"
+    point.value == "torch_openreg_autoload:autoload"
     for point in importlib.metadata.entry_points(group="torch.backends")
 )
 requires_entry_point = unittest.skipUnless(has_entry_point, "needs an installed torch_openreg")
@@ -146,15 +145,6 @@ class TestImport(OpenRegTestCase):
         self.assertIn("'other' has already taken it", result.stdout)
 
 
-# An editable installation finds the native library for any package of the name.
-WITHOUT_EDITABLE_FINDER = """
-import sys
-sys.meta_path[:] = [
-    finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")
-]
-"""
-
-
 class TestBrokenInstallation(OpenRegTestCase):
     """Runs programs against a copy of the package whose native library is missing or broken."""
 
@@ -174,16 +164,15 @@ class TestBrokenInstallation(OpenRegTestCase):
         with open(os.path.join(info, "METADATA"), "w") as file:
             file.write("Metadata-Version: 2.1\nName: torch_openreg\nVersion: 0.0\n")
         with open(os.path.join(info, "entry_points.txt"), "w") as file:
-            file.write("[torch.backends]\nopenreg = torch_openreg:_autoload\n")
+            file.write("[torch.backends]\nopenreg = torch_openreg_autoload:autoload\n")
+        shutil.copy(os.path.join(os.path.dirname(PACKAGE), "torch_openreg_autoload.py"), self.site)
 
     def write(self, name, contents):
         with open(os.path.join(self.package, name), "w") as file:
             file.write(contents)
 
     def run_here(self, code, **settings):
-        return run_program(
-            WITHOUT_EDITABLE_FINDER + textwrap.dedent(code), {"PYTHONPATH": self.site, **settings}
-        )
+        return run_program(code, {"PYTHONPATH": self.site, **settings})
 
     def assert_reported(self, reason):
         """Checks both ways in: the warning of ``import torch`` and the ImportError of ours."""

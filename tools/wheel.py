@@ -38,6 +38,7 @@ _NEEDED = (
     "torch_openreg/demo/data/README.md",  # the license of the images beside it
     "torch_openreg/lib/TORCH_VERSION",
     "torch_openreg/py.typed",
+    "torch_openreg_autoload.py",
     *(
         f"torch_openreg/include/{header.relative_to(folder)}"
         for folder in _INCLUDES

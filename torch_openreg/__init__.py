@@ -5,8 +5,9 @@ Importing this package registers the device: ``torch.device("openreg")``, the mo
 point group ``torch.backends``, unless ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` is set.
 
 Note [Three ways in]
-    1. ``import torch`` finds the entry point, imports this package while torch is still
-       initializing, then calls ``_autoload``. Nothing may raise, or ``import torch`` would fail.
+    1. ``import torch`` calls the entry point, in ``torch_openreg_autoload.py``. That imports this
+       package while torch is still initializing, then calls ``_autoload``. Nothing may raise, or
+       ``import torch`` would fail.
        ``_autoload`` turns a failure into a warning and removes the package from ``sys.modules``, so
        that an explicit import tries again and raises.
     2. ``import torch_openreg`` after torch: registers, or raises ImportError.
@@ -29,7 +30,7 @@ _is_registered = False
 
 # docs: autoload
 def _autoload() -> None:
-    """Entry point of the group ``torch.backends``; see Note [Three ways in]. Never raises."""
+    """What the entry point calls; see Note [Three ways in]. Never raises."""
     if _is_registered or _failure is None:
         return
     for name in [name for name in sys.modules if name.split(".")[0] == __name__]:

@@ -10,22 +10,26 @@ there.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.metadata
 import json
 import os
 import runpy
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import setuptools
+from openreg_machine import MachineError, check_machine, check_python
 
 # All that is not defined here is as in setuptools.
+from setuptools import build_meta
 from setuptools.build_meta import (
-    build_editable,
     build_sdist,
     build_wheel,
     prepare_metadata_for_build_editable,
@@ -36,6 +40,7 @@ __all__ = [
     "build_editable",
     "build_sdist",
     "build_wheel",
+    "fail",
     "get_requires_for_build_editable",
     "get_requires_for_build_sdist",
     "get_requires_for_build_wheel",
@@ -47,12 +52,24 @@ __all__ = [
 
 _ROOT = Path(__file__).resolve().parents[2]
 
+
+def fail(reason: object) -> NoReturn:
+    """Ends the build with a line for the user, which is the last one that the front end shows."""
+    sys.exit(f"torch_openreg: {reason}")
+
+
+# The files below, and what the build needs, are not for older ones.
+try:
+    check_python()
+except MachineError as error:
+    fail(error)
+
 # Which pip does not see to without isolation, and which older ones do not say clearly.
 _OLDEST_SETUPTOOLS = 77
 if int(setuptools.__version__.split(".")[0]) < _OLDEST_SETUPTOOLS:
-    sys.exit(
-        f"torch_openreg: building needs setuptools {_OLDEST_SETUPTOOLS} or newer, but "
-        f"{setuptools.__version__} is installed: pip install 'setuptools>={_OLDEST_SETUPTOOLS}'"
+    fail(
+        f"building needs setuptools {_OLDEST_SETUPTOOLS} or newer, but {setuptools.__version__} is "
+        f"installed: pip install 'setuptools>={_OLDEST_SETUPTOOLS}'"
     )
 
 # What hides the user's packages from an interpreter that runs in an isolated build.
@@ -82,12 +99,17 @@ def search_path_of_user() -> list[str]:
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
     """Returns what the isolated build has to install: torch only if the user has none."""
     del config_settings
+    # Before anything is downloaded.
+    try:
+        check_machine(_ROOT)
+    except MachineError as error:
+        fail(error)
     tools = ["ninja>=1.13", "pyyaml"]
     for found in importlib.metadata.distributions(name="torch", path=search_path_of_user()):
         try:
             policy.check_torch(found.version)
         except policy.VersionError as error:
-            sys.exit(f"torch_openreg: {error}")
+            fail(error)
         return tools
     return [*tools, policy.torch_requirement(policy.DEFAULT_RELEASE)]
 
@@ -99,3 +121,32 @@ def get_requires_for_build_sdist(config_settings: Mapping[str, Any] | None = Non
     """Returns nothing: a source distribution is made of files."""
     del config_settings
     return []
+
+
+def build_editable(
+    wheel_directory: str,
+    config_settings: Mapping[str, Any] | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """Builds as setuptools does, and puts a copy of the entry point's module into the wheel.
+
+    All other modules of an editable installation are in the source tree. If that is moved, the copy
+    is still there, so that ``import torch`` works and says what is missing.
+    """
+    name = str(build_meta.build_editable(wheel_directory, config_settings, metadata_directory))
+    _add_to_wheel(Path(wheel_directory) / name, _ROOT / "torch_openreg_autoload.py")
+    return name
+
+
+def _add_to_wheel(wheel: Path, module: Path) -> None:
+    """Adds a module to a wheel and to the wheel's list of its files."""
+    content = module.read_bytes()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+    with zipfile.ZipFile(wheel) as archive:
+        members = [(member, archive.read(member)) for member in archive.infolist()]
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, data in members:
+            if member.filename.endswith(".dist-info/RECORD"):
+                data = f"{module.name},sha256={digest},{len(content)}\n".encode() + data
+            archive.writestr(member, data)
+        archive.writestr(module.name, content)

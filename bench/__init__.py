@@ -1,3 +1,0 @@
-"""Benchmarks of openreg as ratios to the CPU device: ``python -m bench``. See README.md."""
-
-__all__: list[str] = []
