@@ -54,7 +54,7 @@ def _choose(config: pytest.Config, items: list[pytest.Item], part: str) -> None:
     counts = {}
     chosen: set[pytest.Item] = set()
     for file, of_file in by_file.items():
-        kept = _of_part(file, of_file, part)
+        kept = of_part(file, of_file, part)
         counts[file] = {"tests": len(of_file), "left_out": len(of_file) - len(kept)}
         chosen.update(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
@@ -66,7 +66,8 @@ def _choose(config: pytest.Config, items: list[pytest.Item], part: str) -> None:
             path.write_text(json.dumps({"file": file} | count), encoding="utf-8")
 
 
-def _of_part(file: str, items: list[pytest.Item], part: str) -> list[pytest.Item]:
+def of_part(file: str, items: list[pytest.Item], part: str) -> list[pytest.Item]:
+    """Returns the tests that a part of a file has, in their order."""
     entry = shares().get(file)
     if entry is None:
         return items if part == "default" else []

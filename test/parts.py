@@ -66,6 +66,8 @@ class Test:
         is_kept: whether the default run has it in any case.
     """
 
+    __test__ = False  # is none of pytest's
+
     name: str
     group: str
     parameters: Mapping[str, str] = field(default_factory=dict)

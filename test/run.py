@@ -39,6 +39,7 @@ import importlib.util
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ from parts import shares
 
 # What is not in the standard library or this folder is imported when main has found it.
 
-__all__ = ["left_out", "main", "missing_requirement", "verdict"]
+__all__ = ["counts_of_parts", "left_out", "main", "missing_requirement", "verdict"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TEST_TIMEOUT_S = 300
@@ -73,11 +74,15 @@ _QUICK: dict[str, tuple[str, ...]] = {
         *("--pyargs", "torch_openreg.conformance", "--device=openreg"),
         "--conformance-chapter=guard,hooks,memory,streams,events",
     ),
-    "extension": ("test/test_extension.py",),
-    "loading": ("test/test_autoload.py",),
+    "import": (
+        *("test/test_autoload.py", "test/test_extension.py"),
+        *("-k", "device_is_there or TestPaths"),
+    ),
     "operators": ("test/test_device_generic.py",),
     "autograd": ("test/generic/test_autograd.py",),
-    "plug-in of pytest": ("test/test_pytest_plugin.py",),
+    "plug-in of pytest": (
+        *("test/test_pytest_plugin.py", "-k", "suite_for_cuda_runs or nothing_happens"),
+    ),
 }
 
 # What Ctrl-C has to end: it does not reach process groups other than our own.
@@ -208,11 +213,12 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
             environment,
             *limits,
             is_sanitized=options.sanitizer,
+            durations=options.durations,
             # A selection, such as -k, may leave nothing of a file.
             may_be_empty=bool(pytest_arguments) and options.part is None,
         )
         records = list(read_records(Path(report)))
-        counts_of_parts = [json.loads(path.read_text()) for path in Path(part_counts).iterdir()]
+        counts_by_file = counts_of_parts(Path(part_counts))
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
     failed = sorted(outcome.name for outcome in outcomes if not outcome.is_success)
     print(
@@ -223,7 +229,7 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
     if records:
         print(f"\n{summary(records)}\n")
     if options.part == "default":
-        print(left_out(counts_of_parts))
+        print(left_out(counts_by_file))
     is_unchecked = options.sanitizer and not _sum_up_findings(outcomes)
     if is_unchecked:
         print("FAILED: the sanitizer checked no launch")
@@ -241,26 +247,31 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
     return 1 if is_failed else 0
 
 
-def left_out(counts: Iterable[Mapping[str, Any]]) -> str:
-    """A table of what the default run has left out, by folders.
+def counts_of_parts(folder: Path) -> list[dict[str, Any]]:
+    """Returns what --openreg-part-counts has written of each file."""
+    return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
 
-    Args:
-        counts: of each file, what --openreg-part-counts writes.
-    """
+
+def left_out(counts: Iterable[Mapping[str, Any]]) -> str:
+    """Returns a table of the tests that a part leaves out, by folders, as text."""
     folders: dict[str, Counter[str]] = {}
     for count in counts:
         folder = (Path("test") / count["file"]).parent.as_posix()
-        numbers = {"tests": count["tests"], "left_out": count["left_out"]}
-        folders.setdefault(folder, Counter()).update(numbers | {"files": count["left_out"] > 0})
-    total: Counter[str] = sum(folders.values(), Counter())
+        row = folders.setdefault(folder, Counter())
+        row["tests"] += count["tests"]
+        row["left out"] += count["left_out"]
+        row["files"] += 1
+        row["files divided"] += count["left_out"] > 0
+    total = sum(folders.values(), Counter[str]())
     lines = [
-        f"left out: {total['left_out']} of {total['tests']} tests, in {total['files']} files that "
-        "take long; python test/run.py --ci runs them, and --all all tests:"
+        f"left out: {total['left out']} of {total['tests']} tests, in {total['files divided']} of "
+        f"{total['files']} files; `python test/run.py --ci` runs them, --all all tests"
     ]
     lines += [
-        f"  {folder}: {count['left_out']} of {count['tests']} tests, in {count['files']} files"
-        for folder, count in sorted(folders.items())
-        if count["left_out"]
+        f"  {folder}: {row['left out']} of {row['tests']} tests, in {row['files divided']} of "
+        f"{row['files']} files"
+        for folder, row in sorted(folders.items())
+        if row["left out"]
     ]
     return "\n".join(lines)
 
@@ -363,6 +374,9 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
         help="all tests, with all samples of all dtypes in test/generic (slow)",
     )
     parser.add_argument(
+        "--durations", type=Path, metavar="FOLDER", help="write JUnit files, for test/shares.py"
+    )
+    parser.add_argument(
         "--verify", action="store_true", help="with OPENREG_FALLBACK_VERIFY=1; default: one sweep"
     )
     parser.add_argument(
@@ -393,6 +407,7 @@ def _run_all(
     test_timeout_s: int,
     file_timeout_s: int,
     is_sanitized: bool = False,
+    durations: Path | None = None,
     may_be_empty: bool = False,
 ) -> list[Outcome]:
     """Runs pytest with each of the arguments, some at a time, and prints what came out."""
@@ -402,7 +417,7 @@ def _run_all(
             executor.submit(
                 _run_pytest,
                 *(name, arguments, environment, test_timeout_s, file_timeout_s),
-                *(is_sanitized, may_be_empty),
+                *(is_sanitized, durations, may_be_empty),
             )
             for name, arguments in runs.items()
         ]
@@ -428,6 +443,7 @@ def _run_pytest(
     test_timeout_s: int,
     file_timeout_s: int,
     is_sanitized: bool,
+    durations: Path | None,
     may_be_empty: bool,
 ) -> Outcome:
     # Idle OpenMP threads would spin and take the processor from the files that run beside.
@@ -451,6 +467,9 @@ def _run_pytest(
             file_timeout_s,
         )
         counts = _count(results) if results.exists() else Counter()
+        if durations is not None and results.exists():
+            durations.mkdir(parents=True, exist_ok=True)
+            shutil.copy(results, durations / f"{name.replace('/', '.')}.xml")
         report = json.loads(sanitizer.read_text()) if sanitizer.exists() else None
     is_success = exit_code == 0 or (exit_code == _NO_TESTS and may_be_empty)
     return Outcome(name, is_success, counts, time.monotonic() - start, output, report)

@@ -1,0 +1,322 @@
+"""The program that runs the tests: which it runs, what it says first, and what it says last."""
+
+import contextlib
+import importlib.metadata
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import run
+import shares
+from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+from parts import Share, Test, divide
+
+_FOLDER = Path(run.__file__).resolve().parent
+_ROOT = _FOLDER.parent
+
+
+def instances(count, group="TestIt::test_it", parameters=lambda _: {}, is_kept=lambda _: False):
+    return [
+        Test(f"{group}_{number}", group, parameters(number), is_kept(number))
+        for number in range(count)
+    ]
+
+
+class TestDivision(OpenRegTestCase):
+    @parametrize("share", [0.01, 0.1, 0.5, 0.99])
+    def test_share_of_each_group_is_chosen_and_one_test_at_least(self, share):
+        counts = {"TestIt::test_many": 200, "TestIt::test_few": 3, "TestOther": 1}
+        tests = [test for group, count in counts.items() for test in instances(count, group)]
+        chosen = divide(tests, share)
+        for group, count in counts.items():
+            of_group = [name for name in chosen if name.startswith(f"{group}_")]
+            self.assertEqual(len(of_group), max(1, round(share * count)))
+
+    def test_choice_depends_on_names_alone(self):
+        tests = instances(100)
+        self.assertEqual(divide(tests, 0.2), divide(reversed(tests), 0.2))
+        # A test that is added displaces one at most.
+        self.assertLessEqual(len(divide(tests, 0.2) - divide(instances(101), 0.2)), 1)
+        program = (
+            "from parts import Test, divide\n"
+            "tests = [Test(f'TestIt::test_it_{i}', 'TestIt::test_it') for i in range(100)]\n"
+            "print(sorted(divide(tests, 0.2)))"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONPATH": str(_FOLDER), "PYTHONHASHSEED": "7"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.assertEqual(other.stdout.strip(), str(sorted(divide(tests, 0.2))))
+
+    def test_choice_is_spread(self):
+        chosen = {int(name.rpartition("_")[2]) for name in divide(instances(1000), 0.1)}
+        for first in range(0, 1000, 250):
+            self.assertGreater(len(chosen & {*range(first, first + 250)}), 10)
+
+    def test_larger_share_has_all_of_a_smaller_one(self):
+        tests = instances(100)
+        self.assertLess(divide(tests, 0.1), divide(tests, 0.3))
+
+    def test_each_value_of_a_parameter_that_has_few_is_chosen(self):
+        tests = instances(100, parameters=lambda i: {"mode": str(i % 7), "operator": str(i)})
+        chosen = divide(tests, 0.02)
+        modes = {test.parameters["mode"] for test in tests if test.name in chosen}
+        self.assertEqual(modes, {str(number) for number in range(7)})
+        self.assertLess(len(chosen), 10)
+
+    def test_kept_tests_are_chosen(self):
+        tests = instances(100, is_kept=lambda number: number in (3, 50))
+        self.assertLessEqual({"TestIt::test_it_3", "TestIt::test_it_50"}, divide(tests, 0.02))
+
+    def test_entries_are_of_files(self):
+        self.assertEqual([file for file in run.shares() if not (_FOLDER / file).is_file()], [])
+
+    def test_share_that_divides_nothing_is_refused(self):
+        for share in (0, 1):
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                mock.patch("parts.TABLE", Path(folder) / "shares.toml") as table,
+            ):
+                table.write_text(shares.table({"test_it.py": Share(30, share)}))
+                with self.assertRaisesRegex(ValueError, "test_it.py: expected a share above 0 and"):
+                    run.shares()
+
+
+class TestShares(OpenRegTestCase):
+    def test_long_files_share_what_the_others_leave(self):
+        seconds = {f"test_{number}.py": 10.0 for number in range(30)}
+        seconds |= {"long.py": 400.0, "longer.py": 1600.0}
+        entries = shares.computed(seconds, file_count=100)
+        self.assertEqual({*entries}, {"long.py", "longer.py"})
+        long, longer = (entry.seconds * entry.share for entry in entries.values())
+        self.assertAlmostEqual(longer / long, 2, delta=0.1)
+        self.assertAlmostEqual(long + longer, 2 * 520 - 100 * 4.5 - 300, delta=15)
+
+    def test_files_that_leave_nothing_are_refused(self):
+        seconds = {f"test_{number}.py": 10.0 for number in range(100)} | {"long.py": 100.0}
+        with self.assertRaisesRegex(ValueError, "expected files below 20 s to take less"):
+            shares.computed(seconds, file_count=100)
+
+    def test_durations_are_those_of_the_tests_of_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "it.xml").write_text(
+                "<testsuites><testsuite>"
+                '<testcase classname="test.generic.test_func.TestA" name="test_a" time="1.5"/>'
+                '<testcase classname="test.generic.test_func.TestB" name="test_b" time="2"/>'
+                '<testcase classname="test.test_stream" name="test_c" time="4"/>'
+                '<testcase classname="elsewhere.TestC" name="test_d" time="8"/>'
+                "</testsuite></testsuites>"
+            )
+            self.assertEqual(
+                shares.durations(Path(folder)), {"generic/test_func.py": 3.5, "test_stream.py": 4}
+            )
+
+
+def result_of(*arguments):
+    """The exit code of the program, and what it prints on both streams."""
+    output = io.StringIO()
+    with (
+        mock.patch("sys.argv", ["run.py", *arguments]),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+    ):
+        try:
+            code = run.main()
+        except SystemExit as end:
+            code = end.code
+    return code, output.getvalue()
+
+
+class TestRuns(OpenRegTestCase):
+    def runs_of(self, *arguments):
+        """What the program starts, by name, with the arguments of pytest."""
+        with mock.patch("run._run_all", return_value=[]) as start:
+            result_of(*arguments)
+        return start.call_args.args[0]
+
+    def test_default_run_and_the_rest_have_each_file(self):
+        files = {f"test/{path.relative_to(_FOLDER)}" for path in _FOLDER.rglob("test_*.py")}
+        default, rest = self.runs_of(), self.runs_of("--ci")
+        self.assertEqual({*default}, files)
+        self.assertEqual({*rest}, {f"test/{file}" for file in run.shares()})
+        for runs, part in ((default, "default"), (rest, "rest")):
+            for arguments in runs.values():
+                self.assertIn(f"--openreg-part={part}", arguments)
+
+    @parametrize(
+        "arguments",
+        [
+            subtest(("--all",), name="all"),
+            subtest(("--full",), name="full"),
+            subtest(("--verify",), name="verify"),
+            subtest(("--sanitizer",), name="sanitizer"),
+            subtest(("--cuda",), name="cuda"),
+            subtest(("test/generic/test_ops_out.py",), name="file"),
+            subtest(("--", "-k", "add"), name="arguments_of_pytest"),
+        ],
+    )
+    def test_other_runs_have_whole_files(self, arguments):
+        runs = self.runs_of(*arguments)
+        self.assertGreater(len(runs), 0)
+        for arguments in runs.values():
+            self.assertFalse([one for one in arguments if one.startswith("--openreg-part")])
+
+    def test_long_files_start_first(self):
+        entries = run.shares()
+        longest = max(entries, key=lambda file: entries[file].seconds)
+        self.assertEqual(next(iter(self.runs_of("--all"))), f"test/{longest}")
+
+    @parametrize("other", ["test/test_stream.py", "--cuda", "--full", "--verify"])
+    @parametrize("option", ["--ci", "--quick"])
+    def test_option_that_chooses_stands_alone(self, option, other):
+        code, output = result_of(option, other)
+        self.assertEqual(code, 2)
+        self.assertRegex(output, f"{option}: expected no files|not allowed with argument {option}")
+
+    def test_file_without_tests_in_its_part_is_a_failure(self):
+        """test_report.py runs whole by default."""
+        outcomes = {}
+        for part in ("default", "rest"):
+            with tempfile.TemporaryDirectory() as folder:
+                (outcome,) = run._run_all(
+                    {
+                        "it": (
+                            "test/generic/test_report.py",
+                            f"--openreg-part={part}",
+                            f"--openreg-part-counts={folder}",
+                        )
+                    },
+                    *(1, dict(os.environ), 100, 300),
+                )
+                outcomes[part] = outcome
+                table = run.left_out(run.counts_of_parts(Path(folder)))
+                expected = {"default": "0 of 4", "rest": "4 of 4"}[part]
+                self.assertRegex(table, f"^left out: {expected} tests")
+        self.assertTrue(outcomes["default"].is_success)
+        self.assertFalse(outcomes["rest"].is_success)
+
+    def test_what_is_left_out_is_summed_up_by_folders(self):
+        counts = [
+            {"file": "generic/test_a.py", "tests": 100, "left_out": 90},
+            {"file": "generic/test_b.py", "tests": 50, "left_out": 0},
+            {"file": "inductor/test_c.py", "tests": 7, "left_out": 5},
+            {"file": "test_d.py", "tests": 3, "left_out": 0},
+        ]
+        lines = run.left_out(counts).splitlines()
+        self.assertRegex(lines[0], r"^left out: 95 of 160 tests, .*run\.py --ci")
+        self.assertEqual(
+            lines[1:],
+            [
+                "  test/generic: 90 of 150 tests, in 1 of 2 files",
+                "  test/inductor: 5 of 7 tests, in 1 of 1 files",
+            ],
+        )
+
+
+class TestQuickRun(OpenRegTestCase):
+    def quick(self, **texts):
+        """Runs files of tests instead of those of --quick."""
+        with tempfile.TemporaryDirectory() as folder:
+            runs = {}
+            for name, text in texts.items():
+                path = Path(folder) / f"test_{name}.py"
+                path.write_text(text)
+                runs[name] = (str(path), "-p", "no:cacheprovider")
+            with mock.patch("run._QUICK", runs):
+                code, output = result_of("--quick")
+        return code, output.strip().splitlines()[-1]
+
+    def test_last_line_says_that_it_works(self):
+        code, line = self.quick(streams="def test_it(): pass", memory="def test_it(): pass")
+        self.assertEqual(code, 0)
+        self.assertRegex(
+            line, r"^OK: torch_openreg works here: \w+, \w+ \(2 tests passed, \d+ s\)$"
+        )
+
+    @parametrize(
+        "text",
+        [
+            subtest("def test_it(): assert False", name="test_fails"),
+            subtest("import it_is_not_there", name="import_fails"),
+            subtest("", name="no_tests"),
+        ],
+    )
+    def test_last_line_names_what_does_not(self, text):
+        code, line = self.quick(streams="def test_it(): pass", memory=text)
+        self.assertEqual(code, 1)
+        self.assertRegex(
+            line, r"^FAILED: torch_openreg does not work here: memory \(1 tests passed, \d+ s\)$"
+        )
+
+    def test_parts_of_the_run_are_there(self):
+        for arguments in run._QUICK.values():
+            for argument in arguments:
+                if argument.startswith("test/"):
+                    self.assertTrue((_ROOT / argument.partition("::")[0]).is_file(), argument)
+        text = " ".join(argument for arguments in run._QUICK.values() for argument in arguments)
+        for word in ("streams", "memory", "autograd", "device_generic", "autoload", "plugin"):
+            self.assertIn(word, text)
+
+
+class TestRequirements(OpenRegTestCase):
+    def test_missing_one_is_named_with_the_command_before_anything_runs(self):
+        version = importlib.metadata.version
+
+        def without_xdist(name):
+            if name == "pytest-xdist":
+                raise importlib.metadata.PackageNotFoundError(name)
+            return version(name)
+
+        with (
+            mock.patch("importlib.metadata.version", without_xdist),
+            mock.patch("run.subprocess.Popen", side_effect=AssertionError("started")),
+        ):
+            for arguments in ((), ("--quick",), ("test/test_stream.py",)):
+                code, output = result_of(*arguments)
+                self.assertEqual(code, 2)
+                self.assertRegex(
+                    output,
+                    r"^test/run\.py: expected what the tests need, but pytest-xdist is missing; "
+                    rf"run: {re.escape(sys.executable)} -m pip install -r \S*requirements-test.txt"
+                    r"\n$",
+                )
+
+    def test_python_without_the_package_is_told_in_one_line(self):
+        # Without the folder of installed packages.
+        result = subprocess.run(
+            [sys.executable, "-S", str(_FOLDER / "run.py")],
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+            cwd=_FOLDER,
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertRegex(result.stderr, r"^test/run\.py: expected torch_openreg to be .*\n$")
+
+    def test_help_needs_nothing_and_keeps_its_paragraphs(self):
+        result = subprocess.run(
+            [sys.executable, "-S", str(_FOLDER / "run.py"), "--help"],
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"COLUMNS": "80"},
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(result.returncode, 0)
+        paragraphs = result.stdout.split("\n\n")
+        for begin in ("Runs the tests:", "By default:", "With --quick,", "With --cuda,"):
+            self.assertEqual(len([one for one in paragraphs if one.startswith(begin)]), 1)
+        self.assertLess(max(map(len, result.stdout.splitlines())), 81)
+
+
+for one in (TestDivision, TestRuns, TestQuickRun):
+    instantiate_parametrized_tests(one)
+
+if __name__ == "__main__":
+    run_tests()
