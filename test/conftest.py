@@ -71,7 +71,10 @@ def of_part(file: str, items: list[pytest.Item], part: str) -> list[pytest.Item]
     entry = shares().get(file)
     if entry is None:
         return items if part == "default" else []
-    by_default = divide(map(_test_of, items), entry.share)
+    try:
+        by_default = divide([_test_of(item) for item in items], entry)
+    except ValueError as error:
+        raise pytest.UsageError(f"{file}: {error}") from None
     return [item for item in items if (_name_of(item) in by_default) == (part == "default")]
 
 

@@ -1,9 +1,9 @@
 """The two parts of the tests: those of ``python test/run.py``, and those that ``--ci`` adds.
 
 ``shares.toml`` lists the test files that take long, each with the share of its tests that the
-default run has. The other tests of these files are the second part, which ``test/run.py --ci``
-runs. A file without an entry runs whole by default, and ``--ci`` leaves it out. So each test is in
-one part, and none is in both.
+default run has, and with the slow tests that it does not have. The other tests of these files are
+the second part, which ``test/run.py --ci`` runs. A file without an entry runs whole by default, and
+``--ci`` leaves it out. So each test is in one part, and none is in both.
 
 A new file needs no entry unless it takes more than about 20 seconds. A sweep over a database of
 torch then gets a line such as ``"generic/test_ops_out.py" = {seconds = 70, share = 0.2}``. This is
@@ -13,9 +13,10 @@ test/shares.py FOLDER`` computes the shares from the durations of a run.
 
 Which tests the share consists of depends on their names and nothing else: the same tests run each
 time, spread over operators, dtypes and devices, and other ones in each sweep. Of each parametrized
-test and of each class with others, one runs at least; likewise with each value of a parameter that
-has few, such as the two modes of a module. A test with an entry in one of the lists of known
-differences runs by default, so that an entry that has become wrong shows.
+test and of each class with others, one runs at least, unless all of them are slow; likewise with
+each value of a parameter that has few, such as the two modes of a module. Of each file, one runs in
+any case. A test with an entry in one of the lists of known differences runs by default, so that an
+entry that has become wrong shows.
 
 Imports no torch: conftest.py does it with the parts in mind, before the device type is known.
 """
@@ -24,7 +25,7 @@ import functools
 import math
 import tomllib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,13 @@ class Share:
 
     Attributes:
         seconds: how long the tests of the file take together on an idle machine.
-        share: which part of them the default run has, above 0 and below 1.
+        share: which part of them the default run has, above 0; 1 for all but the slow ones.
+        slow: the names of tests that the default run does not have.
     """
 
     seconds: float
     share: float
+    slow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,32 +89,41 @@ def shares() -> dict[str, Share]:
         ValueError: An entry has a share that divides nothing.
     """
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    entries = {file: Share(**entry) for file, entry in table.items()}
+    entries = {
+        file: Share(entry["seconds"], entry["share"], tuple(entry.get("slow", ())))
+        for file, entry in table.items()
+    }
     for file, entry in entries.items():
-        if not 0 < entry.share < 1:
+        if not (0 < entry.share < 1 or (entry.share == 1 and entry.slow)):
             raise ValueError(
-                f"shares.toml: {file}: expected a share above 0 and below 1, got {entry.share}; a "
-                "file that runs whole by default has no entry"
+                f"shares.toml: {file}: expected a share above 0 and below 1, or 1 and slow tests, "
+                f"got {entry.share}; a file that runs whole by default has no entry"
             )
     return entries
 
 
-def divide(tests: Iterable[Test], share: float) -> set[str]:
-    """Returns the names of the tests of one file that the default run has."""
+def divide(tests: Sequence[Test], entry: Share) -> set[str]:
+    """Returns the names of the tests of one file that the default run has.
+
+    Raises:
+        ValueError: A slow test is none of the file's.
+    """
+    unknown = {*entry.slow} - {test.name for test in tests}
+    if unknown:
+        raise ValueError(
+            f"shares.toml: expected slow tests to be tests, got {', '.join(sorted(unknown))}"
+        )
     groups: dict[str, list[Test]] = {}
-    for test in tests:
+    for test in sorted(tests, key=lambda test: test.order):
         groups.setdefault(test.group, []).append(test)
-    chosen: set[str] = set()
-    for group in groups.values():
-        group.sort(key=lambda test: test.order)
-        chosen.update(test.name for test in _chosen(group, share))
-    return chosen
+    chosen = {test.name for group in groups.values() for test in _chosen(group, entry)}
+    return chosen or {min(tests, key=lambda test: test.order).name}
 
 
-def _chosen(group: Sequence[Test], share: float) -> list[Test]:
-    count = max(1, round(share * len(group)))
+def _chosen(group: Sequence[Test], entry: Share) -> list[Test]:
+    count = max(1, round(entry.share * len(group)))
     kept = [test for test in group if test.is_kept]
-    others = [test for test in group if not test.is_kept]
+    others = [test for test in group if not test.is_kept and test.name not in entry.slow]
     chosen = kept + others[: max(0, count - len(kept))]
     for name in _sections(group):
         values = {test.parameters.get(name) for test in chosen}

@@ -1,18 +1,18 @@
 """Writes shares.toml from the durations of a run: ``python test/shares.py FOLDER``.
 
 FOLDER has the JUnit files of ``python test/run.py --all --durations FOLDER``, on a machine that has
-nothing else to do. After a run of some files only, the others keep their durations. See parts.py
-for what the shares are about.
+nothing else to do. After a run of some files only, the others keep their entries. See parts.py for
+what the shares are about.
 
-The default run has a fixed time. Files that do not take long run whole; the others share what they
-leave. A file that takes four times as long as another gets twice the time.
+The default run has a fixed time. It leaves out tests that are slow by themselves. Files that do not
+take long without these run whole; the others share what they leave. A file that takes four times as
+long as another gets twice the time.
 """
 
 import argparse
 import math
 import sys
 import xml.etree.ElementTree
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,12 +24,14 @@ _ROOT = Path(__file__).resolve().parent.parent
 _RUN_S = 520  # of the default run
 _JOBS = 2
 _START_S = 4.5  # of the processes of one file, with the import of torch
-_LONG_S = 20
-_MAX_SHARE = 0.7  # above it, the start of a second part costs more than the division saves
+_LONG_S = 12  # of the tests of a file
+_SLOW_S = 10  # of one test
+_MAX_SHARE = 0.7  # above it, the start of a second part costs more than it saves
 
 _HEAD = """\
-# The share that the default run has of each test file that takes long, and the seconds that all of
-# its tests take on an idle machine. See parts.py; `python test/shares.py FOLDER` writes this file.
+# The share that the default run has of each test file that takes long, without the tests that are
+# slow by themselves, and the seconds that all of its tests take on an idle machine. See parts.py;
+# `python test/shares.py FOLDER` writes this file.
 """
 
 
@@ -41,23 +43,25 @@ def main() -> int:
     measured = durations(folder)
     if not measured:
         parser.error(f"{folder}: expected JUnit files of tests of this folder, found none")
-    seconds = {file: entry.seconds for file, entry in shares().items()} | measured
     count = len(list((_ROOT / "test").rglob("test_*.py")))
-    entries = computed(seconds, count)
+    entries = computed(measured, shares(), count)
     TABLE.write_text(table(entries), encoding="utf-8")
     print(f"{len(entries)} files are divided, {count - len(entries)} run whole by default")
     return 0
 
 
-def durations(folder: Path) -> dict[str, float]:
-    """Returns the seconds of each file's tests, from JUnit files, by the file's path in test/."""
-    seconds: Counter[str] = Counter()
+def durations(folder: Path) -> dict[str, dict[str, float]]:
+    """Returns the seconds of each test, from JUnit files, by the file's path in test/ and name."""
+    seconds: dict[str, dict[str, float]] = {}
     for path in sorted(folder.rglob("*.xml")):
         for case in xml.etree.ElementTree.parse(path).iter("testcase"):
-            file = _file_of(case.get("classname", ""))
+            class_name = case.get("classname", "")
+            file = _file_of(class_name)
             if file is not None:
-                seconds[file] += float(case.get("time", "0"))
-    return dict(seconds)
+                class_name = class_name.removeprefix(f"test.{file[:-3].replace('/', '.')}")
+                name = "::".join([*class_name.split(".")[1:], case.get("name", "")])
+                seconds.setdefault(file, {})[name] = float(case.get("time", "0"))
+    return seconds
 
 
 def _file_of(class_name: str) -> str | None:
@@ -70,23 +74,33 @@ def _file_of(class_name: str) -> str | None:
     return None
 
 
-def computed(seconds: Mapping[str, float], file_count: int) -> dict[str, Share]:
+def computed(
+    measured: Mapping[str, Mapping[str, float]], before: Mapping[str, Share], file_count: int
+) -> dict[str, Share]:
     """Returns the entries of the files that take long.
 
     Args:
-        seconds: of the tests of each file.
+        measured: the seconds of each test, by file and name.
+        before: entries, for files that were not measured.
         file_count: how many files there are.
 
     Raises:
         ValueError: The time is not enough for the other files.
     """
-    long = {file: time for file, time in seconds.items() if time > _LONG_S}
-    whole = sum(time for file, time in seconds.items() if file not in long)
+    slow = {file: entry.slow for file, entry in before.items()}
+    seconds = {file: entry.seconds for file, entry in before.items()}
+    usual = dict(seconds)  # without the slow tests
+    for file, tests in measured.items():
+        slow[file] = tuple(sorted(name for name, time in tests.items() if time > _SLOW_S))
+        seconds[file] = sum(tests.values())
+        usual[file] = sum(time for name, time in tests.items() if name not in slow[file])
+    long = {file: time for file, time in usual.items() if time > _LONG_S}
+    whole = sum(time for file, time in usual.items() if file not in long)
     left = _RUN_S * _JOBS - _START_S * file_count - whole
     if long and left <= 0:
         raise ValueError(
             f"shares.py: expected files below {_LONG_S} s to take less than {_RUN_S * _JOBS} s "
-            f"together, but {left:.0f} s are left for the others; lower _LONG_S"
+            f"with their start, but {left:.0f} s are left for the others; lower _LONG_S"
         )
     low, high = 0.0, math.sqrt(max(long.values(), default=0.0))
     for _ in range(50):
@@ -94,8 +108,13 @@ def computed(seconds: Mapping[str, float], file_count: int) -> dict[str, Share]:
         total = sum(_share(time, factor) * time for time in long.values())
         low, high = (factor, high) if total < left else (low, factor)
     return {
-        file: Share(round(time), max(0.01, round(_share(time, low), 2)))
-        for file, time in sorted(long.items())
+        file: Share(
+            round(seconds[file]),
+            max(0.01, round(_share(usual[file], low), 2)) if file in long else 1,
+            slow[file],
+        )
+        for file in sorted(seconds)
+        if file in long or slow[file]
     }
 
 
@@ -105,11 +124,12 @@ def _share(seconds: float, factor: float) -> float:
 
 def table(entries: Mapping[str, Share]) -> str:
     """Returns the text of shares.toml."""
-    lines = [
-        f'"{file}" = {{seconds = {entry.seconds:g}, share = {entry.share:g}}}\n'
-        for file, entry in sorted(entries.items())
-    ]
-    return _HEAD + "".join(lines)
+    text = _HEAD
+    for file, entry in sorted(entries.items()):
+        text += f'\n["{file}"]\nseconds = {entry.seconds:g}\nshare = {entry.share:g}\n'
+        if entry.slow:
+            text += "slow = [\n" + "".join(f'    "{name}",\n' for name in entry.slow) + "]\n"
+    return text
 
 
 if __name__ == "__main__":

@@ -27,25 +27,29 @@ def instances(count, group="TestIt::test_it", parameters=lambda _: {}, is_kept=l
     ]
 
 
+def chosen(tests, share, slow=()):
+    return divide(tests, Share(30, share, slow))
+
+
 class TestDivision(OpenRegTestCase):
     @parametrize("share", [0.01, 0.1, 0.5, 0.99])
     def test_share_of_each_group_is_chosen_and_one_test_at_least(self, share):
         counts = {"TestIt::test_many": 200, "TestIt::test_few": 3, "TestOther": 1}
         tests = [test for group, count in counts.items() for test in instances(count, group)]
-        chosen = divide(tests, share)
+        names = chosen(tests, share)
         for group, count in counts.items():
-            of_group = [name for name in chosen if name.startswith(f"{group}_")]
+            of_group = [name for name in names if name.startswith(f"{group}_")]
             self.assertEqual(len(of_group), max(1, round(share * count)))
 
     def test_choice_depends_on_names_alone(self):
         tests = instances(100)
-        self.assertEqual(divide(tests, 0.2), divide(reversed(tests), 0.2))
+        self.assertEqual(chosen(tests, 0.2), chosen(tests[::-1], 0.2))
         # A test that is added displaces one at most.
-        self.assertLessEqual(len(divide(tests, 0.2) - divide(instances(101), 0.2)), 1)
+        self.assertLessEqual(len(chosen(tests, 0.2) - chosen(instances(101), 0.2)), 1)
         program = (
-            "from parts import Test, divide\n"
+            "from parts import Share, Test, divide\n"
             "tests = [Test(f'TestIt::test_it_{i}', 'TestIt::test_it') for i in range(100)]\n"
-            "print(sorted(divide(tests, 0.2)))"
+            "print(sorted(divide(tests, Share(30, 0.2))))"
         )
         other = subprocess.run(
             [sys.executable, "-c", program],
@@ -54,27 +58,46 @@ class TestDivision(OpenRegTestCase):
             text=True,
             check=True,
         )
-        self.assertEqual(other.stdout.strip(), str(sorted(divide(tests, 0.2))))
+        self.assertEqual(other.stdout.strip(), str(sorted(chosen(tests, 0.2))))
 
     def test_choice_is_spread(self):
-        chosen = {int(name.rpartition("_")[2]) for name in divide(instances(1000), 0.1)}
+        numbers = {int(name.rpartition("_")[2]) for name in chosen(instances(1000), 0.1)}
         for first in range(0, 1000, 250):
-            self.assertGreater(len(chosen & {*range(first, first + 250)}), 10)
+            self.assertGreater(len(numbers & {*range(first, first + 250)}), 10)
 
     def test_larger_share_has_all_of_a_smaller_one(self):
         tests = instances(100)
-        self.assertLess(divide(tests, 0.1), divide(tests, 0.3))
+        self.assertLess(chosen(tests, 0.1), chosen(tests, 0.3))
 
     def test_each_value_of_a_parameter_that_has_few_is_chosen(self):
         tests = instances(100, parameters=lambda i: {"mode": str(i % 7), "operator": str(i)})
-        chosen = divide(tests, 0.02)
-        modes = {test.parameters["mode"] for test in tests if test.name in chosen}
+        names = chosen(tests, 0.02)
+        modes = {test.parameters["mode"] for test in tests if test.name in names}
         self.assertEqual(modes, {str(number) for number in range(7)})
-        self.assertLess(len(chosen), 10)
+        self.assertLess(len(names), 10)
 
     def test_kept_tests_are_chosen(self):
         tests = instances(100, is_kept=lambda number: number in (3, 50))
-        self.assertLessEqual({"TestIt::test_it_3", "TestIt::test_it_50"}, divide(tests, 0.02))
+        self.assertLessEqual({"TestIt::test_it_3", "TestIt::test_it_50"}, chosen(tests, 0.02))
+
+    def test_slow_tests_are_not_chosen(self):
+        tests = instances(10) + instances(2, "TestSlow")
+        slow = ("TestIt::test_it_3", "TestSlow_0", "TestSlow_1")
+        self.assertEqual(chosen(tests, 1, slow), {test.name for test in tests} - {*slow})
+        # The place of a slow test is another's.
+        first = min(tests[:10], key=lambda test: test.order).name
+        self.assertEqual(len(chosen(tests[:10], 0.2, (first,))), 2)
+
+    def test_file_of_slow_tests_has_one_of_them(self):
+        tests = instances(3)
+        slow = tuple(test.name for test in tests)
+        self.assertEqual(len(chosen(tests, 1, slow)), 1)
+
+    def test_slow_test_that_is_none_is_refused(self):
+        with self.assertRaisesRegex(
+            ValueError, "expected slow tests to be tests, got TestIt::gone"
+        ):
+            chosen(instances(3), 1, ("TestIt::gone",))
 
     def test_entries_are_of_files(self):
         self.assertEqual([file for file in run.shares() if not (_FOLDER / file).is_file()], [])
@@ -92,18 +115,42 @@ class TestDivision(OpenRegTestCase):
 
 class TestShares(OpenRegTestCase):
     def test_long_files_share_what_the_others_leave(self):
-        seconds = {f"test_{number}.py": 10.0 for number in range(30)}
-        seconds |= {"long.py": 400.0, "longer.py": 1600.0}
-        entries = shares.computed(seconds, file_count=100)
+        measured = {f"test_{number}.py": {"test_a": 6.0, "test_b": 4.0} for number in range(30)}
+        measured["long.py"] = {f"test_{number}": 4.0 for number in range(100)}
+        measured["longer.py"] = {f"test_{number}": 4.0 for number in range(400)}
+        entries = shares.computed(measured, {}, file_count=100)
         self.assertEqual({*entries}, {"long.py", "longer.py"})
         long, longer = (entry.seconds * entry.share for entry in entries.values())
         self.assertAlmostEqual(longer / long, 2, delta=0.1)
         self.assertAlmostEqual(long + longer, 2 * 520 - 100 * 4.5 - 300, delta=15)
 
+    def test_slow_tests_are_named(self):
+        measured = {"test_it.py": {"test_a": 3.0, "test_b": 30.0}}
+        entries = shares.computed(measured, {}, file_count=1)
+        self.assertEqual(entries, {"test_it.py": Share(33, 1, ("test_b",))})
+
+    def test_files_that_were_not_measured_keep_their_entries(self):
+        before = {"test_it.py": Share(30, 1, ("TestIt::test_a",)), "other.py": Share(300, 0.5)}
+        entries = shares.computed({"other.py": {"test_it": 4.0}}, before, file_count=1)
+        self.assertEqual(entries["test_it.py"].slow, ("TestIt::test_a",))
+        self.assertNotIn("other.py", entries)
+
     def test_files_that_leave_nothing_are_refused(self):
-        seconds = {f"test_{number}.py": 10.0 for number in range(100)} | {"long.py": 100.0}
-        with self.assertRaisesRegex(ValueError, "expected files below 20 s to take less"):
-            shares.computed(seconds, file_count=100)
+        measured = {f"test_{number}.py": {"test_it": 10.0} for number in range(100)}
+        measured["long.py"] = {f"test_{number}": 1.0 for number in range(100)}
+        with self.assertRaisesRegex(ValueError, "expected files below 12 s to take less"):
+            shares.computed(measured, {}, file_count=100)
+
+    def test_table_is_read_as_it_is_written(self):
+        entries = {
+            "generic/test_a.py": Share(30, 0.5, ("TestIt::test_a[1-x]", "TestIt::test_b")),
+            "test_b.py": Share(60, 0.25),
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "shares.toml"
+            path.write_text(shares.table(entries))
+            with mock.patch("parts.TABLE", path):
+                self.assertEqual(run.shares(), entries)
 
     def test_durations_are_those_of_the_tests_of_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -111,12 +158,16 @@ class TestShares(OpenRegTestCase):
                 "<testsuites><testsuite>"
                 '<testcase classname="test.generic.test_func.TestA" name="test_a" time="1.5"/>'
                 '<testcase classname="test.generic.test_func.TestB" name="test_b" time="2"/>'
-                '<testcase classname="test.test_stream" name="test_c" time="4"/>'
+                '<testcase classname="test.test_demo" name="test_c[1-1]" time="4"/>'
                 '<testcase classname="elsewhere.TestC" name="test_d" time="8"/>'
                 "</testsuite></testsuites>"
             )
             self.assertEqual(
-                shares.durations(Path(folder)), {"generic/test_func.py": 3.5, "test_stream.py": 4}
+                shares.durations(Path(folder)),
+                {
+                    "generic/test_func.py": {"TestA::test_a": 1.5, "TestB::test_b": 2},
+                    "test_demo.py": {"test_c[1-1]": 4},
+                },
             )
 
 
