@@ -5,7 +5,6 @@ Importing this module registers the device, which has to happen before anything 
 """
 
 import atexit
-import contextlib
 import functools
 import importlib.util
 import json
@@ -69,26 +68,6 @@ FORK_TEXT = (
     f"Cannot re-initialize {_NAME} in forked subprocess. To use {_NAME} with multiprocessing, "
     "you must use the 'spawn' start method"
 )
-
-
-def _import_the_compiler_late() -> None:
-    """Leaves the compiler out of processes that do not use it: its import takes a second.
-
-    torch's TestCase sets the compiler's stance to the default one before each test. Until the
-    compiler is imported, it has no other.
-    """
-    set_stance = torch.compiler.set_stance
-
-    @functools.wraps(set_stance)
-    def set_stance_of_the_compiler(*args, **kwargs):
-        if "torch._dynamo" not in sys.modules and (args, kwargs) == (("default",), {}):
-            return contextlib.nullcontext()
-        return set_stance(*args, **kwargs)
-
-    torch.compiler.set_stance = set_stance_of_the_compiler
-
-
-_import_the_compiler_late()
 
 # A hung program is stopped after this time, far more than any of them needs on a busy machine.
 PROGRAM_TIMEOUT_S = 240
