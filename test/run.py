@@ -265,7 +265,7 @@ def left_out(counts: Iterable[Mapping[str, Any]]) -> str:
     total = sum(folders.values(), Counter[str]())
     lines = [
         f"left out: {total['left out']} of {total['tests']} tests, in {total['files divided']} of "
-        f"{total['files']} files; `python test/run.py --ci` runs them, --all all tests"
+        f"{total['files']} files; `python test/run.py --ci` runs them, `--all` runs all tests"
     ]
     lines += [
         f"  {folder}: {row['left out']} of {row['tests']} tests, in {row['files divided']} of "

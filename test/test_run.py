@@ -122,12 +122,18 @@ class TestShares(OpenRegTestCase):
         self.assertEqual({*entries}, {"long.py", "longer.py"})
         long, longer = (entry.seconds * entry.share for entry in entries.values())
         self.assertAlmostEqual(longer / long, 2, delta=0.1)
-        self.assertAlmostEqual(long + longer, 2 * 520 - 100 * 4.5 - 300, delta=15)
+        self.assertAlmostEqual(long + longer, 2 * shares._RUN_S - 100 * 3.5 - 300, delta=15)
 
     def test_slow_tests_are_named(self):
         measured = {"test_it.py": {"test_a": 3.0, "test_b": 30.0}}
         entries = shares.computed(measured, {}, file_count=1)
         self.assertEqual(entries, {"test_it.py": Share(33, 1, ("test_b",))})
+
+    def test_files_with_a_costly_class_run_whole(self):
+        for file in shares._WHOLE:
+            self.assertTrue((_FOLDER / file).is_file(), file)
+            measured = {file: {"test_a": 100.0, "test_b": 1.0}}
+            self.assertEqual(shares.computed(measured, {}, file_count=1), {})
 
     def test_files_that_were_not_measured_keep_their_entries(self):
         before = {"test_it.py": Share(30, 1, ("TestIt::test_a",)), "other.py": Share(300, 0.5)}
