@@ -71,7 +71,7 @@ def run_release(session: nox.Session, release: str) -> None:
     session.run("torch-openreg", "--epochs", "2")
     chosen = [f"test/{name}" for name in CHOICE]
     if session.posargs:
-        chosen = [] if session.posargs == ["all"] else list(session.posargs)
+        chosen = ["--all"] if session.posargs == ["all"] else list(session.posargs)
     session.run("python", "test/run.py", *chosen)
 
 

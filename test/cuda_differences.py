@@ -27,6 +27,7 @@ ONE_TYPE = {
     "test_guard_cpp.py": "a C++ program for PrivateUse1",
     "test_pictures.py": "about the documentation",
     "test_pytest_plugin.py": "runs pytest in both modes itself",
+    "test_run.py": "about the runs",
     "test_tensor_types.py": "torch.cuda.FloatTensor is in cuda/test_storages.py",
 }
 

@@ -1,14 +1,25 @@
 """Runs the tests: ``python test/run.py [FILE ...] [-- PYTEST_ARGUMENT ...]``.
 
+By default: a sample of the tests, always the same one, of which each file and each sweep has a
+part; about nine minutes on two cores that have nothing else to do. The last lines say what is left
+out. --ci runs that and nothing else, so the two together run each test once; --all runs all at
+once. With FILE or PYTEST_ARGUMENT, all tests run that these leave. test/parts.py says which test is
+in which part, and what a new file has to do.
+
+With --quick, a minute's choice that says whether the installation is right. Its last line is the
+verdict.
+
 Each test file gets processes of its own: pytest, and one worker of pytest-xdist that runs the
 tests. A test that crashes its worker or exceeds the time limit counts as failed, and a new
 worker goes on with the test after it. So no crash hides another test, and no file inherits the
 state that another one left behind.
 
-The sweeps (``test/generic``) report what they compared with the CPU; the run prints tables of it.
+The sweeps (test/generic) report what they compared with the CPU; the run prints tables of it.
 
-The run fails if a test fails, if a file has no tests, if no test passed at all, if a sweep compared
-nothing, or if nothing of the sweeps ran asynchronously.
+The run fails if a test fails, if a file has no tests in the part that runs, if no test passed at
+all, if a sweep compared nothing, or if nothing of the sweeps ran asynchronously.
+
+With --full, the sweeps run all samples of all dtypes, which takes hours.
 
 With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs.
 
@@ -23,10 +34,12 @@ returns by itself. By default, that is the sweep over all operators' results.
 
 import argparse
 import concurrent.futures
+import importlib.metadata
 import importlib.util
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,17 +47,17 @@ import tempfile
 import time
 import xml.etree.ElementTree
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cuda_differences import ONE_TYPE
-from generic.report import empty_variants, is_asynchronous, summary
+from parts import shares
 
-from torch_openreg.conformance.records import read_records
+# What is not in the standard library or this folder is imported when main has found it.
 
-__all__ = ["main"]
+__all__ = ["counts_of_parts", "left_out", "main", "missing_requirement", "verdict"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TEST_TIMEOUT_S = 300
@@ -55,6 +68,22 @@ _MAX_CRASHES = 50
 _NO_TESTS = 5  # pytest's exit code
 # Not "capture", whose calls raise an error in any case, and not what is off by default.
 _FOUND_KINDS = ("race", "lifetime", "host", "graph-input")
+# --quick: what each run of pytest shows, and its arguments.
+_QUICK: dict[str, tuple[str, ...]] = {
+    "devices, streams and memory": (
+        *("--pyargs", "torch_openreg.conformance", "--device=openreg"),
+        "--conformance-chapter=guard,hooks,memory,streams,events",
+    ),
+    "import": (
+        *("test/test_autoload.py", "test/test_extension.py"),
+        *("-k", "device_is_there or TestPaths"),
+    ),
+    "operators": ("test/test_device_generic.py",),
+    "autograd": ("test/generic/test_autograd.py",),
+    "plug-in of pytest": (
+        *("test/test_pytest_plugin.py", "-k", "suite_for_cuda_runs or nothing_happens"),
+    ),
+}
 
 # What Ctrl-C has to end: it does not reach process groups other than our own.
 _running: set[subprocess.Popen[str]] = set()
@@ -65,7 +94,7 @@ class Outcome:
     """What a test file did.
 
     Attributes:
-        file: the file, relative to the root of the repository.
+        name: of the file, relative to the root of the repository; or what the tests show.
         is_success: whether nothing failed.
         counts: how many tests "passed", "failed", were "skipped" or "failed as expected".
         seconds: how long it took.
@@ -73,7 +102,7 @@ class Outcome:
         sanitizer: what it reported of the sanitizer, if that was asked for.
     """
 
-    file: Path
+    name: str
     is_success: bool
     counts: Counter[str]
     seconds: float
@@ -83,21 +112,78 @@ class Outcome:
     def __str__(self) -> str:
         verdict = "ok    " if self.is_success else "FAILED"
         counts = ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no tests"
-        return f"{verdict} {self.file}: {counts} in {self.seconds:.0f} s"
+        return f"{verdict} {self.name}: {counts} in {self.seconds:.0f} s"
 
 
 def main() -> int:
     """Runs the program and returns its exit code, 0 if all went well."""
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
-    options = _parse(arguments[:split])
     pytest_arguments = arguments[split + 1 :]
-    files = options.files or _default_files(options)
+    options = _parse(arguments[:split], bool(pytest_arguments))
+    missing = missing_requirement()
+    if missing is not None:
+        print(f"test/run.py: {missing}", file=sys.stderr)
+        return 2
+    if options.quick:
+        return _run_quick(options)
+    return _run_files(options, pytest_arguments)
+
+
+def missing_requirement() -> str | None:
+    """What has to be installed before a test runs, and the command; None if nothing is missing."""
+    if importlib.util.find_spec("torch_openreg") is None:
+        return (
+            f"expected torch_openreg to be installed, but {sys.executable} has none; README.md "
+            "has the command"
+        )
+    requirements = _ROOT / "requirements-test.txt"
+    missing = []
+    for line in requirements.read_text(encoding="utf-8").splitlines():
+        name = line.partition("#")[0].partition("==")[0].strip()
+        try:
+            importlib.metadata.version(name) if name else None
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if not missing:
+        return None
+    return (
+        f"expected what the tests need, but {', '.join(missing)} is missing; run: "
+        f"{sys.executable} -m pip install -r {os.path.relpath(requirements)}"
+    )
+
+
+def _run_quick(options: argparse.Namespace) -> int:
+    """Runs the tests of an installation, and ends with a line that says whether it is right."""
     start = time.monotonic()
-    outcomes = []
+    outcomes = _run_all(_QUICK, options.jobs, dict(os.environ), _TEST_TIMEOUT_S, _FILE_TIMEOUT_S)
+    print(f"\n{verdict(outcomes, time.monotonic() - start)}")
+    return 0 if all(outcome.is_success for outcome in outcomes) else 1
+
+
+def verdict(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """The last line of --quick."""
+    failed = [outcome.name for outcome in outcomes if not outcome.is_success]
+    passed = sum(outcome.counts["passed"] for outcome in outcomes)
+    if failed or not passed:
+        return (
+            f"FAILED: torch_openreg does not work here: {', '.join(failed) or 'no test passed'} "
+            f"({passed} tests passed, {seconds:.0f} s)"
+        )
+    names = ", ".join(outcome.name for outcome in outcomes)
+    return f"OK: torch_openreg works here: {names} ({passed} tests passed, {seconds:.0f} s)"
+
+
+def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> int:
+    from generic.report import empty_variants, is_asynchronous, summary
+
+    from torch_openreg.conformance.records import read_records
+
+    files = [file.resolve() for file in options.files] or _default_files(options)
+    start = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as report,
-        concurrent.futures.ThreadPoolExecutor(options.jobs) as executor,
+        tempfile.TemporaryDirectory() as part_counts,
     ):
         environment = os.environ | {"OPENREG_TEST_REPORT": report}
         if options.full:
@@ -110,32 +196,31 @@ def main() -> int:
         if options.cuda:
             environment["OPENREG_DEVICE_TYPE"] = "cuda"
             environment["OPENREG_CUDA_NOTICE"] = "0"
+        if options.part is not None:
+            part = f"--openreg-part={options.part}"
+            pytest_arguments = [part, f"--openreg-part-counts={part_counts}"]
         limits = (
             (_FULL_TEST_TIMEOUT_S, _FULL_FILE_TIMEOUT_S)
             if options.full
             else (_TEST_TIMEOUT_S, _FILE_TIMEOUT_S)
         )
-        runs = [
-            executor.submit(
-                _run_file, file, pytest_arguments, environment, options.sanitizer, *limits
-            )
-            for file in files
-        ]
-        try:
-            for run in concurrent.futures.as_completed(runs):
-                outcome = run.result()
-                outcomes.append(outcome)
-                if not outcome.is_success:
-                    print(outcome.output)
-                print(outcome, flush=True)
-        except KeyboardInterrupt:
-            executor.shutdown(wait=False, cancel_futures=True)
-            for process in _running:
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
+        runs = {
+            file.relative_to(_ROOT).as_posix(): (str(file), *pytest_arguments) for file in files
+        }
+        outcomes = _run_all(
+            runs,
+            options.jobs,
+            environment,
+            *limits,
+            is_sanitized=options.sanitizer,
+            durations=options.durations,
+            # A selection, such as -k, may leave nothing of a file.
+            may_be_empty=bool(pytest_arguments) and options.part is None,
+        )
         records = list(read_records(Path(report)))
+        counts_by_file = counts_of_parts(Path(part_counts))
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
-    failed = sorted(str(outcome.file) for outcome in outcomes if not outcome.is_success)
+    failed = sorted(outcome.name for outcome in outcomes if not outcome.is_success)
     print(
         f"{len(outcomes)} files, "
         + "".join(f"{count} {what}, " for what, count in counts.items())
@@ -143,6 +228,8 @@ def main() -> int:
     )
     if records:
         print(f"\n{summary(records)}\n")
+    if options.part == "default":
+        print(left_out(counts_by_file))
     is_unchecked = options.sanitizer and not _sum_up_findings(outcomes)
     if is_unchecked:
         print("FAILED: the sanitizer checked no launch")
@@ -158,6 +245,35 @@ def main() -> int:
         print(f"FAILED: nothing was compared in: {', '.join(empty)}")
     is_failed = failed or not counts["passed"] or is_unchecked or is_waiting or empty
     return 1 if is_failed else 0
+
+
+def counts_of_parts(folder: Path) -> list[dict[str, Any]]:
+    """Returns what --openreg-part-counts has written of each file."""
+    return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
+
+
+def left_out(counts: Iterable[Mapping[str, Any]]) -> str:
+    """Returns a table of the tests that a part leaves out, by folders, as text."""
+    folders: dict[str, Counter[str]] = {}
+    for count in counts:
+        folder = (Path("test") / count["file"]).parent.as_posix()
+        row = folders.setdefault(folder, Counter())
+        row["tests"] += count["tests"]
+        row["left out"] += count["left_out"]
+        row["files"] += 1
+        row["files divided"] += count["left_out"] > 0
+    total = sum(folders.values(), Counter[str]())
+    lines = [
+        f"left out: {total['left out']} of {total['tests']} tests, in {total['files divided']} of "
+        f"{total['files']} files; `python test/run.py --ci` runs them, `--all` runs all tests"
+    ]
+    lines += [
+        f"  {folder}: {row['left out']} of {row['tests']} tests, in {row['files divided']} of "
+        f"{row['files']} files"
+        for folder, row in sorted(folders.items())
+        if row["left out"]
+    ]
+    return "\n".join(lines)
 
 
 def _sum_up_findings(outcomes: Sequence[Outcome]) -> int:
@@ -185,6 +301,21 @@ def _has_cuda() -> bool:
 
 
 def _default_files(options: argparse.Namespace) -> list[Path]:
+    """The files to run, those first that take long, so that they do not end last."""
+    entries = {_ROOT / "test" / file: entry for file, entry in shares().items()}
+
+    def seconds(file: Path) -> float:
+        entry = entries.get(file)
+        if entry is None:
+            return 0
+        rest = 1 - entry.share or 1  # the slow tests take most of it
+        return entry.seconds * {"default": 1 - rest, "rest": rest, None: 1}[options.part]
+
+    files = sorted(_all_files(options), key=seconds, reverse=True)
+    return [file for file in files if file in entries] if options.part == "rest" else files
+
+
+def _all_files(options: argparse.Namespace) -> list[Path]:
     if options.verify:
         return [_ROOT / "test" / "generic" / "test_ops_forward.py"]
     files = sorted((_ROOT / "test").rglob("test_*.py"))
@@ -206,14 +337,44 @@ def _is_for_the_sanitizer(file: Path) -> bool:
     return file.relative_to(_ROOT / "test").parts[0] not in ("conformance", "contract", "sanitizer")
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python test/run.py", description=__doc__)
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all")
+class _ParagraphsFormatter(argparse.HelpFormatter):
+    """Keeps the paragraphs of a description, and fills each."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.replace("``", "").strip().split("\n\n")
+        fill = super()._fill_text
+        return "\n\n".join(fill(one, width, indent) for one in paragraphs)
+
+
+def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Namespace:
+    """The options; `part` is the part of each file that runs, None for all of it."""
+    parser = argparse.ArgumentParser(
+        prog="python test/run.py",
+        usage="%(prog)s [OPTION ...] [FILE ...] [-- PYTEST_ARGUMENT ...]",
+        description=__doc__,
+        formatter_class=_ParagraphsFormatter,
+    )
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="all tests of these; default: see above"
+    )
     parser.add_argument(
         "-j", "--jobs", type=int, default=os.cpu_count(), help="files at a time (%(default)s)"
     )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--quick", action="store_true", help="whether the installation is right, in a minute"
+    )
+    which.add_argument(
+        "--ci", action="store_true", help="the tests that the default run leaves out"
+    )
+    which.add_argument("--all", action="store_true", help="all tests: the default run's and --ci's")
+    which.add_argument(
+        "--full",
+        action="store_true",
+        help="all tests, with all samples of all dtypes in test/generic (slow)",
+    )
     parser.add_argument(
-        "--full", action="store_true", help="all samples of all dtypes in test/generic (slow)"
+        "--durations", type=Path, metavar="FOLDER", help="write JUnit files, for test/shares.py"
     )
     parser.add_argument(
         "--verify", action="store_true", help="with OPENREG_FALLBACK_VERIFY=1; default: one sweep"
@@ -227,18 +388,63 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="with OPENREG_DEVICE_TYPE=cuda; default: all files but those of one type",
     )
     options = parser.parse_args(arguments)
+    is_special = options.verify or options.sanitizer or options.cuda
+    if options.quick or options.ci:
+        name = "--quick" if options.quick else "--ci"
+        if options.files or has_pytest_arguments or is_special:
+            parser.error(f"{name}: expected no files, arguments of pytest or other runs beside it")
+    is_whole = options.all or options.full or options.files or has_pytest_arguments or is_special
+    options.part = "rest" if options.ci else None if is_whole else "default"
     if options.cuda and _has_cuda():
         parser.error("--cuda: expected a build of torch without CUDA, got one with it")
     return options
 
 
-def _run_file(
-    file: Path,
-    pytest_arguments: Sequence[str],
+def _run_all(
+    runs: Mapping[str, Sequence[str]],
+    jobs: int,
     environment: Mapping[str, str],
-    is_sanitized: bool,
     test_timeout_s: int,
     file_timeout_s: int,
+    is_sanitized: bool = False,
+    durations: Path | None = None,
+    may_be_empty: bool = False,
+) -> list[Outcome]:
+    """Runs pytest with each of the arguments, some at a time, and prints what came out."""
+    outcomes = []
+    with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
+        futures = [
+            executor.submit(
+                _run_pytest,
+                *(name, arguments, environment, test_timeout_s, file_timeout_s),
+                *(is_sanitized, durations, may_be_empty),
+            )
+            for name, arguments in runs.items()
+        ]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                outcome = future.result()
+                outcomes.append(outcome)
+                if not outcome.is_success:
+                    print(outcome.output)
+                print(outcome, flush=True)
+        except KeyboardInterrupt:
+            executor.shutdown(wait=False, cancel_futures=True)
+            for process in _running:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return outcomes
+
+
+def _run_pytest(
+    name: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    test_timeout_s: int,
+    file_timeout_s: int,
+    is_sanitized: bool,
+    durations: Path | None,
+    may_be_empty: bool,
 ) -> Outcome:
     # Idle OpenMP threads would spin and take the processor from the files that run beside.
     environment = {"OMP_WAIT_POLICY": "passive"} | dict(environment)
@@ -248,25 +454,25 @@ def _run_file(
         sanitizer = Path(folder) / "sanitizer.json"
         exit_code, output = _run_limited(
             [
-                *(sys.executable, "-m", "pytest", str(file.resolve())),
+                *(sys.executable, "-m", "pytest"),
                 *("-n", "1", f"--max-worker-restart={_MAX_CRASHES}"),
                 # Prints the stacks of all threads, then ends the worker.
                 *("-o", f"faulthandler_timeout={test_timeout_s}"),
                 *("-o", "faulthandler_exit_on_timeout=true"),
                 f"--junitxml={results}",
                 *([f"--openreg-sanitizer-report={sanitizer}"] if is_sanitized else []),
-                *pytest_arguments,
+                *arguments,
             ],
             environment,
             file_timeout_s,
         )
         counts = _count(results) if results.exists() else Counter()
+        if durations is not None and results.exists():
+            durations.mkdir(parents=True, exist_ok=True)
+            shutil.copy(results, durations / f"{name.replace('/', '.')}.xml")
         report = json.loads(sanitizer.read_text()) if sanitizer.exists() else None
-    # A selection, such as -k, may leave nothing of a file.
-    is_success = exit_code == 0 or (exit_code == _NO_TESTS and bool(pytest_arguments))
-    seconds = time.monotonic() - start
-    relative = file.resolve().relative_to(_ROOT)
-    return Outcome(relative, is_success, counts, seconds, output, report)
+    is_success = exit_code == 0 or (exit_code == _NO_TESTS and may_be_empty)
+    return Outcome(name, is_success, counts, time.monotonic() - start, output, report)
 
 
 def _run_limited(

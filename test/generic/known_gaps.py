@@ -1,10 +1,11 @@
 """What openreg is known not to do as the CPU does. An entry that does not show fails its test."""
 
+import functools
 from dataclasses import dataclass
 
 from common import DEVICE_TYPE
 
-__all__ = ["GAPS", "Gap"]
+__all__ = ["GAPS", "Gap", "names_of_gaps"]
 
 
 @dataclass(frozen=True)
@@ -126,3 +127,11 @@ GAPS: list[Gap] = [
     ),
 ]
 # docs: end
+
+
+@functools.cache
+def names_of_gaps() -> frozenset[str]:
+    """The operators, modules and optimizers with a gap that the default samples show."""
+    return frozenset(
+        gap.name for gap in GAPS if not gap.is_late and gap.device_type in (None, DEVICE_TYPE)
+    )
