@@ -136,6 +136,7 @@ class TestNames(TestCase):
             # A call is none: it follows a dot, an arrow or a return.
             rf"(?<![.>\w])(?<!return ){re.escape(last)}\s*\("
             rf"|\b(?:class|struct)\b[^;{{]*\b{re.escape(last)}\b"
+            rf"|\busing (?:\w+::)+{re.escape(last)};"
         )
         for path in paths:
             code = code_of(path)
