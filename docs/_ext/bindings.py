@@ -96,6 +96,10 @@ def _binding_targets(text: str) -> Iterator[tuple[str, str]]:
         yield (name if found["module"] else f"{class_name}.{name}"), " ".join(target.split())
 
 
+# Functions of at::Context -> what the hook that they call is.
+_BY_CONTEXT = {"defaultGenerator": "getDefaultOpenRegGenerator"}
+
+
 def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[str]]:
     """Says which functions an expression such as `&name` or `[] { ... }` stands for."""
     backend = backend_functions()
@@ -112,7 +116,8 @@ def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[
     else:
         function = Function("", target)
         methods = [f"OpenRegStream::{call}" for _, call in function.method_calls]
-        known = [call for call in [*function.calls, *methods] if call in backend]
+        hooks = [_BY_CONTEXT[call] for _, call in function.method_calls if call in _BY_CONTEXT]
+        known = [call for call in [*function.calls, *methods, *hooks] if call in backend]
         inner = [call for call in known if call not in INDEX_CHECKS] or known
         # A function of the operators, which are not in `backend`, or a field of the object.
         free = [call for call in function.calls if call not in local and call[0].islower()]

@@ -168,6 +168,62 @@ class TestNames(TestCase):
         )
 
 
+def _marked_rows(page: str, mark: str) -> list[list[str]]:
+    """Returns the cells of the table that `<!-- MARK -->` precedes in a page."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    found = re.search(rf"^<!-- {mark} -->\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert found is not None, f"{page}: expected a table marked {mark!r}"
+    return [line.strip("|").split("|") for line in found[1].splitlines()[2:]]
+
+
+class TestChapters(TestCase):
+    """Tables of other pages that follow PyTorch's pages on accelerators."""
+
+    def test_required_operators_are_registered_in_the_files_named(self):
+        rows = _marked_rows("operators.md", "operators")
+        self.assertEqual(len(rows), 12)
+        for operator, _, file in rows:
+            (name,), (source,) = _names(operator), _names(file)
+            text = (BACKEND / "aten" / "ops" / source).read_text(encoding="utf-8")
+            self.assertIn(f'm.impl("{name}", ', text)
+
+    def test_operations_of_the_distributed_backend_are_overridden(self):
+        code = code_of(BACKEND / "distributed" / "ProcessGroupOCCL.h")
+        overridden = set(re.findall(r"\b(\w+)\([^;{}]*?\)[^;{}()]*\boverride\b", code))
+        names = [
+            name for row in _marked_rows("distributed.md", "operations") for name in _names(row[1])
+        ]
+        self.assertEqual(len(names), 5 + 10 + 3)
+        self.assertFalse(set(names) - overridden)
+
+    def test_macros_and_functions_of_the_architecture_page_are_in_the_sources(self):
+        text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+        step = re.search(
+            r"^2\. `import torch_openreg\._C`(.*?)^3\. ", text, re.MULTILINE | re.DOTALL
+        )
+        assert step is not None
+        registered = [
+            name.split("::")[-1]
+            for name in _names(step[1].split("torch's macros")[0])
+            if re.search(r"^(?:c10|at)::|^OPENREG_", name)
+        ]
+        self.assertEqual(len(registered), 5)
+        code = _code([*BACKEND.rglob("*.h"), *BACKEND.rglob("*.cpp")])
+        for name in registered:
+            self.assertRegex(code, rf"\b{name}\b")
+
+    def test_single_test_of_the_contributing_page_exists(self):
+        text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        (file, word) = re.findall(r"pytest (test/\w+\.py) -k (\w+)`", text)[0]
+        names = re.findall(r"def (test_\w+)", (ROOT / file).read_text(encoding="utf-8"))
+        self.assertTrue([name for name in names if word in name], msg=f"{file} -k {word}")
+
+    def test_test_files_of_the_contributing_page_exist(self):
+        text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        for name in re.findall(r"`(?:test/)?(test_\w+\.py)`", text):
+            self.assertTrue(sorted((ROOT / "test").rglob(name)), msg=name)
+
+
 class TestSuccessAndFailure(TestCase):
     """The table "Success and failure", row by row, by the C interface itself."""
 
