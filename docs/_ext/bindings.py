@@ -30,7 +30,17 @@ def stub_names() -> list[str]:
             names.append(node.name)
         elif isinstance(node, ast.ClassDef):
             names += _method_names(node)
-    return names
+    names += stub_aliases()
+    return list(dict.fromkeys(names))  # a property with a setter is there twice
+
+
+def stub_aliases() -> dict[str, str]:
+    """Returns the second names that torch_openreg/_C.pyi declares -> the first ones."""
+    return {
+        ast.unparse(node.targets[0]): node.value.id
+        for node in ast.parse(read(_STUB)).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
+    }
 
 
 def _method_names(node: ast.ClassDef) -> list[str]:
@@ -52,6 +62,8 @@ def bound_names() -> dict[str, tuple[str, list[str]]]:
         local = {function.name: function for function in cpp_functions(path)}
         for name, target in _binding_targets(text):
             bound[name] = _bound_function(target, local)
+        for alias, name in re.findall(r'm\.attr\("(\w+)"\) = m\.attr\("(\w+)"\);', text):
+            bound[alias] = bound[name]
     return bound
 
 
@@ -84,12 +96,16 @@ def _binding_targets(text: str) -> Iterator[tuple[str, str]]:
         yield (name if found["module"] else f"{class_name}.{name}"), " ".join(target.split())
 
 
+# Functions of at::Context -> what the hook that they call is.
+_BY_CONTEXT = {"defaultGenerator": "getDefaultOpenRegGenerator"}
+
+
 def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[str]]:
     """Says which functions an expression such as `&name` or `[] { ... }` stands for."""
     backend = backend_functions()
     runtime: dict[str, None] = {}
     if target.startswith("&"):
-        name = target[1:].split(",")[0].strip()
+        name = target[1:].split(",")[0].strip().rstrip(")")
         shown = [name]
         inner = [name]
         if name in local:
@@ -100,7 +116,8 @@ def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[
     else:
         function = Function("", target)
         methods = [f"OpenRegStream::{call}" for _, call in function.method_calls]
-        known = [call for call in [*function.calls, *methods] if call in backend]
+        hooks = [_BY_CONTEXT[call] for _, call in function.method_calls if call in _BY_CONTEXT]
+        known = [call for call in [*function.calls, *methods, *hooks] if call in backend]
         inner = [call for call in known if call not in INDEX_CHECKS] or known
         # A function of the operators, which are not in `backend`, or a field of the object.
         free = [call for call in function.calls if call not in local and call[0].islower()]
@@ -120,14 +137,21 @@ def _runtime_of(name: str) -> list[str]:
     return runtime_functions(name) if name in backend_functions() else []
 
 
-def users_in_tests(binding: str) -> list[str]:
-    """Returns the test files that use a binding."""
+def users_in(folder: str, binding: str) -> list[str]:
+    """Returns the Python files of a folder that use a binding."""
     pattern = re.compile(rf"\b_C\.{re.escape(binding)}\b")
     return [
-        f"{path.relative_to(ROOT)}"
-        for path in sorted((ROOT / "test").rglob("*.py"))
+        f"`{path.relative_to(ROOT)}`"
+        for path in sorted((ROOT / folder).rglob("*.py"))
         if pattern.search(read(path))
     ]
+
+
+# Bindings that neither the package nor a test calls -> what they are there for.
+_UNCALLED = {
+    "_is_received_storage": "no caller: says whether another process owns a storage",
+    "_maybe_exchange_device": "no caller: the name that `torch.cuda` has",
+}
 
 
 def bindings() -> list[Binding]:
@@ -137,6 +161,7 @@ def bindings() -> list[Binding]:
         SourceError: A name is declared and not bound, or bound and not declared.
     """
     declared, bound, users = stub_names(), bound_names(), python_users()
+    aliases = stub_aliases()
     problems = [
         *(f"{n}: in _C.pyi, but not bound in csrc/python" for n in declared if n not in bound),
         *(f"{n}: bound in csrc/python, but not in _C.pyi" for n in bound if n not in declared),
@@ -146,23 +171,43 @@ def bindings() -> list[Binding]:
         if name not in bound:
             continue
         cpp, runtime = bound[name]
-        python = users.get(name) or [f"`{path}`" for path in users_in_tests(name)]
+        python = users.get(name) or users_in("torch_openreg", name) or users_in("test", name)
+        if name in aliases:
+            python = [f"another name of `{aliases[name]}`"]
+        if not python and name in _UNCALLED:
+            python = [_UNCALLED[name]]
         row = Binding(name, cpp, runtime, python)
         if "." in name:
-            row.python = _class_users(name, users)
-        if not row.cpp:
-            problems.append(f"{name}: cannot tell which C++ function it is bound to")
+            row.python = _class_users(name)
+        if not re.fullmatch(r"[\w:, ]+", row.cpp):
+            problems.append(f"{name}: cannot tell which C++ function it is bound to: {row.cpp!r}")
+        if not row.python:
+            problems.append(f"{name}: neither the package nor a test uses it")
         rows.append(row)
     if problems:
         raise SourceError("bindings without a complete mapping:\n  " + "\n  ".join(problems))
     return rows
 
 
-def _class_users(name: str, users: dict[str, list[str]]) -> list[str]:
+# Classes of torch_openreg._C -> what they are in Python.
+_CLASSES: dict[str, str] = {
+    "_Activity": "torch.openreg.profiler.Activity",
+    "_DeviceProperties": "torch.openreg.get_device_properties()",
+    "_Gate": "torch_openreg.testing.StreamGate",
+    "_MemPool": "torch.openreg.MemPool",
+    "ProcessGroupOCCL": "torch_openreg.distributed.ProcessGroupOCCL",
+}
+
+
+def _class_users(name: str) -> list[str]:
+    """Returns the attribute of Python that a member of a class is.
+
+    Raises:
+        SourceError: The class is not known here.
+    """
     owner, _, member = name.partition(".")
-    if owner == "_Gate":
-        method = "" if member in ("block", "__init__") else f".{member}"
-        return [f"`torch_openreg.testing.StreamGate{method}`"]
-    if owner == "_Activity":
-        return [f"`torch.openreg.profiler.Activity.{member}`"]
-    return [f"`torch.openreg.get_device_properties().{member}`"] if users else []
+    if owner not in _CLASSES:
+        raise SourceError(f"{name}: expected its class in _CLASSES of docs/_ext/bindings.py")
+    # A method that makes an object, or enters it, is what a user knows as the class.
+    member = ".".join(part for part in member.split(".") if part not in ("__init__", "block"))
+    return [f"`{_CLASSES[owner]}{'.' if member else ''}{member}`"]

@@ -60,7 +60,7 @@ def _kernel_exceptions() -> tuple[list[str], Rows]:
 def _bindings() -> tuple[list[str], Rows]:
     rows = [
         [
-            ", ".join(row.python) or "nothing",
+            ", ".join(row.python),
             _code(row.name),
             _codes(row.cpp.split(", ")),
             _codes(row.runtime),
