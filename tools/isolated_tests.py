@@ -61,6 +61,7 @@ class Outcome:
     kind: str
     text: str = ""
     duration_s: float = 0.0
+    allocations: int = 0  # of device memory, by torch's accelerator
 
     @property
     def is_failure(self) -> bool:
@@ -91,7 +92,9 @@ class _Log:
             self.running = line["started"]
         elif "ended" in line:
             self.running = None
-            self.outcomes[line["ended"]] = Outcome(line["kind"], line["text"], line["duration_s"])
+            self.outcomes[line["ended"]] = Outcome(
+                line["kind"], line["text"], line["duration_s"], line["allocations"]
+            )
         elif "finished" in line:
             self.is_finished = True
 
@@ -99,10 +102,16 @@ class _Log:
 def collect_file(
     file: Path, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> list[str]:
-    """Returns the names of a file's tests, in order, without running them."""
+    """Returns the names of a file's tests, in order, without running them.
+
+    If the file cannot be imported, that is a name without a test: ``FILE::<import>``.
+    """
     log = _Log()
     _run_process(file, folder, [*arguments, "--collect-only"], environment, Limits(), log, {})
-    return log.collected or []
+    if log.collected:
+        return log.collected
+    is_empty = log.is_finished and not any(one.is_failure for one in log.outcomes.values())
+    return [] if is_empty else [f"{file.relative_to(folder).as_posix()}::{IMPORT}"]
 
 
 def run_file(
@@ -254,6 +263,7 @@ class _Recorder:
         self._done = set(request.get("done") or ())
         self._only = None if request.get("only") is None else set(request["only"])
         self._reports: list[pytest.TestReport] = []
+        self._allocations = 0
 
     def _write(self, **line: Any) -> None:
         # One write each: a process that ends in the next test has written this line.
@@ -280,10 +290,12 @@ class _Recorder:
                 kind=report.outcome,
                 text=_shortened(report.longrepr),
                 duration_s=0.0,
+                allocations=0,
             )
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._reports = []
+        self._allocations = _allocation_count()
         self._write(started=nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -292,7 +304,14 @@ class _Recorder:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         kind, text = _combined(self._reports)
         duration_s = sum(report.duration for report in self._reports)
-        self._write(ended=nodeid, kind=kind, text=text, duration_s=duration_s)
+        self._write(
+            ended=nodeid,
+            kind=kind,
+            text=text,
+            duration_s=duration_s,
+            # Fewer if the test has reset the numbers.
+            allocations=max(_allocation_count() - self._allocations, 0),
+        )
 
     def pytest_sessionfinish(self) -> None:
         self._write(finished=True)
@@ -308,6 +327,18 @@ def _combined(reports: Sequence[pytest.TestReport]) -> tuple[str, str]:
             is_expected = hasattr(report, "wasxfail")
             return "xfailed" if is_expected else "skipped", _shortened(report.longrepr)
     return "passed", ""
+
+
+def _allocation_count() -> int:
+    """Returns how often memory of a device has been allocated, without initializing any."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.accelerator.is_available():
+        return 0
+    if not torch.get_device_module(torch.accelerator.current_accelerator()).is_initialized():
+        return 0
+    devices = range(torch.accelerator.device_count())
+    counts = [torch.accelerator.memory_stats(index) for index in devices]
+    return sum(one.get("allocation.all.allocated", 0) for one in counts)
 
 
 def _shortened(representation: object) -> str:
