@@ -39,11 +39,17 @@ def test_f_skipped_on_the_cpu():
     assert torch.zeros(1, device=device).is_cuda
 """
 
+# These need no torch, so that they start fast.
 _RIGHT = """
-import torch
+def test_a():
+    pass
+"""
+_MANY = """
+import pytest
 
-def test_a_sum():
-    assert torch.ones(3, device="cuda" if torch.cuda.is_available() else "cpu").sum() == 3
+@pytest.mark.parametrize("number", range(50))
+def test_a(number):
+    pass
 """
 
 
@@ -61,7 +67,7 @@ def run_tool(content, *arguments):
             ],
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=600,
             check=False,
         )
         outcomes = json.loads(report.read_text()) if report.exists() else {}
@@ -101,7 +107,7 @@ class TestOtherSuites(TestCase):
         [
             subtest(("", "0 of 0 tests"), name="no_tests"),
             subtest(("import no_such_module", "No module named 'no_such_module'"), name="import"),
-            subtest((_RIGHT.replace("== 3", "== 4"), "1 failed on the CPU"), name="fails"),
+            subtest((_RIGHT.replace("pass", "assert False"), "1 failed on the CPU"), name="fails"),
         ],
     )
     def test_a_run_in_which_nothing_passes_fails(self, content, text):
@@ -110,10 +116,12 @@ class TestOtherSuites(TestCase):
         self.assertIn(text, result.stdout)
 
     def test_a_sample_is_the_same_each_time(self):
-        _, first = run_tool(_TESTS, "--sample=2")
-        _, second = run_tool(_TESTS, "--sample=2")
-        self.assertEqual(len(first), 2)
+        _, first = run_tool(_MANY, "--sample=5")
+        _, second = run_tool(_MANY, "--sample=5")
+        _, other = run_tool(_MANY, "--sample=5", "--seed=1")
+        self.assertEqual(len(first), 5)
         self.assertEqual(first.keys(), second.keys())
+        self.assertNotEqual(first.keys(), other.keys())
 
     def test_an_unknown_project_is_refused(self):
         result = subprocess.run(

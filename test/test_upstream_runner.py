@@ -94,7 +94,7 @@ def run_tool(files, *arguments, listed=(), flag="", expected=None):
             ],
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=600,
             check=False,
         )
         return result, json.loads(report.read_text()) if report.exists() else {}
@@ -111,7 +111,7 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("3 tests in 1 files: 1 passed, 1 skipped", result.stdout)
 
     def test_a_crash_or_hang_is_one_failure_and_later_tests_run(self):
-        result, outcomes = run_tool({"test_bad.py": _BAD}, "--timeout=4")
+        result, outcomes = run_tool({"test_bad.py": _BAD}, "--timeout=20")
         self.assertEqual(result.returncode, 1)
         self.assertEqual(
             {name.rpartition("::")[2]: one["kind"] for name, one in outcomes.items()},
@@ -128,7 +128,7 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("'left' != 'right'", texts["test_a_fails"])
         self.assertIn("SIGABRT", texts["test_b_crashes"])
         self.assertIn("ended with status 0", texts["test_c_exits"])
-        self.assertIn("took more than 4 s", texts["test_d_hangs"])
+        self.assertIn("took more than 20 s", texts["test_d_hangs"])
         for text in texts.values():
             self.assertIn(text.strip(), result.stdout)
 

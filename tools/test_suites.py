@@ -92,14 +92,18 @@ PROJECTS = {
     ),
     "lightning-fabric": Project("tests/tests_fabric", _CUDA, needs="lightning[test]"),
     "peft": Project("tests", {**_CUDA, **_OFFLINE}, _OFFLINE, needs="transformers accelerate"),
-    "tensordict": Project("test", _CUDA, device_name="device"),
+    "tensordict": Project("test", _CUDA, device_name="cuda:0"),
     "timm": Project(
         "tests",
         {**_OPENREG, "TORCH_DEVICE": "openreg", "TORCH_BACKEND": "torch_openreg"},
         {"TORCH_DEVICE": "cpu"},
         needs="torchvision",
     ),
-    "torch_geometric": Project("test", _CUDA, device_name="cuda:0"),
+    "torch_geometric": Project(
+        "test",
+        {**_OPENREG, "TORCH_DEVICE": "openreg", "TORCH_BACKEND": "torch_openreg"},
+        device_name="openreg",
+    ),
     "torchmetrics": Project("tests/unittests", _CUDA, needs="cachier scikit-learn scipy"),
     "torchrl": Project("test", _CUDA, device_name="cuda:0"),
     "transformers": Project(
