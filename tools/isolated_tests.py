@@ -51,7 +51,7 @@ class Limits:
 
     test_s: float = 120.0
     import_s: float = 300.0
-    exit_s: float = 30.0
+    exit_s: float = 120.0
 
 
 @dataclass(frozen=True)
