@@ -1,6 +1,7 @@
 """Tensors spread over devices, as torch.nn.parallel.comm and DataParallel do it."""
 
 import copy
+import warnings
 from unittest import mock
 
 import torch
@@ -44,6 +45,12 @@ class TestComm(OpenRegTestCase):
             for one, expected in zip(copies, (self.x, self.x[0]), strict=True):
                 self.assertEqual(one.device, device)
                 self.assert_bit_equal(one, expected)
+
+    def test_broadcast_coalesced_under_autocast_does_not_warn(self):
+        tensors = [self.x.to(f"{DEVICE_TYPE}:0")]
+        with torch.autocast(DEVICE_TYPE), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            comm.broadcast_coalesced(tensors, DEVICES)
 
     @parametrize("source", ["cpu", f"{DEVICE_TYPE}:0"])
     @parametrize("dim", [0, 1])
@@ -221,6 +228,31 @@ class TestDataParallel(OpenRegTestCase):
         parallel = torch.nn.DataParallel(copy.deepcopy(self.model).to(DEVICES[1]), [0, 1])
         with self.assertRaisesRegex(RuntimeError, "module must have its parameters"):
             parallel(self.x)
+
+    def test_autocast_outside_of_forward_works_or_is_warned_of(self):
+        # torch passes CUDA's autocast to the threads of the replicas, and no other.
+        parallel = self.parallel(device_ids=[0, 1])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with torch.autocast(DEVICE_TYPE, dtype=torch.float16):
+                output = parallel(self.x)["y"]
+        warned = [one for one in caught if "DataParallel: autocast" in str(one.message)]
+        if DEVICE_TYPE == "cuda":
+            self.assertEqual((output.dtype, warned), (torch.float16, []))
+            return
+        self.assertEqual(output.dtype, torch.float32)
+        self.assertEqual(len(warned), 1)
+        self.assertIn("Enter torch.autocast('openreg') in the module's forward", str(warned[0]))
+        self.assertEqual(warned[0].filename, __file__)
+
+    def test_autocast_in_forward_works_without_a_warning(self):
+        forward = torch.autocast(DEVICE_TYPE, dtype=torch.float16)(Scaled.forward)
+        with (
+            mock.patch.object(Scaled, "forward", forward),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("error")
+            self.assertEqual(self.parallel(device_ids=[0, 1])(self.x)["y"].dtype, torch.float16)
 
     def test_error_of_a_replica_comes_out(self):
         with self.assertRaisesRegex(RuntimeError, "in replica"):

@@ -7,6 +7,8 @@ whose functions serve all devices, this module can go.
 """
 
 import functools
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -78,9 +80,33 @@ def _broadcast_coalesced(
 ) -> list[list[Tensor]]:
     # A copy between devices costs no more for a small tensor than for a part of a buffer.
     del buffer_size
+    if torch.is_autocast_enabled(DEVICE_TYPE) and not torch.is_autocast_enabled():
+        _warn_of_autocast_in_data_parallel()
     return [
         [tensor.to(_device(index), non_blocking=True) for tensor in tensors] for index in devices
     ]
+
+
+def _warn_of_autocast_in_data_parallel() -> None:
+    """Warns if it is ``DataParallel`` that copies: its replicas will not autocast.
+
+    ``torch.nn.parallel.parallel_apply`` turns autocast on in its threads if
+    ``torch.is_autocast_enabled()`` says so, which without a type is about CUDA, and off otherwise.
+    """
+    frame, level, is_data_parallel = sys._getframe(), 1, False
+    while frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "")
+        is_data_parallel |= module == "torch.nn.parallel.data_parallel"
+        if is_data_parallel and not module.startswith("torch."):
+            break
+        frame, level = frame.f_back, level + 1
+    if is_data_parallel:
+        warnings.warn(
+            f"DataParallel: autocast for {DEVICE_TYPE!r} is on where the model is called, but its "
+            "replicas run in threads, to which torch passes CUDA's autocast only. Enter "
+            f"torch.autocast({DEVICE_TYPE!r}) in the module's forward instead.",
+            stacklevel=level,
+        )
 
 
 def _scatter(
