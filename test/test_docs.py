@@ -38,7 +38,7 @@ class Example:
     """A program in a page.
 
     `<!-- program -->` in the line before a Python block marks one;
-    `<!-- program: NAME=value ... -->` gives it environment variables;
+    `# Run with NAME=value ...`, as its first line, gives it environment variables;
     `<!-- program fails: TEXT -->` says that it ends with an error and prints the text.
     `<!-- prints -->` and a text block right behind it are what the program prints, as train.py.
     """
@@ -58,16 +58,17 @@ class Example:
 def _examples(page: Path) -> list[Example]:
     text = page.read_text(encoding="utf-8")
     pattern = (
-        r"^<!-- program(?: (fails))?(?:: ([^\n]*?))? -->\n```python\n(.*?)^```$"
+        r"^<!-- program(?: fails: ([^\n]*?))? -->\n```python\n"
+        r"((?:# Run with ([^\n]*)\n)?.*?)^```$"
         r"(?:\n\n<!-- prints -->\n```text\n(.*?)^```$)?"
     )
     return [
         Example(
             page=page,
-            line=text.count("\n", 0, found.start(3)) + 1,
-            settings={} if found[1] else dict(one.split("=") for one in (found[2] or "").split()),
-            error=found[2] if found[1] else "",
-            code=found[3],
+            line=text.count("\n", 0, found.start(2)) + 1,
+            settings=dict(one.split("=") for one in (found[3] or "").split()),
+            error=found[1] or "",
+            code=found[2],
             output=found[4],
         )
         for found in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
