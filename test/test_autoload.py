@@ -20,13 +20,15 @@ from common import (
     torch_openreg,
 )
 
+import openreg_autoload
+
 PACKAGE = os.path.dirname(torch_openreg.__file__)
 EXTENSION = "_C" + sysconfig.get_config_var("EXT_SUFFIX")
 WORKS = "assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]\n"
 NO_AUTOLOAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 has_entry_point = any(
-    point.value == "torch_openreg:_autoload"
+    point.value == "openreg_autoload:autoload"
     for point in importlib.metadata.entry_points(group="torch.backends")
 )
 requires_entry_point = unittest.skipUnless(has_entry_point, "needs an installed torch_openreg")
@@ -143,6 +145,92 @@ class TestImport(OpenRegTestCase):
         self.assertIn("'other' has already taken it", result.stdout)
 
 
+# A thread imports torch. When it has the lock of that import, another one begins to import the
+# package; the first goes on when the other waits for torch.
+TWO_THREADS = """
+import sys, threading, time
+
+failures = []
+
+def work(name):
+    try:
+        __import__(name)
+        import torch
+        assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]
+    except BaseException as error:
+        failures.append((name, repr(error)))
+
+class Finder:
+    other = None
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.nn" and self.other is None:
+            self.other = threading.Thread(target=work, args=(SECOND,))
+            self.other.start()
+            while not self.is_waiting():
+                time.sleep(0.001)
+
+    def is_waiting(self):
+        frame = sys._current_frames().get(self.other.ident)
+        names = []
+        while frame is not None:
+            names.append((frame.f_code.co_name, frame.f_globals.get("__name__")))
+            frame = frame.f_back
+        return names[:1] == [("acquire", "importlib._bootstrap")]
+
+finder = Finder()
+sys.meta_path.insert(0, finder)
+work("torch")
+finder.other.join()
+print(failures)
+"""
+
+MANY_THREADS = """
+import threading
+
+barrier = threading.Barrier(16)
+failures = []
+
+def work(name):
+    barrier.wait()
+    try:
+        __import__(name)
+        import torch
+        assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]
+    except BaseException as error:
+        failures.append((name, repr(error)))
+
+names = ["torch", "torch_openreg"] * 8
+threads = [threading.Thread(target=work, args=(name,)) for name in names]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failures)
+"""
+
+
+class TestThreads(OpenRegTestCase):
+    @requires_entry_point
+    @parametrize("second", ["torch_openreg", "torch_openreg.testing", "torch_openreg.openreg"])
+    def test_thread_imports_the_package_while_another_imports_torch(self, second):
+        result = run_program(f"SECOND = {second!r}\n{TWO_THREADS}")
+        self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
+
+    @requires_entry_point
+    def test_failure_is_told_once_in_each_thread_that_asks(self):
+        code = TWO_THREADS + "print('torch' in sys.modules, 'torch_openreg' in sys.modules)"
+        result = run_program(f"SECOND = 'torch_openreg'\n{code}", {"OPENREG_DEVICE_TYPE": "gpu"})
+        self.assertIn("OPENREG_DEVICE_TYPE is 'gpu'", result.stdout)
+        self.assertTrue(result.stdout.endswith("\nTrue False\n"), result.stdout)
+
+    @requires_entry_point
+    @parametrize("attempt", range(3))
+    def test_many_threads_import_torch_and_the_package_at_the_same_time(self, attempt):
+        result = run_program(MANY_THREADS)
+        self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
+
+
 # An editable installation finds the native library for any package of the name.
 WITHOUT_EDITABLE_FINDER = """
 import sys
@@ -166,12 +254,13 @@ class TestBrokenInstallation(OpenRegTestCase):
             self.package,
             ignore=shutil.ignore_patterns("*.so", "__pycache__", "demo"),
         )
+        shutil.copy(openreg_autoload.__file__, self.site)
         info = os.path.join(self.site, "torch_openreg-0.0.dist-info")
         os.mkdir(info)
         with open(os.path.join(info, "METADATA"), "w") as file:
             file.write("Metadata-Version: 2.1\nName: torch_openreg\nVersion: 0.0\n")
         with open(os.path.join(info, "entry_points.txt"), "w") as file:
-            file.write("[torch.backends]\nopenreg = torch_openreg:_autoload\n")
+            file.write("[torch.backends]\nopenreg = openreg_autoload:autoload\n")
 
     def write(self, name, contents):
         with open(os.path.join(self.package, name), "w") as file:
@@ -279,6 +368,7 @@ class TestBrokenInstallation(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestImport)
+instantiate_parametrized_tests(TestThreads)
 
 if __name__ == "__main__":
     run_tests()

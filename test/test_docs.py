@@ -28,7 +28,10 @@ _BUILT_FOLDERS = {_ROOT / "torch_openreg" / "include"}
 
 sys.path.insert(0, str(_DOCS / "_ext"))
 
+sys.path.insert(0, str(_ROOT / "tools"))
+
 import mapping  # noqa: E402  (needs the path above)
+import settings_table  # noqa: E402
 import sources  # noqa: E402
 import tiers  # noqa: E402
 
@@ -189,6 +192,11 @@ class TestTables(OpenRegTestCase):
             (one.variable, one.default, one.allowed, one.description) for one in sources.settings()
         ]
         self.assertEqual(documented, [row[:4] for row in _C._settings()])
+
+    def test_settings_table_in_the_page_is_that_of_the_sources(self):
+        page = settings_table.PAGE.read_text(encoding="utf-8")
+        self.assertIn("| `OPENREG_DEVICE_COUNT` | 2 | an integer from 0 to 64 |", page)
+        self.assertEqual(page, settings_table.updated(page), "python tools/settings_table.py")
 
     def test_error_table_is_that_of_the_library(self):
         documented = [(one.name, one.number, one.text) for one in sources.error_codes()]

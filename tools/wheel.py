@@ -33,6 +33,7 @@ _LIBRARIES = re.compile(
 _INCLUDES = (_ROOT / "include", _ROOT / "third_party" / "openreg_runtime" / "include")
 
 _NEEDED = (
+    "openreg_autoload.py",
     "pytest_openreg.py",
     "torch_openreg/_C.pyi",
     "torch_openreg/demo/data/README.md",  # the license of the images beside it
