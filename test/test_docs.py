@@ -28,7 +28,7 @@ _BUILT_FOLDERS = {_ROOT / "torch_openreg" / "include"}
 
 sys.path.insert(0, str(_DOCS / "_ext"))
 
-sys.path.insert(0, str(_ROOT / "tools"))
+sys.path.insert(0, str(_DOCS))
 
 import mapping  # noqa: E402  (needs the path above)
 import settings_table  # noqa: E402
@@ -196,7 +196,7 @@ class TestTables(OpenRegTestCase):
     def test_settings_table_in_the_page_is_that_of_the_sources(self):
         page = settings_table.PAGE.read_text(encoding="utf-8")
         self.assertIn("| `OPENREG_DEVICE_COUNT` | 2 | an integer from 0 to 64 |", page)
-        self.assertEqual(page, settings_table.updated(page), "python tools/settings_table.py")
+        self.assertEqual(page, settings_table.updated(page), "python docs/settings_table.py")
 
     def test_error_table_is_that_of_the_library(self):
         documented = [(one.name, one.number, one.text) for one in sources.error_codes()]

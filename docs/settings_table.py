@@ -1,4 +1,4 @@
-"""Writes the table of settings into docs/settings.md: ``python tools/settings_table.py``.
+"""Writes the table of settings into docs/settings.md: ``python docs/settings_table.py``.
 
 The table is made from ``OPENREG_SETTINGS`` in openreg/setting.h. It is part of the page, so that
 the Markdown file shows it without Sphinx; a test fails if it is not current.
@@ -7,12 +7,12 @@ the Markdown file shows it without Sphinx; a test fails if it is not current.
 import sys
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parent.parent
-PAGE = _ROOT / "docs" / "settings.md"
-_BEGIN = "<!-- settings: python tools/settings_table.py writes this table -->\n"
+_DOCS = Path(__file__).resolve().parent
+PAGE = _DOCS / "settings.md"
+_BEGIN = "<!-- settings: python docs/settings_table.py writes this table -->\n"
 _END = "<!-- end of settings -->\n"
 
-sys.path.insert(0, str(_ROOT / "docs" / "_ext"))
+sys.path.insert(0, str(_DOCS / "_ext"))
 
 import sources  # noqa: E402  (needs the path above)
 
