@@ -388,7 +388,7 @@ class TestPlugin(OpenRegTestCase):
     def test_no_device_is_an_error(self, name, value):
         result = self.pytest("--openreg-cuda", settings={name: value})
         self.assertEqual(result.returncode, 4, msg=lambda _: result.stdout + result.stderr)
-        last = result.stderr.splitlines()[-1]
+        last = result.stderr.strip().splitlines()[-1]
         self.assertTrue(
             last.startswith(f"ERROR: --openreg-cuda: no device is available: {name} is '{value}'"),
             last,

@@ -77,9 +77,10 @@ def _give_up(failure: str) -> None:
     _settings.warn_of(f"The device 'openreg' is not available: {failure}", UserWarning, False)
 
 
-_is_imported_by_torch = _is_torch_initializing()
-
 import torch  # noqa: E402  (after _autoload, which this import may call)
+
+# Only now: another thread's import of torch has ended, and one that has called us has not.
+_is_imported_by_torch = _is_torch_initializing()
 
 from torch_openreg import _registration  # noqa: E402
 from torch_openreg._settings import SettingWarning  # noqa: E402
