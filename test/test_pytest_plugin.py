@@ -508,10 +508,13 @@ class TestLauncher(OpenRegTestCase):
             f"{name} is '{value}'.*\n$",
         )
 
-    def test_program_has_the_device_without_autoload_and_under_the_sanitizer(self):
-        result = self.run_launcher("--sanitizer", "program.py", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    def test_program_has_the_device_without_autoload(self):
+        result = self.run_launcher("program.py", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
         self.assertEqual(result.returncode, 0, msg=lambda _: result.stderr)
-        self.assertIn("0 findings", result.stderr)
+
+    def test_sanitizer_is_an_option(self):
+        result = self.run_launcher("--sanitizer", "-m", "torch_openreg", "--settings")
+        self.assertIn("OPENREG_SANITIZER = 1  (environment)", result.stdout)
 
     def test_unknown_name_is_told_once(self):
         result = self.run_launcher("program.py", OPENREG_DEVICES="4")
