@@ -159,6 +159,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         importlib.import_module("torch_openreg")
     except ImportError as error:
         raise pytest.UsageError(f"--openreg-cuda: {error}") from error
+    from torch_openreg import _settings
+
+    # Asks the environment, and leaves the settings to be read when a test first needs a device.
+    if (reason := _settings.no_device_text()) is not None:
+        raise pytest.UsageError(f"--openreg-cuda: no device is available: {reason}")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

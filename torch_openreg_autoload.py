@@ -1,10 +1,14 @@
 """What ``import torch`` calls: the entry point of the group ``torch.backends``.
 
-In an editable installation the package is in the source tree, and a copy of this module is beside
-torch. So ``import torch``, which fails if an entry point does, still works if the tree is gone.
+It is a module outside of the package for two reasons. In an editable installation the package is in
+the source tree, and a copy of this module is beside torch: ``import torch``, which fails if an entry
+point does, still works if the tree is gone. And importlib imports the module of an entry point
+before it calls anything; see Note [Imports by several threads] in torch_openreg/__init__.py.
 """
 
 import sys
+from importlib import import_module
+from types import ModuleType
 
 __all__ = ["autoload"]
 
@@ -13,14 +17,24 @@ __all__ = ["autoload"]
 def autoload() -> None:
     """Lets the package register the device, or warns why it cannot be imported. Never raises."""
     try:
-        from torch_openreg import _autoload
+        package = _import_package()
     except Exception as error:
         _warn(error)
     else:
-        _autoload()
+        package._autoload()
 
 
 # docs: end
+
+
+def _import_package() -> ModuleType:
+    try:
+        return import_module("torch_openreg")
+    except RuntimeError:
+        # importlib's deadlock error: another thread loads the package, and waits for this one.
+        if "torch_openreg" not in sys.modules:
+            raise
+        return sys.modules["torch_openreg"]
 
 
 def _warn(error: Exception) -> None:
@@ -36,7 +50,11 @@ def _warn(error: Exception) -> None:
             f"it was installed from {tree} with pip install -e, and is no longer there. Install it "
             "from where it is now, pip install -e FOLDER, or remove it: pip uninstall torch_openreg"
         )
-    warnings.warn(f"The device 'openreg' is not available: {reason}", stacklevel=3)
+    text = f"The device 'openreg' is not available: {reason}"
+    try:
+        warnings.warn(text, stacklevel=3)
+    except UserWarning:  # -W error; import torch must not fail
+        print(text, file=sys.stderr)
 
 
 def _source_tree() -> str | None:

@@ -19,6 +19,7 @@ from common import (
     torch_openreg,
 )
 
+
 PACKAGE = os.path.dirname(torch_openreg.__file__)
 EXTENSION = "_C" + sysconfig.get_config_var("EXT_SUFFIX")
 WORKS = "assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]\n"
@@ -143,6 +144,95 @@ class TestImport(OpenRegTestCase):
             NO_AUTOLOAD,
         )
         self.assertIn("'other' has already taken it", result.stdout)
+
+
+# A thread imports torch. When it has the lock of that import, another one begins to import the
+# package; the first goes on when the other waits for torch.
+TWO_THREADS = """
+import builtins, sys, threading
+
+failures = []
+
+def work(name):
+    try:
+        __import__(name)
+        import torch
+        assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]
+    except BaseException as error:
+        failures.append((name, repr(error)))
+
+other = threading.Thread(target=work, args=(SECOND,))
+plain_import = builtins.__import__
+
+def is_waiting():
+    frame = sys._current_frames().get(other.ident)
+    code = None if frame is None else frame.f_code
+    return code is not None and "_bootstrap" in code.co_filename and code.co_name == "acquire"
+
+def import_(name, globals=None, *rest):
+    if globals is not None and globals["__name__"] == "torch" and other.ident is None:
+        other.start()
+        while not is_waiting():
+            pass
+    return plain_import(name, globals, *rest)
+
+builtins.__import__ = import_
+work("torch")
+other.join()
+print(failures)
+"""
+
+MANY_THREADS = """
+import threading
+
+barrier = threading.Barrier(16)
+failures = []
+
+def work(name):
+    barrier.wait()
+    try:
+        __import__(name)
+        import torch
+        assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]
+    except BaseException as error:
+        failures.append((name, repr(error)))
+
+names = ["torch", "torch_openreg"] * 8
+threads = [threading.Thread(target=work, args=(name,)) for name in names]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failures)
+"""
+
+
+class TestThreads(OpenRegTestCase):
+    @requires_entry_point
+    @parametrize("second", ["torch_openreg", "torch_openreg.testing"])
+    def test_thread_imports_the_package_while_another_imports_torch(self, second):
+        result = run_program(f"SECOND = {second!r}\n{TWO_THREADS}")
+        self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
+
+    @requires_entry_point
+    def test_thread_imports_the_device_module_itself_while_another_imports_torch(self):
+        # The thread that imports torch cannot register the device: the other one does, afterwards.
+        code = TWO_THREADS.replace('work("torch")\n', "import torch\n") + WORKS
+        result = run_program(f"SECOND = 'torch_openreg.openreg'\n{code}")
+        self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
+
+    @requires_entry_point
+    def test_thread_that_imports_the_package_raises_its_failure(self):
+        code = TWO_THREADS + "print('torch' in sys.modules, 'torch_openreg' in sys.modules)"
+        result = run_program(f"SECOND = 'torch_openreg'\n{code}", {"OPENREG_DEVICE_TYPE": "gpu"})
+        self.assertRegex(result.stdout, r"'torch_openreg', 'ImportError.*OPENREG_DEVICE_TYPE is")
+        self.assertTrue(result.stdout.endswith("\nTrue False\n"), result.stdout)
+
+    @requires_entry_point
+    @parametrize("attempt", range(3))
+    def test_many_threads_import_torch_and_the_package_at_the_same_time(self, attempt):
+        result = run_program(MANY_THREADS)
+        self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
 
 
 class TestBrokenInstallation(OpenRegTestCase):
@@ -271,6 +361,7 @@ class TestBrokenInstallation(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestImport)
+instantiate_parametrized_tests(TestThreads)
 
 if __name__ == "__main__":
     run_tests()

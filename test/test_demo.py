@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+import torch_openreg
+from torch_openreg import _C
 from torch_openreg import __main__ as program
 from torch_openreg.demo import overlap, training
 from torch_openreg.demo.digits import load_digits
@@ -151,7 +153,52 @@ def test_no_visible_device_fails_the_program(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OPENREG_VISIBLE_DEVICES", "")
     completed = _run([])
     assert completed.returncode == 1
-    assert "[FAILED] at least one device is visible: 0 devices" in completed.stdout
+    assert (
+        "[FAILED] at least one device is visible: 0 devices: OPENREG_VISIBLE_DEVICES is ''"
+        in completed.stdout
+    )
+
+
+def test_bad_setting_fails_the_program_with_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENREG_DEVICE_MEMORY", "8GB")
+    completed = _run([])
+    assert completed.returncode == 1
+    assert "0 devices: OPENREG_DEVICE_MEMORY is '8GB'; allowed: a size of" in completed.stdout
+
+
+def test_settings_are_listed_with_their_values_and_where_they_come_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENREG_DEVICE_COUNT", "3")
+    completed = _run(["--settings"])
+    assert completed.returncode == 0, completed.stderr
+    for text in (
+        "OPENREG_DEVICE_COUNT = 3  (environment)\n    Number of devices.\n"
+        "    Default: 2. Allowed: an integer from 0 to 64.\n",
+        "OPENREG_FALLBACK = silent  (default)\n",
+    ):
+        assert text in completed.stdout
+    for row in _C._settings():
+        assert f"{row[0]} = " in completed.stdout
+    assert "BAD" not in completed.stdout
+
+
+def test_list_of_settings_marks_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENREG_DEVICE_COUNT", "99")
+    monkeypatch.setenv("OPENREG_SANITISER", "1")
+    monkeypatch.setenv("OPENREG_DEVICE_TYPE", "cuda")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "yes")
+    completed = _run(["--settings"])
+    assert completed.returncode == 1
+    assert "OPENREG_DEVICE_COUNT = 99  (environment)  BAD\n" in completed.stdout
+    assert "LAUNCH_BLOCKING = 0  (from CUDA_LAUNCH_BLOCKING=yes)\n" in completed.stdout
+    assert "No device is available: OPENREG_DEVICE_COUNT is '99'; allowed:" in completed.stdout
+    assert "OPENREG_SANITISER is no setting; did you mean" in completed.stdout
+
+
+def test_version_is_told() -> None:
+    text = f"torch_openreg {torch_openreg.__version__}, torch {torch.__version__}\n"
+    assert _run(["--version"]).stdout == text
 
 
 def test_digits_are_all_there() -> None:

@@ -1,5 +1,7 @@
 """Device-generic testing: torch's own machinery makes tests for the device out of generic ones."""
 
+import unittest
+
 import torch
 from common import DEVICE_COUNT, DEVICE_TYPE, TestCase, run_tests
 
@@ -16,6 +18,8 @@ from torch.testing._internal.common_device_type import (
     skipPRIVATEUSE1,
 )
 from torch.testing._internal.common_methods_invocations import op_db
+
+from torch_openreg import testing
 
 SOME_OPERATORS = [info for info in op_db if info.name in ("add", "mul", "matmul", "sum", "where")]
 
@@ -79,6 +83,35 @@ class TestInstantiation(TestCase):
         (made,) = [globals()[name] for name in names if name in globals()]
         self.assertEqual(made.device_type, DEVICE_TYPE)
         self.assertTrue(hasattr(made, f"test_device_argument_is_the_device_{DEVICE_TYPE}"))
+
+
+class TestLargeTensorTest(TestCase):
+    device = DEVICE_TYPE
+
+    def outcome(self, size, device=None):
+        @testing.largeTensorTest(size, device)
+        def test(case):
+            return "ran"
+
+        try:
+            return test(self)
+        except unittest.SkipTest as skip:
+            return str(skip)
+
+    def test_test_runs_if_the_device_has_the_memory(self):
+        self.assertEqual(self.outcome(1 << 20), "ran")
+        self.assertEqual(self.outcome(lambda case: 1 << 20), "ran")
+
+    def test_test_is_skipped_if_the_device_has_not(self):
+        self.assertRegex(self.outcome("9999999GB"), "^Insufficient .* memory$")
+
+    def test_other_devices_are_left_to_torch_s_decorator(self):
+        # torch needs psutil to know.
+        self.assertRegex(self.outcome("9999999GB", "cpu"), "Insufficient cpu memory|psutil")
+
+    def test_bad_size_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "expected a size such as '4GB', got '4 MB'"):
+            testing.largeTensorTest("4 MB")
 
 
 if __name__ == "__main__":

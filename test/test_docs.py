@@ -28,7 +28,10 @@ _BUILT_FOLDERS = {_ROOT / "torch_openreg" / "include"}
 
 sys.path.insert(0, str(_DOCS / "_ext"))
 
+sys.path.insert(0, str(_DOCS))
+
 import mapping  # noqa: E402  (needs the path above)
+import settings_table  # noqa: E402
 import sources  # noqa: E402
 import tiers  # noqa: E402
 
@@ -38,7 +41,7 @@ class Example:
     """A program in a page.
 
     `<!-- program -->` in the line before a Python block marks one;
-    `<!-- program: NAME=value ... -->` gives it environment variables;
+    `# Run with NAME=value ...`, as its first line, gives it environment variables;
     `<!-- program fails: TEXT -->` says that it ends with an error and prints the text.
     `<!-- prints -->` and a text block right behind it are what the program prints, as train.py.
     """
@@ -58,16 +61,17 @@ class Example:
 def _examples(page: Path) -> list[Example]:
     text = page.read_text(encoding="utf-8")
     pattern = (
-        r"^<!-- program(?: (fails))?(?:: ([^\n]*?))? -->\n```python\n(.*?)^```$"
+        r"^<!-- program(?: fails: ([^\n]*?))? -->\n```python\n"
+        r"((?:# Run with ([^\n]*)\n)?.*?)^```$"
         r"(?:\n\n<!-- prints -->\n```text\n(.*?)^```$)?"
     )
     return [
         Example(
             page=page,
-            line=text.count("\n", 0, found.start(3)) + 1,
-            settings={} if found[1] else dict(one.split("=") for one in (found[2] or "").split()),
-            error=found[2] if found[1] else "",
-            code=found[3],
+            line=text.count("\n", 0, found.start(2)) + 1,
+            settings=dict(one.split("=") for one in (found[3] or "").split()),
+            error=found[1] or "",
+            code=found[2],
             output=found[4],
         )
         for found in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
@@ -188,6 +192,11 @@ class TestTables(OpenRegTestCase):
             (one.variable, one.default, one.allowed, one.description) for one in sources.settings()
         ]
         self.assertEqual(documented, [row[:4] for row in _C._settings()])
+
+    def test_settings_table_in_the_page_is_that_of_the_sources(self):
+        page = settings_table.PAGE.read_text(encoding="utf-8")
+        self.assertIn("| `OPENREG_DEVICE_COUNT` | 2 | an integer from 0 to 64 |", page)
+        self.assertEqual(page, settings_table.updated(page), "python docs/settings_table.py")
 
     def test_error_table_is_that_of_the_library(self):
         documented = [(one.name, one.number, one.text) for one in sources.error_codes()]

@@ -3,12 +3,15 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+
+ROOT = Path(__file__).resolve().parent.parent
 
 SUITE = """
 # docs: suite
@@ -211,12 +214,12 @@ class TestPlugin(OpenRegTestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def pytest(self, *arguments, suite=SUITE, **files):
+    def pytest(self, *arguments, suite=SUITE, settings=None, **files):
         for name, text in {"test_it.py": suite, **files}.items():
             (self.folder / name.replace("__", ".")).write_text(text)
         environment = {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "OPENREG"))
-        }
+        } | (settings or {})
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
             cwd=self.folder,
@@ -371,6 +374,46 @@ class TestPlugin(OpenRegTestCase):
         self.assertEqual(result.returncode, 4, msg=lambda _: result.stdout + result.stderr)
         self.assertRegex(result.stderr, r"ERROR: --openreg-cuda: Device type cuda needs .*\n$")
 
+    @parametrize(
+        "name,value",
+        [
+            ("CUDA_VISIBLE_DEVICES", ""),
+            ("CUDA_VISIBLE_DEVICES", "-1"),
+            ("CUDA_VISIBLE_DEVICES", "5"),
+            ("OPENREG_DEVICE_COUNT", "0"),
+            ("OPENREG_DEVICE_COUNT", "99"),
+            ("OPENREG_DEVICE_MEMORY", "8GB"),
+        ],
+    )
+    def test_no_device_is_an_error(self, name, value):
+        result = self.pytest("--openreg-cuda", settings={name: value})
+        self.assertEqual(result.returncode, 4, msg=lambda _: result.stdout + result.stderr)
+        last = result.stderr.strip().splitlines()[-1]
+        self.assertTrue(
+            last.startswith(f"ERROR: --openreg-cuda: no device is available: {name} is '{value}'"),
+            last,
+        )
+
+    def test_clone_in_the_project_is_not_collected(self):
+        # What a clone has beside the built package.
+        clone = self.folder / "clone"
+        (clone / "test").mkdir(parents=True)
+        (clone / "test" / "test_other.py").write_text("import common")
+        shutil.copy(ROOT / "conftest.py", clone)
+        self.assert_outcome(self.pytest("--openreg-cuda"), "2 passed, 1 skipped")
+        for arguments in (["clone"], ["clone/test/test_other.py"]):
+            self.assertIn("No module named 'common'", self.pytest(*arguments).stdout)
+
+    def test_conftest_of_the_clone_leaves_its_own_runs_alone(self):
+        result = subprocess.run(
+            [sys.executable, "-m", "pytest", "--collect-only", "-q", "test/test_pytest_plugin.py"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        self.assertIn("test_conftest_of_the_clone_leaves_its_own_runs_alone", result.stdout)
+
     def test_gate_is_skipped_without_the_device(self):
         self.assert_outcome(self.pytest(suite=GATE_ALONE), "1 skipped")
 
@@ -385,10 +428,12 @@ if __name__ == "__main__":
 
 
 class TestLauncher(OpenRegTestCase):
-    def run_launcher(self, *arguments):
+    def run_launcher(self, *arguments, **settings):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "program.py").write_text(PROGRAM)
-            environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG")}
+            environment = {
+                k: v for k, v in os.environ.items() if not k.startswith("OPENREG")
+            } | settings
             return subprocess.run(
                 [sys.executable, "-m", "torch_openreg.cuda", *arguments],
                 cwd=folder,
@@ -415,13 +460,74 @@ class TestLauncher(OpenRegTestCase):
         "arguments, text",
         [
             subtest(((), "expected a script, or -m and a module"), name="nothing"),
-            subtest((("--devices", "x", "program.py"), "invalid int value: 'x'"), name="number"),
+            *(
+                subtest(
+                    (
+                        ("--devices", value, "program.py"),
+                        f"--devices: expected an integer from 0 to 64, got '{value}'",
+                    ),
+                    name=f"devices_{value}",
+                )
+                for value in ("x", "65", "-1", "1.5", "")
+            ),
+            *(
+                subtest(
+                    (
+                        ("--memory", value, "program.py"),
+                        "--memory: expected a size of at least 16MiB, such as 512MiB, 4GiB or a "
+                        f"number of bytes, got '{value}'",
+                    ),
+                    name=f"memory_{value}",
+                )
+                for value in ("8GB", "much", "1")
+            ),
         ],
     )
     def test_bad_command_line_is_refused(self, arguments, text):
         result = self.run_launcher(*arguments)
         self.assertEqual(result.returncode, 2)
-        self.assertIn(text, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(
+            result.stderr.splitlines()[-1], f"python -m torch_openreg.cuda: error: {text}"
+        )
+
+    @parametrize(
+        "name,value",
+        [
+            ("OPENREG_FALLBACK", "loud"),
+            ("OPENREG_DEVICE_COUNT", "0"),
+            ("CUDA_VISIBLE_DEVICES", "5"),
+        ],
+    )
+    def test_setting_that_leaves_no_device_is_an_error_before_the_program_runs(self, name, value):
+        result = self.run_launcher("program.py", **{name: value})
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertRegex(
+            result.stderr,
+            "^python -m torch_openreg.cuda: error: no device is available: "
+            f"{name} is '{value}'.*\n$",
+        )
+
+    def test_program_has_the_device_without_autoload(self):
+        result = self.run_launcher("program.py", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        self.assertEqual(result.returncode, 0, msg=lambda _: result.stderr)
+
+    def test_sanitizer_is_an_option(self):
+        result = self.run_launcher("--sanitizer", "-m", "torch_openreg", "--settings")
+        self.assertIn("OPENREG_SANITIZER = 1  (environment)", result.stdout)
+
+    def test_unknown_name_is_told_once(self):
+        result = self.run_launcher("program.py", OPENREG_DEVICES="4")
+        self.assertEqual(result.stderr.count("OPENREG_DEVICES is no setting"), 1)
+
+    def test_help_is_plain_text_and_version_is_told(self):
+        result = self.run_launcher("--help")
+        self.assertNotIn("``", result.stdout)
+        for option in ("--devices N", "--memory SIZE", "--sanitizer", "--version"):
+            self.assertIn(option, result.stdout)
+        self.assertRegex(
+            self.run_launcher("--version").stdout, r"^torch_openreg \d\S+, torch \d\S+\n$"
+        )
 
     def test_torch_that_has_a_gpu_s_device_type_is_refused_in_one_line(self):
         program = f"""{_TORCH_WITH_CUDA}
@@ -438,12 +544,9 @@ cuda.main(["program.py"])
         )
         self.assertEqual(result.returncode, 1)
         self.assertRegex(
-            result.stderr, r"^torch_openreg\.cuda: Device type cuda needs .* --index-url \S+\n$"
+            result.stderr,
+            r"^python -m torch_openreg\.cuda: error: Device type cuda needs .* --index-url \S+\n$",
         )
-
-    def test_bad_size_is_refused_in_the_settings_words(self):
-        result = self.run_launcher("--memory", "much", "program.py")
-        self.assertIn("OPENREG_DEVICE_MEMORY is 'much'", result.stderr)
 
 
 instantiate_parametrized_tests(TestPlugin)

@@ -1,5 +1,8 @@
 """Settings: environment variables, read once; a bad value is told, not ignored."""
 
+import re
+from pathlib import Path
+
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -9,9 +12,10 @@ from common import (
     run_program,
     run_tests,
     subtest,
+    torch_openreg,
 )
 
-from torch_openreg import _C
+from torch_openreg import _C, _settings
 
 COUNT = "import torch; print(torch.openreg.device_count(), torch.openreg.is_available())"
 BAD_VALUES = [
@@ -100,10 +104,10 @@ class TestSettings(OpenRegTestCase):
         self.assertEqual(self.output_of(COUNT, OPENREG_VISIBLE_DEVICES=""), "0 False")
 
     def test_use_without_devices_says_why(self):
-        for settings in ({"OPENREG_DEVICE_COUNT": "0"}, {"OPENREG_VISIBLE_DEVICES": ""}):
+        for name, value in (("OPENREG_DEVICE_COUNT", "0"), ("OPENREG_VISIBLE_DEVICES", "")):
             output = self.output_of(
                 """
-                import torch
+                import os, torch
                 for use in (
                     lambda: torch.ones(1, device="openreg"),
                     torch.openreg.init,
@@ -116,9 +120,10 @@ class TestSettings(OpenRegTestCase):
                     try:
                         use()
                     except RuntimeError as error:
-                        print("OPENREG_DEVICE_COUNT" in str(error))
+                        print(os.environ["EXPECTED"] in str(error))
                 """,
-                **settings,
+                EXPECTED=f"{name} is '{value}'",
+                **{name: value},
             )
             self.assertEqual(output.split(), ["True"] * 7)
 
@@ -128,7 +133,7 @@ class TestSettings(OpenRegTestCase):
             {"OPENREG_DEVICE_COUNT": "two"},
         )
         self.assertEqual(result.stdout.strip(), "2.0")
-        self.assertEqual(result.stderr, "")
+        self.assertEqual(result.stderr.count("\n"), 1)
 
     def test_settings_are_read_once(self):
         output = self.output_of(
@@ -197,11 +202,12 @@ class TestSettings(OpenRegTestCase):
     def test_table_lists_every_setting_with_all_columns(self):
         rows = {row[0]: row[1:] for row in _C._settings()}
         self.assertEqual({name for name, _ in BAD_VALUES}, set(rows))
-        for default, allowed, description, value in rows.values():
+        for default, allowed, description, value, source in rows.values():
             self.assertTrue(default)
             self.assertTrue(allowed)
             self.assertTrue(description)
             self.assertIsInstance(value, (str, type(None)))
+            self.assertIsInstance(source, (str, type(None)))
 
     def test_table_shows_the_value_that_was_read(self):
         output = self.output_of(
@@ -238,7 +244,132 @@ class TestBadValues(OpenRegTestCase):
         self.assertEqual((child.returncode, child.output.strip()), (0, "[True, True, True]"))
 
 
+def _warning(text, line=1):
+    return f"<string>:{line}: SettingWarning: {text}\n"
+
+
+LOUD = {"OPENREG_FALLBACK": "loud"}
+LOUD_TEXT = "OPENREG_FALLBACK is 'loud'; allowed: silent, warn or error"
+BAD_AND_UNKNOWN = {**LOUD, "OPENREG_DEVICE_MEMORY": "8GB", "OPENREG_SANITISER": "1"}
+
+
+class TestWarnings(OpenRegTestCase):
+    @parametrize(
+        "code",
+        ["import torch", "import torch_openreg", "import torch, torch_openreg, torch.openreg"],
+    )
+    def test_bad_value_is_told_once_at_the_line_of_the_import(self, code):
+        result = run_program(f"pass\n{code}\nimport torch_openreg", LOUD)
+        self.assertEqual(result.stderr, _warning(LOUD_TEXT, line=2))
+
+    def test_without_autoload_the_import_of_the_package_tells(self):
+        settings = {**LOUD, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        self.assertEqual(run_program("import torch", settings).stderr, "")
+        result = run_program("import torch\nimport torch_openreg", settings)
+        self.assertEqual(result.stderr, _warning(LOUD_TEXT, line=2))
+
+    def test_every_bad_value_and_unknown_name_is_told(self):
+        first, second, third = run_program("import torch", BAD_AND_UNKNOWN).stderr.splitlines()
+        self.assertIn("OPENREG_DEVICE_MEMORY is '8GB'; allowed: a size of at least 16MiB", first)
+        self.assertIn(LOUD_TEXT, second)
+        self.assertIn("OPENREG_SANITISER is no setting; did you mean OPENREG_SANITIZER?", third)
+
+    def test_bad_count_does_not_make_the_visible_devices_bad(self):
+        settings = {"OPENREG_DEVICE_COUNT": "many", "OPENREG_VISIBLE_DEVICES": "1,0"}
+        text = "OPENREG_DEVICE_COUNT is 'many'; allowed: an integer from 0 to 64"
+        self.assertEqual(run_program("import torch", settings).stderr, _warning(text))
+
+    def test_good_values_and_no_values_are_silent(self):
+        settings = {"OPENREG_DEVICE_COUNT": "0", "OPENREG_TEST_FULL": "1", "OPENREG_JOIN": "1"}
+        self.assertEqual(run_program("import torch, torch_openreg", settings).stderr, "")
+        self.assertEqual(run_program("import torch, torch_openreg").stderr, "")
+
+    @parametrize(
+        "name,text",
+        [
+            ("OPENREG_DEVICES", "OPENREG_DEVICE_COUNT"),
+            ("OPENREG_VISIBLE_DEVICE", "did you mean OPENREG_VISIBLE_DEVICES?"),
+            ("OPENREG_BLOCKING", "did you mean OPENREG_LAUNCH_BLOCKING?"),
+            ("OPENREG_QQQQQQQQQQQQQQQ", "python -m torch_openreg --settings lists them"),
+        ],
+    )
+    def test_unknown_name_is_told_with_the_nearest(self, name, text):
+        code = "from torch_openreg import _settings; print(*_settings.unknown_names())"
+        output = self.output_of(code, **{name: "1"})
+        self.assertTrue(output.startswith(f"{name} is no setting; "), output)
+        self.assertIn(text, output)
+
+    def output_of(self, code, **settings):
+        return run_child(code, settings).strip()
+
+    def test_filter_that_raises_leaves_import_torch_alone(self):
+        code = """
+        import torch
+        print(torch.ones(2).sum().item(), torch.openreg.is_available())
+        """
+        result = run_program(code, {**LOUD, "PYTHONWARNINGS": "error"})
+        self.assertEqual(result.stdout.strip(), "2.0 False")
+        self.assertEqual(result.stderr, f"SettingWarning: {LOUD_TEXT}\n")
+
+    def test_filter_that_raises_applies_to_the_import_of_the_package(self):
+        code = """
+        import torch
+        for _ in range(2):
+            try:
+                import torch_openreg
+            except UserWarning as warning:
+                print(type(warning).__name__, warning)
+        """
+        settings = {**LOUD, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONWARNINGS": "error"}
+        self.assertEqual(run_program(code, settings).stdout, f"SettingWarning {LOUD_TEXT}\n" * 2)
+
+    def test_filter_may_ignore_it(self):
+        result = run_program("import torch", {**LOUD, "PYTHONWARNINGS": "ignore"})
+        self.assertEqual(result.stderr, "")
+
+    def test_spawned_child_tells_as_well(self):
+        code = """
+        import multiprocessing, subprocess, sys
+        print(subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.PIPE).stderr)
+        """
+        self.assertIn(LOUD_TEXT, run_program(code, LOUD).stdout)
+
+    def test_warning_keeps_no_setting(self):
+        code = """
+        import os, torch
+        os.environ["OPENREG_FALLBACK"] = "warn"
+        print(torch.openreg.get_fallback_mode(), torch.openreg.device_count())
+        """
+        self.assertEqual(run_program(code, LOUD).stdout, "warn 2\n")
+
+    def test_category_can_be_imported(self):
+        self.assertTrue(issubclass(torch_openreg.SettingWarning, UserWarning))
+
+
+class TestNames(OpenRegTestCase):
+    def test_every_variable_that_a_program_of_the_repository_uses_is_known(self):
+        root = Path(__file__).resolve().parent.parent
+        uses = re.compile(
+            r"""environ(?:\.get\(|\.setdefault\(|\.pop\(|\[)\s*["'](OPENREG_\w+)["']"""
+            r"""|["'](OPENREG_\w+)["']\s*:|^\s*(?:export )?(OPENREG_\w+)[=:]""",
+            re.MULTILINE,
+        )
+        folders = ("test", "tools", "torch_openreg", "bench", "examples", "docs", ".github")
+        files = [path for folder in folders for path in (root / folder).rglob("*.py")]
+        files += [*(root / ".github").rglob("*.yml"), root / "setup.py", root / "noxfile.py"]
+        used = {
+            next(filter(None, names)) for path in files for names in uses.findall(path.read_text())
+        }
+        used -= {name for name in used if name in PLANTED}
+        self.assertLessEqual(used, {*_C._setting_names(), *_settings.BUILD_AND_TEST_NAMES})
+        self.assertIn("OPENREG_WERROR", used)
+
+
+# Names that the tests here set although they are none.
+PLANTED = {"OPENREG_SANITISER"}
+
 instantiate_parametrized_tests(TestSettings)
+instantiate_parametrized_tests(TestWarnings)
 instantiate_parametrized_tests(TestBadValues)
 
 if __name__ == "__main__":

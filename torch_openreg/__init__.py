@@ -14,28 +14,37 @@ Note [Three ways in]
     3. ``import torch_openreg`` before torch: the ``import torch`` below calls the entry point,
        which finds this module half loaded. So ``_autoload`` is defined first, and does nothing
        while the outer import is still running.
+
+Note [Imports by several threads]
+    A thread that imports torch calls the entry point with torch's import lock held. Another one
+    that imports this package may hold this package's lock at that time, and wait for torch's at the
+    ``import torch`` below. importlib refuses to let the first wait for the second, so that it gets
+    this module half loaded; see ``torch_openreg_autoload``. The first thread then registers the device
+    itself: the other one does not get past its ``import torch`` before, and finds it done.
 """
 
 import sys
-import warnings
+import threading
 
 from torch_openreg._version import __version__
 
-__all__ = ["__version__"]
+__all__ = ["SettingWarning", "__version__"]
 
 # Why the device could not be registered; None if it was, or if nobody has tried yet.
 _failure: str | None = None
 _is_registered = False
+_loading_thread = threading.get_ident()
 
 
 # docs: autoload
 def _autoload() -> None:
     """What the entry point calls; see Note [Three ways in]. Never raises."""
-    if _is_registered or _failure is None:
+    if _is_registered:
         return
-    for name in [name for name in sys.modules if name.split(".")[0] == __name__]:
-        del sys.modules[name]
-    warnings.warn(f"The device 'openreg' is not available: {_failure}", stacklevel=2)
+    if _failure is not None:
+        _give_up(_failure)
+    elif threading.get_ident() != _loading_thread:
+        _register_for_another_thread()
 
 
 def _is_torch_initializing() -> bool:
@@ -47,18 +56,38 @@ def _is_torch_initializing() -> bool:
 # docs: end
 
 
-_is_imported_by_torch = _is_torch_initializing()
+def _register_for_another_thread() -> None:
+    """Does what the thread that loads this module will find done.
+
+    It tells of a failure, too: its own attempt has the same one, and may raise.
+    See Note [Imports by several threads].
+    """
+    try:
+        from torch_openreg import _registration
+
+        _registration.set_up(may_warnings_raise=False)
+    except Exception:
+        pass
+
+
+def _give_up(failure: str) -> None:
+    from torch_openreg import _settings
+
+    for name in [name for name in sys.modules if name.split(".")[0] == __name__]:
+        del sys.modules[name]
+    _settings.warn_of(f"The device 'openreg' is not available: {failure}", UserWarning, False)
+
 
 import torch  # noqa: E402  (after _autoload, which this import may call)
 
+# Only now: another thread's import of torch has ended, and one that has called us has not.
+_is_imported_by_torch = _is_torch_initializing()
+
 from torch_openreg import _registration  # noqa: E402
+from torch_openreg._settings import SettingWarning  # noqa: E402
 
 try:
-    if not _registration.asks_for_no_device():
-        _registration.register()
-        from torch_openreg import openreg
-
-        openreg.sanitizer._enable_from_environment()
+    _registration.set_up(may_warnings_raise=not _is_imported_by_torch)
     _is_registered = True
 except _registration.RegistrationError as error:
     if not _is_imported_by_torch:

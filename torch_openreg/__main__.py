@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from torch_openreg import __version__
 from torch_openreg.demo.devices import show_devices
 from torch_openreg.demo.overlap import show_launch, show_overlap
 from torch_openreg.demo.report import Report
+from torch_openreg.demo.settings import show_settings
 from torch_openreg.demo.training import show_training
 from torch_openreg.openreg._utils import DEVICE_TYPE
 
@@ -22,9 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; None takes the process's own.
 
     Returns:
-        The exit code: 0 if everything agreed with the CPU, else 1.
+        The exit code: 0 if everything agreed with the CPU, else 1. With ``--settings``: 1 if a
+        setting has a bad value or a variable no meaning.
     """
     options = _parse(arguments)
+    if options.settings:
+        return show_settings(sys.stdout)
     report = Report(sys.stdout)
     show_devices(report)
     if not report.failures:
@@ -42,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="torch-openreg", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_openreg",
+        description="Shows the openreg devices and proves that they work.",
+    )
     parser.add_argument(
         "--epochs", type=_positive, default=40, help="passes over the data (default: %(default)s)"
     )
@@ -51,6 +59,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_openreg_device,
         default=f"{DEVICE_TYPE}:0",
         help="the device to train on (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--settings", action="store_true", help="list the settings and their values, and end"
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"torch_openreg {__version__}, torch {torch.__version__}",
     )
     return parser.parse_args(arguments)
 

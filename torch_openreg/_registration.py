@@ -56,6 +56,32 @@ def register() -> None:
 # docs: end
 
 
+_is_set_up = False
+
+
+def set_up(may_warnings_raise: bool) -> None:
+    """Registers the device, warns of bad settings, and does what settings ask for at once.
+
+    Does nothing if that has been done in this process.
+
+    Args:
+        may_warnings_raise: whether a filter may turn a warning into an exception.
+
+    Raises:
+        RegistrationError: as for ``register``.
+    """
+    global _is_set_up
+    if _is_set_up or asks_for_no_device():
+        return
+    register()
+    from torch_openreg import _settings
+    from torch_openreg.openreg import sanitizer
+
+    _settings.warn(may_warnings_raise)
+    sanitizer._enable_from_environment()
+    _is_set_up = True
+
+
 def asks_for_no_device() -> bool:
     """Whether the process is to have no device of ours: the conformance kit tests another one."""
     return os.environ.get(_DEVICE_TYPE_VARIABLE) == "none"

@@ -12,13 +12,22 @@ import os
 import sys
 from collections.abc import Sequence
 
+import torch
+
+from torch_openreg import _settings
 from torch_openreg._registration import RegistrationError, check_build_for_cuda
+from torch_openreg._version import __version__
 
 __all__ = ["main"]
 
-_USAGE = """\
-python -m torch_openreg.cuda [--devices N] [--memory SIZE] script.py [argument ...]
-       python -m torch_openreg.cuda [--devices N] [--memory SIZE] -m module [argument ...]"""
+_PROGRAM = "python -m torch_openreg.cuda"
+_USAGE = f"""\
+{_PROGRAM} [options] script.py [argument ...]
+       {_PROGRAM} [options] -m module [argument ...]"""
+_DESCRIPTION = """\
+Runs a program that is written for CUDA on emulated devices: in its process, and in those that it
+starts, torch_openreg serves device type cuda, on the CPU. The options set environment variables;
+"python -m torch_openreg --settings" lists all of them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,34 +39,54 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: the command line without the program's name; None takes the process's own.
 
     Raises:
-        SystemExit: if there is an option that is not known, no program, or a torch that has a
-            device type CUDA of its own.
+        SystemExit: if there is an option that is not known or has a bad value, a setting that has
+            one, no program, no device, or a torch that has a device type CUDA of its own.
     """
-    options = _parse(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.program:
+        parser.error("expected a script, or -m and a module")
     if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is ours
         try:
             check_build_for_cuda()
         except RegistrationError as error:
-            sys.exit(f"torch_openreg.cuda: {error}")
-    environment = {**os.environ, "OPENREG_DEVICE_TYPE": "cuda"}
-    if options.devices is not None:
-        environment["OPENREG_DEVICE_COUNT"] = str(options.devices)
-    if options.memory is not None:
-        environment["OPENREG_DEVICE_MEMORY"] = options.memory
+            sys.exit(f"{_PROGRAM}: error: {error}")
+    os.environ["OPENREG_DEVICE_TYPE"] = "cuda"
+    # The command asks for the device, whatever the environment says of other programs.
+    os.environ.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
+    for option, variable, value in (
+        ("--devices", "OPENREG_DEVICE_COUNT", options.devices),
+        ("--memory", "OPENREG_DEVICE_MEMORY", options.memory),
+        ("--sanitizer", "OPENREG_SANITIZER", options.sanitizer),
+    ):
+        if value is not None:
+            os.environ[variable] = value
+            if (allowed := _settings.allowed_instead(variable)) is not None:
+                parser.error(f"{option}: expected {allowed}, got {value!r}")
+    if (reason := _settings.no_device_text()) is not None:
+        sys.exit(f"{_PROGRAM}: error: no device is available: {reason}")
     program = [*(["-m"] if options.module else []), *options.program]
-    os.execve(sys.executable, [sys.executable, *_interpreter_options(), *program], environment)
+    os.execve(sys.executable, [sys.executable, *_interpreter_options(), *program], os.environ)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(usage=_USAGE, description=__doc__)
-    parser.add_argument("--devices", type=int, metavar="N", help="how many devices there are")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=_PROGRAM, usage=_USAGE, description=_DESCRIPTION)
+    parser.add_argument("--devices", metavar="N", help="how many devices there are (default: 2)")
     parser.add_argument("--memory", metavar="SIZE", help="of each device, such as 8GiB")
+    parser.add_argument(
+        "--sanitizer",
+        action="store_const",
+        const="1",
+        help="find work that streams do not order, as OPENREG_SANITIZER=1 does",
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"torch_openreg {__version__}, torch {torch.__version__}",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="the script or module")
-    options = parser.parse_args(arguments)
-    if not options.program:
-        parser.error("expected a script, or -m and a module")
-    return options
+    return parser
 
 
 def _interpreter_options() -> list[str]:

@@ -5,9 +5,12 @@ with a :class:`StreamGate` instead: while the gate is closed, it is certain what
 test that passes by luck fails under another :func:`schedule`.
 """
 
-from collections.abc import Iterator
+import functools
+import gc
+import unittest
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
@@ -15,7 +18,11 @@ from torch_openreg import _C
 from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.streams import current_stream
 
-__all__ = ["StreamGate", "current_schedule", "schedule"]
+__all__ = ["StreamGate", "current_schedule", "largeTensorTest", "schedule"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Case = TypeVar("_Case", bound=unittest.TestCase)
 
 
 class StreamGate:
@@ -134,3 +141,62 @@ def schedule(order: str | int) -> Iterator[None]:
         yield
     finally:
         _C._set_schedule(before)
+
+
+def largeTensorTest(
+    size: int | str | Callable[..., int], device: str | None = None
+) -> Callable[[Callable[Concatenate[_Case, _P], _R]], Callable[Concatenate[_Case, _P], _R]]:
+    """Skips a test if its device has less free memory: a decorator, named as torch's.
+
+    torch's own knows a list of device types, and skips all tests of others.
+
+    Args:
+        size: The bytes that the test needs; or a string such as "4GB", for 4 GiB; or a function of
+            the test's arguments that returns them.
+        device: The device; None for that of the test case, which is device-generic.
+
+    Raises:
+        ValueError: ``size`` is another string.
+
+    Example:
+        >>> class TestLarge(TestCase):
+        ...     @largeTensorTest("4GB")
+        ...     def test_fill(self, device):
+        ...         torch.ones(1 << 30, device=device)
+    """
+    needed = _bytes(size) if isinstance(size, str) else size
+
+    def decorate(
+        test: Callable[Concatenate[_Case, _P], _R],
+    ) -> Callable[Concatenate[_Case, _P], _R]:
+        from torch.testing._internal.common_device_type import largeTensorTest as torchs
+
+        of_torch = torchs(needed, device)(test)
+
+        @functools.wraps(test)
+        def run(case: _Case, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+            place = torch.device(_device_of(case) if device is None else device)
+            if place.type != "openreg":
+                return of_torch(case, *args, **kwargs)
+            gc.collect()
+            torch.openreg.empty_cache()
+            free = torch.openreg.mem_get_info(place)[0]
+            if free < (needed(case, *args, **kwargs) if callable(needed) else needed):
+                raise unittest.SkipTest(f"Insufficient {place} memory")
+            return test(case, *args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+def _bytes(text: str) -> int:
+    number = text[:-2]
+    if text[-2:] not in ("GB", "gb") or not number.isdecimal():
+        raise ValueError(f"largeTensorTest: expected a size such as '4GB', got {text!r}")
+    return int(number) << 30
+
+
+def _device_of(case: Any) -> str:
+    """The device of a device-generic test case, as torch's own decorator finds it."""
+    return str(case.get_primary_device() if hasattr(case, "get_primary_device") else case.device)

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "csrc/core/Interrupt.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Stream.h"
@@ -24,9 +25,7 @@ DeviceIndex device_count() noexcept {
 void ensureHasDevice() {
   int value = 0;
   OPENREG_CHECK(orGetDeviceCount(&value));
-  TORCH_CHECK(value > 0,
-              "No OpenReg device is available: OPENREG_DEVICE_COUNT is 0 or "
-              "OPENREG_VISIBLE_DEVICES is empty");
+  TORCH_CHECK(value > 0, "No OpenReg device is available: ", whyNoDevice());
 }
 
 void checkInitialization() {
@@ -108,7 +107,8 @@ DeviceIndex resolveDeviceIndex(int64_t index) {
 }
 
 void synchronizeDevice(DeviceIndex index, const char* caller) {
-  OPENREG_CHECK_RESULT(orDeviceSynchronizeIndex(index), caller);
+  OPENREG_CHECK_RESULT(waitInterruptibly([index] { return orDeviceSynchronizeIndex(index); }),
+                       caller);
 }
 
 bool isDeviceActive(DeviceIndex index) noexcept {

@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "csrc/core/Interrupt.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Sanitizer.h"
 #include "torch_openreg/core/Stream.h"
@@ -188,7 +189,8 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
 
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event != nullptr) {
-    OPENREG_CHECK_RESULT(orEventSynchronize(asEvent(event)), "torch.Event.synchronize");
+    OPENREG_CHECK_RESULT(waitInterruptibly([event] { return orEventSynchronize(asEvent(event)); }),
+                         "torch.Event.synchronize");
     if (isSanitizerOn()) {
       noteEventDone(event);
     }

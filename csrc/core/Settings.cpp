@@ -1,5 +1,9 @@
 #include "csrc/core/Settings.h"
 
+#include <c10/util/StringUtil.h>
+
+#include <cstdlib>
+
 #include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
@@ -16,6 +20,20 @@ size_t sizeSetting(orSettingIndex setting) {
   size_t size = 0;
   OPENREG_CHECK(orGetSettingSize(&size, setting));
   return size;
+}
+
+std::string whyNoDevice() {
+  orSetting row{};
+  OPENREG_CHECK(orGetSetting(&row, orSettingIndex_OPENREG_VISIBLE_DEVICES));
+  if (row.source == nullptr || settingText(orSettingIndex_OPENREG_DEVICE_COUNT) == "0") {
+    OPENREG_CHECK(orGetSetting(&row, orSettingIndex_OPENREG_DEVICE_COUNT));
+  }
+  if (row.source == nullptr) {
+    return "no setting says why";
+  }
+  // A variable of CUDA's was translated into the value: the user knows its own text.
+  const char* text = std::getenv(row.source);
+  return c10::str(row.source, " is '", text == nullptr ? row.value : text, "'");
 }
 
 bool isSettingOn(orSettingIndex setting) { return settingText(setting) == "1"; }

@@ -5,6 +5,7 @@
 #include <openreg/setting.h>
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "torch_openreg/core/Macros.h"
@@ -18,6 +19,9 @@ OPENREG_EXPORT std::string_view settingText(orSettingIndex setting);
 
 // Whether a setting that allows 0 or 1 is 1. The rest is as for settingText.
 OPENREG_EXPORT bool isSettingOn(orSettingIndex setting);
+
+// Which settings of the environment leave the process without a device, for error texts.
+OPENREG_EXPORT std::string whyNoDevice();
 
 // The value of a setting that is a size, in bytes. The rest is as for settingText.
 OPENREG_EXPORT size_t sizeSetting(orSettingIndex setting);

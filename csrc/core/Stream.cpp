@@ -8,6 +8,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "csrc/core/Interrupt.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
@@ -129,7 +130,7 @@ bool OpenRegStream::query(const char* caller) const {
 }
 
 void OpenRegStream::synchronize(const char* caller) const {
-  OPENREG_CHECK_RESULT(orStreamSynchronize(handle_), caller);
+  OPENREG_CHECK_RESULT(waitInterruptibly([this] { return orStreamSynchronize(handle_); }), caller);
 }
 
 int OpenRegStream::priority() const {

@@ -50,7 +50,7 @@ Storages& storages() {
 // Keeps the memory until the work now on the stream is done.
 void releaseAfter(const OpenRegStream& stream, std::shared_ptr<ReceivedMemory> memory) {
   if (!stream.isAlive()) {
-    synchronizeDevice(stream.device_index());
+    OPENREG_CHECK(orDeviceSynchronizeIndex(stream.device_index()));  // not to be interrupted
     return;
   }
   if (stream.isCapturing()) {

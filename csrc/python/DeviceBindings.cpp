@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "csrc/core/Interrupt.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -106,7 +107,8 @@ void synchronize(int64_t device) {
 }
 
 void synchronizeAll() {
-  OPENREG_CHECK(orDeviceSynchronizeAll());
+  OPENREG_CHECK_RESULT(c10::openreg::waitInterruptibly(&orDeviceSynchronizeAll),
+                       "orDeviceSynchronizeAll");
   if (isSanitizerOn()) {
     for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
       noteDeviceDone(index);
@@ -120,8 +122,13 @@ std::string describeDevice(const orDeviceProp& prop) {
                   "MB, multi_processor_count=", prop.multiProcessorCount, ")");
 }
 
+using OptionalText = std::optional<std::string>;
 using SettingRow =
-    std::tuple<std::string, std::string, std::string, std::string, std::optional<std::string>>;
+    std::tuple<std::string, std::string, std::string, std::string, OptionalText, OptionalText>;
+
+OptionalText optionalText(const char* text) {
+  return text == nullptr ? std::nullopt : OptionalText(text);
+}
 
 std::vector<SettingRow> settings() {
   int count = 0;
@@ -130,11 +137,30 @@ std::vector<SettingRow> settings() {
   for (int i = 0; i < count; ++i) {
     orSetting setting{};
     OPENREG_CHECK(orGetSetting(&setting, i));
-    rows.emplace_back(
-        setting.variable, setting.default_text, setting.allowed, setting.description,
-        setting.value == nullptr ? std::nullopt : std::optional<std::string>(setting.value));
+    rows.emplace_back(setting.variable, setting.default_text, setting.allowed, setting.description,
+                      optionalText(setting.value), optionalText(setting.source));
   }
   return rows;
+}
+
+std::vector<std::string> settingNames() {
+  return {
+#define OPENREG_SETTING_NAME(variable, default_text, allowed, description) #variable,
+      OPENREG_SETTINGS(OPENREG_SETTING_NAME)
+#undef OPENREG_SETTING_NAME
+  };
+}
+
+std::pair<int, std::vector<std::string>> reviewSettings() {
+  int device_count = 0;
+  std::vector<std::string> texts;
+  OPENREG_CHECK(orReviewSettings(
+      &device_count,
+      [](void* found, const char* text) {
+        static_cast<std::vector<std::string>*>(found)->emplace_back(text);
+      },
+      &texts));
+  return {device_count, texts};
 }
 
 std::vector<std::tuple<std::string, int, std::string>> errorTable() {
@@ -183,6 +209,8 @@ void bindDevice(py::module_& m) {
   m.attr("_exchangeDevice") = m.attr("_exchange_device");
   m.attr("_isInBadFork") = m.attr("_is_in_bad_fork");
   m.def("_settings", &settings);
+  m.def("_setting_names", &settingNames);
+  m.def("_review_settings", &reviewSettings);
   m.def("_error_table", &errorTable);
   // docs: end
 }

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include "csrc/core/BlockingRegion.h"
+#include "csrc/core/Interrupt.h"
 #include "csrc/python/Bindings.h"
 
 namespace {
@@ -17,10 +18,23 @@ void restoreGil(void* state) {
   }
 }
 
+// Runs the handlers of signals that have come, and returns what one has raised.
+std::exception_ptr takeInterrupt() {
+  if (Py_IsInitialized() == 0) {
+    return nullptr;
+  }
+  const pybind11::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) {
+    return nullptr;
+  }
+  return std::make_exception_ptr(pybind11::error_already_set());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
   c10::openreg::setBlockingHooks({&releaseGil, &restoreGil});
+  c10::openreg::setInterruptCheck(&takeInterrupt);
   torch_openreg::bindDevice(m);
   torch_openreg::bindStream(m);
   torch_openreg::bindEvent(m);

@@ -32,13 +32,6 @@ def _codes(texts: Sequence[str]) -> str:
     return ", ".join(text if " " in text else f"`{text}`" for text in texts)
 
 
-def _settings() -> tuple[list[str], Rows]:
-    return ["variable", "default", "allowed", "meaning"], [
-        [_code(one.variable), one.default, one.allowed, one.description]
-        for one in sources.settings()
-    ]
-
-
 def _errors() -> tuple[list[str], Rows]:
     rows = [
         [str(one.number), _code(one.name), one.text, _code(one.exception)]
@@ -122,7 +115,6 @@ _TABLES: dict[str, Callable[..., tuple[list[str], Rows]]] = {
     "properties": _properties,
     "python-only": _python_only,
     "runtime": _runtime,
-    "settings": _settings,
 }
 
 
@@ -155,8 +147,24 @@ def _markdown(head: Sequence[str], rows: Rows) -> str:
     )
 
 
+def _check_is_built() -> None:
+    """Ends the build if tables that the library makes cannot be made."""
+    missing = "" if tiers.TABLE.is_file() else f"{tiers.TABLE} is missing"
+    try:
+        import torch_openreg  # noqa: F401
+    except Exception as error:
+        # A broken installation: ``import torch`` raises, too.
+        missing = f"torch_openreg cannot be imported: {error}"
+    if missing:
+        raise ExtensionError(
+            "The documentation is made from a clone that is built and installed: pip install "
+            f"--no-build-isolation -e . ({missing})"
+        )
+
+
 def _check(app: Sphinx) -> None:
-    """Ends the build if the mapping has a hole, whichever pages are built."""
+    """Ends the build at once if a page cannot be made, whichever pages are built."""
+    _check_is_built()
     try:
         mapping.complete_bindings()
     except sources.SourceError as error:

@@ -18,7 +18,7 @@ TIERS = {
     "no kernel": "raises `NotImplementedError`: neither openreg nor the CPU has a kernel",
 }
 
-_TABLE = ROOT / "build" / "generated" / "structured_ops.json"
+TABLE = ROOT / "build" / "generated" / "structured_ops.json"
 _COMPOSITE_KEYS = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",
@@ -28,9 +28,9 @@ _COMPOSITE_KEYS = (
 
 @functools.cache
 def _generated() -> frozenset[str]:
-    if not _TABLE.is_file():
-        raise SourceError(f"{_TABLE.relative_to(ROOT)}: expected the table that the build writes")
-    groups = json.loads(_TABLE.read_text(encoding="utf-8"))["generated"]
+    if not TABLE.is_file():
+        raise SourceError(f"{TABLE.relative_to(ROOT)}: expected the table that the build writes")
+    groups = json.loads(TABLE.read_text(encoding="utf-8"))["generated"]
     return frozenset(f"aten::{name}" for names in groups.values() for name in names)
 
 

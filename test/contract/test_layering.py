@@ -152,6 +152,7 @@ ALLOWED_CALLS = {
     ("python/DeviceBindings.cpp", "orDeviceSynchronizeAll"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orGetSettingCount"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orGetSetting"): "the settings are the runtime's table",
+    ("python/DeviceBindings.cpp", "orReviewSettings"): "the settings are the runtime's table",
     ("python/GateBindings.cpp", "orLaunchHostFunc"): "a gate is a host function in the stream",
     ("python/ScheduleBindings.cpp", "orGetSchedule"): "one line per function",
     ("python/ScheduleBindings.cpp", "orSetSchedule"): "one line per function",

@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_openreg import __version__, openreg
+from torch_openreg import __version__, _settings, openreg
 from torch_openreg.demo.report import Report
 
 __all__ = ["show_devices"]
@@ -15,7 +15,8 @@ def show_devices(report: Report) -> None:
     report.section("Devices")
     report.line(f"torch_openreg {__version__}, torch {torch.__version__}")
     count = openreg.device_count()
-    report.check(count > 0, "at least one device is visible", f"{count} devices")
+    reason = _settings.no_device_text() or ""
+    report.check(count > 0, "at least one device is visible", f"{count} devices: {reason}")
     for index in range(count):
         properties = openreg.get_device_properties(index)
         free, total = openreg.mem_get_info(index)

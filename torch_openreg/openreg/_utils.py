@@ -16,7 +16,7 @@ _A_DEVICE = "a cuda device" if DEVICE_TYPE == "cuda" else "an openreg device"
 
 def _setting(variable: str) -> str:
     """Returns the value of a setting, or its default."""
-    _, default, _, _, value = next(row for row in _C._settings() if row[0] == variable)
+    _, default, _, _, value, _ = next(row for row in _C._settings() if row[0] == variable)
     return default if value is None else value
 
 

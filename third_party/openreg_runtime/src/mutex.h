@@ -59,9 +59,9 @@ class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
   // Gives the mutex up while it waits, and holds it again when it returns.
   void wait(std::condition_variable& changed) { changed.wait(lock_); }
 
-  // The same, but not longer than that; may end early.
-  void wait_for(std::condition_variable& changed, std::chrono::milliseconds duration) {
-    changed.wait_for(lock_, duration);
+  // The same, but not longer than that; may end early. Returns false if the time has passed.
+  bool wait_for(std::condition_variable& changed, std::chrono::milliseconds duration) {
+    return changed.wait_for(lock_, duration) == std::cv_status::no_timeout;
   }
 
  private:

@@ -11,6 +11,7 @@
 #include "os.h"
 #include "process.h"
 #include "spin.h"
+#include "wait_check.h"
 
 namespace openreg {
 namespace {
@@ -168,6 +169,8 @@ orError_t PeerRecord::wait(FailureRef* failure) const {
     while (!is_complete(failure)) {
       if (is_exiting()) return fail(orErrorNotPermitted, "the process is exiting");
       os::wait_for_change(word, name.word, liveness_check_ns);
+      const orWaitCheckFn ends_early = wait_check::current();
+      if (ends_early != nullptr && ends_early() != 0) return wait_check::fail_ended_early();
     }
   }
   is_complete(failure);

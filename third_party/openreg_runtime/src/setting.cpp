@@ -9,7 +9,9 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "os.h"
 
@@ -62,9 +64,10 @@ std::optional<bool> parse_switch(std::string_view text) {
 
 bool parse_OPENREG_DEVICE_COUNT(const char* text, Settings& settings) {
   const std::optional<int> count = parse_integer<int>(text);
-  if (!count || *count < 0 || *count > OPENREG_MAX_DEVICES) return false;
-  settings.device_count = *count;
-  return true;
+  const bool is_good = count && *count >= 0 && *count <= OPENREG_MAX_DEVICES;
+  // With a bad count, a list of visible devices is not bad, too.
+  settings.device_count = is_good ? *count : OPENREG_MAX_DEVICES;
+  return is_good;
 }
 
 bool parse_OPENREG_DEVICE_MEMORY(const char* text, Settings& settings) {
@@ -181,7 +184,7 @@ struct Variable {
 
 constexpr Variable table[] = {
 #define OPENREG_VARIABLE(variable, default_text, allowed, description) \
-  {{#variable, default_text, allowed, description, nullptr}, parse_##variable},
+  {{#variable, default_text, allowed, description, nullptr, nullptr}, parse_##variable},
     OPENREG_SETTINGS(OPENREG_VARIABLE)
 #undef OPENREG_VARIABLE
 };
@@ -215,41 +218,54 @@ std::string from_cuda_devices(std::string_view rest, int device_count) {
   return text;
 }
 
-// What the environment says of a variable: see Note [CUDA's variables] in openreg/setting.h.
-std::optional<std::string> text_of(std::string_view variable, const Settings& settings) {
-  if (const char* own = std::getenv(variable.data()); own != nullptr) return own;
+// What the environment says of a setting.
+struct Given {
+  std::string text;
+  const char* source;  // the variable that it is from
+};
+
+// See Note [CUDA's variables] in openreg/setting.h.
+std::optional<Given> find_given(const char* variable, const Settings& settings) {
+  if (const char* own = std::getenv(variable); own != nullptr) return Given{own, variable};
   const char* type = std::getenv("OPENREG_DEVICE_TYPE");
   if (type == nullptr || std::string_view(type) != "cuda") return std::nullopt;
-  if (variable == "OPENREG_VISIBLE_DEVICES") {
-    const char* devices = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (devices != nullptr) return from_cuda_devices(devices, settings.device_count);
+  const std::string_view name = variable;
+  if (name == "OPENREG_VISIBLE_DEVICES") {
+    constexpr const char* source = "CUDA_VISIBLE_DEVICES";
+    const char* devices = std::getenv(source);
+    if (devices != nullptr) {
+      return Given{from_cuda_devices(devices, settings.device_count), source};
+    }
   }
-  if (variable == "OPENREG_LAUNCH_BLOCKING") {
-    const char* is_blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
-    if (is_blocking != nullptr) return std::string_view(is_blocking) == "1" ? "1" : "0";
+  if (name == "OPENREG_LAUNCH_BLOCKING") {
+    constexpr const char* source = "CUDA_LAUNCH_BLOCKING";
+    const char* is_blocking = std::getenv(source);
+    if (is_blocking != nullptr) {
+      return Given{std::string_view(is_blocking) == "1" ? "1" : "0", source};
+    }
   }
   return std::nullopt;
 }
 
 // What the environment said when it was read.
 struct Environment {
-  std::array<std::optional<std::string>, variable_count> texts = {};
-  std::array<const char*, variable_count> values = {};  // of texts, or null
+  std::array<std::optional<Given>, variable_count> given = {};
   Settings settings;
-  std::string error;  // of the first bad value, "" if all are good
+  std::vector<std::string> errors;  // one for each bad value
 
   Environment() {
     for (size_t i = 0; i < variable_count; ++i) read(i);
   }
 
+  const char* value(size_t i) const { return given[i] ? given[i]->text.c_str() : nullptr; }
+
   void read(size_t i) {
     const orSetting& variable = table[i].description;
-    texts[i] = text_of(variable.variable, settings);
-    if (texts[i]) values[i] = texts[i]->c_str();
-    const char* text = values[i];
+    given[i] = find_given(variable.variable, settings);
+    const char* text = value(i);
     if (text == nullptr && !has_computed_default(variable.variable)) text = variable.default_text;
-    if (table[i].parse(text, settings) || !error.empty()) return;
-    error = concat(variable.variable, " is '", text, "'; allowed: ", variable.allowed);
+    if (table[i].parse(text, settings)) return;
+    errors.push_back(concat(variable.variable, " is '", text, "'; allowed: ", variable.allowed));
   }
 };
 
@@ -261,8 +277,8 @@ const Environment& environment() {
 }  // namespace
 
 orError_t check_settings() {
-  const std::string& error = environment().error;
-  return error.empty() ? orSuccess : fail(orErrorInvalidSetting, error);
+  const std::vector<std::string>& errors = environment().errors;
+  return errors.empty() ? orSuccess : fail(orErrorInvalidSetting, errors.front());
 }
 
 const Settings& settings() { return environment().settings; }
@@ -288,7 +304,11 @@ orError_t orGetSetting(orSetting* setting, int index) {
                                               variable_count - 1, ", got ", index));
     }
     *setting = table[index].description;
-    setting->value = environment().values[static_cast<size_t>(index)];
+    const std::optional<Given>& given = environment().given[static_cast<size_t>(index)];
+    if (given) {
+      setting->value = given->text.c_str();
+      setting->source = given->source;
+    }
     return orSuccess;
   });
 }
@@ -312,6 +332,18 @@ orError_t orGetSettingSize(size_t* size, int index) {
 
 orError_t orCheckSettings(void) {
   return openreg::guarded([] { return openreg::check_settings(); });
+}
+
+orError_t orReviewSettings(int* device_count, orBadSettingFn report, void* user_data) {
+  return openreg::guarded([&] {
+    if (device_count == nullptr || report == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orReviewSettings: null");
+    }
+    const openreg::Environment now;
+    *device_count = now.errors.empty() ? static_cast<int>(now.settings.visible_devices.size()) : 0;
+    for (const std::string& error : now.errors) report(user_data, error.c_str());
+    return orSuccess;
+  });
 }
 
 }  // extern "C"

@@ -15,6 +15,7 @@
 #include "schedule.h"
 #include "setting.h"
 #include "trace.h"
+#include "wait_check.h"
 #include "worker.h"
 
 namespace openreg {
@@ -161,6 +162,7 @@ CommandRing::Status Stream::reserve(size_t closure_size, bool is_scheduled,
                                     CommandRing::Slot* slot) {
   const bool may_wait = Worker::current_stream() != this;
   if (is_scheduled && may_wait) [[unlikely]] {
+    const wait_check::Suspension suspension;
     // What nobody waits for may not be running. An error means that the process exits.
     for (;;) {
       const CommandRing::Status status = ring_.reserve(closure_size, false, slot);
@@ -175,6 +177,7 @@ orError_t Stream::launch(const Submission& submission) {
   uint64_t sequence = 0;
   if (const orError_t error = submit(submission, &sequence)) return error;
   if (!settings().is_launch_blocking || sequence == 0) return orSuccess;
+  const wait_check::Suspension suspension;
   return Worker::current_stream() == this ? orSuccess : finish(sequence);
 }
 
@@ -191,6 +194,7 @@ orError_t Stream::launch_and_finish(const Submission& submission) {
   if (const orError_t error = submit(submission, &sequence)) return error;
   if (sequence == 0) return fail_exiting();
   const trace::Span span(orActivitySynchronize, submission.function, device_.index(), id_);
+  const wait_check::Suspension suspension;  // the work uses what the caller owns
   return finish(sequence);
 }
 
@@ -198,7 +202,14 @@ orError_t Stream::wait(uint64_t count) {
   if (retired() >= count) return orSuccess;
   if (Worker::current_stream() == this) return fail_own_wait(id_);
   let_run(count);
-  if (!timeline_.wait(count)) return fail_exiting();
+  switch (timeline_.wait(count)) {
+    case Timeline::WaitEnd::Stopped:
+      return fail_exiting();
+    case Timeline::WaitEnd::EndedEarly:
+      return wait_check::fail_ended_early();
+    case Timeline::WaitEnd::Retired:
+      break;
+  }
   if (schedule::is_on()) schedule::end_wait();
   return orSuccess;
 }

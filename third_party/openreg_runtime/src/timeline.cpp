@@ -4,6 +4,7 @@
 
 #include "mutex.h"
 #include "spin.h"
+#include "wait_check.h"
 
 namespace openreg {
 namespace {
@@ -27,15 +28,24 @@ void Timeline::retire() {
 }
 
 // docs: timeline-wait
-bool Timeline::wait(uint64_t count) {
-  if (spin_until([&] { return retired() >= count; }, wait_spin_ns)) return true;
+Timeline::WaitEnd Timeline::wait(uint64_t count) {
+  if (spin_until([&] { return retired() >= count; }, wait_spin_ns)) return WaitEnd::Retired;
+  const orWaitCheckFn ends_early = wait_check::current();
   Lock lock(mutex_);
   while (retired_.load(std::memory_order_relaxed) < count) {
-    if (is_stopped_) return false;
+    if (is_stopped_) return WaitEnd::Stopped;
     wake_count_ = std::min(wake_count_, count);
-    lock.wait(changed_);
+    if (ends_early == nullptr) {
+      lock.wait(changed_);
+      continue;
+    }
+    if (lock.wait_for(changed_, wait_check::interval)) continue;
+    lock.unlock();
+    const bool is_ended = ends_early() != 0;
+    lock.lock();
+    if (is_ended) return WaitEnd::EndedEarly;
   }
-  return true;
+  return WaitEnd::Retired;
 }
 // docs: end
 

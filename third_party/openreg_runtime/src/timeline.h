@@ -23,8 +23,11 @@ class alignas(os::cache_line_size) Timeline {
   // thread that reads n here.
   uint64_t retired() const { return retired_.load(std::memory_order_acquire); }
 
-  // Waits until retired() >= count. Returns false if that will never be.
-  bool wait(uint64_t count);
+  enum class WaitEnd : uint8_t { Retired, Stopped, EndedEarly };
+
+  // Waits until retired() >= count, until that will never be, or until the calling thread's check
+  // ends the wait.
+  WaitEnd wait(uint64_t count);
 
   // Ends all waits, now and later.
   void stop();

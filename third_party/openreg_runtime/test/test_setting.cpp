@@ -55,6 +55,48 @@ TEST(settings_can_be_listed) {
   }
 }
 
+TEST(setting_tells_the_variable_that_it_is_from) {
+  test::check_child([] {
+    set("OPENREG_DEVICE_TYPE", "cuda");
+    set("CUDA_VISIBLE_DEVICES", "1");
+    orSetting setting;
+    CHECK_OK(orGetSetting(&setting, orSettingIndex_OPENREG_VISIBLE_DEVICES));
+    CHECK_EQUAL(std::string(setting.source), "CUDA_VISIBLE_DEVICES");
+    CHECK_OK(orGetSetting(&setting, orSettingIndex_OPENREG_DEVICE_TYPE));
+    CHECK_EQUAL(std::string(setting.source), "OPENREG_DEVICE_TYPE");
+    CHECK_OK(orGetSetting(&setting, orSettingIndex_OPENREG_DEVICE_COUNT));
+    CHECK(setting.source == nullptr);
+  });
+}
+
+TEST(review_tells_every_bad_value_and_keeps_none) {
+  const orBadSettingFn add = [](void* found, const char* text) {
+    static_cast<std::vector<std::string>*>(found)->emplace_back(text);
+  };
+  test::check_child([=] {
+    std::vector<std::string> found;
+    int count = -1;
+    set("OPENREG_DEVICE_COUNT", "many");
+    set("OPENREG_VISIBLE_DEVICES", "1,0");
+    set("OPENREG_FALLBACK", "loud");
+    CHECK_OK(orReviewSettings(&count, add, &found));
+    CHECK_EQUAL(count, 0);
+    CHECK_EQUAL(found.size(), size_t{2});
+    CHECK_EQUAL(found[0], "OPENREG_DEVICE_COUNT is 'many'; allowed: an integer from 0 to 64");
+    CHECK_EQUAL(found[1], "OPENREG_FALLBACK is 'loud'; allowed: silent, warn or error");
+
+    set("OPENREG_DEVICE_COUNT", "5");
+    set("OPENREG_FALLBACK", "warn");
+    found.clear();
+    CHECK_OK(orReviewSettings(&count, add, &found));
+    CHECK_EQUAL(count, 2);
+    CHECK(found.empty());
+    CHECK_EQUAL(device_count(), 2);
+    CHECK_ERROR(orReviewSettings(nullptr, add, &found), orErrorInvalidValue);
+    CHECK_ERROR(orReviewSettings(&count, nullptr, &found), orErrorInvalidValue);
+  });
+}
+
 TEST(listing_checks_its_arguments) {
   orSetting setting;
   CHECK_ERROR(orGetSetting(&setting, -1), orErrorInvalidValue);

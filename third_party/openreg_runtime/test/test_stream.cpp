@@ -339,3 +339,56 @@ TEST(a_stream_is_alone_while_no_other_has_work) {
   CHECK_EQUAL(is_alone, 1);
   CHECK_ERROR(orStreamIsAlone(nullptr, stream), orErrorInvalidValue);
 }
+
+namespace {
+
+int checks = 0;
+
+// Ends a wait at its third question.
+int ends_at_the_third() { return ++checks == 3 ? 1 : 0; }
+
+}  // namespace
+
+TEST(wait_check_ends_waits_early_and_the_work_goes_on) {
+  orStream_t stream = nullptr;
+  CHECK_OK(orStreamCreate(&stream));
+  orEvent_t event = nullptr;
+  CHECK_OK(orEventCreate(&event));
+  Gate gate;
+  gate.hold(stream);
+  CHECK_OK(orEventRecord(event, stream));
+  CHECK_OK(orSetWaitCheck(&ends_at_the_third));
+  for (int wait = 0; wait < 3; ++wait) {
+    checks = 0;
+    CHECK_ERROR(wait == 0   ? orStreamSynchronize(stream)
+                : wait == 1 ? orEventSynchronize(event)
+                            : orDeviceSynchronize(),
+                orErrorNotReady);
+    CHECK_EQUAL(checks, 3);
+  }
+  gate.open();
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_OK(orSetWaitCheck(nullptr));
+  CHECK_OK(orEventDestroy(event));
+  CHECK_OK(orStreamDestroy(stream));
+}
+
+TEST(wait_check_does_not_end_a_copy) {
+  void* device = nullptr;
+  CHECK_OK(orMalloc(&device, 4));
+  int value = 1;
+  CHECK_OK(orMemcpy(device, &value, 4, orMemcpyHostToDevice));
+  Gate gate;
+  gate.hold(nullptr);
+  checks = 0;
+  CHECK_OK(orSetWaitCheck([] { return 1; }));
+  std::thread opener([&] {
+    gate.wait_until_reached();
+    gate.open();
+  });
+  CHECK_OK(orMemcpy(&value, device, 4, orMemcpyDeviceToHost));
+  opener.join();
+  CHECK_OK(orSetWaitCheck(nullptr));
+  CHECK_EQUAL(checks, 0);
+  CHECK_OK(orFree(device));
+}

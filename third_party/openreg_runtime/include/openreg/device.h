@@ -75,6 +75,15 @@ OPENREG_API orError_t orDeviceSynchronizeIndex(int device) OPENREG_CHECKED;
 /* As orDeviceSynchronize, for every device of the process. */
 OPENREG_API orError_t orDeviceSynchronizeAll(void) OPENREG_CHECKED;
 
+/* Whether a wait is to end early: not 0 ends it. */
+typedef int (*orWaitCheckFn)(void);
+
+/* Has the calling thread's waits ask a function every 50 ms whether they are to end early; null,
+ * the default, is none. A wait that does returns orErrorNotReady: what was waited for is not done,
+ * and goes on. It concerns the functions named Synchronize, and no copy. Threads: the function is
+ * called without locks, by the thread that waits; it may use the runtime. */
+OPENREG_API orError_t orSetWaitCheck(orWaitCheckFn check) OPENREG_CHECKED;
+
 /* Stores 1 if a device may copy from and to the memory of the other, else 0. Any two
  * different devices may. */
 OPENREG_API orError_t orDeviceCanAccessPeer(int* can_access, int device, int peer) OPENREG_CHECKED;

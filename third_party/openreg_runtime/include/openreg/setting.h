@@ -75,8 +75,12 @@ typedef struct orSetting {
   const char* default_text;
   const char* allowed;
   const char* description;
-  const char* value; /* the environment's text when it was read, NULL if unset */
+  const char* value;  /* the environment's text when it was read, NULL if unset */
+  const char* source; /* the environment variable that it is from, NULL if unset */
 } orSetting;
+
+/* Takes the text of one bad value: the words of orErrorInvalidSetting. */
+typedef void (*orBadSettingFn)(void* user_data, const char* text);
 
 OPENREG_EXTERN_C_BEGIN
 
@@ -95,6 +99,13 @@ OPENREG_API orError_t orGetSetting(orSetting* setting, int index) OPENREG_CHECKE
  * Errors: orErrorInvalidSetting; orGetLastErrorMessage names the variable, its value and
  * what is allowed. The same error comes from every later call that needs a setting. */
 OPENREG_API orError_t orCheckSettings(void) OPENREG_CHECKED;
+
+/* Checks what the environment says now. Stores how many devices a process that reads it sees, 0
+ * with a bad value, and calls a function for each bad value, in the order of the table, on the
+ * calling thread. Keeps nothing: if no call has needed a setting yet, the first one that does still
+ * reads the environment. Threads: the environment must not change meanwhile. */
+OPENREG_API orError_t orReviewSettings(int* device_count, orBadSettingFn report,
+                                       void* user_data) OPENREG_CHECKED;
 
 OPENREG_EXTERN_C_END
 
