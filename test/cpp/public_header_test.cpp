@@ -79,20 +79,18 @@ void bindEvents(py::module& m) {
       .def("isCreated", &OpenRegEvent::isCreated)
       .def("device", [](const OpenRegEvent& event) { return event.device(); })
       .def("device_index", &OpenRegEvent::device_index)
-      .def("has_event", [](const OpenRegEvent& event) {
-        const orEvent_t handle = event;
-        return handle == event.event() && handle != nullptr;
-      })
+      .def("has_event",
+           [](const OpenRegEvent& event) {
+             const orEvent_t handle = event;
+             return handle == event.event() && handle != nullptr;
+           })
       .def("record", [](OpenRegEvent& event) { event.record(); })
-      .def("record", [](OpenRegEvent& event, c10::Stream stream) {
-        event.record(OpenRegStream(stream));
-      })
-      .def("recordOnce", [](OpenRegEvent& event, c10::Stream stream) {
-        event.recordOnce(OpenRegStream(stream));
-      })
-      .def("block", [](const OpenRegEvent& event, c10::Stream stream) {
-        event.block(OpenRegStream(stream));
-      })
+      .def("record",
+           [](OpenRegEvent& event, c10::Stream stream) { event.record(OpenRegStream(stream)); })
+      .def("recordOnce",
+           [](OpenRegEvent& event, c10::Stream stream) { event.recordOnce(OpenRegStream(stream)); })
+      .def("block", [](const OpenRegEvent& event,
+                       c10::Stream stream) { event.block(OpenRegStream(stream)); })
       .def("query", &OpenRegEvent::query)
       .def("synchronize", &OpenRegEvent::synchronize, ReleaseGil())
       .def("elapsed_time", &OpenRegEvent::elapsed_time)
