@@ -19,7 +19,6 @@ from common import (
     torch_openreg,
 )
 
-
 PACKAGE = os.path.dirname(torch_openreg.__file__)
 EXTENSION = "_C" + sysconfig.get_config_var("EXT_SUFFIX")
 WORKS = "assert (torch.ones(2, device='openreg') + 1).tolist() == [2.0, 2.0]\n"

@@ -19,8 +19,8 @@ Note [Imports by several threads]
     A thread that imports torch calls the entry point with torch's import lock held. Another one
     that imports this package may hold this package's lock at that time, and wait for torch's at the
     ``import torch`` below. importlib refuses to let the first wait for the second, so that it gets
-    this module half loaded; see ``torch_openreg_autoload``. The first thread then registers the device
-    itself: the other one does not get past its ``import torch`` before, and finds it done.
+    this module half loaded; see ``torch_openreg_autoload``. The first thread then registers the
+    device itself: the other one does not get past its ``import torch`` before, and finds it done.
 """
 
 import sys

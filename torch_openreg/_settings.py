@@ -132,7 +132,12 @@ def _importing_frame() -> FrameType:
     frame = sys._getframe()
     while frame.f_back is not None:
         name = str(frame.f_globals.get("__name__"))
-        if name.split(".")[0] not in ("importlib", "torch", "torch_openreg", "torch_openreg_autoload"):
+        if name.split(".")[0] not in (
+            "importlib",
+            "torch",
+            "torch_openreg",
+            "torch_openreg_autoload",
+        ):
             break
         frame = frame.f_back
     return frame

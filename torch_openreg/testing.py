@@ -10,12 +10,13 @@ import gc
 import unittest
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import torch
 
 from torch_openreg import _C
 from torch_openreg.openreg.events import _check_stream
+from torch_openreg.openreg.memory import empty_cache, mem_get_info
 from torch_openreg.openreg.streams import current_stream
 
 __all__ = ["StreamGate", "current_schedule", "largeTensorTest", "schedule"]
@@ -171,7 +172,7 @@ def largeTensorTest(
     ) -> Callable[Concatenate[_Case, _P], _R]:
         from torch.testing._internal.common_device_type import largeTensorTest as torchs
 
-        of_torch = torchs(needed, device)(test)
+        of_torch: Callable[Concatenate[_Case, _P], _R] = torchs(needed, device)(test)
 
         @functools.wraps(test)
         def run(case: _Case, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -179,13 +180,13 @@ def largeTensorTest(
             if place.type != "openreg":
                 return of_torch(case, *args, **kwargs)
             gc.collect()
-            torch.openreg.empty_cache()
-            free = torch.openreg.mem_get_info(place)[0]
+            empty_cache()
+            free = mem_get_info(place)[0]
             if free < (needed(case, *args, **kwargs) if callable(needed) else needed):
                 raise unittest.SkipTest(f"Insufficient {place} memory")
             return test(case, *args, **kwargs)
 
-        return run
+        return cast("Callable[Concatenate[_Case, _P], _R]", run)
 
     return decorate
 

@@ -56,7 +56,9 @@ class _DefaultGenerators(tuple[torch.Generator, ...]):
 
 
 def _get_default_generators() -> tuple[torch.Generator, ...]:
-    return _DefaultGenerators(_C._get_default_generator(index) for index in range(_C._get_device_count()))
+    return _DefaultGenerators(
+        _C._get_default_generator(index) for index in range(_C._get_device_count())
+    )
 
 
 def _get_generator(device: torch.device) -> torch.Generator:
