@@ -29,7 +29,7 @@ class TestGood(unittest.TestCase):
 
 _BAD = """
 import os
-import time
+import threading
 import unittest
 
 class TestBad(unittest.TestCase):
@@ -43,8 +43,7 @@ class TestBad(unittest.TestCase):
         os._exit(0)
 
     def test_d_hangs(self):
-        while True:
-            time.sleep(1)
+        threading.Event().wait()
 
     def test_e_fails_in_a_subtest(self):
         for number in (1, 2):

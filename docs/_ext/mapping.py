@@ -68,7 +68,8 @@ INTERFACES: dict[str, str] = {
     "CudaHooks::cuFFTClearPlanCache": "the same",
     # --- c10::DeviceAllocator
     "OpenRegAllocator::allocate": "every tensor on the device",
-    "OpenRegAllocator::raw_deleter": "c10, for memory without a context: there is none",
+    "OpenRegAllocator::raw_deleter": "`c10::Allocator::raw_allocate`, `raw_deallocate`",
+    "OpenRegAllocator::is_simple_data_ptr": "`torch._lazy_clone`: whether storages may be copied on write",
     "OpenRegAllocator::copy_data": "`c10::Allocator::clone`, for copy-on-write storage",
     "OpenRegAllocator::initialized": "`torch.accelerator.memory`, before it asks anything else",
     "OpenRegAllocator::emptyCache": "`torch.openreg.empty_cache`, `torch.accelerator.empty_cache`",

@@ -635,7 +635,7 @@ def accumulated_over_streams_in_turn():
 
 
 @correct
-def host_tensor_is_written_at_indices_of_a_side_stream():
+def host_tensor_written_at_indices_of_a_side_stream_waits_for_it():
     index, side = torch.arange(2, device=device), Stream()
     side.wait_stream(current())
     with stream(side):
