@@ -174,9 +174,8 @@ assert "torch._inductor.codegen.cpp" not in sys.modules
             """
         )
         needed = {"_C", "_comm", "_fake_tensors", "_imports", "_registration", "_torch_release"}
-        needed |= {"_version", "distributed", "openreg"}
-        if DEVICE_TYPE == "cuda":
-            needed.add("_cuda")
+        needed |= {"_settings", "_version", "distributed", "openreg"}
+        needed.add("_cuda" if DEVICE_TYPE == "cuda" else "backends")
         self.assertEqual(set(output.stdout.split()) - needed, set())
 
     def test_dynamo_that_lacks_something_is_imported_all_the_same(self):

@@ -19,6 +19,7 @@ HARMLESS: dict[str, _Names] = {
             (program, _READY)
             for program in (
                 "result_is_read_before_the_copy_is_over",
+                "source_of_a_copy_is_written_at_indices_of_the_device",
                 "staging_buffer_is_refilled",
                 "part_of_the_staging_buffer_is_refilled",
                 "weights_are_changed_while_they_are_uploaded",
@@ -96,6 +97,7 @@ HARMLESS: dict[str, _Names] = {
             for program in (
                 "result_is_read_before_the_copy_is_over",
                 "result_is_read_after_a_wait_for_another_stream",
+                "source_of_a_copy_is_written_at_indices_of_the_device",
                 "staging_buffer_is_refilled",
                 "part_of_the_staging_buffer_is_refilled",
                 "gradients_are_used_by_an_optimizer_of_the_host",
@@ -143,6 +145,7 @@ HARMLESS: dict[str, _Names] = {
     "Another wait orders the same.": [
         ("wait_comes_after_the_next_use", _FORTH),
         ("copy_is_recorded_instead", _BACK),
+        ("source_of_a_copy_is_written_at_indices_of_the_device", _BACK),
         ("gradients_are_zeroed_while_they_are_sent", "comm.wait_stream(current())"),
         ("one_graph_is_replayed_on_two_streams", _SYNCHRONIZE),
         ("fallback_is_called_again_and_again", _BACK),

@@ -32,6 +32,9 @@ _WRITES_TOO = {"native_batch_norm": ("running_mean", "running_var")}
 # Operators whose result, or whose size, the host gets.
 _GIVES_THE_HOST = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
 
+# Operators that run on the host if that is where the tensor is that they write.
+_WRITES_HOST_TENSORS = ("index_put_", "_index_put_impl_")
+
 
 def _bytes_of(tensor: torch.Tensor) -> frozenset[int]:
     """The bytes of a tensor, by their place in its storage."""
@@ -154,6 +157,9 @@ class _Recorder(TorchDispatchMode):
                 self.model.host_touches(self._line(), operand)
             return
         stream, line = self._current(of_device[0]), self._line()
+        if name in _WRITES_HOST_TENSORS and written[0].device.type == "cpu":
+            self._read_and_write_host_tensor(line, stream, read, written[0])
+            return
         other = next((one for one in of_device if one.device != of_device[0].device), None)
         if other is not None:
             self.model.wait(stream, self.model.knows(self._current(other)))
@@ -165,6 +171,15 @@ class _Recorder(TorchDispatchMode):
         )
         if (of_host and not is_asynchronous) or name in _GIVES_THE_HOST:
             self.model.host_waits(self.model.knows(stream))
+
+    def _read_and_write_host_tensor(
+        self, line: Any, stream: Any, read: list[torch.Tensor], written: torch.Tensor
+    ) -> None:
+        of_device = [one for one in read if one.device.type == device.type]
+        self.model.launch(line, stream, [self._operand(one, is_write=False) for one in of_device])
+        self.model.host_waits(self.model.knows(stream))
+        if written.is_pinned():
+            self.model.host_touches(line, self._operand(written, is_write=True))
 
     # --- Order
 
