@@ -116,6 +116,9 @@ def _register_cuda() -> None:
     if hasattr(torch, DEVICE_NAME):
         return
     check_build_for_cuda()
+    from torch_openreg import _native_overrides
+
+    _native_overrides.keep_out()
     _load_native_library(serves_cuda=True)
     from torch_openreg import _C, _comm, _cuda, _fake_tensors, _imports
 

@@ -69,7 +69,7 @@ INTERFACES: dict[str, str] = {
     # --- c10::DeviceAllocator
     "OpenRegAllocator::allocate": "every tensor on the device",
     "OpenRegAllocator::raw_deleter": "`c10::Allocator::raw_allocate`, `raw_deallocate`",
-    "OpenRegAllocator::is_simple_data_ptr": "`torch._lazy_clone`: whether storages may be copied on write",
+    "OpenRegAllocator::is_simple_data_ptr": "`torch._lazy_clone`: no copy on write",
     "OpenRegAllocator::copy_data": "`c10::Allocator::clone`, for copy-on-write storage",
     "OpenRegAllocator::initialized": "`torch.accelerator.memory`, before it asks anything else",
     "OpenRegAllocator::emptyCache": "`torch.openreg.empty_cache`, `torch.accelerator.empty_cache`",

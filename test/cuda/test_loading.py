@@ -73,6 +73,27 @@ class TestOrders(OpenRegTestCase):
     def test_imports(self, imports):
         self.assertEqual(run_program(f"{imports}\n{USE}").stdout.split(), ["2.0", "2"])
 
+    @parametrize("autoload", ["0", "1"])
+    @parametrize(
+        "imports",
+        [
+            subtest("import torch, torch_openreg", name="package_last"),
+            subtest("import torch_openreg, torch", name="package_first"),
+        ],
+    )
+    def test_overrides_of_torch_for_gpus_are_removed_without_a_warning(self, imports, autoload):
+        result = run_program(
+            f"""
+            {imports}
+            from torch._native import registry
+            x = [torch.ones(2, 2, device="cuda")]
+            assert torch._foreach_mm(x, x)[0].sum().item() == 8
+            print([key for key in registry._aten_override_libs if key[1] == "CUDA"])
+            """,
+            {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload, "OPENREG_CUDA_NOTICE": "0"},
+        )
+        self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
+
     def test_without_autoload_an_import_registers(self):
         program = f"import torch\nprint(torch.cuda.is_available())\nimport torch_openreg\n{USE}"
         output = run_program(program, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}).stdout
