@@ -88,6 +88,8 @@ from torch_openreg._settings import SettingWarning  # noqa: E402
 
 try:
     _registration.set_up(may_warnings_raise=not _is_imported_by_torch)
+    if not _registration.asks_for_no_device():
+        from torch_openreg import openreg  # noqa: F401  (an attribute after a second import, too)
     _is_registered = True
 except _registration.RegistrationError as error:
     if not _is_imported_by_torch:

@@ -90,21 +90,19 @@ TEST(the_created_function_hears_of_each_device_when_it_is_created) {
   CHECK_OK(orGetDeviceProperties(&properties, 1));
   CHECK(created.empty());
 
-  const orStream_t stream = make_stream();
+  const orStream_t stream = make_stream(1);
   CHECK(created == std::vector{1});
   CHECK_OK(orStreamSynchronize(stream));
   CHECK(created == std::vector{1});
 }
 
 TEST(the_created_function_hears_of_devices_that_exist) {
-  CHECK_OK(orSetDevice(1));
-  make_stream();
+  make_stream(1);
   CHECK_OK(orSetDeviceCreatedFunction(note_created));
   CHECK(created == std::vector{1});
 
   CHECK_OK(orSetDeviceCreatedFunction(nullptr));
-  CHECK_OK(orSetDevice(0));
-  make_stream();
+  make_stream(0);
   CHECK(created == std::vector{1});
 }
 
