@@ -38,9 +38,6 @@ DIFFERENCES: dict[str, str] = {
     "distributed/test_training.py::TestTraining::test_ddp_name_PowerSGD": (
         "where CUDA is, torch's hook synchronizes it, also for a model on the CPU, and raises"
     ),
-    "inductor/test_functions.py::TestTraining::test_compiled_steps_of_compiled_optimizers_adamw": (
-        "Dynamo makes optimizers of CUDA parameters capturable, which is another formula"
-    ),
     "test_operators.py::TestGroupNorm::"
     "test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators": (
         "torch makes the input of group_norm contiguous on CUDA, and the result has its strides"

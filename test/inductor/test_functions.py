@@ -129,10 +129,13 @@ class TestTraining(CompiledTestCase):
     def test_compiled_steps_of_compiled_optimizers(self, optimizer):
         optimizer_class, options = optimizer
         expected = self.train("cpu", optimizer_class, **options)
+        # For CUDA, torch compiles other formulas: Dynamo makes optimizers capturable, and Inductor
+        # multiplies and adds in one rounding. Whether the bits differ depends on the processor.
+        compare = self.assertEqual if DEVICE_TYPE == "cuda" else self.assert_bit_equal
         for actual, wanted in zip(
             self.train(DEVICE_TYPE, optimizer_class, **options), expected, strict=True
         ):
-            self.assert_bit_equal(actual, wanted)
+            compare(actual, wanted)
 
     def test_compiled_autograd(self):
         def gradient(device):
