@@ -14,6 +14,7 @@
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/TorchRelease.h"
 
 namespace at::openreg {
 namespace {
@@ -171,11 +172,17 @@ Tensor scaledGroupedProduct(const Tensor& self, const Tensor& mat2, const Tensor
   return output;
 }
 
+#if OPENREG_TORCH_HAS_STRUCTURED_GROUPED_PRODUCT
+using Scales = const ITensorListRef&;
+#else
+using Scales = TensorList;
+#endif
+
 // The same with the kind of each scale, of which the CPU has that of rows alone.
-Tensor scaledGroupedProductByRecipe(const Tensor& self, const Tensor& mat2, TensorList scale_a,
-                                    IntArrayRef recipe_a, IntArrayRef /*swizzle_a*/,
-                                    TensorList scale_b, IntArrayRef recipe_b,
-                                    IntArrayRef /*swizzle_b*/, const std::optional<Tensor>& offs,
+Tensor scaledGroupedProductByRecipe(const Tensor& self, const Tensor& mat2, Scales scale_a,
+                                    IntArrayRef recipe_a, IntArrayRef /*swizzle_a*/, Scales scale_b,
+                                    IntArrayRef recipe_b, IntArrayRef /*swizzle_b*/,
+                                    const std::optional<Tensor>& offs,
                                     const std::optional<Tensor>& bias,
                                     std::optional<ScalarType> out_dtype,
                                     IntArrayRef /*contraction_dim*/, bool use_fast_accum) {
@@ -187,7 +194,7 @@ Tensor scaledGroupedProductByRecipe(const Tensor& self, const Tensor& mat2, Tens
   TORCH_CHECK(scale_a.size() == 1 && scale_b.size() == 1, kGrouped,
               "_v2: expected one tensor of scales for each matrix, got ", scale_a.size(), " and ",
               scale_b.size());
-  return scaledGroupedProduct(self, mat2, scale_a[0], scale_b[0], offs, bias,
+  return scaledGroupedProduct(self, mat2, scale_a.front(), scale_b.front(), offs, bias,
                               /*scale_result=*/std::nullopt, out_dtype, use_fast_accum);
 }
 

@@ -15,5 +15,8 @@
 // 2.14: libkineto::IActivityProfilerSession::toggleCollectionDynamic, to interrupt a session.
 #define OPENREG_TORCH_HAS_DYNAMIC_COLLECTION OPENREG_TORCH_AT_LEAST(2, 14)
 
+// 2.14: aten::_scaled_grouped_mm_v2 is structured, so it takes lists of tensors as ITensorListRef.
+#define OPENREG_TORCH_HAS_STRUCTURED_GROUPED_PRODUCT OPENREG_TORCH_AT_LEAST(2, 14)
+
 // 2.14: at::HostAllocator::record_history and what belongs to it.
 #define OPENREG_TORCH_HAS_PINNED_HISTORY OPENREG_TORCH_AT_LEAST(2, 14)
