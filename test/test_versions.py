@@ -134,6 +134,10 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual(
             "toggleCollectionDynamic" in session, _torch_release.HAS_DYNAMIC_COLLECTION
         )
+        self.assertEqual(
+            "out" in torch.ops.aten._scaled_grouped_mm_v2.overloads(),
+            _torch_release.HAS_STRUCTURED_GROUPED_PRODUCT,
+        )
         pinned = (include / "ATen" / "core" / "CachingHostAllocator.h").read_text()
         self.assertEqual("record_history" in pinned, _torch_release.HAS_PINNED_HISTORY)
 

@@ -16,6 +16,7 @@ __all__ = [
     "HAS_PHILOX_STATE",
     "HAS_PINNED_HISTORY",
     "HAS_PROFILER_PATTERNS",
+    "HAS_STRUCTURED_GROUPED_PRODUCT",
     "LATER_CUDA_FUNCTIONS",
     "TORCH_RELEASE",
 ]
@@ -37,6 +38,9 @@ HAS_DYNAMIC_COLLECTION = TORCH_RELEASE >= (2, 14)
 
 # 2.14: the cache of pinned memory records who allocates it.
 HAS_PINNED_HISTORY = TORCH_RELEASE >= (2, 14)
+
+# 2.14: aten::_scaled_grouped_mm_v2 is structured, and has an out variant.
+HAS_STRUCTURED_GROUPED_PRODUCT = TORCH_RELEASE >= (2, 14)
 
 # Functions of CUDA's in torch._C that later releases than the first ask for.
 LATER_CUDA_FUNCTIONS = {

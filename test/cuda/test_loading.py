@@ -73,6 +73,27 @@ class TestOrders(OpenRegTestCase):
     def test_imports(self, imports):
         self.assertEqual(run_program(f"{imports}\n{USE}").stdout.split(), ["2.0", "2"])
 
+    @parametrize(
+        "use",
+        [
+            subtest("torch.openreg.init()", name="init"),
+            subtest("torch.openreg.current_stream()", name="current_stream"),
+            subtest("torch.Stream('cuda')", name="stream"),
+            subtest("torch.cuda.Event().record()", name="event"),
+        ],
+    )
+    def test_a_seed_before_the_first_use_holds(self, use):
+        run_program(
+            f"""
+            import torch
+            torch.manual_seed(5)
+            {use}
+            x = torch.rand(3, device="cuda")
+            torch.manual_seed(5)
+            assert torch.equal(x.cpu(), torch.rand(3))
+            """
+        )
+
     @parametrize("autoload", ["0", "1"])
     @parametrize(
         "imports",

@@ -81,7 +81,11 @@ def _lazy_init() -> None:
         # The second: a queued call uses the device.
         if _was_initialized or _is_initializing:
             return
-        _C._init()
+        if _C._serves_cuda():
+            # That calls _C._init(), then what has been queued there: seeds, above all.
+            torch.cuda._lazy_init()
+        else:
+            _C._init()
         _is_initializing = True
         try:
             _run_queued_calls()
