@@ -69,8 +69,8 @@ void initializeFromPython() {
   tellTorch();
 }
 
+// A pending call, so that the GIL is held.
 int initializeModule(void* /*unused*/) {
-  const py::gil_scoped_acquire gil;  // held already
   try {
     py::module_::import(servesCuda() ? "torch.cuda" : "torch.openreg").attr("_lazy_init")();
     return 0;
