@@ -8,6 +8,7 @@ This file is also the pytest plug-in in those processes. It writes a line of JSO
 and at the end of each test, so that the line that is missing says which test was running.
 """
 
+import argparse
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,8 +29,11 @@ __all__ = [
     "IMPORT",
     "Limits",
     "Outcome",
+    "add_arguments",
     "collect_file",
+    "parse_arguments",
     "run_file",
+    "write_report",
 ]
 
 # What stands in place of a test's name for what happens before and after all tests of a file.
@@ -97,6 +101,37 @@ class _Log:
             )
         elif "finished" in line:
             self.is_finished = True
+
+
+def add_arguments(parser: argparse.ArgumentParser, folder: str) -> None:
+    """Adds the arguments FOLDER and FILE, --timeout and --report; ``folder`` says what is there."""
+    parser.add_argument("folder", metavar="FOLDER", help=folder)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="in it; default: all test_*.py")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=Limits.test_s,
+        help="of one test, in seconds (default: %(default)g)",
+    )
+    parser.add_argument("--report", metavar="FILE", help="writes all outcomes there, as JSON")
+
+
+def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parses the command line; ends the program if FOLDER or a FILE does not exist."""
+    options = parser.parse_args()
+    if not Path(options.folder).is_dir():
+        parser.error(f"expected a folder, got {options.folder!r}")
+    for name in options.files:
+        if not Path(options.folder, name).is_file():
+            parser.error(f"expected files of {options.folder}, got {name!r}")
+    return options
+
+
+def write_report(file: str | None, results: Mapping[str, Any]) -> None:
+    """Writes results by the tests' names, dataclasses, as JSON; None: nowhere."""
+    if file:
+        report = {name: asdict(one) for name, one in results.items()}
+        Path(file).write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 
 def collect_file(

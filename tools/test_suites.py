@@ -13,16 +13,23 @@ the device. docs/test_suites.md says what came out for which project, and why.
 """
 
 import argparse
-import json
 import random
 import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from isolated_tests import Limits, Outcome, collect_file, run_file
+from isolated_tests import (
+    Limits,
+    Outcome,
+    add_arguments,
+    collect_file,
+    parse_arguments,
+    run_file,
+    write_report,
+)
 
 __all__ = ["PROJECTS", "Project", "main"]
 
@@ -151,9 +158,7 @@ def main() -> int:
             f"{name}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}", flush=True
         )
         comparisons.update(found)
-    if options.report:
-        report = {name: asdict(one) for name, one in comparisons.items()}
-        Path(options.report).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    write_report(options.report, comparisons)
     return _report(comparisons)
 
 
@@ -164,22 +169,12 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("project", metavar="PROJECT", help=", ".join(PROJECTS))
-    parser.add_argument("folder", metavar="FOLDER", help="with the project's sources and tests")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="in it; default: all test_*.py")
+    add_arguments(parser, "with the project's sources and tests")
     parser.add_argument("--sample", type=int, default=200, help="number of tests (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
-    parser.add_argument(
-        "--timeout", type=float, default=120.0, help="of one test, in seconds (default: 120)"
-    )
-    parser.add_argument("--report", metavar="FILE", help="writes all outcomes there, as JSON")
-    options = parser.parse_args()
+    options = parse_arguments(parser)
     if options.project not in PROJECTS:
         parser.error(f"expected one of {', '.join(PROJECTS)}, got {options.project!r}")
-    if not Path(options.folder).is_dir():
-        parser.error(f"expected a folder, got {options.folder!r}")
-    for name in options.files:
-        if not Path(options.folder, name).is_file():
-            parser.error(f"expected files of {options.folder}, got {name!r}")
     return options
 
 

@@ -13,16 +13,22 @@ the part of the list that is about these files counts.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from isolated_tests import Limits, Outcome, run_file
+from isolated_tests import (
+    Limits,
+    Outcome,
+    add_arguments,
+    parse_arguments,
+    run_file,
+    write_report,
+)
 
 __all__ = ["main"]
 
@@ -78,9 +84,7 @@ def main() -> int:
             _print_file(file.relative_to(folder), found, expected)
     verdict = judge(outcomes, expected, options.files)
     _print_verdict(verdict, expected, categories, len(files))
-    if options.report:
-        report = {name: asdict(outcome) for name, outcome in outcomes.items()}
-        Path(options.report).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    write_report(options.report, outcomes)
     return 0 if verdict.is_right else 1
 
 
@@ -90,22 +94,11 @@ def _options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", metavar="FOLDER", help="with PyTorch's tests of OpenReg")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="in it; default: all test_*.py")
-    parser.add_argument(
-        "--timeout", type=float, default=120.0, help="of one test, in seconds (default: 120)"
-    )
+    add_arguments(parser, "with PyTorch's tests of OpenReg")
     parser.add_argument(
         "--expected", type=Path, default=_LIST, metavar="LIST", help=f"default: {_LIST.name}"
     )
-    parser.add_argument("--report", metavar="FILE", help="writes all outcomes there, as JSON")
-    options = parser.parse_args()
-    if not Path(options.folder).is_dir():
-        parser.error(f"expected a folder, got {options.folder!r}")
-    for name in options.files:
-        if not Path(options.folder, name).is_file():
-            parser.error(f"expected files of {options.folder}, got {name!r}")
-    return options
+    return parse_arguments(parser)
 
 
 def _files(folder: Path, names: Sequence[str]) -> list[Path]:
