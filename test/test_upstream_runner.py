@@ -77,10 +77,10 @@ reason = "it is odd"
 """
 
 
-def run_tool(files, *arguments, listed=(), flag="", expected=None):
+def run_tool(files, *arguments, listed=(), flag="", expected=None, report=None):
     """Runs the command on a folder with these files; returns its result and all outcomes."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder, report = Path(scratch, "tests"), Path(scratch, "report.json")
+        folder, report = Path(scratch, "tests"), Path(report or Path(scratch, "report.json"))
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_text(textwrap.dedent(content))
@@ -96,7 +96,7 @@ def run_tool(files, *arguments, listed=(), flag="", expected=None):
             timeout=600,
             check=False,
         )
-        return result, json.loads(report.read_text()) if report.exists() else {}
+        return result, json.loads(report.read_text()) if report.is_file() else {}
 
 
 class TestUpstreamRunner(TestCase):
@@ -130,6 +130,15 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("took more than 20 s", texts["test_d_hangs"])
         for text in texts.values():
             self.assertIn(text.strip(), result.stdout)
+
+    def test_report_that_cannot_be_written_is_refused_before_tests_run(self):
+        for report in ("/nonexistent/report.json", "/tmp"):
+            result, _ = run_tool({"test_good.py": _GOOD}, report=report)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(
+                f"--report: expected a file that can be written, got '{report}'", result.stderr
+            )
+            self.assertEqual(result.stdout, "")
 
     def test_files_do_not_share_a_process(self):
         file = """

@@ -117,14 +117,23 @@ def add_arguments(parser: argparse.ArgumentParser, folder: str) -> None:
 
 
 def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parses the command line; ends the program if FOLDER or a FILE does not exist."""
+    """Parses the command line; ends the program if FOLDER or a FILE does not exist.
+
+    It ends as well if the report cannot be written: not after hours of tests.
+    """
     options = parser.parse_args()
     if not Path(options.folder).is_dir():
         parser.error(f"expected a folder, got {options.folder!r}")
     for name in options.files:
         if not Path(options.folder, name).is_file():
             parser.error(f"expected files of {options.folder}, got {name!r}")
+    if options.report and not _can_be_written(Path(options.report)):
+        parser.error(f"--report: expected a file that can be written, got {options.report!r}")
     return options
+
+
+def _can_be_written(file: Path) -> bool:
+    return os.access(file if file.exists() else file.parent, os.W_OK) and not file.is_dir()
 
 
 def write_report(file: str | None, results: Mapping[str, Any]) -> None:

@@ -244,6 +244,16 @@ class TestReport(TestCase):
         self.assertIn(["operators", "1", "0", "0", "7", "docs/operators.md"], rows)
         self.assertIn(["graphs", "0", "0", "1", "0", "docs/graphs.md"], rows)
 
+    def test_note_of_a_chapter_is_told_where_the_chapter_ran(self):
+        note = next(one.note for one in CHAPTERS if one.name == "serialization")
+        results = (
+            *self.RESULTS,
+            Result("serialization", "test_serialization::D::test_w", "passed"),
+        )
+        for has_run, given in ((False, self.RESULTS), (True, results)):
+            self.assertEqual(f"  note: {note}" in terminal_lines(given), has_run)
+            self.assertEqual(f"<p>Note: {note}</p>" in to_html(given, "T", {}, "docs/"), has_run)
+
     def test_page_escapes_texts_and_links_to_a_site(self):
         page = to_html(self.RESULTS, "T", {"device": "x:0"}, "https://example.org/")
         self.assertIn("1 is not &lt;2&gt;", page)

@@ -77,12 +77,14 @@ def terminal_lines(results: Sequence[Result]) -> list[str]:
     for chapter, group in _by_chapter(results).items():
         failed = [one for one in group if one.outcome == "failed"]
         missing = _missing(group)
-        if failed or missing:
+        if failed or missing or chapter.note:
             lines += ["", f"{chapter.name} (see {page_url(chapter)})"]
         lines += [f"  failed: {one.test}: {one.text}" for one in failed[:_MAX_FAILURES]]
         if len(failed) > _MAX_FAILURES:
             lines.append(f"  ... and {len(failed) - _MAX_FAILURES} others")
         lines += [f"  missing: {text} ({count} tests)" for text, count in missing.items()]
+        if chapter.note:
+            lines.append(f"  note: {chapter.note}")
     return lines
 
 
@@ -144,6 +146,8 @@ def to_html(results: Sequence[Result], title: str, facts: Mapping[str, str], bas
             "<p>How it is done: "
             f'<a href="{text(page_url(chapter, base))}">{text(chapter.page)}</a></p>'
         )
+        if chapter.note:
+            parts.append(f"<p>Note: {text(chapter.note)}</p>")
         missing = _missing(group)
         if missing:
             parts.append("<h3>Missing</h3><ul>")
