@@ -3,11 +3,14 @@
 from common import DEVICE_TYPE, OpenRegTestCase, run_program, run_tests
 
 # The signal comes while the main thread waits behind the gate. On a machine so slow that it comes
-# before, the program ends in the same way.
+# before, the program ends in the same way. A shell lets its background jobs ignore SIGINT, and the
+# programs would inherit that: hence Python's own handler.
 SENDER = """
 import os, signal, threading
 import torch
 from torch_openreg.testing import StreamGate
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def send(number):
     threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
