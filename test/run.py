@@ -21,7 +21,8 @@ all, if a sweep compared nothing, or if nothing of the sweeps ran asynchronously
 
 With --full, the sweeps run all samples of all dtypes, which takes hours.
 
-With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs.
+With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs. With --sample,
+each file has the part that the default run has.
 
 With --sanitizer, each test and each program that a test starts runs under the sanitizer of streams,
 and a finding is a failure. Tests that make a mistake on purpose are marked with the kind that has
@@ -229,7 +230,7 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
     if records:
         print(f"\n{summary(records)}\n")
     if options.part == "default":
-        print(left_out(counts_by_file))
+        print(left_out(counts_by_file, is_sample=options.sample))
     is_unchecked = options.sanitizer and not _sum_up_findings(outcomes)
     if is_unchecked:
         print("FAILED: the sanitizer checked no launch")
@@ -252,8 +253,11 @@ def counts_of_parts(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
 
 
-def left_out(counts: Iterable[Mapping[str, Any]]) -> str:
+def left_out(counts: Iterable[Mapping[str, Any]], is_sample: bool = False) -> str:
     """Returns a table of the tests that a part leaves out, by folders, as text."""
+    how = "`python test/run.py --ci` runs them, `--all` runs all tests"
+    if is_sample:
+        how = "the same command without --sample runs all tests"
     folders: dict[str, Counter[str]] = {}
     for count in counts:
         folder = (Path("test") / count["file"]).parent.as_posix()
@@ -265,7 +269,7 @@ def left_out(counts: Iterable[Mapping[str, Any]]) -> str:
     total = sum(folders.values(), Counter[str]())
     lines = [
         f"left out: {total['left out']} of {total['tests']} tests, in {total['files divided']} of "
-        f"{total['files']} files; `python test/run.py --ci` runs them, `--all` runs all tests"
+        f"{total['files']} files; {how}"
     ]
     lines += [
         f"  {folder}: {row['left out']} of {row['tests']} tests, in {row['files divided']} of "
@@ -369,6 +373,11 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     )
     which.add_argument("--all", action="store_true", help="all tests: the default run's and --ci's")
     which.add_argument(
+        "--sample",
+        action="store_true",
+        help="the part that the default run has, of FILEs, or with --cuda or --sanitizer",
+    )
+    which.add_argument(
         "--full",
         action="store_true",
         help="all tests, with all samples of all dtypes in test/generic (slow)",
@@ -395,6 +404,8 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
             parser.error(f"{name}: expected no files, arguments of pytest or other runs beside it")
     is_whole = options.all or options.full or options.files or has_pytest_arguments or is_special
     options.part = "rest" if options.ci else None if is_whole else "default"
+    if options.sample:
+        options.part = "default"
     if options.cuda and _has_cuda():
         parser.error("--cuda: expected a build of torch without CUDA, got one with it")
     return options

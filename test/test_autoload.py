@@ -228,6 +228,27 @@ class TestThreads(OpenRegTestCase):
         self.assertTrue(result.stdout.endswith("\nTrue False\n"), result.stdout)
 
     @requires_entry_point
+    def test_device_is_there_when_the_import_of_torch_within_ours_ends(self):
+        # Then a thread that has waited for that import goes on.
+        result = run_program(
+            """
+            import builtins, sys
+
+            import_module = builtins.__import__
+
+            def record(name, globals=None, *rest):
+                module = import_module(name, globals, *rest)
+                if name == "torch" and globals and globals.get("__name__") == "torch_openreg":
+                    print((module.ones(2, device="openreg") + 1).tolist(), module.openreg.__name__)
+                return module
+
+            builtins.__import__ = record
+            import torch_openreg
+            """
+        )
+        self.assertEqual(result.stdout, "[2.0, 2.0] torch_openreg.openreg\n", result.stderr)
+
+    @requires_entry_point
     @parametrize("attempt", range(3))
     def test_many_threads_import_torch_and_the_package_at_the_same_time(self, attempt):
         result = run_program(MANY_THREADS)

@@ -226,6 +226,20 @@ class TestRuns(OpenRegTestCase):
         for arguments in runs.values():
             self.assertFalse([one for one in arguments if one.startswith("--openreg-part")])
 
+    @parametrize(
+        "arguments",
+        [
+            subtest(("--cuda",), name="cuda"),
+            subtest(("--sanitizer",), name="sanitizer"),
+            subtest(("test/generic/test_ops_out.py",), name="file"),
+        ],
+    )
+    def test_sample_of_other_runs_is_the_default_part_of_the_same_files(self, arguments):
+        runs = self.runs_of(*arguments, "--sample")
+        self.assertEqual({*runs}, {*self.runs_of(*arguments)})
+        for arguments in runs.values():
+            self.assertIn("--openreg-part=default", arguments)
+
     def test_long_files_start_first(self):
         entries = run.shares()
         longest = max(entries, key=lambda file: entries[file].seconds)
@@ -269,6 +283,7 @@ class TestRuns(OpenRegTestCase):
         ]
         lines = run.left_out(counts).splitlines()
         self.assertRegex(lines[0], r"^left out: 95 of 160 tests, .*run\.py --ci")
+        self.assertRegex(run.left_out(counts, is_sample=True), "^left out: 95 .*without --sample")
         self.assertEqual(
             lines[1:],
             [

@@ -12,8 +12,8 @@ Note [Three ways in]
        that an explicit import tries again and raises.
     2. ``import torch_openreg`` after torch: registers, or raises ImportError.
     3. ``import torch_openreg`` before torch: the ``import torch`` below calls the entry point,
-       which finds this module half loaded. So ``_autoload`` is defined first, and does nothing
-       while the outer import is still running.
+       which finds this module half loaded. So ``_autoload`` is defined first. It registers the
+       device, and the outer import does the rest: its warnings may raise.
 
 Note [Imports by several threads]
     A thread that imports torch calls the entry point with torch's import lock held. Another one
@@ -21,6 +21,9 @@ Note [Imports by several threads]
     ``import torch`` below. importlib refuses to let the first wait for the second, so that it gets
     this module half loaded; see ``torch_openreg_autoload``. The first thread then registers the
     device itself: the other one does not get past its ``import torch`` before, and finds it done.
+
+    In all three ways the device is registered before torch's import lock is released: a thread that
+    has waited for it finds the device.
 """
 
 import sys
@@ -33,6 +36,8 @@ __all__ = ["SettingWarning", "__version__"]
 # Why the device could not be registered; None if it was, or if nobody has tried yet.
 _failure: str | None = None
 _is_registered = False
+# What went wrong when this thread registered the device within ``import torch`` below.
+_early_error: Exception | None = None
 _loading_thread = threading.get_ident()
 
 
@@ -43,8 +48,8 @@ def _autoload() -> None:
         return
     if _failure is not None:
         _give_up(_failure)
-    elif threading.get_ident() != _loading_thread:
-        _register_for_another_thread()
+    else:
+        _register_early()
 
 
 def _is_torch_initializing() -> bool:
@@ -56,18 +61,24 @@ def _is_torch_initializing() -> bool:
 # docs: end
 
 
-def _register_for_another_thread() -> None:
+def _register_early() -> None:
     """Does what the thread that loads this module will find done.
 
-    It tells of a failure, too: its own attempt has the same one, and may raise.
-    See Note [Imports by several threads].
+    That thread raises an error of its own, and tries again after one of another thread: the
+    importlib of that one may have refused to wait. See Note [Imports by several threads].
     """
+    global _early_error
+    is_own = threading.get_ident() == _loading_thread
     try:
         from torch_openreg import _registration
 
-        _registration.set_up(may_warnings_raise=False)
-    except Exception:
-        pass
+        if not is_own:
+            _registration.set_up(may_warnings_raise=False)
+        elif not _registration.asks_for_no_device():
+            _registration.register()
+    except Exception as error:
+        if is_own:
+            _early_error = error
 
 
 def _give_up(failure: str) -> None:
@@ -87,6 +98,8 @@ from torch_openreg import _registration  # noqa: E402
 from torch_openreg._settings import SettingWarning  # noqa: E402
 
 try:
+    if _early_error is not None:
+        raise _early_error
     _registration.set_up(may_warnings_raise=not _is_imported_by_torch)
     if not _registration.asks_for_no_device():
         from torch_openreg import openreg  # noqa: F401  (an attribute after a second import, too)
