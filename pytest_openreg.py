@@ -31,10 +31,11 @@ import importlib
 import json
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -69,6 +70,10 @@ _KINDS = ("race", "lifetime", "host", "graph-input")
 _CHOICES = (*_KINDS, "capture", "uninitialized")
 
 
+# The process's stderr. While a test runs, pytest keeps what is written to file 2.
+_stderr = 2
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options and the twin of one for the configuration file."""
     text = "serve device type cuda from torch_openreg, on the CPU"
@@ -76,9 +81,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--openreg-cuda", action="store_true", default=None, help=text)
     group.addoption(
         "--openreg-sanitizer",
+        action=_KindsAction,
         nargs="?",
         const=",".join(_KINDS),
-        type=_kinds,
         metavar="KINDS",
         help=f"find streams that race: {','.join(_CHOICES)}, or by default {','.join(_KINDS)}",
     )
@@ -130,6 +135,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the markers known, and adds what the options ask for."""
+    global _stderr
+    _stderr = os.dup(2)
+    config.add_cleanup(_forget_stderr)
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", _SANITIZER_MARKER)
     path = config.getoption("--openreg-sanitizer-report")
@@ -137,9 +145,21 @@ def pytest_configure(config: pytest.Config) -> None:
     if path is not None and not kinds:
         raise pytest.UsageError("--openreg-sanitizer-report: expected --openreg-sanitizer as well")
     if kinds:
-        config.pluginmanager.register(_Sanitizer(kinds, path), "openreg-sanitizer")
+        # Workers of pytest-xdist tell the process that started them.
+        is_worker = hasattr(config, "workerinput")
+        if path is not None and not is_worker:
+            path = _emptied("--openreg-sanitizer-report", path)
+        config.pluginmanager.register(
+            _Sanitizer(kinds, None if is_worker else path), "openreg-sanitizer"
+        )
     if schedules := _schedules_of(config):
-        config.pluginmanager.register(_Schedules(schedules), "openreg-schedules")
+        config.pluginmanager.register(_Schedules(config, schedules), "openreg-schedules")
+
+
+def _forget_stderr() -> None:
+    global _stderr
+    os.close(_stderr)
+    _stderr = 2
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -172,8 +192,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what needs a GPU."""
-    if not _is_asked_for(config):
+    """Skips what needs a GPU, in whichever way device type cuda has been asked for."""
+    if not _is_emulated(config):
         return
     skip = pytest.mark.skip(reason="needs real CUDA; torch_openreg emulates it")
     for item in items:
@@ -194,6 +214,7 @@ class _Sanitizer:
         self._tests = 0
         self._launches = 0
         self._findings: list[dict[str, Any]] = []
+        self._problem = ""
 
     def pytest_collection_finish(self) -> None:
         """Sets aside what has been imported: collecting garbage after each test need not see it."""
@@ -280,23 +301,35 @@ class _Sanitizer:
             f"{self._tests} tests, {self._launches} launches checked, "
             f"{_findings_text(count)}, {marked} that a marker names"
         )
+        if self._problem:
+            terminalreporter.line(self._problem, red=True)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        # Workers of pytest-xdist tell the process that started them.
-        if self._path is not None and not hasattr(session.config, "workerinput"):
-            report = {
-                "tests": self._tests,
-                "launches": self._launches,
-                "findings": self._findings,
-            }
+        if self._path is None:
+            return
+        report = {"tests": self._tests, "launches": self._launches, "findings": self._findings}
+        try:
             self._path.write_text(json.dumps(report, indent=1) + "\n")
+        except OSError as error:
+            # An exception here would replace the whole report of the run.
+            self._problem = f"--openreg-sanitizer-report: the findings were not written: {error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.INTERNAL_ERROR
 
 
 class _Schedules:
     """Runs each test under several schedules, to the first under which it fails."""
 
-    def __init__(self, schedules: tuple[str, ...]) -> None:
+    def __init__(self, config: pytest.Config, schedules: tuple[str, ...]) -> None:
+        self._config = config
         self._schedules = schedules
+
+    def _command(self, item: pytest.Item, name: str) -> str:
+        """The command that runs a test again under a schedule, where this run was started."""
+        path = os.path.relpath(item.path, self._config.invocation_params.dir)
+        words = ["pytest", "::".join([path, *item.nodeid.split("::")[1:]])]
+        if self._config.getoption("--openreg-cuda"):
+            words.append("--openreg-cuda")
+        return shlex.join([*words, f"--openreg-schedule={name}"])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -317,8 +350,7 @@ class _Schedules:
                     (
                         "openreg schedule",
                         f"{item.nodeid} fails under schedule {name}, after {number} others under "
-                        f"which it does not. Again: pytest '{item.nodeid}' "
-                        f"--openreg-schedule={name}",
+                        f"which it does not. Again: {self._command(item, name)}",
                     )
                 )
             if failed or any(report.skipped for report in reports):
@@ -379,14 +411,46 @@ def _schedules(text: str) -> tuple[str, ...]:
     return names
 
 
-def _kinds(text: str) -> frozenset[str]:
-    kinds = frozenset(text.split(","))
-    if not kinds <= set(_CHOICES):
-        raise argparse.ArgumentTypeError(
-            f"expected kinds of {', '.join(_CHOICES)} behind =, got {text!r}; without kinds, the "
-            "option comes after the files"
-        )
-    return kinds
+class _KindsAction(argparse.Action):
+    """Takes kinds of findings; a file or folder that follows the option is not its value."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        text = str(values)
+        kinds = frozenset(text.split(","))
+        if not kinds <= set(_CHOICES):
+            if not os.path.exists(text.partition("::")[0]):
+                raise argparse.ArgumentError(
+                    self,
+                    f"expected kinds of {', '.join(_CHOICES)} behind =, got {text!r}, which is no "
+                    "file or folder either",
+                )
+            # So the parser of a subcommand gives back what it does not take; pytest looks there.
+            rest = vars(namespace).setdefault(argparse._UNRECOGNIZED_ARGS_ATTR, [])
+            rest.append(text)
+            kinds = frozenset(_KINDS)
+        setattr(namespace, self.dest, kinds)
+
+
+def _emptied(option: str, path: Path) -> Path:
+    """Returns the absolute path of a file to write at the end, which is empty until then.
+
+    Raises:
+        pytest.UsageError: It cannot be written.
+    """
+    path = path.absolute()
+    try:
+        path.write_text("")
+    except OSError as error:
+        raise pytest.UsageError(
+            f"{option}: expected a file that can be written, got '{path}': {error.strerror}"
+        ) from error
+    return path
 
 
 @pytest.fixture
@@ -427,3 +491,13 @@ def _device_asked_for(args: list[str]) -> str:
 def _is_asked_for(config: pytest.Config) -> bool:
     option = getattr(config.known_args_namespace, "openreg_cuda", None)
     return cast(bool, config.getini("openreg_cuda")) if option is None else bool(option)
+
+
+def _is_emulated(config: pytest.Config) -> bool:
+    """Whether this process has our device type cuda: by an option, or by the environment."""
+    if _is_asked_for(config):
+        return True
+    torch = sys.modules.get("torch")
+    if torch is None:  # the variable chooses when it is imported
+        return os.environ.get(_VARIABLE) == "cuda"
+    return bool(getattr(torch.cuda, "is_emulated", False))

@@ -1,5 +1,7 @@
 """Sphinx configuration: ``sphinx-build -W docs docs/_build``."""
 
+import importlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ _version = re.search(r'__version__ = "(.*)"', _version_file.read_text(encoding="
 assert _version, "torch_openreg/_version.py: expected __version__"
 version = release = _version[1]
 
-extensions = ["myst_parser", "tables"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tables"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -29,3 +31,13 @@ html_copy_source = False
 html_show_sphinx = False
 # A name that is not found is an error, not a plain text.
 nitpicky = True
+# The site has no names of other projects, and no private ones, which annotations have.
+nitpick_ignore_regex = [("py:.*", r"(?!torch\.openreg\.|torch_openreg\.)\S+|\S+\._\S+")]
+
+# The reference comes from the docstrings of the installed package. It describes the device openreg,
+# whatever the environment of the build says.
+os.environ["OPENREG_DEVICE_TYPE"] = "openreg"
+importlib.import_module("torch_openreg")
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+napoleon_use_ivar = True

@@ -24,6 +24,11 @@ _OVERFLOW = """
   return one.getBoundingClientRect().width > 1;
 }).slice(0, 3).map(one => one.tagName + ': ' + one.textContent.slice(0, 60))
 """
+# Code of which a reader sees a part only.
+_CLIPPED_CODE = """
+[...document.querySelectorAll('.content pre')].filter(one => one.scrollWidth > one.clientWidth + 1)
+  .map(one => one.textContent.slice(0, 60))
+"""
 _BROKEN_PICTURES = "[...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
 # Results come one by one; the last one is there when the page says so.
 _FOUND_PAGES = """
@@ -101,6 +106,17 @@ def test_page_opens_without_errors_and_fits(browser, name):
             assert browser.evaluate(_OVERFLOW.replace("WIDTH", str(width))) == []
 
 
+# Each has another arrangement of columns: see page.css.
+@pytest.mark.parametrize("width", [1280, 1360, 1440])
+def test_code_fits_its_column(browser, width):
+    browser.show(width)
+    clipped = {}
+    for page in _PAGES:
+        browser.open(page.as_uri())
+        clipped[page.name] = browser.evaluate(_CLIPPED_CODE)
+    assert {name: texts for name, texts in clipped.items() if texts} == {}
+
+
 def test_dark_pages_are_dark(browser):
     color = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
     for is_dark in (False, True):
@@ -121,7 +137,8 @@ def test_search_finds(browser, words, page):
 def test_a_broken_page_is_noticed(browser, tmp_path):
     bad = tmp_path / "bad.html"
     bad.write_text(
-        "<div class='content'><img src='missing.png'><p style='width: 500px'>wide</p></div>"
+        "<div class='content'><img src='missing.png'><p style='width: 500px'>wide</p>"
+        "<pre style='width: 50px; overflow: auto'>a line that is longer</pre></div>"
         "<script>console.error('a message'); undefined_function()</script>"
     )
     browser.show(WIDTHS["phone"])
@@ -130,4 +147,5 @@ def test_a_broken_page_is_noticed(browser, tmp_path):
     for expected in ("a message", "undefined_function", "Image"):
         assert expected in problems
     assert browser.evaluate(_BROKEN_PICTURES)
+    assert browser.evaluate(_CLIPPED_CODE)
     assert browser.evaluate(_OVERFLOW.replace("WIDTH", str(WIDTHS["phone"])))

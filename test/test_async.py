@@ -6,6 +6,7 @@ A closed gate makes it certain that what was submitted behind it has not run.
 import functools
 import inspect
 import threading
+from unittest import mock
 
 import torch
 from common import (
@@ -19,6 +20,8 @@ from common import (
     run_tests,
     subtest,
 )
+
+from torch_openreg import testing
 
 LAST = DEVICE_COUNT - 1
 STREAMS = parametrize(
@@ -346,6 +349,39 @@ class TestGate(OpenRegTestCase):
             torch.openreg.synchronize()
             opener.join()
             self.assertTrue(gate.is_open())
+
+    def test_thread_that_waits_for_what_its_own_gate_holds_is_told_so(self):
+        messages = []
+        gate = StreamGate()
+
+        def tell(message):
+            messages.append(message)
+            gate.open()
+
+        with (
+            mock.patch.object(testing, "_PATIENCE_S", 0.01),
+            mock.patch.object(testing, "_tell", tell),
+            gate,
+        ):
+            torch.openreg.synchronize()
+        (message,) = messages
+        stream = torch.openreg.current_stream()
+        self.assertIn(f"holds stream 0 of {stream.device}, and", message)
+        self.assertRegex(message, r"MainThread.*test_async.py:\d+: torch.openreg.synchronize\(\)\n")
+
+    def test_gate_that_was_opened_is_not_watched(self):
+        with (
+            mock.patch.object(testing, "_PATIENCE_S", 3600.0),
+            mock.patch.object(testing, "_tell", self.fail),
+        ):
+            with StreamGate() as gate:
+                watchers = [one for one in threading.enumerate() if one.name == "StreamGate"]
+                self.assertEqual(len(watchers), 1)
+                gate.open()
+                watchers[0].join()
+            with StreamGate():
+                (watcher,) = (one for one in threading.enumerate() if one.name == "StreamGate")
+            watcher.join()
 
     def test_gate_refuses_what_is_no_stream(self):
         with self.assertRaisesRegex(TypeError, "StreamGate: expected a stream"):

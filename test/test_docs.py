@@ -1,11 +1,13 @@
 """The documentation: its examples run, and what it quotes and lists is in the sources."""
 
+import operator
 import re
 import sys
 import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from common import (
@@ -17,7 +19,7 @@ from common import (
     subtest,
 )
 
-from torch_openreg import _C
+from torch_openreg import _C, cpp_extension, openreg, testing
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DOCS = _ROOT / "docs"
@@ -157,6 +159,24 @@ class TestExamples(OpenRegTestCase):
 
     def test_readme_is_short(self):
         self.assertLess(len((_ROOT / "README.md").read_text().splitlines()), 130)
+
+
+class TestReference(OpenRegTestCase):
+    def test_reference_has_every_public_name(self):
+        page = (_DOCS / "api.md").read_text()
+        modules = {"": openreg, "testing": testing, "cpp_extension": cpp_extension}
+        for name in ("amp", "comm", "profiler", "sanitizer"):
+            modules[name] = getattr(openreg, name)
+        for place, module in modules.items():
+            names = [
+                one for one in module.__all__ if not isinstance(getattr(module, one), ModuleType)
+            ]
+            missing = [
+                one for one in names if not re.search(rf"[.`]{one}(`|$)", page, re.MULTILINE)
+            ]
+            self.assertEqual(missing, [], f"docs/api.md, {place}")
+        for name in re.findall(r"^\.\. auto\w+:: torch\.openreg\.(\S+)", page, re.MULTILINE):
+            self.assertIsNotNone(operator.attrgetter(name)(openreg), name)
 
 
 class TestQuotations(OpenRegTestCase):

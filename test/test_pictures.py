@@ -21,7 +21,7 @@ _PICTURES = _DOCS / "_static"
 _SCRIPTS = sorted(path.name for path in _DOCS.glob("draw_*.py"))
 # A trace has times, which no two runs share.
 _REPEATABLE = [name for name in _SCRIPTS if name != "draw_trace.py"]
-_DRAWN_BY_HAND = {"architecture.svg"}
+_DRAWN_BY_HAND = {"architecture.svg", "sanitizer.svg"}
 
 
 def _environment():

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,18 @@ def test_gate(cuda_gate):
     raise AssertionError
 """
 
+
+CLOSED_GATE = """
+import torch
+from torch_openreg import testing
+
+def test_gate(cuda_gate, monkeypatch):
+    tell = testing._tell
+    monkeypatch.setattr(testing, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(testing, "_tell", lambda text: (tell(text), cuda_gate.open()))
+    with cuda_gate:
+        torch.cuda.synchronize()
+"""
 
 RACES = """
 import pytest
@@ -287,6 +300,45 @@ class TestPlugin(OpenRegTestCase):
         self.assertEqual(result.returncode, 4)
         self.assertIn("expected --openreg-sanitizer as well", result.stderr)
 
+    def test_report_that_cannot_be_written_is_refused_at_the_start(self):
+        result = self.pytest(
+            *("test_it.py", "--openreg-sanitizer"),
+            "--openreg-sanitizer-report=nowhere/found.json",
+            suite=SUMMARY,
+        )
+        self.assertEqual((result.returncode, result.stdout), (4, ""))
+        self.assertRegex(
+            result.stderr,
+            "^ERROR: --openreg-sanitizer-report: expected a file that can be written, got '.*"
+            "nowhere/found.json': No such file or directory\n",
+        )
+
+    def test_report_that_can_no_longer_be_written_leaves_the_rest_of_the_output(self):
+        (self.folder / "reports").mkdir()
+        suite = f"{SUMMARY}\ndef test_removes():\n    import shutil\n    shutil.rmtree('reports')\n"
+        result = self.pytest(
+            *("test_it.py", "--openreg-sanitizer", "-k", "test_right or test_removes"),
+            "--openreg-sanitizer-report=reports/found.json",
+            suite=suite,
+        )
+        self.assert_outcome(result, "2 passed", 3)
+        self.assertIn("--openreg-sanitizer-report: the findings were not written", result.stdout)
+
+    def test_option_of_the_sanitizer_does_not_take_the_folder_behind_it(self):
+        (self.folder / "tests").mkdir()
+        # Only a conftest.py that is loaded before the command line is read adds options.
+        (self.folder / "tests" / "conftest.py").write_text(
+            "def pytest_addoption(parser):\n    parser.addoption('--of-tests', action='store_true')"
+        )
+        (self.folder / "tests" / "test_race.py").write_text(RACES)
+        for arguments in (["tests"], ["tests/test_race.py::test_race", "-q"]):
+            result = self.pytest("--openreg-sanitizer", *arguments, "--of-tests", suite="")
+            self.assertIn("FAILED tests/test_race.py::test_race", result.stdout + result.stderr)
+        for option in ("--openreg-sanitizer=rase", "--openreg-sanitizer"):
+            result = self.pytest(option, "rase", suite="")
+            self.assertEqual(result.returncode, 4)
+            self.assertIn("got 'rase'", result.stderr)
+
     def test_sanitizer_shows_the_findings_of_a_test_that_fails(self):
         result = self.pytest("test_it.py", "--openreg-sanitizer", suite=FAILS_ITSELF)
         self.assert_outcome(result, "1 failed, 1 skipped", 1)
@@ -305,7 +357,7 @@ class TestPlugin(OpenRegTestCase):
         self.assert_outcome(result, "3 failed, 4 passed, 1 skipped", 1)
         for text in (
             "test_it.py::test_missing_wait fails under schedule lazy, after 0 others",
-            "--openreg-schedule=lazy",
+            "Again: pytest test_it.py::test_missing_wait --openreg-schedule=lazy",
             "test_it.py::TestCase::test_missing_wait fails under schedule eager, after 1 others",
             "test_it.py::test_failed_work fails under schedule lazy",
             "out of bounds",
@@ -320,6 +372,16 @@ class TestPlugin(OpenRegTestCase):
             "test_it.py::TestCase::test_missing_wait fails under schedule eager",
         ):
             self.assertIn(text, result.stdout)
+
+    def test_command_to_run_a_test_again_is_complete(self):
+        (self.folder / "tests").mkdir()
+        (self.folder / "pytest.ini").write_text("[pytest]")
+        (self.folder / "tests" / "test_cuda.py").write_text(_ORDER_ON_CUDA)
+        result = self.pytest("tests", "--openreg-cuda", "--openreg-chaos=1", suite="")
+        command = re.search(r"Again: pytest (.*)", result.stdout)
+        self.assertTrue(command, result.stdout)
+        again = self.pytest(*shlex.split(command[1]), suite="")
+        self.assert_outcome(again, "1 failed", 1)
 
     def test_schedule_that_failed_fails_again(self):
         for order, outcome in (
@@ -362,6 +424,20 @@ class TestPlugin(OpenRegTestCase):
         self.assert_outcome(result, "2 passed, 1 skipped")
         self.assertIn("device type cuda: emulated by torch_openreg", result.stdout)
         self.assertNotIn("Overriding", result.stderr)
+
+    @parametrize("way", ["environment", "conftest"])
+    def test_what_needs_real_cuda_is_skipped_however_the_device_type_is_chosen(self, way):
+        line = "import os\nos.environ['OPENREG_DEVICE_TYPE'] = 'cuda'\n"
+        result = self.pytest(
+            "test_it.py",
+            settings={"OPENREG_DEVICE_TYPE": "cuda"} if way == "environment" else {},
+            conftest__py=line if way == "conftest" else "",
+        )
+        self.assert_outcome(result, "2 passed, 1 skipped")
+
+    def test_what_needs_real_cuda_runs_where_there_is_no_emulation(self):
+        result = self.pytest("test_it.py", "-k", "triton")
+        self.assert_outcome(result, "1 failed", 1)
 
     def test_plugin_that_imports_torch_first_is_an_error(self):
         result = self.pytest("-p", "early", "--openreg-cuda", early__py="import torch")
@@ -414,9 +490,28 @@ class TestPlugin(OpenRegTestCase):
         )
         self.assertIn("test_conftest_of_the_clone_leaves_its_own_runs_alone", result.stdout)
 
+    def test_message_of_a_closed_gate_is_shown_while_its_test_runs(self):
+        result = self.pytest("test_it.py", "--openreg-cuda", suite=CLOSED_GATE)
+        self.assert_outcome(result, "1 passed")
+        self.assertIn("the StreamGate closed at", result.stderr)
+        self.assertNotIn("the StreamGate closed at", result.stdout)
+
     def test_gate_is_skipped_without_the_device(self):
         self.assert_outcome(self.pytest(suite=GATE_ALONE), "1 skipped")
 
+
+_ORDER_ON_CUDA = """
+import pytest
+import torch
+
+@pytest.mark.parametrize("name", ["it's one"])
+def test_missing_wait(name):
+    x, side = torch.zeros(64, device="cuda"), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        x += 1
+    assert (x * 2)[0].item() == 2
+"""
 
 PROGRAM = """
 import sys
@@ -506,6 +601,18 @@ class TestLauncher(OpenRegTestCase):
             result.stderr,
             "^python -m torch_openreg.cuda: error: no device is available: "
             f"{name} is '{value}'.*\n$",
+        )
+
+    def test_report_that_cannot_be_written_is_an_error_before_the_program_runs(self):
+        result = self.run_launcher(
+            "--sanitizer", "program.py", OPENREG_SANITIZER_REPORT="/nowhere/found.json"
+        )
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertEqual(
+            result.stderr,
+            "python -m torch_openreg.cuda: error: OPENREG_SANITIZER_REPORT is "
+            "'/nowhere/found.json'; allowed: the name of a file that can be written "
+            "(No such file or directory)\n",
         )
 
     def test_program_has_the_device_without_autoload(self):

@@ -39,6 +39,9 @@ _NEEDED = (
     "torch_openreg/lib/TORCH_VERSION",
     "torch_openreg/py.typed",
     "torch_openreg_autoload.py",
+    "torch-stubs/backends/openreg.pyi",
+    "torch-stubs/openreg/__init__.pyi",
+    "torch-stubs/py.typed",
     *(
         f"torch_openreg/include/{header.relative_to(folder)}"
         for folder in _INCLUDES

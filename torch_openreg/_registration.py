@@ -78,7 +78,7 @@ def set_up(may_warnings_raise: bool) -> None:
     from torch_openreg.openreg import sanitizer
 
     _settings.warn(may_warnings_raise)
-    sanitizer._enable_from_environment()
+    sanitizer._enable_from_environment(may_warnings_raise)
     _is_set_up = True
 
 

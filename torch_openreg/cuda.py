@@ -65,8 +65,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 parser.error(f"{option}: expected {allowed}, got {value!r}")
     if (reason := _settings.no_device_text()) is not None:
         sys.exit(f"{_PROGRAM}: error: no device is available: {reason}")
+    if (problem := _report_problem()) is not None:
+        sys.exit(f"{_PROGRAM}: error: {problem}")
     program = [*(["-m"] if options.module else []), *options.program]
     os.execve(sys.executable, [sys.executable, *_interpreter_options(), *program], os.environ)
+
+
+def _report_problem() -> str | None:
+    """Why the program's sanitizer could not write its report; None if it can, or if it is off."""
+    path = os.environ.get("OPENREG_SANITIZER_REPORT")
+    if not path or os.environ.get("OPENREG_SANITIZER", "0") == "0":
+        return None
+    from torch_openreg.openreg._report_file import ReportFile
+
+    return ReportFile(path).begin()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,9 +7,14 @@ test that passes by luck fails under another :func:`schedule`.
 
 import functools
 import gc
+import linecache
+import os
+import sys
+import threading
 import unittest
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import torch
@@ -31,7 +36,8 @@ class StreamGate:
 
     Work submitted to the stream before the block runs; work submitted inside waits. :meth:`open`
     opens the gate, as does the end of the block, even with an exception. While it is closed, a call
-    that waits for the stream never returns. The gate can be used again after the block.
+    that waits for the stream never returns; if the thread that closed it does not get on for some
+    seconds, a message on stderr says where it is. The gate can be used again after the block.
 
     Args:
         stream: The stream; None for the one that is current when the block begins.
@@ -51,6 +57,7 @@ class StreamGate:
             _check_stream("StreamGate", stream)
         self._stream = stream
         self._gate: _C._Gate | None = None
+        self._watch: _Watch | None = None
 
     def __enter__(self) -> Self:
         """Closes the gate.
@@ -64,6 +71,7 @@ class StreamGate:
         gate = _C._Gate()
         gate.block(stream.stream_id, stream.device_index, stream.device_type)
         self._gate = gate
+        self._watch = _Watch(stream, sys._getframe(1))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -79,6 +87,8 @@ class StreamGate:
     def open(self) -> None:
         """Lets the stream go on. Does nothing if the gate is open."""
         self._entered("open").open()
+        if self._watch is not None:
+            self._watch.end()
 
     def is_open(self) -> bool:
         """Returns whether the gate is open."""
@@ -98,6 +108,68 @@ class StreamGate:
                 f"StreamGate.wait_until_reached: expected the stream to reach the gate within "
                 f"{timeout} s, but it is still at earlier work"
             )
+
+
+# How long a thread that has closed a gate is at one place before a message says so.
+_PATIENCE_S = 10.0
+
+
+class _Watch:
+    """Watches a thread that has closed a gate: it may wait for what the gate holds."""
+
+    def __init__(self, stream: torch.Stream, frame: FrameType) -> None:
+        """Begins, in a thread of its own.
+
+        Args:
+            stream: The stream that the gate holds.
+            frame: Where the gate was closed, in the calling thread.
+        """
+        self._stream = f"stream {stream.stream_id} of {stream.device}"
+        self._closed_at = _place(frame)
+        self._thread = threading.current_thread()
+        self._has_ended = threading.Event()
+        threading.Thread(target=self._run, name="StreamGate", daemon=True).start()
+
+    def end(self) -> None:
+        self._has_ended.set()
+
+    def _run(self) -> None:
+        before: tuple[int, int] | None = None
+        while not self._has_ended.wait(_PATIENCE_S / 2):
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            if frame is None:
+                return
+            now = id(frame), frame.f_lasti
+            if now == before:
+                _tell(self._message(frame))
+                return
+            before = now
+
+    def _message(self, frame: FrameType) -> str:
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+            frame = frame.f_back
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        return (
+            f"torch_openreg: the StreamGate closed at {self._closed_at} holds {self._stream}, and "
+            f"for some seconds the thread {self._thread.name}, which closed it, has been at "
+            f"{_place(frame)}: {line}\n  If that waits for the stream, it waits for gate.open(), "
+            "which only another thread can call then. Open the gate before.\n"
+        )
+
+
+_OWN_FOLDERS = tuple(
+    os.path.dirname(os.path.abspath(str(module.__file__))) + os.sep for module in (torch, _C)
+)
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _tell(message: str) -> None:
+    """Writes to stderr, under pytest to the one that pytest does not keep until the test ends."""
+    file = getattr(sys.modules.get("pytest_openreg"), "_stderr", 2)
+    os.write(file, message.encode())
 
 
 def current_schedule() -> str:

@@ -1,9 +1,15 @@
 """``_C.pyi`` against the built module."""
 
 import ast
+import importlib.util
 import inspect
 import re
+import subprocess
+import sys
+import tempfile
 import types
+import unittest
+from pathlib import Path
 
 from source_tree import ROOT
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -94,6 +100,66 @@ class TestStubs(TestCase):
                     self.assertEqual(
                         len(definition.args.args), parameter_count(built), msg=f"{name}.{member}"
                     )
+
+
+TYPED = """
+import torch
+import torch.backends.openreg
+import torch.openreg
+import torch.openreg.streams
+
+side = torch.openreg.Stream()
+with side:
+    torch.openreg.sanitizer.enable("raise")
+count: int = torch.openreg.device_count()
+reveal_type(torch.openreg.streams.current_stream())
+reveal_type(torch.backends.openreg.is_built())
+torch.openreg.set_device(1.5)
+torch.openreg.nothing()
+"""
+
+
+class TestTypesOfTorch(TestCase):
+    """``torch-stubs`` gives the modules that are attached to torch the types of ours."""
+
+    STUBS = ROOT / "torch-stubs"
+
+    def test_each_public_module_has_a_stub(self):
+        modules = {path.stem for path in (ROOT / "torch_openreg" / "openreg").glob("[a-z]*.py")}
+        stubs = {path.stem for path in (self.STUBS / "openreg").glob("*.pyi")}
+        self.assertEqual(stubs, modules | {"__init__"})
+        self.assertEqual((self.STUBS / "py.typed").read_text(), "partial\n")
+        for path in (self.STUBS / "openreg").glob("*.pyi"):
+            module = f"openreg.{path.stem}".removesuffix(".__init__")
+            self.assertIn(f"from torch_openreg.{module} import *\n", path.read_text())
+            self.assertTrue(hasattr(sys.modules[f"torch_openreg.{module}"], "__all__"), module)
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "needs mypy: requirements-lint.txt")
+    def test_mypy_knows_the_module(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "program.py"
+            program.write_text(TYPED)
+            result = subprocess.run(
+                [
+                    *(sys.executable, "-m", "mypy", "--strict", "--no-error-summary"),
+                    *("--config-file=", "--cache-dir", ROOT / ".mypy_cache", program),
+                ],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+            )
+        texts = [line.split(": ", 1)[1] for line in result.stdout.splitlines()]
+        self.assertEqual(
+            texts,
+            [
+                'note: Revealed type is "torch_openreg.openreg.streams.Stream"',
+                'note: Revealed type is "bool"',
+                'error: Argument 1 to "set_device" has incompatible type "float"; expected '
+                '"int | str | device"  [arg-type]',
+                'error: Module has no attribute "nothing"  [attr-defined]',
+            ],
+            result.stdout + result.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from common import OpenRegTestCase, run_program, run_tests
+from common import OpenRegTestCase, requires_two_devices, run_program, run_tests
 from sanitizer.programs import device
 
 from torch_openreg import _C
@@ -131,6 +131,24 @@ class TestInterface(OpenRegTestCase):
         self.assertLessEqual({later.lineno, earlier.lineno}, lines)
         for text in ("wait_stream", "test_interface.py", "allocated", "stream 0 (default)"):
             self.assertIn(text, str(finding))
+
+    @requires_two_devices
+    def test_text_has_the_device_of_each_stream(self):
+        other = torch.device(device.type, 1)
+        with _module.device(other), checker.check("collect"):
+            x = torch.zeros(64, device=other)
+            pinned = x.to("cpu", non_blocking=True)
+            with _module.stream(_module.Stream()):
+                x * 2
+            pinned.sum()
+            _module.synchronize()
+        self.assertEqual({one.kind for one in checker.findings()}, {"race", "host"})
+        for finding in checker.findings():
+            text = str(finding)
+            named = list(re.finditer(r"\bstream \d+(?: \(default\))?", text))
+            self.assertGreaterEqual(len(named), 2)
+            for name in named:
+                self.assertTrue(text[name.end() :].startswith(f" of {other}"), text)
 
     def test_arguments_have_the_names_of_the_schema(self):
         x, y, side = (*torch.zeros(2, 64, device=device), _module.Stream())
@@ -402,6 +420,98 @@ class TestEnvironment(OpenRegTestCase):
             (finding,) = json.loads(path.read_text())
         self.assertEqual(finding["kind"], "race")
         self.assertEqual([one["lineno"] for one in finding["accesses"]], [5, 3])
+
+    def report_of(self, code, name="findings.json", runs=1, **settings):
+        """Runs a program that writes a report; returns how it ended, and the files by name."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / name)
+            for _ in range(runs):
+                result = self.run_with(
+                    code,
+                    **{"OPENREG_SANITIZER": "collect", "OPENREG_SANITIZER_REPORT": path} | settings,
+                )
+            files = {one.name: json.loads(one.read_text()) for one in Path(folder).iterdir()}
+        return result, files
+
+    def test_ranks_and_their_launcher_share_the_report(self):
+        code = f"""
+            import os, subprocess, sys, tempfile
+            import torch
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "trainer.py")
+                with open(path, "w") as file:
+                    file.write({_RACE!r})
+                launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+                subprocess.run([sys.executable, *launcher, path], check=True)
+        """
+        # With its status of findings, the rank that ends first would have the other one killed.
+        result, files = self.report_of(code, OPENREG_SANITIZER_EXIT="0")
+        self.assertEqual(list(files), ["findings.json"], result.stderr)
+        found = [(one["kind"], one["process"]["rank"]) for one in files["findings.json"]]
+        self.assertEqual(sorted(found), [("race", 0), ("race", 1)], result.stderr)
+        self.assertEqual(len({one["process"]["id"] for one in files["findings.json"]}), 2)
+
+    def test_report_is_of_one_run(self):
+        code = f"import subprocess, sys\n{_RACE}subprocess.run([sys.executable, '-c', {_RACE!r}])\n"
+        _, files = self.report_of(code, runs=2)
+        self.assertEqual(len(files["findings.json"]), 2)
+        _, files = self.report_of("import torch")
+        self.assertEqual(files, {"findings.json": []})
+
+    def test_process_number_in_the_name_gives_each_process_a_file(self):
+        child = f"import os\nprint(os.getpid(), flush=True)\n{_RACE}"
+        code = f"import subprocess, sys\n{child}subprocess.run([sys.executable, '-c', {child!r}])\n"
+        result, files = self.report_of(code, "%p.json")
+        self.assertEqual(sorted(files), sorted(f"{one}.json" for one in result.stdout.split()))
+        self.assertEqual([len(one) for one in files.values()], [1, 1])
+
+    def test_forked_child_leaves_the_report_of_its_parent_alone(self):
+        code = f"import os, sys\n{_RACE}if os.fork() == 0:\n    sys.exit(0)\nos.wait()\n"
+        _, files = self.report_of(code)
+        self.assertEqual(len(files["findings.json"]), 1)
+
+    def test_process_that_is_killed_has_reported(self):
+        code = f"import os, signal\n{_RACE}os.kill(os.getpid(), signal.SIGKILL)\n"
+        result, files = self.report_of(code)
+        self.assertEqual(result.returncode, -9)
+        self.assertEqual(len(files["findings.json"]), 1)
+
+    def test_report_that_cannot_be_written_is_refused_at_the_start(self):
+        settings = {"OPENREG_SANITIZER_REPORT": "/nowhere/findings.json"}
+        text = (
+            "SettingWarning: OPENREG_SANITIZER_REPORT is '/nowhere/findings.json'; allowed: the "
+            "name of a file that can be written (No such file or directory)"
+        )
+        result = self.run_with(f"{_RACE}print('ran')\n", OPENREG_SANITIZER="collect", **settings)
+        self.assertEqual((result.returncode, result.stdout), (77, "ran\n"), result.stderr)
+        self.assertIn(text, result.stderr.splitlines()[0])
+        for line in ("sanitizer: race: aten::mul", "1 finding, "):
+            self.assertIn(line, result.stderr)
+        code = f"import torch\ntorch.{device.type}.sanitizer.enable()\n"
+        result = self.run_with(code, OPENREG_SANITIZER="0", **settings)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("ValueError: sanitizer.enable: OPENREG_SANITIZER_REPORT is", result.stderr)
+
+    def test_report_that_can_no_longer_be_written_goes_to_stderr(self):
+        code = f"import os, shutil\n{_RACE}shutil.rmtree(os.environ['FOLDER'])\n"
+        with tempfile.TemporaryDirectory() as outer:
+            folder = Path(outer) / "reports"
+            folder.mkdir()
+            result = self.run_with(
+                code,
+                OPENREG_SANITIZER="collect",
+                OPENREG_SANITIZER_REPORT=str(folder / "findings.json"),
+                FOLDER=str(folder),
+            )
+        self.assertEqual(result.returncode, 77, result.stderr)
+        for line in ("No such file or directory", "sanitizer: race: aten::mul", "1 finding, "):
+            self.assertIn(line, result.stderr)
+
+    def test_status_tells_of_findings_however_the_process_ends(self):
+        for ending in ("raise ValueError", "sys.exit(3)", "os.close(1)", "os.close(2)"):
+            with self.subTest(ending=ending):
+                code = f"import os, sys\n{_RACE}print('text')\n{ending}\n"
+                self.assertEqual(self.run_with(code).returncode, 77)
 
     def test_unwritten_bytes_are_looked_for(self):
         code = f"import torch\ntorch.empty(64, device='{device.type}').sum().item()\n"

@@ -8,11 +8,12 @@ from torch.testing._internal import common_utils
 from torch.testing._internal.common_utils import TestCase, instantiate_parametrized_tests, subtest
 
 from torch_openreg.conformance.target import needs, target
-from torch_openreg.conformance.threads import call_in_thread
+from torch_openreg.conformance.threads import call_in_thread, call_in_threads
 
 __all__ = [
     "ConformanceTestCase",
     "call_in_thread",
+    "call_in_threads",
     "instantiate_parametrized_tests",
     "needs",
     "parametrize",

@@ -3,13 +3,18 @@
 ``pytest_openreg`` registers it if a run is about the kit, and no other run sees its options.
 """
 
+import math
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import pytest
 
 from torch_openreg.conformance.chapters import CHAPTERS, chapter_of
+from torch_openreg.conformance.deadlines import Deadlines
 from torch_openreg.conformance.report import Result, terminal_lines, to_html
 
 __all__ = [
@@ -51,8 +56,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--conformance-docs",
         metavar="URL",
-        default="docs/",
-        help="where the report's links to the documentation go",
+        help="where the report's links to the documentation go, such as a site of it",
+    )
+    group.addoption(
+        "--conformance-deadline",
+        metavar="SECONDS",
+        default="600",
+        help="the time that a test has until it has failed (600); 0 for any",
     )
 
 
@@ -77,8 +87,9 @@ def pytest_configure(config: pytest.Config) -> None:
     from torch_openreg.conformance.target import Target, set_target
 
     text = config.getoption("--conformance-tolerance")
+    tolerance = EXACT if text == "exact" else Tolerance(_number(config, "tolerance", "or 'exact'"))
+    seconds = _number(config, "deadline", "of seconds")
     try:
-        tolerance = EXACT if text == "exact" else Tolerance(float(text))
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
@@ -88,7 +99,34 @@ def pytest_configure(config: pytest.Config) -> None:
             f"{reason}"
         ) from error
     set_target(Target(device, tolerance))
-    config.pluginmanager.register(_Report(config), "conformance-report")
+    config.pluginmanager.register(_Report(config, _page(config), seconds), "conformance-report")
+
+
+def _number(config: pytest.Config, option: str, kind: str) -> float:
+    text = config.getoption(f"--conformance-{option}")
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise pytest.UsageError(f"--conformance-{option}: expected a number {kind}, got {text!r}")
+    return number
+
+
+def _page(config: pytest.Config) -> Path | None:
+    """The file of --conformance-report, which is empty until the run ends."""
+    text = config.getoption("--conformance-report")
+    if not text or hasattr(config, "workerinput"):
+        return None
+    path = Path(text).absolute()
+    try:
+        path.write_text("")
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--conformance-report: expected a file that can be written, got '{path}': "
+            f"{error.strerror}"
+        ) from error
+    return path
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -143,29 +181,56 @@ def _facts(config: pytest.Config) -> dict[str, str]:
 class _Report:
     """Collects results, also those of workers of pytest-xdist."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, page: Path | None, seconds: float) -> None:
         self._config = config
+        self._page = page
         self._results: list[Result] = []
+        self._planned: int | None = None  # not known where workers collect
+        self._stop = ""
+        self._is_worker = hasattr(config, "workerinput")
+        # Before pytest captures it.
+        self._stderr = os.dup(2)
+        self._deadlines = Deadlines(seconds, self._stderr, self._give_up)
+        # As for Ctrl-C, what is known is reported.
+        self._on_termination = signal.signal(signal.SIGTERM, _terminate)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.items:
+            self._planned = sum(_chapter_of(item) is not None for item in session.items)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if _chapter_of(item) is None:
+            return (yield)
+        with self._deadlines.hold(_name_of(item)):
+            return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         from torch_openreg.conformance.records import written
+        from torch_openreg.conformance.target import missing_in
 
         report = yield
         chapter = _chapter_of(item)
         if chapter is not None and report.when == "setup":
-            name = item.nodeid.split("::", 1)[1]
-            item.user_properties += [(_CHAPTER, chapter), (_TEST, f"{item.path.stem}::{name}")]
+            item.user_properties += [(_CHAPTER, chapter), (_TEST, _name_of(item))]
         if chapter is not None and report.when == "call":
             item.user_properties.append((_CASES, sum(record.samples for record in written)))
+        if chapter is not None and report.failed and call.excinfo is not None:
+            text = missing_in(call.excinfo.value)
+            if text is not None:
+                report.outcome = "skipped"
+                report.longrepr = (str(item.path), 0, f"Skipped: {text}")
         written.clear()
         report.user_properties = list(item.user_properties)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = dict(report.user_properties)
+        if _CHAPTER not in properties and report.failed:
+            properties = _properties_of_crash(report.nodeid)
         if _CHAPTER not in properties or (report.when != "call" and report.passed):
             return
         test, cases = str(properties[_TEST]), properties.get(_CASES, 0)
@@ -185,22 +250,107 @@ class _Report:
             )
         )
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        text = str(excinfo.value)
+        self._stop = f"interrupted by {text}" if text else "interrupted"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._has_run_nothing() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not self._results:
+        if self._config.getoption("collectonly"):
             return
         terminalreporter.section("conformance")
-        for line in terminal_lines(self._results):
+        for line in self._lines():
             terminalreporter.line(line)
-        path = self._config.getoption("--conformance-report")
-        if path:
-            facts = _facts(self._config)
-            title = f"Conformance of {facts['device']}"
-            page = to_html(
-                self._results, title, facts, self._config.getoption("--conformance-docs")
-            )
-            Path(path).write_text(page, encoding="utf-8")
-            terminalreporter.line("")
-            terminalreporter.line(f"report: {path}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_termination)
+        os.close(self._stderr)
+
+    def _has_run_nothing(self) -> bool:
+        is_collecting = self._is_worker or self._config.getoption("collectonly")
+        return not is_collecting and all(one.outcome == "skipped" for one in self._results)
+
+    def _notes(self) -> list[str]:
+        """What the numbers alone do not tell."""
+        notes = []
+        if self._has_run_nothing():
+            count = len(self._results)
+            why = f"each of the {count} tests lacks something" if count else "no test was collected"
+            notes.append(f"nothing ran: {why}")
+        count = len(self._results)
+        if self._stop or (self._planned is not None and count < self._planned):
+            reason = self._stop or "stopped early"
+            of_all = "" if self._planned is None else f" of {self._planned}"
+            notes.append(f"not complete: {reason}; {count}{of_all} tests have ended")
+        return notes
+
+    def _lines(self) -> list[str]:
+        """The report for the terminal; writes the page, too."""
+        notes = self._notes()
+        base = self._config.getoption("--conformance-docs")
+        lines = [*notes, *([""] if notes and self._results else [])]
+        lines += terminal_lines(self._results) if self._results else []
+        if self._page is None:
+            return lines
+        facts = _facts(self._config)
+        page = to_html(self._results, f"Conformance of {facts['device']}", facts, base, notes)
+        try:
+            self._page.write_text(page, encoding="utf-8")
+        except OSError as error:
+            return [*lines, "", f"--conformance-report: the report was not written: {error}"]
+        return [*lines, "", f"report: {self._page}"]
+
+    def _give_up(self, test: str, reason: str) -> None:
+        """Ends the process: a test hangs where nothing can end it. In a thread of its own."""
+        try:
+            chapter = chapter_of(*_parts_of(test)).name
+            self._results.append(Result(chapter, test, "failed", reason))
+            self._stop = "a test hangs, and the process ends with it"
+            lines = [f"failed: {test}: {reason}"] if self._is_worker else self._lines()
+            os.write(self._stderr, "\n".join(["", *lines, ""]).encode())
+        finally:
+            os._exit(pytest.ExitCode.TESTS_FAILED)
+
+
+def _name_of(item: pytest.Item) -> str:
+    """The name of a test in the report: that of its module, of its class and its own."""
+    return f"{item.path.stem}::{item.nodeid.split('::', 1)[1]}"
+
+
+def _parts_of(test: str) -> tuple[str, str]:
+    """The module of a test, and its name without that of its class."""
+    return test.partition("::")[0], test.rpartition("::")[2]
+
+
+def _properties_of_crash(nodeid: str) -> dict[str, object]:
+    """The properties of a test that could not tell them; none if it is no test of the kit."""
+    path, _, name = nodeid.partition("::")
+    # pytest leaves the path out if it was started elsewhere.
+    module = Path(path).stem or _module_with(name)
+    test = f"{module}::{name}"
+    try:
+        return {_CHAPTER: chapter_of(*_parts_of(test)).name, _TEST: test}
+    except ValueError:
+        return {}
+
+
+def _module_with(name: str) -> str:
+    """The module of the kit that has a test; an empty string if none has it."""
+    kind, _, test = name.partition("::")
+    for path in sorted(_PACKAGE.glob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if f"class {kind}(" in text and f"def {test}(" in text:
+            return path.stem
+    return ""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    pytest.exit("SIGTERM")  # with the status of Ctrl-C, as pytest reports nothing with another one
 
 
 def _text_of(report: pytest.TestReport) -> str:

@@ -4,12 +4,14 @@ import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch_openreg.conformance.chapters import CHAPTERS, Chapter
 
 __all__ = ["Result", "page_url", "terminal_lines", "to_html"]
 
-_PAGES = "docs/"
+# Where the pages are in a clone; an installed package has none.
+_FOLDER = Path(__file__).resolve().parents[2] / "docs"
 _MAX_FAILURES = 20  # of a chapter, in the terminal
 
 
@@ -34,9 +36,28 @@ class Result:
     cases: int = 0
 
 
-def page_url(chapter: Chapter, base: str = _PAGES) -> str:
-    """Where a chapter's page is: below a site or a folder."""
-    return f"{base}{chapter.page}.{'md' if base == _PAGES else 'html'}"
+def page_url(chapter: Chapter, base: str | None = None) -> str | None:
+    """Where a chapter's page is; None if it is not known.
+
+    Args:
+        chapter: The chapter.
+        base: The address of a site, or a folder; None for the clone that the kit is part of.
+    """
+    if base is not None:
+        return f"{base.rstrip('/')}/{chapter.page}.html"
+    path = _FOLDER / f"{chapter.page}.md"
+    return path.as_uri() if path.is_file() else None
+
+
+def _page_name(chapter: Chapter) -> str:
+    return f"docs/{chapter.page}.md"
+
+
+def _page_link(chapter: Chapter, base: str | None) -> str:
+    url = page_url(chapter, base)
+    if url is None:
+        return f"<code>{html.escape(_page_name(chapter))}</code>"
+    return f'<a href="{html.escape(url)}">{html.escape(chapter.page)}</a>'
 
 
 def _by_chapter(results: Sequence[Result]) -> dict[Chapter, list[Result]]:
@@ -65,7 +86,7 @@ def terminal_lines(results: Sequence[Result]) -> list[str]:
                 chapter.name,
                 *(str(counts[outcome]) for outcome in ("passed", "failed", "skipped")),
                 str(sum(one.cases for one in group)),
-                page_url(chapter),
+                _page_name(chapter),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
@@ -78,7 +99,7 @@ def terminal_lines(results: Sequence[Result]) -> list[str]:
         failed = [one for one in group if one.outcome == "failed"]
         missing = _missing(group)
         if failed or missing or chapter.note:
-            lines += ["", f"{chapter.name} (see {page_url(chapter)})"]
+            lines += ["", f"{chapter.name} (see {_page_name(chapter)})"]
         lines += [f"  failed: {one.test}: {one.text}" for one in failed[:_MAX_FAILURES]]
         if len(failed) > _MAX_FAILURES:
             lines.append(f"  ... and {len(failed) - _MAX_FAILURES} others")
@@ -103,7 +124,13 @@ pre { padding: .5rem; } code { font-size: 14px; }
 """
 
 
-def to_html(results: Sequence[Result], title: str, facts: Mapping[str, str], base: str) -> str:
+def to_html(
+    results: Sequence[Result],
+    title: str,
+    facts: Mapping[str, str],
+    base: str | None,
+    notes: Sequence[str] = (),
+) -> str:
     """The report as one page that needs no other file.
 
     Args:
@@ -111,6 +138,7 @@ def to_html(results: Sequence[Result], title: str, facts: Mapping[str, str], bas
         title: The page's title.
         facts: What was tested, and how: names and values.
         base: Where the pages of the documentation are; see page_url.
+        notes: What the numbers alone do not tell, such as that the run was interrupted.
     """
     text = html.escape
     parts = [
@@ -120,6 +148,7 @@ def to_html(results: Sequence[Result], title: str, facts: Mapping[str, str], bas
         "<ul>",
         *(f"<li>{text(name)}: <code>{text(value)}</code></li>" for name, value in facts.items()),
         "</ul>",
+        *(f"<p><strong>{text(note)}</strong></p>" for note in notes),
         "<table><tr><th>chapter</th><th>passed</th><th>failed</th><th>missing</th><th>cases</th>",
         "<th></th><th>how it is done</th></tr>",
     ]
@@ -137,15 +166,12 @@ def to_html(results: Sequence[Result], title: str, facts: Mapping[str, str], bas
             f'<tr><td><a href="#{_anchor(chapter)}">{text(chapter.name)}</a></td>{cells}'
             f"<td>{sum(one.cases for one in group)}</td>"
             f'<td><div class="bar">{bar}</div></td>'
-            f'<td><a href="{text(page_url(chapter, base))}">{text(chapter.page)}</a></td></tr>'
+            f"<td>{_page_link(chapter, base)}</td></tr>"
         )
     parts.append("</table>")
     for chapter, group in groups.items():
         parts.append(f'<h2 id="{_anchor(chapter)}">{text(chapter.name)}</h2>')
-        parts.append(
-            "<p>How it is done: "
-            f'<a href="{text(page_url(chapter, base))}">{text(chapter.page)}</a></p>'
-        )
+        parts.append(f"<p>How it is done: {_page_link(chapter, base)}</p>")
         if chapter.note:
             parts.append(f"<p>Note: {text(chapter.note)}</p>")
         missing = _missing(group)

@@ -23,7 +23,7 @@ from torch_openreg.conformance.cases import ConformanceTestCase
 from torch_openreg.conformance.comparison import Tolerance, difference
 from torch_openreg.conformance.late_errors import is_late_on_cuda
 from torch_openreg.conformance.records import Record, write_record
-from torch_openreg.conformance.target import target
+from torch_openreg.conformance.target import MissingError, missing_kernel_in, target
 
 __all__ = [
     "DEVICE",
@@ -408,6 +408,9 @@ class SweepTestCase(ConformanceTestCase):
                 text = text or f"passes, but is a known gap: {gap}"
                 failures.append(f"{name} {variant} {dtype_name(dtype)} {text}")
         write_record(record)
+        missing = dict.fromkeys(missing_kernel_in(text) for text in failures)
+        if failures and None not in missing:
+            raise MissingError("; ".join(filter(None, missing)))
         if failures:
             self.fail("\n" + "\n".join(failures))
 

@@ -20,7 +20,17 @@ import torch
 
 from torch_openreg.conformance.comparison import CLOSE, Tolerance
 
-__all__ = ["FEATURES", "Target", "graph_type", "needs", "set_target", "target"]
+__all__ = [
+    "FEATURES",
+    "MissingError",
+    "Target",
+    "graph_type",
+    "missing_in",
+    "missing_kernel_in",
+    "needs",
+    "set_target",
+    "target",
+]
 
 # How the defaults of c10's guard, of ATen's hooks and of the allocators say that there is nothing.
 _REFUSAL = re.compile(
@@ -29,6 +39,17 @@ _REFUSAL = re.compile(
     r"Graph is not supported on device type",
     re.IGNORECASE,
 )
+
+
+# How torch says that a device has no kernel for an operator.
+_NO_KERNEL = re.compile(
+    r"Could not run '(?P<name>[\w:.]+)' with arguments from the '\w+' backend|"
+    r"(?P<overrideable>\w+_overrideable) not implemented"
+)
+
+
+class MissingError(AssertionError):
+    """A test has failed for nothing but operators that the device says it does not have."""
 
 
 class Target:
@@ -160,6 +181,30 @@ class Target:
         current = torch.accelerator.current_device_index()
         torch.accelerator.set_device_index(0)  # one mistake is not blamed on the tests after it
         case.assertEqual(current, 0, "the test left another device current")
+
+
+def missing_in(error: BaseException) -> str | None:
+    """What a device lacks, if an exception says that in torch's words; None if it does not.
+
+    The exception is one that nothing has caught: a refusal that a test expects is none.
+    """
+    if isinstance(error, MissingError):
+        return str(error).strip().split("\n")[0]  # torch's TestCase adds lines
+    if not isinstance(error, (RuntimeError, NotImplementedError)):
+        return None
+    text = str(error).split("\n")[0]
+    if _REFUSAL.search(text):
+        return f"the device refuses: {text}"
+    return missing_kernel_in(text)
+
+
+def missing_kernel_in(text: str) -> str | None:
+    """The same, of the text of an exception."""
+    found = _NO_KERNEL.search(text)
+    if found is None:
+        return None
+    name = found["name"] or f"aten::{found['overrideable']}"
+    return f"the device lacks a kernel of {name}"
 
 
 def _refusal_of(call: Callable[[], object]) -> str | None:

@@ -1,6 +1,6 @@
 """Autograd gives the CPU's gradients: hooks, checkpoints, threads, several devices."""
 
-import threading
+import functools
 import warnings
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch_openreg.conformance.arguments import CPU
 from torch_openreg.conformance.cases import (
     call_in_thread,
+    call_in_threads,
     instantiate_parametrized_tests,
     needs,
     parametrize,
@@ -262,11 +263,7 @@ class TestAutograd(DeviceTestCase):
         def run(factor):
             actual[factor] = gradient(DEVICE, factor)
 
-        threads = [threading.Thread(target=run, args=(factor,)) for factor in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        call_in_threads(*(functools.partial(run, factor) for factor in range(4)))
         self.assertIsNone(difference(actual, expected, CPU, target().tolerance))
 
     def test_backward_in_another_thread_than_forward(self) -> None:
@@ -280,11 +277,7 @@ class TestAutograd(DeviceTestCase):
 
     def test_threads_accumulate_into_one_leaf(self) -> None:
         x = torch.ones(4, device=DEVICE, requires_grad=True)
-        threads = [threading.Thread(target=lambda: (x * 2).sum().backward()) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        call_in_threads(*[lambda: (x * 2).sum().backward()] * 8)
         self.assert_agrees(x.grad, torch.full((4,), 16.0))
 
     def test_backward_on_a_side_stream_runs_where_forward_ran(self) -> None:

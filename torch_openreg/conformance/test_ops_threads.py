@@ -1,5 +1,6 @@
 """Two threads with streams of their own that call one operator at a time get the CPU's results."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,7 +9,12 @@ from typing import Any
 import torch
 
 from torch_openreg.conformance.arguments import CPU, Arguments
-from torch_openreg.conformance.cases import instantiate_parametrized_tests, parametrize
+from torch_openreg.conformance.cases import (
+    call_in_threads,
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch_openreg.conformance.deadlines import PATIENCE_S
 from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
@@ -53,7 +59,7 @@ class ThreadedCall(CallSequence):
     def difference(self) -> tuple[str | None, frozenset[str]]:
         (arguments,) = self.steps
         expected = outcome(self.function, arguments, CPU)
-        barrier = threading.Barrier(_THREADS)
+        barrier = threading.Barrier(_THREADS, timeout=PATIENCE_S)
         outcomes: list[Outcome] = []
         target().forget_waits()
 
@@ -64,11 +70,8 @@ class ThreadedCall(CallSequence):
                     barrier.wait()
                     outcomes.append(_unseeded_outcome(self.function, arguments, stream))
 
-        threads = [threading.Thread(target=run) for _ in range(_THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with contextlib.suppress(threading.BrokenBarrierError):
+            call_in_threads(*[run] * _THREADS)
         if len(outcomes) != _THREADS * _CALLS:
             return f"a thread has died, with {arguments}", frozenset()
         for actual in outcomes:

@@ -6,7 +6,6 @@ Memory that nobody owns reads as NaN: what is used after it was given back shows
 
 import contextlib
 import queue
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,12 +14,13 @@ import torch
 
 from torch_openreg.conformance.arguments import CPU
 from torch_openreg.conformance.cases import (
-    call_in_thread,
+    call_in_threads,
     instantiate_parametrized_tests,
     needs,
     parametrize,
     subtest,
 )
+from torch_openreg.conformance.deadlines import PATIENCE_S, wait_until
 from torch_openreg.conformance.records import Record, write_record
 from torch_openreg.conformance.sweep import DEVICE, SweepTestCase
 from torch_openreg.conformance.target import target
@@ -312,8 +312,7 @@ def host_reads_after_it_synchronized_an_event(hold: Hold) -> Pairs:
     with hold(side), side:
         y = x.exp()
         done = side.record_event()
-    while not done.query():
-        pass
+    wait_until(done.query, "an event of work that nothing holds was not done")
     return [(y.cpu(), numbers(SIZE).exp())]
 
 
@@ -413,26 +412,25 @@ def tensors_go_from_thread_to_thread_with_events(hold: Hold) -> Pairs:
 
     def produce() -> None:
         stream = torch.Stream(DEVICE)
-        with stream:
-            for number in range(ROUNDS):
-                y = x * number
-                channel.put((y, stream.record_event()))
-        channel.put(None)
+        try:
+            with stream:
+                for number in range(ROUNDS):
+                    y = x * number
+                    channel.put((y, stream.record_event()), timeout=PATIENCE_S)
+        finally:
+            channel.put(None, timeout=PATIENCE_S)
 
     def consume() -> None:
         stream = torch.Stream(DEVICE)
         with stream:
-            while (item := channel.get()) is not None:
+            while (item := channel.get(timeout=PATIENCE_S)) is not None:
                 y, done = item
                 stream.wait_event(done)
                 y.record_stream(stream)
                 results.append(y.exp())
         stream.synchronize()
 
-    producer = threading.Thread(target=produce)
-    producer.start()
-    call_in_thread(consume)
-    producer.join()
+    call_in_threads(produce, consume)
     expected = [(numbers(SIZE) * number).exp() for number in range(ROUNDS)]
     return list(zip(results, expected, strict=True))
 

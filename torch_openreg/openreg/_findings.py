@@ -203,7 +203,7 @@ def finding_of(raw: dict[str, Any]) -> Finding:
         later = replace(later, operator=name)
         parts["accesses"] = (later, earlier)
         title, fix = _explain_refused(later, earlier, _ERRORS.get(raw["error"], ""), reason)
-        parts["where"] = f"a capture that began on {_name_of(earlier.stream)} of {earlier.device}"
+        parts["where"] = f"a capture that began on {_stream_of(earlier)}"
     elif raw["kind"] == "uninitialized":
         title, fix = _explain_unwritten(later, earlier)
         parts["where"] += f"; the first byte that nobody wrote: offset {raw['unwritten']}"
@@ -315,8 +315,13 @@ def line_of(access: Access) -> str:
     return f"{_line(access.frame)} ({what})"
 
 
-def _name_of(stream: int) -> str:
-    return "stream 0 (default)" if stream == 0 else f"stream {stream}"
+def _stream_of(access: Access) -> str:
+    return _name_of(access.stream, access.device)
+
+
+def _name_of(stream: int, device: torch.device) -> str:
+    """The name of a stream, whose number is one of its device's."""
+    return f"stream {stream}{' (default)' if stream == 0 else ''} of {device}"
 
 
 def _describe_memory(access: Access, allocation: dict[str, Any]) -> str:
@@ -328,7 +333,7 @@ def _describe_memory(access: Access, allocation: dict[str, Any]) -> str:
         return f"{what} of pinned memory"
     if owner is None:
         return f"{what} from before the sanitizer was on"
-    return f"{what} of {_name_of(owner[1])} on {DEVICE_TYPE}:{owner[0]}"
+    return f"{what} of {_name_of(owner[1], torch.device(DEVICE_TYPE, owner[0]))}"
 
 
 def _verb(access: Access) -> str:
@@ -339,10 +344,7 @@ def _explain(
     kind: str, later: Access, earlier: Access, *, is_freed: bool, free_line: str
 ) -> tuple[str, str]:
     """Returns the title of a finding, and its fix."""
-    later_stream, earlier_stream = _name_of(later.stream), _name_of(earlier.stream)
-    if later.device != earlier.device:
-        later_stream += f" of {later.device}"
-        earlier_stream += f" of {earlier.device}"
+    later_stream, earlier_stream = _stream_of(later), _stream_of(earlier)
     wait = f"    torch.{DEVICE_TYPE}.current_stream().wait_stream(stream)"
     if kind == "graph-input":
         return (
@@ -400,8 +402,8 @@ def _explain_refused(call: Access, beginning: Access, error: str, reason: str) -
     module = f"torch.{DEVICE_TYPE}"
     if error == "unjoined":
         return (
-            f"{name} was captured on {_name_of(call.stream)}, which the capture's first stream, "
-            f"{_name_of(beginning.stream)}, does not wait for before the end",
+            f"{name} was captured on {_stream_of(call)}, which the capture's first stream, "
+            f"{_stream_of(beginning)}, does not wait for before the end",
             f"Join the branch before the capture ends:\n"
             f"    {module}.current_stream().wait_stream(stream)    # after {here}",
         )
@@ -481,7 +483,7 @@ def _explain_unwritten(reader: Access, writer: Access) -> tuple[str, str]:
 
 
 def _describe_access(access: Access) -> list[str]:
-    stream = _name_of(access.stream)
+    stream = _stream_of(access)
     if access.is_allocation:
         return [f"allocated on {stream}", *_describe_stack(access.stack)]
     done = "written" if access.is_write else "read"
@@ -510,7 +512,7 @@ def _describe_stack(stack: Stack) -> list[str]:
 def _text_of(finding: Finding) -> str:
     later, earlier = finding.accesses
     if finding.kind == "capture":
-        lines = [f"called, on {_name_of(later.stream)}", *_describe_stack(later.stack)]
+        lines = [f"called, on {_stream_of(later)}", *_describe_stack(later.stack)]
         lines += ["the capture began", *_describe_stack(earlier.stack)]
     else:
         is_read = finding.kind == "uninitialized"
@@ -529,7 +531,7 @@ def _text_of(finding: Finding) -> str:
     text += ["", *(f"  {line}" for line in finding.fix.splitlines())]
     if finding.waited:
         text.append(
-            f"  {_name_of(later.stream)} last waited for {_name_of(earlier.stream)} at "
+            f"  {_stream_of(later)} last waited for {_stream_of(earlier)} at "
             f"{_line(_user_frame(finding.waited))}, which is too early."
         )
     return "\n".join(text)

@@ -15,23 +15,24 @@ Example:
 import atexit
 import fnmatch
 import functools
-import json
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
+from contextlib import suppress as suppress_errors
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import torch
 
-from torch_openreg import _C
+from torch_openreg import _C, _settings
 from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _text
 
 if TYPE_CHECKING:
     from torch_openreg.openreg._findings import Access, Finding, Frame
+    from torch_openreg.openreg._report_file import ReportFile
 
 __all__ = [
     "Access",
@@ -91,6 +92,7 @@ class _State:
         self.is_in_check = 0
         self.has_unhandled = False
         self.is_exit_registered = False
+        self.report: ReportFile | None = None
 
 
 _state = _State()
@@ -149,7 +151,8 @@ def enable(
 
     Raises:
         TypeError: ``race``, ``capture`` or ``uninitialized`` is not a bool.
-        ValueError: The action, ``lifetime`` or ``host`` is another one.
+        ValueError: The action, ``lifetime`` or ``host`` is another one, or the file that
+            ``OPENREG_SANITIZER_REPORT`` names cannot be written.
     """
     for name, value in (("race", race), ("capture", capture), ("uninitialized", uninitialized)):
         _boolean("sanitizer.enable", name, value)
@@ -165,6 +168,9 @@ def enable(
         raise ValueError(
             f"sanitizer.enable: expected host to be a bool or 'operators', got {host!r}"
         )
+    if (problem := _begin_report()) is not None:
+        _state.report = None
+        raise ValueError(f"sanitizer.enable: {problem}")
     _state.action = action
     _state.options = {
         "race": race,
@@ -335,8 +341,12 @@ def suppress(*kinds: str, operator: str | None = None, file: str | None = None) 
 # --- From the environment
 
 
-def _enable_from_environment() -> None:
-    """Does what OPENREG_SANITIZER says. Called when the package has been loaded."""
+def _enable_from_environment(may_raise: bool) -> None:
+    """Does what OPENREG_SANITIZER says. Called when the package has been loaded.
+
+    Args:
+        may_raise: Whether a filter may turn a warning of a setting into an exception.
+    """
     # The table of settings is read once, when it is first needed, which this import is not.
     if os.environ.get("OPENREG_SANITIZER", "0") == "0":
         return
@@ -350,6 +360,9 @@ def _enable_from_environment() -> None:
     action: dict[str | None, Action] = {"1": "warn", "raise": "raise", "collect": "collect"}
     host: dict[str | None, bool | Literal["operators"]] = {"0": False, "operators": "operators"}
     if text in action:
+        if (problem := _begin_report()) is not None:
+            # The findings then go to stderr when the process ends.
+            _settings.warn_of(problem, _settings.SettingWarning, may_raise)
         enable(
             action[text],
             host=host.get(_given("OPENREG_SANITIZER_HOST"), True),
@@ -379,31 +392,57 @@ def _read_suppressions(path: Path) -> list[_Filter]:
     return filters
 
 
+def _begin_report() -> str | None:
+    """Begins the file that OPENREG_SANITIZER_REPORT names, once; returns why it cannot."""
+    if _state.report is not None or (path := _given("OPENREG_SANITIZER_REPORT")) is None:
+        return None
+    from torch_openreg.openreg._report_file import ReportFile
+
+    _state.report = ReportFile(path)
+    return _state.report.begin()
+
+
 def _begin_child() -> None:
     """In a forked child it is off, and the findings are the parent's."""
     _state.found.clear()
     _state.has_unhandled = False
+    if _state.report is not None:
+        _state.report.begin_child()
 
 
 def _end() -> None:
     """Ends the process with the report, and its status if there are findings."""
-    disable()
-    if (path := _given("OPENREG_SANITIZER_REPORT")) is not None:
-        Path(path).write_text(json.dumps([one.as_dict() for one in findings()], indent=1) + "\n")
-    if not _state.has_unhandled:
-        return
-    print(summary(), file=sys.stderr)
-    error = getattr(sys, "last_value", None)
-    if _given("OPENREG_SANITIZER_EXIT") == "0" or not isinstance(
-        error, (type(None), SanitizerError)
-    ):
-        return
-    # What was registered before comes after this, and then nothing.
-    atexit.unregister(_end)
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(_EXIT_STATUS)
+    try:
+        disable()
+        _tell()
+    finally:
+        if _state.has_unhandled and _given("OPENREG_SANITIZER_EXIT") != "0":
+            _leave()
+
+
+def _tell() -> None:
+    """Writes the report, and to stderr the summary; what no file has taken goes there, too."""
+    texts = [summary()] if _state.has_unhandled else []
+    if _state.report is not None:
+        _state.report.write([one.as_dict() for one in findings()], is_last=True)
+        if (problem := _state.report.problem) is not None:
+            texts = [problem, *map(str, findings()), *texts]
+    if texts and sys.stderr is not None:
+        print("\n\n".join(texts), file=sys.stderr)
+
+
+def _leave() -> NoReturn:
+    """Ends the process with the status of findings, as Python would end it."""
+    try:
+        # What was registered before comes after this, and then nothing.
+        atexit.unregister(_end)
+        atexit._run_exitfuncs()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            # It may be None, or closed at the other end.
+            with suppress_errors(AttributeError, OSError, ValueError):
+                stream.flush()
+        os._exit(_EXIT_STATUS)
 
 
 # --- Taking findings
@@ -445,6 +484,9 @@ def _take(raw: dict[str, Any]) -> None:
         finding = known
     else:
         _state.found[finding._key] = finding
+        if _state.report is not None:
+            # This process may be killed; see Note [A report of several processes].
+            _state.report.write([one.as_dict() for one in _state.found.values()], is_last=False)
     is_raised = _state.action == "raise" and finding.kind != "capture"
     _state.has_unhandled = _state.has_unhandled or not (is_raised and _state.is_in_check > 0)
     if is_raised:

@@ -1,0 +1,1 @@
+from torch_openreg.backends import *

@@ -1,0 +1,1 @@
+from torch_openreg.openreg.memory import *
