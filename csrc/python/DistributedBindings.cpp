@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "csrc/distributed/Contract.h"
+#include "csrc/distributed/DeviceGloo.h"
 #include "csrc/distributed/MessageFormat.h"
 #include "csrc/distributed/ProcessGroupOCCL.h"
 #include "csrc/distributed/StageGate.h"
@@ -24,6 +25,7 @@ namespace {
 
 namespace py = pybind11;
 
+using at::openreg::DeviceGloo;
 using at::openreg::ProcessGroupOCCL;
 using BackendOptions = c10d::Backend::Options;
 using Options = ProcessGroupOCCL::Options;
@@ -114,6 +116,8 @@ void bindDistributed(py::module_& m) {
       .def("_streams", &packedStreams)
       .def("_get_sequence_number_for_group", &ProcessGroupOCCL::getSequenceNumberForGroup)
       .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), ReleaseGil());
+  py::class_<DeviceGloo, Pointer<DeviceGloo>, c10d::Backend>(m, "_DeviceGloo")
+      .def(py::init<Pointer<c10d::Backend>>(), py::arg("gloo"));
   m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));
   m.def("_hold_operations", &holdOperations, py::arg("stage"));
   m.def("_release_operations", &releaseOperations);

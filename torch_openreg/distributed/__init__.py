@@ -61,6 +61,7 @@ def register() -> None:
 def provide() -> None:
     """Gives the backend Gloo, which moves its bytes, and distributed tensors what they need."""
     _C._set_gloo_factory(_create_gloo)
+    _install("_gloo")
     for module, own in (
         ("torch.distributed.tensor._random", "_random_state"),
         ("torch.distributed.tensor", "_attention"),
