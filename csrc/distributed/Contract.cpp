@@ -3,7 +3,11 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cstring>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "csrc/distributed/Utf8.h"
 
 namespace at::openreg {
 namespace {
@@ -43,7 +47,11 @@ std::string nameOfKind(uint32_t kind) {
   return kind < kCollectiveKindCount ? nameOf(static_cast<CollectiveKind>(kind)) : "another";
 }
 
+// Also of what another rank has sent.
 std::string dtypeName(int32_t dtype) {
+  if (dtype < 0 || dtype >= static_cast<int32_t>(c10::ScalarType::NumOptions)) {
+    return dtype == -1 ? "none" : "another";
+  }
   return std::string(c10::getDtypeNames(static_cast<c10::ScalarType>(dtype)).first);
 }
 
@@ -69,10 +77,25 @@ std::string Contract::describeTensors() const {
 }
 
 void Header::setText(const std::string& value) {
-  const size_t length = std::min(value.size(), text.size() - 1);
-  std::copy_n(value.begin(), length, text.begin());
-  text[length] = '\0';
+  const std::string_view cut = cutUtf8(value, text.size() - 1);
+  std::copy(cut.begin(), cut.end(), text.begin());
+  text[cut.size()] = '\0';
 }
+
+Header Header::read(const void* bytes, size_t size) {
+  Header header;
+  std::memset(static_cast<void*>(&header), 0, sizeof(header));
+  std::memcpy(static_cast<void*>(&header), bytes, std::min(size, sizeof(header)));
+  header.text.back() = '\0';
+  return header;
+}
+
+bool Header::isComplete() const {
+  return magic == kMagic && end == kMagic &&
+         (state == Ready || state == Failed || state == Leaving);
+}
+
+std::string Header::readText() const { return replaceInvalidUtf8(text.data()); }
 
 Header makeHeader(c10::ArrayRef<Contract> contracts, uint64_t number, int peer) {
   Header header;
@@ -95,10 +118,16 @@ Header makeHeader(c10::ArrayRef<Contract> contracts, uint64_t number, int peer) 
   return header;
 }
 
+namespace {
+
 std::string findDifference(const Header& own, const Header& other, int peer) {
   const auto differ = [&](const char* what, const auto& mine, const auto& theirs) {
     return c10::str("this rank has come with ", what, " ", mine, ", rank ", peer, " with ", theirs);
   };
+  if (own.number != other.number) {
+    return c10::str("this rank has come to collective ", own.number, " of the group, rank ", peer,
+                    " to ", other.number);
+  }
   if (own.kind != other.kind) {
     return c10::str("this rank calls ", nameOfKind(own.kind), ", rank ", peer, " calls ",
                     nameOfKind(other.kind));
@@ -128,6 +157,18 @@ std::string findDifference(const Header& own, const Header& other, int peer) {
                     ", in kind, order, dtype or size");
   }
   return "";
+}
+
+}  // namespace
+
+std::string findFault(const Header& own, const Header& other, int peer) {
+  if (!other.isComplete() || other.state == Header::Leaving) {
+    return c10::str("rank ", peer, " sends what is not a header");
+  }
+  if (other.state == Header::Failed) {
+    return c10::str("rank ", peer, " has failed: ", other.readText());
+  }
+  return findDifference(own, other, peer);
 }
 
 }  // namespace at::openreg

@@ -24,6 +24,8 @@
 #include <string>
 #include <vector>
 
+#include "torch_openreg/core/Macros.h"
+
 namespace at::openreg {
 
 enum class CollectiveKind : uint32_t {
@@ -65,8 +67,9 @@ struct Contract {
 };
 
 // docs: distributed-header
-// What one rank tells another; sent as it is, between builds of the same version.
-struct Header {
+// What one rank tells another; sent as it is, between ranks that have agreed on the version.
+struct OPENREG_EXPORT Header {
+  static constexpr int kVersion = 1;  // raised with every change of what messages mean
   static constexpr uint64_t kMagic = 0x6f63636c2d686431;
   enum State : uint32_t { Ready = 1, Failed = 2, Leaving = 3 };
 
@@ -85,7 +88,15 @@ struct Header {
   std::array<char, 432> text{};
   uint64_t end = kMagic;  // the last to arrive
 
+  // Cuts what is too long.
   void setText(const std::string& value);
+
+  // What the bytes of a message say, of which the rest is zeros if there are fewer. The text ends.
+  static Header read(const void* bytes, size_t size);
+  // Whether it is a header to its end, of a state that there is.
+  bool isComplete() const;
+  // The text, as UTF-8 in any case.
+  std::string readText() const;
 };
 // docs: end
 static_assert(sizeof(Header) == 512);
@@ -96,7 +107,8 @@ constexpr int64_t kEagerBytes = 1536;
 // The header of an operation for the rank `peer`.
 Header makeHeader(c10::ArrayRef<Contract> contracts, uint64_t number, int peer);
 
-// What makes it impossible to go on, in words; empty if the two fit.
-std::string findDifference(const Header& own, const Header& other, int peer);
+// What makes it impossible to go on with the header that the rank `peer` has sent, in words; empty
+// if the two fit.
+OPENREG_EXPORT std::string findFault(const Header& own, const Header& other, int peer);
 
 }  // namespace at::openreg

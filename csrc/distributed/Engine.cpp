@@ -101,6 +101,18 @@ void recordParts(const std::vector<Part>& parts, CollectiveKind kind, const Open
 
 }  // namespace
 
+void checkDevice(const Request& request, c10::Device device) {
+  for (const Part& part : request.parts) {
+    for (const std::vector<Tensor>* tensors : {&part.read, &part.written}) {
+      for (const Tensor& tensor : *tensors) {
+        TORCH_CHECK_VALUE(tensor.device() == device, nameOf(part.contract.kind),
+                          ": expected tensors on one device, got ", device, " and ",
+                          tensor.device());
+      }
+    }
+  }
+}
+
 Engine::Engine(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> transport,
                std::shared_ptr<IssueOrder> order, c10::Device device, int priority)
     : state_(std::move(state)),
@@ -173,6 +185,7 @@ std::vector<OpenRegStream> Engine::streams() {
 
 c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
   const char* name = nameOf(request.kind);
+  checkDevice(request, device_);
   const c10::DeviceGuard guard(device_);
   const OpenRegStream current = getCurrentOpenRegStream(device_.index());
   if (request.waits_on_host) {

@@ -51,6 +51,10 @@ struct Request {
   std::vector<int64_t> output_splits{};
 };
 
+// Errors: ValueError if a tensor of the request is not on the device, the only one whose streams
+// the operation is ordered with.
+void checkDevice(const Request& request, c10::Device device);
+
 // The end of the last operation that later ones come behind.
 struct Tail {
   std::shared_ptr<c10::Event> event;
@@ -79,7 +83,8 @@ class Engine {
 
   // Enqueues an operation.
   // Capture: allowed, but for operations that the host waits for.
-  // Errors: DistBackendError if the group has failed; those of a launch.
+  // Errors: ValueError if a tensor is on another device; DistBackendError if the group has failed;
+  // those of a launch.
   c10::intrusive_ptr<OcclWork> enqueue(Request request) OPENREG_EXCLUDES(order_->mutex);
 
   // Whether all operations so far are over. Asks their events, which lets them run under a schedule

@@ -119,8 +119,11 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
       waitFor(own, first, notReceived(source, tag));
       StageGate::instance().pass(Stage::Heard);
       const int sender = source >= 0 ? source : first->sourceRank();
-      Header header;
-      std::memcpy(&header, message.const_data_ptr(), sizeof(header));
+      const Header header = Header::read(message.const_data_ptr(), message.nbytes());
+      if (!header.isComplete() || header.state != Header::Ready) {
+        throw TransportError(
+            c10::str("rank ", sender, " sends what is not a header, with tag ", tag));
+      }
       const Landing landing(alias.tensor());
       const auto expected = static_cast<int64_t>(landing.plain().nbytes());
       if (header.bytes_to != expected) {

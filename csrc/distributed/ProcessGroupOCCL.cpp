@@ -4,6 +4,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -12,6 +13,7 @@
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/distributed/CommunicationRecord.h"
 #include "csrc/distributed/LockWithoutGil.h"
+#include "csrc/distributed/MessageFormat.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
@@ -38,6 +40,23 @@ constexpr milliseconds kShutdownInterval{20};
 // How long shutdown() waits for Gloo's threads of other ranks: milliseconds are enough, but for a
 // machine that is busy, and a connection to a machine that is gone may take the whole time.
 constexpr milliseconds kGoodbyeTime{60'000};
+
+// What the ranks of a group share of its store.
+c10::intrusive_ptr<c10d::Store> storeOfRanks(c10::intrusive_ptr<c10d::Store> store) {
+  // Workers that torchrun has started again find the store of those before them, with addresses
+  // that nobody listens at.
+  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return c10::make_intrusive<c10d::PrefixStore>(
+      c10::str("restart", restarts == nullptr ? "0" : restarts),
+      c10::make_intrusive<c10d::PrefixStore>("occl", std::move(store)));
+}
+
+// The Gloo group of ranks whose messages have one format.
+c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                          int size, milliseconds timeout) {
+  agreeOnMessageFormat(store, rank, size, timeout);
+  return glooFactory()(store, rank, size, timeout);
+}
 
 template <typename Options>
 Request makeRequest(CollectiveKind kind, OpType type, const Options& options, milliseconds timeout,
@@ -75,8 +94,7 @@ ProcessGroupOCCL::ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int ra
       options_(std::move(options)),
       state_(std::make_shared<GroupState>(rank, size, options_->timeout)),
       transport_(std::make_shared<Transport>(
-          glooFactory()(c10::make_intrusive<c10d::PrefixStore>("occl", std::move(store)), rank,
-                        size, options_->timeout))) {
+          connect(storeOfRanks(std::move(store)), rank, size, options_->timeout))) {
   state_->setTransport(transport_);
   if (!options_->group_name.empty()) {
     state_->setName(options_->group_name);
@@ -157,6 +175,7 @@ Work ProcessGroupOCCL::enqueue(c10::Device device, Request request) {
         TORCH_CHECK_VALUE(!current.device.has_value() || *current.device == device,
                           nameOf(request.kind), ": expected tensors of one device in a batch, got ",
                           *current.device, " and ", device);
+        checkDevice(request, device);
         current.device = device;
         auto work =
             c10::make_intrusive<BatchedWork>(rank_, request.type, current.batch, request.outputs);

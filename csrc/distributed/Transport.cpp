@@ -48,9 +48,7 @@ void write(const Tensor& message, const Header& header) {
 }
 
 Header read(const Tensor& message) {
-  Header header;
-  std::memcpy(&header, message.const_data_ptr(), sizeof(header));
-  return header;
+  return Header::read(message.const_data_ptr(), message.nbytes());
 }
 
 }  // namespace
@@ -184,18 +182,9 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
   }
   other.has_come = true;
   StageGate::instance().pass(Stage::Heard);
-  const Header theirs = read(message.bytes);
-  if (theirs.magic != Header::kMagic) {
-    throw TransportError(c10::str("rank ", peer,
-                                  " sends what is not a header: it may run another "
-                                  "version of torch_openreg"));
-  }
-  if (theirs.state == Header::Failed) {
-    throw TransportError(c10::str("rank ", peer, " has failed: ", theirs.text.data()));
-  }
-  const std::string difference = findDifference(own, theirs, peer);
-  if (!difference.empty()) {
-    throw TransportError(difference);
+  const std::string fault = findFault(own, read(message.bytes), peer);
+  if (!fault.empty()) {
+    throw TransportError(fault);
   }
   other.eager.copy_(eagerBytes(message.bytes, kEagerBytes));
   message.work = nullptr;
@@ -211,7 +200,11 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
 
 std::string Transport::describeEnd(int peer) const {
   const bool has_left = std::any_of(goodbyes_.begin(), goodbyes_.end(), [&](const Message& one) {
-    return hasArrived(one) && read(one.bytes).root == peer;
+    if (!hasArrived(one)) {
+      return false;
+    }
+    const Header header = read(one.bytes);
+    return header.isComplete() && header.state == Header::Leaving && header.root == peer;
   });
   return has_left ? c10::str("rank ", peer, " has destroyed the group")
                   : c10::str("the connection to rank ", peer, " has ended");
@@ -241,8 +234,8 @@ std::string Transport::reportOfOthers() noexcept {
             continue;
           }
           const Header header = read(message.bytes);
-          if (header.state == Header::Failed) {
-            return c10::str("rank ", peer, " has failed: ", header.text.data());
+          if (header.isComplete() && header.state == Header::Failed) {
+            return c10::str("rank ", peer, " has failed: ", header.readText());
           }
         }
       }

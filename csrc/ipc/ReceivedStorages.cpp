@@ -114,15 +114,27 @@ void forgetDeadStorages() OPENREG_REQUIRES(storages().mutex) {
 
 }  // namespace
 
-ReceivedMemory::ReceivedMemory(const orIpcMemHandle_t& memory, const orIpcLeaseHandle_t& lease) {
-  OPENREG_CHECK(orIpcLeaseTake(&lease_, lease));
-  const orError_t error = orIpcOpenMemHandle(&base_, memory, 0);
-  if (error != orSuccess) {
-    // The text of the error is the runtime's until the next call.
-    orIpcLease_t unused = std::exchange(lease_, nullptr);
-    auto end = c10::make_scope_exit([&] { OPENREG_WARN_IF_FAILED(orIpcLeaseEnd(unused)); });
-    OPENREG_CHECK_RESULT(error, "orIpcOpenMemHandle");
-  }
+ReceivedMemory::ReceivedMemory(const StorageMessage& message)
+    : device_(message.deviceHere()), size_(message.size) {
+  OPENREG_CHECK(orIpcOpenMemHandle(&base_, message.memory, 0));
+  auto end = c10::make_scope_exit([&] { OPENREG_WARN_IF_FAILED(orIpcCloseMemHandle(base_)); });
+  place(message);
+  OPENREG_CHECK(orIpcLeaseTake(&lease_, message.lease));
+  end.release();
+}
+
+// The message's numbers are another process's.
+void ReceivedMemory::place(const StorageMessage& message) {
+  orPointerAttributes attributes;
+  OPENREG_CHECK(orPointerGetAttributes(&attributes, base_));
+  const Device actual(kDeviceType, static_cast<DeviceIndex>(attributes.device));
+  TORCH_CHECK(actual == device_, "receiving a storage: expected memory of ", device_,
+              ", as the message says, got memory of ", actual);
+  const uint64_t shared = attributes.allocationSize;
+  TORCH_CHECK(message.size <= shared && message.offset <= shared - message.size,
+              "receiving a storage: expected a part of the ", shared,
+              " bytes that were shared, got ", message.size, " bytes at ", message.offset);
+  data_ = static_cast<char*>(base_) + message.offset;
 }
 
 ReceivedMemory::~ReceivedMemory() {
@@ -130,9 +142,11 @@ ReceivedMemory::~ReceivedMemory() {
   OPENREG_WARN_IF_FAILED(orIpcLeaseEnd(lease_));
 }
 
-Storage storageOf(std::shared_ptr<ReceivedMemory> memory, void* data, size_t size,
-                  DeviceIndex device) {
-  const OpenRegStream stream = getCurrentOpenRegStream(device);
+Storage storageOf(std::shared_ptr<ReceivedMemory> memory) {
+  void* const data = memory->data();
+  const size_t size = memory->size();
+  const Device device = memory->device();
+  const OpenRegStream stream = getCurrentOpenRegStream(device.index());
   c10::intrusive_ptr<StorageImpl> known;  // if this frees it, then after the lock
   const Lock lock(storages().mutex);
   known = findStorage(data);
@@ -143,7 +157,7 @@ Storage storageOf(std::shared_ptr<ReceivedMemory> memory, void* data, size_t siz
   auto received = std::make_unique<Received>();
   received->memory = std::move(memory);
   recordStreamOfReceived(received.get(), stream);
-  DataPtr pointer(data, received.release(), &freeReceived, Device(kDeviceType, device));
+  DataPtr pointer(data, received.release(), &freeReceived, device);
   Storage storage(Storage::use_byte_size_t(), size, std::move(pointer),
                   c10::getDeviceAllocator(kDeviceType), /*resizable=*/false);
   forgetDeadStorages();

@@ -36,6 +36,12 @@ void SentStorages::keep(unsigned long long lease, Storage storage, OpenRegEvent 
   sent_.emplace(lease, Sent{std::move(storage), std::move(event)});
 }
 
+std::optional<Storage> SentStorages::find(unsigned long long lease) {
+  const Lock lock(mutex_);
+  const auto found = sent_.find(lease);
+  return found == sent_.end() ? std::nullopt : std::optional<Storage>(found->second.storage);
+}
+
 std::pair<Storage, OpenRegEvent> SentStorages::takeBack(unsigned long long lease) {
   OPENREG_CHECK(orIpcLeaseRevoke(lease));
   const Lock lock(mutex_);

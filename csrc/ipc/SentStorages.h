@@ -4,6 +4,7 @@
 #include <c10/core/Storage.h>
 
 #include <cstddef>
+#include <optional>
 #include <unordered_map>
 
 #include "csrc/core/Mutex.h"
@@ -18,6 +19,9 @@ class SentStorages {
 
   // Keeps the storage and the event until the lease has ended.
   void keep(unsigned long long lease, Storage storage, OpenRegEvent event);
+
+  // The storage that is kept for a lease, if one is.
+  std::optional<Storage> find(unsigned long long lease);
 
   // Takes back what was kept for a lease that nobody else will take. Throws if somebody has.
   std::pair<Storage, OpenRegEvent> takeBack(unsigned long long lease);

@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstring>
 
+#include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/Functions.h"
+
 namespace c10::openreg {
 namespace {
 
@@ -37,6 +40,13 @@ StorageMessage StorageMessage::read(const std::string& bytes) {
               uint64_t{kVersion}, ", got one of version ", message.version,
               "; use one version of torch_openreg in all processes");
   return message;
+}
+
+Device StorageMessage::deviceHere() const {
+  TORCH_CHECK(device >= 0 && device < device_count(), "receiving a storage: it is on device ",
+              device, " of its process, and this one has ", static_cast<int>(device_count()),
+              " devices");
+  return Device(kDeviceType, static_cast<DeviceIndex>(device));
 }
 
 }  // namespace c10::openreg

@@ -1,6 +1,7 @@
 // A storage on its way to another process: plain bytes.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <openreg/ipc.h>
 
 #include <cstdint>
@@ -24,8 +25,12 @@ struct StorageMessage {
   // Sets the checksum and returns the bytes.
   std::string write();
 
-  // Throws if the bytes are not what write() returned, or what that of another version did.
+  // Throws if the bytes are not what write() returned, or what that of another version did. That
+  // says nothing of the numbers: every process can make the checksum fit.
   static StorageMessage read(const std::string& bytes);
+
+  // Throws if this process has no such device.
+  Device deviceHere() const;
 };
 
 static_assert(std::has_unique_object_representations_v<StorageMessage>, "every byte is checked");

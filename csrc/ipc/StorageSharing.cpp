@@ -4,6 +4,8 @@
 #include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 
+#include <optional>
+
 #include "csrc/ipc/ReceivedStorages.h"
 #include "csrc/ipc/SentStorages.h"
 #include "csrc/ipc/StorageMessage.h"
@@ -45,7 +47,29 @@ void checkNotPartOfGraph(const OpenRegStream& stream, const char* operation) {
               ": the current stream is capturing a graph, and a message is not part of one");
 }
 
-Storage receiveOwn(unsigned long long lease, const OpenRegStream& stream) {
+// The offset of a storage in the memory that is shared with it, as allocated.
+uint64_t offsetOf(const void* data) {
+  orPointerAttributes attributes;
+  OPENREG_CHECK(orPointerGetAttributes(&attributes, data));
+  return static_cast<uint64_t>(static_cast<const char*>(data) -
+                               static_cast<const char*>(attributes.allocationBase));
+}
+
+// The message came back through another process.
+void checkDescribes(const StorageMessage& message, const Storage& sent) {
+  const uint64_t offset = offsetOf(sent.data());
+  TORCH_CHECK(message.size == sent.nbytes() && message.offset == offset &&
+                  message.deviceHere() == sent.device(),
+              "receiving a storage: expected the ", sent.nbytes(), " bytes at ", offset, " of ",
+              sent.device(), " that this process sent, got ", message.size, " bytes at ",
+              message.offset, " of ", message.deviceHere());
+}
+
+Storage receiveOwn(const StorageMessage& message, unsigned long long lease,
+                   const OpenRegStream& stream) {
+  if (const std::optional<Storage> sent = SentStorages::get().find(lease)) {
+    checkDescribes(message, *sent);
+  }
   auto [storage, event] = SentStorages::get().takeBack(lease);
   event.block(stream);
   return std::move(storage);
@@ -80,10 +104,7 @@ std::string shareStorage(const Storage& storage) {
   checkNotPartOfGraph(stream, "sharing a storage");
   void* data = storage.mutable_data();
   OPENREG_CHECK(orIpcGetMemHandle(&message.memory, data));
-  orPointerAttributes attributes;
-  OPENREG_CHECK(orPointerGetAttributes(&attributes, data));
-  message.offset = static_cast<uint64_t>(static_cast<char*>(data) -
-                                         static_cast<char*>(attributes.allocationBase));
+  message.offset = offsetOf(data);
   OpenRegEvent event = recordUses(storage, stream);
   OPENREG_CHECK(orIpcGetEventHandle(&message.event, event.event()));
   unsigned long long lease = 0;
@@ -97,10 +118,7 @@ std::string shareStorage(const Storage& storage) {
 Storage receiveStorage(const std::string& bytes) {
   const StorageMessage message = StorageMessage::read(bytes);
   releaseDeferred();
-  TORCH_CHECK(message.device < device_count(), "receiving a storage: it is on device ",
-              message.device, " of its process, and this one has ",
-              static_cast<int>(device_count()), " devices");
-  const c10::DeviceGuard guard(Device(kDeviceType, static_cast<DeviceIndex>(message.device)));
+  const c10::DeviceGuard guard(message.deviceHere());
   c10::Allocator* allocator = c10::GetAllocator(kDeviceType);
   if (message.size == 0) {
     return Storage(Storage::use_byte_size_t(), 0, allocator->allocate(0), allocator, true);
@@ -110,12 +128,11 @@ Storage receiveStorage(const std::string& bytes) {
   unsigned long long own_lease = 0;
   OPENREG_CHECK(orIpcLeaseFind(&own_lease, message.lease));
   if (own_lease != 0) {
-    return receiveOwn(own_lease, stream);
+    return receiveOwn(message, own_lease, stream);
   }
-  auto memory = std::make_shared<ReceivedMemory>(message.memory, message.lease);
+  auto memory = std::make_shared<ReceivedMemory>(message);
   waitForSender(message.event, stream);
-  char* data = static_cast<char*>(memory->base()) + message.offset;
-  return storageOf(std::move(memory), data, message.size, guard.current_device().index());
+  return storageOf(std::move(memory));
 }
 // docs: end
 

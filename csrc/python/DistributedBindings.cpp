@@ -13,6 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/DeviceGloo.h"
+#include "csrc/distributed/MessageFormat.h"
 #include "csrc/distributed/ProcessGroupOCCL.h"
 #include "csrc/distributed/StageGate.h"
 #include "csrc/python/Bindings.h"
@@ -22,6 +25,7 @@ namespace {
 
 namespace py = pybind11;
 
+using at::openreg::DeviceGloo;
 using at::openreg::ProcessGroupOCCL;
 using BackendOptions = c10d::Backend::Options;
 using Options = ProcessGroupOCCL::Options;
@@ -71,6 +75,19 @@ bool waitUntilHeld(std::chrono::milliseconds timeout) {
   return at::openreg::StageGate::instance().waitUntilReached(timeout);
 }
 
+// For tests of what other programs may send.
+std::string findHeaderFault(const std::string& own, const std::string& other, int peer) {
+  using at::openreg::Header;
+  return at::openreg::findFault(Header::read(own.data(), own.size()),
+                                Header::read(other.data(), other.size()), peer);
+}
+
+std::string textOfHeader(const std::string& text) {
+  at::openreg::Header header;
+  header.setText(text);
+  return header.readText();
+}
+
 void monitoredBarrier(ProcessGroupOCCL& group, std::chrono::milliseconds timeout) {
   c10d::BarrierOptions options;
   options.timeout = timeout;
@@ -99,9 +116,14 @@ void bindDistributed(py::module_& m) {
       .def("_streams", &packedStreams)
       .def("_get_sequence_number_for_group", &ProcessGroupOCCL::getSequenceNumberForGroup)
       .def("monitored_barrier", &monitoredBarrier, py::arg("timeout"), ReleaseGil());
+  py::class_<DeviceGloo, Pointer<DeviceGloo>, c10d::Backend>(m, "_DeviceGloo")
+      .def(py::init<Pointer<c10d::Backend>>(), py::arg("gloo"));
   m.def("_set_gloo_factory", &setGlooFactory, py::arg("factory"));
   m.def("_hold_operations", &holdOperations, py::arg("stage"));
   m.def("_release_operations", &releaseOperations);
+  m.def("_message_format", &at::openreg::messageFormat);
+  m.def("_find_header_fault", &findHeaderFault, py::arg("own"), py::arg("other"), py::arg("peer"));
+  m.def("_text_of_header", &textOfHeader, py::arg("text"));
   m.def("_wait_until_held", &waitUntilHeld, py::arg("timeout"), ReleaseGil());
 }
 

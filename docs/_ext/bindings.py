@@ -192,6 +192,7 @@ def bindings() -> list[Binding]:
 # Classes of torch_openreg._C -> what they are in Python.
 _CLASSES: dict[str, str] = {
     "_Activity": "torch.openreg.profiler.Activity",
+    "_DeviceGloo": 'torch.distributed.init_process_group("gloo")',
     "_DeviceProperties": "torch.openreg.get_device_properties()",
     "_Gate": "torch_openreg.testing.StreamGate",
     "_MemPool": "torch.openreg.MemPool",

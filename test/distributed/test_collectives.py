@@ -6,7 +6,14 @@ import os
 
 import torch
 import torch.distributed as dist
-from common import DEVICE_TYPE, TestCase, instantiate_parametrized_tests, parametrize, run_tests
+from common import (
+    DEVICE_TYPE,
+    TestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    requires_two_devices,
+    run_tests,
+)
 from distributed.ranks import Ranks, device_of
 from torch.distributed import ReduceOp
 
@@ -651,6 +658,82 @@ def refused_calls(rank, size):
     return x[0].item()
 
 
+def refused_devices(rank, size):
+    """Calls with tensors of two devices; returns the texts of the errors, and a sum after them."""
+    device = device_of(rank)
+    other = torch.device(DEVICE_TYPE, 1 - device.index)
+    group = dist.distributed_c10d._get_default_group()
+
+    def ones(count, where=device):
+        return torch.ones(count, device=where)
+
+    def lists(where):
+        return [ones(4, where)] + [ones(4) for _ in range(size - 1)]
+
+    def batch():
+        with dist._coalescing_manager():
+            dist.all_gather_into_tensor(ones(4 * size, other), ones(4))
+
+    def batch_of_two():
+        with dist._coalescing_manager():
+            dist.all_reduce(ones(4))
+            dist.all_reduce(ones(4, other))
+
+    is_root = rank == 0
+    factor = dist._make_nccl_premul_sum(torch.tensor(2.0, device=other))
+    calls = {
+        "all_gather": [
+            lambda: dist.all_gather_into_tensor(ones(4 * size, other), ones(4)),
+            lambda: dist.all_gather_into_tensor(ones(4 * size), ones(4, other)),
+            lambda: group.allgather_into_tensor_coalesced(
+                [ones(4 * size), ones(4 * size, other)], [ones(4), ones(4)]
+            ),
+            lambda: group.allgather_into_tensor_coalesced(
+                [ones(4 * size), ones(4 * size)], [ones(4), ones(4, other)]
+            ),
+            lambda: dist.all_gather(lists(other), ones(4)),
+            batch,
+        ],
+        "reduce_scatter": [
+            lambda: dist.reduce_scatter_tensor(ones(4), ones(4 * size, other)),
+            lambda: dist.reduce_scatter_tensor(ones(4, other), ones(4 * size)),
+            lambda: group.reduce_scatter_tensor_coalesced(
+                [ones(4), ones(4)], [ones(4 * size), ones(4 * size, other)]
+            ),
+            lambda: dist.reduce_scatter(ones(4), lists(other)),
+            lambda: dist.reduce_scatter_tensor(ones(4), ones(4 * size), factor),
+        ],
+        "all_to_all": [
+            lambda: dist.all_to_all_single(ones(size), ones(size, other)),
+            lambda: dist.all_to_all_single(ones(size, other), ones(size)),
+            lambda: dist.all_to_all(lists(other), lists(device)),
+            lambda: dist.all_to_all(lists(device), lists(other)),
+        ],
+        "all_reduce": [
+            lambda: dist.all_reduce_coalesced([ones(4), ones(4, other)]),
+            lambda: dist.all_reduce(ones(4), factor),
+            batch_of_two,
+        ],
+        "reduce": [lambda: dist.reduce(ones(4), 0, factor)],
+        "gather": [lambda: dist.gather(ones(4), lists(other))] * is_root,
+        "scatter": [lambda: dist.scatter(ones(4), lists(other))] * is_root,
+    }
+    texts = []
+    before = operation_count()
+    for kind, functions in calls.items():
+        for index, function in enumerate(functions):
+            try:
+                function()
+            except ValueError as error:
+                texts.append((kind, str(error)))
+            else:
+                raise AssertionError(f"{kind} {index} was not refused")
+    assert operation_count() == before
+    x = ones(4)
+    dist.all_reduce(x)
+    return texts, x[0].item()
+
+
 class TestCollectives(TestCase):
     """What all ranks return is the number of comparisons and a list of what was wrong."""
 
@@ -749,6 +832,14 @@ class TestCollectives(TestCase):
     @parametrize("size", SIZES)
     def test_what_cannot_work_is_refused_at_the_call(self, size):
         self.assertEqual(self.team(size).run(refused_calls), [float(size)] * size)
+
+    @requires_two_devices
+    @parametrize("size", SIZES)
+    def test_tensors_of_two_devices_are_refused_at_the_call(self, size):
+        for texts, total in self.team(size).run(refused_devices):
+            self.assertEqual(total, float(size))
+            for kind, text in texts:
+                self.assertRegex(text, f"^{kind}: expected tensors o[nf] one device")
 
 
 instantiate_parametrized_tests(TestCollectives)

@@ -1,9 +1,12 @@
 """How a group ends in order: a rank that destroys it takes nothing from one that is late.
 
-A late rank is held inside of its last operation, at each of the stages of
-csrc/distributed/StageGate.h, or all its threads are stopped.
+A late rank is held before its last operation, inside of it, at each of the stages of
+csrc/distributed/StageGate.h, or all its threads are stopped. With OPENREG_TEST_FULL=1, a rank is
+late 500 times at each of the stages.
 """
 
+import contextlib
+import itertools
 import os
 import tempfile
 import threading
@@ -12,7 +15,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests
+from common import StreamGate, TestCase, instantiate_parametrized_tests, parametrize, run_tests
 from distributed.ranks import NAME, Ranks, device_of
 from torch.distributed import DistBackendError
 from torch.distributed.distributed_c10d import _get_default_group
@@ -26,7 +29,9 @@ LIMIT = timedelta(seconds=60)
 # How long the tests see that a call goes on to wait. They pass whatever it is.
 A_WHILE_S = 1.0
 
-STAGES = ("announced", "heard", "agreed", "posted", "finished")
+# In the queue, the operation has not begun: other ranks have heard nothing of it.
+STAGES = ("queued", "announced", "heard", "agreed", "posted", "finished")
+TIMES = 500 if os.environ.get("OPENREG_TEST_FULL") else 5
 FEW, MANY = 8, 50_000  # int32: behind a header, and not
 
 
@@ -155,18 +160,21 @@ def cases():
     for stage in STAGES:
         for call in COLLECTIVES:
             for count in (FEW, MANY):
-                ends = (call, count) in EAGER or stage in ("posted", "finished")
+                ends = stage != "queued" and (
+                    (call, count) in EAGER or stage in ("posted", "finished")
+                )
                 if not ((call, count) in EAGER and stage == "posted"):
                     yield call, count, stage, ends
         if stage != "posted":
-            yield barrier, 0, stage, True
-        if stage in ("posted", "heard", "finished"):
+            yield barrier, 0, stage, stage != "queued"
+        if stage in ("queued", "posted", "heard", "finished"):
             for count in (0, FEW, MANY):
                 # Gloo takes the bytes when the receiver has asked for them.
-                yield message_to_the_late, count, stage, stage == "finished" or count == 0
-        if stage in ("posted", "finished"):
+                ends = stage == "finished" or (count == 0 and stage != "queued")
+                yield message_to_the_late, count, stage, ends
+        if stage in ("queued", "posted", "finished"):
             for count in (0, FEW, MANY):
-                yield message_from_the_late, count, stage, True
+                yield message_from_the_late, count, stage, stage != "queued"
 
 
 def expected_sum(call, count, rank, size):
@@ -188,19 +196,34 @@ def expected_sum(call, count, rank, size):
     }[call]
 
 
-def late_at(rank, size, folder, call, count, stage, others_end):
+@contextlib.contextmanager
+def held_at(stage):
+    """Holds the operations that are issued; yields what lets go of them, once one is held."""
+    if stage == "queued":
+        with StreamGate() as gate:
+            yield gate.open
+        return
+    _C._hold_operations(stage)
+
+    def release():
+        assert _C._wait_until_held(LIMIT)
+        _C._release_operations()
+
+    yield release
+
+
+def late_at(rank, size, folder, index, call, count, stage, others_end):
     """Makes a group and ends it. The last rank is late in its last operation."""
-    name = f"{call.__name__}_{count}_{stage}"
+    name = f"{index}_{call.__name__}_{count}_{stage}"
     init(folder, rank, size, f"store_{name}")
     signals = Signals(folder, size, f"signals_{name}")
     device = device_of(rank)
     others = range(size - 1)
     if rank == size - 1:
-        _C._hold_operations(stage)
-        works, result = call(rank, size, device, count)
-        assert _C._wait_until_held(LIMIT)
-        signals.hear("destroyed" if others_end else "destroying", others)
-        _C._release_operations()
+        with held_at(stage) as release:
+            works, result = call(rank, size, device, count)
+            signals.hear("destroyed" if others_end else "destroying", others)
+            release()
         for work in works:
             work.wait()
         torch.openreg.synchronize()
@@ -219,12 +242,17 @@ def late_at(rank, size, folder, call, count, stage, others_end):
 
 def all_cases(rank, size, folder, stage):
     """Returns what went wrong: the cases, with the error or the difference of the result."""
+    return some_cases(rank, size, folder, stage, 0, sum(case[2] == stage for case in cases()))
+
+
+def some_cases(rank, size, folder, stage, first, last):
+    """The same of a range of the cases, which come again and again."""
+    of_stage = itertools.cycle(case for case in cases() if case[2] == stage)
     wrong = []
-    for call, count, at, others_end in cases():
-        if at != stage:
-            continue
+    for index, case in enumerate(itertools.islice(of_stage, first, last), first):
+        call, count, at, others_end = case
         try:
-            outcome = late_at(rank, size, folder, call, count, at, others_end)
+            outcome = late_at(rank, size, folder, index, call, count, at, others_end)
         except Exception as error:
             outcome = str(error)
             _C._release_operations()
@@ -506,6 +534,14 @@ class TestGoodbye(TestCase):
     @parametrize("stage", STAGES)
     def test_a_rank_may_be_late_in_its_last_operation(self, size, stage):
         self.assertEqual(self.run_ranks(size, all_cases, stage), [[]] * size)
+
+    @parametrize("stage", STAGES)
+    def test_a_rank_may_be_late_again_and_again(self, stage):
+        with Ranks(2, backend=None) as ranks:
+            for first in range(0, TIMES, 20):
+                last = min(first + 20, TIMES)
+                wrong = ranks.run(some_cases, self.folder, stage, first, last)
+                self.assertEqual(wrong, [[], []])
 
     def test_destruction_waits_for_a_rank_that_has_not_read_everything(self):
         with Ranks(2, backend=None) as ranks:

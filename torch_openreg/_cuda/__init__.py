@@ -10,7 +10,7 @@ Note [torch.cuda from below]
     or left out with a reason (``absent.py``). A test compares the tables with torch's sources.
 
 What torch decides by the device's name in other places is in ``storages.py``, ``profiling.py``,
-``legacy_types.py``, ``compiler.py``, ``nccl.py`` and ``refusals.py``.
+``legacy_types.py``, ``compiler.py`` and ``nccl.py``.
 """
 
 import importlib
@@ -29,7 +29,6 @@ from torch_openreg._cuda import (
     nccl,
     profiling,
     properties,
-    refusals,
     storages,
 )
 
@@ -58,7 +57,6 @@ def install() -> None:
     legacy_types.install()
     profiling.install()
     nccl.install()
-    refusals.install()
     compiler.install()
     _add_module_openreg()
 

@@ -7,7 +7,6 @@ type is CUDA, it is what ``"nccl"`` means. See :doc:`/distributed`.
 
 import functools
 import importlib
-import os
 from datetime import timedelta
 from typing import Any
 
@@ -62,6 +61,7 @@ def register() -> None:
 def provide() -> None:
     """Gives the backend Gloo, which moves its bytes, and distributed tensors what they need."""
     _C._set_gloo_factory(_create_gloo)
+    _install("_gloo")
     for module, own in (
         ("torch.distributed.tensor._random", "_random_state"),
         ("torch.distributed.tensor", "_attention"),
@@ -89,10 +89,6 @@ def _create_group(options: Any, group_options: Any) -> Any:
 
 def _create_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """Connects the ranks of a group by Gloo, on the calling thread."""
-    # Workers that torchrun has started again find the store of those before them, with addresses
-    # that nobody listens at.
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = torch.distributed.distributed_c10d.PrefixStore(f"restart{restarts}", store)
     return torch.distributed.ProcessGroupGloo(store, rank, size, timeout)
 
 

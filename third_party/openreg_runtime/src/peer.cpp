@@ -229,10 +229,10 @@ void unmap_arena(uintptr_t base, size_t size) {
   if (kernel_offset() != 0) os::unmap(reinterpret_cast<void*>(base + kernel_offset()), size);
 }
 
-// Maps the arena of a peer's device. Imports are locked.
+// Maps the arena of a peer's device, as its ledger describes it. Imports are locked.
 orError_t import_arena(const std::shared_ptr<Peer>& peer, int device,
-                       ImportedArenas::iterator* arena) OPENREG_REQUIRES(imports().mutex) {
-  const LedgerFile::Arena shared = peer->file().arenas[device];
+                       const LedgerFile::Arena& shared, ImportedArenas::iterator* arena)
+    OPENREG_REQUIRES(imports().mutex) {
   if (kernel_offset() != 0 && shared.size > kernel_offset()) {
     return fail(orErrorNotSupported,
                 concat("cannot open memory of process ", peer->process(), ": its devices have ",
@@ -286,17 +286,20 @@ orError_t open_allocation(const std::shared_ptr<Peer>& peer, int device, uint64_
   if (device < 0 || device >= OPENREG_MAX_DEVICES) return fail_invalid("it names no device");
   Device* own = nullptr;  // what is imported belongs to it; with it there is an address space
   if (const orError_t error = Device::get(device, &own)) return error;
-  const uint64_t arena_size = peer->file().arenas[device].size;
-  if (size == 0 || offset > arena_size || size > arena_size - offset) {
-    return fail_invalid("it names memory that its process does not have");
-  }
   const Lock lock(imports().mutex);
   ImportedArenas& arenas = imports().arenas;
   auto arena = std::find_if(arenas.begin(), arenas.end(), [&](const auto& known) {
     return known.second.peer == peer && known.second.device == device;
   });
+  // Read once: the peer may write to its ledger at any time. What is mapped stays as large as it
+  // is.
+  const LedgerFile::Arena shared = peer->file().arenas[device];
+  const uint64_t arena_size = arena == arenas.end() ? shared.size : arena->second.size;
+  if (size == 0 || offset > arena_size || size > arena_size - offset) {
+    return fail_invalid("it names memory that its process does not have");
+  }
   if (arena == arenas.end()) {
-    if (const orError_t error = import_arena(peer, device, &arena)) return error;
+    if (const orError_t error = import_arena(peer, device, shared, &arena)) return error;
   }
   OpenedAllocation& opened =
       imports()

@@ -149,7 +149,11 @@ def build(configuration: Configuration, directory: Path) -> Build:
 
 def run_program(name: str, program: Path, arguments: list[str]) -> str:
     """Runs a test; returns "" if it succeeded, else how it ended and what it wrote."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")}
+    environment = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("OPENREG_") or k == "OPENREG_TEST_FULL"
+    }
     environment |= SANITIZER_ENVIRONMENT
     if name.startswith(LEAKING_TESTS):
         environment["ASAN_OPTIONS"] += ":detect_leaks=0"

@@ -1,6 +1,8 @@
 #include <signal.h>
 
 #include <fstream>
+#include <iterator>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -391,6 +393,199 @@ TEST(forged_handles_open_nothing) {
   CHECK_ERROR(orIpcOpenEventHandle(&opened, forge(event, 48, 77, 8)), orErrorInvalidResourceHandle);
   CHECK_ERROR(orIpcOpenEventHandle(&opened, forge(forge(event, 40, 7, 8), 48, 0, 8)),
               orErrorInvalidResourceHandle);
+  producer.channel.signal();
+  producer.check_success();
+}
+
+namespace {
+
+// Handles as a program that cheats might make them. See forge().
+class Alterations {
+ public:
+  explicit Alterations(uint64_t seed) : random_(seed) {}
+
+  template <typename Handle>
+  Handle alter(Handle handle, const Handle& other) {
+    switch (below(8)) {
+      case 0:
+        for (char& byte : handle.reserved) byte = static_cast<char>(below(256));
+        return handle;
+      case 1:
+        handle.reserved[below(OPENREG_IPC_HANDLE_SIZE)] ^= static_cast<char>(1 + below(255));
+        return handle;
+      case 2:  // a handle of another kind
+        return forge(other, 0, read(other, 0, 1), 1);
+      default:
+        for (uint64_t count = 1 + below(3); count != 0; --count) {
+          const Field& field = fields[below(std::size(fields))];
+          handle = forge(handle, field.offset, number(handle, other, field), field.size);
+        }
+        return handle;
+    }
+  }
+
+ private:
+  struct Field {
+    size_t offset;
+    size_t size;
+  };
+
+  static constexpr Field fields[] = {{0, 4},  {4, 4},  {8, 8},  {16, 8}, {24, 8},
+                                     {32, 2}, {34, 2}, {40, 8}, {48, 8}, {56, 8}};
+
+  uint64_t below(uint64_t count) { return random_() % count; }
+
+  template <typename Handle>
+  static uint64_t read(const Handle& handle, size_t offset, size_t size) {
+    uint64_t value = 0;
+    std::memcpy(&value, handle.reserved + offset, size);
+    return value;
+  }
+
+  // At a limit, near the true one, that of another handle, or any.
+  template <typename Handle>
+  uint64_t number(const Handle& handle, const Handle& other, const Field& field) {
+    const uint64_t old = read(handle, field.offset, field.size);
+    switch (below(6)) {
+      case 0:
+        return below(3);
+      case 1:
+        return ~below(3) >> below(2);
+      case 2:
+        return old + below(64) - 32;
+      case 3:
+        return (uint64_t{1} << below(8 * field.size)) + below(3) - 1;
+      case 4:
+        return read(other, field.offset, field.size);
+      default:
+        return random_();
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+// Of each kind of handle.
+int alteration_count() {
+  const char* full = std::getenv("OPENREG_TEST_FULL");
+  return full != nullptr && std::string(full) == "1" ? 100'000 : 3'000;
+}
+
+void check_refusal(orError_t error) {
+  CHECK(error == orErrorInvalidResourceHandle || error == orErrorProcessEnded ||
+        error == orErrorOperatingSystem || error == orErrorInvalidDevice ||
+        error == orErrorNotPermitted || error == orErrorNotSupported);
+  CHECK(std::string(orGetLastErrorMessage()) != "");
+}
+
+// Reads the ends of what was opened, which ends the process if they are not there.
+void check_opened(char* memory, uint64_t size) {
+  orPointerAttributes attributes;
+  CHECK_OK(orPointerGetAttributes(&attributes, memory + size - 1));
+  CHECK(attributes.allocationBase == memory);
+  CHECK(attributes.allocationSize >= size);
+  char byte = 0;
+  CHECK_OK(orMemcpy(&byte, memory, 1, orMemcpyDeviceToHost));
+  CHECK_OK(orMemcpy(&byte, memory + size - 1, 1, orMemcpyDeviceToHost));
+}
+
+// Where the ledger that a handle comes from, which is mapped here, has the size of the arena of
+// device 0: behind version, identity, and the list of leases come a file's number, its identity and
+// its size.
+uint64_t* find_arena_size(const orIpcMemHandle_t& handle) {
+  constexpr size_t identity_size = 32;
+  constexpr size_t arena_offset = 8 + identity_size + 8;
+  std::ifstream file("/proc/self/maps");
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("memfd:openreg-ledger") == std::string::npos) continue;
+    char* ledger = reinterpret_cast<char*>(std::stoull(line, nullptr, 16));
+    if (std::memcmp(ledger + 8, handle.reserved, identity_size) == 0) {
+      return reinterpret_cast<uint64_t*>(ledger + arena_offset + 16);
+    }
+  }
+  test::fail(__FILE__, __LINE__, "the ledger is not mapped");
+}
+
+template <typename To, typename From>
+To as_handle(const From& handle) {
+  To other;
+  std::memcpy(&other, &handle, sizeof(other));
+  return other;
+}
+
+}  // namespace
+
+TEST(altered_handles_are_refused_or_name_memory_that_is_there) {
+  Process producer = start(exit_after_sharing);
+  const auto memory = producer.channel.receive<orIpcMemHandle_t>();
+  const auto lease = producer.channel.receive<orIpcLeaseHandle_t>();
+  const auto event = producer.channel.receive<orIpcEventHandle_t>();
+  char* own = test::device_malloc(memory_size);
+  Alterations alterations(34);
+  int opened_count = 0;
+  for (int i = 0; i < alteration_count(); ++i) {
+    const auto other = i % 2 == 0 ? share(own) : as_handle<orIpcMemHandle_t>(event);
+    const orIpcMemHandle_t altered = alterations.alter(memory, other);
+    void* pointer = nullptr;
+    const orError_t error = orIpcOpenMemHandle(&pointer, altered, 0);
+    if (error != orSuccess) {
+      check_refusal(error);
+      continue;
+    }
+    uint64_t size = 0;
+    std::memcpy(&size, altered.reserved + 48, sizeof(size));
+    check_opened(static_cast<char*>(pointer), size);
+    CHECK_OK(orIpcCloseMemHandle(pointer));
+    ++opened_count;
+  }
+  CHECK(opened_count > 0);
+  for (int i = 0; i < alteration_count(); ++i) {
+    const auto other = as_handle<orIpcEventHandle_t>(lease);
+    orEvent_t opened = nullptr;
+    const orError_t error = orIpcOpenEventHandle(&opened, alterations.alter(event, other));
+    if (error != orSuccess) {
+      check_refusal(error);
+      continue;
+    }
+    CHECK_OK(orEventQuery(opened));
+    CHECK_OK(orEventDestroy(opened));
+  }
+  for (int i = 0; i < alteration_count(); ++i) {
+    const auto other = as_handle<orIpcLeaseHandle_t>(memory);
+    const orIpcLeaseHandle_t altered = alterations.alter(lease, other);
+    unsigned long long number = 0;
+    if (orIpcLeaseFind(&number, altered) == orSuccess) CHECK_EQUAL(number, 0ull);
+    orIpcLease_t taken = nullptr;
+    const orError_t error = orIpcLeaseTake(&taken, altered);
+    if (error != orSuccess) {
+      check_refusal(error);
+    } else {
+      CHECK_OK(orIpcLeaseEnd(taken));
+    }
+  }
+  check_content(open_memory(memory), 1);
+  producer.channel.signal();
+  producer.check_success();
+}
+
+TEST(a_ledger_that_changes_makes_no_mapping_larger) {
+  Process producer = start([](Channel& channel) {
+    CHECK_OK(orSetDevice(0));
+    char* memory = test::device_malloc(memory_size);
+    channel.send(share(memory));
+    channel.wait();
+  });
+  const auto handle = producer.channel.receive<orIpcMemHandle_t>();
+  char* memory = open_memory(handle);
+  // The ledger is the producer's, and mapped here for writing: what it says of its arena goes up.
+  uint64_t* size = find_arena_size(handle);
+  const uint64_t true_size = *size;
+  *size = 2 * true_size;
+  void* pointer = nullptr;
+  CHECK_ERROR(orIpcOpenMemHandle(&pointer, forge(handle, 48, true_size + 1, 8), 0),
+              orErrorInvalidResourceHandle);
+  *size = true_size;
+  CHECK_OK(orIpcCloseMemHandle(memory));
   producer.channel.signal();
   producer.check_success();
 }
