@@ -1,10 +1,11 @@
 """A plug-in for pytest: runs a test suite that is written for CUDA on the emulated device.
 
 ``pytest --openreg-cuda``, or ``openreg_cuda = true`` in pytest's configuration file, has the tests'
-processes serve device type ``cuda`` from :mod:`torch_openreg`. It is a module outside of the package, as importing the package imports torch.
+processes serve device type ``cuda`` from :mod:`torch_openreg`. This is a module outside of the
+package, as importing the package imports torch.
 
-An error of a kernel, which runs later than its call, is raised in the test that launched the
-kernel, at the latest at the end of the test, or of the fixture, in any run.
+In any run, an error of a kernel, which runs later than its call, is raised in the test that
+launched the kernel: at the latest at the end of the test, or of its fixture.
 
 ``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
 type: a test with findings fails, with the reports in a section of their own.

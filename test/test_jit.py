@@ -1,7 +1,7 @@
 """torch.jit.trace, torch.jit.script and torch.onnx.export of models on the device.
 
 A traced or scripted module has to compute, for an input that it has not seen, what the module
-itself computes, to the bit. A trace in which an operator is missing returns the same for each input.
+itself computes, to the bit. A trace that lacks an operator returns the same for each input.
 """
 
 import io
@@ -233,9 +233,7 @@ class TestOnnx(OpenRegTestCase):
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(
-                module.to(device), (x.to(device),), file, dynamo=False, training=mode
-            )
+            torch.onnx.export(module.to(device), (x.to(device),), file, dynamo=False, training=mode)
         return file.getvalue()
 
     @parametrize("name", list(MODELS))

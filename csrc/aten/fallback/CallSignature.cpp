@@ -63,9 +63,12 @@ bool hasClass(ScalarType dtype) {
 
 // The number of a host tensor without dimensions.
 Scalar numberOf(const Tensor& tensor) {
-  return C10_UNLIKELY(tensor.is_conj() || tensor.is_neg())
-             ? tensor.item()
-             : at::native::_local_scalar_dense_cpu(tensor);
+  if (C10_UNLIKELY(tensor.is_conj() || tensor.is_neg())) {
+    return tensor.item();
+  }
+  const Scalar number = at::native::_local_scalar_dense_cpu(tensor);
+  // No int64 has what a uint64 may be.
+  return tensor.scalar_type() == kUInt64 ? Scalar(static_cast<double>(number.toUInt64())) : number;
 }
 
 int64_t bitsOf(double number) {

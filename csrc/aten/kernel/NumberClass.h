@@ -74,12 +74,8 @@ inline uint64_t classOf(const Scalar& number) {
   if (number.isBoolean()) {
     return uint64_t(number.toBool()) << 2;
   }
-  if (number.isFloatingPoint()) {
-    return 1 | classOf(number.toDouble()) << 2;
-  }
-  const double value = number.isUnsigned() ? static_cast<double>(number.toUInt64())
-                                           : static_cast<double>(number.toLong());
-  return 2 | classOf(value) << 2;
+  return number.isFloatingPoint() ? 1 | classOf(number.toDouble()) << 2
+                                  : 2 | classOf(static_cast<double>(number.toLong())) << 2;
 }
 
 }  // namespace at::openreg
