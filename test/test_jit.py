@@ -125,6 +125,8 @@ MODELS = {
 
 # What torch.jit.script does not compile, on no device.
 UNSCRIPTABLE = {"char_gpt": "it unpacks a tensor"}
+# What torch.onnx.export does not export, from no device.
+UNEXPORTABLE = {"transformer_encoder_layer": "its trace takes a flag for a tensor"}
 
 
 class TestJit(OpenRegTestCase):
@@ -236,7 +238,13 @@ class TestOnnx(OpenRegTestCase):
             torch.onnx.export(module.to(device), (x.to(device),), file, dynamo=False, training=mode)
         return file.getvalue()
 
-    @parametrize("name", list(MODELS))
+    @parametrize("name", list(UNEXPORTABLE))
+    def test_what_is_not_exported_is_not_from_the_cpu_either(self, name):
+        for device in ("cpu", DEVICE_TYPE):
+            with self.assertRaises(TypeError):
+                self.export(name, device)
+
+    @parametrize("name", [name for name in MODELS if name not in UNEXPORTABLE])
     def test_export_of_the_device_is_that_of_the_cpu(self, name):
         self.assertTrue(self.export(name, DEVICE_TYPE) == self.export(name, "cpu"))
 

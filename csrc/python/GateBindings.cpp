@@ -40,11 +40,11 @@ class Gate {
       c10::openreg::noteEventRecorded(this, stream);
     }
     ++blocked_streams_;
-    countAsClosed();
     // The enqueued wait owns a share, so the gate may be dropped while it is pending.
     auto share = std::make_unique<std::shared_ptr<State>>(state_);
     OPENREG_CHECK(orLaunchHostFunc(stream.stream(), &Gate::wait, share.get()));
     std::ignore = share.release();
+    countAsClosed();
   }
 
   void open() {
