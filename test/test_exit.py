@@ -199,7 +199,7 @@ stream = torch.openreg.Stream()
 with stream:
     graph = torch.openreg.Graph()
     graph.capture_begin()
-    fail()
+    x + 1
 """,
         0,
     ),
@@ -228,24 +228,21 @@ class TestLateErrors(OpenRegTestCase):
         self.assertEqual((child.returncode, child.output), (SILENT[ending][1], ""))
 
     def test_functions_of_atexit_run_before_and_behind_it(self):
-        (child,) = run_children(
-            [
-                (
-                    """
-                    import atexit
-                    atexit.register(print, "first", flush=True)
-                    import torch
-                    atexit.register(print, "last", flush=True)
-                    torch.ones(4, device="openreg")[torch.tensor([9], device="openreg")]
-                    """,
-                    {},
-                )
-            ]
+        process = run_program(
+            """
+            import atexit
+            atexit.register(print, "registered first, runs last")
+            import torch
+            atexit.register(print, "registered last, runs first")
+            torch.ones(4, device="openreg")[torch.tensor([9], device="openreg")]
+            """,
+            expect_success=False,
         )
-        self.assertEqual(child.returncode, 1, child.output)
-        lines = child.output.splitlines()
-        self.assertEqual(lines[0], "last")
-        self.assertEqual(lines[-1], "first")
+        self.assertEqual(process.returncode, 1)
+        self.assertEqual(
+            process.stdout, "registered last, runs first\nregistered first, runs last\n"
+        )
+        self.assertIn("a kernel has failed", process.stderr)
 
     def test_process_of_multiprocessing_fails_with_its_error(self):
         process = run_program(

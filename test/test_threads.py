@@ -338,7 +338,7 @@ class TestWaits(OpenRegTestCase):
                 opener.join()
             """
         )
-        self.assertEqual(output, "opened\n")
+        self.assertIn("opened\n", output)  # one of the calls warns
 
 
 instantiate_parametrized_tests(TestThreads)
