@@ -1,8 +1,11 @@
 """A plug-in for pytest: runs a test suite that is written for CUDA on the emulated device.
 
 ``pytest --openreg-cuda``, or ``openreg_cuda = true`` in pytest's configuration file, has the tests'
-processes serve device type ``cuda`` from :mod:`torch_openreg`. Without one of them the plug-in does
-nothing. It is a module outside of the package, as importing the package imports torch.
+processes serve device type ``cuda`` from :mod:`torch_openreg`. This is a module outside of the
+package, as importing the package imports torch.
+
+In any run, an error of a kernel, which runs later than its call, is raised in the test that
+launched the kernel: at the latest at the end of the test, or of its fixture.
 
 ``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
 type: a test with findings fails, with the reports in a section of their own.
@@ -58,6 +61,8 @@ __all__ = [
 ]
 
 _VARIABLE = "OPENREG_DEVICE_TYPE"
+# How long the end of a test waits for what the test has launched.
+_PATIENCE_MS = 10_000
 # An argument that names the conformance kit: the package, or a path in it.
 _KIT = re.compile(r"(^|[/\\])torch_openreg[./\\]conformance\b")
 _MARKER = "needs_real_cuda: skip this test where torch_openreg emulates CUDA"
@@ -140,6 +145,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(_forget_stderr)
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", _SANITIZER_MARKER)
+    config.pluginmanager.register(_LateErrors(), "openreg-late-errors")
     path = config.getoption("--openreg-sanitizer-report")
     kinds = config.getoption("--openreg-sanitizer")
     if path is not None and not kinds:
@@ -199,6 +205,47 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("needs_real_cuda") is not None:
             item.add_marker(skip)
+
+
+class _LateErrors:
+    """Raises the errors of kernels in the test, or the part of it, that launched the kernels."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        return (yield from self._raised())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        return (yield from self._raised())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+        return (yield from self._raised())
+
+    def _raised(self) -> Generator[None, object, object]:
+        try:
+            result = yield
+        except BaseException as error:
+            # It has its own reason to fail, or to be skipped. The next test must not have this one.
+            if (late := _late_error()) is not None:
+                error.add_note(f"Besides, a kernel failed: {late}")
+            raise
+        if (late := _late_error()) is not None:
+            raise late
+        return result
+
+
+def _late_error() -> Exception | None:
+    """What a kernel has failed with that no call has raised."""
+    library = sys.modules.get("torch_openreg._C")
+    # While a gate holds a stream, its work cannot end: what opens the gate comes later.
+    if library is None or library._Gate.count_closed():
+        return None
+    try:
+        library._device_take_error_all(_PATIENCE_MS, "the end of the test")
+    except Exception as error:
+        return error.with_traceback(None)
+    return None
 
 
 class _Sanitizer:

@@ -156,6 +156,19 @@ NUMBERS_REFUSED = {
     ),
 }  # fmt: skip
 
+# The same with a number in a tensor of the host.
+HOST_NUMBERS_REFUSED = {
+    "masked_fill": lambda d, v: byte(d).masked_fill(ones(d, 3).bool(), torch.tensor(v)),
+    "masked_fill_": lambda d, v: byte(d).masked_fill_(ones(d, 3).bool(), torch.tensor(v)),
+    "masked_fill_out": lambda d, v: torch.ops.aten.masked_fill(
+        byte(d), ones(d, 3).bool(), torch.tensor(v), out=byte(d)
+    ),
+    "index_fill": lambda d, v: byte(d).index_fill(0, ones(d, 1, dtype=torch.long), torch.tensor(v)),
+    "index_fill_": lambda d, v: byte(d).index_fill_(
+        0, ones(d, 1, dtype=torch.long), torch.tensor(v)
+    ),
+}
+
 # The same for what a tensor holds; the checks are in code that all devices share.
 CONTENTS_REFUSED = {
     **(
@@ -225,6 +238,39 @@ class TestCallErrors(OpenRegTestCase):
     )
     def test_bad_number_after_good_calls_raises_in_the_call(self, call, good, bad):
         self.assert_refuses_after_good_calls(call, good, bad)
+
+    @parametrize("call", [subtest(call, name=name) for name, call in HOST_NUMBERS_REFUSED.items()])
+    @parametrize("bad", [300, -256, 1e300, math.inf, 2**63 - 1])
+    def test_bad_number_of_the_host_after_good_calls_raises_in_the_call(self, call, bad):
+        self.assert_refuses_after_good_calls(call, type(bad)(3), bad)
+
+    def test_large_unsigned_numbers_of_the_host_have_a_class(self):
+        for number in (1, 2**64 - 1, 2**64 - 1):
+            value = torch.tensor(number, dtype=torch.uint64)
+            mask = torch.tensor([True, False])
+            expected = torch.where(mask, torch.zeros(2, dtype=torch.uint64), value)
+            actual = torch.where(
+                mask.to(DEVICE_TYPE), torch.zeros(2, dtype=torch.uint64, device=DEVICE_TYPE), value
+            )
+            self.assertEqual(actual.cpu().tolist(), expected.tolist())
+
+    @parametrize("dtype", [*INTEGERS, *FLOATS, *OTHERS])
+    def test_numbers_of_the_host_are_of_any_dtype(self, dtype):
+        for number in (1, 2, 2):
+            value = torch.tensor(number).to(dtype)
+            mask = torch.tensor([True, False, True])
+            expected = torch.zeros(3, dtype=dtype)
+            try:
+                expected.masked_fill_(mask, value)
+            except NotImplementedError:
+                with self.assertRaises(NotImplementedError):
+                    torch.zeros(3, dtype=dtype, device=DEVICE_TYPE).masked_fill_(
+                        mask.to(DEVICE_TYPE), value
+                    )
+                continue
+            actual = torch.zeros(3, dtype=dtype, device=DEVICE_TYPE)
+            actual.masked_fill_(mask.to(DEVICE_TYPE), value)
+            self.assertEqual(actual.cpu().view(torch.uint8), expected.view(torch.uint8))
 
     @parametrize(
         "call,good,bad", [subtest(case, name=name) for name, case in CONTENTS_REFUSED.items()]

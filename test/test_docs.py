@@ -236,7 +236,7 @@ class TestTables(OpenRegTestCase):
             subtest(("aten::add.Tensor", "generated"), name="generated"),
             subtest(("aten::empty_strided", "hand-written"), name="hand_written"),
             subtest(("aten::_linalg_eigvals", "fallback"), name="fallback"),
-            subtest(("aten::convolution", "fallback"), name="fallback_by_name"),
+            subtest(("aten::_convolution", "fallback"), name="fallback_by_name"),
             subtest(("aten::matmul", "composite"), name="composite"),
             subtest(("aten::_cudnn_rnn", "no kernel"), name="no_kernel"),
         ],

@@ -8,6 +8,7 @@ from common import (
     instantiate_parametrized_tests,
     parametrize,
     run_children,
+    run_program,
     run_tests,
 )
 
@@ -83,7 +84,7 @@ for _ in range(5):
         """
 torch.ones(4, device="openreg")[torch.tensor([9], device="openreg")]
 """,
-        0,
+        1,
     ),
     "sys_exit_inside_a_stream_context": (
         """
@@ -117,6 +118,152 @@ pinned = torch.ones(1000).pin_memory().to("openreg", non_blocking=True)
 }
 
 
+FAILING = """
+def fail():
+    torch.ones(4, device="openreg")[torch.tensor([9], device="openreg")]
+"""
+
+# What ends with a kernel's error that no call has raised -> (program, exit code). The code that the
+# program has chosen stays, unless it is 0.
+LATE_ERRORS = {
+    "end_of_the_program": ("fail()", 1),
+    "sys_exit": ("fail(); sys.exit()", 1),
+    "sys_exit_with_a_code": ("fail(); sys.exit(3)", 3),
+    "sys_exit_with_a_text": ("fail(); sys.exit('on purpose')", 1),
+    "exception_in_flight": ("fail(); raise KeyError('on purpose')", 1),
+    "error_behind_other_work": ("for _ in range(30):\n    x = x @ x * 0\nfail()", 1),
+    "error_on_another_device": (
+        "with torch.openreg.device(torch.openreg.device_count() - 1):\n    fail()",
+        1,
+    ),
+    "error_on_another_stream": ("with torch.openreg.Stream():\n    fail()", 1),
+    "error_in_a_thread": ("threading.Thread(target=fail).start()", 1),
+    "error_in_atexit": ("atexit.register(fail)", 1),
+    "error_of_a_backward_pass": (
+        """
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        fail()
+        return gradient
+
+y = torch.ones(3, device="openreg", requires_grad=True)
+Fails.apply(y).sum().backward()
+""",
+        1,
+    ),
+    "held_stream": (
+        """
+fail()
+gate = _C._Gate()
+with torch.openreg.Stream() as stream:
+    gate.block(stream.stream_id, stream.device_index, stream.device_type)
+""",
+        1,
+    ),
+}
+
+# What has such an error and says nothing -> (program, exit code).
+SILENT = {
+    "error_that_was_raised": (
+        """
+try:
+    fail()
+    torch.openreg.synchronize()
+except IndexError:
+    pass
+""",
+        0,
+    ),
+    "end_without_clean_up": ("fail(); os._exit(0)", 0),
+    "forked_child": (
+        """
+fail()
+if os.fork() == 0:
+    sys.exit()
+_, status = os.wait()
+try:
+    torch.openreg.synchronize()
+except IndexError:
+    sys.exit(os.waitstatus_to_exitcode(status))
+""",
+        0,
+    ),
+    "capture_under_way": (
+        """
+stream = torch.openreg.Stream()
+with stream:
+    graph = torch.openreg.Graph()
+    graph.capture_begin()
+    x + 1
+""",
+        0,
+    ),
+}
+
+
+class TestLateErrors(OpenRegTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cases = LATE_ERRORS | SILENT
+        programs = [(PRELUDE + FAILING + program, {}) for program, _ in cases.values()]
+        cls.children = dict(zip(cases, run_children(programs), strict=True))
+
+    @parametrize("ending", list(LATE_ERRORS))
+    def test_error_that_no_call_has_raised_is_printed_and_fails_the_process_with(self, ending):
+        child = self.children[ending]
+        self.assertEqual(child.returncode, LATE_ERRORS[ending][1], child.output)
+        self.assertIn("a kernel has failed, and no call has raised its error", child.output)
+        self.assertIn("IndexError", child.output)
+        self.assertEqual(child.output.count("out of"), 1, child.output)
+
+    @parametrize("ending", list(SILENT))
+    def test_process_prints_nothing_with(self, ending):
+        child = self.children[ending]
+        self.assertEqual((child.returncode, child.output), (SILENT[ending][1], ""))
+
+    def test_functions_of_atexit_run_before_and_behind_it(self):
+        process = run_program(
+            """
+            import atexit
+            atexit.register(print, "registered first, runs last")
+            import torch
+            atexit.register(print, "registered last, runs first")
+            torch.ones(4, device="openreg")[torch.tensor([9], device="openreg")]
+            """,
+            expect_success=False,
+        )
+        self.assertEqual(process.returncode, 1)
+        self.assertEqual(
+            process.stdout, "registered last, runs first\nregistered first, runs last\n"
+        )
+        self.assertIn("a kernel has failed", process.stderr)
+
+    def test_process_of_multiprocessing_fails_with_its_error(self):
+        process = run_program(
+            """
+            import torch
+            import torch.multiprocessing
+
+            if __name__ == "__main__":
+                context = torch.multiprocessing.get_context("spawn")
+                process = context.Process(target=exec, args=(
+                    "import torch; torch.ones(4, device='openreg')"
+                    "[torch.tensor([9], device='openreg')]",))
+                process.start()
+                process.join()
+                print(process.exitcode)
+            """
+        )
+        self.assertEqual(process.stdout, "1\n")
+        self.assertIn("a kernel has failed", process.stderr)
+
+
 class TestExit(OpenRegTestCase):
     @classmethod
     def setUpClass(cls):
@@ -142,6 +289,7 @@ class TestExit(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestExit)
+instantiate_parametrized_tests(TestLateErrors)
 
 if __name__ == "__main__":
     run_tests()

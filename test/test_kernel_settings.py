@@ -438,6 +438,27 @@ class TestDenormals(OpenRegTestCase):
         self.assertEqual(copied, [1, 0, 1])
         self.assertTrue(all(one == other for one, other in of_the_cpu), of_the_cpu)
 
+    def test_threads_have_their_mode_again_after_a_kernel_that_copies_from_a_device(self):
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        library = torch.library.Library("openreg_test_nested", "DEF")
+        self.addCleanup(library._destroy)
+        library.define("copy(Tensor x) -> Tensor")
+        library.impl(
+            "copy", lambda x: torch.empty(on_device.shape).copy_(on_device).flatten()[:1], "CPU"
+        )
+        try:
+            on_device = torch.full((1 << 18,), 1e-40, dtype=torch.float64).to(DEVICE_TYPE)
+            numbers = self.NUMBERS[0].repeat(1 << 17)
+            first = numbers * 0.1  # starts the team
+            torch.set_flush_denormal(True)
+            copied = torch.ops.openreg_test_nested.copy(on_device)
+            torch.set_flush_denormal(False)
+            last = numbers * 0.1
+        finally:
+            torch.set_num_threads(before)
+        self.assertEqual([self.zeros(one) for one in (first, copied, last)], [0, 1, 0])
+
     def test_change_before_the_kernel_runs_is_not_seen(self):
         x = self.NUMBERS.to(DEVICE_TYPE)
         torch.accelerator.synchronize()

@@ -166,6 +166,13 @@ class TestHistogram(OpenRegTestCase):
         nothing = torch.zeros(0, dtype=torch.int64, device=DEVICE_TYPE)
         self.assertEqual(torch.histc(nothing, 3).tolist(), [0, 0, 0])
 
+    @parametrize("number", [-(2**63), 2**63 - 1])
+    def test_equal_integers_at_the_ends_of_their_type_are_in_the_middle(self, number):
+        same = torch.full((4,), number, device=DEVICE_TYPE)
+        self.assertEqual(torch.histc(same, 3).tolist(), [0, 4, 0])
+        both = torch.tensor([-(2**63), 0, 2**63 - 1], device=DEVICE_TYPE)
+        self.assertEqual(torch.histc(both, 3).tolist(), [1, 1, 1])
+
     def test_counting_experts_does_not_wait(self):
         experts = torch.tensor([0, 3, 3, 1, 0], device=DEVICE_TYPE)
         with StreamGate():

@@ -212,6 +212,66 @@ def test_skipped():
 """
 
 
+LATE_ERRORS = """
+import unittest
+import pytest
+import torch
+from torch_openreg.testing import StreamGate
+
+def fail():
+    torch.ones(4, device="openreg")[torch.tensor([9], device="openreg")]
+
+def test_fails():
+    fail()
+
+def test_innocent():
+    assert torch.ones(2, device="openreg").sum().item() == 2
+
+@pytest.fixture
+def failing():
+    fail()
+
+def test_with_a_fixture_that_fails(failing):
+    raise AssertionError
+
+@pytest.fixture
+def failing_later():
+    yield
+    fail()
+
+def test_with_a_fixture_that_fails_later(failing_later):
+    pass
+
+@pytest.fixture
+def held():
+    with StreamGate(torch.openreg.Stream()):
+        yield
+
+def test_with_a_fixture_that_holds_a_stream(held):
+    fail()
+
+class TestCase(unittest.TestCase):
+    def test_fails(self):
+        fail()
+
+    def test_raises(self):
+        with self.assertRaises(IndexError):
+            fail()
+            torch.openreg.synchronize()
+
+@pytest.mark.xfail(raises=IndexError, strict=True)
+def test_expected():
+    fail()
+
+def test_fails_itself():
+    fail()
+    raise KeyError("of itself")
+
+def test_last():
+    fail()
+"""
+
+
 _TORCH_WITH_CUDA = """
 import os
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
@@ -245,6 +305,22 @@ class TestPlugin(OpenRegTestCase):
     def assert_outcome(self, result, summary, returncode=0):
         self.assertEqual(result.returncode, returncode, msg=lambda _: result.stdout + result.stderr)
         self.assertIn(summary, result.stdout)
+
+    def test_error_of_a_kernel_is_raised_in_the_test_that_launched_it(self):
+        result = self.pytest("test_it.py", "-rfE", "--tb=short", suite=LATE_ERRORS)
+        self.assert_outcome(result, "4 failed, 4 passed, 1 xfailed, 3 errors", 1)
+        for text in (
+            "FAILED test_it.py::test_fails - IndexError",
+            "ERROR test_it.py::test_with_a_fixture_that_fails - IndexError",
+            "ERROR test_it.py::test_with_a_fixture_that_fails_later - IndexError",
+            "ERROR test_it.py::test_with_a_fixture_that_holds_a_stream - IndexError",
+            "FAILED test_it.py::TestCase::test_fails - IndexError",
+            "FAILED test_it.py::test_fails_itself - KeyError",
+            "Besides, a kernel failed: ",
+            "FAILED test_it.py::test_last - IndexError",
+        ):
+            self.assertIn(text, result.stdout)
+        self.assertNotIn("a kernel has failed", result.stderr)
 
     def test_sanitizer_fails_tests_with_findings(self):
         result = self.pytest("test_it.py", "--openreg-sanitizer", suite=RACES)

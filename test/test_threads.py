@@ -13,6 +13,7 @@ from common import (
     parametrize,
     run_child,
     run_tests,
+    subtest,
 )
 
 THREADS = 8
@@ -278,7 +279,70 @@ class TestTeams(OpenRegTestCase):
         self.assertEqual(output, "1 1 [0, 0]\n")
 
 
+# Waits for the device, of torch's bindings and ours.
+WAITS = {
+    "item": "x[0].item()",
+    "cpu": "x.cpu()",
+    "tolist": "x.tolist()",
+    "numpy": "x.numpy(force=True)",
+    "equal": "torch.equal(x, x)",
+    "print": "repr(x)",
+    "nonzero": "x.nonzero()",
+    "new_tensor": "torch.tensor(x)",
+    "deepcopy_to_the_cpu": "copy.deepcopy(x).cpu()",
+    "storage_to_the_cpu": "x.untyped_storage().cpu()",
+    "storage_tolist": "x.untyped_storage().tolist()",
+    "storage_element": "x.untyped_storage()[0]",
+    "copy_from_a_storage": "torch.UntypedStorage(16).copy_(x.untyped_storage())",
+    "save": "torch.save(x, io.BytesIO())",
+    "save_of_a_storage": "torch.save(x.untyped_storage(), io.BytesIO())",
+    "pickle": "pickle.dumps(x)",
+    "event": "event.synchronize()",
+    "stream": "torch.openreg.current_stream().synchronize()",
+    "device": "torch.accelerator.synchronize()",
+    "seed": "torch.manual_seed(1)",
+    "random_state": "torch.openreg.get_rng_state()",
+}
+
+
+class TestWaits(OpenRegTestCase):
+    @parametrize("call", [subtest(call, name=name) for name, call in WAITS.items()])
+    def test_other_threads_run_during_a_wait(self, call):
+        # The thread that opens the gate gets the interpreter in the wait, or never.
+        output = run_child(
+            f"""
+            import copy, faulthandler, io, pickle, sys, threading
+            import torch
+            from torch_openreg.testing import StreamGate
+
+            faulthandler.dump_traceback_later(60, exit=True)
+            x, event = torch.ones(4, device="openreg"), torch.Event("openreg")
+            {call}
+            torch.rand(4, device="openreg")
+            may_open = threading.Event()
+            with StreamGate() as gate:
+
+                def open_gate():
+                    may_open.wait()
+                    gate.open()
+                    print("opened")
+
+                opener = threading.Thread(target=open_gate)
+                opener.start()
+                x.add_(1)
+                torch.rand(4, device="openreg")
+                event.record()
+                sys.setswitchinterval(1000)
+                may_open.set()
+                {call}
+                opener.join()
+            """
+        )
+        self.assertIn("opened\n", output)  # one of the calls warns
+
+
 instantiate_parametrized_tests(TestThreads)
+instantiate_parametrized_tests(TestWaits)
 
 if __name__ == "__main__":
     run_tests()

@@ -1,8 +1,8 @@
 // Waits that torch may reach while its caller holds Python's global interpreter lock (GIL).
 //
-// torch's own bindings keep the GIL when they seed a generator or empty a cache. Whoever the wait
-// is for may need it, so it is released meanwhile. The backend knows no Python: the bindings
-// provide the two functions.
+// torch's own bindings keep the GIL when they seed a generator, empty a cache, copy a storage or
+// make an array of a tensor. Another thread may need the GIL before the wait can end, so it is
+// released meanwhile. The backend knows no Python: the bindings provide the two functions.
 #pragma once
 
 #include "torch_openreg/core/Macros.h"

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Interrupt.h"
 #include "torch_openreg/core/Exception.h"
 
@@ -130,6 +131,7 @@ bool OpenRegStream::query(const char* caller) const {
 }
 
 void OpenRegStream::synchronize(const char* caller) const {
+  const BlockingRegion region;
   OPENREG_CHECK_RESULT(waitInterruptibly([this] { return orStreamSynchronize(handle_); }), caller);
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "csrc/core/ExitStatus.h"
 #include "csrc/core/Interrupt.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
@@ -116,6 +117,10 @@ void synchronizeAll() {
   }
 }
 
+void takeErrorAll(int timeout_ms, const std::string& raised_by) {
+  OPENREG_CHECK_RESULT(orDeviceTakeErrorAll(timeout_ms), raised_by.c_str());
+}
+
 std::string describeDevice(const orDeviceProp& prop) {
   return c10::str("_OpenRegDeviceProperties(name='", prop.name, "', major=", prop.major,
                   ", minor=", prop.minor, ", total_memory=", prop.totalGlobalMem / (1024 * 1024),
@@ -199,6 +204,8 @@ void bindDevice(py::module_& m) {
   m.def("_device_can_access_peer", &canAccessPeer);
   m.def("_device_synchronize", &synchronize, ReleaseGil());
   m.def("_device_synchronize_all", &synchronizeAll, ReleaseGil());
+  m.def("_device_take_error_all", &takeErrorAll, ReleaseGil());
+  m.def("_fail_exit", &failExit);
   m.def("_init", &initializeFromPython);
   m.def("_serves_cuda", &servesCuda);
   m.def("_has_cuda_hooks", &at::hasCUDA);

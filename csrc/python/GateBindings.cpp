@@ -19,6 +19,8 @@ namespace {
 
 namespace py = pybind11;
 
+std::atomic<int> closed_gates = 0;  // which hold streams
+
 class Gate {
  public:
   Gate() = default;
@@ -42,14 +44,21 @@ class Gate {
     auto share = std::make_unique<std::shared_ptr<State>>(state_);
     OPENREG_CHECK(orLaunchHostFunc(stream.stream(), &Gate::wait, share.get()));
     std::ignore = share.release();
+    countAsClosed();
   }
 
   void open() {
     State& state = *state_;
     const c10::openreg::Lock lock(state.mutex);
+    if (state.is_counted && !state.is_open) {
+      --closed_gates;
+    }
     state.is_open = true;
     state.changed.notify_all();
   }
+
+  // How many gates hold streams.
+  static int countClosed() { return closed_gates; }
 
   bool isOpen() const {
     State& state = *state_;
@@ -83,8 +92,18 @@ class Gate {
     c10::openreg::Mutex mutex;
     std::condition_variable changed;
     bool is_open OPENREG_GUARDED_BY(mutex) = false;
+    bool is_counted OPENREG_GUARDED_BY(mutex) = false;
     bool is_reached OPENREG_GUARDED_BY(mutex) = false;
   };
+
+  void countAsClosed() {
+    State& state = *state_;
+    const c10::openreg::Lock lock(state.mutex);
+    if (!state.is_open && !state.is_counted) {
+      state.is_counted = true;
+      ++closed_gates;
+    }
+  }
 
   // docs: gate-wait
   static void wait(void* user_data) {
@@ -112,6 +131,7 @@ void bindGate(py::module_& m) {
       .def("block", &Gate::block, ReleaseGil())
       .def("open", &Gate::open)
       .def("is_open", &Gate::isOpen)
+      .def_static("count_closed", &Gate::countClosed)
       .def("wait_until_reached", &Gate::waitUntilReached, ReleaseGil());
 }
 

@@ -150,6 +150,7 @@ ALLOWED_CALLS = {
     ("python/DeviceBindings.cpp", "orGetDeviceProperties"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orDeviceCanAccessPeer"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orDeviceSynchronizeAll"): "a binding is one line per function",
+    ("python/DeviceBindings.cpp", "orDeviceTakeErrorAll"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orGetSettingCount"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orGetSetting"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orReviewSettings"): "the settings are the runtime's table",

@@ -2,6 +2,7 @@
 
 import atexit
 import builtins
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -25,6 +26,9 @@ _is_initializing = False
 
 # Far longer than an idle autograd thread needs; one that hangs must not keep the process.
 _AUTOGRAD_TIMEOUT_S = 2.0
+
+# Far longer than small kernels need; work that is stuck must not keep the process.
+_LATE_ERROR_TIMEOUT_MS = 2000
 
 
 class DeferredOpenRegCallError(Exception):
@@ -149,6 +153,28 @@ def _has_autograd_threads() -> bool:
         except OSError:  # the thread has ended
             continue
     return False
+
+
+# Functions of atexit run in reverse: this one comes behind the next one, whose threads may launch.
+@atexit.register
+def _tell_late_error() -> None:
+    """Prints a kernel's error that no call has raised, and has the process exit with status 1.
+
+    An exit status other than 0 that the program has chosen stays. Without an error, the exit costs
+    the time of the work that is left, up to a limit. Processes that end in other ways than by the
+    end of their program, such as by os._exit, say nothing.
+    """
+    try:
+        _C._device_take_error_all(_LATE_ERROR_TIMEOUT_MS, "the end of the program")
+    except Exception as error:
+        if sys.stderr is not None:
+            print(
+                "torch_openreg: a kernel has failed, and no call has raised its error:\n"
+                f"{type(error).__name__}: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
+        _C._fail_exit()
 
 
 @atexit.register

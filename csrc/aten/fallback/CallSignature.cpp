@@ -1,6 +1,7 @@
 #include "csrc/aten/fallback/CallSignature.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
 #include <c10/util/hash.h>
 
 #include <algorithm>
@@ -50,6 +51,24 @@ c10::TypeKind kindOf(const c10::Argument& argument) {
 bool takesNumbers(const c10::Argument& argument) {
   return kindOf(argument) == c10::TypeKind::NumberType ||
          kindOf(argument) == c10::TypeKind::FloatType;
+}
+
+// Whether the number that a tensor holds has a class: those of types that only kernels know have
+// none.
+bool hasClass(ScalarType dtype) {
+  return dtype != ScalarType::Float4_e2m1fn_x2 &&
+         (dtype == ScalarType::Bool || c10::isIntegralType(dtype, /*includeBool=*/false) ||
+          c10::isFloatingType(dtype) || c10::isComplexType(dtype));
+}
+
+// The number of a host tensor without dimensions.
+Scalar numberOf(const Tensor& tensor) {
+  if (C10_UNLIKELY(tensor.is_conj() || tensor.is_neg())) {
+    return tensor.item();
+  }
+  const Scalar number = at::native::_local_scalar_dense_cpu(tensor);
+  // No int64 has what a uint64 may be.
+  return tensor.scalar_type() == kUInt64 ? Scalar(static_cast<double>(number.toUInt64())) : number;
 }
 
 int64_t bitsOf(double number) {
@@ -145,7 +164,7 @@ class CallSignature::Builder {
     }
     const bool is_host_scalar = tensor.is_cpu() && tensor.dim() == 0;
     if (!isPlain(tensor) || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
-        !(isOpenReg(tensor) || is_host_scalar)) {
+        !(isOpenReg(tensor) || (is_host_scalar && hasClass(tensor.scalar_type())))) {
       return false;
     }
     const auto* seen = std::find(tensors_.begin(), tensors_.end(), tensor.unsafeGetTensorImpl());
@@ -159,6 +178,9 @@ class CallSignature::Builder {
         flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 | tensor.dim() << 16));
     words_.append(tensor.sizes().begin(), tensor.sizes().end());
     words_.append(tensor.strides().begin(), tensor.strides().end());
+    if (is_host_scalar) {
+      addNumber(numberOf(tensor));
+    }
     return true;
   }
 
@@ -173,8 +195,12 @@ class CallSignature::Builder {
     }
   }
 
+  void addNumber(const Scalar& number) {
+    words_.append({kNumber, static_cast<int64_t>(classOf(number))});
+  }
+
   void addNumber(const c10::IValue& number) {
-    words_.append({kNumber, static_cast<int64_t>(classOf(number.toScalar()))});
+    addNumber(number.toScalar());
     if (op_.countsWithNumbers()) {
       words_.push_back(number.isDouble() ? bitsOf(number.toDouble())
                        : number.isInt()  ? number.toInt()

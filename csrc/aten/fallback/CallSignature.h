@@ -20,7 +20,8 @@ namespace at::openreg {
 //   - per tensor the metadata, which tensors are the same one, and how their memory overlaps;
 //   - integers, flags and texts as they are;
 //   - numbers, by their class and by how they compare with the number before
-//     (Note [Classes of numbers]); as they are where results are counted by them.
+//     (Note [Classes of numbers]); as they are where results are counted by them;
+//   - host tensors without dimensions, which are numbers as well, by metadata and class.
 class CallSignature {
  public:
   // std::nullopt if the arguments have something that no signature describes: CPU tensors with

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/SmallVector.h>
 #include <openreg/stream.h>
 
 #if defined(__x86_64__)
@@ -88,7 +89,18 @@ uint16_t callersFloatMode() {
   return mode;
 }
 
-thread_local uint16_t mode_before_kernel = 0;  // of a thread in a team
+// Of a thread in a team: the modes that it had before the kernels that it is in, which nest.
+thread_local c10::SmallVector<uint16_t, 4> modes_before_kernels;
+
+void enterMode(uint16_t mode) {
+  modes_before_kernels.push_back(floatMode());
+  setFloatMode(mode);
+}
+
+// A thread that has joined the team since has the default mode.
+void leaveMode() {
+  setFloatMode(modes_before_kernels.empty() ? 0 : modes_before_kernels.pop_back_val());
+}
 
 }  // namespace
 
@@ -177,15 +189,12 @@ HostKernelScope::HostKernelScope() {
     return;
   }
   team_size_ = at::get_num_threads();
-  runOnTeamOfThisThread(team_size_, [mode] {
-    mode_before_kernel = floatMode();
-    setFloatMode(mode);
-  });
+  runOnTeamOfThisThread(team_size_, [mode] { enterMode(mode); });
 }
 
 HostKernelScope::~HostKernelScope() {
   if (C10_UNLIKELY(team_size_ > 0)) {
-    runOnTeamOfThisThread(team_size_, [] { setFloatMode(mode_before_kernel); });
+    runOnTeamOfThisThread(team_size_, &leaveMode);
   }
 }
 

@@ -28,6 +28,8 @@ class PlacingAllocator final : public c10::Allocator {
     return c10::GetCPUAllocator()->allocate(nbytes);
   }
 
+  // None: it has no memory without an owner. What libtorch_cpu asks raw_allocate() for in kernels,
+  // the scratch memory of oneDNN, it takes from c10::GetAllocator(), which is not redirected.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
 
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {

@@ -56,10 +56,10 @@ constexpr const char* kNames[] = {
     "fbgemm_pack_quantized_matrix",
     "fbgemm_pack_quantized_matrix.KN",
     "range.out_",
-    // The CPU chooses among several kernels.
+    // The CPU chooses among several kernels. "convolution" stays composite: torch.jit.trace records
+    // what it calls, "_convolution", and not itself.
     "_convolution",
     "conv_tbc",
-    "convolution",
     "convolution_backward",
     // Chains of small kernels, or of one and a copy.
     "_safe_softmax",

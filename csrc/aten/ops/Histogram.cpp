@@ -22,7 +22,10 @@ namespace {
 // Counts the numbers from `lower` to `upper` in bins of equal width, whose last one includes
 // `upper`. Equal bounds stand for the smallest and the largest number. The counts have the type of
 // the numbers, and wrap as they do.
-void countIntegers(Tensor& counts, const Tensor& self, int64_t lower, int64_t upper) {
+void countIntegers(Tensor& counts, const Tensor& self, int64_t min, int64_t max) {
+  // Wide enough for the bounds around the smallest and the largest int64.
+  __int128 lower = min;
+  __int128 upper = max;
   AT_DISPATCH_INTEGRAL_TYPES(self.scalar_type(), "histc", [&] {
     const Tensor numbers = self.contiguous();
     const auto* begin = numbers.const_data_ptr<scalar_t>();
@@ -41,8 +44,7 @@ void countIntegers(Tensor& counts, const Tensor& self, int64_t lower, int64_t up
     }
     std::for_each(begin, end, [&](scalar_t number) {
       if (lower <= number && number <= upper) {
-        const auto bin = static_cast<int64_t>((static_cast<__int128>(number) - lower) * bin_count /
-                                              (static_cast<__int128>(upper) - lower));
+        const auto bin = static_cast<int64_t>((number - lower) * bin_count / (upper - lower));
         ++bins[std::min(bin, bin_count - 1)];
       }
     });

@@ -65,7 +65,7 @@ class CpuKernelScope {
 
 // The same, for a kernel that computes on the thread that calls its operator. All OpenMP threads of
 // the kernel have the caller's floating-point mode, as if a worker ran it; afterwards, they have
-// again what they had.
+// again what they had. Scopes of a thread nest.
 class OPENREG_EXPORT HostKernelScope {
  public:
   HostKernelScope();

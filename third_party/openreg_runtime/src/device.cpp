@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <tuple>
 
 #include "allocation.h"
 #include "capture.h"
@@ -15,6 +16,7 @@
 #include "setting.h"
 #include "stream.h"
 #include "trace.h"
+#include "wait_check.h"
 #include "worker.h"
 
 namespace openreg {
@@ -92,6 +94,16 @@ orError_t map_memory(int index, const AddressSpace& space, int* file) {
   return error;
 }
 
+// Of failures of several streams, the earliest; all are cleared.
+FailureRef take_first_failure(const std::vector<Stream*>& streams) {
+  FailureRef first;
+  for (Stream* stream : streams) {
+    FailureRef failure = stream->take_failure();
+    if (failure && (!first || failure->time_ns < first->time_ns)) first = std::move(failure);
+  }
+  return first;
+}
+
 orError_t synchronize(const std::vector<Device*>& waited_for, const char* function) {
   std::vector<Stream*> streams;
   for (Device* device : waited_for) {
@@ -101,12 +113,30 @@ orError_t synchronize(const std::vector<Device*>& waited_for, const char* functi
     const std::vector<Stream*> own = device->streams();
     streams.insert(streams.end(), own.begin(), own.end());
   }
-  FailureRef first;
-  for (Stream* stream : streams) {
-    FailureRef failure = stream->take_failure();
-    if (failure && (!first || failure->time_ns < first->time_ns)) first = std::move(failure);
+  return report(take_first_failure(streams));
+}
+
+thread_local int64_t wait_deadline_ns = 0;
+
+// See orDeviceTakeErrorAll.
+orError_t take_error(int timeout_ms) {
+  if (is_forked()) return orSuccess;
+  if (timeout_ms < 0) {
+    return fail(orErrorInvalidValue,
+                concat("orDeviceTakeErrorAll: expected a time from 0, got ", timeout_ms));
   }
-  return report(first);
+  const std::vector<Stream*> streams = all_streams();
+  {
+    wait_deadline_ns = os::now_ns() + int64_t{timeout_ms} * 1'000'000;
+    const wait_check::Substitution until_deadline(
+        [] { return os::now_ns() < wait_deadline_ns ? 0 : 1; });
+    for (Stream* stream : streams) {
+      if (stream == Worker::current_stream() || wait_check::current()() != 0) continue;
+      // A wait that the deadline or the end of the process ends is no error here.
+      std::ignore = stream->wait(stream->submitted());
+    }
+  }
+  return report(take_first_failure(streams));
 }
 
 orError_t synchronize_index(int index, const char* function) {
@@ -326,6 +356,10 @@ orError_t orDeviceSynchronizeIndex(int device) {
 
 orError_t orDeviceSynchronizeAll(void) {
   return openreg::guarded([] { return openreg::synchronize_all(); });
+}
+
+orError_t orDeviceTakeErrorAll(int timeout_ms) {
+  return openreg::guarded([&] { return openreg::take_error(timeout_ms); });
 }
 
 orError_t orIsForkedChild(int* is_forked) {

@@ -15,9 +15,9 @@ orError_t fail_ended_early() {
   return fail(orErrorNotReady, "the wait was ended early, by a check of the thread that waits");
 }
 
-Suspension::Suspension() : suspended_(std::exchange(check, nullptr)) {}
+Substitution::Substitution(orWaitCheckFn other) : replaced_(std::exchange(check, other)) {}
 
-Suspension::~Suspension() { check = suspended_; }
+Substitution::~Substitution() { check = replaced_; }
 
 }  // namespace openreg::wait_check
 

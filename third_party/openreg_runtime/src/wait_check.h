@@ -18,16 +18,22 @@ orWaitCheckFn current();
 // The failure of a wait that a check has ended.
 orError_t fail_ended_early();
 
-// Suspends the calling thread's check, for waits that have to be waited out.
-class Suspension {
+// Gives the calling thread another check for as long as it lives.
+class Substitution {
  public:
-  Suspension();
-  Suspension(const Suspension&) = delete;
-  Suspension& operator=(const Suspension&) = delete;
-  ~Suspension();
+  explicit Substitution(orWaitCheckFn other);
+  Substitution(const Substitution&) = delete;
+  Substitution& operator=(const Substitution&) = delete;
+  ~Substitution();
 
  private:
-  orWaitCheckFn suspended_;
+  orWaitCheckFn replaced_;
+};
+
+// Suspends the calling thread's check, for waits that have to be waited out.
+class Suspension : public Substitution {
+ public:
+  Suspension() : Substitution(nullptr) {}
 };
 
 }  // namespace openreg::wait_check

@@ -224,6 +224,47 @@ TEST(synchronizing_a_device_waits_for_all_and_returns_the_first_failure_of_any_s
   CHECK_OK(orStreamSynchronize(first));
 }
 
+TEST(taking_the_error_of_all_devices_waits_and_returns_the_first_failure) {
+  const orStream_t first = make_stream(0);
+  const orStream_t second = make_stream(1);
+  CHECK_OK(orDeviceTakeErrorAll(0));
+  Gate gate;
+  gate.hold(first);
+  CHECK_OK(launch_failure(first, orErrorNotSupported, "behind the gate"));
+  CHECK_OK(orDeviceTakeErrorAll(0));
+  std::thread opener([&] { gate.open(); });
+  CHECK_ERROR(orDeviceTakeErrorAll(60'000), orErrorNotSupported);
+  opener.join();
+  CHECK_CONTAINS(orGetLastErrorMessage(), "behind the gate");
+  CHECK_OK(launch_failure(second, orErrorInvalidValue));
+  CHECK_ERROR(orDeviceTakeErrorAll(60'000), orErrorInvalidValue);
+  CHECK_OK(orDeviceSynchronizeAll());
+  CHECK_ERROR(orDeviceTakeErrorAll(-1), orErrorInvalidValue);
+}
+
+TEST(taking_the_error_of_all_devices_ends_in_time_with_what_there_is) {
+  const orStream_t held = make_stream(0);
+  const orStream_t failed = make_stream(1);
+  Gate gate;
+  gate.hold(held);
+  CHECK_OK(launch_failure(failed, orErrorNotSupported));
+  CHECK_OK(orFree(test::device_malloc(1)));  // waits for it without looking at the failure
+  CHECK_ERROR(orDeviceTakeErrorAll(1), orErrorNotSupported);
+  CHECK_OK(orDeviceTakeErrorAll(1));
+  gate.open();
+  CHECK_OK(orDeviceSynchronizeAll());
+}
+
+TEST(taking_the_error_of_all_devices_leaves_a_capture_alone) {
+  const orStream_t stream = make_stream(0);
+  CHECK_OK(orStreamBeginCapture(stream, orStreamCaptureModeGlobal));
+  CHECK_OK(launch_failure(stream, orErrorNotSupported));
+  CHECK_OK(orDeviceTakeErrorAll(60'000));
+  orGraph_t graph = nullptr;
+  CHECK_OK(orStreamEndCapture(stream, &graph));
+  CHECK_OK(orGraphDestroy(graph));
+}
+
 TEST(the_failure_of_a_destroyed_stream_is_not_lost) {
   const orStream_t stream = make_stream();
   CHECK_OK(launch_failure(stream, orErrorNotSupported));

@@ -75,6 +75,13 @@ OPENREG_API orError_t orDeviceSynchronizeIndex(int device) OPENREG_CHECKED;
 /* As orDeviceSynchronize, for every device of the process. */
 OPENREG_API orError_t orDeviceSynchronizeAll(void) OPENREG_CHECKED;
 
+/* For the end of a program, or of a part of it that must not leave errors to the next. Waits until
+ * all work submitted to all devices before the call is done, but no longer than that, and returns
+ * the first asynchronous error of any stream, which nobody has been told of; clears them all.
+ * orSuccess if there is none so far, also if the time is over, and in a forked child.
+ * Capture: allowed. */
+OPENREG_API orError_t orDeviceTakeErrorAll(int timeout_ms) OPENREG_CHECKED;
+
 /* Whether a wait is to end early: not 0 ends it. */
 typedef int (*orWaitCheckFn)(void);
 
