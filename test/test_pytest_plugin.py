@@ -34,6 +34,16 @@ def test_kernel_of_triton():
 # docs: end
 """
 
+TOOLS = """
+import importlib.util
+import subprocess
+
+def test_tools():
+    run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    assert run.stdout.count("UUID") == 2
+    assert importlib.util.find_spec("pynvml") is not None
+"""
+
 WITHOUT_TORCH = """
 import sys
 
@@ -362,6 +372,10 @@ class TestPlugin(OpenRegTestCase):
         self.assert_outcome(result, "2 passed, 1 skipped")
         self.assertIn("device type cuda: emulated by torch_openreg", result.stdout)
         self.assertNotIn("Overriding", result.stderr)
+
+    def test_tests_for_cuda_find_the_tools_of_cuda(self):
+        self.assert_outcome(self.pytest("--openreg-cuda", suite=TOOLS), "1 passed")
+        self.assert_outcome(self.pytest(suite=TOOLS), "1 failed")
 
     def test_plugin_that_imports_torch_first_is_an_error(self):
         result = self.pytest("-p", "early", "--openreg-cuda", early__py="import torch")

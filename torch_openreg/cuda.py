@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_openreg import _settings
+from torch_openreg import _settings, _tools
 from torch_openreg._registration import RegistrationError, check_build_for_cuda
 from torch_openreg._version import __version__
 
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 parser.error(f"{option}: expected {allowed}, got {value!r}")
     if (reason := _settings.no_device_text()) is not None:
         sys.exit(f"{_PROGRAM}: error: no device is available: {reason}")
+    _tools.offer()
     program = [*(["-m"] if options.module else []), *options.program]
     os.execve(sys.executable, [sys.executable, *_interpreter_options(), *program], os.environ)
 
