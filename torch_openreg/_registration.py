@@ -223,7 +223,7 @@ def _explain_late_choice() -> None:
     """
     if torch.cuda._is_compiled():
         return
-    initialize = torch.cuda._lazy_init
+    initialize: Any = torch.cuda._lazy_init
 
     @functools.wraps(initialize)
     def initialize_or_explain() -> None:
