@@ -206,7 +206,10 @@ class TestRefusals(OpenRegTestCase):
                     print(error)
             os.environ["OPENREG_DEVICE_TYPE"] = "cuda"
         """
-        text = "pass" if before is None else f"os.environ['OPENREG_DEVICE_TYPE'] = {before!r}"
+        # In two parts, since programs of tests are changed to say cuda.
+        text = "pass"
+        if before is not None:
+            text = f"os.environ['OPENREG_DEVICE_TYPE'] = {before[:4]!r} + {before[4:]!r}"
         lines = run_program(program.format(set=text)).stdout.splitlines()
         own = "Torch not compiled with CUDA enabled"
         self.assertEqual(lines[:3], [own] * 3)
