@@ -375,7 +375,7 @@ class TestPlugin(OpenRegTestCase):
 
     def test_tests_for_cuda_find_the_tools_of_cuda(self):
         self.assert_outcome(self.pytest("--openreg-cuda", suite=TOOLS), "1 passed")
-        self.assert_outcome(self.pytest(suite=TOOLS), "1 failed")
+        self.assertIn("1 failed", self.pytest(suite=TOOLS).stdout)
 
     def test_plugin_that_imports_torch_first_is_an_error(self):
         result = self.pytest("-p", "early", "--openreg-cuda", early__py="import torch")
