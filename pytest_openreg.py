@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -136,6 +137,20 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         )
     # Workers of pytest-xdist and the processes that tests start inherit it.
     os.environ[_VARIABLE] = "cuda"
+    _offer_tools()
+
+
+def _offer_tools() -> None:
+    """Offers nvidia-smi and pynvml without the package, whose import imports torch."""
+    package = importlib.util.find_spec("torch_openreg")
+    folders = package.submodule_search_locations if package is not None else None
+    for folder in folders or ():
+        path = os.path.join(folder, "_tools", "__init__.py")
+        spec = importlib.util.spec_from_file_location("_torch_openreg_tools", path)
+        if spec is not None and spec.loader is not None and os.path.exists(path):
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            module.offer()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -326,6 +326,11 @@ class TestActivities(ProfilerTestCase):
         expected = torch.openreg.get_device_properties(0)
         self.assertEqual(devices[0]["name"], expected.name)
         self.assertEqual(devices[0]["totalGlobalMem"], expected.total_memory)
+        module = torch.cuda if DEVICE_TYPE == "cuda" else torch.openreg
+        self.assertEqual(
+            (devices[0]["computeMajor"], devices[0]["computeMinor"]),
+            module.get_device_capability(0),
+        )
 
     @parametrize(
         "name", ["CONCURRENT_KERNEL", "GPU_MEMCPY", "GPU_MEMSET", f"{LABEL.upper()}_RUNTIME"]

@@ -35,6 +35,16 @@ def test_kernel_of_triton():
 # docs: end
 """
 
+TOOLS = """
+import importlib.util
+import subprocess
+
+def test_tools():
+    run = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    assert run.stdout.count("UUID") == 2
+    assert importlib.util.find_spec("pynvml") is not None
+"""
+
 WITHOUT_TORCH = """
 import sys
 
@@ -514,6 +524,10 @@ class TestPlugin(OpenRegTestCase):
     def test_what_needs_real_cuda_runs_where_there_is_no_emulation(self):
         result = self.pytest("test_it.py", "-k", "triton")
         self.assert_outcome(result, "1 failed", 1)
+
+    def test_tests_for_cuda_find_the_tools_of_cuda(self):
+        self.assert_outcome(self.pytest("--openreg-cuda", suite=TOOLS), "1 passed")
+        self.assertIn("1 failed", self.pytest(suite=TOOLS).stdout)
 
     def test_plugin_that_imports_torch_first_is_an_error(self):
         result = self.pytest("-p", "early", "--openreg-cuda", early__py="import torch")

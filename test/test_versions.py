@@ -17,7 +17,7 @@ from common import OpenRegTestCase, run_program, run_tests
 
 import torch_openreg
 from torch_openreg import _torch_release, _version
-from torch_openreg._cuda import absent, bindings
+from torch_openreg._cuda import absent, bindings, tunable
 
 ROOT = Path(__file__).resolve().parent.parent
 BACKEND = ROOT / "tools" / "backend"
@@ -173,7 +173,9 @@ class TestFunctionsOfCuda(OpenRegTestCase):
         return names
 
     def test_every_function_of_cuda_that_torch_uses_is_supplied_refused_or_left_out(self):
-        supplied = {name for name in bindings.SUPPLIED if name.startswith("_cuda_")}
+        supplied = {
+            name for name in {**bindings.SUPPLIED, **tunable.SUPPLIED} if name.startswith("_cuda_")
+        }
         listed = [supplied, set(absent.REFUSED), set(absent.LEFT_OUT)]
         names = self.names_in_torch()
         later = {

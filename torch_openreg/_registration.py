@@ -1,7 +1,9 @@
 """Makes torch know the device: loads the native library, names the device, attaches the module."""
 
+import functools
 import os
 import sys
+from typing import Any
 
 import torch
 from torch.utils.backend_registration import (
@@ -47,6 +49,7 @@ def register() -> None:
     if hasattr(torch, DEVICE_NAME):
         return
     _attach_module()
+    _explain_late_choice()
     _name_profiler_activity()
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
@@ -211,6 +214,29 @@ def _name_profiler_activity() -> None:
 
     # As ProfilerActivity.CUDA; torch's own name for it is PrivateUse1.
     setattr(ProfilerActivity, DEVICE_NAME.upper(), ProfilerActivity.PrivateUse1)
+
+
+def _explain_late_choice() -> None:
+    """Has device cuda say why it is not served, if it was asked for too late.
+
+    What torch says of it in a build without CUDA is no help to a program that set the variable.
+    """
+    if torch.cuda._is_compiled():
+        return
+    initialize: Any = torch.cuda._lazy_init
+
+    @functools.wraps(initialize)
+    def initialize_or_explain() -> None:
+        if os.environ.get(_DEVICE_TYPE_VARIABLE) == "cuda":
+            raise AssertionError(
+                f"Torch not compiled with CUDA enabled, and {_DEVICE_TYPE_VARIABLE}: expected "
+                "'cuda' when torch was imported, got another value, or none; set it before the "
+                "process imports torch"
+            )
+        initialize()
+
+    cuda: Any = torch.cuda
+    cuda._lazy_init = initialize_or_explain
 
 
 def _attach_module() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_openreg import _settings
+from torch_openreg import _settings, _tools
 from torch_openreg._registration import RegistrationError, check_build_for_cuda
 from torch_openreg._version import __version__
 
@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"{_PROGRAM}: error: no device is available: {reason}")
     if (problem := _report_problem()) is not None:
         sys.exit(f"{_PROGRAM}: error: {problem}")
+    _tools.offer()
     program = [*(["-m"] if options.module else []), *options.program]
     os.execve(sys.executable, [sys.executable, *_interpreter_options(), *program], os.environ)
 

@@ -7,7 +7,6 @@
 #include "csrc/core/Interrupt.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
-#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 
@@ -25,7 +24,8 @@ DeviceIndex device_count() noexcept {
 void ensureHasDevice() {
   int value = 0;
   OPENREG_CHECK(orGetDeviceCount(&value));
-  TORCH_CHECK(value > 0, "No OpenReg device is available: ", whyNoDevice());
+  TORCH_CHECK(value > 0, "No ", servesCuda() ? "CUDA" : "OpenReg",
+              " device is available: ", whyNoDevice());
 }
 
 void checkInitialization() {
@@ -39,15 +39,18 @@ void checkInitialization() {
 
 void initialize() {
   checkInitialization();
-  // The default stream is a device's first need.
-  getDefaultOpenRegStream();
+  OPENREG_CHECK(orInit());
 }
 
 void check_device_index(int64_t index) {
   if (C10_UNLIKELY(index < 0 || index >= device_count())) {
     ensureHasDevice();
     TORCH_CHECK(false, "The device index is out of range. It must be in [0, ",
-                static_cast<int>(device_count()), "), but got ", index, ".");
+                static_cast<int>(device_count()), "), but got ", index, ".",
+                index < 0 ? "" : " OPENREG_DEVICE_COUNT says how many devices there are",
+                index < 0      ? ""
+                : servesCuda() ? ", and so does --devices of python -m torch_openreg.cuda."
+                               : ".");
   }
 }
 

@@ -33,7 +33,12 @@ std::string whyNoDevice() {
   }
   // A variable of CUDA's was translated into the value: the user knows its own text.
   const char* text = std::getenv(row.source);
-  return c10::str(row.source, " is '", text == nullptr ? row.value : text, "'");
+  const std::string given = c10::str(row.source, " is '", text == nullptr ? row.value : text, "'");
+  if (row.source == std::string_view("OPENREG_DEVICE_COUNT")) {
+    return given;
+  }
+  return c10::str(given, ", and devices are numbered from 0 to ",
+                  std::stoi(std::string(settingText(orSettingIndex_OPENREG_DEVICE_COUNT))) - 1);
 }
 
 bool isSettingOn(orSettingIndex setting) { return settingText(setting) == "1"; }

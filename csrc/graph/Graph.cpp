@@ -64,9 +64,11 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
               pool.second, ")");
   const orStreamCaptureMode runtime_mode = modeOf(mode);
   const OpenRegStream stream = c10::openreg::getCurrentOpenRegStream();
-  TORCH_CHECK(stream.id() != 0, "Graph.capture_begin: expected a current stream that is not the ",
-              "default stream of ", stream.device(),
-              ", which code outside of the capture also uses; select another stream");
+  TORCH_CHECK(
+      stream.id() != 0,
+      c10::openreg::servesCuda() ? "CUDA graphs must be captured on a non-default stream. " : "",
+      "Graph.capture_begin: expected a current stream that is not the ", "default stream of ",
+      stream.device(), ", which code outside of the capture also uses; select another stream");
   stream_ = stream;
   pool_ = pool == c10::MempoolId_t{0, 0} ? c10::openreg::createPoolId(/*by_user=*/false) : pool;
   capture_id_ = std::make_shared<std::atomic<uint64_t>>(0);
@@ -112,7 +114,8 @@ void OpenRegGraph::capture_end() {
   size_t node_count = 0;
   OPENREG_CHECK(orGraphGetNodeCount(graph_, &node_count));
   if (node_count == 0) {
-    TORCH_WARN("Graph.capture_end: nothing was captured; expected work on ", stream_->unwrap(),
+    TORCH_WARN(c10::openreg::servesCuda() ? "The CUDA Graph is empty. " : "",
+               "Graph.capture_end: nothing was captured; expected work on ", stream_->unwrap(),
                " or on streams that it forked to");
   }
   if (keeps_graph_) {

@@ -158,7 +158,11 @@ class OpenRegAllocator final : public DeviceAllocator {
     }
     checkAllocatorSettings();
     std::call_once(cache.created, [&] {
-      cache.allocator.store(new DeviceCachingAllocator(device), std::memory_order_release);
+      auto made = std::make_unique<DeviceCachingAllocator>(device);
+      if (const double fraction = initialMemoryFraction(); fraction < 1) {
+        made->setMemoryFraction(fraction);
+      }
+      cache.allocator.store(made.release(), std::memory_order_release);
     });
     return *cache.allocator.load(std::memory_order_acquire);
   }
@@ -218,6 +222,16 @@ FreeMemoryCallbacks& freeMemoryCallbacks() {
   return *instance;
 }
 
+struct OutOfMemoryObservers {
+  Mutex mutex;
+  std::vector<OutOfMemoryObserver> all OPENREG_GUARDED_BY(mutex);
+};
+
+OutOfMemoryObservers& outOfMemoryObservers() {
+  static OutOfMemoryObservers* instance = new OutOfMemoryObservers;
+  return *instance;
+}
+
 }  // namespace
 
 void* rawAllocate(size_t size, const OpenRegStream& stream) {
@@ -270,6 +284,24 @@ void runFreeMemoryCallbacks() {
   }
   for (const auto& callback : callbacks) {
     callback();
+  }
+}
+
+void addOutOfMemoryObserver(OutOfMemoryObserver observer) {
+  OutOfMemoryObservers& observers = outOfMemoryObservers();
+  const Lock lock(observers.mutex);
+  observers.all.push_back(std::move(observer));
+}
+
+void tellOutOfMemory(DeviceIndex device, size_t requested, size_t allowed, size_t free) {
+  std::vector<OutOfMemoryObserver> observers;
+  {
+    OutOfMemoryObservers& registered = outOfMemoryObservers();
+    const Lock lock(registered.mutex);
+    observers = registered.all;
+  }
+  for (const auto& observer : observers) {
+    observer(device, requested, allowed, free);
   }
 }
 

@@ -39,6 +39,17 @@ OPENREG_EXPORT void addFreeMemoryCallback(std::function<void()> callback);
 // Calls them, in the order they were added.
 void runFreeMemoryCallbacks();
 
+// Takes the device, the bytes that were asked for, how many the process may reserve there, and how
+// many of the device are free.
+using OutOfMemoryObserver = std::function<void(DeviceIndex, size_t, size_t, size_t)>;
+
+// Adds a function that is called when an allocation fails, before it throws: in the thread that
+// allocates, without a lock. Stays for the life of the process.
+OPENREG_EXPORT void addOutOfMemoryObserver(OutOfMemoryObserver observer);
+
+// Calls them, in the order they were added.
+void tellOutOfMemory(DeviceIndex device, size_t requested, size_t allowed, size_t free);
+
 // --- Private pools; see Note [Memory of graphs] in BlockCache.h
 
 // Returns an id that no pool has had: (n, 0), or (0, n) for a pool that the user asked for.

@@ -3,6 +3,8 @@
 #include <c10/util/StringUtil.h>
 #include <openreg/openreg.h>
 
+#include <algorithm>
+
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
 #include "csrc/memory/Allocator.h"
@@ -16,12 +18,17 @@ using CachingDeviceAllocator::DeviceStats;
 using CachingDeviceAllocator::RecordContext;
 using CachingDeviceAllocator::SegmentInfo;
 
+// An exabyte, the most that CUDA's allocator looks for.
+constexpr size_t kMaxSize = size_t{1} << 60;
+
 }  // namespace
 
 // --- Allocating
 
 // docs: allocate
 Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream) {
+  TORCH_CHECK_WITH(OutOfMemoryError, size <= kMaxSize, servesCuda() ? "CUDA" : "OpenReg",
+                   " out of memory. Tried to allocate more than 1EB memory.");
   // Stacks are gathered, memory is freed by others, and the device is waited for without the lock.
   const BlockRequest request{size, roundedBlockSize(size + guardSize()), stream,
                              gatherContext(RecordContext::STATE)};
@@ -248,6 +255,7 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
   }
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(request.size), allocated, reserved,
                                    Device(kDeviceType, device_));
+  tellOutOfMemory(device_, request.size, std::min(allowed, total_size), free_size);
   std::string limits;
   if (allowed < total_size) {
     limits = c10::str(" This process may reserve ", format_size(allowed),

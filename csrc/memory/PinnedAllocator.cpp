@@ -3,10 +3,14 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <openreg/openreg.h>
 
+#include <atomic>
 #include <chrono>
+#include <iterator>
+#include <map>
 #include <mutex>
 
 #include "csrc/core/CaptureMode.h"
+#include "csrc/core/Mutex.h"
 #include "csrc/core/PinnedMemory.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
@@ -110,9 +114,62 @@ struct PinnedAllocatorRegistration {
   }
 } registration;
 
+// What registerHostMemory() was called for, by address.
+struct RegisteredMemory {
+  c10::openreg::Mutex mutex;
+  std::map<size_t, size_t> sizes OPENREG_GUARDED_BY(mutex);
+  std::atomic<size_t> count{0};  // of `sizes`; read without the mutex
+};
+
+RegisteredMemory& registeredMemory() {
+  static auto* instance = new RegisteredMemory;
+  return *instance;
+}
+
+bool isRegistered(const void* pointer) {
+  RegisteredMemory& memory = registeredMemory();
+  if (C10_LIKELY(memory.count.load(std::memory_order_relaxed) == 0)) {
+    return false;
+  }
+  const auto address = reinterpret_cast<size_t>(pointer);
+  const c10::openreg::Lock lock(memory.mutex);
+  const auto next = memory.sizes.upper_bound(address);
+  if (next == memory.sizes.begin()) {
+    return false;
+  }
+  const auto& [begin, size] = *std::prev(next);
+  return address - begin < size;
+}
+
 }  // namespace
 
+bool registerHostMemory(size_t address, size_t size) {
+  RegisteredMemory& memory = registeredMemory();
+  if (size == 0 || isPinnedPointer(reinterpret_cast<const void*>(address))) {
+    return false;
+  }
+  const c10::openreg::Lock lock(memory.mutex);
+  const auto next = memory.sizes.lower_bound(address);
+  if (next != memory.sizes.end() && next->first - address < size) {
+    return false;
+  }
+  memory.sizes.emplace(address, size);
+  memory.count = memory.sizes.size();
+  return true;
+}
+
+bool unregisterHostMemory(size_t address) {
+  RegisteredMemory& memory = registeredMemory();
+  const c10::openreg::Lock lock(memory.mutex);
+  const bool was_registered = memory.sizes.erase(address) != 0;
+  memory.count = memory.sizes.size();
+  return was_registered;
+}
+
 bool isPinnedPointer(const void* pointer) {
+  if (isRegistered(pointer)) {
+    return true;
+  }
   orPointerAttributes attributes;
   OPENREG_CHECK(orPointerGetAttributes(&attributes, pointer));
   return attributes.type == orMemoryTypeHost;

@@ -4,9 +4,12 @@
 #include <openreg/range.h>
 #include <openreg/trace.h>
 
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
+#include "csrc/core/Settings.h"
 #include "csrc/profiler/Collection.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -190,6 +193,9 @@ std::unique_ptr<libkineto::CpuTraceBuffer> TraceSession::getTraceBuffer() {
 
 std::string TraceSession::getDeviceProperties() {
   std::string objects;
+  // Programs for CUDA are told another capability than that of the runtime's interface.
+  const bool is_cuda = c10::openreg::servesCuda();
+  std::string_view capability;
   int count = 0;
   if (orGetDeviceCount(&count) != orSuccess) {
     return objects;
@@ -199,11 +205,19 @@ std::string TraceSession::getDeviceProperties() {
     if (orGetDeviceProperties(&properties, device) != orSuccess) {
       continue;
     }
+    if (is_cuda) {
+      capability = c10::openreg::settingText(orSettingIndex_OPENREG_CUDA_CAPABILITY);
+    }
+    const size_t point = capability.find('.');
+    const std::string major =
+        is_cuda ? std::string(capability.substr(0, point)) : std::to_string(properties.major);
+    const std::string minor =
+        is_cuda ? std::string(capability.substr(point + 1)) : std::to_string(properties.minor);
     objects +=
         c10::str(objects.empty() ? "" : ", ", R"({"id": )", device, R"(, "name": ")",
                  escaped(properties.name), R"(", "totalGlobalMem": )", properties.totalGlobalMem,
-                 R"(, "computeMajor": )", properties.major, R"(, "computeMinor": )",
-                 properties.minor, R"(, "numSms": )", properties.multiProcessorCount, "}");
+                 R"(, "computeMajor": )", major, R"(, "computeMinor": )", minor, R"(, "numSms": )",
+                 properties.multiProcessorCount, "}");
   }
   return objects;
 }

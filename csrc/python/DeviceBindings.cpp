@@ -168,6 +168,12 @@ std::pair<int, std::vector<std::string>> reviewSettings() {
   return {device_count, texts};
 }
 
+bool areSettingsRead() {
+  int are_read = 0;
+  OPENREG_CHECK(orAreSettingsRead(&are_read));
+  return are_read != 0;
+}
+
 std::vector<std::tuple<std::string, int, std::string>> errorTable() {
   return {
 #define OPENREG_ERROR_ROW(name, number, text) {#name, number, text},
@@ -218,6 +224,7 @@ void bindDevice(py::module_& m) {
   m.def("_settings", &settings);
   m.def("_setting_names", &settingNames);
   m.def("_review_settings", &reviewSettings);
+  m.def("_are_settings_read", &areSettingsRead);
   m.def("_error_table", &errorTable);
   // docs: end
 }

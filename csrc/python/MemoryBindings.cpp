@@ -6,6 +6,7 @@
 
 #include "csrc/memory/Allocator.h"
 #include "csrc/memory/MemPool.h"
+#include "csrc/memory/PinnedAllocator.h"
 #include "csrc/memory/StorageResize.h"
 #include "csrc/python/Bindings.h"
 #include "csrc/python/MemoryDescriptions.h"
@@ -49,6 +50,16 @@ void recordPinnedHistory(const std::optional<std::string>& enabled,
 #endif
 }
 
+// The function is kept for the life of the process.
+void observeOutOfMemory(const py::object& function) {
+  PyObject* kept = function.inc_ref().ptr();
+  addOutOfMemoryObserver(
+      [kept](c10::DeviceIndex device, size_t requested, size_t allowed, size_t free) {
+        const py::gil_scoped_acquire gil;
+        py::reinterpret_borrow<py::object>(kept)(device, requested, allowed, free);
+      });
+}
+
 }  // namespace
 
 void bindMemory(py::module_& m) {
@@ -84,6 +95,10 @@ void bindMemory(py::module_& m) {
   m.def("_is_memory_poisoned", &isPoisonOn);
   m.def("_is_allocator_valid",
         [](int64_t device) { return isAllocatorValid(resolveDeviceIndex(device)); });
+
+  m.def("_observe_out_of_memory", &observeOutOfMemory);
+  m.def("_register_host_memory", &at::openreg::registerHostMemory);
+  m.def("_unregister_host_memory", &at::openreg::unregisterHostMemory);
 
   m.def("_private_pool_stats", &describePrivatePools);
   m.def("_host_memory_stats", &describeHostStats);

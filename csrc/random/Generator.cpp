@@ -38,6 +38,73 @@ void copyState(Generator target, Generator source) {
   to->set_next_double_normal_sample(from->next_double_normal_sample());
 }
 
+// Note [Offsets]
+// CUDA's generators count; programs that recompute, such as checkpoints of activations, ask for the
+// count and set it. Where the library serves CUDA, the offset of a generator is the number of
+// 32-bit numbers that have been drawn since it was seeded. The engine does not count them: they are
+// found by drawing from where the offset was last known until the state is the present one, which
+// costs a small part of what drawing them cost. An engine also keeps the second number of a pair of
+// normal ones, which an offset cannot say: reading the offset drops it, so that what is drawn next
+// is what is drawn after the offset has been set. Reading waits with what its caller holds, as
+// get_state() does; see Note [The generator's mutex] in the header.
+
+// Where an engine is in the sequence of its seed.
+struct Position {
+  at::mt19937_data_pod numbers;
+  int64_t offset;
+};
+
+constexpr int64_t kBlock = at::MERSENNE_STATE_N;  // numbers that the algorithm makes at once
+
+// How far a state is looked for.
+constexpr int64_t kSearchLimit = int64_t{1} << 32;
+
+// Makes the next block of numbers, and takes the first.
+void makeBlock(at::mt19937_data_pod& numbers) {
+  numbers.left_ = 1;
+  at::mt19937 engine;
+  engine.set_data(numbers);
+  engine();
+  numbers = engine.data();
+}
+
+// How many numbers of the present block have been taken. Before the first there is no block: it
+// counts as one that has been used up.
+int64_t takenOf(const at::mt19937_data_pod& numbers) {
+  const bool is_fresh = numbers.left_ == 1 && numbers.next_ == 0;
+  return is_fresh ? kBlock : static_cast<int64_t>(numbers.next_);
+}
+
+// The offset of a state that is reached from a known one; nothing if it is not found.
+std::optional<int64_t> findOffset(Position known, const at::mt19937_data_pod& wanted) {
+  int64_t begin = known.offset - takenOf(known.numbers);
+  for (const int64_t end = begin + kSearchLimit; begin < end; begin += kBlock) {
+    if (known.numbers.state_ == wanted.state_) {
+      return begin + takenOf(wanted);
+    }
+    makeBlock(known.numbers);
+  }
+  return std::nullopt;
+}
+
+Position startOf(uint64_t seed) { return {at::mt19937(seed).data(), 0}; }
+
+// The state after a number of draws.
+at::mt19937_data_pod stateAt(uint64_t seed, int64_t offset) {
+  at::mt19937_data_pod numbers = startOf(seed).numbers;
+  if (offset == 0) {
+    return numbers;
+  }
+  const int64_t blocks = (offset - 1) / kBlock + 1;
+  for (int64_t i = 0; i < blocks; ++i) {
+    makeBlock(numbers);
+  }
+  const int64_t taken = offset - (blocks - 1) * kBlock;
+  numbers.next_ = static_cast<uint32_t>(taken);
+  numbers.left_ = static_cast<int>(kBlock + 1 - taken);
+  return numbers;
+}
+
 void checkNotCapturing(c10::Device device) {
   TORCH_CHECK(!c10::openreg::isDeviceActive(device.index()) ||
                   !c10::openreg::getCurrentOpenRegStream(device.index()).isCapturing(),
@@ -57,6 +124,8 @@ struct OpenRegGeneratorImpl::Current {
   uint64_t seed OPENREG_GUARDED_BY(mutex);
   // The one that drew last from it.
   std::optional<OpenRegStream> last_stream OPENREG_GUARDED_BY(mutex);
+  // A position of this engine, to find later ones from; none stands for the start.
+  std::optional<Position> known OPENREG_GUARDED_BY(mutex);
 };
 
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device, uint64_t seed)
@@ -88,12 +157,50 @@ uint64_t OpenRegGeneratorImpl::seed() {
   return seed;
 }
 
-void OpenRegGeneratorImpl::set_offset(uint64_t /*offset*/) {
-  TORCH_CHECK(false, "The OpenReg generator does not support set_offset");
+void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
+  TORCH_CHECK(c10::openreg::servesCuda(),
+              "The OpenReg generator does not support set_offset; use set_state");
+  checkNotCapturing(device());
+  TORCH_CHECK(offset <= static_cast<uint64_t>(kSearchLimit),
+              "set_offset: expected an offset of at most ", kSearchLimit, ", got ", offset);
+  const uint64_t seed = current_seed();
+  const Position position{stateAt(seed, static_cast<int64_t>(offset)),
+                          static_cast<int64_t>(offset)};
+  Generator engine = at::detail::createCPUGenerator(seed);
+  at::mt19937 numbers;
+  numbers.set_data(position.numbers);
+  implOf(engine)->set_engine(numbers);
+  const at::CPUGeneratorImpl* impl = implOf(engine);
+  replaceEngine(std::move(engine));
+  const Lock lock(current_->mutex);
+  if (implOf(current_->engine) == impl) {
+    current_->known = position;
+  }
 }
 
 uint64_t OpenRegGeneratorImpl::get_offset() const {
-  TORCH_CHECK(false, "The OpenReg generator does not support get_offset");
+  TORCH_CHECK(c10::openreg::servesCuda(),
+              "The OpenReg generator does not support get_offset; use get_state");
+  Generator engine = waitForKernels();
+  Position present{};
+  {
+    const std::lock_guard<std::mutex> lock(engine.mutex());
+    at::CPUGeneratorImpl* impl = implOf(engine);
+    impl->set_next_float_normal_sample(std::nullopt);
+    impl->set_next_double_normal_sample(std::nullopt);
+    present.numbers = impl->engine().data();
+  }
+  const Lock lock(current_->mutex);
+  const auto offset =
+      findOffset(current_->known.value_or(startOf(present.numbers.seed_)), present.numbers);
+  TORCH_CHECK(offset.has_value(), "The offset of the generator of ", device(),
+              " is not known: its state is none of the first ", kSearchLimit,
+              " that its seed leads to");
+  present.offset = *offset;
+  if (implOf(current_->engine) == implOf(engine)) {
+    current_->known = present;
+  }
+  return static_cast<uint64_t>(present.offset);
 }
 
 #if OPENREG_TORCH_HAS_PHILOX_STATE
@@ -121,6 +228,7 @@ void OpenRegGeneratorImpl::replaceEngine(Generator engine) {
   current_->seed = implOf(engine)->current_seed();
   current_->engine = std::move(engine);
   current_->last_stream.reset();  // nothing draws from this one yet
+  current_->known.reset();
 }
 
 namespace {

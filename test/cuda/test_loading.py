@@ -191,6 +191,61 @@ class TestRefusals(OpenRegTestCase):
         text = self.import_error("import torch_openreg", OPENREG_DEVICE_TYPE="gpu")
         self.assertIn("OPENREG_DEVICE_TYPE is 'gpu'; allowed: openreg, cuda or none", text)
 
+    @parametrize("before", [None, "openreg"])
+    def test_a_choice_that_comes_too_late_is_an_error_of_device_cuda(self, before):
+        program = """
+        import os
+        os.environ.pop("OPENREG_DEVICE_TYPE")
+        {set}
+        import torch
+        for is_late in (False, True):
+            for use in (torch.cuda.init, lambda: torch.ones(1, device="cuda"), torch.ones(1).cuda):
+                try:
+                    use()
+                except AssertionError as error:
+                    print(error)
+            os.environ["OPENREG_DEVICE_TYPE"] = "cuda"
+        """
+        # In two parts, since programs of tests are changed to say cuda.
+        text = "pass"
+        if before is not None:
+            text = f"os.environ['OPENREG_DEVICE_TYPE'] = {before[:4]!r} + {before[4:]!r}"
+        lines = run_program(program.format(set=text)).stdout.splitlines()
+        own = "Torch not compiled with CUDA enabled"
+        self.assertEqual(lines[:3], [own] * 3)
+        self.assertEqual(len(lines), 6)
+        for line in lines[3:]:
+            self.assertTrue(line.startswith(f"{own}, and OPENREG_DEVICE_TYPE: expected 'cuda'"))
+
+    def test_index_beyond_the_devices_names_the_setting_and_the_option(self):
+        program = """
+        import torch
+        for use in (lambda: torch.cuda.set_device(2), lambda: torch.ones(1, device="cuda:2")):
+            try:
+                use()
+            except RuntimeError as error:
+                print(error)
+        """
+        lines = run_program(program).stdout.splitlines()
+        self.assertEqual(len(lines), 2)
+        for line in lines:
+            self.assertIn("OPENREG_DEVICE_COUNT", line)
+            self.assertIn("--devices of python -m torch_openreg.cuda", line)
+
+    @parametrize("name,value", [("CUDA_VISIBLE_DEVICES", "5"), ("OPENREG_VISIBLE_DEVICES", "")])
+    def test_text_without_a_device_names_the_variable_that_is_set(self, name, value):
+        program = """
+        import torch
+        for use in (torch.cuda.init, torch.ones(1).cuda):
+            try:
+                use()
+            except RuntimeError as error:
+                print(error)
+        """
+        lines = run_program(program, {name: value}).stdout.splitlines()
+        text = f"{name} is '{value}', and devices are numbered from 0 to 1"
+        self.assertEqual(lines, [f"No CUDA device is available: {text}"] * 2)
+
     def test_bad_value_does_not_break_import_torch(self):
         run = run_program("import torch; print(1)", {"OPENREG_DEVICE_TYPE": "gpu"})
         self.assertEqual(run.stdout.strip(), "1")

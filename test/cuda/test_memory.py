@@ -1,7 +1,9 @@
 """``torch.cuda.memory``: statistics, snapshots, pools and limits."""
 
 import pickle
+import re
 import tempfile
+import warnings
 from pathlib import Path
 
 import torch
@@ -9,6 +11,7 @@ from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
+    run_children,
     run_program,
     run_tests,
 )
@@ -132,14 +135,146 @@ class TestMemory(OpenRegTestCase):
         torch.cuda.reset_accumulated_host_memory_stats()
         self.assertEqual(torch.cuda.host_memory_stats()["num_host_alloc"], 0)
 
-    @parametrize("value", ["expandable_segments:True", "garbage_collection_threshold:0.8"])
-    def test_settings_of_cuda_are_known(self, value):
-        program = "import torch; print(torch.ones(2, device='cuda').sum().item())"
-        run = run_program(program, {"PYTORCH_CUDA_ALLOC_CONF": value})
-        self.assertEqual(run.stdout.strip(), "2.0")
+    def test_out_of_memory_beyond_an_exabyte(self):
+        for size, text in ((8 * 10**8, "800000000.00 GiB"), (8 * 10**9, "more than 1EB memory")):
+            with self.assertRaisesRegex(torch.OutOfMemoryError, f"Tried to allocate {text}"):
+                torch.empty(size << 30, dtype=torch.int8, device="cuda")
+
+    def test_observers_hear_of_each_failed_allocation(self):
+        program = """
+        import torch
+        calls = []
+        torch._C._cuda_attach_out_of_memory_observer(lambda *call: calls.append(call))
+        torch._C._cuda_attach_out_of_memory_observer(lambda *_: calls.append(torch.ones(1).sum()))
+        total = torch.cuda.get_device_properties(0).total_memory
+        x = torch.ones(1, device="cuda")
+        for device in (0, 1):
+            try:
+                torch.empty(2 * total, dtype=torch.uint8, device=f"cuda:{device}")
+            except torch.OutOfMemoryError:
+                pass
+        assert [call[:3] for call in calls[::2]] == [(i, 2 * total, total) for i in (0, 1)], calls
+        assert 0 < calls[0][3] < total and calls[2][3] == total, calls
+        """
+        run_program(program)
+
+    def test_error_of_an_observer_takes_the_place_of_the_error(self):
+        program = """
+        import torch
+        def observe(*_):
+            raise ValueError("observed")
+        torch._C._cuda_attach_out_of_memory_observer(observe)
+        try:
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        except (ValueError, RuntimeError) as error:
+            print(error)
+        """
+        self.assertIn("observed", run_program(program).stdout)
 
 
-instantiate_parametrized_tests(TestMemory)
+GOOD_SETTINGS = (
+    "expandable_segments:True",
+    "garbage_collection_threshold:0.8",
+    "backend:native",
+    "backend:cudaMallocAsync",
+    "release_lock_on_cudamalloc:True",
+    "release_lock_on_hipmalloc:False",
+    "pinned_use_cuda_host_register:True,pinned_num_register_threads:8",
+    "pinned_use_hip_host_register:False",
+    "pinned_num_register_threads:128",
+    "pinned_reserve_segment_size_mb:64",
+    "pinned_free_catch_all:True",
+    "throw_on_cudamalloc_oom:True",
+    "graph_capture_record_stream_reuse:True",
+    "expandable_segments_reserve:0.5",
+    "expandable_segments_reserve_by_class:4G",
+    "max_split_size_mb:64, backend:cudaMallocAsync, roundup_power2_divisions:[64:8,>:1]",
+)
+BAD_SETTINGS = (
+    ("backend:jemalloc", "expected native or cudaMallocAsync for backend, got 'jemalloc'"),
+    ("release_lock_on_cudamalloc:1", "expected True or False for release_lock_on_cudamalloc"),
+    ("pinned_num_register_threads:3", "expected a power of 2 from 1 to 128"),
+    ("pinned_num_register_threads:256", "expected a power of 2 from 1 to 128"),
+    ("pinned_reserve_segment_size_mb:0", "expected a number of MiB, at least 1"),
+    ("per_process_memory_fraction:1.5", "expected a number from 0.0 to 1.0"),
+    ("per_process_memory_fraction:half", "expected a number from 0.0 to 1.0"),
+    ("graph_capture_record_stream_reuse:yes", "expected True or False"),
+    ("expandable_segments_reserve:0", "expected a share of the memory, or a size such as 4G"),
+    ("backnd:native", "Unrecognized key 'backnd'"),
+    ("max_split_size_mb:64,releas_lock:True", "Unrecognized key 'releas_lock'"),
+)
+
+
+class TestSettings(OpenRegTestCase):
+    """PYTORCH_CUDA_ALLOC_CONF; Note [Keys of CUDA's allocator]."""
+
+    PROGRAM = """
+    import torch
+    x = torch.ones(2, device="cuda")
+    print(x.sum().item(), torch.cuda.get_allocator_backend())
+    """
+
+    def run_with(self, variable, values):
+        return run_children([(self.PROGRAM, {variable: value}) for value in values])
+
+    @parametrize("variable", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+    def test_keys_of_cuda_are_known(self, variable):
+        for value, run in zip(GOOD_SETTINGS, self.run_with(variable, GOOD_SETTINGS), strict=True):
+            with self.subTest(value=value):
+                self.assertEqual(run.returncode, 0, run.output)
+                self.assertEqual(run.output.splitlines()[-1], "2.0 native")
+
+    def test_bad_values_and_misspelled_keys_are_errors(self):
+        runs = self.run_with("PYTORCH_CUDA_ALLOC_CONF", [value for value, _ in BAD_SETTINGS])
+        for (value, text), run in zip(BAD_SETTINGS, runs, strict=True):
+            with self.subTest(value=value):
+                self.assertEqual(run.returncode, 1)
+                self.assertIn(text, run.output)
+
+    def test_a_program_may_set_them(self):
+        warnings.simplefilter("ignore", FutureWarning)  # torch prefers another name
+        for value in GOOD_SETTINGS:
+            torch.cuda.memory._set_allocator_settings(value)
+        for value, text in BAD_SETTINGS:
+            with self.subTest(value=value), self.assertRaisesRegex(ValueError, re.escape(text)):
+                torch.cuda.memory._set_allocator_settings(value)
+        torch.cuda.memory._set_allocator_settings("max_split_size_mb:100000")
+
+    def test_keys_are_those_of_the_installed_torch(self):
+        header = Path(torch.__file__).parent / "include/c10/cuda/CUDAAllocatorConfig.h"
+        listed = header.read_text().partition("keys{")[2].partition("};")[0]
+        listed = re.sub(r"//.*", "", listed)
+        keys = ["".join(re.findall(r'"(\w+)"', one)) for one in listed.split(",")]
+        self.assertGreater(len(keys), 5)
+        known = ",".join(GOOD_SETTINGS) + ",per_process_memory_fraction:"
+        self.assertEqual([key for key in keys if f"{key}:" not in known], [])
+
+    def test_fraction_limits_each_device_from_its_first_use(self):
+        program = """
+        import torch
+        x = torch.ones(1, device="cuda")
+        total = torch.cuda.get_device_properties(0).total_memory
+        print(torch.cuda.get_per_process_memory_fraction())
+        try:
+            torch.empty(total // 2, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            print("out of memory")
+        torch.cuda.memory._set_allocator_settings("per_process_memory_fraction:0.75")
+        y = torch.ones(1, device="cuda:1")
+        print(*(torch.cuda.get_per_process_memory_fraction(i) for i in (0, 1)))
+        """
+        output = run_program(
+            program, {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.25"}
+        ).stdout
+        self.assertEqual(output.splitlines(), ["0.25", "out of memory", "0.25 0.75"])
+
+    def test_they_are_keys_of_cuda_only(self):
+        settings = {"OPENREG_DEVICE_TYPE": "openreg", "PYTORCH_ALLOC_CONF": "backend:native"}
+        run = run_program("import torch; torch.ones(1).openreg()", settings, False)
+        self.assertIn("Unrecognized key 'backend'", run.stderr)
+
+
+instantiate_parametrized_tests(TestSettings)
 
 if __name__ == "__main__":
     run_tests()

@@ -263,14 +263,26 @@ class TestRefusals(OpenRegTestCase):
         with self.assertRaisesRegex(NotImplementedError, "there is no library of CUDA"):
             torch.cuda.current_blas_handle()
 
-    def test_registration_of_host_memory(self):
-        with self.assertRaisesRegex(NotImplementedError, "use Tensor.pin_memory"):
-            torch.cuda.cudart().cudaHostRegister(1, 1, 0)
-
     def test_tunable_operators(self):
         self.assertFalse(torch.cuda.tunable.is_enabled())
         with self.assertRaisesRegex(NotImplementedError, "there are no CUDA kernels to tune"):
             torch.cuda.tunable.enable()
+        torch.cuda.tunable.enable(False)
+
+    def test_settings_of_tunable_operators_are_kept(self):
+        tunable = torch.cuda.tunable
+        self.assertTrue(tunable.tuning_is_enabled())
+        self.assertEqual((tunable.get_results(), tunable.get_validators()), ((), ()))
+        for name, value in {
+            "max_tuning_duration": 7,
+            "max_tuning_iterations": 3,
+            "filename": "results.csv",
+            "rotating_buffer_size": 2,
+        }.items():
+            before = getattr(tunable, f"get_{name}")()
+            getattr(tunable, f"set_{name}")(value)
+            self.assertEqual(getattr(tunable, f"get_{name}")(), value)
+            getattr(tunable, f"set_{name}")(before)
 
 
 instantiate_parametrized_tests(TestSoftmax)

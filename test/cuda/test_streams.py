@@ -156,6 +156,17 @@ class TestGraphs(OpenRegTestCase):
             result = function()
         return graph, result
 
+    def test_errors_begin_with_cuda_s_words(self):
+        graph = torch.cuda.CUDAGraph()
+        with self.assertRaisesRegex(
+            RuntimeError, "^CUDA graphs must be captured on a non-default stream"
+        ):
+            graph.capture_begin()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin()
+            with self.assertWarnsRegex(UserWarning, "^The CUDA Graph is empty"):
+                graph.capture_end()
+
     def test_replay_computes_with_new_inputs(self):
         x = torch.ones(4, device="cuda")
         graph, y = self.capture(lambda: x * 2 + 1)

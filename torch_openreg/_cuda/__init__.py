@@ -10,7 +10,7 @@ Note [torch.cuda from below]
     or left out with a reason (``absent.py``). A test compares the tables with torch's sources.
 
 What torch decides by the device's name in other places is in ``storages.py``, ``profiling.py``,
-``legacy_types.py``, ``compiler.py`` and ``nccl.py``.
+``legacy_types.py``, ``compiler.py``, ``nccl.py``, ``monitoring.py`` and ``refusals.py``.
 """
 
 import importlib
@@ -26,10 +26,13 @@ from torch_openreg._cuda import (
     bindings,
     compiler,
     legacy_types,
+    monitoring,
     nccl,
     profiling,
     properties,
+    refusals,
     storages,
+    tunable,
 )
 
 __all__ = ["install"]
@@ -38,7 +41,7 @@ __all__ = ["install"]
 def install() -> None:
     """Makes ``torch.cuda`` work. Called once, when torch has been imported."""
     torch._C._has_cuda = True
-    for name, value in {**absent.REFUSALS, **bindings.SUPPLIED, **bases.SUPPLIED}.items():
+    for name, value in _names_of_bindings().items():
         setattr(torch._C, name, value)
     cuda: Any = torch.cuda
     _load_classes(cuda)
@@ -47,8 +50,9 @@ def install() -> None:
     cuda._maybe_exchange_device = bindings.maybe_exchange_device
     cuda._cudart = profiling.RUNTIME_LIBRARY
     cuda._CudaDeviceProperties = properties.CudaDeviceProperties
-    # torch would ask a driver, if the machine has one.
+    # torch would ask a driver, if the machine has one. A negative number stands for none.
     cuda._device_count_nvml = cuda._device_count_amdsmi = lambda: -1
+    setattr(torch.version, "cuda", properties.version_of_cuda())  # noqa: B010
     cuda.is_emulated = True
     # Reading the state of a generator waits for kernels; torch's function would with the GIL.
     for module in (cuda, cuda.random):
@@ -57,8 +61,14 @@ def install() -> None:
     legacy_types.install()
     profiling.install()
     nccl.install()
+    refusals.install()
     compiler.install()
+    monitoring.install()
     _add_module_openreg()
+
+
+def _names_of_bindings() -> dict[str, Any]:
+    return {**absent.REFUSALS, **bindings.SUPPLIED, **bases.SUPPLIED, **tunable.SUPPLIED}
 
 
 def _load_classes(cuda: Any) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch._C import _acceleratorGraph
 
 from torch_openreg import _C
+from torch_openreg.openreg._utils import DEVICE_TYPE
 from torch_openreg.openreg.events import Event
 from torch_openreg.openreg.graphs import graph_pool_handle
 
@@ -107,6 +108,11 @@ class CudaEventBase(Event):
         super().record(stream)
 
     @property
+    def device(self) -> torch.device | None:  # type: ignore[override]
+        """The device; None before the event is bound to one."""
+        return None if self.event_id == 0 else super().device
+
+    @property
     def cuda_event(self) -> int:
         """The event's handle as a number, 0 before it is recorded."""
         return int(self.event_id)
@@ -119,6 +125,22 @@ class CudaGraphBase(_acceleratorGraph):
         """Makes a graph without a capture."""
         torch.cuda._lazy_init()
         return super().__new__(cls, keep_graph)
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Does nothing: a graph finds the generators that its kernels draw from by itself.
+
+        Raises:
+            TypeError: The argument is no generator.
+            ValueError: It is one of another device type.
+        """
+        operation = "CUDAGraph.register_generator_state"
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"{operation}: expected a torch.Generator, got {generator!r}")
+        if generator.device.type != DEVICE_TYPE:
+            raise ValueError(
+                f"{operation}: expected a generator of a {DEVICE_TYPE} device, got one of "
+                f"{generator.device}"
+            )
 
     def raw_cuda_graph(self) -> int:
         """Raises NotImplementedError: there is no ``cudaGraph_t``."""

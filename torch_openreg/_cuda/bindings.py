@@ -38,6 +38,17 @@ def _init() -> None:
         )
 
 
+def _device_count() -> int:
+    """Returns how many devices there are; until a first use, what the environment says now."""
+    return _C._get_device_count() if _C._are_settings_read() else _C._review_settings()[0]
+
+
+def _compiled_version() -> int:
+    """Returns the version of CUDA as its headers write it, 12080 of 12.8; 0 if none was given."""
+    major, _, minor = (torch.version.cuda or "0.0").partition(".")
+    return int(major) * 1000 + int(minor) * 10
+
+
 def exchange_device(device: int) -> int:
     """Makes a device current and returns the previous one; for a negative index only returns -1."""
     if device < 0:
@@ -93,6 +104,15 @@ def _sleep(cycles: int) -> None:
 
 
 # --- Memory
+
+
+def _enable_cache(value: bool) -> None:
+    if not value:
+        raise NotImplementedError(
+            "torch._C._cuda_cudaCachingAllocator_enable: expected True, got False: the cache "
+            "cannot be switched off; OPENREG_MEMORY_POISON=1 finds what programs look for without "
+            "a cache"
+        )
 
 
 def _raw_alloc(size: int, stream: int) -> int:
@@ -194,9 +214,11 @@ def _nothing_to_clear() -> None:
 SUPPLIED: dict[str, Any] = {
     "_CudaDeviceProperties": CudaDeviceProperties,
     "_cuda_allocationTraceback": _allocation_traceback,
+    "_cuda_attach_out_of_memory_observer": _C._observe_out_of_memory,
     "_cuda_beginAllocateCurrentThreadToPool": _C._begin_allocate_on_thread,
     "_cuda_canDeviceAccessPeer": _C._device_can_access_peer,
     "_cuda_clearCublasWorkspaces": _nothing_to_clear,
+    "_cuda_cudaCachingAllocator_enable": _enable_cache,
     "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
     "_cuda_cudaCachingAllocator_raw_alloc": _raw_alloc,
     "_cuda_cudaCachingAllocator_raw_delete": _C._raw_free,
@@ -205,14 +227,14 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_exchangeDevice": exchange_device,
     "_cuda_getAllocatorBackend": lambda: "native",
     "_cuda_getArchFlags": lambda: None,
-    "_cuda_getCompiledVersion": lambda: 0,
+    "_cuda_getCompiledVersion": _compiled_version,
     "_cuda_getCublasLtWorkspaceSize": lambda: 0,
     "_cuda_getCublasWorkspaceSize": lambda: 0,
     "_cuda_getCurrentRawStream": _raw_stream,
     "_cuda_getCurrentStream": _C._current_stream,
     "_cuda_getDefaultStream": _C._default_stream,
     "_cuda_getDevice": _get_device,
-    "_cuda_getDeviceCount": _C._get_device_count,
+    "_cuda_getDeviceCount": _device_count,
     "_cuda_getMemoryFraction": _C._memory_fraction,
     "_cuda_getStreamFromExternal": _stream_from_external,
     "_cuda_get_sync_debug_mode": _C._sync_debug_mode,
@@ -229,7 +251,6 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_memoryStats": _memory_stats,
     "_cuda_record_memory_history": _record_memory_history,
     "_cuda_record_memory_history_legacy": _record_memory_history_legacy,
-    "_cuda_record_untuned_is_enabled": lambda: False,
     "_cuda_releasePool": _release_pool,
     "_cuda_resetAccumulatedHostMemoryStats": memory.reset_accumulated_host_memory_stats,
     "_cuda_resetAccumulatedMemoryStats": memory.reset_accumulated_memory_stats,
@@ -243,7 +264,5 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_set_sync_debug_mode": _C._set_sync_debug_mode,
     "_cuda_sleep": _sleep,
     "_cuda_synchronize": _synchronize,
-    "_cuda_tunableop_is_enabled": lambda: False,
-    "_cuda_tunableop_tuning_is_enabled": lambda: False,
     "_host_emptyCache": memory.empty_host_cache,
 }

@@ -1,11 +1,13 @@
 """The properties of a device, as CUDA programs ask for them."""
 
+import os
+import re
 from dataclasses import dataclass
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import _setting
 
-__all__ = ["CudaDeviceProperties", "device_properties"]
+__all__ = ["CudaDeviceProperties", "device_properties", "version_of_cuda"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,6 +55,16 @@ class CudaDeviceProperties:
             f"total_memory={self.total_memory // 2**20}MB, "
             f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid})"
         )
+
+
+def version_of_cuda() -> str | None:
+    """Returns what ``torch.version.cuda`` is to be: the setting ``OPENREG_CUDA_VERSION``.
+
+    Reads the environment, as ``import torch`` has to leave the settings unread. A bad value is told
+    of when they are; until then it is none.
+    """
+    text = os.environ.get("OPENREG_CUDA_VERSION", "none")
+    return text if re.fullmatch(r"[0-9]+\.[0-9]+", text) else None
 
 
 def _capability() -> tuple[int, int]:

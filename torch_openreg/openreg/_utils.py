@@ -11,6 +11,7 @@ __all__: list[str] = []
 
 # The device type that the library serves: "openreg" or "cuda".
 DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
+_SO = ", and so does --devices of python -m torch_openreg.cuda" if DEVICE_TYPE == "cuda" else ""
 _A_DEVICE = "a cuda device" if DEVICE_TYPE == "cuda" else "an openreg device"
 
 
@@ -84,9 +85,10 @@ def _checked_index(operation: str, device: object, optional: bool = True) -> int
     count = _C._get_device_count()
     if not 0 <= index < count:
         _C._ensure_has_device()
+        hint = "" if index < 0 else f" OPENREG_DEVICE_COUNT says how many devices there are{_SO}."
         raise RuntimeError(
             f"{operation}: The device index is out of range. It must be in [0, {count}), "
-            f"but got {index}."
+            f"but got {index}.{hint}"
         )
     return index
 

@@ -53,7 +53,7 @@ def is_initialized() -> bool:
 
     False in a child that was forked from a process that used a device.
     """
-    if _C._is_in_bad_fork():
+    if _C._is_in_bad_fork() or not _C._are_settings_read():
         return False
     return _was_initialized or any(_C._is_device_active(i) for i in range(_C._get_device_count()))
 
@@ -184,7 +184,7 @@ def _finish_autograd() -> None:
     Such a thread holds Python objects for a moment after ``backward()`` returns. If it released
     them while the interpreter shuts down, it would abort the process.
     """
-    if _C._is_in_bad_fork() or not _has_autograd_threads():
+    if not is_initialized() or not _has_autograd_threads():
         return
     for index in range(_C._get_device_count()):
         if _C._is_device_active(index):

@@ -7,7 +7,7 @@ kernels that draw; seeding and setting the state wait for nothing.
 
 import copyreg
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -209,21 +209,35 @@ def initial_seed() -> int:
     return _generator("torch.openreg.initial_seed", None).initial_seed()
 
 
-def set_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> NoReturn:
-    """Raises RuntimeError: the generator's algorithm has no offset. Use :func:`set_rng_state`."""
-    raise RuntimeError(
-        f"torch.openreg: the generator of {device} does not support set_offset (got {offset}); "
-        "use set_rng_state"
-    )
+def set_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> None:
+    """Sets how many 32-bit numbers have been drawn since the seed; for the device type CUDA only.
+
+    Args:
+        offset: From 0 to 2**32.
+        device: The device; without an index, the current one.
+
+    Raises:
+        RuntimeError: The device type is openreg, whose generators have no offset; use
+            :func:`set_rng_state`. Or the offset is out of range.
+    """
+    _generator("torch.openreg.set_offset", device).set_offset(offset)
 
 
-def get_offset(device: _DeviceArgument = DEVICE_TYPE) -> NoReturn:
-    """Raises RuntimeError: the generator's algorithm has no offset. Use :func:`get_rng_state`."""
-    raise RuntimeError(
-        f"torch.openreg: the generator of {device} does not support get_offset; use get_rng_state"
-    )
+def get_offset(device: _DeviceArgument = DEVICE_TYPE) -> int:
+    """Returns how many 32-bit numbers have been drawn since the seed; for the device type CUDA.
+
+    Waits for the kernels that draw.
+
+    Raises:
+        RuntimeError: The device type is openreg, whose generators have no offset; use
+            :func:`get_rng_state`.
+    """
+    generator = _generator("torch.openreg.get_offset", device)
+    if DEVICE_TYPE == "cuda":
+        _C._wait_for_generator(generator)
+    return generator.get_offset()
 
 
-def _set_rng_state_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> NoReturn:
+def _set_rng_state_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> None:
     """As :func:`set_offset`, under the name that torch looks up."""
     set_offset(offset, device)

@@ -32,8 +32,8 @@ OPENREG_EXPORT void ensureHasDevice();
 // was loaded.
 OPENREG_EXPORT void checkInitialization();
 
-// As checkInitialization(); then creates the current device, which is otherwise created by its
-// first use.
+// As checkInitialization(); then the process counts as one that uses devices, so that a child that
+// it forks cannot. Creates none: each is created by its first use.
 OPENREG_EXPORT void initialize();
 
 // Throws unless 0 <= index < device_count().

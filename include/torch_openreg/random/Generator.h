@@ -18,10 +18,10 @@
 // Note [The generator's mutex]
 // torch asks callers to lock a generator's mutex around each of its functions. Its Python bindings
 // do, with the GIL held; its JIT operators and many C++ callers do not. So no function here touches
-// that mutex, and none but get_state() and clone() waits. These two keep what their caller holds:
-// if they gave up the GIL alone, a second thread would take it, wait for the mutex and never give
-// it back. Python programs wait before they call, by torch.openreg.get_rng_state(), where neither
-// is held.
+// that mutex, and none but get_state(), get_offset() and clone() waits. They keep what their caller
+// holds: if they gave up the GIL alone, a second thread would take it, wait for the mutex and never
+// give it back. Python programs wait before they call, by torch.openreg.get_rng_state(), where
+// neither is held.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -46,8 +46,9 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   void set_current_seed(uint64_t seed) override;
   uint64_t current_seed() const override;
   uint64_t seed() override;
-  void set_offset(uint64_t offset) override;  // throws: the algorithm has no offset
-  uint64_t get_offset() const override;       // throws
+  // See Note [Offsets] in Generator.cpp. Both throw where the library does not serve CUDA.
+  void set_offset(uint64_t offset) override;
+  uint64_t get_offset() const override;
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 #if OPENREG_TORCH_HAS_PHILOX_STATE

@@ -290,8 +290,11 @@ orError_t orGetKernelOffset(ptrdiff_t* offset) {
   return openreg::guarded([&] {
     using namespace openreg;
     if (offset == nullptr) return fail(orErrorInvalidValue, "orGetKernelOffset: offset is null");
+    // It is the same for all devices: with one in use, the current one is not needed.
     Device* device = nullptr;
-    if (const orError_t error = Device::get(current_device(), &device)) return error;
+    if (AddressSpace::get() == nullptr) {
+      if (const orError_t error = Device::get(current_device(), &device)) return error;
+    }
     *offset = AddressSpace::get()->kernel_offset;
     return orSuccess;
   });

@@ -77,6 +77,14 @@ orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_
   return orSuccess;
 }
 
+orError_t init() {
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_settings()) return error;
+  const Lock lock(creation_mutex());
+  const AddressSpace* space = nullptr;
+  return prepare_process(&space);
+}
+
 // Puts memory behind a device's kernel addresses. Stores its file.
 orError_t map_memory(int index, const AddressSpace& space, int* file) {
   const auto failed = [index](const char* call) {
@@ -250,6 +258,12 @@ orError_t Device::wait() {
   return orSuccess;
 }
 
+bool Device::is_busy() {
+  const std::vector<Stream*> all = streams();
+  return std::any_of(all.begin(), all.end(),
+                     [](const Stream* stream) { return stream->retired() != stream->submitted(); });
+}
+
 std::vector<Stream*> all_streams() {
   std::vector<Stream*> all;
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
@@ -270,9 +284,7 @@ orError_t check_device(int index, const char* function) {
   const int count = visible_count();
   if (index >= 0 && index < count) return orSuccess;
   if (count == 0) {
-    return fail(orErrorNoDevice, concat(function,
-                                        ": there is no device; see "
-                                        "OPENREG_DEVICE_COUNT, OPENREG_VISIBLE_DEVICES"));
+    return fail(orErrorNoDevice, concat(function, ": there is no device: ", no_device_text()));
   }
   return fail(orErrorInvalidDevice,
               concat(function, ": expected a device from 0 to ", count - 1, ", got ", index));
@@ -289,6 +301,10 @@ orError_t orGetDeviceCount(int* count) {
     *count = openreg::visible_count();
     return orSuccess;
   });
+}
+
+orError_t orInit(void) {
+  return openreg::guarded([] { return openreg::init(); });
 }
 
 orError_t orSetDevice(int device) {
@@ -317,6 +333,16 @@ orError_t orDeviceIsActive(int device, int* is_active) {
     if (is_active == nullptr) return openreg::fail_null("orDeviceIsActive");
     if (const orError_t error = openreg::check_device(device, "orDeviceIsActive")) return error;
     *is_active = openreg::Device::active(device) != nullptr && !openreg::is_forked();
+    return orSuccess;
+  });
+}
+
+orError_t orDeviceIsBusy(int device, int* is_busy) {
+  return openreg::guarded([&] {
+    if (is_busy == nullptr) return openreg::fail_null("orDeviceIsBusy");
+    if (const orError_t error = openreg::check_device(device, "orDeviceIsBusy")) return error;
+    openreg::Device* active = openreg::Device::active(device);
+    *is_busy = active != nullptr && !openreg::is_forked() && active->is_busy();
     return orSuccess;
   });
 }

@@ -47,6 +47,9 @@ class Device {
   // All streams that may have work or a failure, destroyed ones too.
   std::vector<Stream*> streams();
 
+  // Whether work that was submitted is not done.
+  bool is_busy();
+
   // Waits for all work submitted so far; does not look at failures. Fails as Stream::wait().
   orError_t wait();
 

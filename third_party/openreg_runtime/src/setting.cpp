@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <iterator>
@@ -122,11 +123,17 @@ bool parse_OPENREG_DEVICE_TYPE(const char* text, Settings&) {
   return type == "openreg" || type == "cuda" || type == "none";
 }
 
-bool parse_OPENREG_CUDA_CAPABILITY(const char* text, Settings&) {
-  const std::string_view version = text;
-  const size_t point = version.find('.');
-  return point != std::string_view::npos && parse_integer<unsigned>(version.substr(0, point)) &&
-         parse_integer<unsigned>(version.substr(point + 1));
+// Two numbers with a point between them.
+bool is_version(std::string_view text) {
+  const size_t point = text.find('.');
+  return point != std::string_view::npos && parse_integer<unsigned>(text.substr(0, point)) &&
+         parse_integer<unsigned>(text.substr(point + 1));
+}
+
+bool parse_OPENREG_CUDA_CAPABILITY(const char* text, Settings&) { return is_version(text); }
+
+bool parse_OPENREG_CUDA_VERSION(const char* text, Settings&) {
+  return std::string_view(text) == "none" || is_version(text);
 }
 
 bool parse_OPENREG_CUDA_NOTICE(const char* text, Settings&) {
@@ -269,8 +276,13 @@ struct Environment {
   }
 };
 
+std::atomic<bool> is_environment_read{false};
+
 const Environment& environment() {
-  static const Environment* environment = new Environment;
+  static const Environment* environment = [] {
+    is_environment_read = true;
+    return new Environment;
+  }();
   return *environment;
 }
 
@@ -282,6 +294,17 @@ orError_t check_settings() {
 }
 
 const Settings& settings() { return environment().settings; }
+
+std::string no_device_text() {
+  const Environment& read = environment();
+  if (read.settings.device_count > 0) {
+    if (const std::optional<Given>& given = read.given[orSettingIndex_OPENREG_VISIBLE_DEVICES]) {
+      const char* text = std::getenv(given->source);
+      return concat(given->source, " is '", text == nullptr ? given->text : text, "'");
+    }
+  }
+  return concat("OPENREG_DEVICE_COUNT is ", read.settings.device_count);
+}
 
 }  // namespace openreg
 
@@ -332,6 +355,16 @@ orError_t orGetSettingSize(size_t* size, int index) {
 
 orError_t orCheckSettings(void) {
   return openreg::guarded([] { return openreg::check_settings(); });
+}
+
+orError_t orAreSettingsRead(int* are_read) {
+  return openreg::guarded([&] {
+    if (are_read == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orAreSettingsRead: are_read is null");
+    }
+    *are_read = openreg::is_environment_read ? 1 : 0;
+    return orSuccess;
+  });
 }
 
 orError_t orReviewSettings(int* device_count, orBadSettingFn report, void* user_data) {

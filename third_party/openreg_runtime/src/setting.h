@@ -4,6 +4,7 @@
 #include <openreg/setting.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "error.h"
@@ -25,5 +26,8 @@ orError_t check_settings();
 
 // The settings. Must not be used before check_settings() succeeded.
 const Settings& settings();
+
+// Which variable of the environment leaves the process without a device, for error texts.
+std::string no_device_text();
 
 }  // namespace openreg

@@ -50,6 +50,20 @@ TEST(a_bad_device_number_is_refused_everywhere) {
   CHECK_EQUAL(current_device(), 0);
 }
 
+TEST(initialization_creates_no_device_and_keeps_children_from_devices) {
+  test::check_child([] {
+    CHECK_OK(orInit());
+    CHECK_OK(orInit());
+    CHECK(!is_active(0) && !is_active(1));
+    test::check_child([] {
+      int is_forked = 0;
+      CHECK_OK(orIsForkedChild(&is_forked));
+      CHECK_EQUAL(is_forked, 1);
+      CHECK_ERROR(orInit(), orErrorForked);
+    });
+  });
+}
+
 TEST(null_results_are_refused) {
   int value = 0;
   CHECK_ERROR(orGetDeviceCount(nullptr), orErrorInvalidValue);

@@ -55,6 +55,20 @@ TEST(settings_can_be_listed) {
   }
 }
 
+TEST(settings_are_read_by_the_first_call_that_needs_one) {
+  test::check_child([] {
+    int are_read = -1;
+    int count = 0;
+    CHECK_OK(orReviewSettings(&count, [](void*, const char*) {}, nullptr));
+    CHECK_OK(orAreSettingsRead(&are_read));
+    CHECK_EQUAL(are_read, 0);
+    CHECK_EQUAL(device_count(), 2);
+    CHECK_OK(orAreSettingsRead(&are_read));
+    CHECK_EQUAL(are_read, 1);
+    CHECK_ERROR(orAreSettingsRead(nullptr), orErrorInvalidValue);
+  });
+}
+
 TEST(setting_tells_the_variable_that_it_is_from) {
   test::check_child([] {
     set("OPENREG_DEVICE_TYPE", "cuda");

@@ -36,6 +36,11 @@ OPENREG_EXTERN_C_BEGIN
  * Errors: orErrorInvalidSetting if a setting that it reads is bad. Never orErrorForked. */
 OPENREG_API orError_t orGetDeviceCount(int* count) OPENREG_CHECKED;
 
+/* Prepares the process for its first device, and creates none. From then on the process uses
+ * devices: a child that it forks cannot. What creates a device does this by itself.
+ * Errors: orErrorInvalidSetting, orErrorInitializationError. */
+OPENREG_API orError_t orInit(void) OPENREG_CHECKED;
+
 /* Makes a device current for the calling thread.
  * Errors: orErrorInvalidDevice, orErrorNoDevice. */
 OPENREG_API orError_t orSetDevice(int device) OPENREG_CHECKED;
@@ -49,6 +54,10 @@ OPENREG_API orError_t orGetDeviceProperties(orDeviceProp* properties, int device
 /* Stores 1 if the device has been created in this process, else 0. Never creates it, never
  * orErrorForked (a forked child gets 0). */
 OPENREG_API orError_t orDeviceIsActive(int device, int* is_active) OPENREG_CHECKED;
+
+/* Stores 1 if work that was submitted to the device is not done, else 0. Never creates the device,
+ * never orErrorForked (a forked child gets 0). */
+OPENREG_API orError_t orDeviceIsBusy(int device, int* is_busy) OPENREG_CHECKED;
 
 /* Has the library call a function for each device of the process: now for those that have been
  * created, and for each later one when it has been created. NULL: none. A new function replaces the

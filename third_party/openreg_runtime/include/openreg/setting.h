@@ -37,6 +37,8 @@
     "The device type that the PyTorch backend serves. Read when its library is loaded.") \
   X(OPENREG_CUDA_CAPABILITY, "8.0", "a major and a minor version, such as 9.0",          \
     "The compute capability that devices have with OPENREG_DEVICE_TYPE=cuda.")           \
+  X(OPENREG_CUDA_VERSION, "none", "none, or a major and a minor version, such as 12.8",  \
+    "What torch.version.cuda is with OPENREG_DEVICE_TYPE=cuda. Read by import torch.")   \
   X(OPENREG_CUDA_NOTICE, "1", "0 or 1",                                                  \
     "1: with OPENREG_DEVICE_TYPE=cuda, the first use says so, in one line on stderr.")   \
   X(OPENREG_FALLBACK, "silent", "silent, warn or error",                                 \
@@ -99,6 +101,9 @@ OPENREG_API orError_t orGetSetting(orSetting* setting, int index) OPENREG_CHECKE
  * Errors: orErrorInvalidSetting; orGetLastErrorMessage names the variable, its value and
  * what is allowed. The same error comes from every later call that needs a setting. */
 OPENREG_API orError_t orCheckSettings(void) OPENREG_CHECKED;
+
+/* Stores 1 if a call has needed a setting, so that all have been read, else 0. Reads none. */
+OPENREG_API orError_t orAreSettingsRead(int* are_read) OPENREG_CHECKED;
 
 /* Checks what the environment says now. Stores how many devices a process that reads it sees, 0
  * with a bad value, and calls a function for each bad value, in the order of the table, on the

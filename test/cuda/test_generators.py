@@ -1,0 +1,115 @@
+"""Generators, in the words of programs for CUDA: offsets, and several in a graph."""
+
+import torch
+from common import (
+    OpenRegTestCase,
+    StreamGate,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
+
+
+def draw(generator, size=5):
+    return torch.rand(size, device=generator.device, generator=generator)
+
+
+class TestOffset(OpenRegTestCase):
+    def setUp(self):
+        super().setUp()
+        self.generator = torch.Generator("cuda").manual_seed(7)
+
+    def test_offset_counts_the_numbers_since_the_seed(self):
+        self.assertEqual(self.generator.get_offset(), 0)
+        draw(self.generator)
+        self.assertEqual(self.generator.get_offset(), 5)
+        draw(self.generator, 2000)
+        self.assertEqual(self.generator.get_offset(), 2005)
+        self.generator.manual_seed(7)
+        self.assertEqual(self.generator.get_offset(), 0)
+
+    @parametrize("offset", [0, 1, 623, 624, 625, 1248, 100_000])
+    def test_offset_can_be_set(self, offset):
+        expected = draw(self.generator, offset + 5)[offset:]
+        self.generator.set_offset(offset)
+        self.assertEqual(self.generator.get_offset(), offset)
+        self.assert_bit_equal(draw(self.generator), expected)
+        self.assertEqual(self.generator.get_offset(), offset + 5)
+
+    @parametrize("size", [1, 3, 15, 16, 17])
+    def test_what_follows_an_offset_follows_it_again(self, size):
+        torch.randn(size, device="cuda", generator=self.generator)
+        offset = self.generator.get_offset()
+        first = torch.randn(size, device="cuda", generator=self.generator)
+        self.generator.set_offset(offset)
+        again = torch.randn(size, device="cuda", generator=self.generator)
+        self.assert_bit_equal(again, first)
+
+    def test_offset_waits_for_the_kernels_that_draw(self):
+        with StreamGate() as gate:
+            draw(self.generator, 10)
+            gate.open()
+            self.assertEqual(self.generator.get_offset(), 10)
+
+    def test_offset_of_a_state_that_was_set(self):
+        draw(self.generator, 700)
+        other = torch.Generator("cuda")
+        other.set_state(self.generator.get_state())
+        self.assertEqual(other.get_offset(), 700)
+
+    def test_state_that_no_seed_leads_to_has_no_offset(self):
+        with self.assertRaisesRegex(RuntimeError, "expected an offset of at most 4294967296"):
+            self.generator.set_offset(1 << 33)
+
+    def test_functions_of_torch_cuda(self):
+        before = torch.cuda.get_rng_state()
+        torch.cuda._set_rng_state_offset(100)
+        self.assertEqual(torch.cuda._get_rng_state_offset(), 100)
+        self.assertEqual(torch.openreg.get_offset(), 100)
+        torch.openreg.set_offset(8)
+        self.assertEqual(torch.cuda._get_rng_state_offset(), 8)
+        torch.cuda.set_rng_state(before)
+
+    def test_offset_is_neither_read_nor_set_in_a_capture(self):
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(graph, stream=stream):
+            draw(self.generator)
+            for call in (self.generator.get_offset, lambda: self.generator.set_offset(0)):
+                with self.assertRaisesRegex(RuntimeError, "cannot be read or set while"):
+                    call()
+
+
+class TestGraphs(OpenRegTestCase):
+    def capture(self, *generators):
+        graph, outputs = torch.cuda.CUDAGraph(), []
+        for generator in generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            outputs += [draw(generator) for generator in generators]
+        return graph, outputs
+
+    def test_a_graph_draws_from_several_generators(self):
+        seeds = (3, 4)
+        generators = [torch.Generator("cuda").manual_seed(seed) for seed in seeds]
+        graph, outputs = self.capture(*generators)
+        for seed, generator in zip(seeds, generators, strict=True):
+            self.assertEqual(generator.get_offset(), 0, f"of seed {seed}, after the capture")
+        for turn in (1, 2):
+            graph.replay()
+            for seed, generator, output in zip(seeds, generators, outputs, strict=True):
+                expected = draw(torch.Generator("cuda").manual_seed(seed), 5 * turn)[-5:]
+                self.assert_bit_equal(output, expected)
+                self.assertEqual(generator.get_offset(), 5 * turn)
+
+    def test_register_generator_state_takes_generators_of_devices(self):
+        graph = torch.cuda.CUDAGraph()
+        with self.assertRaisesRegex(TypeError, "expected a torch.Generator, got 3"):
+            graph.register_generator_state(3)
+        with self.assertRaisesRegex(ValueError, "expected a generator of a cuda device"):
+            graph.register_generator_state(torch.Generator())
+
+
+instantiate_parametrized_tests(TestOffset)
+
+if __name__ == "__main__":
+    run_tests()

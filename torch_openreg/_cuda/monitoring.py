@@ -1,0 +1,64 @@
+"""What ``torch.cuda`` asks NVML: utilization, memory in use, processes.
+
+torch asks the module ``pynvml`` of ``nvidia-ml-py``, which needs NVIDIA's driver. Here it gets the
+one of ``torch_openreg/_tools``, whether or not another is installed.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+import torch
+
+from torch_openreg import _C
+from torch_openreg.openreg._utils import _index_or_current
+
+__all__ = ["install"]
+
+
+def _nvml() -> Any:
+    """Returns our module; the one that the program imports, if that is ours."""
+    ours: Any = importlib.import_module("torch_openreg._tools.pynvml")
+    imported = sys.modules.get("pynvml")
+    is_ours = getattr(imported, "__file__", None) == ours.__file__
+    return imported if is_ours else ours
+
+
+def _number_of(device: Any) -> int:
+    """Returns the number by which NVML knows a device."""
+    index = _index_or_current("torch.cuda", device)
+    return _C._device_properties(index).physical_index
+
+
+def _handle_of(device: Any = None) -> Any:
+    nvml = torch.cuda.pynvml  # type: ignore[attr-defined]
+    nvml.nvmlInit()
+    return nvml.nvmlDeviceGetHandleByIndex(_number_of(device))
+
+
+def _list_processes(device: Any = None) -> str:
+    """Returns a text with the processes that use a device, and how much memory they use."""
+    nvml = torch.cuda.pynvml  # type: ignore[attr-defined]
+    lines = [f"GPU:{_number_of(device)}"]
+    for process in nvml.nvmlDeviceGetComputeRunningProcesses(_handle_of(device)):
+        size_mb = process.usedGpuMemory / (1 << 20)
+        lines.append(f"process {process.pid:>10d} uses {size_mb:>12.3f} MB GPU memory")
+    return "\n".join(lines if len(lines) > 1 else [*lines, "no processes are running"])
+
+
+class _LazyNvml:
+    """Stands for the module until something asks for one of its names."""
+
+    def __getattr__(self, name: str) -> Any:
+        module = torch.cuda.pynvml = _nvml()  # type: ignore[attr-defined]
+        return getattr(module, name)
+
+
+def install() -> None:
+    """Has ``torch.cuda`` ask our module."""
+    cuda: Any = torch.cuda
+    cuda._HAS_PYNVML, cuda._PYNVML_ERR = True, None
+    cuda.pynvml = _LazyNvml()
+    cuda._get_pynvml_handler = _handle_of
+    cuda._get_nvml_device_index = cuda.memory._get_nvml_device_index = _number_of
+    cuda.list_gpu_processes = cuda.memory.list_gpu_processes = _list_processes
