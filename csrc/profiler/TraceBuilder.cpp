@@ -122,9 +122,20 @@ void TraceBuilder::build(const std::vector<orActivityRecord>& records,
   }
 }
 
-bool TraceBuilder::isShown(ActivityType type, const orActivityRecord& record) const {
-  return types_.count(type) != 0 && clock_.toEpochNs(record.start_ns) >= window_.start_ns &&
+bool TraceBuilder::isInWindow(const orActivityRecord& record) const {
+  return clock_.toEpochNs(record.start_ns) >= window_.start_ns &&
          clock_.toEpochNs(record.end_ns) <= window_.end_ns;
+}
+
+bool TraceBuilder::isShown(ActivityType type, const orActivityRecord& record) const {
+  if (types_.count(type) == 0 || !isInWindow(record)) {
+    return false;
+  }
+  if (!isWork(record)) {
+    return true;
+  }
+  const auto call = calls_.find(record.correlation_id);
+  return call != calls_.end() && isInWindow(*call->second);
 }
 
 GenericTraceActivity& TraceBuilder::add(ActivityType type, const std::string& name, Span span) {

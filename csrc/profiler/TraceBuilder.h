@@ -60,6 +60,9 @@ class TraceBuilder {
     int64_t end_ns;
   };
 
+  bool isInWindow(const orActivityRecord& record) const;
+  // Work is shown with the call that has submitted it: the end of the session may cut a call off
+  // whose work is over already.
   bool isShown(libkineto::ActivityType type, const orActivityRecord& record) const;
   libkineto::GenericTraceActivity& add(libkineto::ActivityType type, const std::string& name,
                                        Span span);

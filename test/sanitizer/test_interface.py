@@ -174,7 +174,7 @@ class TestInterface(OpenRegTestCase):
                 x.add_(1)
             x.sum()
         (finding,) = checker.findings()
-        self.assertRegex(str(finding), r"last waited for stream \d+ at .*test_interface.py")
+        self.assertRegex(str(finding), r"last waited for stream \d+ of \S+ at .*test_interface.py")
 
     def test_kinds_can_be_left_out(self):
         with checker.check("collect", race=False):
