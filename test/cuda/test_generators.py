@@ -62,6 +62,8 @@ class TestOffset(OpenRegTestCase):
             self.generator.set_offset(1 << 33)
 
     def test_functions_of_torch_cuda(self):
+        # Before that, torch queues the offset, and a seed that was set before it comes behind it.
+        torch.cuda.init()
         before = torch.cuda.get_rng_state()
         torch.cuda._set_rng_state_offset(100)
         self.assertEqual(torch.cuda._get_rng_state_offset(), 100)
