@@ -110,6 +110,8 @@ def asynchronous(device, rank, size):
     for work in works[:3]:
         work.wait()
     sums = [future.wait()[0] for future in futures]
+    for work in works[3:]:
+        work.wait()  # Gloo completes the future first
     assert all(work.is_completed() and work.is_success() for work in works)
     return [(x * 2).cpu() for x in tensors] + [x.cpu() for x in sums]
 
