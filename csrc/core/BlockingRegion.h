@@ -17,7 +17,8 @@ struct BlockingHooks {
 // Called once, before any wait. Without hooks a region does nothing.
 OPENREG_EXPORT void setBlockingHooks(BlockingHooks hooks);
 
-// Between construction and destruction the calling thread does not hold the GIL.
+// Between construction and destruction the calling thread does not hold the GIL, unless its caller
+// holds a lock: see CallerHoldsLock.
 class OPENREG_EXPORT BlockingRegion {
  public:
   BlockingRegion();
@@ -27,6 +28,17 @@ class OPENREG_EXPORT BlockingRegion {
 
  private:
   void* state_;
+};
+
+// Between construction and destruction the calling thread keeps the GIL, if it has it: torch's
+// caller holds a lock that other threads acquire while they have the GIL. This one would wait for
+// the GIL with the lock held, and the other one for the lock with the GIL.
+class OPENREG_EXPORT CallerHoldsLock {
+ public:
+  CallerHoldsLock();
+  CallerHoldsLock(const CallerHoldsLock&) = delete;
+  CallerHoldsLock& operator=(const CallerHoldsLock&) = delete;
+  ~CallerHoldsLock();
 };
 
 }  // namespace c10::openreg

@@ -297,6 +297,7 @@ Generator OpenRegGeneratorImpl::waitForKernels() const {
   }
   if (stream.has_value()) {
     const c10::openreg::RelaxedCaptureGuard relaxed;
+    const c10::openreg::CallerHoldsLock locked;  // torch's bindings lock the generator
     stream->isAlive() ? stream->synchronize()
                       : c10::openreg::synchronizeDevice(stream->device_index());
   }

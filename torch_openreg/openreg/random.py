@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import DEVICE_TYPE, _checked_index
+from torch_openreg.openreg._utils import DEVICE_TYPE, _checked_index, _integer
 from torch_openreg.openreg.initialization import _check_fork
 
 __all__ = [
@@ -217,16 +217,23 @@ def set_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> None:
         device: The device; without an index, the current one.
 
     Raises:
+        TypeError: The offset is no int.
+        ValueError: The offset is out of range.
         RuntimeError: The device type is openreg, whose generators have no offset; use
-            :func:`set_rng_state`. Or the offset is out of range.
+            :func:`set_rng_state`.
     """
-    _generator("torch.openreg.set_offset", device).set_offset(offset)
+    operation = "torch.openreg.set_offset"
+    offset = _integer(operation, "offset", offset, 0, 2**32)
+    _generator(operation, device).set_offset(offset)
 
 
 def get_offset(device: _DeviceArgument = DEVICE_TYPE) -> int:
     """Returns how many 32-bit numbers have been drawn since the seed; for the device type CUDA.
 
     Waits for the kernels that draw.
+
+    Args:
+        device: The device; without an index, the current one.
 
     Raises:
         RuntimeError: The device type is openreg, whose generators have no offset; use
