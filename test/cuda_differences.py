@@ -57,9 +57,6 @@ DIFFERENCES: dict[str, str] = {
     "test_profiler.py::TestOlderProfiler::test_emit_nvtx_says_that_there_is_none": (
         "torch.cuda.nvtx writes the ranges of torch.openreg.profiler"
     ),
-    "test_profiler.py::TestProcesses::test_a_program_for_the_cpu_uses_no_device_settings0": (
-        "torch's profiler calls torch.cuda.synchronize, which initializes"
-    ),
     "test_serialization.py::TestDLPack::test_capsule_goes_both_ways_without_a_copy_index_1": (
         "torch exports CUDA tensors of the current device only"
     ),
