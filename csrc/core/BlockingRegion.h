@@ -30,9 +30,9 @@ class OPENREG_EXPORT BlockingRegion {
   void* state_;
 };
 
-// Until it is destroyed, the calling thread keeps the GIL, if it has it: torch's caller holds a lock
-// that other threads acquire while they have the GIL. This one would wait for the GIL with the lock
-// held, and the other one for the lock with the GIL.
+// Until it is destroyed, the calling thread keeps the GIL, if it has it: torch's caller holds a
+// lock that other threads acquire while they have the GIL. This one would wait for the GIL with the
+// lock held, and the other one for the lock with the GIL.
 class OPENREG_EXPORT CallerHoldsLock {
  public:
   CallerHoldsLock();
