@@ -290,6 +290,7 @@ orError_t orGetKernelOffset(ptrdiff_t* offset) {
   return openreg::guarded([&] {
     using namespace openreg;
     if (offset == nullptr) return fail(orErrorInvalidValue, "orGetKernelOffset: offset is null");
+    if (const orError_t error = check_not_forked()) return error;
     // It is the same for all devices: with one in use, the current one is not needed.
     Device* device = nullptr;
     if (AddressSpace::get() == nullptr) {

@@ -238,6 +238,25 @@ TEST(synchronizing_a_device_waits_for_all_and_returns_the_first_failure_of_any_s
   CHECK_OK(orStreamSynchronize(first));
 }
 
+TEST(a_device_is_busy_while_work_on_it_is_not_done) {
+  const orStream_t stream = make_stream(1);
+  int is_busy = -1;
+  CHECK_OK(orDeviceIsBusy(1, &is_busy));
+  CHECK_EQUAL(is_busy, 0);
+  Gate gate;
+  gate.hold(stream);
+  CHECK_OK(orDeviceIsBusy(1, &is_busy));
+  CHECK_EQUAL(is_busy, 1);
+  CHECK_OK(orDeviceIsBusy(0, &is_busy));
+  CHECK_EQUAL(is_busy, 0);
+  gate.open();
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_OK(orDeviceIsBusy(1, &is_busy));
+  CHECK_EQUAL(is_busy, 0);
+  CHECK_ERROR(orDeviceIsBusy(OPENREG_MAX_DEVICES, &is_busy), orErrorInvalidDevice);
+  CHECK_ERROR(orDeviceIsBusy(0, nullptr), orErrorInvalidValue);
+}
+
 TEST(taking_the_error_of_all_devices_waits_and_returns_the_first_failure) {
   const orStream_t first = make_stream(0);
   const orStream_t second = make_stream(1);

@@ -101,8 +101,8 @@ OPENREG_API orError_t orPointerGetAttributes(orPointerAttributes* attributes,
                                              const void* pointer) OPENREG_CHECKED;
 
 /* Stores what to add to a device address to get the address a kernel uses. The same for all
- * devices, constant from the creation of the first device on; creates the current device.
- * See Note [Two addresses]. */
+ * devices, constant from the creation of the first device on; creates the current one if there is
+ * none. See Note [Two addresses]. */
 OPENREG_API orError_t orGetKernelOffset(ptrdiff_t* offset) OPENREG_CHECKED;
 
 OPENREG_EXTERN_C_END
