@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "cuda_gate",
+    "emptied_file",
     "openreg_sanitizer",
     "pytest_addoption",
     "pytest_collection_modifyitems",
@@ -169,7 +170,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Workers of pytest-xdist tell the process that started them.
         is_worker = hasattr(config, "workerinput")
         if path is not None and not is_worker:
-            path = _emptied("--openreg-sanitizer-report", path)
+            path = emptied_file("--openreg-sanitizer-report", path)
         config.pluginmanager.register(
             _Sanitizer(kinds, None if is_worker else path), "openreg-sanitizer"
         )
@@ -499,7 +500,7 @@ class _KindsAction(argparse.Action):
         setattr(namespace, self.dest, kinds)
 
 
-def _emptied(option: str, path: Path) -> Path:
+def emptied_file(option: str, path: Path) -> Path:
     """Returns the absolute path of a file to write at the end, which is empty until then.
 
     Raises:

@@ -101,9 +101,8 @@ void TraceBuilder::build(const std::vector<orActivityRecord>& records,
     }
   }
   for (const orActivityRecord& record : records) {
-    const auto call = calls_.find(record.correlation_id);
-    if (isWork(record) && isShown(typeOf(record), record) && call != calls_.end() &&
-        isShown(kCallActivity, *call->second)) {
+    // The call of work that is shown is in the window, too.
+    if (isWork(record) && isShown(typeOf(record), record) && types_.count(kCallActivity) != 0) {
       connected_.insert(record.correlation_id);
     }
   }
@@ -182,8 +181,7 @@ void TraceBuilder::addWork(const orActivityRecord& record) {
   activity.threadId = record.thread_id;
   devices_.insert(record.device);
   streams_.emplace(record.device, streamOf(record));
-  const auto call = calls_.find(record.correlation_id);
-  link(activity, call == calls_.end() ? record : *call->second);
+  link(activity, *calls_.at(record.correlation_id));
   activity.addMetadata("correlation", record.correlation_id);
   activity.addMetadata("device", record.device);
   activity.addMetadata("stream", record.stream_id);

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 
+from pytest_openreg import emptied_file
 from torch_openreg.conformance.chapters import CHAPTERS, chapter_of
 from torch_openreg.conformance.deadlines import Deadlines
 from torch_openreg.conformance.report import Result, terminal_lines, to_html
@@ -118,15 +119,7 @@ def _page(config: pytest.Config) -> Path | None:
     text = config.getoption("--conformance-report")
     if not text or hasattr(config, "workerinput"):
         return None
-    path = Path(text).absolute()
-    try:
-        path.write_text("")
-    except OSError as error:
-        raise pytest.UsageError(
-            f"--conformance-report: expected a file that can be written, got '{path}': "
-            f"{error.strerror}"
-        ) from error
-    return path
+    return emptied_file("--conformance-report", Path(text))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
