@@ -113,9 +113,9 @@ orError_t Capture::begin(Stream& origin, orStreamCaptureMode mode) {
   add_capture(capture);
   if (origin.join(capture)) return orSuccess;
   remove_capture(capture);
-  return fail(orErrorIllegalState,
-              concat("orStreamBeginCapture: expected a stream that is not capturing, got stream ",
-                     origin.id()));
+  return fail(
+      orErrorIllegalState,
+      concat("orStreamBeginCapture: expected a stream that is not capturing, got ", origin.name()));
 }
 
 Capture::Capture(Stream& origin, orStreamCaptureMode mode)
@@ -144,8 +144,8 @@ orError_t Capture::end(Stream& stream, std::shared_ptr<Graph>* graph) {
     if (&stream != &origin_) {
       if (state_ == State::Invalidated) return fail_invalidated("orStreamEndCapture");
       state_ = State::Invalidated;
-      reason_ = concat("orStreamEndCapture: expected stream ", origin_.id(),
-                       ", where the capture began, got stream ", stream.id());
+      reason_ = concat("orStreamEndCapture: expected ", origin_.name(),
+                       ", where the capture began, got ", stream.name());
       return fail(orErrorStreamCaptureUnmatched, reason_);
     }
     error = check_end();
@@ -166,9 +166,9 @@ orError_t Capture::check_end() const {
   const GraphNode* unjoined = find_unjoined(*graph_, members_.front().frontier);
   if (unjoined == nullptr) return orSuccess;
   return fail(orErrorStreamCaptureUnjoined,
-              concat("orStreamEndCapture: expected stream ", origin_.id(),
+              concat("orStreamEndCapture: expected ", origin_.name(),
                      " to wait for all captured work, got none for '", (*unjoined->command).name(),
-                     "' on stream ", unjoined->stream_id));
+                     "' on stream ", unjoined->stream_id, " of device ", unjoined->device));
 }
 
 // docs: capture-take
@@ -232,7 +232,7 @@ orError_t Capture::follow(Stream& stream, const Frontier& nodes) {
   if (stream.join(shared_from_this())) return orSuccess;
   members_.pop_back();
   return fail(orErrorStreamCaptureMerge,
-              concat("orStreamWaitEvent: another thread began a capture on stream ", stream.id()));
+              concat("orStreamWaitEvent: another thread began a capture on ", stream.name()));
 }
 
 void Capture::invalidate(const std::string& reason) {
@@ -281,7 +281,7 @@ bool Capture::forbids_unsafe_calls(orStreamCaptureMode thread_mode) const {
 }
 
 std::string Capture::description() const {
-  return concat("capture ", id_, ", begun on stream ", origin_.id(), " in mode ", name_of(mode_));
+  return concat("capture ", id_, ", begun on ", origin_.name(), " in mode ", name_of(mode_));
 }
 
 Capture::Member* Capture::find(const Stream& stream) {
@@ -312,7 +312,7 @@ orError_t check_not_capturing(const Stream& stream, const char* function) {
   if (capture == nullptr) return orSuccess;
   return capture->refuse(
       orErrorStreamCaptureUnsupported,
-      concat(function, ": expected a stream that is not capturing, got stream ", stream.id()));
+      concat(function, ": expected a stream that is not capturing, got ", stream.name()));
 }
 
 orError_t check_safe(const char* function) {
@@ -367,7 +367,7 @@ orError_t end_capture(orStream_t handle, orGraph_t* graph) {
   const std::shared_ptr<Capture> capture = stream->capture();
   if (capture == nullptr) {
     return fail(orErrorIllegalState,
-                concat("orStreamEndCapture: stream ", stream->id(), " is not capturing"));
+                concat("orStreamEndCapture: ", stream->name(), " is not capturing"));
   }
   auto result = std::make_unique<orGraph>();
   if (const orError_t error = capture->end(*stream, &result->graph)) return error;

@@ -160,12 +160,12 @@ void Worker::fail_stream(const Command& command, orError_t code) {
   const std::string what = command.kind == CommandKind::HostFunction
                                ? "a host function"
                                : concat("kernel '", command.name(), "'");
-  stream_.set_failure(std::make_shared<Failure>(Failure{
-      .code = code,
-      .message = concat(what, " on stream ", stream_.id(), " of device ", stream_.device().index(),
-                        " failed: ", error.is_set ? error.text : orGetErrorString(code)),
-      .tag = error.tag,
-      .time_ns = os::now_ns()}));
+  stream_.set_failure(std::make_shared<Failure>(
+      Failure{.code = code,
+              .message = concat(what, " on ", stream_.name(),
+                                " failed: ", error.is_set ? error.text : orGetErrorString(code)),
+              .tag = error.tag,
+              .time_ns = os::now_ns()}));
 }
 
 // Ends the worker's life as the process exits: nothing it did not run will be done.
