@@ -1220,10 +1220,10 @@ class TestDebugging(GraphTestCase):
         self.assertFalse(stream.is_capturing())
         text = self.dump(graph)
         self.assertRegex(
-            text, r'n0 \[label="kernel\nopenreg_kernel<aten::add\S*>\nstream \d+, device 0"\]'
+            text, r'n0 \[label="kernel\nopenreg_kernel<aten::add\S*>\nstream \d+ of device 0"\]'
         )
         self.assertRegex(
-            text, r'n1 \[label="kernel\nopenreg_kernel<aten::mul\S*>\nstream \d+, device 0"\]'
+            text, r'n1 \[label="kernel\nopenreg_kernel<aten::mul\S*>\nstream \d+ of device 0"\]'
         )
         self.assertIn("n0 -> n1", text)
         graph.replay()
