@@ -18,6 +18,7 @@ from common import (
     run_tests,
     subtest,
 )
+
 from torch_openreg import _C
 
 LAST = DEVICE_COUNT - 1
@@ -182,7 +183,7 @@ class TestStream(OpenRegTestCase):
 
     @requires_two_devices
     def test_first_streams_of_two_devices_have_the_same_numbers(self):
-        program = f"""
+        program = """
 import torch
 for device in (0, 1):
     with torch.accelerator.device_index(device):
