@@ -110,7 +110,7 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("3 tests in 1 files: 1 passed, 1 skipped", result.stdout)
 
     def test_a_crash_or_hang_is_one_failure_and_later_tests_run(self):
-        result, outcomes = run_tool({"test_bad.py": _BAD}, "--timeout=20")
+        result, outcomes = run_tool({"test_bad.py": _BAD}, "--timeout=10")
         self.assertEqual(result.returncode, 1)
         self.assertEqual(
             {name.rpartition("::")[2]: one["kind"] for name, one in outcomes.items()},
