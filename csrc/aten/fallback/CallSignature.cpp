@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/kernel/NumberClass.h"
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
@@ -167,9 +168,10 @@ class CallSignature::Builder {
         !(isOpenReg(tensor) || (is_host_scalar && hasClass(tensor.scalar_type())))) {
       return false;
     }
-    const auto* seen = std::find(tensors_.begin(), tensors_.end(), tensor.unsafeGetTensorImpl());
-    if (seen != tensors_.end()) {
-      words_.push_back(pack(kRepeated, seen - tensors_.begin()));
+    // See Note [Long lists].
+    const size_t place = places_.findOrAdd(tensor.unsafeGetTensorImpl(), tensors_.size());
+    if (place < tensors_.size()) {
+      words_.push_back(pack(kRepeated, static_cast<int64_t>(place)));
       return true;
     }
     tensors_.push_back(tensor.unsafeGetTensorImpl());
@@ -226,6 +228,7 @@ class CallSignature::Builder {
   const c10::Argument* argument_ = nullptr;
   std::optional<double> previous_;
   c10::SmallVector<c10::TensorImpl*, 8> tensors_;  // in order of appearance
+  FirstPlaces<const c10::TensorImpl*> places_;     // of `tensors_`
 };
 
 std::optional<CallSignature> CallSignature::of(const FallbackOperator& op,

@@ -14,6 +14,7 @@
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/fallback/FinishedCalls.h"
 #include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/kernel/ResultMemory.h"
 #include "csrc/core/Settings.h"
 #include "csrc/memory/StorageResize.h"
@@ -34,17 +35,15 @@ class ArgumentTensors {
 
   // The tensor's place in the aliases, where it is put if it is new.
   size_t slotOf(const Tensor& tensor) {
-    const TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    const auto seen = std::find(impls_.begin(), impls_.end(), impl);
-    if (seen != impls_.end()) {
-      return static_cast<size_t>(seen - impls_.begin());
+    const size_t slot = slots_.findOrAdd(tensor.unsafeGetTensorImpl(), aliases_.size());
+    if (slot < aliases_.size()) {
+      return slot;
     }
-    impls_.push_back(impl);
     aliases_.emplace_back(tensor);
     if (isOpenReg(tensor)) {
       on_device_.push_back(tensor);
     }
-    return impls_.size() - 1;
+    return slot;
   }
 
   // The `index`th openreg tensor, as PlannedTensor counts them.
@@ -52,7 +51,7 @@ class ArgumentTensors {
 
  private:
   std::vector<TensorAlias>& aliases_;
-  c10::SmallVector<const TensorImpl*, 8> impls_;  // parallel to `aliases_`
+  FirstPlaces<const TensorImpl*> slots_;  // in `aliases_`; see Note [Long lists]
   c10::SmallVector<Tensor, 8> on_device_;
 };
 
@@ -346,10 +345,11 @@ void resizeArguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
     return;
   }
   c10::SmallVector<Tensor, 8> tensors;
+  FirstPlaces<const TensorImpl*> places;
   for (size_t i = 0; i < arguments.size(); ++i) {
     visitTensors(arguments[i], schema.arguments()[i], [&](const Tensor& tensor) {
-      const auto is_same = [&](const Tensor& other) { return other.is_same(tensor); };
-      if (isOpenReg(tensor) && std::none_of(tensors.begin(), tensors.end(), is_same)) {
+      if (isOpenReg(tensor) &&
+          places.findOrAdd(tensor.unsafeGetTensorImpl(), tensors.size()) == tensors.size()) {
         tensors.push_back(tensor);
       }
     });
