@@ -27,8 +27,8 @@ namespace {
 
 std::atomic<int64_t> copied_results{0};
 
-// The tensors among a call's arguments. Each travels once, however often it is passed, so that the
-// kernel sees what is the same tensor as the same.
+// The tensors among a call's arguments, which outlive it. Each travels once, however often it is
+// passed, so that the kernel sees what is the same tensor as the same.
 class ArgumentTensors {
  public:
   explicit ArgumentTensors(std::vector<TensorAlias>& aliases) : aliases_(aliases) {}
@@ -41,18 +41,18 @@ class ArgumentTensors {
     }
     aliases_.emplace_back(tensor);
     if (isOpenReg(tensor)) {
-      on_device_.push_back(tensor);
+      on_device_.push_back(&tensor);
     }
     return slot;
   }
 
   // The `index`th openreg tensor, as PlannedTensor counts them.
-  const Tensor& onDevice(size_t index) const { return on_device_[index]; }
+  const Tensor& onDevice(size_t index) const { return *on_device_[index]; }
 
  private:
   std::vector<TensorAlias>& aliases_;
   FirstPlaces<const TensorImpl*> slots_;  // in `aliases_`; see Note [Long lists]
-  c10::SmallVector<Tensor, 8> on_device_;
+  c10::SmallVector<const Tensor*, 8> on_device_;
 };
 
 // A boxed call on its way to the worker.
@@ -82,6 +82,8 @@ class StreamCall {
         continue;
       }
       c10::List<Tensor> list;
+      list.reserve(planned.tensors.size());
+      destinations_.reserve(planned.tensors.size());
       for (const PlannedTensor& one : planned.tensors) {
         list.push_back(allocate(one, tensors));
       }
@@ -148,6 +150,8 @@ class StreamCall {
     Value plain(const c10::IValue& value) const { return {Kind::Plain, value}; }
 
     Value all(c10::ArrayRef<c10::IValue> list, Kind kind) const {
+      call.slots_.reserve(call.slots_.size() + list.size());
+      call.aliases_.reserve(call.aliases_.size() + list.size());
       for (const c10::IValue& element : list) {
         call.slots_.push_back(element.isNone() ? kNoTensor : arguments.slotOf(element.toTensor()));
       }
@@ -201,6 +205,7 @@ class StreamCall {
         return tensors[slots_[next++]];
       case Kind::TensorList: {
         c10::List<Tensor> list;
+        list.reserve(static_cast<size_t>(value.plain.toInt()));
         for (int64_t i = 0; i < value.plain.toInt(); ++i) {
           list.push_back(tensors[slots_[next++]]);
         }
@@ -208,6 +213,7 @@ class StreamCall {
       }
       case Kind::OptionalTensorList: {
         c10::List<std::optional<Tensor>> list;
+        list.reserve(static_cast<size_t>(value.plain.toInt()));
         for (int64_t i = 0; i < value.plain.toInt(); ++i) {
           const size_t slot = slots_[next++];
           list.push_back(slot == kNoTensor ? std::optional<Tensor>() : tensors[slot]);
