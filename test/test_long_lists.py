@@ -168,6 +168,23 @@ class TestLongLists(OpenRegTestCase):
             for one, other in zip(function(moved, *others), expected, strict=True):
                 self.assert_bit_equal(one, other)
 
+    # Whatever a call learns about its results is for lists that are alike tensor by tensor.
+    def test_lists_of_the_same_tensors_in_another_order_are_told_apart(self):
+        small, large = torch.rand(2), torch.rand(3)
+        for count in (2, 3, COUNT):
+            for first in range(count + 1):
+                tensors = [small.clone() for _ in range(first)]
+                tensors += [large.clone() for _ in range(count - first)]
+                for order in (tensors, tensors[::-1], tensors[1:] + tensors[:1]):
+                    moved = [t.to(DEVICE_TYPE) for t in order]
+                    sums = torch._foreach_add(order, order)
+                    for one, other in zip(torch._foreach_add(moved, moved), sums, strict=True):
+                        self.assert_bit_equal(one, other)
+                moved = [t.to(DEVICE_TYPE) for t in tensors]
+                twice = [*moved, moved[0], moved[-1]]
+                for one, other in zip(torch._foreach_neg(twice), twice, strict=True):
+                    self.assertEqual(one.size(), other.size())
+
     def test_results_that_are_arguments_are_found(self):
         tensors = [torch.randn(2) for _ in range(COUNT)]
         moved = on_device(tensors)
@@ -181,12 +198,14 @@ class TestLongLists(OpenRegTestCase):
         torch.accelerator.synchronize()
         side = torch.Stream(DEVICE_TYPE)
         for function in (torch.stack, torch.cat, torch._foreach_neg):
-            with sanitizer.check("collect") as found:
+            with sanitizer.check("collect"):
                 tensors[COUNT - 1].fill_(2)
                 with side:
                     result = function(tensors)
-            self.assertEqual(len(found), 1)
-            torch.accelerator.synchronize()
+                torch.accelerator.synchronize()
+            (finding,) = sanitizer.findings()
+            sanitizer.clear()
+            self.assertEqual({access.is_write for access in finding.accesses}, {False, True})
             del result
 
     # A cost that grew with the square would be 16 times as large.

@@ -15,6 +15,7 @@
 #include "csrc/aten/fallback/FinishedCalls.h"
 #include "csrc/aten/fallback/WritingTrial.h"
 #include "csrc/aten/kernel/FirstPlaces.h"
+#include "csrc/aten/kernel/ListTensors.h"
 #include "csrc/aten/kernel/ResultMemory.h"
 #include "csrc/core/Settings.h"
 #include "csrc/memory/StorageResize.h"
@@ -73,8 +74,8 @@ class StreamCall {
     ArgumentTensors tensors(aliases_);
     const auto& schema = op.schema();
     for (size_t i = 0; i < arguments.size(); ++i) {
-      values_.push_back(
-          visitArgument(arguments[i], schema.arguments()[i], Holder{*this, device, tensors}));
+      values_.push_back(visitArgument(arguments[i], schema.arguments()[i],
+                                      Holder{*this, arguments, device, tensors}));
     }
     for (const PlannedResult& planned : plan_->results) {
       if (!planned.is_list) {
@@ -95,7 +96,8 @@ class StreamCall {
   void run() const {
     torch::jit::Stack stack;
     stack.reserve(values_.size() + destinations_.size());
-    const std::vector<Tensor> tensors = tensorsOf(aliases_);
+    const ListTensors held(aliases_);
+    const std::vector<Tensor>& tensors = held.all();
     size_t next = 0;
     for (const Value& value : values_) {
       stack.push_back(release(value, tensors, next));
@@ -132,6 +134,7 @@ class StreamCall {
   // A visitor that makes of an argument what the call keeps of it.
   struct Holder {
     StreamCall& call;
+    c10::ArrayRef<c10::IValue> all_arguments;
     c10::Device current_device;
     ArgumentTensors& arguments;
 
@@ -150,14 +153,27 @@ class StreamCall {
     Value plain(const c10::IValue& value) const { return {Kind::Plain, value}; }
 
     Value all(c10::ArrayRef<c10::IValue> list, Kind kind) const {
-      call.slots_.reserve(call.slots_.size() + list.size());
-      call.aliases_.reserve(call.aliases_.size() + list.size());
+      if (C10_UNLIKELY(list.size() > call.aliases_.capacity() - call.aliases_.size())) {
+        call.reserveForLists(all_arguments);
+      }
       for (const c10::IValue& element : list) {
         call.slots_.push_back(element.isNone() ? kNoTensor : arguments.slotOf(element.toTensor()));
       }
       return {kind, static_cast<int64_t>(list.size())};
     }
   };
+
+  // Takes memory for all tensors at once.
+  void reserveForLists(c10::ArrayRef<c10::IValue> arguments) {
+    size_t count = arguments.size();
+    for (const c10::IValue& value : arguments) {
+      if (value.isTensorList() || value.isOptionalTensorList()) {
+        count += value.toListRef().size();
+      }
+    }
+    slots_.reserve(count);
+    aliases_.reserve(count);
+  }
 
   // Drops the warnings that the calling thread has given for the call.
   class KnownWarnings : public c10::WarningHandler {
