@@ -375,12 +375,12 @@ TEST(a_command_that_retires_wakes_those_that_wait_for_it_and_no_others) {
   for (size_t i = 0; i < waiting; ++i) {
     others.push_back(make_stream());
     // The worker is at its wait, or about to be.
-    Gate before;
-    before.hold(others.back());
+    gates.push_back(std::make_unique<Gate>());
+    gates.back()->hold(others.back());
     CHECK_OK(orStreamWaitEvent(others.back(), end, 0));
     CHECK_OK(launch(others.back(), "after", [&passed] { return ++passed, orSuccess; }));
-    before.wait_until_reached();
-    before.open();
+    gates.back()->wait_until_reached();
+    gates.back()->open();
   }
 
   const long before = count_sleeps();
