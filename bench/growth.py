@@ -330,7 +330,7 @@ CASES = (
     Case(
         "round trip while streams wait",
         "round trip, by streams that wait",
-        (1, 4, 16, 64),
+        (1, 4, 16, 64, 256),
         _round_trips,
         growth=Target(2),
         units_per_run=_ROUNDS,

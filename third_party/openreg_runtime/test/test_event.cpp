@@ -353,9 +353,12 @@ TEST(records_outlive_their_event_and_their_stream) {
   CHECK_OK(orStreamSynchronize(waiting));
 }
 
-// One thread waits for each command of a stream, while 64 streams wait for its last one.
+Gate* closed_gate = nullptr;
+
+// One thread waits for each command of a stream, while 64 streams wait for its last one. The
+// commands run when the thread has waited long enough to be asked whether it goes on.
 TEST(a_command_that_retires_wakes_those_that_wait_for_it_and_no_others) {
-  constexpr size_t rounds = 200;
+  constexpr size_t rounds = 20;
   constexpr size_t waiting = 64;
   const orStream_t stream = make_stream();
   std::vector<std::unique_ptr<Gate>> gates;
@@ -383,12 +386,15 @@ TEST(a_command_that_retires_wakes_those_that_wait_for_it_and_no_others) {
     gates.back()->open();
   }
 
-  const long before = count_sleeps();
+  CHECK_OK(orSetWaitCheck([] { return closed_gate->open(), 0; }));
+  long before = 0;
   for (size_t round = 0; round < rounds; ++round) {
-    gates[round]->open();
+    closed_gate = gates[round].get();
     CHECK_OK(orEventSynchronize(events[round]));
+    if (round == 0) before = count_sleeps();  // by now, all of them wait
   }
-  // Per round, the stream and this thread sleep a few times; each of the others once, before.
+  CHECK_OK(orSetWaitCheck(nullptr));
+  // Per round, the stream and this thread sleep a few times, and the others do not wake.
   CHECK(count_sleeps() - before < long(waiting * rounds / 4));
   CHECK_EQUAL(passed.load(), 0u);
   last.open();
