@@ -219,6 +219,8 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_canDeviceAccessPeer": _C._device_can_access_peer,
     "_cuda_clearCublasWorkspaces": _nothing_to_clear,
     "_cuda_cudaCachingAllocator_enable": _enable_cache,
+    "_cuda_getMemoryMetadata": _C._memory_metadata,
+    "_cuda_setMemoryMetadata": _C._set_memory_metadata,
     "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
     "_cuda_cudaCachingAllocator_raw_alloc": _raw_alloc,
     "_cuda_cudaCachingAllocator_raw_delete": _C._raw_free,
