@@ -18,7 +18,6 @@ REFUSED: dict[str, str] = {
     "_cuda_beginAllocateCurrentStreamToPool": _NO_TREES,
     "_cuda_beginAllocateToPool": _NO_TREES,
     "_cuda_changeCurrentAllocator": _NO_ALLOCATOR,
-    "_cuda_checkPoolLiveAllocations": _NO_TREES,
     "_cuda_cudaHostAllocator": _NO_ALLOCATOR,
     "_cuda_customAllocator": _NO_ALLOCATOR,
     "_cuda_getAllocator": _NO_ALLOCATOR,
