@@ -127,7 +127,7 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("'left' != 'right'", texts["test_a_fails"])
         self.assertIn("SIGABRT", texts["test_b_crashes"])
         self.assertIn("ended with status 0", texts["test_c_exits"])
-        self.assertIn("took more than 20 s", texts["test_d_hangs"])
+        self.assertIn("took more than 10 s", texts["test_d_hangs"])
         for text in texts.values():
             self.assertIn(text.strip(), result.stdout)
 
