@@ -34,10 +34,10 @@ html_static_path = ["_static"]
 html_css_files = ["page.css"]
 html_title = f"torch_openreg {release}"
 html_copy_source = False
+html_show_sphinx = False
 # Prompts are not copied.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
-html_show_sphinx = False
 # A name that is not found is an error, not a plain text.
 nitpicky = True
 # The site has no names of other projects, and no private ones, which annotations have.
