@@ -38,6 +38,9 @@ html_copy_source = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 html_show_sphinx = False
+# Prompts are not copied.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 # A name that is not found is an error, not a plain text.
 nitpicky = True
 # The site has no names of other projects, and no private ones, which annotations have.

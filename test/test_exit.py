@@ -13,6 +13,7 @@ from common import (
 )
 
 REPEATS = 10
+# Many at a time: those with work that cannot end wait for seconds, without load.
 JOBS = 6
 
 PRELUDE = """
@@ -270,7 +271,6 @@ class TestExit(OpenRegTestCase):
     def setUpClass(cls):
         super().setUpClass()
         names = list(ENDINGS) * REPEATS
-        # Many at a time: those with work that cannot end wait for seconds, without load.
         children = run_children([(PRELUDE + ENDINGS[name][0], {}) for name in names], JOBS)
         cls.children = {name: [] for name in ENDINGS}
         for name, child in zip(names, children, strict=True):
