@@ -123,7 +123,7 @@ def _register_cuda() -> None:
 
     _native_overrides.keep_out()
     _load_native_library(serves_cuda=True)
-    from torch_openreg import _C, _comm, _cuda, _fake_tensors, _imports
+    from torch_openreg import _C, _comm, _cuda, _fake_tensors, _imports, openreg
 
     if not _C._has_cuda_hooks():
         raise RegistrationError(
@@ -134,6 +134,7 @@ def _register_cuda() -> None:
     _fake_tensors.register()
     _imports.follow_dynamo()
     _cuda.install()
+    openreg._gpu_trace._follow_activation()
 
 
 def _check_torch_version() -> None:
@@ -251,6 +252,7 @@ def _attach_module() -> None:
     sys.modules[f"torch.backends.{DEVICE_NAME}"] = backends
     distributed.register()
     _imports.follow_dynamo()
+    openreg._gpu_trace._follow_activation()
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
     # would have classes of its own.
     prefix = f"{openreg.__name__}."

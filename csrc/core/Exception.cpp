@@ -3,7 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "torch_openreg/core/DeviceKeys.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 namespace {
@@ -53,9 +53,7 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
   const auto tag =
       static_cast<KernelExceptionTag>(error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
   std::string text = describe(error, raised_by);
-  if (isSanitizerOn()) {
-    noteRefusedCall(error, raised_by);
-  }
+  observe(&Observer::callRefusal, error, raised_by);
   // The error is being reported: it must not come up again as this thread's last one.
   std::ignore = orGetLastError();
   switch (tag) {

@@ -10,7 +10,7 @@
 
 #include "csrc/core/Interrupt.h"
 #include "torch_openreg/core/Exception.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
@@ -72,9 +72,7 @@ DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex index) const {
   const DeviceIndex device = resolveDeviceIndex(index);
   c10::openreg::synchronizeDevice(device, "torch.accelerator.synchronize");
-  if (isSanitizerOn()) {
-    noteDeviceDone(device);
-  }
+  observe(&Observer::deviceSynchronization, device);
 }
 
 Stream OpenRegGuardImpl::getStream(Device device) const {
@@ -108,8 +106,8 @@ void* OpenRegGuardImpl::getStreamNativeHandle(Stream stream) const {
 bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
   const OpenRegStream openreg_stream(stream);
   const bool is_done = openreg_stream.query("torch.Stream.query");
-  if (isSanitizerOn() && is_done) {
-    noteStreamDone(openreg_stream);
+  if (is_done) {
+    observe(&Observer::streamCompletion, openreg_stream);
   }
   return is_done;
 }
@@ -117,9 +115,7 @@ bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
 void OpenRegGuardImpl::synchronizeStream(const Stream& stream) const {
   const OpenRegStream openreg_stream(stream);
   openreg_stream.synchronize("torch.Stream.synchronize");
-  if (isSanitizerOn()) {
-    noteStreamDone(openreg_stream);
-  }
+  observe(&Observer::streamSynchronization, openreg_stream);
 }
 
 bool OpenRegGuardImpl::isStreamCapturing(const Stream& stream) const {
@@ -157,18 +153,14 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
     *event = handle;
   }
   OPENREG_CHECK(orEventRecord(handle, openreg_stream.stream()));
-  if (isSanitizerOn()) {
-    noteEventRecorded(handle, openreg_stream);
-  }
+  observe(&Observer::eventRecord, handle, openreg_stream);
 }
 
 void OpenRegGuardImpl::block(void* event, const Stream& stream) const {
   if (event != nullptr) {
     const OpenRegStream openreg_stream(stream);
     OPENREG_CHECK(orStreamWaitEvent(openreg_stream.stream(), asEvent(event), 0));
-    if (isSanitizerOn()) {
-      noteEventAwaited(event, openreg_stream);
-    }
+    observe(&Observer::eventWait, event, openreg_stream);
   }
 }
 
@@ -181,9 +173,7 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
     return false;
   }
   OPENREG_CHECK_RESULT(error, "torch.Event.query");
-  if (isSanitizerOn()) {
-    noteEventDone(event);
-  }
+  observe(&Observer::eventCompletion, event);
   return true;
 }
 
@@ -191,9 +181,7 @@ void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event != nullptr) {
     OPENREG_CHECK_RESULT(waitInterruptibly([event] { return orEventSynchronize(asEvent(event)); }),
                          "torch.Event.synchronize");
-    if (isSanitizerOn()) {
-      noteEventDone(event);
-    }
+    observe(&Observer::eventSynchronization, event);
   }
 }
 
@@ -208,9 +196,7 @@ double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*index
 
 void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*index*/) const noexcept {
   if (event != nullptr) {
-    if (isSanitizerOn()) {
-      noteEventDestroyed(event);
-    }
+    observe(&Observer::eventDeletion, event);
     OPENREG_WARN_IF_FAILED(orEventDestroy(asEvent(event)));
   }
 }

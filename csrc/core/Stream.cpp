@@ -12,6 +12,7 @@
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Interrupt.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 namespace {
@@ -191,7 +192,9 @@ OpenRegStream getStreamFromPool(bool is_high_priority, DeviceIndex index) {
 // docs: stream-from-pool
 OpenRegStream getStreamFromPool(int priority, DeviceIndex index) {
   const DeviceIndex device = resolveDeviceIndex(index);
-  return OpenRegStream(makeStream(device, poolOf(device).next(priority < 0 ? 1 : 0)));
+  const OpenRegStream stream(makeStream(device, poolOf(device).next(priority < 0 ? 1 : 0)));
+  observe(&Observer::streamCreation, stream);
+  return stream;
 }
 // docs: end
 

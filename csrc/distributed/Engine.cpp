@@ -12,13 +12,12 @@
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace at::openreg {
 namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
-using c10::openreg::isSanitizerOn;
 using c10::openreg::kDeviceType;
 using c10::openreg::Lock;
 using c10::openreg::Mutex;
@@ -84,9 +83,13 @@ void recordStreams(const std::vector<Part>& parts, const OpenRegStream& stream) 
   }
 }
 
-// Tells the sanitizer, which is on.
-void recordParts(const std::vector<Part>& parts, CollectiveKind kind, const OpenRegStream& stream) {
-  std::vector<c10::openreg::Operand> operands;
+// Reports to observers what the collective reads and writes.
+void observeParts(const std::vector<Part>& parts, CollectiveKind kind,
+                  const OpenRegStream& stream) {
+  if (!c10::openreg::isObserved()) {
+    return;
+  }
+  c10::openreg::OperandList operands;
   for (const Part& part : parts) {
     for (const Tensor& tensor : part.read) {
       operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/false});
@@ -96,7 +99,7 @@ void recordParts(const std::vector<Part>& parts, CollectiveKind kind, const Open
     }
   }
   c10::openreg::recordAccesses(stream, kernelNameOf(kind), operands);
-  c10::openreg::noteLaunch(kernelNameOf(kind));
+  c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, kernelNameOf(kind));
 }
 
 }  // namespace
@@ -208,9 +211,7 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
   for (const ChannelKey& key : request.channels) {
     order_->channels[key].block(stream, capture);
   }
-  if (isSanitizerOn()) {
-    recordParts(request.parts, request.kind, stream);
-  }
+  observeParts(request.parts, request.kind, stream);
   if (stream != current) {
     recordStreams(request.parts, stream);
   }

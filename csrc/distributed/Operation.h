@@ -15,7 +15,6 @@
 #include "csrc/distributed/Transport.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/core/Launch.h"
-#include "torch_openreg/core/Sanitizer.h"
 
 namespace at::openreg {
 
@@ -35,7 +34,7 @@ struct Part {
     std::function<void(const std::vector<Tensor>&)> finish;
   };
   std::function<Eager()> begin_eager;
-  // What it touches, for the sanitizer and for record_stream. Only while it is being enqueued.
+  // What it accesses, for observers and for record_stream. Only while it is being enqueued.
   std::vector<Tensor> read;
   std::vector<Tensor> written;
 };

@@ -11,13 +11,15 @@
 #include "csrc/memory/Allocator.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace at::openreg {
 namespace {
 
 using c10::openreg::BlockingRegion;
 using c10::openreg::kDeviceType;
+using c10::openreg::observe;
+using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
 
 orStreamCaptureMode modeOf(at::GraphCaptureMode mode) {
@@ -81,9 +83,7 @@ void OpenRegGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mod
   }
   is_capturing_ = true;
   capture_id_->store(stream.captureId());
-  if (c10::openreg::isSanitizerOn()) {
-    c10::openreg::noteCaptureBegun(capture_id_->load(), stream);
-  }
+  observe(&Observer::captureBegin, capture_id_->load(), stream);
 }
 // docs: end
 
@@ -99,9 +99,7 @@ void OpenRegGraph::capture_end() {
   }
   is_capturing_ = false;
   const auto ended = c10::make_scope_exit([&] {
-    if (c10::openreg::isSanitizerOn()) {
-      c10::openreg::noteCaptureEnded(capture_id_->load(), /*is_valid=*/error == orSuccess);
-    }
+    observe(&Observer::captureEnd, capture_id_->load(), /*is_valid=*/error == orSuccess);
   });
   endPools();
   generators_ = takeGeneratorsOfCapture(capture_id_->load());
@@ -151,9 +149,7 @@ void OpenRegGraph::replay() {
   for (const auto& generator : generators_) {
     engines.push_back(generator->beginReplay(stream));
   }
-  if (c10::openreg::isSanitizerOn()) {
-    c10::openreg::recordReplay(capture_id_->load(), stream);
-  }
+  observe(&Observer::graphReplay, capture_id_->load(), stream);
   OPENREG_CHECK(orGraphLaunch(exec_, stream.stream()));
   for (size_t i = 0; i < engines.size(); ++i) {
     generators_[i]->endReplay(stream, engines[i]);
@@ -179,9 +175,7 @@ void OpenRegGraph::reset() {
   }
   has_captured_ = false;
   generators_.clear();
-  if (c10::openreg::isSanitizerOn()) {
-    c10::openreg::forgetCapture(capture_id_->load());
-  }
+  observe(&Observer::graphDeletion, capture_id_->load());
   const orError_t exec_error = orGraphExecDestroy(std::exchange(exec_, nullptr));
   const orError_t graph_error = orGraphDestroy(std::exchange(graph_, nullptr));
   releasePools();

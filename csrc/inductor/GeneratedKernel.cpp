@@ -18,7 +18,7 @@
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace at::openreg {
 namespace {
@@ -139,23 +139,22 @@ void GeneratedKernel::launchSized(const GeneratedKernel& kernel,
 void GeneratedKernel::launch(const GeneratedArguments& arguments) const {
   TORCH_CHECK(arguments.size_ == parameters_.size(), name_, ": expected ", parameters_.size(),
               " arguments, got ", arguments.size_);
-  if (c10::openreg::isSanitizerOn()) {
-    recordAccesses(arguments);
-  }
+  observeAccesses(arguments);
   launch_(*this, arguments);
 }
 
-void GeneratedKernel::recordAccesses(const GeneratedArguments& arguments) const {
-  c10::SmallVector<c10::openreg::Operand, 16> operands;
-  for (size_t i = 0; i < arguments.size_; ++i) {
-    if (const Tensor* tensor = arguments.tensors_[i]) {
-      operands.push_back({tensor->unsafeGetTensorImpl(), parameters_[i] != GeneratedParameter::Read,
-                          /*name=*/nullptr,
-                          /*is_host_memory=*/false, parameters_[i] == GeneratedParameter::Updated});
-    }
-  }
-  c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(arguments.device_), name(),
-                               operands);
+void GeneratedKernel::observeAccesses(const GeneratedArguments& arguments) const {
+  c10::openreg::observeAccesses(
+      arguments.device_, name(), [&](c10::openreg::OperandList& operands) {
+        for (size_t i = 0; i < arguments.size_; ++i) {
+          if (const Tensor* tensor = arguments.tensors_[i]) {
+            operands.push_back({tensor->unsafeGetTensorImpl(),
+                                parameters_[i] != GeneratedParameter::Read,
+                                /*name=*/nullptr, /*is_host_memory=*/false,
+                                /*is_updated=*/parameters_[i] == GeneratedParameter::Updated});
+          }
+        }
+      });
 }
 
 OpenRegSlot& GeneratedArguments::next() {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "torch_openreg/core/Exception.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 namespace {
@@ -23,9 +23,7 @@ SentStorages& SentStorages::get() {
 }
 
 void SentStorages::keep(unsigned long long lease, Storage storage, OpenRegEvent event) {
-  if (isSanitizerOn()) {
-    noteWritten(storage.data());  // the other process may
-  }
+  observe(&Observer::memoryWrite, storage.data());  // the other process may
   const Lock lock(mutex_);
   StorageImpl* impl = storage.unsafeGetStorageImpl();
   Resizing& resizing = resizing_[impl];

@@ -18,7 +18,7 @@
 #include "csrc/memory/StreamUses.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 namespace {
@@ -62,9 +62,7 @@ class OpenRegAllocator final : public DeviceAllocator {
 
   void copy_data(void* destination, const void* source, size_t size) const override {
     const OpenRegStream stream = getCurrentOpenRegStream();
-    if (isSanitizerOn()) {
-      recordMove(stream, "aten::clone", destination, source, size);
-    }
+    observe(&Observer::byteCopy, stream, "aten::clone", destination, source, size);
     OPENREG_CHECK(
         orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice, stream.stream()));
   }

@@ -8,7 +8,7 @@
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
 #include "csrc/memory/Allocator.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 namespace {
@@ -41,9 +41,7 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
   if (block == nullptr) {
     throwOutOfMemory(request);
   }
-  if (isSanitizerOn()) {
-    noteAllocated(block->address, size, stream, block->pool->id());
-  }
+  observe(&Observer::memoryAllocation, block->address, size, stream, block->pool->id());
   if (isPoisonOn()) {
     try {
       fillOnStream(*block);
@@ -109,9 +107,7 @@ Block* DeviceCachingAllocator::take(const BlockRequest& request) {
 // --- Freeing
 
 void DeviceCachingAllocator::free(Block* block) noexcept {
-  if (isSanitizerOn()) {
-    noteFreed(block->address, *block->stream, block->pool->id());
-  }
+  observe(&Observer::memoryDeallocation, block->address, *block->stream, block->pool->id());
   std::shared_ptr<GatheredContext> context;
   try {
     context = gatherContext(RecordContext::ALL);
@@ -191,9 +187,7 @@ std::vector<OpenRegStream> DeviceCachingAllocator::streamsOf(Block* block) {
 }
 
 void DeviceCachingAllocator::recordStream(Block* block, const OpenRegStream& stream) {
-  if (isSanitizerOn()) {
-    noteUsedOn(block->address, stream);
-  }
+  observe(&Observer::memoryUse, block->address, stream);
   const Lock lock(mutex_);
   if (stream != *block->stream) {
     block->findOrCreateExtras().used_on.insert(stream);

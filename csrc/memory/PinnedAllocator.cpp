@@ -11,15 +11,17 @@
 
 #include "csrc/core/CaptureMode.h"
 #include "csrc/core/Mutex.h"
-#include "csrc/core/PinnedMemory.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace at::openreg {
 namespace {
 
+using c10::openreg::observe;
+using c10::openreg::Observer;
 using c10::openreg::OpenRegEvent;
 using c10::openreg::OpenRegStream;
 
@@ -85,8 +87,8 @@ void freePinned(void* context);
 struct PinnedAllocator final : at::CachingHostAllocatorInterface<PinnedAllocatorImpl, &freePinned> {
   at::DataPtr allocate(size_t size) override {
     at::DataPtr data = CachingHostAllocatorInterface::allocate(size);
-    if (c10::openreg::isSanitizerOn() && data) {
-      c10::openreg::notePinnedAllocated(data.get(), size);
+    if (data) {
+      observe(&Observer::pinnedAllocation, data.get(), size);
     }
     return data;
   }
@@ -101,8 +103,9 @@ PinnedAllocator& pinnedAllocator() {
 void freePinned(void* context) {
   // A forked child inherits tensors; the events that guard their reuse are the parent's.
   if (!c10::openreg::isInBadFork()) {
-    if (c10::openreg::isSanitizerOn() && context != nullptr) {
-      c10::openreg::notePinnedFreed(static_cast<PinnedAllocatorImpl::Block*>(context)->ptr_);
+    if (context != nullptr) {
+      observe(&Observer::pinnedDeallocation,
+              static_cast<PinnedAllocatorImpl::Block*>(context)->ptr_);
     }
     pinnedAllocator().free(context);
   }

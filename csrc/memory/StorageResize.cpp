@@ -9,7 +9,7 @@
 
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
@@ -21,12 +21,10 @@ void resizeStorage(const Storage& storage, size_t size_bytes) {
   DataPtr data = getDeviceAllocator(kDeviceType)->allocate(size_bytes);
   const size_t kept = std::min(impl->nbytes(), size_bytes);
   if (kept > 0) {
-    if (isSanitizerOn()) {
-      const OpenRegStream stream = getCurrentOpenRegStream();
-      recordMove(stream, "aten::resize_", data.get(), impl->data(), kept);
-    }
-    OPENREG_CHECK(orMemcpyAsync(data.get(), impl->data(), kept, orMemcpyDeviceToDevice,
-                                getCurrentOpenRegStream().stream()));
+    const OpenRegStream stream = getCurrentOpenRegStream();
+    observe(&Observer::byteCopy, stream, "aten::resize_", data.get(), impl->data(), kept);
+    OPENREG_CHECK(
+        orMemcpyAsync(data.get(), impl->data(), kept, orMemcpyDeviceToDevice, stream.stream()));
   }
   impl->set_data_ptr_noswap(std::move(data));
   impl->set_nbytes(size_bytes);

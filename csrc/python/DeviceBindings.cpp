@@ -12,7 +12,7 @@
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
@@ -102,18 +102,14 @@ void onDeviceCreated(int /*device*/) {
 void synchronize(int64_t device) {
   const c10::DeviceIndex index = resolveDeviceIndex(device);
   synchronizeDevice(index, "torch.openreg.synchronize");
-  if (isSanitizerOn()) {
-    noteDeviceDone(index);
-  }
+  observe(&Observer::deviceSynchronization, index);
 }
 
 void synchronizeAll() {
   OPENREG_CHECK_RESULT(c10::openreg::waitInterruptibly(&orDeviceSynchronizeAll),
                        "orDeviceSynchronizeAll");
-  if (isSanitizerOn()) {
-    for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
-      noteDeviceDone(index);
-    }
+  for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
+    observe(&Observer::deviceSynchronization, index);
   }
 }
 

@@ -11,13 +11,15 @@
 #include "csrc/core/Mutex.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
 namespace {
 
 namespace py = pybind11;
+using c10::openreg::observe;
+using c10::openreg::Observer;
 
 std::atomic<int> closed_gates = 0;  // which hold streams
 
@@ -27,18 +29,12 @@ class Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  ~Gate() {
-    if (c10::openreg::isSanitizerOn()) {
-      c10::openreg::noteEventDestroyed(this);
-    }
-  }
+  ~Gate() { observe(&Observer::eventDeletion, this); }
 
   // Enqueues a wait for the gate on the stream.
   void block(int64_t id, int64_t index, int64_t type) {
     const c10::openreg::OpenRegStream stream = unpackStream(id, index, type);
-    if (c10::openreg::isSanitizerOn()) {
-      c10::openreg::noteEventRecorded(this, stream);
-    }
+    observe(&Observer::eventRecord, this, stream);
     ++blocked_streams_;
     // The enqueued wait owns a share, so the gate may be dropped while it is pending.
     auto share = std::make_unique<std::shared_ptr<State>>(state_);
@@ -81,8 +77,8 @@ class Gate {
       }
     }
     // A host function comes behind what its stream did before. Of several streams, it may be any.
-    if (c10::openreg::isSanitizerOn() && blocked_streams_ == 1) {
-      c10::openreg::noteEventDone(this);
+    if (blocked_streams_ == 1) {
+      observe(&Observer::eventSynchronization, this);
     }
     return true;
   }

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "csrc/profiler/Collection.h"
+#include "csrc/profiler/GpuTrace.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
 
@@ -91,6 +92,7 @@ void bindProfiler(py::module_& m) {
   m.def("_mark", [](const std::string& name) { OPENREG_CHECK(orMark(name.c_str())); });
   m.def("_profiler_pause", &Collection::pause);
   m.def("_profiler_resume", &Collection::resume);
+  m.def("_start_gpu_trace", &at::openreg::startGpuTrace, ReleaseGil());
   m.def("_collect_begin", &Collection::beginAlone);
   m.def("_collect_end", &Collection::endAlone);
   // docs: end

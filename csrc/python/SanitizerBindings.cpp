@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "csrc/aten/fallback/HostOperators.h"
 #include "csrc/python/Bindings.h"
 #include "csrc/python/SanitizerStacks.h"
 #include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/Sanitizer.h"
 #include "csrc/sanitizer/Stack.h"
 #include "csrc/sanitizer/WrittenOperands.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace torch_openreg {
 namespace {
@@ -174,7 +173,6 @@ void reportTouches() {
 void disable() {
   {
     const py::gil_scoped_release released;
-    at::openreg::stopObservingHostOperators();
     disableSanitizer();
   }
   dropUnusedStacks();

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "csrc/sanitizer/Reports.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "csrc/sanitizer/Sanitizer.h"
 
 namespace c10::openreg {
 

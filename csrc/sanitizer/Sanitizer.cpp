@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/core/OperatorCalls.h"
 #include "csrc/core/PinnedMemory.h"
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Clock.h"
+#include "csrc/sanitizer/HostOperators.h"
 #include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/HostWatches.h"
 #include "csrc/sanitizer/Reports.h"
@@ -24,17 +24,21 @@
 #include "csrc/sanitizer/Touch.h"
 #include "csrc/sanitizer/Universe.h"
 #include "csrc/sanitizer/WrittenOperands.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 
-std::atomic<bool> detail::is_sanitizer_on{false};
-
 namespace {
+
+std::atomic<bool> is_on{false};
+
+// Adds the sanitizer to the observers or removes it. turnOff() returns whether it was on.
+void turnOn();
+bool turnOff() noexcept;
 
 std::atomic<ReportFinding> reporter{nullptr};
 
-// Whether this thread has told the accesses of the kernel that it launches next.
+// Whether this thread has reported the accesses of the kernel that it launches next.
 thread_local bool has_recorded = false;
 
 void report(const std::vector<Finding>& findings) {
@@ -53,25 +57,28 @@ class Sanitizer {
   void enable(const SanitizerOptions& options) {
     const Lock lock(mutex_);
     state_.options = options;
-    letHostBeWatched(options.finds_host_accesses && options.watches_pages);
-    // A child knows nothing of its parent's work, and the lock may be taken in it for ever.
+    const bool watches_pages = options.finds_host_accesses && options.watches_pages;
+    letHostBeWatched(watches_pages);
+    setPinnedMemoryProtected(watches_pages);
+    // The model does not apply to a child, and its lock may be held there for ever.
     [[maybe_unused]] static const int is_off_in_children =
-        pthread_atfork(nullptr, nullptr, [] { detail::is_sanitizer_on.store(false); });
-    if (!detail::is_sanitizer_on.load()) {
+        pthread_atfork(nullptr, nullptr, [] { turnOff(); });
+    if (!isSanitizerOn()) {
       forget();
       state_.counts = {};
       state_.not_seen.clear();
       first_opened_ = last_opened_ = countOpenedPages();
     }
-    detail::is_sanitizer_on.store(true);
+    turnOn();
   }
 
   void disable() {
-    if (!detail::is_sanitizer_on.exchange(false)) {
+    if (!turnOff()) {
       return;
     }
     const Lock lock(mutex_);
     letHostBeWatched(false);
+    setPinnedMemoryProtected(false);
     forget();
   }
 
@@ -471,7 +478,7 @@ class Sanitizer {
   uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // when it last looked
 };
 
-// Leaked: memory may be freed by static destructors.
+// Leaked, as the observer below.
 Sanitizer& sanitizer() {
   static Sanitizer* instance = new Sanitizer;
   return *instance;
@@ -479,62 +486,172 @@ Sanitizer& sanitizer() {
 
 }  // namespace
 
+namespace {
+
+// --- What the backend reports
+
+class SanitizerObserver final : public Observer {
+ public:
+  void kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
+                    bool schema_only) override {
+    std::vector<Touch> touches = touchesOf(kernel, operands);
+    if (schema_only && !isOfTorch(kernel)) {
+      for (Touch& touch : touches) {
+        touch.is_read = false;  // as far as is known
+      }
+    }
+    has_recorded = true;
+    sanitizer().launch(stream, kernel, std::move(touches));
+  }
+
+  void rangeAccess(const OpenRegStream& stream, const char* kernel, const void* address,
+                   size_t nbytes, bool is_written) override {
+    if (nbytes == 0) {
+      return;
+    }
+    Touch touch = touchOf(address, nbytes, is_written);
+    touch.is_read = !is_written;
+    sanitizer().launch(stream, kernel, {std::move(touch)});
+  }
+
+  void byteCopy(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
+                size_t nbytes) override {
+    if (nbytes == 0) {
+      return;
+    }
+    const bool is_captured = stream.isCapturing();
+    Touch written = touchOf(to, nbytes, true);
+    written.is_filled = is_captured;  // what it holds is not followed further
+    sanitizer().launch(stream, kernel, {touchOf(from, nbytes, false), std::move(written)});
+    if (!is_captured) {
+      sanitizer().moved(to, from, nbytes);
+    }
+  }
+
+  void kernelLaunch(const char* kernel) override {
+    if (!std::exchange(has_recorded, false)) {
+      sanitizer().countNotSeen(kernel);
+    }
+  }
+
+  void graphReplay(uint64_t capture, const OpenRegStream& stream) override {
+    sanitizer().replay(capture, stream);
+  }
+
+  void eventRecord(const void* event, const OpenRegStream& stream) override {
+    sanitizer().eventRecorded(event, stream);
+  }
+  void eventWait(const void* event, const OpenRegStream& stream) override {
+    sanitizer().eventAwaited(event, stream);
+  }
+  void eventDeletion(const void* event) noexcept override { sanitizer().eventDestroyed(event); }
+  void streamWait(const OpenRegStream& stream, const OpenRegStream& other) override {
+    sanitizer().streamAwaited(stream, other);
+  }
+  void eventSynchronization(const void* event) override { sanitizer().eventDone(event); }
+  void eventCompletion(const void* event) override { sanitizer().eventDone(event); }
+  void streamSynchronization(const OpenRegStream& stream) override {
+    has_recorded = false;  // what was recorded ran on the calling thread
+    sanitizer().streamDone(stream);
+  }
+  void streamCompletion(const OpenRegStream& stream) override { sanitizer().streamDone(stream); }
+  void deviceSynchronization(DeviceIndex device) override { sanitizer().deviceDone(device); }
+
+  void memoryAllocation(const void* address, size_t size, const OpenRegStream& stream,
+                        MempoolId_t pool) override {
+    sanitizer().allocated(address, size, stream, pool);
+  }
+  void memoryUse(const void* address, const OpenRegStream& stream) override {
+    sanitizer().usedOn(address, stream);
+  }
+  void memoryDeallocation(const void* address, const OpenRegStream& owner,
+                          MempoolId_t pool) noexcept override {
+    sanitizer().freed(address, owner, pool);
+  }
+  void memoryWrite(const void* address) override { sanitizer().writtenElsewhere(address); }
+
+  void pinnedAllocation(const void* address, size_t size) override {
+    sanitizer().pinnedAllocated(address, size);
+  }
+  void pinnedDeallocation(const void* address) noexcept override {
+    sanitizer().pinnedFreed(address);
+  }
+  void pinnedCopy(const void* address) override {
+    at::openreg::observeHostOperators();
+    sanitizer().pinnedCopied(address);
+  }
+
+  void captureBegin(uint64_t capture, const OpenRegStream& stream) override {
+    sanitizer().captureBegun(capture, stream);
+  }
+  void captureEnd(uint64_t capture, bool is_valid) noexcept override {
+    sanitizer().captureEnded(capture, is_valid);
+  }
+  void graphDeletion(uint64_t capture) override { sanitizer().forgetCapture(capture); }
+
+  void callRefusal(orError_t error, const char* caller) noexcept override {
+    switch (error) {
+      case orErrorStreamCaptureUnsupported:
+      case orErrorStreamCaptureMerge:
+      case orErrorStreamCaptureUnmatched:
+      case orErrorStreamCaptureUnjoined:
+      case orErrorStreamCaptureIsolation:
+      case orErrorCapturedEvent:
+      case orErrorStreamCaptureWrongThread:
+        break;
+      default:  // orErrorStreamCaptureInvalidated comes after one of these
+        return;
+    }
+    try {
+      const OpenRegStream current = getCurrentOpenRegStream();
+      sanitizer().refusedCall(error, caller, current, current.captureId());
+    } catch (const std::exception& failure) {
+      // The error itself is about to be thrown, and is what counts.
+      std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
+    }
+  }
+};
+
+// Leaked: memory may be freed by static destructors.
+Observer& observerOfSanitizer() {
+  static auto* instance = new SanitizerObserver;
+  return *instance;
+}
+
+void turnOn() {
+  if (!is_on.exchange(true)) {
+    addObserver(observerOfSanitizer());
+  }
+}
+
+bool turnOff() noexcept {
+  if (!is_on.exchange(false)) {
+    return false;
+  }
+  removeObserver(observerOfSanitizer());
+  return true;
+}
+
+}  // namespace
+
 // --- Control
+
+bool isSanitizerOn() noexcept { return is_on.load(std::memory_order_relaxed); }
 
 void setFindingReporter(ReportFinding report) { reporter = report; }
 
 void enableSanitizer(const SanitizerOptions& options) { sanitizer().enable(options); }
 
-void disableSanitizer() { sanitizer().disable(); }
+void disableSanitizer() {
+  at::openreg::stopObservingHostOperators();
+  sanitizer().disable();
+}
 
 void reportHostTouches() { sanitizer().reportHostTouches(); }
 
 SanitizerCounts sanitizerCounts() { return sanitizer().counts(); }
 
 std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen() { return sanitizer().notSeen(); }
-
-// --- What the backend tells
-
-void recordAccesses(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands) {
-  has_recorded = true;
-  sanitizer().launch(stream, kernel, touchesOf(kernel, operands));
-}
-
-void recordOperatorCall(const OpenRegStream& stream, const char* kernel,
-                        ArrayRef<Operand> operands) {
-  std::vector<Touch> touches = touchesOf(kernel, operands);
-  if (!isOfTorch(kernel)) {
-    for (Touch& touch : touches) {
-      touch.is_read = false;  // as far as anybody knows
-    }
-  }
-  has_recorded = true;
-  sanitizer().launch(stream, kernel, std::move(touches));
-}
-
-void recordRange(const OpenRegStream& stream, const char* kernel, const void* address,
-                 size_t nbytes, bool is_written) {
-  if (nbytes == 0) {
-    return;
-  }
-  Touch touch = touchOf(address, nbytes, is_written);
-  touch.is_read = !is_written;
-  sanitizer().launch(stream, kernel, {std::move(touch)});
-}
-
-void recordMove(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
-                size_t nbytes) {
-  if (nbytes == 0) {
-    return;
-  }
-  const bool is_captured = stream.isCapturing();
-  Touch written = touchOf(to, nbytes, true);
-  written.is_filled = is_captured;  // what it holds is not followed further
-  sanitizer().launch(stream, kernel, {touchOf(from, nbytes, false), std::move(written)});
-  if (!is_captured) {
-    sanitizer().moved(to, from, nbytes);
-  }
-}
 
 void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands) {
   std::vector<Access> accesses;
@@ -546,93 +663,5 @@ void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands) {
   }
   sanitizer().hostAccess(kernel, accesses);
 }
-
-void notePinnedAllocated(const void* address, size_t size) {
-  sanitizer().pinnedAllocated(address, size);
-}
-
-void notePinnedCopied(const void* address) { sanitizer().pinnedCopied(address); }
-
-void notePinnedFreed(const void* address) noexcept { sanitizer().pinnedFreed(address); }
-
-void noteLaunch(const char* kernel) {
-  if (!std::exchange(has_recorded, false)) {
-    sanitizer().countNotSeen(kernel);
-  }
-}
-
-void noteEventRecorded(const void* event, const OpenRegStream& stream) {
-  sanitizer().eventRecorded(event, stream);
-}
-
-void noteEventAwaited(const void* event, const OpenRegStream& stream) {
-  sanitizer().eventAwaited(event, stream);
-}
-
-void noteEventDestroyed(const void* event) { sanitizer().eventDestroyed(event); }
-
-void noteStreamAwaited(const OpenRegStream& stream, const OpenRegStream& other) {
-  sanitizer().streamAwaited(stream, other);
-}
-
-void noteEventDone(const void* event) { sanitizer().eventDone(event); }
-
-void noteStreamDone(const OpenRegStream& stream) {
-  has_recorded = false;  // what was recorded ran on the calling thread
-  sanitizer().streamDone(stream);
-}
-
-void noteDeviceDone(DeviceIndex device) { sanitizer().deviceDone(device); }
-
-void noteAllocated(const void* address, size_t size, const OpenRegStream& stream,
-                   MempoolId_t pool) {
-  sanitizer().allocated(address, size, stream, pool);
-}
-
-void noteUsedOn(const void* address, const OpenRegStream& stream) {
-  sanitizer().usedOn(address, stream);
-}
-
-void noteFreed(const void* address, const OpenRegStream& owner, MempoolId_t pool) noexcept {
-  sanitizer().freed(address, owner, pool);
-}
-
-void noteWritten(const void* address) { sanitizer().writtenElsewhere(address); }
-
-void noteCaptureBegun(uint64_t capture, const OpenRegStream& stream) {
-  sanitizer().captureBegun(capture, stream);
-}
-
-void noteCaptureEnded(uint64_t capture, bool is_valid) noexcept {
-  sanitizer().captureEnded(capture, is_valid);
-}
-
-void noteRefusedCall(orError_t error, const char* caller) noexcept {
-  switch (error) {
-    case orErrorStreamCaptureUnsupported:
-    case orErrorStreamCaptureMerge:
-    case orErrorStreamCaptureUnmatched:
-    case orErrorStreamCaptureUnjoined:
-    case orErrorStreamCaptureIsolation:
-    case orErrorCapturedEvent:
-    case orErrorStreamCaptureWrongThread:
-      break;
-    default:  // orErrorStreamCaptureInvalidated comes after one of these
-      return;
-  }
-  try {
-    const OpenRegStream current = getCurrentOpenRegStream();
-    sanitizer().refusedCall(error, caller, current, current.captureId());
-  } catch (const std::exception& failure) {
-    // The error itself is about to be thrown, and is what counts.
-    std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
-  }
-}
-
-void recordReplay(uint64_t capture, const OpenRegStream& stream) {
-  sanitizer().replay(capture, stream);
-}
-
-void forgetCapture(uint64_t capture) { sanitizer().forgetCapture(capture); }
 
 }  // namespace c10::openreg

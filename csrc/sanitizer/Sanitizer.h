@@ -1,5 +1,5 @@
-// Finds work on several streams that nothing orders. docs/sanitizer.md describes the rules;
-// torch_openreg/core/Sanitizer.h is how the backend tells it what happens.
+// Finds work on several streams that nothing orders. docs/sanitizer.md describes the rules. It is
+// an observer (torch_openreg/core/Observer.h) of the backend.
 //
 // Note [Clocks]
 // Each stream has a vector clock (Clock.h), and so has the host: all that any host thread has
@@ -35,6 +35,7 @@
 
 #include "csrc/sanitizer/Finding.h"
 #include "torch_openreg/core/Macros.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 
@@ -66,6 +67,8 @@ struct SanitizerCounts {
   uint64_t pages_opened = 0;         // by accesses to other bytes than those of a copy
 };
 
+OPENREG_EXPORT bool isSanitizerOn() noexcept;
+
 // Called once, by the bindings.
 OPENREG_EXPORT void setFindingReporter(ReportFinding report);
 
@@ -80,6 +83,10 @@ OPENREG_EXPORT SanitizerCounts sanitizerCounts();
 // Reports what the host has touched since the last call into the backend. Each such call does it,
 // so this is for whoever wants to see all findings. Errors: as ReportFinding throws.
 OPENREG_EXPORT void reportHostTouches();
+
+// The host is about to read or write memory, in an operator of the CPU.
+// Errors: as ReportFinding throws.
+void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands);
 
 // The kernels that were not seen, with how often.
 OPENREG_EXPORT std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen();

@@ -10,7 +10,7 @@
 
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Shadow.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 

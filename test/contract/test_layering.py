@@ -41,8 +41,8 @@ ALLOWED_FOLDERS = {
     "core": set(),
     # The header of headers.
     "OpenReg.h": {"core", "random"},
-    # Is told what happens by core/Sanitizer.h, which all include; nobody includes it but bindings.
-    "sanitizer": {"core"},
+    # An observer (core/Observer.h). Sees boxed arguments of the CPU's operators.
+    "sanitizer": {"core", "aten/kernel", "aten/fallback"},
     "memory": {"core"},
     "random": {"core", "memory"},
     "graph": {"core", "memory", "random"},
@@ -96,6 +96,8 @@ OTHER_NAMESPACE = {
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
     "include/torch_openreg/OpenReg.h": "PyTorch's pages have all names in one namespace",
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",
+    "csrc/sanitizer/HostOperators.cpp": "it observes operators of ATen",
+    "csrc/sanitizer/HostOperators.h": "it observes operators of ATen",
     "csrc/memory/PinnedAllocator.h": "its base class, the cache of pinned memory, is of ATen",
     "csrc/memory/PinnedAllocator.cpp": "its base class, the cache of pinned memory, is of ATen",
 }

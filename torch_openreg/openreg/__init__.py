@@ -23,6 +23,7 @@ import torch
 
 # Names with an underscore are here because torch looks them up, hence the F401s.
 from torch_openreg.openreg import (  # noqa: F401
+    _gpu_trace,
     _utils,
     amp,
     comm,

@@ -7,9 +7,8 @@
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/layouts/Components.h"
-#include "csrc/core/OperatorCalls.h"
 #include "torch_openreg/aten/TensorAlias.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace at::openreg {
@@ -75,9 +74,12 @@ bool isWrittenInSilence(const c10::FunctionSchema& schema, const c10::Argument& 
 
 }  // namespace
 
-void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema,
-                c10::Device device, c10::ArrayRef<c10::IValue> arguments,
-                c10::ArrayRef<c10::IValue> results) {
+void observeCall(const FallbackOperator& known, const c10::FunctionSchema& schema,
+                 c10::Device device, c10::ArrayRef<c10::IValue> arguments,
+                 c10::ArrayRef<c10::IValue> results) {
+  if (!c10::openreg::isObserved()) {
+    return;
+  }
   CallOperands operands;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
@@ -90,11 +92,15 @@ void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema
   for (const c10::IValue& result : results) {
     operands.addResult(result);
   }
-  c10::openreg::recordOperatorCall(c10::openreg::getCurrentOpenRegStream(device.index()),
-                                   known.name().c_str(), operands.all());
+  c10::openreg::observe(&c10::openreg::Observer::kernelAccess,
+                        c10::openreg::getCurrentOpenRegStream(device.index()), known.name().c_str(),
+                        operands.all(), /*schema_only=*/true);
 }
 
-void recordResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
+void observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
+  if (!c10::openreg::isObserved()) {
+    return;
+  }
   const Storage& storage = result.storage();
   c10::openreg::recordRange(c10::openreg::getCurrentOpenRegStream(device.index()),
                             known.name().c_str(), storage.data(), storage.nbytes(),

@@ -1,4 +1,4 @@
-// What a call of the fallback reads and writes, for the sanitizer of streams.
+// Reports to observers what a call of the fallback reads and writes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,13 @@
 
 namespace at::openreg {
 
-// Tells the sanitizer, which is on, of a call: the schema says which arguments are written, and all
-// results that are not arguments are. Errors: see torch_openreg/core/Sanitizer.h.
-void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema,
-                c10::Device device, c10::ArrayRef<c10::IValue> arguments,
-                c10::ArrayRef<c10::IValue> results);
+// The schema says which arguments are written. Results that are not arguments are written, too.
+// Errors: see torch_openreg/core/Observer.h.
+void observeCall(const FallbackOperator& known, const c10::FunctionSchema& schema,
+                 c10::Device device, c10::ArrayRef<c10::IValue> arguments,
+                 c10::ArrayRef<c10::IValue> results);
 
 // The same for a result of a call that the calling thread runs.
-void recordResult(const FallbackOperator& known, c10::Device device, const Tensor& result);
+void observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result);
 
 }  // namespace at::openreg

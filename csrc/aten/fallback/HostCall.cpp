@@ -148,9 +148,7 @@ void HostCall::waitForArguments() const {
 }
 
 void HostCall::recordArguments() const {
-  if (c10::openreg::isSanitizerOn()) {
-    recordCall(known_, schema_, device_, argumentsOnStack(schema_, *stack_), {});
-  }
+  observeCall(known_, schema_, device_, argumentsOnStack(schema_, *stack_), {});
 }
 
 void HostCall::replaceArguments() {
@@ -247,9 +245,7 @@ void HostCall::takeOverResize(size_t index) {
   }
   original.unsafeGetTensorImpl()->set_sizes_and_strides(alias.sizes(), alias.strides(),
                                                         alias.storage_offset());
-  if (c10::openreg::isSanitizerOn()) {
-    recordResult(known_, device_, original);
-  }
+  observeResult(known_, device_, original);
   if (!has_moved) {
     return;
   }
@@ -360,9 +356,7 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
   moved.unsafeGetTensorImpl()->_set_conj(result.is_conj());
   moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
   if (result.numel() > 0) {
-    if (c10::openreg::isSanitizerOn()) {
-      recordResult(known_, device_, moved);
-    }
+    observeResult(known_, device_, moved);
     // An allocation may reuse memory that work has yet to leave.
     const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
     stream.synchronize(known_.name().c_str());

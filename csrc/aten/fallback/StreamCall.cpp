@@ -413,9 +413,7 @@ void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
   RunCall run{CallPtr(FinishedCalls<StreamCall>::take())};
   torch::jit::Stack results;
   run.call->prepare(known, op, std::move(plan), device, arguments, &results);
-  if (c10::openreg::isSanitizerOn()) {
-    recordCall(known, op.schema(), device, arguments, results);
-  }
+  observeCall(known, op.schema(), device, arguments, results);
   launchOp(known.kernel(), device, std::move(run));
   torch::jit::drop(*stack, arguments.size());
   for (c10::IValue& result : results) {

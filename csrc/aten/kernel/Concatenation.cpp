@@ -10,7 +10,7 @@
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace at::openreg {
 namespace {
@@ -78,7 +78,7 @@ namespace detail {
 
 std::optional<Tensor> joinMany(const ITensorListRef& tensors, int64_t dim, bool is_stack) {
   const Tensor& model = *tensors.begin();
-  if (c10::openreg::isSanitizerOn() || !isModel(model)) {
+  if (!isModel(model)) {
     return std::nullopt;
   }
   const int64_t dims = model.dim() + (is_stack ? 1 : 0);
@@ -115,6 +115,14 @@ std::optional<Tensor> joinMany(const ITensorListRef& tensors, int64_t dim, bool 
   sizes.append(inner.begin(), inner.end());
   const c10::DeviceGuard guard(model.device());
   Tensor out = emptyOnCurrentDevice(sizes, model.scalar_type());
+  const char* const kernel = is_stack ? "aten::stack" : "aten::cat";
+  c10::openreg::observeAccesses(
+      model.device().index(), kernel, [&](c10::openreg::OperandList& operands) {
+        operands.push_back({out.unsafeGetTensorImpl(), /*is_written=*/true});
+        for (const Tensor& tensor : tensors) {
+          operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/false});
+        }
+      });
   CopyRows copy{std::move(pieces), kernelData(out), row_count};
   if (is_stack) {
     launchOp<"aten::stack">(model.device(), std::move(copy));

@@ -8,9 +8,7 @@ void waitForCurrentStream(c10::Device device, const char* operation) {
   const auto stream = c10::openreg::getCurrentOpenRegStream(device.index());
   c10::openreg::noteSynchronization(operation);
   stream.synchronize(operation);
-  if (c10::openreg::isSanitizerOn()) {
-    c10::openreg::noteStreamDone(stream);
-  }
+  c10::openreg::observe(&c10::openreg::Observer::streamSynchronization, stream);
 }
 
 void checkNotCapturing(const c10::openreg::OpenRegStream& stream, const char* operation) {

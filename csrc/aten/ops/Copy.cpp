@@ -15,7 +15,6 @@
 
 #include <cstring>
 
-#include "csrc/aten/fallback/HostOperators.h"
 #include "csrc/core/PinnedMemory.h"
 #include "csrc/core/SyncDebug.h"
 #include "csrc/memory/PinnedAllocator.h"
@@ -28,8 +27,9 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
-using c10::openreg::isSanitizerOn;
 using c10::openreg::kDeviceType;
+using c10::openreg::observe;
+using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
 using c10::openreg::WorkDescription;
 
@@ -63,9 +63,7 @@ void copyKernel(Tensor& destination, const Tensor& source) {
 template <typename Destination, typename Source>
 void enqueueCopy(c10::Device device, const WorkDescription& description,
                  const Destination& destination, const Source& source) {
-  if (isSanitizerOn()) {
-    recordArguments("aten::copy_", device, &copyKernel, destination, source);
-  }
+  observeArguments("aten::copy_", device, &copyKernel, destination, source);
   launchWork(device, description, bindArguments(device, copyKernel, destination, source));
 }
 // docs: end
@@ -73,10 +71,7 @@ void enqueueCopy(c10::Device device, const WorkDescription& description,
 // Keeps pinned memory from being reused before the stream has passed this point.
 void recordPinned(const Tensor& host, const OpenRegStream& stream) {
   const c10::DataPtr& data = host.storage().data_ptr();
-  if (isSanitizerOn()) {
-    observeHostOperators();
-    c10::openreg::notePinnedCopied(data.get());
-  }
+  observe(&Observer::pinnedCopy, data.get());
   at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
 }
 
@@ -91,10 +86,12 @@ bool isPinned(const Tensor& host) {
   return host.layout() == kStrided && host.has_storage() && isPinnedPointer(host.storage().data());
 }
 
-// The CPU's side of a copy, for the calling thread: of pinned memory that the sanitizer watches, as
-// kernels see it.
+// The CPU's side of a copy, for the calling thread. While pinned memory may be protected from the
+// host, it is accessed as kernels do.
 Tensor hostSide(const Tensor& host) {
-  return isSanitizerOn() && isPinned(host) ? TensorAlias::ofHostMemory(host).tensor() : host;
+  return c10::openreg::isPinnedMemoryProtected() && isPinned(host)
+             ? TensorAlias::ofHostMemory(host).tensor()
+             : host;
 }
 
 // Waits for the stream, and copies on the calling thread. That has to wait for the copy in any
@@ -105,8 +102,8 @@ void copyOnCallingThread(const OpenRegStream& stream, const WorkDescription& des
                          Tensor destination, const Tensor& source, bool is_promised) {
   c10::openreg::noteSynchronization("aten::copy_");
   stream.synchronize("aten::copy_");
-  if (isSanitizerOn() && is_promised) {
-    c10::openreg::noteStreamDone(stream);
+  if (is_promised) {
+    observe(&Observer::streamSynchronization, stream);
   }
   const c10::openreg::HostWork work(stream, description);
   if (description.bytes <= kStagedCopyLimit && isSameInBytes(destination, source)) {
@@ -133,11 +130,7 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
     return;
   }
   // Of pageable memory the copy is done when the call returns, so the host may use it in any case.
-  if (isSanitizerOn() && isPinned(source)) {
-    recordArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
-  } else if (isSanitizerOn()) {
-    recordArguments("aten::copy_", self.device(), &copyKernel, self, source);
-  }
+  observeArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
   copyOnCallingThread(stream, description, hostView(self), hostSide(source),
                       /*is_promised=*/!non_blocking);
 }
@@ -153,17 +146,13 @@ void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   checkNotCapturing(stream,
                     "aten::copy_ (device to host), which is asynchronous only to "
                     "pinned memory with non_blocking=True");
-  if (isSanitizerOn()) {
-    recordArguments("aten::copy_", source.device(), &copyKernel, HostTensor{self}, source);
-  }
+  observeArguments("aten::copy_", source.device(), &copyKernel, HostTensor{self}, source);
   // To pageable memory a copy is over when the call returns, whatever was asked for.
   copyOnCallingThread(stream, description, hostSide(self), hostView(source), /*is_promised=*/true);
 }
 
 void orderBehind(const OpenRegStream& stream, const OpenRegStream& other) {
-  if (isSanitizerOn()) {
-    c10::openreg::noteStreamAwaited(stream, other);
-  }
+  observe(&Observer::streamWait, stream, other);
   c10::openreg::waitForStream(stream, other);
 }
 

@@ -64,9 +64,7 @@ Tensor& fillTensor(Tensor& self, const Tensor& value) {
 Tensor& zero(Tensor& self) {
   const c10::DeviceGuard guard(self.device());
   if (self.is_non_overlapping_and_dense()) {
-    if (c10::openreg::isSanitizerOn()) {
-      recordArguments("aten::zero_", self.device(), &at::cpu::zero_, self);
-    }
+    observeArguments("aten::zero_", self.device(), &at::cpu::zero_, self);
     launchWork(self.device(), c10::openreg::WorkDescription::fill(self.nbytes()),
                bindArguments(self.device(), &at::cpu::zero_, self));
   } else {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/equal_native.h>
-#include <c10/util/SmallVector.h>
 #include <openreg/memory.h>
 #include <torch/library.h>
 
@@ -17,25 +16,23 @@ namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
 using c10::openreg::HostWork;
+using c10::openreg::observe;
+using c10::openreg::observeAccesses;
+using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
 using c10::openreg::WorkDescription;
 
 // Waits, so that the host may read the tensors.
 void readOnHost(const char* operation, const OpenRegStream& stream,
                 std::initializer_list<const Tensor*> tensors) {
-  const bool is_checked = c10::openreg::isSanitizerOn();
-  if (is_checked) {
-    c10::SmallVector<c10::openreg::Operand, 2> operands;
+  observeAccesses(stream.device_index(), operation, [&](c10::openreg::OperandList& operands) {
     for (const Tensor* tensor : tensors) {
       operands.push_back({tensor->unsafeGetTensorImpl(), /*is_written=*/false});
     }
-    c10::openreg::recordAccesses(stream, operation, operands);
-  }
+  });
   c10::openreg::noteSynchronization(operation);
   stream.synchronize(operation);
-  if (is_checked) {
-    c10::openreg::noteStreamDone(stream);
-  }
+  observe(&Observer::streamSynchronization, stream);
 }
 
 Scalar localScalarDense(const Tensor& self) {

@@ -16,14 +16,11 @@ void detail::ConjugateBits::restoreChanged(const Tensor* outputs, size_t count) 
   }
 }
 
-void detail::recordOperands(const char* kernel, Device device, ArrayRef<const Tensor*> operands,
-                            size_t output_count, ArrayRef<c10::openreg::Operand> in_lists) {
-  c10::SmallVector<c10::openreg::Operand, 8> all;
+void detail::addOutputsAndInputs(c10::openreg::OperandList& list, ArrayRef<const Tensor*> operands,
+                                 size_t output_count) {
   for (size_t index = 0; index < operands.size(); ++index) {
-    all.push_back({operands[index]->unsafeGetTensorImpl(), index < output_count});
+    list.push_back({operands[index]->unsafeGetTensorImpl(), index < output_count});
   }
-  all.append(in_lists.begin(), in_lists.end());
-  c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(device.index()), kernel, all);
 }
 
 const Tensor* detail::operandOf(const std::optional<Tensor>& tensor) {

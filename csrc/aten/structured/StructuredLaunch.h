@@ -106,10 +106,9 @@ namespace detail {
 inline const Tensor* operandOf(const Tensor& tensor) { return &tensor; }
 OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 
-// Tells the sanitizer, which is on, what the kernel reads and writes: the operands, outputs first,
-// and those in lists.
-void recordOperands(const char* kernel, Device device, ArrayRef<const Tensor*> operands,
-                    size_t output_count, ArrayRef<c10::openreg::Operand> in_lists);
+// Adds the operands of a kernel, outputs first.
+void addOutputsAndInputs(c10::openreg::OperandList& list, ArrayRef<const Tensor*> operands,
+                         size_t output_count);
 
 // Some kernels conjugate an output by setting its conjugate bit, which the device tensor does not
 // see. This remembers the bits and, where one has changed, conjugates the memory instead.
@@ -174,11 +173,11 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                  [&](Tensor* stand_ins) { detail::callKernel(kernel, stand_ins, Indices()); });
   }
   const Device device = op.outputs()[0].device();
-  if (c10::openreg::isSanitizerOn()) {
-    detail::Operands in_lists;
-    std::apply([&](const auto&... other) { (in_lists.add(other, false), ...); }, others);
-    detail::recordOperands(Name.text, device, operands, kOutputs, in_lists);
-  }
+  c10::openreg::observeAccesses(device.index(), Name.text, [&](c10::openreg::OperandList& seen) {
+    detail::addOutputsAndInputs(seen, operands, kOutputs);
+    std::apply([&](const auto&... other) { (detail::addOperands(seen, other, false), ...); },
+               others);
+  });
   auto run = [operands = Operands<Indices::size()>(operands, kOutputs),
               kernel = std::move(kernel)] {
     KernelTensors<Indices::size()> tensors(operands);

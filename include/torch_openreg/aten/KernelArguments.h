@@ -10,9 +10,9 @@
 //   any other type: a pointer, another view   does not compile
 // Tensors that the host makes for the kernel, such as staged data, go as StagedTensor.
 //
-// The sanitizer of streams takes a tensor as written if the parameter for it is a reference that is
-// not const, such as Tensor&, and else as read. Of a function with several or generic forms of call
-// it sees nothing.
+// Observers (Observer.h) see a tensor as written if the parameter for it is a reference that is not
+// const, such as Tensor&, and else as read. Of a function with several or generic forms of call
+// they see nothing.
 //
 // Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. Besides: arguments
 // are taken over before the call returns and may change or go away then, but for the memory of
@@ -27,7 +27,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Scalar.h>
 #include <c10/util/OptionalArrayRef.h>
-#include <c10/util/SmallVector.h>
 
 #include <array>
 #include <initializer_list>
@@ -232,62 +231,52 @@ template <typename Parameter>
 inline constexpr bool isWritten =
     std::is_lvalue_reference_v<Parameter> && !std::is_const_v<std::remove_reference_t<Parameter>>;
 
-// The tensors among a kernel's arguments.
-class Operands {
- public:
-  template <typename T>
-  void add(const T& argument, bool is_written) {
-    if constexpr (std::is_same_v<T, Tensor>) {
-      all_.push_back({argument.unsafeGetTensorImpl(), is_written});
-    } else if constexpr (std::is_same_v<T, std::optional<Tensor>>) {
-      if (argument.has_value()) {
-        add(*argument, is_written);
-      }
-    } else if constexpr (std::is_same_v<T, HostTensor>) {
-      all_.push_back({argument.tensor.unsafeGetTensorImpl(), is_written, nullptr, true});
-    } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, ITensorListRef> ||
-                         std::is_same_v<T, c10::List<std::optional<Tensor>>>) {
-      for (const auto& tensor : argument) {
-        add(static_cast<std::conditional_t<std::is_same_v<T, c10::List<std::optional<Tensor>>>,
-                                           std::optional<Tensor>, const Tensor&>>(tensor),
-            is_written);
-      }
+// Adds the tensors of one argument of a kernel.
+template <typename T>
+void addOperands(c10::openreg::OperandList& operands, const T& argument, bool is_written) {
+  if constexpr (std::is_same_v<T, Tensor>) {
+    operands.push_back({argument.unsafeGetTensorImpl(), is_written});
+  } else if constexpr (std::is_same_v<T, std::optional<Tensor>>) {
+    if (argument.has_value()) {
+      addOperands(operands, *argument, is_written);
+    }
+  } else if constexpr (std::is_same_v<T, HostTensor>) {
+    operands.push_back({argument.tensor.unsafeGetTensorImpl(), is_written, nullptr, true});
+  } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, ITensorListRef>) {
+    for (const Tensor& tensor : argument) {
+      addOperands(operands, tensor, is_written);
+    }
+  } else if constexpr (std::is_same_v<T, c10::List<std::optional<Tensor>>>) {
+    for (const std::optional<Tensor> tensor : argument) {
+      addOperands(operands, tensor, is_written);
     }
   }
-
-  operator c10::ArrayRef<c10::openreg::Operand>() const { return all_; }
-
- private:
-  c10::SmallVector<c10::openreg::Operand, 8> all_;
-};
+}
 
 template <typename Parameters, typename... Args, size_t... Index>
-void addArguments(Operands& operands, std::index_sequence<Index...> /*indices*/,
+void addArguments(c10::openreg::OperandList& operands, std::index_sequence<Index...> /*indices*/,
                   const Args&... args) {
-  (operands.add(args, isWritten<std::tuple_element_t<Index, Parameters>>), ...);
+  (addOperands(operands, args, isWritten<std::tuple_element_t<Index, Parameters>>), ...);
 }
 
 }  // namespace detail
 
-// Tells the sanitizer, which is on, what the call of `function` reads and writes. `kernel` lives as
-// long as the process. Errors: see Sanitizer.h.
+// Reports to observers what the call of `function` reads and writes. `kernel` lives as long as the
+// process. Errors: see Observer.h.
 template <typename Function, typename... Args>
-void recordArguments(const char* kernel, c10::Device device, const Function& /*function*/,
-                     const Args&... args) {
+void observeArguments(const char* kernel, c10::Device device, const Function& /*function*/,
+                      const Args&... args) {
   using Parameters = typename detail::ParametersOf<Function>::Types;
   if constexpr (!std::is_void_v<Parameters>) {
-    detail::Operands operands;
-    detail::addArguments<Parameters>(operands, std::index_sequence_for<Args...>(), args...);
-    c10::openreg::recordAccesses(c10::openreg::getCurrentOpenRegStream(device.index()), kernel,
-                                 operands);
+    c10::openreg::observeAccesses(device.index(), kernel, [&](c10::openreg::OperandList& operands) {
+      detail::addArguments<Parameters>(operands, std::index_sequence_for<Args...>(), args...);
+    });
   }
 }
 
 template <c10::openreg::KernelName Name, typename Function, typename... Args>
 void enqueue(c10::Device device, Function function, const Args&... args) {
-  if (c10::openreg::isSanitizerOn()) {
-    recordArguments(Name.text, device, function, args...);
-  }
+  observeArguments(Name.text, device, function, args...);
   launchOp<Name>(device, bindArguments(device, function, args...));
 }
 

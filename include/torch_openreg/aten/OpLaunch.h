@@ -20,7 +20,7 @@
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/HostWork.h"
 #include "torch_openreg/core/Launch.h"
-#include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace at::openreg {
 
@@ -67,9 +67,7 @@ struct Described {
 // calling thread. Its name is as Note [Names of kernels] has it.
 template <c10::openreg::KernelName Operator, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
-  if (c10::openreg::isSanitizerOn()) {
-    c10::openreg::noteLaunch(Operator.text);
-  }
+  c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, Operator.text);
   using Closure = detail::InEnvironment<std::decay_t<Kernel>>;
   c10::openreg::launchKernel<kKernelName<Operator>>(
       c10::openreg::getCurrentOpenRegStream(device.index()),
@@ -82,9 +80,7 @@ void launchOp(c10::Device device, Kernel&& kernel) {
 template <typename Kernel>
 void launchWork(c10::Device device, const c10::openreg::WorkDescription& description,
                 Kernel&& kernel) {
-  if (c10::openreg::isSanitizerOn()) {
-    c10::openreg::noteLaunch(description.name());
-  }
+  c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, description.name());
   using Closure = detail::Described<detail::InEnvironment<std::decay_t<Kernel>>>;
   static constexpr auto kKernels = std::apply(
       [](auto... names) { return std::array{c10::openreg::describeKernel<Closure>(names)...}; },
@@ -98,9 +94,7 @@ void launchWork(c10::Device device, const c10::openreg::WorkDescription& descrip
 // The same for a type of kernel whose name is known when it runs: `kernel` is describeOp's.
 template <typename Kernel>
 void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
-  if (c10::openreg::isSanitizerOn()) {
-    c10::openreg::noteLaunch(described.name);
-  }
+  c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, described.name);
   using Closure = detail::InEnvironment<std::decay_t<Kernel>>;
   c10::openreg::launchKernel(described, c10::openreg::getCurrentOpenRegStream(device.index()),
                              Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});

@@ -1,4 +1,4 @@
-#include "csrc/aten/fallback/HostOperators.h"
+#include "csrc/sanitizer/HostOperators.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
@@ -12,7 +12,7 @@
 
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/core/Mutex.h"
-#include "csrc/core/PinnedMemory.h"
+#include "csrc/sanitizer/Sanitizer.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {
@@ -45,9 +45,6 @@ bool touchesMemory(const c10::OperatorHandle& op) {
 }
 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& function) {
-  if (!c10::openreg::isSanitizerOn()) {
-    return nullptr;
-  }
   const auto name = function.operator_name();
   if (!name.has_value()) {
     return nullptr;

@@ -1,0 +1,195 @@
+// Observers of what happens on streams and in memory: which work accesses which bytes, what orders
+// it, and how long memory lives. The sanitizer of streams is one, torch's GPU trace another. The
+// backend reports each event here and has no other connection to them.
+//
+// Note [What orders work]
+// Order is reported where a program asks for it by CUDA's contract: in the guard, the bindings and
+// the operators that give the host a value. Waits that the backend adds for reasons of its own,
+// such as the first call of a fallback or the allocator's look at an event, are not reported, since
+// no program may rely on them.
+//
+// Of every event below:
+//   Threads  Any thread may report, except the worker of a stream.
+//   Locks    None may be held: an observer may gather a stack or call Python, which takes the GIL.
+//   Order    An access, replay or free is reported before it is enqueued or done. A record, a wait,
+//            a synchronization or an allocation is reported after it has succeeded.
+//   Errors   The functions for accesses and replays may throw; the launch that they come before is
+//            then left out. The others do not throw.
+// Without an observer, a report costs one relaxed load.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/FunctionRef.h>
+#include <c10/util/SmallVector.h>
+#include <openreg/error.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "torch_openreg/core/Macros.h"
+#include "torch_openreg/core/Stream.h"
+
+namespace c10::openreg {
+
+// A tensor that a kernel reads or writes.
+struct Operand {
+  const TensorImpl* tensor;  // undefined ones and those without memory are ignored
+  bool is_written;
+  const char* name = nullptr;   // of the argument, if the caller knows it; lives as long as the
+                                // process. Else a report takes it from the schema.
+  bool is_host_memory = false;  // on the CPU; ignored unless pinned
+  bool is_updated = false;      // it is written, and its old contents are read
+};
+
+using OperandList = c10::SmallVector<Operand, 8>;
+
+// docs: observer
+// Each function is called for one kind of event, and does nothing unless it is overridden. Names of
+// kernels are those of operators, such as "aten::add.out", and live as long as the process.
+class Observer {
+ public:
+  // --- Work that is about to be enqueued
+
+  // A kernel with its operands. `schema_only` says that no more is known of them than the schema
+  // of the operator: it does not tell whether a kernel reads the contents of a tensor.
+  virtual void kernelAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
+                            ArrayRef<Operand> /*operands*/, bool /*schema_only*/) {}
+
+  // A kernel that accesses one range of device memory.
+  virtual void rangeAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
+                           const void* /*address*/, size_t /*nbytes*/, bool /*is_written*/) {}
+
+  // Bytes that are copied as they are, initialized or not.
+  virtual void byteCopy(const OpenRegStream& /*stream*/, const char* /*kernel*/, const void* /*to*/,
+                        const void* /*from*/, size_t /*nbytes*/) {}
+
+  // The launch of an operator's kernel. One of the functions above was called before on the same
+  // thread, if its operands are known.
+  virtual void kernelLaunch(const char* /*kernel*/) {}
+
+  // The replay of the graph of a capture.
+  virtual void graphReplay(uint64_t /*capture*/, const OpenRegStream& /*stream*/) {}
+
+  // --- Order
+
+  // A stream of the pool is handed out, for the first time or again.
+  virtual void streamCreation(const OpenRegStream& /*stream*/) {}
+  virtual void eventRecord(const void* /*event*/, const OpenRegStream& /*stream*/) {}
+  virtual void eventWait(const void* /*event*/, const OpenRegStream& /*stream*/) {}
+  virtual void eventDeletion(const void* /*event*/) noexcept {}
+
+  // Later work on `stream` waits for all work on `other` so far.
+  virtual void streamWait(const OpenRegStream& /*stream*/, const OpenRegStream& /*other*/) {}
+
+  // The host has waited.
+  virtual void eventSynchronization(const void* /*event*/) {}
+  virtual void streamSynchronization(const OpenRegStream& /*stream*/) {}
+  virtual void deviceSynchronization(DeviceIndex /*device*/) {}
+
+  // A query has answered that there is nothing to wait for.
+  virtual void eventCompletion(const void* /*event*/) {}
+  virtual void streamCompletion(const OpenRegStream& /*stream*/) {}
+
+  // --- Memory
+
+  // The caching allocator hands memory out for work on a stream, is told of another stream that
+  // uses it, or takes it back.
+  virtual void memoryAllocation(const void* /*address*/, size_t /*size*/,
+                                const OpenRegStream& /*stream*/, MempoolId_t /*pool*/) {}
+  virtual void memoryUse(const void* /*address*/, const OpenRegStream& /*stream*/) {}
+  virtual void memoryDeallocation(const void* /*address*/, const OpenRegStream& /*owner*/,
+                                  MempoolId_t /*pool*/) noexcept {}
+
+  // The memory that contains the address was written by something that reports nothing here, such
+  // as another process.
+  virtual void memoryWrite(const void* /*address*/) {}
+
+  // The cache of pinned memory hands a block out or takes it back, or the host goes on while a copy
+  // from or to the block may be pending.
+  virtual void pinnedAllocation(const void* /*address*/, size_t /*size*/) {}
+  virtual void pinnedDeallocation(const void* /*address*/) noexcept {}
+  virtual void pinnedCopy(const void* /*address*/) {}
+
+  // --- Graphs, by the number of their capture
+
+  virtual void captureBegin(uint64_t /*capture*/, const OpenRegStream& /*stream*/) {}
+  virtual void captureEnd(uint64_t /*capture*/, bool /*is_valid*/) noexcept {}
+  virtual void graphDeletion(uint64_t /*capture*/) {}
+
+  // The runtime has refused a call with an error. `caller` is as for throwRuntimeError.
+  virtual void callRefusal(orError_t /*error*/, const char* /*caller*/) noexcept {}
+
+ protected:
+  ~Observer() = default;
+};
+// docs: end
+
+constexpr size_t kMaxObservers = 4;
+
+// Starts to call an observer, which lives as long as the process and is not called yet.
+// Errors: throws if there are kMaxObservers.
+OPENREG_EXPORT void addObserver(Observer& observer);
+
+// Ends it. Calls that other threads have begun may still be running. Does nothing if the observer
+// is not called. Safe in a child after a fork.
+OPENREG_EXPORT void removeObserver(Observer& observer) noexcept;
+
+namespace detail {
+
+OPENREG_EXPORT extern std::atomic<int> observer_count;
+
+OPENREG_EXPORT void forEachObserver(c10::function_ref<void(Observer&)> call);
+
+}  // namespace detail
+
+// Whether there is an observer. For those who gather what they report.
+inline bool isObserved() noexcept {
+  return C10_UNLIKELY(detail::observer_count.load(std::memory_order_relaxed) != 0);
+}
+
+// Reports an event:
+//   observe(&Observer::eventRecord, event, stream);
+template <typename... Parameters>
+inline void observe(void (Observer::*event)(Parameters...),
+                    std::type_identity_t<Parameters>... arguments) {
+  if (isObserved()) {
+    detail::forEachObserver([&](Observer& observer) { (observer.*event)(arguments...); });
+  }
+}
+
+template <typename... Parameters>
+inline void observe(void (Observer::*event)(Parameters...) noexcept,
+                    std::type_identity_t<Parameters>... arguments) noexcept {
+  if (isObserved()) {
+    detail::forEachObserver([&](Observer& observer) { (observer.*event)(arguments...); });
+  }
+}
+
+// Reports the operands of a kernel that is about to be launched on a stream.
+inline void recordAccesses(const OpenRegStream& stream, const char* kernel,
+                           ArrayRef<Operand> operands) {
+  observe(&Observer::kernelAccess, stream, kernel, operands, /*schema_only=*/false);
+}
+
+// The same on the current stream of a device, for operands that have to be gathered: `gather` adds
+// them to an OperandList and is called only if there is an observer.
+template <typename Gather>
+void observeAccesses(DeviceIndex device, const char* kernel, const Gather& gather) {
+  if (isObserved()) {
+    OperandList operands;
+    gather(operands);
+    recordAccesses(getCurrentOpenRegStream(device), kernel, operands);
+  }
+}
+
+// Reports a kernel that accesses one range of device memory.
+inline void recordRange(const OpenRegStream& stream, const char* kernel, const void* address,
+                        size_t nbytes, bool is_written) {
+  observe(&Observer::rangeAccess, stream, kernel, address, nbytes, is_written);
+}
+
+}  // namespace c10::openreg
