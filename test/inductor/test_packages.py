@@ -14,17 +14,13 @@ from torch import nn
 
 from torch_openreg import cpp_extension
 
+
 # docs: package
-PACKAGING = {"aot_inductor.precompile_headers": False}
-
-
 def make_package(model, x, path):
     rows = torch.export.Dim("rows", min=2, max=64)
     with torch.no_grad():
         program = torch.export.export(model, (x,), dynamic_shapes=({0: rows},))
-        return torch._inductor.aoti_compile_and_package(
-            program, package_path=path, inductor_configs=PACKAGING
-        )
+        return torch._inductor.aoti_compile_and_package(program, package_path=path)
 
 
 # docs: end
@@ -135,10 +131,8 @@ class TestPackages(CompiledTestCase):
                 return x[:, self.index]
 
         program = torch.export.export(WithHostConstant(), (self.x.to(DEVICE_TYPE),))
-        with self.assertRaisesRegex(Exception, "precompile_headers=False.*inductor_configs"):
-            torch._inductor.aoti_compile_and_package(program)
         with self.assertRaisesRegex(Exception, "expected constants on .*, got 'index' on cpu"):
-            torch._inductor.aoti_compile_and_package(program, inductor_configs=PACKAGING)
+            torch._inductor.aoti_compile_and_package(program)
 
     @requires_full
     def test_program_in_cpp_runs_it(self):

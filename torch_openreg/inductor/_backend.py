@@ -4,7 +4,10 @@ import torch
 
 from torch_openreg.dynamo import _interface
 from torch_openreg.inductor import _internals
-from torch_openreg.inductor._cpp_wrapper import OpenRegCppWrapper
+from torch_openreg.inductor._cpp_wrapper import (
+    OpenRegCppWrapper,
+    compile_packages_without_a_precompiled_header,
+)
 from torch_openreg.inductor._devices import DEVICE_TYPE
 from torch_openreg.inductor._graphs import OpenRegGraphPolicy
 from torch_openreg.inductor._overrides import OpenRegDeviceOpOverrides
@@ -31,6 +34,7 @@ def register() -> None:
         OpenRegCppWrapper,
         device_custom_pass=LowerAsCpu(),
     )
+    compile_packages_without_a_precompiled_header()
     # A policy changes how Inductor captures on a real GPU.
     if _internals.config.cudagraph_policy is None and (
         DEVICE_TYPE == "cuda" or not torch.cuda.is_available()

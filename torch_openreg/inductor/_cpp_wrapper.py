@@ -15,6 +15,7 @@ import torch
 from torch_openreg.inductor import _internals, _kernels
 from torch_openreg.inductor._devices import DEVICE_TYPE, is_ours, is_stand_in, original
 from torch_openreg.inductor._internals import (
+    AotCodeCompiler,
     CppWrapperCpu,
     PythonWrapperCodegen,
     V,
@@ -28,7 +29,7 @@ from torch_openreg.inductor._wrapper import (
     refuse_cpp,
 )
 
-__all__ = ["OpenRegCppWrapper"]
+__all__ = ["OpenRegCppWrapper", "compile_packages_without_a_precompiled_header"]
 
 _SHIM = "aoti_torch_openreg_"
 _CPU_SHIM = "aoti_torch_cpu_"
@@ -79,13 +80,6 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
     ) -> PythonWrapperCodegen:
         """Returns the wrapper of a graph, or of a graph inside one."""
         refuse_cpp()
-        if V.graph.aot_mode and config.aot_inductor.precompile_headers:
-            raise NotImplementedError(
-                "AOTInductor: expected aot_inductor.precompile_headers=False for a program on "
-                f"{DEVICE_TYPE}, as torch looks for a header of its own for each device type, got "
-                "True. Call aoti_compile_and_package with "
-                'inductor_configs={"aot_inductor.precompile_headers": False}'
-            )
         note_what_is_no_capture()
         return OpenRegCppWrapper()
 
@@ -240,3 +234,19 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
             "torch.compile: expected cpp_wrapper=False for a function that enters a stream, got "
             "True"
         )
+
+
+def compile_packages_without_a_precompiled_header() -> None:
+    """Switches off, for programs on our devices, what torch does for its own device types.
+
+    It compiles a header of the device type beforehand, which it has for its own ones alone.
+    """
+    compile_package = AotCodeCompiler.compile
+
+    @functools.wraps(compile_package)
+    def compile_of_any_device(*args: Any, device_type: str, **kwargs: Any) -> Any:
+        changes = {"aot_inductor.precompile_headers": False} if device_type == DEVICE_TYPE else {}
+        with config.patch(changes):
+            return compile_package(*args, device_type=device_type, **kwargs)
+
+    setattr(AotCodeCompiler, "compile", staticmethod(compile_of_any_device))  # noqa: B010

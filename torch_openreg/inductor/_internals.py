@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._inductor import compile_fx, config, cudagraph_utils, ir
 from torch._inductor.async_compile import AsyncCompile
-from torch._inductor.codecache import CodeCacheFuture, LambdaFuture
+from torch._inductor.codecache import AotCodeCompiler, CodeCacheFuture, LambdaFuture
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     get_device_op_overrides,
@@ -43,6 +43,7 @@ from torchgen.aoti.fallback_ops import inductor_fallback_ops
 
 __all__ = [
     "NO_CUDA_DEVICE",
+    "AotCodeCompiler",
     "AsyncCompile",
     "CUDAGraphPolicy",
     "CodeCacheFuture",
@@ -89,6 +90,7 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (GraphLowering, "make_subgraph", ("gm", "example_inputs", "subgraph_name")),
     (GraphLowering, "add_device_info", ("device",)),
     (GraphLowering, "try_get_buffer", ("buffer_name",)),
+    (AotCodeCompiler, "compile", ("graph", "device_type")),
     (AsyncCompile, "cpp_pybinding", ("argtypes", "source_code")),
     (PythonWrapperCodegen, "create", ("is_subgraph", "subgraph_name", "parent_wrapper")),
     (PythonWrapperCodegen, "write_header", ()),
