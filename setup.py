@@ -30,6 +30,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 sys.path.insert(0, str(ROOT / "tools" / "backend"))
 from openreg_build import fail, policy, search_path_of_user  # noqa: E402
+from openreg_extras import missing_extras  # noqa: E402
 from openreg_machine import MachineError, affordable_jobs, check_machine, full_disk  # noqa: E402
 
 LIB_PACKAGE = "torch_openreg.lib."
@@ -122,8 +123,19 @@ PRECOMPILED_HEADERS = {
     LIB_PACKAGE + "libtorch_openreg": "csrc/aten/Precompiled.h",
     "torch_openreg._C": "csrc/python/Precompiled.h",
 }
+try:
+    MISSING_EXTRAS = missing_extras(os.environ.get("OPENREG_EXTRAS", "all"))
+except ValueError as error:
+    fail(error)
 # Everything below csrc is the backend's, but for the bindings.
-BACKEND_FOLDERS = sorted({path.name for path in (ROOT / "csrc").iterdir()} - {"python"})
+BACKEND_FOLDERS = sorted(
+    {path.name for path in (ROOT / "csrc").iterdir()} - {"python", *MISSING_EXTRAS}
+)
+BINDINGS = [
+    file
+    for file in sources("csrc/python/*.cpp")
+    if not any(Path(file).name.startswith(name.capitalize()) for name in MISSING_EXTRAS)
+]
 
 
 def join_sources(files: list[str]) -> list[str]:
@@ -343,13 +355,15 @@ def complete_package(package: Path) -> None:
     shutil.copytree(INCLUDE, folder, dirs_exist_ok=True)
 
 
-def backend_extension(name: str, patterns: list[str], **options: Any) -> Extension:
+def backend_extension(
+    name: str, files: list[str], compile_args: tuple[str, ...] = (), **options: Any
+) -> Extension:
     return Extension(
         name,
-        sources(*patterns),
+        files,
         include_dirs=[str(ROOT), str(INCLUDE), str(RUNTIME / "include")],
         library_dirs=library_paths(),
-        extra_compile_args=TORCH_COMPILE_ARGS,
+        extra_compile_args=[*TORCH_COMPILE_ARGS, *compile_args],
         language="c++",
         **options,
     )
@@ -370,7 +384,7 @@ setup(
         ),
         backend_extension(
             LIB_PACKAGE + "libtorch_openreg",
-            [f"csrc/{folder}/**/*.cpp" for folder in BACKEND_FOLDERS],
+            sources(*(f"csrc/{folder}/**/*.cpp" for folder in BACKEND_FOLDERS)),
             libraries=["openreg", "c10", "torch_cpu", "torch"],
             extra_link_args=[
                 "-Wl,-soname,libtorch_openreg.so",
@@ -382,7 +396,8 @@ setup(
         ),
         backend_extension(
             "torch_openreg._C",
-            ["csrc/python/*.cpp"],
+            BINDINGS,
+            (f'-DOPENREG_MISSING_EXTRAS="{", ".join(MISSING_EXTRAS)}"',),
             libraries=["torch_openreg", "openreg", "c10", "torch_cpu", "torch", "torch_python"],
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib", *SANITIZER_ARGS],
         ),

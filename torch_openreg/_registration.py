@@ -45,12 +45,15 @@ def register() -> None:
         return
     _check_backend_place()
     _load_native_library(serves_cuda=False)
+    from torch_openreg import _extras
+
     rename_privateuse1_backend(DEVICE_NAME)
     if hasattr(torch, DEVICE_NAME):
         return
     _attach_module()
     _explain_late_choice()
-    _name_profiler_activity()
+    if _extras.has("profiler"):
+        _name_profiler_activity()
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
@@ -115,10 +118,19 @@ def check_build_for_cuda() -> None:
             )
 
 
+def _check_extras_for_cuda() -> None:
+    from torch_openreg import _extras
+
+    for extra in ("cuda", "distributed", "graph", "ipc", "profiler", "sanitizer"):
+        if not _extras.has(extra):
+            raise RegistrationError(_extras.explain(f"{_DEVICE_TYPE_VARIABLE}=cuda", extra))
+
+
 def _register_cuda() -> None:
     if hasattr(torch, DEVICE_NAME):
         return
     check_build_for_cuda()
+    _check_extras_for_cuda()
     from torch_openreg import _native_overrides
 
     _native_overrides.keep_out()
@@ -240,8 +252,14 @@ def _explain_late_choice() -> None:
     cuda._lazy_init = initialize_or_explain
 
 
+def _refuse_group(*_arguments: object) -> None:
+    from torch_openreg import _extras
+
+    _extras.require("torch.distributed", "distributed")
+
+
 def _attach_module() -> None:
-    from torch_openreg import _comm, _fake_tensors, _imports, backends, distributed, openreg
+    from torch_openreg import _comm, _extras, _fake_tensors, _imports, backends, openreg
     from torch_openreg.openreg import ipc
 
     _comm.provide()
@@ -250,7 +268,12 @@ def _attach_module() -> None:
     torch._register_device_module(DEVICE_NAME, openreg)
     setattr(torch.backends, DEVICE_NAME, backends)
     sys.modules[f"torch.backends.{DEVICE_NAME}"] = backends
-    distributed.register()
+    if _extras.has("distributed"):
+        from torch_openreg import distributed
+
+        distributed.register()
+    else:
+        torch.distributed.Backend.register_backend("occl", _refuse_group, devices=[DEVICE_NAME])
     _imports.follow_dynamo()
     openreg._gpu_trace._follow_activation()
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy

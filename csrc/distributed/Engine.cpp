@@ -140,7 +140,7 @@ void Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
   if (event == nullptr || capture != capture_of_other || *stream == other.unwrap()) {
     return;
   }
-  // Not by the guard: the sanitizer is not told what no program may rely on.
+  // Not by the guard: what no program may rely on is not reported to observers.
   OPENREG_CHECK(orStreamWaitEvent(other.stream(), static_cast<orEvent_t>(event->eventId()), 0));
 }
 

@@ -43,10 +43,12 @@ bool waitForAutograd(int64_t device, double timeout_s) {
   return has_run.wait_for(timeout) == std::future_status::ready && has_run.get();
 }
 
-}  // namespace
-
 void bindAutograd(pybind11::module_& m) {
   m.def("_wait_for_autograd", &waitForAutograd, ReleaseGil());
 }
+
+const Bindings kAutogradBindings(&bindAutograd);
+
+}  // namespace
 
 }  // namespace torch_openreg

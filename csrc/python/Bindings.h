@@ -23,20 +23,18 @@ struct call_guard;
 
 namespace torch_openreg {
 
-void bindDevice(pybind11::module_& m);
-void bindStream(pybind11::module_& m);
-void bindEvent(pybind11::module_& m);
-void bindMemory(pybind11::module_& m);
-void bindRandom(pybind11::module_& m);
-void bindIpc(pybind11::module_& m);
-void bindFallback(pybind11::module_& m);
-void bindGate(pybind11::module_& m);
-void bindAutograd(pybind11::module_& m);
-void bindProfiler(pybind11::module_& m);
-void bindSanitizer(pybind11::module_& m);
-void bindSchedule(pybind11::module_& m);
-void bindDistributed(pybind11::module_& m);
-void bindInductor(pybind11::module_& m);
+// Adds functions and classes to the module. Each file of bindings has one at namespace scope, so
+// that a file that is left out of a build is missed by none:
+//   const Bindings kStreamBindings(&bindStream);
+class Bindings {
+ public:
+  using Bind = void (*)(pybind11::module_&);
+
+  explicit Bindings(Bind bind);
+
+  // Calls all of them, in the order in which the files are linked.
+  static void addAll(pybind11::module_& m);
+};
 
 // The stream that Python names by the fields of a torch.Stream.
 c10::openreg::OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type);

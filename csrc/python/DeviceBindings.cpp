@@ -178,8 +178,6 @@ std::vector<std::tuple<std::string, int, std::string>> errorTable() {
   };
 }
 
-}  // namespace
-
 void bindDevice(py::module_& m) {
   OPENREG_CHECK(orSetDeviceCreatedFunction(&onDeviceCreated));
   py::class_<orDeviceProp>(m, "_DeviceProperties")
@@ -224,5 +222,9 @@ void bindDevice(py::module_& m) {
   m.def("_error_table", &errorTable);
   // docs: end
 }
+
+const Bindings kDeviceBindings(&bindDevice);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -94,8 +94,6 @@ void monitoredBarrier(ProcessGroupOCCL& group, std::chrono::milliseconds timeout
   group.monitoredBarrier(options, /*wait_all_ranks=*/true);
 }
 
-}  // namespace
-
 void bindDistributed(py::module_& m) {
   // The base classes are those of torch.distributed.
   py::module_::import("torch._C._distributed_c10d");
@@ -126,5 +124,9 @@ void bindDistributed(py::module_& m) {
   m.def("_text_of_header", &textOfHeader, py::arg("text"));
   m.def("_wait_until_held", &waitUntilHeld, py::arg("timeout"), ReleaseGil());
 }
+
+const Bindings kDistributedBindings(&bindDistributed);
+
+}  // namespace
 
 }  // namespace torch_openreg

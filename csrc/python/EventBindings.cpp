@@ -22,10 +22,16 @@ c10::Event& asEvent(py::handle object, const char* operation) {
   return reinterpret_cast<THPEvent*>(object.ptr())->event;
 }
 
+namespace {
+
 void bindEvent(py::module_& m) {
   // docs: bindings-event
   m.def("_event_elapsed_time", &elapsedTime);
   // docs: end
 }
+
+const Bindings kEventBindings(&bindEvent);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -15,6 +15,8 @@
 
 namespace torch_openreg {
 
+namespace {
+
 void bindFallback(pybind11::module_& m) {
   using namespace at::openreg;
   // docs: bindings-fallback
@@ -55,5 +57,9 @@ void bindFallback(pybind11::module_& m) {
     return entries;
   });
 }
+
+const Bindings kFallbackBindings(&bindFallback);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -119,8 +119,6 @@ class Gate {
   std::atomic<int> blocked_streams_ = 0;
 };
 
-}  // namespace
-
 void bindGate(py::module_& m) {
   py::class_<Gate>(m, "_Gate")
       .def(py::init<>())
@@ -130,5 +128,9 @@ void bindGate(py::module_& m) {
       .def_static("count_closed", &Gate::countClosed)
       .def("wait_until_reached", &Gate::waitUntilReached, ReleaseGil());
 }
+
+const Bindings kGateBindings(&bindGate);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -122,12 +122,14 @@ py::object bindEmptyStrided() {
   return py::reinterpret_steal<py::object>(PyCFunction_New(&kEmptyStrided, nullptr));
 }
 
-}  // namespace
-
 void bindInductor(py::module_& m) {
   m.def("_inductor_kernel", &bindKernel, py::arg("name"), py::arg("library"),
         py::arg("parameters"));
   m.def("_inductor_empty_strided", &bindEmptyStrided);
 }
+
+const Bindings kInductorBindings(&bindInductor);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -27,8 +27,6 @@ at::Storage receive(const py::bytes& message) {
   return receiveStorage(bytes);
 }
 
-}  // namespace
-
 void bindIpc(py::module_& m) {
   // docs: bindings-ipc
   m.def("_share_storage", &share);
@@ -44,5 +42,9 @@ void bindIpc(py::module_& m) {
   });
   // docs: end
 }
+
+const Bindings kIpcBindings(&bindIpc);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -60,8 +60,6 @@ void observeOutOfMemory(const py::object& function) {
       });
 }
 
-}  // namespace
-
 void bindMemory(py::module_& m) {
   py::class_<MemPool>(m, "_MemPool")
       .def(py::init([](bool use_on_oom, bool no_split) {
@@ -110,5 +108,9 @@ void bindMemory(py::module_& m) {
   m.def("_reset_accumulated_host_memory_stats", [] { hostAllocator().reset_accumulated_stats(); });
   m.def("_reset_peak_host_memory_stats", [] { hostAllocator().reset_peak_stats(); });
 }
+
+const Bindings kMemoryBindings(&bindMemory);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -1,6 +1,9 @@
-// torch_openreg._C: one line per function, no logic. The types are in torch_openreg/_C.pyi.
+// torch_openreg._C, which every file of bindings adds to. The types are in torch_openreg/_C.pyi.
 
 #include <pybind11/pybind11.h>
+
+#include <string>
+#include <vector>
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/Interrupt.h"
@@ -30,23 +33,36 @@ std::exception_ptr takeInterrupt() {
   return std::make_exception_ptr(pybind11::error_already_set());
 }
 
+// Not a variable of namespace scope, which could be initialized after its first use.
+std::vector<torch_openreg::Bindings::Bind>& allBindings() {
+  static auto* bindings = new std::vector<torch_openreg::Bindings::Bind>;
+  return *bindings;
+}
+
+// Called for a name that the module does not have: that of an extra that was left out, perhaps.
+pybind11::object explainMissing(const std::string& name) {
+  std::string text = "module 'torch_openreg._C' has no attribute '" + name + "'";
+  if (std::string(OPENREG_MISSING_EXTRAS) != "") {
+    text += "; torch_openreg was built without its extras " OPENREG_MISSING_EXTRAS
+            ": install it again with OPENREG_EXTRAS=all";
+  }
+  throw pybind11::attribute_error(text);
+}
+
 }  // namespace
+
+torch_openreg::Bindings::Bindings(Bind bind) { allBindings().push_back(bind); }
+
+void torch_openreg::Bindings::addAll(pybind11::module_& m) {
+  for (const Bind bind : allBindings()) {
+    bind(m);
+  }
+}
 
 PYBIND11_MODULE(_C, m) {
   c10::openreg::setBlockingHooks({&releaseGil, &restoreGil});
   c10::openreg::setInterruptCheck(&takeInterrupt);
-  torch_openreg::bindDevice(m);
-  torch_openreg::bindStream(m);
-  torch_openreg::bindEvent(m);
-  torch_openreg::bindMemory(m);
-  torch_openreg::bindRandom(m);
-  torch_openreg::bindIpc(m);
-  torch_openreg::bindFallback(m);
-  torch_openreg::bindGate(m);
-  torch_openreg::bindSchedule(m);
-  torch_openreg::bindInductor(m);
-  torch_openreg::bindAutograd(m);
-  torch_openreg::bindProfiler(m);
-  torch_openreg::bindSanitizer(m);
-  torch_openreg::bindDistributed(m);
+  m.attr("_MISSING_EXTRAS") = OPENREG_MISSING_EXTRAS;
+  m.def("__getattr__", &explainMissing);
+  torch_openreg::Bindings::addAll(m);
 }

@@ -68,8 +68,6 @@ uint64_t rangeStart(const std::string& name) {
   return id;
 }
 
-}  // namespace
-
 void bindProfiler(py::module_& m) {
   py::class_<orActivityRecord>(m, "_Activity")
       .def_property_readonly("kind", &kindOf)
@@ -97,5 +95,9 @@ void bindProfiler(py::module_& m) {
   m.def("_collect_end", &Collection::endAlone);
   // docs: end
 }
+
+const Bindings kProfilerBindings(&bindProfiler);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -7,6 +7,8 @@
 
 namespace torch_openreg {
 
+namespace {
+
 void bindRandom(pybind11::module_& m) {
   // docs: bindings-random
   m.def("_get_default_generator", [](int64_t device) {
@@ -21,5 +23,9 @@ void bindRandom(pybind11::module_& m) {
       },
       ReleaseGil());
 }
+
+const Bindings kRandomBindings(&bindRandom);
+
+}  // namespace
 
 }  // namespace torch_openreg

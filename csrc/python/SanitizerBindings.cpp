@@ -205,8 +205,6 @@ py::dict counts() {
   return result;
 }
 
-}  // namespace
-
 void bindSanitizer(py::module_& m) {
   // docs: bindings-sanitizer
   m.def("_sanitizer_enable", &enable);
@@ -222,5 +220,9 @@ void bindSanitizer(py::module_& m) {
   m.def("_sanitizer_end_backward", &endBackward);
   // docs: end
 }
+
+const Bindings kSanitizerBindings(&bindSanitizer);
+
+}  // namespace
 
 }  // namespace torch_openreg

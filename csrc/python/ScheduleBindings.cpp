@@ -20,11 +20,13 @@ std::string getSchedule() {
 
 void setSchedule(const std::string& schedule) { OPENREG_CHECK(orSetSchedule(schedule.c_str())); }
 
-}  // namespace
-
 void bindSchedule(pybind11::module_& m) {
   m.def("_get_schedule", &getSchedule);
   m.def("_set_schedule", &setSchedule, pybind11::arg("schedule"), ReleaseGil());
 }
+
+const Bindings kScheduleBindings(&bindSchedule);
+
+}  // namespace
 
 }  // namespace torch_openreg

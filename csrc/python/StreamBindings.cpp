@@ -68,6 +68,8 @@ OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {
                                             static_cast<c10::DeviceType>(type)));
 }
 
+namespace {
+
 void bindStream(py::module_& m) {
   // docs: bindings-stream
   m.def("_current_stream",
@@ -95,5 +97,9 @@ void bindStream(py::module_& m) {
   });
   // docs: end
 }
+
+const Bindings kStreamBindings(&bindStream);
+
+}  // namespace
 
 }  // namespace torch_openreg

@@ -23,6 +23,7 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
+from torch_openreg import _extras
 from torch_openreg.inductor._devices import DEVICE_TYPE
 
 __all__: list[str] = []
@@ -36,10 +37,7 @@ class _Refusal(CustomGraphModulePass):
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
         """Refuses a graph."""
-        raise RuntimeError(
-            f"torch.compile: expected a version of torch whose Inductor serves {DEVICE_TYPE}, got "
-            f"{torch.__version__}: {self._reason}; use backend='aot_eager'"
-        )
+        raise RuntimeError(f"torch.compile: {self._reason}; or use backend='aot_eager'")
 
     def uuid(self) -> Any:
         """Returns what keys of caches contain."""
@@ -47,17 +45,24 @@ class _Refusal(CustomGraphModulePass):
 
 
 def _register() -> None:
+    if not _extras.has("inductor"):
+        _refuse(_extras.explain(f"a graph with tensors on {DEVICE_TYPE}", "inductor"))
+        return
     try:
         from torch_openreg.inductor import _backend
     except (ImportError, AttributeError) as error:
-        register_backend_for_device(
-            DEVICE_TYPE,
-            CppScheduling,
-            PythonWrapperCodegen,
-            device_custom_pass=_Refusal(str(error)),
+        _refuse(
+            f"expected a version of torch whose Inductor serves {DEVICE_TYPE}, got "
+            f"{torch.__version__}: {error}"
         )
     else:
         _backend.register()
+
+
+def _refuse(reason: str) -> None:
+    register_backend_for_device(
+        DEVICE_TYPE, CppScheduling, PythonWrapperCodegen, device_custom_pass=_Refusal(reason)
+    )
 
 
 _register()

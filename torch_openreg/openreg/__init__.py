@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torch_openreg import _extras
+
 # Names with an underscore are here because torch looks them up, hence the F401s.
 from torch_openreg.openreg import (  # noqa: F401
     _gpu_trace,
@@ -29,7 +31,6 @@ from torch_openreg.openreg import (  # noqa: F401
     comm,
     meta,
     nccl,
-    profiler,
     sanitizer,
     sparse,
 )
@@ -145,6 +146,9 @@ from torch_openreg.openreg.tensor_types import (
     LongTensor,
     ShortTensor,
 )
+
+if TYPE_CHECKING or _extras.has("profiler"):
+    from torch_openreg.openreg import profiler
 
 __all__ = [
     "AcceleratorError",
@@ -270,4 +274,6 @@ if not TYPE_CHECKING:
             from torch_openreg import inductor
 
             return inductor
+        if name == "profiler":
+            raise AttributeError(_extras.explain("torch.openreg.profiler", "profiler"))
         raise AttributeError(f"module 'torch.openreg' has no attribute {name!r}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._utils import CallbackRegistry
 
-from torch_openreg import _C
+from torch_openreg import _C, _extras
 
 __all__: list[str] = []
 
@@ -48,6 +48,8 @@ register_callback_for_event_synchronization = EventSynchronizationCallbacks.add_
 
 def _follow_activation() -> None:
     """Has this backend report to the callbacks when torch's trace is active, now or later."""
+    if not _extras.has("profiler"):
+        return
     library: Any = torch._C
     activate: Callable[[], None] = library._activate_gpu_trace
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_openreg import _extras
 from torch_openreg.openreg._utils import DEVICE_TYPE
 from torch_openreg.openreg.devices import is_available
 
@@ -105,7 +106,12 @@ def custom_bwd(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Returns the dtypes that ``torch.autocast("openreg")`` can compute in."""
+    """Returns the dtypes that ``torch.autocast("openreg")`` can compute in.
+
+    Raises:
+        NotImplementedError: The package was built without autocast.
+    """
+    _extras.require("torch.autocast", "autocast")
     return [torch.float16, torch.bfloat16]
 
 

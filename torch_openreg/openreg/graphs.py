@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch._C import _acceleratorGraph
 
-from torch_openreg import _C
+from torch_openreg import _C, _extras
 from torch_openreg.openreg._utils import _boolean, _pool_id
 from torch_openreg.openreg.devices import current_device, synchronize
 from torch_openreg.openreg.events import _check_stream
@@ -46,6 +46,7 @@ class Graph(_acceleratorGraph):
     def __new__(cls, keep_graph: bool = False) -> "Graph":
         """Makes a graph without a capture."""
         _boolean("torch.openreg.Graph", "keep_graph", keep_graph)
+        _extras.require("torch.openreg.Graph", "graph")
         _lazy_init()
         return super().__new__(cls, keep_graph)
 

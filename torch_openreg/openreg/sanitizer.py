@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import torch
 
-from torch_openreg import _C, _settings
+from torch_openreg import _C, _extras, _settings
 from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _text
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ def enable(
         raise ValueError(
             f"sanitizer.enable: expected host to be a bool or 'operators', got {host!r}"
         )
+    _extras.require("sanitizer.enable", "sanitizer")
     if (problem := _begin_report()) is not None:
         _state.report = None
         raise ValueError(f"sanitizer.enable: {problem}")
@@ -203,6 +204,8 @@ def enable(
 
 def disable() -> None:
     """Turns the sanitizer off. Findings stay."""
+    if not _extras.has("sanitizer"):
+        return
     _report_touches()
     _C._sanitizer_disable()
     _follow_backward(False)
@@ -210,7 +213,7 @@ def disable() -> None:
 
 def is_enabled() -> bool:
     """Returns whether the sanitizer is on."""
-    return _C._sanitizer_is_enabled()
+    return _extras.has("sanitizer") and _C._sanitizer_is_enabled()
 
 
 def findings() -> "list[Finding]":
@@ -349,6 +352,10 @@ def _enable_from_environment(may_raise: bool) -> None:
     """
     # The table of settings is read once, when it is first needed, which this import is not.
     if os.environ.get("OPENREG_SANITIZER", "0") == "0":
+        return
+    if not _extras.has("sanitizer"):
+        reason = _extras.explain("OPENREG_SANITIZER", "sanitizer")
+        _settings.warn_of(reason, _settings.SettingWarning, may_raise)
         return
     text = _given("OPENREG_SANITIZER")
     if (path := _given("OPENREG_SANITIZER_SUPPRESSIONS")) is not None:

@@ -4,8 +4,7 @@
 // To make a CPU tensor of each of ten thousand arguments takes several times as long as to copy
 // what is in them. So where tensors are alike and contiguous, their addresses are all that the
 // kernel gets: it copies bytes, which are those that the CPU's kernel writes. Everything else,
-// short lists included, goes the usual way, and so does all while the sanitizer is on, which looks
-// at each tensor.
+// short lists included, goes the usual way.
 #pragma once
 
 #include <ATen/core/IListRef.h>

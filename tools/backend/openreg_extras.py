@@ -1,0 +1,39 @@
+"""Extras: parts of the package that a build can leave out. What is left is the core."""
+
+__all__ = ["EXTRAS", "missing_extras"]
+
+# Folders of csrc, with the bindings of the same name; `cuda` is the package torch_openreg._cuda.
+EXTRAS = (
+    "autocast",
+    "cuda",
+    "custom",
+    "distributed",
+    "graph",
+    "inductor",
+    "ipc",
+    "profiler",
+    "sanitizer",
+)
+
+
+def missing_extras(text: str) -> list[str]:
+    """Returns the extras that a build leaves out.
+
+    Args:
+        text: What OPENREG_EXTRAS says: ``all``, ``none``, a list of the extras to build, such as
+            ``graph,profiler``, or of those to leave out, such as ``-distributed,-inductor``.
+
+    Raises:
+        ValueError: The text is none of these.
+    """
+    if text in ("all", "none"):
+        return [] if text == "all" else list(EXTRAS)
+    names = text.split(",")
+    chosen = {name.removeprefix("-") for name in names}
+    are_left_out = {name.startswith("-") for name in names}
+    if not chosen <= set(EXTRAS) or len(are_left_out) != 1:
+        raise ValueError(
+            "OPENREG_EXTRAS: expected all, none, a list of extras to build, or a list of extras to "
+            f"leave out, each with a leading '-', of {', '.join(EXTRAS)}; got {text!r}"
+        )
+    return sorted(chosen if are_left_out == {True} else set(EXTRAS) - chosen)
