@@ -309,7 +309,7 @@ class _Sanitizer:
         if is_disappointed:
             expected = _marks(item)[1]
             pytest.fail(
-                f"the sanitizer was expected to find {expected!r}, and did not", pytrace=False
+                f"expected the sanitizer to find {expected!r}, but it did not", pytrace=False
             )
         return result
 
@@ -428,7 +428,7 @@ class _Schedules:
         from torch_openreg import _C
 
         result = yield
-        _C._device_synchronize_all()  # what work has failed, and nobody has asked for
+        _C._device_synchronize_all()  # raises the errors of work that no call has waited for
         return result
 
 
@@ -490,8 +490,8 @@ class _KindsAction(argparse.Action):
             if not os.path.exists(text.partition("::")[0]):
                 raise argparse.ArgumentError(
                     self,
-                    f"expected kinds of {', '.join(_CHOICES)} behind =, got {text!r}, which is no "
-                    "file or folder either",
+                    f"expected kinds of {', '.join(_CHOICES)} after =, got {text!r}, which is not "
+                    "a file or folder either",
                 )
             # So the parser of a subcommand gives back what it does not take; pytest looks there.
             rest = vars(namespace).setdefault(argparse._UNRECOGNIZED_ARGS_ATTR, [])

@@ -189,7 +189,7 @@ COMPILE_ARGS = [
     "-Wextra",
     *(["-Werror"] if os.environ.get("OPENREG_WERROR", "0") == "1" else []),
 ]
-# Nobody replaces functions of ours, so that calls among them need no table of addresses.
+# Functions of the libraries are not interposed, so calls among them need no table of addresses.
 LINK_ARGS = ["-Wl,-Bsymbolic-functions", *SANITIZER_ARGS]
 # Headers of others are system headers: their warnings are not ours. Two kinds come up all the
 # same, when g++ 12 has inlined torch's SmallVector and intrusive_ptr into our functions.
@@ -272,8 +272,8 @@ class Build(BuildExtension):  # type: ignore[misc]
             # What torch raises for a compiler, and what a compiler of a header does.
             if isinstance(error, (RuntimeError, subprocess.CalledProcessError)):
                 fail(
-                    "the build failed: see the messages above. If a compiler was killed, memory "
-                    "was short, 1.4 GB for each: MAX_JOBS=1 sets how many run at a time"
+                    "the build failed: see the messages above. If a compiler was killed, the "
+                    "machine ran out of memory: each needs 1.4 GB; MAX_JOBS=1 runs one at a time"
                 )
             raise
 

@@ -217,8 +217,8 @@ def main() -> int:
     frees = Frees()
     tasks = [use_streams, use_fallback, use_generator, use_copies, use_autograd]
     run([*tasks, *tasks, frees.make, frees.drop], options.seconds / 2, options.seed)
-    # Alone, as an error of a kernel belongs to whoever waits for the device, and a capture refuses
-    # what others do.
+    # Alone: any thread that waits for the device raises a kernel's error, and a capture refuses
+    # calls of other threads.
     run([use_graph], options.seconds / 4, options.seed)
     run([raise_in_kernels], options.seconds / 8, options.seed)
     torch.openreg.empty_cache()

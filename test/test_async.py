@@ -331,7 +331,7 @@ class TestGate(OpenRegTestCase):
             torch.openreg.synchronize()
 
     def test_gate_in_use_is_refused(self):
-        with StreamGate() as gate, self.assertRaisesRegex(RuntimeError, "not in use"), gate:
+        with StreamGate() as gate, self.assertRaisesRegex(RuntimeError, "already in use"), gate:
             self.fail("the gate was entered twice")
 
     def test_gate_outside_the_block_is_refused(self):

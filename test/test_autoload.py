@@ -142,7 +142,7 @@ class TestImport(OpenRegTestCase):
             """,
             NO_AUTOLOAD,
         )
-        self.assertIn("'other' has already taken it", result.stdout)
+        self.assertIn("'other' is already registered", result.stdout)
 
 
 # A thread imports torch. When it has the lock of that import, another one begins to import the
@@ -365,7 +365,7 @@ class TestBrokenInstallation(OpenRegTestCase):
             text = re.sub("TORCH_RELEASES = .*", 'TORCH_RELEASES = ("1.0", "1.1")', file.read())
         self.write("_version.py", text)
         self.assert_reported(
-            r"serves torch 1\.0 and 1\.1, but torch \S+ is installed\. .*: "
+            r"supports torch 1\.0 and 1\.1, but torch \S+ is installed\. .*: "
             r"pip install 'torch==1\.1\.\*'"
         )
 

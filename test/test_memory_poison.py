@@ -1,4 +1,4 @@
-"""OPENREG_MEMORY_POISON: reads and writes of memory that nobody owns show."""
+"""OPENREG_MEMORY_POISON: reads of uninitialized memory and uses after a free are detected."""
 
 import torch
 from common import OpenRegTestCase, run_program, run_tests

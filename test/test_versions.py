@@ -243,7 +243,7 @@ class TestBuildBackend(OpenRegTestCase):
         self.install_torch("2.12.1")
         result = self.call("get_requires_for_build_wheel()")
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, r"^torch_openreg: .*serves torch .*'torch==\S+'\n$")
+        self.assertRegex(result.stderr, r"^torch_openreg: .*supports torch .*'torch==\S+'\n$")
 
     def test_user_s_packages_are_found_and_those_of_the_build_are_not(self):
         folders = json.loads(self.call("search_path_of_user()").stdout)

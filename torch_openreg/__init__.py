@@ -33,7 +33,7 @@ from torch_openreg._version import __version__
 
 __all__ = ["SettingWarning", "__version__"]
 
-# Why the device could not be registered; None if it was, or if nobody has tried yet.
+# Why the device could not be registered; None if registration succeeded or was not tried yet.
 _failure: str | None = None
 _is_registered = False
 # What went wrong when this thread registered the device within ``import torch`` below.

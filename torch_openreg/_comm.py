@@ -291,7 +291,7 @@ def _copy_parts(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
     begin = 0
     for tensor in tensors:
         part = out.narrow(dim, begin, tensor.size(dim))
-        # Memory of the host is read by whoever has called.
+        # The caller may read host memory as soon as this function returns.
         part.copy_(tensor, non_blocking=not out.is_cpu)
         begin += tensor.size(dim)
     return out

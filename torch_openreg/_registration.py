@@ -23,7 +23,7 @@ DEVICE_NAME = "openreg"
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _DEVICE_TYPE_VARIABLE = "OPENREG_DEVICE_TYPE"
 
-# What torch calls the PrivateUse1 device as long as nobody has renamed it.
+# torch's name for the PrivateUse1 device before a backend renames it.
 _UNCLAIMED_NAME = "privateuseone"
 
 
@@ -127,8 +127,8 @@ def _register_cuda() -> None:
 
     if not _C._has_cuda_hooks():
         raise RegistrationError(
-            f"torch {torch.__version__} does not see the hooks for CUDA that torch_openreg put in "
-            f"place. Unset {_DEVICE_TYPE_VARIABLE} to use the device 'openreg'."
+            f"torch {torch.__version__} does not use the CUDA hooks that torch_openreg registered. "
+            f"Unset {_DEVICE_TYPE_VARIABLE} to use the device 'openreg'."
         )
     _comm.provide()
     _fake_tensors.register()
@@ -177,7 +177,8 @@ def _check_backend_place() -> None:
     name = torch._C._get_privateuse1_backend_name()
     if name not in (_UNCLAIMED_NAME, DEVICE_NAME):
         raise RegistrationError(
-            f"torch has place for one backend of this kind, and '{name}' has already taken it."
+            f"torch has one PrivateUse1 backend per process, and '{name}' is already registered. "
+            "Import only one of the two."
         )
 
 
@@ -194,9 +195,14 @@ def _load_native_library(serves_cuda: bool) -> None:
         raise RegistrationError(f"its native library cannot be loaded: {error}") from error
     if _C._serves_cuda() != serves_cuda:
         raise RegistrationError(
-            f"{_DEVICE_TYPE_VARIABLE} was changed after the native library had been loaded. Set it "
-            "before the process imports torch."
+            f"{_DEVICE_TYPE_VARIABLE} changed from {_served(not serves_cuda)!r} to "
+            f"{_served(serves_cuda)!r} after torch_openreg was loaded. Set it before the process "
+            "imports torch."
         )
+
+
+def _served(serves_cuda: bool) -> str:
+    return "cuda" if serves_cuda else DEVICE_NAME
 
 
 def _explain_missing_library() -> str:
@@ -229,9 +235,8 @@ def _explain_late_choice() -> None:
     def initialize_or_explain() -> None:
         if os.environ.get(_DEVICE_TYPE_VARIABLE) == "cuda":
             raise AssertionError(
-                f"Torch not compiled with CUDA enabled, and {_DEVICE_TYPE_VARIABLE}: expected "
-                "'cuda' when torch was imported, got another value, or none; set it before the "
-                "process imports torch"
+                f"Torch not compiled with CUDA enabled, and {_DEVICE_TYPE_VARIABLE} was not 'cuda' "
+                "when torch was imported; set it before the process imports torch"
             )
         initialize()
 

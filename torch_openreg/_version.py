@@ -61,8 +61,8 @@ def check_torch(torch_version: str) -> None:
     if release_of(torch_version) not in TORCH_RELEASES:
         *first, last = TORCH_RELEASES
         raise VersionError(
-            f"torch_openreg {__version__} serves torch {', '.join(first)} and {last}, but torch "
-            f"{torch_version} is installed. Install one that it serves: pip install "
+            f"torch_openreg {__version__} supports torch {', '.join(first)} and {last}, but torch "
+            f"{torch_version} is installed. Install a supported release: pip install "
             f"'{torch_requirement(last)}'"
         )
 
@@ -79,6 +79,6 @@ def check_torch_of_build(torch_version: str, built_for: str, source: str) -> Non
     if release_of(built_for) != release_of(torch_version):
         raise VersionError(
             f"torch_openreg {__version__} was built for torch {release_of(built_for)}, but torch "
-            f"{torch_version} is installed. Build it for this one: pip install --no-deps "
+            f"{torch_version} is installed. Rebuild it for this torch: pip install --no-deps "
             f"--force-reinstall --no-cache-dir {source}"
         )

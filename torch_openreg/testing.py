@@ -66,7 +66,7 @@ class StreamGate:
             RuntimeError: The gate is in use.
         """
         if self._gate is not None:
-            raise RuntimeError("StreamGate: expected a gate that is not in use, got one that is")
+            raise RuntimeError("StreamGate: this gate is already in use; create another one")
         stream = current_stream() if self._stream is None else self._stream
         gate = _C._Gate()
         gate.block(stream.stream_id, stream.device_index, stream.device_type)

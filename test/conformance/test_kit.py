@@ -53,7 +53,7 @@ DEFECTS = {
         "queryEvent never returns true"
     ),
     "test_random::TestDefaultGenerator::test_seed_determines_the_numbers": (
-        "uniform_ draws from a generator that nobody seeds"
+        "uniform_ draws from a generator that is never seeded"
     ),
     "test_serialization::TestSerialization::test_map_location_chooses_another_device": (
         "storages always come back to device 0"

@@ -41,7 +41,7 @@ ALLOWED_FOLDERS = {
     "core": set(),
     # The header of headers.
     "OpenReg.h": {"core", "random"},
-    # Is told what happens by core/Sanitizer.h, which all include; nobody includes it but bindings.
+    # The others report events through core/Sanitizer.h; only the bindings include this folder.
     "sanitizer": {"core"},
     "memory": {"core"},
     "random": {"core", "memory"},
@@ -60,7 +60,7 @@ ALLOWED_FOLDERS = {
     "aten/fallback": {*_KERNELS, "aten/dtypes", "aten/layouts"},
     # Knows the name of an operator.
     "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
-    # Calls operators on kernel addresses, and nobody's operators here.
+    # Calls operators on kernel addresses, and none of the backend's operators.
     "distributed": {"core", "aten/kernel"},
     # Launches kernels that torch.compile has generated.
     "inductor": {"core", "aten/kernel"},

@@ -30,7 +30,7 @@ HEADERS = [path for path in NATIVE_FILES if path.suffix == ".h"]
 # Codes that no test can produce, with the reason.
 UNREACHABLE_ERRORS = {
     "orSuccess": "is no error",
-    "orErrorUnknown": "stands for a failure that nobody foresaw",
+    "orErrorUnknown": "is the code of unexpected failures",
 }
 
 # Codes that the runtime itself does not return, with the reason.

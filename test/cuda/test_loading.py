@@ -279,7 +279,7 @@ class TestRefusals(OpenRegTestCase):
             print(error)
         """
         text = run_program(program, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}).stdout
-        self.assertIn("does not see the hooks for CUDA", text)
+        self.assertIn("does not use the CUDA hooks", text)
 
     @parametrize("before,after", [("openreg", "cuda"), ("cuda", "openreg")])
     def test_variable_changed_after_the_import(self, before, after):

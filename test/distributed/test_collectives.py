@@ -410,7 +410,7 @@ def every_dtype(rank, size):
         return "right" if is_right else "wrong"
 
     def outcomes(dtype):
-        # No quantized tensor can be copied: all that is asked of these is an error, be it torch's.
+        # Quantized tensors cannot be copied: any error is accepted for them, torch's included.
         if dtype in QUANTIZED:
             x = torch.empty(8, dtype=dtype, device=device)
             inputs, outs, copies = [x] * size, [x] * size, [x, x, x]
@@ -816,7 +816,7 @@ class TestCollectives(TestCase):
                 maximum = "ValueError" if dtype.is_complex else summed
                 expected = {"all_gather": moved, "broadcast": moved, "SUM": summed, "MAX": maximum}
                 if dtype in QUANTIZED:
-                    # Nobody has registered c10d's operators for them, as on CUDA.
+                    # c10d's operators are not registered for them, as on CUDA.
                     expected = dict.fromkeys(expected, "NotImplementedError")
                 self.assertEqual(table.pop(str(dtype)), expected, str(dtype))
             self.assertEqual(table, {})

@@ -49,7 +49,7 @@ class Foreign:
 
     def send(self, message, tag=HEADER_TAG):
         data = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        return data, self.gloo.send([data], 0, tag)  # Gloo gives up what nobody holds
+        return data, self.gloo.send([data], 0, tag)  # Gloo drops a send whose handle is freed
 
     def __exit__(self, *_):
         self.group.abort()

@@ -16,7 +16,7 @@ def ones(rank, count=4):
 
 
 def returns_before_the_end(rank, size):
-    """All ranks issue; none is done before the gates open, and nobody has waited."""
+    """All ranks issue; none is done before the gates open, and no call has waited."""
     x = ones(rank)
     with StreamGate() as gate:
         x += rank
@@ -121,7 +121,7 @@ def host_waits(rank, size):
 
 
 def python_runs_meanwhile(rank, size):
-    """Nobody holds the GIL while ranks wait for each other."""
+    """No thread holds the GIL while ranks wait for each other."""
     x = ones(rank)
     reached = threading.Event()
     if rank == 1:

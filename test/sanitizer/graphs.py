@@ -330,7 +330,7 @@ def branch_goes_on_after_the_join(right):
         _after(current(), side, right)
 
 
-# --- What nobody has computed yet
+# --- Results that are not computed yet
 
 
 @mistake("uninitialized")

@@ -300,7 +300,7 @@ class TestInterface(OpenRegTestCase):
         self.assertTrue(allocation.is_allocation)
         self.assertEqual((reader.operator, reader.offset), ("aten::sum.dim_IntList", 16))
         self.assertEqual(reader.lineno, allocation.lineno + 2)
-        self.assertIn("nobody wrote: offset 40", str(finding))
+        self.assertIn("the first uninitialized byte: offset 40", str(finding))
 
     def test_unwritten_bytes_are_looked_for_if_asked(self):
         with checker.check("collect"):

@@ -36,7 +36,7 @@ _SIZES_ONLY = {
 # Arguments that a call may leave unread: by diff() with n=0.
 _MAY_BE_UNREAD = {("diff", 1), ("diff", 2)}
 
-# Operators whose result nobody writes.
+# Operators that do not write their result.
 _UNWRITTEN = {
     "empty",
     "empty_like",

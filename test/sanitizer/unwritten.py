@@ -1,4 +1,4 @@
-"""Kernels that read what nobody wrote: see programs.py. They run with ``uninitialized=True``."""
+"""Kernels that read uninitialized memory: see programs.py. They run with ``uninitialized=True``."""
 
 import torch
 from sanitizer.graphs import _capture, _graph

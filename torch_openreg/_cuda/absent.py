@@ -53,7 +53,7 @@ def _refusal(name: str, reason: str) -> Callable[..., Any]:
 
 
 class _Allocator:
-    """In the place of a class of allocators, which annotations name and nobody can make."""
+    """Replaces torch's class of allocators: annotations may name it, its constructor raises."""
 
     def __init__(self, *arguments: object, **keywords: object) -> None:
         raise NotImplementedError(

@@ -110,8 +110,7 @@ def _enable_cache(value: bool) -> None:
     if not value:
         raise NotImplementedError(
             "torch._C._cuda_cudaCachingAllocator_enable: expected True, got False: the cache "
-            "cannot be switched off; OPENREG_MEMORY_POISON=1 finds what programs look for without "
-            "a cache"
+            "cannot be disabled; to find uses of freed memory, set OPENREG_MEMORY_POISON=1"
         )
 
 

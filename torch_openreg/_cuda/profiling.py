@@ -16,8 +16,8 @@ __all__ = ["NVTX", "RUNTIME_LIBRARY", "install"]
 
 def _device_range_start(message: str, stream: int) -> Any:
     raise NotImplementedError(
-        f"torch.cuda.nvtx._device_range_start: expected a range of the host, got {message!r} in "
-        f"stream {stream:#x}; ranges of torch_openreg are those of host threads"
+        f"torch.cuda.nvtx._device_range_start: expected a range of the host, got {message!r} "
+        f"on stream {stream:#x}; use torch.cuda.nvtx.range_start"
     )
 
 

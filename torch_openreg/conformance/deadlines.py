@@ -35,20 +35,20 @@ class DeadlineError(BaseException):
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
-    """Asks again and again whether a condition holds.
+    """Polls a condition until it holds.
 
     Args:
-        condition: What is asked.
+        condition: The condition.
         what: What did not happen, for the error.
-        seconds: How long it is asked; far more than a busy machine needs.
+        seconds: The time limit; far more than a busy machine needs.
 
     Raises:
-        AssertionError: It does not hold in time.
+        AssertionError: The condition does not hold within the time limit.
     """
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"{what} within {seconds:g} seconds")
+            raise AssertionError(f"timed out after {seconds:g} s: {what}")
 
 
 class Deadlines:

@@ -37,8 +37,8 @@ class _Refusal(CustomGraphModulePass):
     def __call__(self, gm: torch.fx.GraphModule) -> None:
         """Refuses a graph."""
         raise RuntimeError(
-            f"torch.compile: expected a version of torch whose Inductor serves {DEVICE_TYPE}, got "
-            f"{torch.__version__}: {self._reason}; use backend='aot_eager'"
+            f"torch.compile: Inductor of torch {torch.__version__} does not support {DEVICE_TYPE}: "
+            f"{self._reason}; use backend='aot_eager'"
         )
 
     def uuid(self) -> Any:

@@ -209,11 +209,11 @@ class GraphedFunction:
         count(f"skipped: {reason}")
 
     def _captured(self, key: Any, inputs: list[Any]) -> Any:
-        # Nobody may wait for a device while one of its streams is capturing.
+        # No thread may wait for a device while one of its streams is capturing.
         with _shared_of(self._device).lock:
             capture = self._captures.get(key)  # another thread's, maybe
             if capture is None and not self._is_skipped:
-                openreg.synchronize(self._device)  # an error that is here is nobody's reason
+                openreg.synchronize(self._device)  # earlier errors are raised here
                 capture = self._captures[key] = self._capture(inputs)
         return self._function(inputs) if capture is None else capture.replay(inputs)
 
@@ -242,9 +242,9 @@ def _is_on(value: Any, device: int) -> bool:
 
 
 class _Capture:
-    """One capture: its graph, and the tensors that this reads and writes.
+    """One capture: its graph, and the tensors that the graph reads and writes.
 
-    Whoever makes one holds the lock of what the captures of the device share.
+    The constructor's caller holds the lock of the state that the device's captures share.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class _Capture:
             openreg.graph(self._graph, pool=self._shared.pool, capture_error_mode="thread_local"),
         ):
             outputs = function(list(own))
-        # A backward graph may write results over saved tensors, which nobody needs any more.
+        # A backward graph may overwrite saved tensors, which are not used again.
         kept = {*static, *mutated} if is_backward else range(len(own))
         tensors = {i: own[i] for i in kept if isinstance(own[i], torch.Tensor)}
         self._outputs = _Outputs(outputs, tensors, device)

@@ -144,7 +144,7 @@ def _check() -> None:
     reasons = cudagraph_utils.check_multiple_devices_or_any_cpu_nodes
     if NO_CUDA_DEVICE not in inspect.getsource(reasons):
         raise ImportError(
-            f"torch.compile on openreg: expected {reasons.__name__} to say '{NO_CUDA_DEVICE}'"
+            f"torch.compile on openreg: expected {reasons.__name__} to contain '{NO_CUDA_DEVICE}'"
         )
     if "args_iter" not in inspect.getsource(Interpreter.placeholder):
         raise ImportError(

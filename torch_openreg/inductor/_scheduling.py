@@ -15,6 +15,6 @@ class OpenRegScheduling(CppScheduling):
         if scheduler is not None:
             raise NotImplementedError(
                 f"torch.compile: expected a graph without nodes on {DEVICE_TYPE} when it is "
-                "scheduled, got one that torch_openreg's pass has not seen"
+                "scheduled, got a graph that torch_openreg's custom pass has not processed"
             )
         super().__init__(scheduler)  # type: ignore[no-untyped-call]

@@ -146,7 +146,7 @@ def _check(function: Any, args: Any) -> None:
     if any(buffer.requires_grad for buffer in function.buffers()):
         raise RuntimeError(
             f"{_OPERATION}: expected buffers that do not require gradients, got a module "
-            f"{type(function).__name__} with others"
+            f"{type(function).__name__} with buffers that do"
         )
 
 
@@ -198,8 +198,8 @@ def make_graphed_callables(
     """
     if torch.is_autocast_enabled(DEVICE_TYPE) and torch.is_autocast_cache_enabled():
         raise RuntimeError(
-            f"{_OPERATION}: expected autocast without its cache, which would keep memory of a "
-            "graph; use cache_enabled=False"
+            f"{_OPERATION}: expected autocast without a cache, which would keep memory of a graph; "
+            "use cache_enabled=False"
         )
     is_one = not isinstance(callables, tuple)
     functions = (callables,) if is_one else callables
@@ -208,8 +208,8 @@ def make_graphed_callables(
         isinstance(one, _SEQUENCE) for one in all_args
     ):
         raise TypeError(
-            f"{_OPERATION}: expected a tuple of tensors as sample_args, for a tuple of callables a "
-            f"tuple of such, got {sample_args!r}"
+            f"{_OPERATION}: expected a tuple of tensors as sample_args, or one such tuple for each "
+            f"of several callables, got {sample_args!r}"
         )
     if not all(callable(function) for function in functions):
         raise TypeError(f"{_OPERATION}: expected functions or modules, got {callables!r}")

@@ -139,7 +139,7 @@ def _run_queued_calls() -> None:
             call()
         except Exception as error:
             raise DeferredOpenRegCallError(
-                f"A call that waited for the initialization of {_NAME} failed: {error}\n\n"
+                f"A call queued for the initialization of {_NAME} failed: {error}\n\n"
                 f"It was queued at:\n\n{''.join(stack)}"
             ) from error
         del _queued_calls[0]

@@ -146,7 +146,7 @@ def enable(
             was pinned before has no protection.
         capture: Whether to note calls that no graph can repeat. They raise the runtime's error in
             any case, so the action "raise" adds nothing.
-        uninitialized: Whether to find reads of memory, allocated from now on, that nobody wrote.
+        uninitialized: Whether to find reads of uninitialized memory, of allocations from now on.
             What a graph computes is looked after in any case, before its first replay.
 
     Raises:
