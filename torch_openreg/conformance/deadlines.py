@@ -1,15 +1,15 @@
-"""Deadlines: a test that does not end is a failed one, and the run ends in any case.
+"""Deadlines: a test that does not end fails, and the run ends in any case.
 
 Note [Tests that do not end]
-    A device that never says that its work is done holds all that wait for it. How that can be
-    ended depends on where the wait is:
+    On a device whose work never completes, waits do not return. How a wait is ended depends on
+    where it is:
 
-    1. In Python, as a loop that asks an event or the join of a thread: at the deadline a signal's
-       handler raises :class:`DeadlineError`. The test has failed, and the next one begins.
-    2. In C++, which runs no handler of Python until it returns: after a grace, a thread calls what
-       it was given, which reports the test as failed, and ends the process.
-    3. In C++ with the GIL held, so that this thread cannot run either: after two graces more, a
-       thread of C writes the stacks to stderr and ends the process with status 1.
+    1. In Python, such as a loop that polls an event or the join of a thread: at the deadline a
+       signal handler raises :class:`DeadlineError`. The test fails, and the next one begins.
+    2. In C++, where Python handlers do not run before the call returns: after a grace period, a
+       thread calls a callback that reports the test as failed, and ends the process.
+    3. In C++ with the GIL held, so that this thread cannot run either: after two more grace
+       periods, a C thread writes the stacks to stderr and ends the process with status 1.
 """
 
 import faulthandler
@@ -26,12 +26,12 @@ from types import FrameType
 __all__ = ["PATIENCE_S", "DeadlineError", "Deadlines", "wait_until"]
 
 _PACKAGE = Path(__file__).resolve().parent
-# How long the kit waits for what takes milliseconds on a device that does it.
+# Time limit for work that takes milliseconds on a device that supports it.
 PATIENCE_S = 30.0
 
 
 class DeadlineError(BaseException):
-    """A test has not ended in time. No Exception, as sweeps take those for results of calls."""
+    """A test has not ended in time. Not an Exception, since sweeps catch those as results."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
