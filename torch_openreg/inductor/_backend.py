@@ -7,9 +7,9 @@ from torch_openreg.inductor import _internals
 from torch_openreg.inductor._cpp_wrapper import OpenRegCppWrapper
 from torch_openreg.inductor._devices import DEVICE_TYPE
 from torch_openreg.inductor._graphs import OpenRegGraphPolicy
+from torch_openreg.inductor._lowering import LowerAsCpu
 from torch_openreg.inductor._overrides import OpenRegDeviceOpOverrides
 from torch_openreg.inductor._scheduling import OpenRegScheduling
-from torch_openreg.inductor._standin import LowerAsCpu
 from torch_openreg.inductor._wrapper import OpenRegWrapper
 
 __all__ = ["register"]

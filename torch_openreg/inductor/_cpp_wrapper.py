@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torch_openreg.inductor import _internals, _kernels
-from torch_openreg.inductor._devices import DEVICE_TYPE, is_ours, is_stand_in, original
+from torch_openreg.inductor._devices import DEVICE_TYPE, is_ours, is_proxy, original
 from torch_openreg.inductor._internals import (
     CppWrapperCpu,
     PythonWrapperCodegen,
@@ -124,7 +124,7 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
-        if not is_stand_in(device):
+        if not is_proxy(device):
             super()._generate_kernel_call_helper(
                 kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
             )
@@ -164,7 +164,7 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         checks = self.prefix.getvalue()
         self.prefix = prefix
         for name, value in V.graph.graph_inputs.items():
-            if isinstance(value, ir.TensorBox) and is_stand_in(value.get_device()):
+            if isinstance(value, ir.TensorBox) and is_proxy(value.get_device()):
                 expected = f"int32_t {name}_expected_device_type = "
                 checks = checks.replace(
                     f"{expected}0;", f"{expected}aoti_torch_device_type_privateuse1();"

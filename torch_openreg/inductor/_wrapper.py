@@ -1,6 +1,6 @@
 """Wrappers: the Python code that allocates memory and launches kernels.
 
-Devices get their own names back here; see Note [Stand-in devices].
+Restores the original names of devices; see Note [Proxy devices].
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_openreg.inductor import _internals
-from torch_openreg.inductor._devices import DEVICE_TYPE, HOST, is_stand_in, original
+from torch_openreg.inductor._devices import DEVICE_TYPE, HOST, is_proxy, original
 from torch_openreg.inductor._internals import (
     IndentedBuffer,
     PythonWrapperCodegen,
@@ -47,7 +47,7 @@ class HostScalarLines(PythonWrapperCodegen):
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
-        if is_stand_in(device):
+        if is_proxy(device):
             positions = _host_scalar_positions(call_args, arg_types, device)
             meta = kwargs.get("inductor_meta") or {}
             kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
@@ -71,7 +71,7 @@ class _OpenRegLines(HostScalarLines):
         allocation_shape: Any = None,
         is_pinned: bool = False,
     ) -> str:
-        if not is_stand_in(device):
+        if not is_proxy(device):
             return str(
                 super().make_allocation(
                     name, device, dtype, shape, stride, allocation_shape, is_pinned
@@ -110,7 +110,7 @@ class _OpenRegLines(HostScalarLines):
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
-        if not is_stand_in(device):
+        if not is_proxy(device):
             super()._generate_kernel_call_helper(kernel_name, call_args, device=device, **kwargs)
             return
         arguments = [*call_args, str(device.index)]
@@ -125,7 +125,7 @@ class _OpenRegLines(HostScalarLines):
             self._are_streams_named = True
             scheduler = V.graph.scheduler
             device = scheduler.current_device
-            index = device.index if device is not None and is_stand_in(device) else ""
+            index = device.index if device is not None and is_proxy(device) else ""
             stream = f"torch.{DEVICE_TYPE}.current_stream({index})"
             self.writeline(f"{_internals.get_stream_name(0)} = {stream}")
             self.imports.splice(
@@ -172,7 +172,7 @@ def _is_on(name: str, device: torch.device) -> bool:
     own = V.graph.constants[name].device if buffer is None else buffer.get_device()
     if own == device or own == original(device):
         return True
-    if own is None or own.type != "cpu" or is_stand_in(own):
+    if own is None or own.type != "cpu" or is_proxy(own):
         raise NotImplementedError(
             f"torch.compile: expected a kernel on {original(device)} to read tensors there and CPU "
             f"scalars, got '{name}' on {own and original(own)}"
@@ -187,7 +187,7 @@ def note_what_is_no_capture() -> None:
     host = devices.get(HOST)
     if host is not None and not V.graph.disable_cudagraphs_reason:
         V.graph.disable_cudagraphs_reason = f"it uses the CPU ({host.name})"
-    for device in [device for device in devices if is_stand_in(device)]:
+    for device in [device for device in devices if is_proxy(device)]:
         del devices[device]
 
 

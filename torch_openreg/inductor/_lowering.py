@@ -1,6 +1,6 @@
 """Makes Inductor lower graphs on our devices as if they were on the CPU.
 
-See Note [Stand-in devices]. :class:`LowerAsCpu` is the device's custom pass, which Inductor runs on
+See Note [Proxy devices]. :class:`LowerAsCpu` is the device's custom pass, which Inductor runs on
 the graph after its own. It names devices anew in arguments and in the fake tensors that describe
 values, puts nodes where CPU tensors meet ours, and a first node, :func:`adopt_graph`. When Inductor
 lowers that, it has only begun to lower the graph, and we give the lowering what the pass cannot
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from torch_openreg._fake_tensors import on_device
 from torch_openreg._version import __version__
 from torch_openreg.inductor import _internals
-from torch_openreg.inductor._devices import HOST, is_ours, is_stand_in, original, stand_in
+from torch_openreg.inductor._devices import HOST, is_ours, is_proxy, original, proxy_of
 from torch_openreg.inductor._internals import FakeTensor, GraphLowering, V, ir
 from torch_openreg.inductor._kernels import HEADERS
 
@@ -90,7 +90,7 @@ class _RetypedFakes:
         self._known: dict[int, tuple[FakeTensor, FakeTensor]] = {}
 
     def get(self, fake: FakeTensor) -> FakeTensor:
-        device = stand_in(fake.fake_device)
+        device = proxy_of(fake.fake_device)
         if device == fake.fake_device:
             return fake
         known = self._known.get(id(fake))
@@ -109,9 +109,9 @@ def _retype_graph(
         if is_ours(argument):
             # Without an index it was the current device when the graph was traced.
             known = argument if argument.index is not None or output is None else output
-            devices.setdefault(original(stand_in(known)))
-            return stand_in(known)
-        return stand_in(argument)
+            devices.setdefault(original(proxy_of(known)))
+            return proxy_of(known)
+        return proxy_of(argument)
 
     def retype_fake(fake: FakeTensor) -> FakeTensor:
         if is_ours(fake.fake_device):
@@ -149,13 +149,13 @@ def _device_of(value: Any) -> torch.device | None:
 
 
 def _device_that_reads(node: torch.fx.Node) -> torch.device | None:
-    """The device of ours, by its stand-in, on which a node's operator runs."""
+    """The proxy of the device on which a node's operator runs."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
     device = _device_of(node.meta.get("val"))
     if node.target is aten.copy_.default or node.target is aten.index_put_.default:
         device = _device_of(node.args[0].meta["val"])  # type: ignore[union-attr]
-    return device if device is not None and is_stand_in(device) else None
+    return device if device is not None and is_proxy(device) else None
 
 
 def _reads_numbers(node: torch.fx.Node) -> bool:
@@ -290,7 +290,7 @@ def adopt_graph(*devices: str) -> None:
 
 
 def _retype_input(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or stand_in(value.device) == value.device:
+    if not isinstance(value, torch.Tensor) or proxy_of(value.device) == value.device:
         return value
     if not isinstance(value, FakeTensor):
         value = V.fake_mode.from_tensor(value)
@@ -314,7 +314,7 @@ def _adopt(graph: GraphLowering, devices: list[torch.device]) -> None:
         return _retype_constant(add_tensor_constant(data, name))
 
     def name_moved_constant(name: str, device: torch.device | None) -> str:
-        if device is None or not is_stand_in(device):
+        if device is None or not is_proxy(device):
             return str(constant_name(name, device))
         if (name, device) not in moved:
             moved[name, device] = str(constant_name(name, original(device)))
@@ -335,13 +335,13 @@ def _adopt(graph: GraphLowering, devices: list[torch.device]) -> None:
 
 
 def _retype_constant(value: Any, device: torch.device | None = None) -> Any:
-    """The same constant on the device that stands for its own, or on the given one."""
+    """The same constant on the proxy of its device, or on the given device."""
     if not isinstance(value, (ir.TensorBox, ir.StorageBox, ir.Constant, ir.ConstantBuffer)):
         return value
     own = value.get_device()
     if own is None or (device is None and not is_ours(own)):
         return value
-    target = device or stand_in(own)
+    target = device or proxy_of(own)
     inner: Any = value
     while isinstance(inner, (ir.TensorBox, ir.StorageBox)):
         inner = inner.data
