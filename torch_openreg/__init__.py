@@ -18,9 +18,9 @@ Note [Three ways in]
 Note [Imports by several threads]
     A thread that imports torch calls the entry point with torch's import lock held. Another one
     that imports this package may hold this package's lock at that time, and wait for torch's at the
-    ``import torch`` below. importlib refuses to let the first wait for the second, so that it gets
-    this module half loaded; see ``torch_openreg_autoload``. The first thread then registers the
-    device itself: the other one does not get past its ``import torch`` before, and finds it done.
+    ``import torch`` below. importlib detects the deadlock and returns this module partially loaded
+    to the first thread; see ``torch_openreg_autoload``. The first thread then registers the device:
+    the other one cannot leave its ``import torch`` before, and finds the device registered.
 
     In all three ways the device is registered before torch's import lock is released: a thread that
     has waited for it finds the device.
@@ -43,7 +43,7 @@ _loading_thread = threading.get_ident()
 
 # docs: autoload
 def _autoload() -> None:
-    """What the entry point calls; see Note [Three ways in]. Never raises."""
+    """The function of the entry point; see Note [Three ways in]. Never raises."""
     if _is_registered:
         return
     if _failure is not None:
@@ -62,7 +62,7 @@ def _is_torch_initializing() -> bool:
 
 
 def _register_early() -> None:
-    """Does what the thread that loads this module will find done.
+    """Registers the device on behalf of the thread that loads this module.
 
     That thread raises an error of its own, and tries again after one of another thread: the
     importlib of that one may have refused to wait. See Note [Imports by several threads].

@@ -1,4 +1,4 @@
-"""Makes torch know the device: loads the native library, names the device, attaches the module."""
+"""Registration: loads the native library, names the device, attaches the module."""
 
 import functools
 import os
@@ -63,7 +63,7 @@ _is_set_up = False
 
 
 def set_up(may_warnings_raise: bool) -> None:
-    """Registers the device, warns of bad settings, and does what settings ask for at once.
+    """Registers the device, warns about invalid settings, and applies those that act at import.
 
     Does nothing if that has been done in this process.
 
@@ -86,7 +86,7 @@ def set_up(may_warnings_raise: bool) -> None:
 
 
 def asks_for_no_device() -> bool:
-    """Whether the process is to have no device of ours: the conformance kit tests another one."""
+    """Whether to register no device: the conformance kit tests another one."""
     return os.environ.get(_DEVICE_TYPE_VARIABLE) == "none"
 
 
@@ -142,7 +142,7 @@ def _check_torch_version() -> None:
         with open(os.path.join(_PACKAGE, "lib", "TORCH_VERSION")) as file:
             built_for = file.read().strip()
     except FileNotFoundError:
-        built_for = installed  # the library is missing, too, which is told when it is loaded
+        built_for = installed  # the library is missing, too, which is reported when it is loaded
     if release_of(built_for) == release_of(installed):
         return
     try:
@@ -223,9 +223,9 @@ def _name_profiler_activity() -> None:
 
 
 def _explain_late_choice() -> None:
-    """Has device cuda say why it is not served, if it was asked for too late.
+    """Makes device cuda report that the variable was set too late.
 
-    What torch says of it in a build without CUDA is no help to a program that set the variable.
+    torch's error text in a build without CUDA does not mention the variable.
     """
     if torch.cuda._is_compiled():
         return
@@ -257,7 +257,7 @@ def _attach_module() -> None:
     distributed.register()
     _imports.follow_dynamo()
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
-    # would have classes of its own.
+    # would have different classes.
     prefix = f"{openreg.__name__}."
     for name in [name for name in sys.modules if name.startswith(prefix)]:
         sys.modules[f"torch.{DEVICE_NAME}.{name[len(prefix) :]}"] = sys.modules[name]

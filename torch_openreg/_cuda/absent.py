@@ -1,4 +1,4 @@
-"""What ``torch._C`` has in builds with CUDA and does not get here, with the reasons."""
+"""Names of ``torch._C`` in builds with CUDA that are not provided, with the reasons."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -36,7 +36,7 @@ REFUSED: dict[str, str] = {
     "_cuda_tunableop_wildcard_fallback_is_enabled": _NO_TUNING,
 }
 
-# Not set at all: what asks for them looks first whether a library is there, and it is not.
+# Not set: code that uses them first checks for a library that is not available.
 LEFT_OUT: dict[str, str] = {
     "_cuda_getHipblasltVersion": "asked for where torch.version.hip is set",
     "_cuda_get_cudnn_benchmark_limit": "asked for where cuDNN is",

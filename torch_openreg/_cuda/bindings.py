@@ -39,7 +39,7 @@ def _init() -> None:
 
 
 def _device_count() -> int:
-    """Returns how many devices there are; until a first use, what the environment says now."""
+    """Returns the number of devices; until the first use, from the current environment."""
     return _C._get_device_count() if _C._are_settings_read() else _C._review_settings()[0]
 
 
@@ -58,7 +58,7 @@ def exchange_device(device: int) -> int:
 
 
 def maybe_exchange_device(device: int) -> int:
-    """As ``exchange_device``; a function of its own, as Dynamo tells the two apart."""
+    """As ``exchange_device``; a separate function, since Dynamo distinguishes the two."""
     return exchange_device(device)
 
 

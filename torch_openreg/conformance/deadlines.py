@@ -95,7 +95,7 @@ class Deadlines:
         watcher.daemon = True
         before = signal.signal(signal.SIGALRM, self._raise)
         try:
-            # Once more after a while: code that the exception comes by may wait again.
+            # Repeated after an interval: handlers of the exception may wait again.
             signal.setitimer(signal.ITIMER_REAL, self._seconds, self._grace_s / 2)
             faulthandler.dump_traceback_later(
                 self._seconds + 3 * self._grace_s, exit=True, file=self._error_file
@@ -113,7 +113,7 @@ class Deadlines:
         raise DeadlineError(self._reason(frame))
 
     def _reason(self, frame: FrameType | None) -> str:
-        """Says where the test was: at a line of the kit, and where it is called from there."""
+        """Returns the position of the test: the line in the kit, and the innermost line."""
         stack = traceback.extract_stack(frame) if frame is not None else []
         kit = [one for one in stack if Path(one.filename).parent == _PACKAGE]
         places = [f"{one.filename}:{one.lineno}" for one in [*kit[-1:], *stack[-1:]]]

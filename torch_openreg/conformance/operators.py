@@ -134,7 +134,7 @@ def _filled_memory() -> Iterator[None]:
 
 
 def _directions(output: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
-    """Random numbers like a result, where it is."""
+    """Random numbers with the metadata and device of a result."""
     drawn = torch.randn(output.shape, dtype=output.dtype, generator=numbers)
     return drawn if output.is_cpu else target().copy_of(drawn)
 

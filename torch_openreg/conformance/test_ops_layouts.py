@@ -34,7 +34,7 @@ _DIFFERENTIABLE = [
 ]
 _COMPLEX = (torch.complex64, torch.complex128)
 
-# What the CPU itself does not get right.
+# Cases in which the CPU itself is wrong.
 _NOT_ON_CPU = {
     # As are the results of these.
     ("conj", "negated"): "has no kernel for half complex numbers that are conjugated and negated",

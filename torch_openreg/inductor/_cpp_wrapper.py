@@ -1,7 +1,7 @@
 """Wrappers in C++: with ``config.cpp_wrapper``.
 
 The wrapper is the CPU's. Its kernels are launched, and operators are called through the dispatcher,
-by functions of our library that generated code looks up; see ``wrapper.h``.
+by functions of ``libtorch_openreg.so`` that generated code looks up; see ``wrapper.h``.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -90,11 +90,11 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         return OpenRegCppWrapper()
 
     def add_device_include(self, device: str) -> None:
-        """Includes what the CPU's wrapper needs, and defines what ours does."""
+        """Includes the headers of the CPU's wrapper, and adds this wrapper's definitions."""
         if self.included_devices:
             return
         if V.graph.aot_mode:
-            # The CPU's includes torch's runtime, which ours change.
+            # The CPU's wrapper includes torch's runtime, which these definitions change.
             self.header.splice(_header("kernel", "wrapper", "model"))
             super().add_device_include("cpu")
         else:
@@ -176,7 +176,7 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         self.prefix.splice(checks)
 
     def codegen_model_constructor(self) -> None:
-        """Writes what a compiled program knows of its weights."""
+        """Writes the metadata of a compiled program's weights."""
         for name in V.graph.constants:
             device = V.graph.get_original_value_of_constant(name).device
             if not is_ours(device):

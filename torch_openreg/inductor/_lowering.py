@@ -1,10 +1,10 @@
-"""Makes Inductor lower graphs on our devices as if they were on the CPU.
+"""Makes Inductor lower graphs on openreg as if they were on the CPU.
 
 See Note [Proxy devices]. :class:`LowerAsCpu` is the device's custom pass, which Inductor runs on
-the graph after its own. It names devices anew in arguments and in the fake tensors that describe
-values, puts nodes where CPU tensors meet ours, and a first node, :func:`adopt_graph`. When Inductor
-lowers that, it has only begun to lower the graph, and we give the lowering what the pass cannot
-reach: its inputs, and the constants of the module.
+the graph after its own. It renames devices in arguments and in the fake tensors that describe
+values, and inserts nodes for CPU tensors that are combined with openreg tensors, and a first node,
+:func:`adopt_graph`. Inductor lowers that node first. Its lowering then changes what the pass cannot
+access: the inputs of the graph and the constants of the module.
 """
 
 import functools
@@ -68,10 +68,10 @@ class LowerAsCpu(_internals.CustomGraphModulePass):
     # docs: end
 
     def uuid(self) -> Any:
-        """Returns what a compiled graph depends on, besides what Inductor's own keys contain.
+        """Returns the dependencies of a compiled graph that Inductor's own keys do not contain.
 
-        Inductor leaves out the vector instructions and the number of threads if it sees no CPU
-        tensor in a graph.
+        Inductor leaves out the vector instructions and the number of threads for graphs without CPU
+        tensors.
         """
         return _source_hash(), __version__, str(_internals.pick_vec_isa()), torch.get_num_threads()
 
@@ -83,7 +83,7 @@ def _source_hash() -> bytes:
 
 
 class _RetypedFakes:
-    """Fake tensors on the devices that stand in, for those of a graph, which others may share."""
+    """Fake tensors on the proxy devices for those of a graph, which may be shared."""
 
     def __init__(self) -> None:
         # With the originals, so that their identities stay theirs.
@@ -174,8 +174,8 @@ _Scalars = dict[tuple[torch.fx.Node, torch.device], torch.fx.Node]
 def _compute_host_scalars(graph: torch.fx.Graph) -> _Scalars:
     """Computes on our devices what operators there read of CPU scalars.
 
-    A float of the program's is a CPU scalar, and so is what it computes with it. Kernels of the CPU
-    compute all that themselves; ours shall be the same kernels.
+    A Python float is a CPU scalar, and so are the results of computations with it. The CPU's
+    kernels include these computations; the kernels here have to be the same.
     """
     readers: dict[torch.fx.Node, dict[torch.device, None]] = {}
     for node in reversed(graph.nodes):
@@ -298,9 +298,9 @@ def _retype_input(value: Any) -> Any:
 
 
 def _adopt(graph: GraphLowering, devices: list[torch.device]) -> None:
-    """Has the lowering of a graph, and those of graphs inside it, know our devices."""
+    """Makes the lowering of a graph, and of graphs inside it, use the proxy devices."""
     for device in devices:
-        graph.add_device_info(device)  # so that the wrapper is ours
+        graph.add_device_info(device)  # so that this package's wrapper is used
     get_attr = graph.get_attr
     add_tensor_constant = graph.add_tensor_constant
     constant_name = graph.constant_name
@@ -365,7 +365,7 @@ def _retype_constant(value: Any, device: torch.device | None = None) -> Any:
 
 @_internals.lowers_itself
 def copy_from_host(tensor: Any, device: torch.device) -> Any:
-    """A CPU tensor, copied to a device of ours. A constant is copied when it is compiled."""
+    """A CPU tensor, copied to the device. A constant is copied when it is compiled."""
     if isinstance(tensor, torch.Tensor):
         return tensor  # a pass traces the graph anew
     copied = ir.TensorBox.create(ir.DeviceCopy.create(tensor, device, False))
@@ -376,7 +376,7 @@ def copy_from_host(tensor: Any, device: torch.device) -> Any:
 
 @_internals.lowers_itself
 def read_host_scalar(tensor: Any, device: torch.device) -> Any:
-    """A CPU tensor without dimensions, of which a kernel on our device gets the value."""
+    """A CPU tensor without dimensions, whose value is passed to a kernel on the device."""
     if isinstance(tensor, torch.Tensor):
         return tensor  # a pass traces the graph anew
     inner = tensor

@@ -1,4 +1,4 @@
-"""The scheduling of our device type, for what asks by its own name."""
+"""The scheduling class of the device type, for queries by its own name."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ __all__ = ["OpenRegScheduling"]
 
 
 class OpenRegScheduling(CppScheduling):
-    """The CPU's, of which Inductor asks the features. Kernels are scheduled by the CPU's own."""
+    """The CPU's class, whose features Inductor queries. Kernels are scheduled by the CPU's own."""
 
     def __init__(self, scheduler: Any) -> None:
         if scheduler is not None:

@@ -95,8 +95,8 @@ class _OpenRegLines(HostScalarLines):
         super().define_kernel(kernel_name, kernel_body, *args, **kwargs)
 
     def generate_fallback_kernel(self, node: Any) -> None:
-        # An operator on an event has no device, by which the scheduler would know that the kernels
-        # it holds back come first.
+        # An operator on an event has no device, so the scheduler cannot order it after the kernels
+        # before it.
         if node.get_device() is None:
             V.graph.scheduler.flush()
         super().generate_fallback_kernel(node)
@@ -151,10 +151,10 @@ class _OpenRegLines(HostScalarLines):
 
 
 def _host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device) -> tuple[int, ...]:
-    """Returns which arguments of a kernel on a device of ours are CPU tensors.
+    """Returns which arguments of a kernel on the device are CPU tensors.
 
-    That is known when the call is generated and not later, when the line becomes text: an inner
-    graph knows its own buffers only.
+    This is determined when the call is generated and not when the line becomes text, because an
+    inner graph has only its own buffers.
     """
     return tuple(
         index
@@ -166,7 +166,7 @@ def _host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device)
 def _is_on(name: str, device: torch.device) -> bool:
     """Whether the buffer of this name is on the device that a kernel runs on.
 
-    Errors: NotImplementedError if it is on another device of ours.
+    Errors: NotImplementedError if it is on another device of this type.
     """
     buffer = V.graph.try_get_buffer(name)
     own = V.graph.constants[name].device if buffer is None else buffer.get_device()
@@ -181,7 +181,7 @@ def _is_on(name: str, device: torch.device) -> bool:
 
 
 def note_what_is_no_capture() -> None:
-    """Tells Inductor why the graph cannot be captured, where it would not notice."""
+    """Sets the reason why the graph cannot be captured, where Inductor does not detect it."""
     devices = V.graph.device_node_mapping
     # Inductor counts on partitions, which leave out what runs on the CPU.
     host = devices.get(HOST)
@@ -192,10 +192,10 @@ def note_what_is_no_capture() -> None:
 
 
 def refuse_cpp() -> None:
-    """Raises NotImplementedError for a graph that cannot have a wrapper in C++, but wants one."""
+    """Raises NotImplementedError for a graph with cpp_wrapper that does not support it."""
     if DEVICE_TYPE != "cuda" or not (V.aot_compilation or config.cpp_wrapper):
         return
-    # For CUDA, torch runs a wrapper in Python, on copies of the inputs, before it asks for the one
+    # For CUDA, torch runs a wrapper in Python, on copies of the inputs, before it generates the one
     # in C++.
     if V.aot_compilation:
         raise NotImplementedError(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-# Names with an underscore are here because torch looks them up, hence the F401s.
+# torch looks up names with an underscore in this module, hence the F401s.
 from torch_openreg.openreg import (  # noqa: F401
     _utils,
     amp,
@@ -250,7 +250,7 @@ __all__ = [
 AcceleratorError = torch.AcceleratorError
 OutOfMemoryError = torch.OutOfMemoryError
 
-# Looked up when asked for; see __getattr__.
+# Imported on first access; see __getattr__.
 _initialized: bool
 default_generators: tuple[torch.Generator, ...]
 
@@ -265,7 +265,7 @@ if not TYPE_CHECKING:
         if name == "default_generators":
             return _get_default_generators()
         if name in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen"):
-            # Inductor asks; see Note [How Inductor finds us] in torch_openreg/inductor.
+            # For Inductor; see Note [How Inductor finds the package] in torch_openreg/inductor.
             from torch_openreg import inductor
 
             return inductor

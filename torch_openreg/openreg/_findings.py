@@ -52,7 +52,7 @@ class Access:
 
     Attributes:
         operator: The operator, such as ``aten::add.out``.
-        argument: The name of the argument; "result" for what the operator returns.
+        argument: The name of the argument; "result" for the operator's results.
         is_write: Whether it is written; it may be read as well then.
         stream: The id of the stream.
         device: The device.
@@ -63,7 +63,7 @@ class Access:
         stack: Where the program called the operator, innermost frame first. In a backward pass, the
             caller of ``backward()``.
         captured: Of a graph's kernel: where it was captured. ``stack`` is the replay's then.
-        is_allocation: Whether it stands for the allocation, and the use is the other access.
+        is_allocation: Whether it is the allocation; the other access is the use.
         is_host: Whether the host did it, and not the stream. If no operator did it, ``operator`` is
             "host code", and ``offset`` and ``nbytes`` are of the first byte.
         thread: The native id of the thread, if no operator did it; else 0.
@@ -184,7 +184,7 @@ def _stack_as_list(stack: Stack) -> list[dict[str, Any]]:
 
 
 def finding_of(raw: dict[str, Any]) -> Finding:
-    """Returns a finding of the library, which knows no texts."""
+    """Returns the finding for raw data of the library, which has no texts."""
     later, earlier = _access_of(raw["later"]), _access_of(raw["earlier"])
     allocation, reused = raw["allocation"], raw["reused"]
     parts = {
@@ -227,7 +227,7 @@ def _stack_of(frames: Sequence[dict[str, Any]]) -> Stack:
 
 
 def _parse_dump(text: str) -> Stack:
-    """Returns the frames that faulthandler has written, which escapes what is not ASCII."""
+    """Returns the frames of faulthandler's output, which escapes characters outside ASCII."""
 
     def unescape(text: str) -> str:
         escape = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))"
@@ -391,7 +391,7 @@ def _explain(
     return title, f"{fix}     # before {_line(later.frame)}"
 
 
-# The runtime's codes for calls that a capture refuses.
+# The runtime's codes for calls that cannot be captured.
 _ERRORS = {902: "merge", 903: "unmatched", 904: "unjoined", 905: "isolation", 907: "captured event"}
 
 
