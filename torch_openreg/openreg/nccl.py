@@ -1,4 +1,4 @@
-"""The version of NCCL, for programs that check it. The package's own backend is ``occl``.
+"""The version of NCCL, for programs that check it. The package's own backend is ``occl``."""
 
 __all__ = ["version"]
 
@@ -7,9 +7,9 @@ _VERSION = (2, 23, 4)
 
 
 def version() -> tuple[int, int, int]:
-    """Returns the version of NCCL that the backend ``occl`` does the work of: (2, 23, 4).
+    """Returns the version of NCCL whose features the backend ``occl`` has: (2, 23, 4).
 
-    Programs compare it with the version in which NCCL learned something. The backend does not use
+    Programs compare it with the version that introduced a feature of NCCL. The backend does not use
     NCCL.
     """
     return _VERSION
