@@ -1,4 +1,4 @@
-"""Draws a snapshot as memory.svg: which memory is in use when, and who asked for it.
+"""Draws a snapshot as memory.svg: the memory in use over time, by its allocator's caller.
 
 ``python docs/draw_memory.py [FOLDER]``; the folder is ``docs/_static`` unless named.
 """

@@ -24,7 +24,7 @@ _OVERFLOW = """
   return one.getBoundingClientRect().width > 1;
 }).slice(0, 3).map(one => one.tagName + ': ' + one.textContent.slice(0, 60))
 """
-# Code of which a reader sees a part only.
+# Code of which only a part is visible.
 _CLIPPED_CODE = """
 [...document.querySelectorAll('.content pre')].filter(one => one.scrollWidth > one.clientWidth + 1)
   .map(one => one.textContent.slice(0, 60))
@@ -35,7 +35,7 @@ _WITHOUT_BUTTON = """
 [...document.querySelectorAll('.content .highlight')].filter(one => !one.querySelector('.copybtn'))
   .map(one => one.textContent.slice(0, 60))
 """
-# Results come one by one; the last one is there when the page says so.
+# Results arrive one by one; the page announces the last one.
 _FOUND_PAGES = """
 new Promise((resolve) => {
   const look = () => {

@@ -1,7 +1,7 @@
 """A simple model of the caching allocator: predicts every address and every statistic.
 
-Slow and plain on purpose: lists and sums where the allocator has sets and counters. It knows the
-rules of docs/memory.md and nothing of the code.
+Slow and plain on purpose: lists and sums where the allocator has sets and counters. It implements
+the rules of docs/memory.md independently of the code.
 """
 
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ class Block:
 
 @dataclass(eq=False)
 class Segment:
-    """What the device gave, for one stream."""
+    """The memory that the device returned, for one stream."""
 
     stream: object
     pool: str

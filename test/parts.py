@@ -60,7 +60,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Test:
-    """What a test is known by.
+    """The identity of a test.
 
     Attributes:
         name: its unique name in its file, such as "TestForward::test_forward_abs".
@@ -146,7 +146,7 @@ def _sections(group: Sequence[Test]) -> list[str]:
 
 
 def value_name(value: Any) -> str | None:
-    """What tells the value of a parameter from others in each process; None for other objects."""
+    """A representation of a value that is the same in each process; None for other objects."""
     is_plain = value is None or isinstance(value, bool | int | float | str)
     # Those of torch, which is not imported here.
     return str(value) if is_plain or type(value).__name__ in ("dtype", "device") else None

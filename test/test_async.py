@@ -1,6 +1,6 @@
 """Asynchrony itself: calls return before kernels run, streams overlap, and nothing is lost.
 
-A closed gate makes it certain that what was submitted behind it has not run.
+While a gate is closed, work that was submitted after it has not run.
 """
 
 import functools

@@ -146,7 +146,7 @@ class TestImport(OpenRegTestCase):
 
 
 # A thread imports torch. When it has the lock of that import, another one begins to import the
-# package; the first goes on when the other waits for torch.
+# package; the first continues when the other waits for torch.
 TWO_THREADS = """
 import builtins, sys, threading
 
@@ -229,7 +229,7 @@ class TestThreads(OpenRegTestCase):
 
     @requires_entry_point
     def test_device_is_there_when_the_import_of_torch_within_ours_ends(self):
-        # Then a thread that has waited for that import goes on.
+        # Then a thread that has waited for that import continues.
         result = run_program(
             """
             import builtins, sys
@@ -285,7 +285,7 @@ class TestBrokenInstallation(OpenRegTestCase):
         return run_program(code, {"PYTHONPATH": self.site, **settings})
 
     def assert_reported(self, reason):
-        """Checks both ways in: the warning of ``import torch`` and the ImportError of ours."""
+        """Checks the warning of ``import torch`` and the package's ImportError."""
         result = self.run_here(
             """
             import torch

@@ -418,7 +418,7 @@ class TestCheck(OpenRegTestCase):
         )
 
     def test_a_failed_kernel_is_no_damage(self):
-        # The failure drops the fills behind it.
+        # The failure drops the fills after it.
         run_poisoned(
             """
             import torch

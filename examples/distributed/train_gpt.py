@@ -38,7 +38,7 @@ def distribute(model: CharGPT, parallel: str) -> nn.Module:
 
 
 def checksum(model: nn.Module) -> float:
-    """Returns the sum of all parameters' absolute values; all processes have to ask for it."""
+    """Returns the sum of all parameters' absolute values; all processes have to call it."""
     parameters = [
         parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
         for parameter in model.parameters()

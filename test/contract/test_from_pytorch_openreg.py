@@ -1,4 +1,4 @@
-"""The page docs/from_pytorch_openreg.md: what it says is here is here."""
+"""The page docs/from_pytorch_openreg.md: the names in its second column exist."""
 
 import ctypes
 import importlib
@@ -56,7 +56,7 @@ def _code(paths: list[Path]) -> str:
 
 
 def _resolve(name: str) -> object:
-    """Returns what a dotted Python name stands for; imports modules on the way."""
+    """Returns the object of a dotted Python name; imports modules as needed."""
     parts = name.split(".")
     value: object = importlib.import_module(parts[0])
     for position, part in enumerate(parts[1:], 2):

@@ -1,4 +1,4 @@
-"""What a build says of a machine on which it cannot succeed: one line, before it starts."""
+"""Errors of a build on an unsuitable machine: one line, before it starts."""
 
 import ast
 import collections
@@ -159,7 +159,7 @@ class TestMachine(TestCase):
 PROGRAMS = {
     # What pip and others run, before they download anything.
     "backend": "import openreg_build; openreg_build.get_requires_for_build_editable()",
-    # What a build without isolation begins with.
+    # The start of a build without isolation.
     "setup": "import sys; sys.argv = ['setup.py', 'build_ext']; exec(open('setup.py').read(), "
     "{'__file__': 'setup.py'})",
 }

@@ -119,7 +119,7 @@ class TestNativeFiles(TestCase):
         homes = Counter()
         references = set()
         for path in NATIVE_FILES:
-            # The home has the title on a line of its own.
+            # A note's definition has the title on a separate line.
             text = path.read_text()
             titles = re.findall(r"^[\s/*]*Note \[([^\]]+)\]$", text, re.MULTILINE)
             homes.update(titles)

@@ -1,4 +1,4 @@
-"""The device type CUDA: who may choose it, when, and what a process sees of it."""
+"""The device type CUDA: how and when it is selected, and its effects in a process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Operators that torch treats in a way of their own on CUDA."""
+"""Operators that torch handles differently on CUDA."""
 
 import warnings
 

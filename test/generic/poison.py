@@ -7,7 +7,7 @@ that writes to free memory fails its test.
 import os
 
 os.environ["OPENREG_MEMORY_POISON"] = "1"
-# Each test ends with a comparison of what is in quarantine.
+# Each test ends with a check of the memory in quarantine.
 os.environ["OPENREG_MEMORY_QUARANTINE"] = "4MiB"
 
 from openreg_target import TARGET

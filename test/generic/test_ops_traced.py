@@ -1,4 +1,4 @@
-"""torch.jit.trace records of every operator on the device what it records on the CPU.
+"""torch.jit.trace records the same for every operator on the device as on the CPU.
 
 Compared are the kinds of the nodes, the constants that are tensors, and what the traced function
 returns for other numbers than those of its trace. An operator that is left out of a trace becomes a

@@ -11,7 +11,7 @@ from inductor.compiled import CompiledTestCase
 
 from torch_openreg.inductor import _internals, _lowering
 
-# Prints what the caches did for a function that is compiled with its gradient.
+# Prints the caches' counters for a function that is compiled with its gradient.
 _PROGRAM = f"""
     import torch
     from torch._dynamo.utils import counters

@@ -23,7 +23,7 @@ def _graph():
     return _module.CUDAGraph() if device.type == "cuda" else _module.Graph()
 
 
-# From a pool of its own, so that no other stream of these programs is the same.
+# From a separate pool, so that no other stream of these programs is the same.
 _trunk = Stream(priority=-1)
 
 

@@ -195,7 +195,7 @@ class TestInterface(OpenRegTestCase):
 
     def test_refused_calls_raise_their_own_error(self):
         x, graph = torch.zeros(64, device=device), _graph()
-        # torch.cuda.graph ends the capture all the same, which is an error of its own.
+        # torch.cuda.graph still ends the capture, which is a separate error.
         errors = "orErrorStreamCapture(Unsupported|Invalidated)"
         with (
             checker.check("raise"),
