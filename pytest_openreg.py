@@ -8,7 +8,7 @@ In any run, an error of a kernel, which runs later than its call, is raised in t
 launched the kernel: at the latest at the end of the test, or of its fixture.
 
 ``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
-type: a test with findings fails, with the reports in a section of their own.
+type: a test with findings fails, with the reports in a separate section.
 ``--openreg-sanitizer=race,lifetime`` finds these kinds only. The last lines of the run list all
 findings by pairs of lines, and ``--openreg-sanitizer-report=FILE`` has them as JSON.
 

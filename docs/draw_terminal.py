@@ -36,7 +36,7 @@ import torch
 x = torch.ones(4, device="cuda")
 ctypes.c_float.from_address(x.data_ptr()).value
 """
-# The colors of a line, by what is in it: the first pattern that matches counts.
+# The colors of a line, by its contents: the first matching pattern is used.
 _COLORS = (
     (r"^\$ ", _TEXT),
     (r"^(openreg|cuda sanitizer)", _RED),

@@ -1,7 +1,7 @@
 """Tests of the built pages: ``pytest docs/test_site.py`` after ``sphinx-build docs docs/_build``.
 
-Links inside the site are always checked. What a reader sees is checked in a browser, at desktop and
-phone width, light and dark; where none is installed these tests are skipped.
+Links inside the site are always checked. The rendered pages are checked in a browser, at desktop
+and phone width, light and dark; without a browser these tests are skipped.
 """
 
 from collections.abc import Iterator

@@ -83,10 +83,10 @@ class Model:
         self.oversize = {"oversize_allocations": Stat(), "oversize_segments": Stat()}
         self.counters = {"num_device_alloc": 0, "num_device_free": 0, "num_sync_all_streams": 0}
 
-    # --- What a program does
+    # --- Operations of a program
 
     def allocate(self, size, stream, address):
-        """Serves a request. `address` is where the allocator did; it must have had to."""
+        """Returns a block for a request. `address` is where the allocator did; it must have had to."""
         self._finish_awaiting()
         rounded = self._rounded(size)
         pool = "small_pool" if rounded <= SMALL_SIZE else "large_pool"

@@ -120,7 +120,7 @@ class TestImport(OpenRegTestCase):
             """,
             NO_AUTOLOAD,
         )
-        # The last one is ours, under the name that programs look for.
+        # The last one is this package's, under the name that programs use.
         self.assertEqual(
             result.stdout.strip(), "['torch', 'torch_openreg'] ['torch.backends.openreg']"
         )

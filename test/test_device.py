@@ -1,4 +1,4 @@
-"""Devices: how many there are, which one is current, what they can do."""
+"""Devices: their number, the current device, their properties."""
 
 import copy
 import importlib

@@ -1,8 +1,8 @@
-"""Libraries on top of torch, used on openreg as their own documentation says.
+"""Libraries on top of torch, used on openreg as in their own documentation.
 
-Needs ``pip install torch_openreg[integration]``; what is not installed is skipped. The models are
-tiny and start from random parameters: nothing is downloaded. If a library needs a setting for the
-device, the test shows it, and docs/ecosystem.md has the reason.
+Needs ``pip install torch_openreg[integration]``; tests of missing packages are skipped. The models
+are tiny and start from random parameters: nothing is downloaded. If a library needs a setting for
+the device, the test shows it, and docs/ecosystem.md has the reason.
 """
 
 import contextlib
@@ -534,7 +534,7 @@ class TestIgnite(LibraryTestCase):
             **settings,
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # autocast for CUDA says that there is none
+            warnings.simplefilter("ignore")  # autocast for CUDA warns that CUDA is not available
             trainer.run(DataLoader(points(), batch_size=8), max_epochs=1)
         return types
 

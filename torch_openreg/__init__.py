@@ -64,8 +64,8 @@ def _is_torch_initializing() -> bool:
 def _register_early() -> None:
     """Registers the device on behalf of the thread that loads this module.
 
-    That thread raises an error of its own, and tries again after one of another thread: the
-    importlib of that one may have refused to wait. See Note [Imports by several threads].
+    That thread raises its own error, and retries after an error of another thread, which importlib
+    may have raised to avoid a deadlock. See Note [Imports by several threads].
     """
     global _early_error
     is_own = threading.get_ident() == _loading_thread

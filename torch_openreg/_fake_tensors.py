@@ -104,7 +104,7 @@ def on_device(fake: FakeTensor, device: torch.device) -> FakeTensor:
 def _as_on_the_cpu(implementation: Any, mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls torch's function with CPU tensors if the call's tensors are on this device.
 
-    The implementation is what the mode has for the operator; None if that is the meta function.
+    The implementation is the mode's for the operator; None if that is the meta function.
     """
     device_type = "cuda" if _C._serves_cuda() else "openreg"
     own: list[torch.device] = []

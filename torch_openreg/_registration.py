@@ -102,7 +102,7 @@ def _asks_for_cuda() -> bool:
 
 
 def check_build_for_cuda() -> None:
-    """Raises RegistrationError if torch has a device type CUDA of its own."""
+    """Raises RegistrationError if torch itself supports the device type CUDA."""
     for kind in ("cuda", "hip"):
         version = getattr(torch.version, kind, None)
         if version is not None or hasattr(torch._C, "_cuda_getDeviceCount"):

@@ -115,10 +115,10 @@ _PATIENCE_S = 10.0
 
 
 class _Watch:
-    """Watches a thread that has closed a gate: it may wait for work behind the gate."""
+    """Watches a thread that has closed a gate: it may wait for work after the gate."""
 
     def __init__(self, stream: torch.Stream, frame: FrameType) -> None:
-        """Begins, in a thread of its own.
+        """Starts in a separate thread.
 
         Args:
             stream: The stream that the gate holds.

@@ -32,7 +32,7 @@ _PACKAGE = "torch_openreg.conformance"
 _TIMEOUT_S = 600
 
 # docs: seeded-defects
-# The test that has to fail, and what is wrong with the backend.
+# The test that has to fail, and the defect of the backend.
 DEFECTS = {
     "test_ops_forward::TestForward::test_forward_add": "add ignores alpha",
     "test_ops_layouts::TestLayouts::test_forward_exp": "exp takes memory for contiguous",

@@ -23,7 +23,7 @@ _PAGE = ROOT / "docs" / "from_pytorch_openreg.md"
 _C_FUNCTIONS = 35
 _SAME_C_FUNCTIONS = 26
 
-# What `<!-- names: KIND -->` before a table says that its second column has.
+# What `<!-- names: KIND -->` before a table names the kind of its second column.
 _KINDS = {"files", "python", "cpp", "cpp private", "c"}
 
 
@@ -35,7 +35,7 @@ def _tables() -> list[tuple[str, list[list[str]]]]:
         rows = [
             [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
         ]
-        tables.append((kind, rows[2:]))  # behind the head and the rule below it
+        tables.append((kind, rows[2:]))  # after the head and the rule below it
     return tables
 
 

@@ -34,7 +34,7 @@ OF_PYTHON = re.compile(
     r"|distributed/c10d/(?![Pp]y)))"
 )
 
-# What the files of each part of the backend may include of it, besides their own part: the folders
+# The parts of the backend that the files of each part may include, besides their own: the folders
 # of csrc, and the folders of csrc/aten, each with the rule for its contents.
 _KERNELS = {"core", "memory", "random", "aten/kernel"}
 ALLOWED_FOLDERS = {

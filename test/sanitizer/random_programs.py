@@ -107,7 +107,7 @@ class Program:
         return self.model.allocate(self._line, self._at(stream), size)
 
     def _result(self, name: str, stream: str, memory: Memory) -> None:
-        """A result gets its name after it was computed. Without one, it is freed at once."""
+        """A result is named after it was computed. Without one, it is freed at once."""
         if name:
             self._name(name, Variable(memory, self._at(stream)[0]))
         else:

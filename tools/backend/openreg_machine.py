@@ -1,4 +1,4 @@
-"""The requirements of a build on the machine. A missing requirement is reported in one line, before anything is built.
+"""The requirements of a build, checked in advance: a missing one is a one-line error.
 
 This file runs with any Python 3.9 or newer, so that older ones get a clear error.
 """

@@ -100,7 +100,7 @@ def _register_memory(address: int, size: int, flags: int) -> int:
 
 
 def _unregister_memory(address: int) -> int:
-    # What a copy may still read or write is the program's, as before.
+    # The program remains responsible for memory that copies use, as before.
     return 0 if _C._unregister_host_memory(address) else _HOST_MEMORY_NOT_REGISTERED
 
 

@@ -299,7 +299,7 @@ class _Report:
         return [*lines, "", f"report: {self._page}"]
 
     def _give_up(self, test: str, reason: str) -> None:
-        """Ends the process: a test hangs where nothing can end it. In a thread of its own."""
+        """Ends the process: a test hangs where nothing can end it. In a separate thread."""
         try:
             chapter = chapter_of(*_parts_of(test)).name
             self._results.append(Result(chapter, test, "failed", reason))

@@ -37,7 +37,7 @@ class Epoch:
 
 
 class Training:
-    """A model that learns the digits on one device."""
+    """A model that is trained on the digits on one device."""
 
     def __init__(
         self, device: torch.device, digits: Digits, state: dict[str, torch.Tensor]

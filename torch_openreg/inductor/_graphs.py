@@ -259,7 +259,7 @@ class _Capture:
         is_backward: bool,
     ) -> None:
         self._shared = _shared_of(device)
-        self._streams = {openreg.current_stream(device)}  # that the allocator knows of
+        self._streams = {openreg.current_stream(device)}  # that the allocator has
         copied = [
             i
             for i, one in enumerate(inputs)

@@ -3,7 +3,7 @@
 Names and behavior are those of ``torch.cuda``. The module initializes itself on first use.
 Importing it and calling :func:`is_available` or :func:`device_count` initializes nothing.
 
-Unless a function says otherwise:
+Unless a function's description differs:
 
 - any thread may call it, and streams and the current device are those of the calling thread;
 - an argument ``device`` is an index, a string such as ``"openreg:1"``, a ``torch.device``, or None
