@@ -61,7 +61,7 @@ def record() -> list[dict[str, Any]]:
 
 
 def owner(event: dict[str, Any]) -> str:
-    """Names the allocating code. Autograd's thread has no Python frames: that is the backward pass."""
+    """Names the allocating code. Frames are missing in autograd's thread: the backward pass."""
     for frame in event["frames"]:
         if frame["filename"] == __file__ and frame["name"] in COLORS:
             return frame["name"]

@@ -86,7 +86,7 @@ class Model:
     # --- Operations of a program
 
     def allocate(self, size, stream, address):
-        """Returns a block for a request. `address` is where the allocator did; it must have had to."""
+        """Returns a block for a request; checks that the allocator had to choose `address`."""
         self._finish_awaiting()
         rounded = self._rounded(size)
         pool = "small_pool" if rounded <= SMALL_SIZE else "large_pool"

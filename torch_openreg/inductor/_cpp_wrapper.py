@@ -1,7 +1,7 @@
 """Wrappers in C++: with ``config.cpp_wrapper``.
 
 The wrapper is the CPU's. Its kernels are launched, and operators are called through the dispatcher,
-by functions of ``libtorch_openreg.so`` that generated code looks up; see ``wrapper.h``.
+by functions of the backend's library that generated code looks up; see ``wrapper.h``.
 """
 
 # mypy: disable-error-code="no-untyped-call"
