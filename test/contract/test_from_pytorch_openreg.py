@@ -163,7 +163,7 @@ class TestNames(TestCase):
         same = [row for row in functions if _names(row[0]) == _names(row[1])]
         self.assertEqual(len(same), _SAME_C_FUNCTIONS)
         self.assertIn(
-            f"has {_C_FUNCTIONS} C functions. {_SAME_C_FUNCTIONS} are here",
+            f"has {_C_FUNCTIONS} C functions. This runtime has {_SAME_C_FUNCTIONS} of them",
             _PAGE.read_text(encoding="utf-8"),
         )
 
