@@ -92,7 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const=",".join(_KINDS),
         metavar="KINDS",
-        help=f"find streams that race: {','.join(_CHOICES)}, or by default {','.join(_KINDS)}",
+        help=f"find races of streams: {','.join(_CHOICES)}; by default {','.join(_KINDS)}",
     )
     group.addoption(
         "--openreg-sanitizer-report",

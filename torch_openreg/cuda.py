@@ -84,13 +84,13 @@ def _report_problem() -> str | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=_PROGRAM, usage=_USAGE, description=_DESCRIPTION)
-    parser.add_argument("--devices", metavar="N", help="how many devices there are (default: 2)")
-    parser.add_argument("--memory", metavar="SIZE", help="of each device, such as 8GiB")
+    parser.add_argument("--devices", metavar="N", help="the number of devices (default: 2)")
+    parser.add_argument("--memory", metavar="SIZE", help="the memory of each device, such as 8GiB")
     parser.add_argument(
         "--sanitizer",
         action="store_const",
         const="1",
-        help="find work that streams do not order, as OPENREG_SANITIZER=1 does",
+        help="find races between streams, as OPENREG_SANITIZER=1 does",
     )
     parser.add_argument(
         "--version",

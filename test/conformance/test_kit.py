@@ -232,7 +232,7 @@ class TestSketch(TestCase):
             "test_stream_programs::TestStreamPrograms::"
             "test_program_prefetched_batches_of_pinned_memory_free"
         ]
-        self.assertIn("the device refuses: You should register `PrivateUse1HooksInterface`", text)
+        self.assertIn("the device reports: You should register `PrivateUse1HooksInterface`", text)
 
     def test_operator_without_a_kernel_is_missing(self):
         run = run_sketch(has_defects=False, is_documented=True)
@@ -250,7 +250,7 @@ class TestSketch(TestCase):
                 self.assertIn(f"missing: {text}", run.output)
                 self.assertTrue(any(text in one for one in run.texts.values()))
         skipped = {text for name, text in run.texts.items() if run.outcomes[name] == "skipped"}
-        says = ("the device lacks ", "the device refuses: ")
+        says = ("the device lacks ", "the device reports: ")
         self.assertEqual([text for text in skipped if not text.startswith(says)], [])
 
     def test_page_of_a_chapter_is_linked(self):

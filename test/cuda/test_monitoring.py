@@ -128,7 +128,7 @@ class TestProgram(OpenRegTestCase):
     def test_bad_setting(self):
         run = nvidia_smi("-L", OPENREG_DEVICE_COUNT="99")
         self.assertEqual(run.returncode, 9)
-        self.assertIn("a setting is bad", run.stdout)
+        self.assertIn("a setting is invalid", run.stdout)
 
 
 class TestModule(OpenRegTestCase):

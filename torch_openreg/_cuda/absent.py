@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 __all__ = ["LEFT_OUT", "REFUSALS", "REFUSED"]
 
 _NO_ALLOCATOR = "torch_openreg has one allocator, which cannot be replaced; use torch.cuda.MemPool"
-_NO_LIBRARY = "there is no library of CUDA behind the device; use torch's own operators"
+_NO_LIBRARY = "the device does not use CUDA's libraries; use torch's own operators"
 _NO_TUNING = "there are no CUDA kernels to tune; leave torch.cuda.tunable off"
 _NO_TREES = "torch.compile(backend='cudagraphs') needs CUDA's allocator; use torch.cuda.graph"
 
@@ -14,7 +14,7 @@ _NO_TREES = "torch.compile(backend='cudagraphs') needs CUDA's allocator; use tor
 REFUSED: dict[str, str] = {
     "_cuda_CUDAAllocator": _NO_ALLOCATOR,
     "_cuda_CUDAAllocator_AllocatorState": _NO_TREES,
-    "_cuda_annotateMemory": "allocations carry no metadata; record stacks instead",
+    "_cuda_annotateMemory": "allocations have no metadata; record stacks instead",
     "_cuda_beginAllocateCurrentStreamToPool": _NO_TREES,
     "_cuda_beginAllocateToPool": _NO_TREES,
     "_cuda_changeCurrentAllocator": _NO_ALLOCATOR,

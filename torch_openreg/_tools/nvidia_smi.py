@@ -98,8 +98,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError_DriverNotLoaded:
-        print("nvidia-smi: a setting is bad, or the library of torch_openreg is missing;")
-        print("python -m torch_openreg --settings tells which")
+        print("nvidia-smi: a setting is invalid, or the library of torch_openreg is missing;")
+        print("run python -m torch_openreg --settings to see the settings")
         return 9
     try:
         handles = _selected(options.id)
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nvidia-smi", description="Says what the emulated devices of torch_openreg are."
+        prog="nvidia-smi", description="Lists the emulated devices of torch_openreg."
     )
     parser.add_argument("-L", "--list-gpus", action="store_true", help="one line for each device")
     parser.add_argument("-i", "--id", metavar="LIST", help="numbers, UUIDs or bus ids of devices")

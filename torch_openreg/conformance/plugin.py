@@ -40,30 +40,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--conformance-tolerance",
         metavar="FACTOR",
         default="1",
-        help="a multiple of torch.testing's tolerances (1), or 'exact' for the CPU's bits",
+        help="a multiple of torch.testing's tolerances (1), or 'exact' for bit-identical results",
     )
     group.addoption(
         "--conformance-chapter",
         metavar="NAMES",
-        help="these chapters only, separated by commas: "
+        help="run only these chapters, separated by commas: "
         + ", ".join(chapter.name for chapter in CHAPTERS),
     )
     group.addoption(
         "--conformance-full",
         action="store_true",
-        help="all samples of all dtypes, which takes hours",
+        help="run all samples of all dtypes, which takes hours",
     )
     group.addoption("--conformance-report", metavar="FILE", help="write the report as HTML")
     group.addoption(
         "--conformance-docs",
         metavar="URL",
-        help="where the report's links to the documentation go, such as a site of it",
+        help="the URL of the documentation for the report's links",
     )
     group.addoption(
         "--conformance-deadline",
         metavar="SECONDS",
         default="600",
-        help="the time that a test has until it has failed (600); 0 for any",
+        help="the time limit of a test in seconds (600); 0 for none",
     )
 
 

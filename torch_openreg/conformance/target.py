@@ -194,7 +194,7 @@ def missing_in(error: BaseException) -> str | None:
         return None
     text = str(error).split("\n")[0]
     if _REFUSAL.search(text):
-        return f"the device refuses: {text}"
+        return f"the device reports: {text}"
     return missing_kernel_in(text)
 
 

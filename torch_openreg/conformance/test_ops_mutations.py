@@ -54,7 +54,7 @@ _UNCHECKED_CONTENTS = {
     **dict.fromkeys(MAX_UNPOOLS, "writes in any order if indices repeat"),
     "linalg_eigvals": "crashes with NaN",
     "linalg_ldl_solve": "crashes with wrong pivots",
-    "nn_functional_ctc_loss": "reads behind the log-probabilities if a target is no class",
+    "nn_functional_ctc_loss": "reads past the log-probabilities if a target is not a class",
     "_segment_reduce_lengths": "accepts wrong lengths with unsafe=True",
     **dict.fromkeys(("quantile", "nanquantile"), "checks the values of q on the CPU only"),
     **dict.fromkeys(_POLYNOMIALS, "reads an uninitialized variable if an argument is NaN"),
