@@ -215,7 +215,7 @@ class TestRefusals(OpenRegTestCase):
         self.assertEqual(lines[:3], [own] * 3)
         self.assertEqual(len(lines), 6)
         for line in lines[3:]:
-            self.assertTrue(line.startswith(f"{own}, and OPENREG_DEVICE_TYPE: expected 'cuda'"))
+            self.assertTrue(line.startswith(f"{own}, and OPENREG_DEVICE_TYPE was not 'cuda'"))
 
     def test_index_beyond_the_devices_names_the_setting_and_the_option(self):
         program = """
