@@ -1,7 +1,7 @@
 """Trains a small GPT on its own source, character by character, and lets it write.
 
-Nothing here names a device: whatever ``torch.accelerator`` finds is used. All random numbers are
-drawn on the device, so a backend with the CPU's generator prints the same as the CPU.
+Nothing here names a device: whatever ``torch.accelerator`` finds is used. Everything random is
+drawn on the device, so a backend with the CPU's generator prints what the CPU prints.
 """
 
 import argparse
