@@ -8,19 +8,19 @@ In any run, an error of a kernel, which runs later than its call, is raised in t
 launched the kernel: at the latest at the end of the test, or of its fixture.
 
 ``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
-type: a test with findings fails, with the reports in a section of their own.
+type: a test with findings fails, with the reports in a separate section.
 ``--openreg-sanitizer=race,lifetime`` finds these kinds only. The last lines of the run list all
 findings by pairs of lines, and ``--openreg-sanitizer-report=FILE`` has them as JSON.
 
 ``pytest --openreg-chaos=20`` runs each test under 20 schedules of the streams: lazy, eager, and the
-seeds from 0. A test fails with the first under which it does, and says which. It is run under that
-one alone with ``--openreg-schedule=7``, which takes a list, too.
+seeds from 0. A test fails with the first schedule under which it fails, and names it. It is run
+under that one alone with ``--openreg-schedule=7``, which takes a list, too.
 
 Offers:
 
 - the fixture ``cuda_gate``: a :class:`torch_openreg.testing.StreamGate`;
 - the fixture ``openreg_sanitizer``: the module ``torch.openreg.sanitizer``, which collects during
-  the test; what the test clears does not fail it;
+  the test; findings that the test clears do not fail it;
 - the marker ``needs_real_cuda``, which skips a test on the emulated device;
 - the marker ``openreg_sanitizer(allow=["race"], expect="lifetime")``: kinds that a test may have,
   and one that it must have.
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 _VARIABLE = "OPENREG_DEVICE_TYPE"
-# How long the end of a test waits for what the test has launched.
+# How long the end of a test waits for the work that the test has launched.
 _PATIENCE_MS = 10_000
 # An argument that names the conformance kit: the package, or a path in it.
 _KIT = re.compile(r"(^|[/\\])torch_openreg[./\\]conformance\b")
@@ -77,7 +77,7 @@ _KINDS = ("race", "lifetime", "host", "graph-input")
 _CHOICES = (*_KINDS, "capture", "uninitialized")
 
 
-# The process's stderr. While a test runs, pytest keeps what is written to file 2.
+# The process's stderr. While a test runs, pytest captures output on file descriptor 2.
 _stderr = 2
 
 
@@ -92,7 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const=",".join(_KINDS),
         metavar="KINDS",
-        help=f"find streams that race: {','.join(_CHOICES)}, or by default {','.join(_KINDS)}",
+        help=f"find races of streams: {','.join(_CHOICES)}; by default {','.join(_KINDS)}",
     )
     group.addoption(
         "--openreg-sanitizer-report",
@@ -119,8 +119,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Chooses the device type before a conftest.py can import torch.
 
-    A run of the conformance kit gets the kit's plug-in, and the device type that it asks for: with
-    another device than ours, torch_openreg registers none.
+    A run of the conformance kit uses the kit's plug-in and the requested device type: for any
+    device but openreg, torch_openreg registers none.
 
     Raises:
         pytest.UsageError: if torch was imported before.
@@ -155,7 +155,7 @@ def _offer_tools() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the markers known, and adds what the options ask for."""
+    """Registers the markers, and the plug-ins that the options enable."""
     global _stderr
     _stderr = os.dup(2)
     config.add_cleanup(_forget_stderr)
@@ -167,7 +167,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path is not None and not kinds:
         raise pytest.UsageError("--openreg-sanitizer-report: expected --openreg-sanitizer as well")
     if kinds:
-        # Workers of pytest-xdist tell the process that started them.
+        # Workers of pytest-xdist report to the process that started them.
         is_worker = hasattr(config, "workerinput")
         if path is not None and not is_worker:
             path = emptied_file("--openreg-sanitizer-report", path)
@@ -193,7 +193,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not _is_asked_for(session.config):
         return
     with warnings.catch_warnings():
-        # A failure is told once, below.
+        # A failure is reported once, below.
         warnings.filterwarnings("ignore", "The device 'openreg' is not available")
         # First: if the package imports it, torch warns of each of its kernels that is replaced.
         importlib.import_module("torch")
@@ -203,18 +203,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         raise pytest.UsageError(f"--openreg-cuda: {error}") from error
     from torch_openreg import _settings
 
-    # Asks the environment, and leaves the settings to be read when a test first needs a device.
+    # Checks only the environment; the settings are read when a test first needs a device.
     if (reason := _settings.no_device_text()) is not None:
         raise pytest.UsageError(f"--openreg-cuda: no device is available: {reason}")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Says so in the first lines."""
+    """Adds a line to the header of the run."""
     return "device type cuda: emulated by torch_openreg" if _is_asked_for(config) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what needs a GPU, in whichever way device type cuda has been asked for."""
+    """Skips tests that need a GPU, however device type cuda was selected."""
     if not _is_emulated(config):
         return
     skip = pytest.mark.skip(reason="needs real CUDA; torch_openreg emulates it")
@@ -252,7 +252,7 @@ class _LateErrors:
 
 
 def _late_error() -> Exception | None:
-    """What a kernel has failed with that no call has raised."""
+    """The error of a kernel that no call has raised."""
     library = sys.modules.get("torch_openreg._C")
     # While a gate holds a stream, its work cannot end: what opens the gate comes later.
     if library is None or library._Gate.count_closed():
@@ -265,7 +265,7 @@ def _late_error() -> Exception | None:
 
 
 class _Sanitizer:
-    """Runs tests under the sanitizer, and sums up what it found in all processes of the run."""
+    """Runs tests under the sanitizer, and summarizes the findings of all processes of the run."""
 
     # The attribute of a test's report that has what was found, also from a worker of pytest-xdist.
     _ATTRIBUTE = "openreg_sanitizer"
@@ -280,7 +280,7 @@ class _Sanitizer:
         self._problem = ""
 
     def pytest_collection_finish(self) -> None:
-        """Sets aside what has been imported: collecting garbage after each test need not see it."""
+        """Freezes the imported objects, so that garbage collection after each test skips them."""
         gc.collect()
         gc.freeze()
 
@@ -309,7 +309,7 @@ class _Sanitizer:
         if is_disappointed:
             expected = _marks(item)[1]
             pytest.fail(
-                f"the sanitizer was expected to find {expected!r}, and did not", pytrace=False
+                f"expected the sanitizer to find {expected!r}, but it did not", pytrace=False
             )
         return result
 
@@ -403,7 +403,7 @@ class _Schedules:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports: list[pytest.TestReport] = []
         for number, name in enumerate(self._schedules):
-            # What the last run has left is not this one's. Fixtures are set up again by themselves.
+            # Removes findings of an earlier run. Fixtures are set up again by themselves.
             del item.user_properties[:], item._report_sections[:]
             with schedule(name):
                 reports = runtestprotocol(item, nextitem=nextitem, log=False)
@@ -428,7 +428,7 @@ class _Schedules:
         from torch_openreg import _C
 
         result = yield
-        _C._device_synchronize_all()  # what work has failed, and nobody has asked for
+        _C._device_synchronize_all()  # raises the errors of work that no call has waited for
         return result
 
 
@@ -490,10 +490,10 @@ class _KindsAction(argparse.Action):
             if not os.path.exists(text.partition("::")[0]):
                 raise argparse.ArgumentError(
                     self,
-                    f"expected kinds of {', '.join(_CHOICES)} behind =, got {text!r}, which is no "
-                    "file or folder either",
+                    f"expected kinds of {', '.join(_CHOICES)} after =, got {text!r}, which is not "
+                    "a file or folder either",
                 )
-            # So the parser of a subcommand gives back what it does not take; pytest looks there.
+            # Parsers of subcommands store unparsed arguments there; pytest reads them.
             rest = vars(namespace).setdefault(argparse._UNRECOGNIZED_ARGS_ATTR, [])
             rest.append(text)
             kinds = frozenset(_KINDS)

@@ -44,7 +44,7 @@ if "sdist" in sys.argv:
     setup(version=policy.__version__, install_requires=[policy.torch_requirement(), "numpy"])
     sys.exit()
 
-# Also without isolation, where nothing has asked the build backend what it requires.
+# Also without isolation, where the build backend was not queried for its requirements.
 try:
     check_machine(ROOT)
 except MachineError as error:
@@ -80,7 +80,7 @@ IS_FOR_OTHERS = os.environ.get("OPENREG_VERSION_LABEL", "0") == "1"
 
 
 def prefer_packaged_ninja() -> None:
-    """Puts the program of the package ninja in front of others on the path, where torch looks.
+    """Puts the program of the package ninja first on the path, which torch searches.
 
     A ninja of another version does not understand the log of the last build, and would compile
     everything again. Isolated builds have the package; so it is the one for all.
@@ -116,8 +116,8 @@ GENERATED = ROOT / "build" / "generated"
 INCLUDE = ROOT / "include"
 PRECOMPILED = BUILD / "precompiled"
 JOINED = BUILD / "joined"
-# How many sources of one folder the compiler gets at a time: most of its time goes into what the
-# headers of torch make it instantiate, whatever the source. OPENREG_JOIN=1 compiles each by itself.
+# How many sources of one folder are compiled together: the compiler spends most of its time on
+# instantiations in torch's headers, for any source. OPENREG_JOIN=1 compiles each by itself.
 SOURCES_PER_OBJECT = int(os.environ.get("OPENREG_JOIN", "6"))
 PRECOMPILED_HEADERS = {
     LIB_PACKAGE + "libtorch_openreg": "csrc/aten/Precompiled.h",
@@ -168,7 +168,7 @@ def join_sources(files: list[str]) -> list[str]:
 def torch_include_paths() -> list[str]:
     """Returns torch's include folders by paths that are the same in every build with that torch.
 
-    Environments each have a torch of their own, somewhere else. A command that names it would make
+    Each environment has its own torch in a different folder. A command that names it would make
     ninja compile everything again.
     """
     installed = Path(torch.__file__).parent
@@ -177,7 +177,7 @@ def torch_include_paths() -> list[str]:
     link.unlink(missing_ok=True)
     link.symlink_to(installed)
     folders = [str(link / Path(path).relative_to(installed)) for path in include_paths()]
-    # The headers of torch that include Kineto's look for them there.
+    # torch's headers include Kineto's headers from there.
     return [*folders, f"{folders[0]}/kineto"]
 
 
@@ -201,10 +201,10 @@ COMPILE_ARGS = [
     "-Wextra",
     *(["-Werror"] if os.environ.get("OPENREG_WERROR", "0") == "1" else []),
 ]
-# Nobody replaces functions of ours, so that calls among them need no table of addresses.
+# Functions of the libraries are not interposed, so calls among them need no table of addresses.
 LINK_ARGS = ["-Wl,-Bsymbolic-functions", *SANITIZER_ARGS]
-# Headers of others are system headers: their warnings are not ours. Two kinds come up all the
-# same, when g++ 12 has inlined torch's SmallVector and intrusive_ptr into our functions.
+# Headers of other projects are system headers, which disables their warnings. Two kinds come up all
+# the same, when g++ 12 has inlined torch's SmallVector and intrusive_ptr into our functions.
 TORCH_COMPILE_ARGS = [
     *COMPILE_ARGS,
     # Headers of torch declare the operators that they use, instead of all there are.
@@ -218,9 +218,9 @@ TORCH_COMPILE_ARGS = [
 def precompiled_header(source: str, command: list[str]) -> list[str]:
     """Compiles a header of headers; returns the arguments by which sources use it.
 
-    It holds headers of torch and Python only. The folder's name says all that it depends on, so
-    that a change of these is a change of every command. A compiler that cannot use the compiled
-    one reads the header itself.
+    It holds headers of torch and Python only. The folder's name contains all its dependencies, so
+    that a change of them changes every command. A compiler that cannot use the compiled one reads
+    the header itself.
     """
     compiler = [*shlex.split(get_cxx_compiler()), "--version"]
     version = subprocess.run(compiler, check=True, capture_output=True, text=True).stdout
@@ -281,11 +281,11 @@ class Build(BuildExtension):  # type: ignore[misc]
             reason = full_disk(ROOT)
             if reason is not None:
                 fail(reason)
-            # What torch raises for a compiler, and what a compiler of a header does.
+            # torch raises the first for a compiler; the compilation of a header raises the second.
             if isinstance(error, (RuntimeError, subprocess.CalledProcessError)):
                 fail(
-                    "the build failed: see the messages above. If a compiler was killed, memory "
-                    "was short, 1.4 GB for each: MAX_JOBS=1 sets how many run at a time"
+                    "the build failed: see the messages above. If a compiler was killed, the "
+                    "machine ran out of memory: each needs 1.4 GB; MAX_JOBS=1 runs one at a time"
                 )
             raise
 
@@ -302,7 +302,7 @@ class Build(BuildExtension):  # type: ignore[misc]
         library = Path(self.get_ext_fullpath(LIB_PACKAGE + "libopenreg")).parent
         for extension in self.extensions:
             extension.library_dirs.append(str(library))
-        # Python's own choice of optimization, debug information and warnings is not ours.
+        # Python's own flags for optimization, debug information and warnings are replaced.
         compiler, *flags = self.compiler.compiler_so
         flags = [flag for flag in flags if not re.match("-O|-g|-W(?!p,)", flag)]
         self.compiler.set_executable("compiler_so", [compiler, *flags])

@@ -1,8 +1,8 @@
 """What ``import torch`` calls: the entry point of the group ``torch.backends``.
 
-It is a module outside of the package for two reasons. In an editable installation the package is
-in the source tree, and a copy of this module is beside torch: ``import torch``, which fails if an
-entry point does, still works if the tree is gone. And importlib imports the module of an entry
+It is a module outside of the package for two reasons. In an editable installation the package is in
+the source tree, and a copy of this module is beside torch: ``import torch``, which fails if an
+entry point fails, still works if the tree was removed. And importlib imports the module of an entry
 point before it calls anything; see Note [Imports by several threads] in torch_openreg/__init__.py.
 """
 

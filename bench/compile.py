@@ -68,8 +68,8 @@ def _versus_cpu(
 def _small_graphs(name: str, mode: str | None, target: Target) -> list[Benchmark]:
     """Returns a row with as many intra-op threads as torch chooses, and one with a single one.
 
-    Nothing in these graphs is large enough for two. But MKL uses two, and the second one goes on
-    looking for work: with two processors, that leaves one for the host and the stream's worker.
+    Nothing in these graphs is large enough for two. But MKL uses two, and the second thread keeps
+    polling for work: with two processors, that leaves one for the host and the stream's worker.
     """
     setup = _graph(8, 32, mode)
 

@@ -35,7 +35,7 @@ _MIB = 1024**2
 _STRETCH = 4
 _STEP_STRETCH = 10  # as that of steps in one process
 _LATE_SECONDS = 0.3
-_CALLS = 50  # in a burst: below what a stream's queue holds
+_CALLS = 50  # in a burst: less than the capacity of a stream's queue
 _BURST = 20  # the same
 _WARM_UPS = 5  # bursts
 _PIECES = 20  # of the work that does not need the late process
@@ -261,7 +261,7 @@ def _lead(
     end()
 
 
-# --- What is no ratio of two statements
+# --- Measurements that are not ratios of two statements
 
 
 def _issue(effort: Effort) -> Ratios:

@@ -1,8 +1,8 @@
-"""How cost grows: what a unit costs in a large problem, against a small one and against the CPU.
+"""The growth of costs: a unit's cost in large problems, against small ones and the CPU.
 
 A unit is a tensor, a kernel, a node or whatever there are many of. Where cost is linear, a unit
 costs the same in any size; a cost that grows with the square shows as the ratio of the sizes. Each
-cost is that of a process of its own, so that no size profits from what another one left behind.
+cost is measured in a separate process, so that no size uses memory or caches of another one.
 """
 
 import ctypes
@@ -27,8 +27,8 @@ _Run = Callable[[], object]
 _PROCESSES = 3
 _SECONDS = 0.5  # of one process, unless a single run takes longer
 _MAX_RUNS = 25
-# Large problems miss the caches that small ones fit in: what is linear takes up to three times as
-# long. What grows with the square would take as many times as long as there are more units.
+# Large problems miss the caches that small ones fit in: linear costs per unit are up to three times
+# as high. What grows with the square would take as many times as long as there are more units.
 _LINEAR = Target(3)
 
 
@@ -37,14 +37,14 @@ class Case:
     """Something that there may be many of.
 
     Attributes:
-        name: what is done.
-        unit: what it is done with, in the singular.
+        name: The operation.
+        unit: The unit of the problem's size, in the singular.
         sizes: how many, from few to many.
         make: returns what does it, on a device and with so many.
         growth: the target for the cost of a unit at the last size, at the first 1.
         versus_cpu: per size, the target against the CPU; None promises nothing. Empty where the CPU
             has nothing to compare with.
-        is_first: whether the first run counts, which may learn, and not a later one.
+        is_first: Whether to measure the first run, which may compile or learn, and not a later one.
         units_per_run: how many units a run has in each size; 0 for as many as the size.
     """
 
@@ -84,7 +84,7 @@ def benchmarks() -> list[Benchmark]:
 
 
 def cost(case: Case, device: torch.device, size: int) -> float:
-    """Returns the least seconds that a unit takes in some runs, in a process of its own."""
+    """Returns the minimum time of a unit over some runs in a separate process, in seconds."""
     return in_child(functools.partial(_cost, case, device, size))
 
 
@@ -101,7 +101,7 @@ def _ratios(subject: _Measured, reference: _Measured, effort: Effort) -> Ratios:
 
 
 def _cost(case: Case, device: torch.device, size: int) -> float:
-    torch.ones(1, device=device).add_(1)  # what a process does once
+    torch.ones(1, device=device).add_(1)  # work that a process does once
     run = case.make(device, size)
     seconds: list[float] = []
     if not case.is_first:

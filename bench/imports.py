@@ -47,7 +47,7 @@ def _pairs(effort: Effort) -> list[tuple[_Seconds, _Seconds]]:
     """Returns the times of ``import torch`` with and without the plug-in."""
     pairs = []
     for repetition in range(effort.process_pairs + 1):
-        # Turns change, so that being first is no advantage.
+        # The order alternates, so that neither has an advantage.
         order = (True, False) if repetition % 2 else (False, True)
         seconds = {autoload: _import_torch(autoload) for autoload in order}
         pairs.append((seconds[True], seconds[False]))

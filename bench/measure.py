@@ -5,7 +5,7 @@ subject's statement as often as fills a sample. One repetition gives one ratio, 
 taken right after each other; the median of all repetitions is the result, and the smallest and
 largest show how far to trust it.
 
-Where the CPU is the reference, each has a process of its own, as a program has that computes on one
+If the CPU is the reference, each device has a separate process, like a program that computes on one
 of them: OpenMP treats threads otherwise in a process that has more of them than processors.
 """
 
@@ -48,7 +48,7 @@ __all__ = [
 CPU = torch.device("cpu")
 OPENREG = torch.device(DEVICE_TYPE, 0)  # or cuda, with OPENREG_DEVICE_TYPE=cuda
 
-# What a statement may refer to.
+# The names that a statement may use.
 Names: TypeAlias = dict[str, object]
 
 _Result = TypeVar("_Result")
@@ -56,11 +56,11 @@ _Result = TypeVar("_Result")
 # Time for threads of the other subject to stop spinning before a sample starts.
 _SETTLE_SECONDS = 0.02
 
-# The first executions may compile, learn or capture what later ones use.
+# The first executions may compile, learn or capture, which later ones reuse.
 _WARM_UPS = 3
 
-# Calls per burst if only the calls are timed: well below what a stream's queue holds, so that
-# no call waits for room.
+# Calls per burst if only the calls are timed: well below the capacity of a stream's queue, so that
+# no call waits for space.
 _BURST = 200
 
 
@@ -71,7 +71,7 @@ class Effort:
     Attributes:
         repetitions: number of ratios per benchmark.
         sample_seconds: length that each sample is stretched to.
-        process_pairs: number of ratios where each sample is a process of its own.
+        process_pairs: number of ratios if each sample is a separate process.
     """
 
     repetitions: int
@@ -99,7 +99,7 @@ class Target:
 
 
 class UnmeasurableError(Exception):
-    """Says why a benchmark cannot run on this machine."""
+    """The reason why a benchmark cannot run on this machine."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ class Benchmark:
     """A row of the table.
 
     Attributes:
-        name: what is measured; ``--only`` matches against it.
-        unit: what 1 stands for.
+        name: The measured quantity; ``--only`` matches against it.
+        unit: The meaning of 1.
         measure: takes the measurement; may raise UnmeasurableError.
-        target: what the project promises, None if it promises nothing.
+        target: The project's target; None if it has none.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Subject:
     """A statement to be timed.
 
     Attributes:
-        statement: source text; it sees ``names``, and what it assigns is local to a sample.
+        statement: Source text; it can use ``names``, and its assignments are local to a sample.
         names: the statement's global names.
         device: what to synchronize with before a sample starts and, if ``waits``, ends.
         waits: whether the time until the work is done counts, or only that of the calls.
@@ -221,7 +221,7 @@ def compare(subject: Timed, reference: Timed, effort: Effort) -> Ratios:
 def compare_apart(
     make_subject: Callable[[], Subject], make_reference: Callable[[], Subject], effort: Effort
 ) -> Ratios:
-    """Returns the same of two subjects in processes of their own; see apart()."""
+    """Returns the same for two subjects in separate processes; see apart()."""
     with apart(make_subject) as subject, apart(make_reference) as reference:
         return compare(subject, reference, effort)
 
@@ -254,7 +254,7 @@ class _Apart:
         return self._call(Subject.fitting_count, sample_seconds)
 
     def _call(self, method: Callable[..., _Result], argument: float) -> _Result:
-        with suppress(BrokenPipeError):  # it has sent an error and gone
+        with suppress(BrokenPipeError):  # it has sent an error and ended
             self._pipe.send((method, argument))
         return _received(self._pipe)
 
@@ -270,7 +270,7 @@ def _serve(pipe: "Connection[Any, Any]", make: Callable[[], Subject]) -> None:
 
 
 def in_child(function: Callable[[], _Result]) -> _Result:
-    """Returns what a function returns in a child of this process, which stays as it is."""
+    """Returns the result of a function in a child of this process, which is not changed."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
 

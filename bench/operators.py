@@ -75,7 +75,7 @@ def _geometric_mean(measures: Sequence[Callable[[Effort], Ratios]], effort: Effo
 
 
 def make_operands(device: torch.device) -> Names:
-    """Makes what the statements of this topic compute with."""
+    """Creates the tensors for the statements of this topic."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """What tracing costs: when it is off, when it has been on before, and while it is on.
 
-Whether a process has profiled cannot be undone, so each sample of the first row is a process of
-its own. Run as ``python -m bench.profiler PROFILES COUNT``, this module is that process: it prints
-the seconds of COUNT additions.
+Profiling changes a process permanently, so each sample of the first row is a separate process. Run
+as ``python -m bench.profiler PROFILES COUNT``, this module is that process: it prints the seconds
+of COUNT additions.
 """
 
 import statistics
@@ -51,7 +51,7 @@ def benchmarks() -> list[Benchmark]:
 def _after_a_session(effort: Effort) -> Ratios:
     ratios = []
     for repetition in range(effort.process_pairs + 1):
-        # Turns change, so that being first is no advantage.
+        # The order alternates, so that neither has an advantage.
         order = (True, False) if repetition % 2 else (False, True)
         seconds = {profiles: _run(profiles) for profiles in order}
         ratios.append(seconds[True] / seconds[False])

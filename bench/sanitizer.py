@@ -1,4 +1,4 @@
-"""What the sanitizer of streams costs while it is on: time of the host, and memory."""
+"""The cost of the sanitizer of streams while it is on: host time, and memory."""
 
 import ctypes
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _STEP = Target(1.5)
 _BYTES = Target(200)
 _STRETCH = 10
 _COPIED_BYTES = 64 * 1024
-_LAUNCHES = 3000  # of one allocation, fewer than what is remembered of it
+_LAUNCHES = 3000  # of one allocation, fewer than the stored accesses
 
 
 @dataclass
@@ -101,7 +101,7 @@ def _allocated_bytes() -> int:
     """What malloc has given out to the main thread."""
 
     class Info(ctypes.Structure):
-        # The fields of struct mallinfo2, in order; the last but two is what is in use.
+        # The fields of struct mallinfo2, in order; the last but two is the memory in use.
         _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
 
     try:

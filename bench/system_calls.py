@@ -46,7 +46,7 @@ _LOOPS: dict[str, tuple[str, Callable[[torch.device], Names], int]] = {
 
 def benchmarks() -> list[Benchmark]:
     """Returns the rows of this topic."""
-    # Not 0: a worker that outruns a host thread that was interrupted goes to sleep.
+    # Not 0: a worker sleeps if it is faster than an interrupted host thread.
     none = Target(0.01)
     return [
         _benchmark("add, 1 element", OPENREG, none),

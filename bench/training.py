@@ -1,4 +1,4 @@
-"""Training steps, and a loop in which the host has work of its own."""
+"""Training steps, and a loop with additional host work."""
 
 import statistics
 import time

@@ -1,9 +1,9 @@
 """A headless Chromium, controlled over its DevTools protocol through two pipes.
 
-It looks at the built pages: ``docs/test_site.py`` opens all of them, and
-``python docs/browser.py FOLDER PAGE ...`` writes screenshots of pages of ``docs/_build`` at desktop
-and phone width, light and dark. ``--find`` prints the browser's path, or fails. It needs Debian's
-package ``chromium``, or another Chromium or Chrome on the ``PATH``, and nothing else.
+It shows the built pages: ``docs/test_site.py`` opens all of them, and ``python docs/browser.py
+FOLDER PAGE ...`` writes screenshots of pages of ``docs/_build`` at desktop and phone width, light
+and dark. ``--find`` prints the browser's path, or fails. It needs Debian's package ``chromium``, or
+another Chromium or Chrome on the ``PATH``, and nothing else.
 """
 
 import base64
@@ -119,7 +119,7 @@ class Browser:
         self._events.clear()
         self.call("Page.navigate", url=url)
         self._wait_for("Page.loadEventFired")
-        self.evaluate("1")  # what the page has said so far has arrived before this answer
+        self.evaluate("1")  # earlier messages of the page have arrived before this answer
 
     def evaluate(self, expression: str) -> Any:
         """Returns the value of a JavaScript expression, after it is awaited if it is a promise."""
@@ -131,7 +131,7 @@ class Browser:
         return result["result"].get("value")
 
     def screenshot(self, *, is_whole: bool = False) -> bytes:
-        """Returns a PNG of what is visible, or of the whole page."""
+        """Returns a PNG of the visible part, or of the whole page."""
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=is_whole)
         return base64.b64decode(picture["data"])
 

@@ -47,7 +47,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!torch\.openreg\.|torch_openreg\.)\S+|\S+\._\S+")]
 
 # The reference comes from the docstrings of the installed package. It describes the device openreg,
-# whatever the environment of the build says.
+# regardless of the environment of the build.
 os.environ["OPENREG_DEVICE_TYPE"] = "openreg"
 importlib.import_module("torch_openreg")
 autodoc_member_order = "bysource"

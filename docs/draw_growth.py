@@ -1,4 +1,4 @@
-"""Draws what a unit costs in small and large problems, as growth.svg.
+"""Draws the cost per unit in small and large problems, as growth.svg.
 
 ``python docs/draw_growth.py [FOLDER]``; the folder is ``docs/_static`` unless named. The numbers
 are those of one run, in ``docs/growth.json``; ``python docs/draw_growth.py --measure`` takes new

@@ -1,4 +1,4 @@
-"""Draws a snapshot as memory.svg: which memory is in use when, and who asked for it.
+"""Draws a snapshot as memory.svg: the memory in use over time, by its allocator's caller.
 
 ``python docs/draw_memory.py [FOLDER]``; the folder is ``docs/_static`` unless named.
 """
@@ -61,7 +61,7 @@ def record() -> list[dict[str, Any]]:
 
 
 def owner(event: dict[str, Any]) -> str:
-    """Names who allocated. Autograd's thread has no Python frames: that is the backward pass."""
+    """Names the allocating code. Frames are missing in autograd's thread: the backward pass."""
     for frame in event["frames"]:
         if frame["filename"] == __file__ and frame["name"] in COLORS:
             return frame["name"]

@@ -36,7 +36,7 @@ import torch
 x = torch.ones(4, device="cuda")
 ctypes.c_float.from_address(x.data_ptr()).value
 """
-# The colors of a line, by what is in it: the first pattern that matches counts.
+# The colors of a line, by its contents: the first matching pattern is used.
 _COLORS = (
     (r"^\$ ", _TEXT),
     (r"^(openreg|cuda sanitizer)", _RED),
@@ -46,7 +46,7 @@ _COLORS = (
     (r"wait_stream|copy it to the host|OPENREG_MEMORY_PROTECTION", _YELLOW),
     (r"^  (read|written|allocated|tensor)", _DIM),
 )
-# What differs from run to run, and what stands for it.
+# Patterns that differ from run to run, and their replacements.
 _UNSTABLE = (
     (r" in \d+\.\d+s", ""),
     (r"0x[0-9a-f]+", "0x7f4942800000"),
@@ -56,7 +56,7 @@ _UNSTABLE = (
 
 
 def main() -> None:
-    """Runs the programs and draws what they print."""
+    """Runs the programs and draws their output."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOT / "docs" / "_static"
     with tempfile.TemporaryDirectory() as work:
         project = Path(work)
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _run(command: str, folder: Path) -> str:
-    """Returns what a command prints; the interpreter is the one that runs this."""
+    """Returns the output of a command, run with this interpreter."""
     words = command.split()
     settings = {"OPENREG_CUDA_NOTICE": "0", "COLUMNS": "80"}
     while "=" in words[0]:

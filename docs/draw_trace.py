@@ -1,6 +1,6 @@
 """Draws a trace of torch.profiler as trace.svg: ``python docs/draw_trace.py [FOLDER]``.
 
-Profiles a step on two streams, reads the trace file back and draws what is in it: a row per host
+Profiles a step on two streams, reads the trace file back and draws its contents: a row per host
 thread, stream and kind of event, boxes to scale, and the arrows from calls to their work.
 """
 

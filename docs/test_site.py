@@ -1,7 +1,7 @@
 """Tests of the built pages: ``pytest docs/test_site.py`` after ``sphinx-build docs docs/_build``.
 
-Links inside the site are always checked. What a reader sees is checked in a browser, at desktop and
-phone width, light and dark; where none is installed these tests are skipped.
+Links inside the site are always checked. The rendered pages are checked in a browser, at desktop
+and phone width, light and dark; without a browser these tests are skipped.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _OVERFLOW = """
   return one.getBoundingClientRect().width > 1;
 }).slice(0, 3).map(one => one.tagName + ': ' + one.textContent.slice(0, 60))
 """
-# Code of which a reader sees a part only.
+# Code of which only a part is visible.
 _CLIPPED_CODE = """
 [...document.querySelectorAll('.content pre')].filter(one => one.scrollWidth > one.clientWidth + 1)
   .map(one => one.textContent.slice(0, 60))
@@ -35,7 +35,7 @@ _WITHOUT_BUTTON = """
 [...document.querySelectorAll('.content .highlight')].filter(one => !one.querySelector('.copybtn'))
   .map(one => one.textContent.slice(0, 60))
 """
-# Results come one by one; the last one is there when the page says so.
+# Results arrive one by one; the page announces the last one.
 _FOUND_PAGES = """
 new Promise((resolve) => {
   const look = () => {

@@ -1,7 +1,7 @@
 """Trains an LSTM to add two numbers that are marked in a long sequence.
 
-Nothing here names a device: whatever ``torch.accelerator`` finds is used. Everything random is
-drawn on the device, so a backend with the CPU's generator prints what the CPU prints.
+Nothing here names a device: whatever ``torch.accelerator`` finds is used. All random numbers are
+drawn on the device, so a backend with the CPU's generator prints the same as the CPU.
 """
 
 import argparse
@@ -16,7 +16,7 @@ BATCH = 64
 
 
 class Adder(nn.Module):
-    """Reads pairs of a number and a mark; says one number at the end."""
+    """Reads pairs of a number and a mark; returns one number at the end."""
 
     def __init__(self) -> None:
         super().__init__()

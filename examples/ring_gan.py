@@ -1,7 +1,7 @@
 """Trains a generator and a discriminator against each other, on points around a circle.
 
-Nothing here names a device: whatever ``torch.accelerator`` finds is used. Everything random is
-drawn on the device, so a backend with the CPU's generator prints what the CPU prints.
+Nothing here names a device: whatever ``torch.accelerator`` finds is used. All random numbers are
+drawn on the device, so a backend with the CPU's generator prints the same as the CPU.
 """
 
 import argparse

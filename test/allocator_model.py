@@ -1,7 +1,7 @@
 """A simple model of the caching allocator: predicts every address and every statistic.
 
-Slow and plain on purpose: lists and sums where the allocator has sets and counters. It knows the
-rules of docs/memory.md and nothing of the code.
+Slow and plain on purpose: lists and sums where the allocator has sets and counters. It implements
+the rules of docs/memory.md independently of the code.
 """
 
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ class Block:
 
 @dataclass(eq=False)
 class Segment:
-    """What the device gave, for one stream."""
+    """The memory that the device returned, for one stream."""
 
     stream: object
     pool: str
@@ -83,10 +83,10 @@ class Model:
         self.oversize = {"oversize_allocations": Stat(), "oversize_segments": Stat()}
         self.counters = {"num_device_alloc": 0, "num_device_free": 0, "num_sync_all_streams": 0}
 
-    # --- What a program does
+    # --- Operations of a program
 
     def allocate(self, size, stream, address):
-        """Serves a request. `address` is where the allocator did; it must have had to."""
+        """Returns a block for a request; checks that the allocator had to choose `address`."""
         self._finish_awaiting()
         rounded = self._rounded(size)
         pool = "small_pool" if rounded <= SMALL_SIZE else "large_pool"

@@ -1,7 +1,7 @@
-"""What the tests share: a test case that leaves no trace, and programs in processes of their own.
+"""Common code of the tests: a test case that checks for leftovers, and separate programs.
 
 Importing this module registers the device, which has to happen before anything of
-``torch.testing._internal`` is imported: that package looks for devices once, when it is imported.
+``torch.testing._internal`` is imported: that package lists the devices once, at its import.
 """
 
 import atexit
@@ -56,8 +56,8 @@ __all__ = [
     "torch_openreg",
 ]
 
-# The device type that the tests are about: "openreg", or "cuda" with OPENREG_DEVICE_TYPE=cuda. What
-# has no place in torch.cuda is in torch.openreg, in both.
+# The device type that the tests are about: "openreg", or "cuda" with OPENREG_DEVICE_TYPE=cuda.
+# Functions without a counterpart in torch.cuda are in torch.openreg, in both modes.
 DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
 DEVICE_COUNT = torch.openreg.device_count()
 OUT_OF_RANGE_TEXT = "The device index is out of range"
@@ -131,7 +131,7 @@ class OpenRegTestCase(TestCase):
 
 
 def _environment(settings: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment without settings of ours but the device type, plus the ones given."""
+    """The environment with the device type and the given settings, but no others."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -217,7 +217,7 @@ def _foreman() -> subprocess.Popen[str]:
 
 
 def run_children(cases: Sequence[tuple[str, Mapping[str, str]]], jobs: int = 2) -> list[Ended]:
-    """Runs small programs, each in a process of its own that has imported torch.
+    """Runs small programs, each in a separate process that has imported torch.
 
     Much faster than ``run_program``, whose processes import torch themselves.
 
@@ -238,7 +238,7 @@ def run_children(cases: Sequence[tuple[str, Mapping[str, str]]], jobs: int = 2) 
 
 
 def run_child(code: str, settings: Mapping[str, str] | None = None) -> str:
-    """Runs one small program that has to succeed; returns what it printed. See run_children."""
+    """Runs one small program that has to succeed; returns its output. See run_children."""
     (child,) = run_children([(code, settings or {})])
     if child.returncode != 0:
         raise AssertionError(f"the child ended with {child.returncode}\n{child.output}")

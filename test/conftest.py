@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the known differences as expected to fail, and leaves out what is of another part."""
+    """Marks the known differences as expected to fail, and deselects tests of other parts."""
     if os.environ.get("OPENREG_DEVICE_TYPE") == "cuda":
         for item in items:
             reason = _cuda_difference(item)

@@ -1,6 +1,6 @@
 """Tests that fail with OPENREG_DEVICE_TYPE=cuda, and files that are not about it, with reasons.
 
-A test that no longer fails is a failure, too. The sweeps have a list of their own:
+A test that no longer fails is a failure, too. The sweeps have a separate list:
 generic/known_gaps.py.
 """
 

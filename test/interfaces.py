@@ -44,7 +44,7 @@ def extension() -> ModuleType:
 
 
 def extension_setting() -> dict[str, str]:
-    """Returns the environment with which ``extension`` of another process takes ours."""
+    """Returns the environment with which ``extension`` of another process uses this one."""
     return {_VARIABLE: extension().__file__}
 
 
@@ -61,7 +61,7 @@ def virtuals(header: str, name: str) -> set[str]:
 
 
 def overrides(header: Path, name: str) -> set[str]:
-    """Returns the functions that a class of ours overrides."""
+    """Returns the functions that a class of the backend overrides."""
     return set(re.findall(r"(?<!~)\b(\w+)\s*\([^;{]*\boverride\b", _class_body(header, name)))
 
 

@@ -6,7 +6,7 @@ the second part, which ``test/run.py --ci`` runs. A file without an entry runs w
 ``--ci`` leaves it out. So each test is in one part, and none is in both.
 
 A new file needs no entry unless it takes more than about 20 seconds. A sweep over a database of
-torch then gets a line such as ``"generic/test_ops_out.py" = {seconds = 70, share = 0.2}``. This is
+torch then has a line such as ``"generic/test_ops_out.py" = {seconds = 70, share = 0.2}``. This is
 about tests; how many samples and dtypes a test has, by default and with ``--full``, is up to the
 sweep: ``sampled``, ``crossed`` and ``IS_FULL`` of ``torch_openreg.conformance.sweep``. ``python
 test/shares.py FOLDER`` computes the shares from the durations of a run.
@@ -60,7 +60,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Test:
-    """What a test is known by.
+    """The identity of a test.
 
     Attributes:
         name: its unique name in its file, such as "TestForward::test_forward_abs".
@@ -146,7 +146,7 @@ def _sections(group: Sequence[Test]) -> list[str]:
 
 
 def value_name(value: Any) -> str | None:
-    """What tells the value of a parameter from others in each process; None for other objects."""
+    """A representation of a value that is the same in each process; None for other objects."""
     is_plain = value is None or isinstance(value, bool | int | float | str)
     # Those of torch, which is not imported here.
     return str(value) if is_plain or type(value).__name__ in ("dtype", "device") else None

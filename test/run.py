@@ -1,20 +1,18 @@
 """Runs the tests: ``python test/run.py [FILE ...] [-- PYTEST_ARGUMENT ...]``.
 
 By default: a sample of the tests, always the same one, of which each file and each sweep has a
-part; about nine minutes on two cores that have nothing else to do. The last lines say what is left
-out. --ci runs that and nothing else, so the two together run each test once; --all runs all at
-once. With FILE or PYTEST_ARGUMENT, all tests run that these leave. test/parts.py says which test is
-in which part, and what a new file has to do.
+part; about nine minutes on two cores that have nothing else to do. The last lines have the number
+of tests left out. --ci runs only these, so the two together run each test once; --all runs all at
+once. With FILE or PYTEST_ARGUMENT, all tests run that these leave. test/parts.py describes the
+parts, and what to do for a new file.
 
-With --quick, a minute's choice that says whether the installation is right. Its last line is the
-verdict.
+With --quick, a selection of a minute that checks the installation. Its last line is the verdict.
 
-Each test file gets processes of its own: pytest, and one worker of pytest-xdist that runs the
-tests. A test that crashes its worker or exceeds the time limit counts as failed, and a new
-worker goes on with the test after it. So no crash hides another test, and no file inherits the
-state that another one left behind.
+Each test file has separate processes: pytest, and one worker of pytest-xdist that runs the tests. A
+test that crashes its worker or exceeds the time limit counts as failed, and a new worker continues
+with the next test. So a crash does not hide other tests, and files do not share state.
 
-The sweeps (test/generic) report what they compared with the CPU; the run prints tables of it.
+The sweeps (test/generic) report their comparisons with the CPU; the run prints tables of them.
 
 The run fails if a test fails, if a file has no tests in the part that runs, if no test passed at
 all, if a sweep compared nothing, or if nothing of the sweeps ran asynchronously.
@@ -29,8 +27,8 @@ and a finding is a failure. Tests that make a mistake on purpose are marked with
 to be found; the run prints which. By default, those are all files but test/contract and the
 sanitizer's own.
 
-With --verify, the fallback compares each call that it has planned with what the CPU's operator
-returns by itself. By default, that is the sweep over all operators' results.
+With --verify, the fallback compares each planned call with the result of the CPU's operator. By
+default, that is the sweep over all operators' results.
 """
 
 import argparse
@@ -56,7 +54,7 @@ from typing import Any
 from cuda_differences import ONE_TYPE
 from parts import shares
 
-# What is not in the standard library or this folder is imported when main has found it.
+# Modules outside of the standard library and this folder are imported when main has found them.
 
 __all__ = ["counts_of_parts", "left_out", "main", "missing_requirement", "verdict"]
 
@@ -67,7 +65,7 @@ _FULL_TEST_TIMEOUT_S = 900
 _FULL_FILE_TIMEOUT_S = 3 * 3600
 _MAX_CRASHES = 50
 _NO_TESTS = 5  # pytest's exit code
-# Not "capture", whose calls raise an error in any case, and not what is off by default.
+# Not "capture", whose calls always raise an error, and not the kinds that are off by default.
 _FOUND_KINDS = ("race", "lifetime", "host", "graph-input")
 # --quick: what each run of pytest shows, and its arguments.
 _QUICK: dict[str, tuple[str, ...]] = {
@@ -92,15 +90,15 @@ _running: set[subprocess.Popen[str]] = set()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a test file did.
+    """The results of a test file.
 
     Attributes:
-        name: of the file, relative to the root of the repository; or what the tests show.
+        name: The file, relative to the root of the repository; or the subject of the tests.
         is_success: whether nothing failed.
         counts: how many tests "passed", "failed", were "skipped" or "failed as expected".
         seconds: how long it took.
         output: what pytest printed.
-        sanitizer: what it reported of the sanitizer, if that was asked for.
+        sanitizer: The sanitizer's report, if it was requested.
     """
 
     name: str
@@ -132,7 +130,7 @@ def main() -> int:
 
 
 def missing_requirement() -> str | None:
-    """What has to be installed before a test runs, and the command; None if nothing is missing."""
+    """The missing requirements of a run, and the command to install them, or None."""
     if importlib.util.find_spec("torch_openreg") is None:
         return (
             f"expected torch_openreg to be installed, but {sys.executable} has none; README.md "
@@ -155,7 +153,7 @@ def missing_requirement() -> str | None:
 
 
 def _run_quick(options: argparse.Namespace) -> int:
-    """Runs the tests of an installation, and ends with a line that says whether it is right."""
+    """Runs the tests of an installation; the last line is the result."""
     start = time.monotonic()
     outcomes = _run_all(_QUICK, options.jobs, dict(os.environ), _TEST_TIMEOUT_S, _FILE_TIMEOUT_S)
     print(f"\n{verdict(outcomes, time.monotonic() - start)}")
@@ -281,7 +279,7 @@ def left_out(counts: Iterable[Mapping[str, Any]], is_sample: bool = False) -> st
 
 
 def _sum_up_findings(outcomes: Sequence[Outcome]) -> int:
-    """Prints what the sanitizer found, and returns how many launches it checked."""
+    """Prints the sanitizer's findings, and returns the number of checked launches."""
     reports = [outcome.sanitizer for outcome in outcomes if outcome.sanitizer is not None]
     launches = sum(report["launches"] for report in reports)
     findings = [finding for report in reports for finding in report["findings"]]
@@ -297,7 +295,7 @@ def _sum_up_findings(outcomes: Sequence[Outcome]) -> int:
 
 
 def _has_cuda() -> bool:
-    """Whether torch is built with CUDA or ROCm, for which there is no device type CUDA of ours."""
+    """Whether torch is built with CUDA or ROCm, which excludes the device type CUDA here."""
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
     version = runpy.run_path(str(Path(spec.origin).parent / "version.py"))
@@ -489,7 +487,7 @@ def _run_pytest(
 def _run_limited(
     command: Sequence[str], environment: Mapping[str, str], timeout_s: int
 ) -> tuple[int, str]:
-    """Runs a command in a process group of its own and ends the group if it takes too long."""
+    """Runs a command in a separate process group and ends the group if it takes too long."""
     process = subprocess.Popen(
         command,
         cwd=_ROOT,

@@ -1,12 +1,12 @@
 """Writes shares.toml from the durations of a run: ``python test/shares.py FOLDER``.
 
 FOLDER has the JUnit files of ``python test/run.py --all --durations FOLDER``, on a machine that has
-nothing else to do. After a run of some files only, the others keep their entries. See parts.py for
-what the shares are about.
+nothing else to do. After a run of some files only, the others keep their entries. parts.py
+describes the shares.
 
-The default run has a fixed time. It leaves out tests that are slow by themselves. Files that do not
-take long without these run whole; the others share what they leave. A file that takes four times as
-long as another gets twice the time.
+The default run has a fixed time. It leaves out tests that are slow by themselves. Files that are
+short without these run completely; the others share the remaining time. A file that takes four
+times as long as another has twice the time.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Stress: threads, streams, frees, fallback, generators, graphs, copies and errors at once.
 
 ``python test/stress.py [--seconds S] [--seed N]``. Every result is compared with the CPU's, bit by
-bit; a sanitizer, with which tools/sanitize.py runs this program, sees the rest. With
-OPENREG_SANITIZER=collect our own looks at each launch, too: it is to find nothing, and the process
-ends with status 77 if it does. The process ends with work pending and tensors alive.
+bit; a sanitizer, with which tools/sanitize.py runs this program, finds other errors. With
+OPENREG_SANITIZER=collect the package's sanitizer checks each launch, too: it must have no findings,
+and otherwise the process ends with status 77. The process ends with work pending and tensors alive.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def use_streams(seed: random.Random) -> None:
 
 
 def use_fallback(seed: random.Random) -> None:
-    """Planned calls, whose finished memory goes to the next call."""
+    """Planned calls, whose memory the next call reuses."""
     device = seed.choice(DEVICES)
     host = cpu_tensor(seed, seed.choice((3, 5)), seed.choice((4, 6)))
     x = host.to(device)
@@ -147,7 +147,7 @@ def use_autograd(seed: random.Random) -> None:
 
 
 def use_graph(seed: random.Random) -> None:
-    """A graph, replayed between launches of its own stream."""
+    """A graph, replayed between launches of its stream."""
     device = seed.choice(DEVICES)
     with device:
         stream, graph = torch.openreg.Stream(device), torch.openreg.Graph()
@@ -181,7 +181,7 @@ def raise_in_kernels(seed: random.Random) -> None:
 
 
 def run(tasks: list[Callable[[random.Random], None]], seconds: float, number: int) -> None:
-    """Runs each task in a thread of its own until the time is over; raises the first error."""
+    """Runs each task in a separate thread until the time is over; raises the first error."""
     end = time.monotonic() + seconds
     errors: list[BaseException] = []
     counts = [0] * len(tasks)
@@ -217,8 +217,8 @@ def main() -> int:
     frees = Frees()
     tasks = [use_streams, use_fallback, use_generator, use_copies, use_autograd]
     run([*tasks, *tasks, frees.make, frees.drop], options.seconds / 2, options.seed)
-    # Alone, as an error of a kernel belongs to whoever waits for the device, and a capture refuses
-    # what others do.
+    # Alone: any thread that waits for the device raises a kernel's error, and a capture refuses
+    # calls of other threads.
     run([use_graph], options.seconds / 4, options.seed)
     run([raise_in_kernels], options.seconds / 8, options.seed)
     torch.openreg.empty_cache()

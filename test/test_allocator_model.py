@@ -54,7 +54,7 @@ def settle():
 
 
 class Program:
-    """A random program on streams of its own, followed by a model step by step."""
+    """A random program on new streams, compared with a model step by step."""
 
     def __init__(self, case, seed, device, stream_count, names_streams=True, **rules):
         settle()
@@ -102,7 +102,7 @@ class Program:
         self.model.free(address)
 
     def layout(self):
-        """What the allocator says about the program's streams, as Model.layout()."""
+        """The allocator's blocks of the program's streams, as Model.layout()."""
         mine = {stream.stream_id for stream in self.streams}
         return sorted(
             (
@@ -320,7 +320,7 @@ class TestProfiler(OpenRegTestCase):
 
 
 class TestReuseInStreamOrder(OpenRegTestCase):
-    # A size of its own, so that no other test's cached block fits.
+    # A unique size, so that no other test's cached block fits.
     SIZE = 43 * MIB
 
     def setUp(self):

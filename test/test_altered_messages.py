@@ -1,4 +1,4 @@
-"""Messages of other processes with altered bytes: each is refused with an error, or harmless.
+"""Messages of other processes with altered bytes: each raises an error, or is harmless.
 
 The messages are genuine ones with other numbers in some fields and checksums that fit, cut ones,
 longer ones, and random bytes. The seed is fixed; OPENREG_TEST_SEED gives another one. With
@@ -81,7 +81,7 @@ FIELDS = [
     *((start + offset, bits) for start in TICKETS.values() for offset, bits in TICKET_FIELDS),
     *((position, 64) for position in (VERSION, OFFSET, SIZE, DEVICE)),
 ]
-# Altered as often as all others together: what the backend itself reads.
+# Altered as often as all others together: the fields that the backend itself reads.
 OWN_FIELDS = [(OFFSET, 64), (SIZE, 64), (DEVICE, 64)]
 
 

@@ -1,6 +1,6 @@
 """Asynchrony itself: calls return before kernels run, streams overlap, and nothing is lost.
 
-A closed gate makes it certain that what was submitted behind it has not run.
+While a gate is closed, work that was submitted after it has not run.
 """
 
 import functools
@@ -331,7 +331,7 @@ class TestGate(OpenRegTestCase):
             torch.openreg.synchronize()
 
     def test_gate_in_use_is_refused(self):
-        with StreamGate() as gate, self.assertRaisesRegex(RuntimeError, "not in use"), gate:
+        with StreamGate() as gate, self.assertRaisesRegex(RuntimeError, "already in use"), gate:
             self.fail("the gate was entered twice")
 
     def test_gate_outside_the_block_is_refused(self):

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 LOWER_TYPES = [torch.bfloat16, torch.float16]
 
 # Lists of torch's own test of autocast: the attribute, the namespaces its operators are in, and the
-# type they run in; None stands for autocast's lower precision.
+# type they run in; None means autocast's lower precision.
 LISTS = {
     "torch_fp16": ((torch,), None),
     "torch_fp32": ((torch,), torch.float32),
@@ -33,7 +33,8 @@ LISTS = {
 # Not for us: operators of one vendor's library, and an equation that does not fit its operands.
 LEFT_OUT = {"cudnn_convolution", "cudnn_convolution_transpose", "einsum"}
 
-# These lists are made for float16: an operand of one lower type in a region of another is refused.
+# These lists are made for float16: an operand of one lower type in a region of another raises an
+# error.
 FLOAT16_ONLY = {"torch_need_autocast_promote"}
 
 
@@ -98,7 +99,7 @@ class TestLists(OpenRegTestCase):
         count = 0
         for name, arguments, expected_type in getattr(lists_on_device(), list_name):
             if not hasattr(space, name):
-                self.assertEqual(name, "__div__")  # gone since Python 3
+                self.assertEqual(name, "__div__")  # removed in Python 3
                 continue
             with torch.autocast(DEVICE_TYPE, dtype=torch.float16):
                 result = getattr(space, name)(*arguments)
@@ -284,7 +285,7 @@ class TestAutocast(OpenRegTestCase):
 def train(device, make_optimizer, scaler, losses, clip=False):
     """Trains a small model; a loss is multiplied by each of `losses`. Returns the model.
 
-    Without autocast, as the CPU's has policies of its own.
+    Without autocast, since the CPU's has different policies.
     """
     torch.manual_seed(0)
     model = torch.nn.Sequential(

@@ -120,7 +120,7 @@ class TestImport(OpenRegTestCase):
             """,
             NO_AUTOLOAD,
         )
-        # The last one is ours, under the name that programs look for.
+        # The last one is this package's, under the name that programs use.
         self.assertEqual(
             result.stdout.strip(), "['torch', 'torch_openreg'] ['torch.backends.openreg']"
         )
@@ -142,11 +142,11 @@ class TestImport(OpenRegTestCase):
             """,
             NO_AUTOLOAD,
         )
-        self.assertIn("'other' has already taken it", result.stdout)
+        self.assertIn("'other' is already registered", result.stdout)
 
 
 # A thread imports torch. When it has the lock of that import, another one begins to import the
-# package; the first goes on when the other waits for torch.
+# package; the first continues when the other waits for torch.
 TWO_THREADS = """
 import builtins, sys, threading
 
@@ -229,7 +229,7 @@ class TestThreads(OpenRegTestCase):
 
     @requires_entry_point
     def test_device_is_there_when_the_import_of_torch_within_ours_ends(self):
-        # Then a thread that has waited for that import goes on.
+        # Then a thread that has waited for that import continues.
         result = run_program(
             """
             import builtins, sys
@@ -285,7 +285,7 @@ class TestBrokenInstallation(OpenRegTestCase):
         return run_program(code, {"PYTHONPATH": self.site, **settings})
 
     def assert_reported(self, reason):
-        """Checks both ways in: the warning of ``import torch`` and the ImportError of ours."""
+        """Checks the warning of ``import torch`` and the package's ImportError."""
         result = self.run_here(
             """
             import torch
@@ -365,7 +365,7 @@ class TestBrokenInstallation(OpenRegTestCase):
             text = re.sub("TORCH_RELEASES = .*", 'TORCH_RELEASES = ("1.0", "1.1")', file.read())
         self.write("_version.py", text)
         self.assert_reported(
-            r"serves torch 1\.0 and 1\.1, but torch \S+ is installed\. .*: "
+            r"supports torch 1\.0 and 1\.1, but torch \S+ is installed\. .*: "
             r"pip install 'torch==1\.1\.\*'"
         )
 

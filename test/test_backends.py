@@ -1,4 +1,4 @@
-"""``torch.backends.openreg``, and the small modules beside it that programs ask by name."""
+"""``torch.backends.openreg``, and the small modules beside it that programs use by name."""
 
 import importlib
 import unittest

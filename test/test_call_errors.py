@@ -1,4 +1,4 @@
-"""Errors of arguments come from the call, each time, and what is queued behind it still runs."""
+"""Errors of arguments are raised by each call, and later work still runs."""
 
 import itertools
 import math
@@ -35,7 +35,7 @@ def byte(device):
     return ones(device, 3, dtype=torch.uint8)
 
 
-# What the CPU refuses, as functions of a device.
+# Calls that the CPU rejects, as functions of a device.
 REFUSED = {
     "bernoulli_": lambda d: overlapping(d, 6).bernoulli_(0.5),
     "bernoulli_of_tensor": lambda d: overlapping(d, 6).bernoulli_(ones(d, 6)),
@@ -122,8 +122,8 @@ REFUSED = {
     ),
 }
 
-# Calls with a number that the CPU refuses only if it is a bad one, and a good and a bad one: the
-# good call comes first, and the bad one has the same metadata.
+# Calls with a number that the CPU checks, with a valid and an invalid number: the valid call comes
+# first, and the invalid one has the same metadata.
 NUMBERS_REFUSED = {
     "huber_loss": (
         lambda d, v: torch.nn.functional.huber_loss(ones(d, 1), ones(d, 1), delta=v), 1.0, -1.0
@@ -169,7 +169,7 @@ HOST_NUMBERS_REFUSED = {
     ),
 }
 
-# The same for what a tensor holds; the checks are in code that all devices share.
+# The same for the contents of a tensor; the checks are in code that all devices share.
 CONTENTS_REFUSED = {
     **(
         {"cholesky": (lambda d, v: torch.cholesky(v), torch.eye(3), -torch.eye(3))}
@@ -195,7 +195,7 @@ CONTENTS_REFUSED = {
     "bincount": (lambda d, v: torch.bincount(v), torch.tensor([1, 2]), torch.tensor([1, -2])),
 }  # fmt: skip
 
-# What the CPU does though the tensor overlaps itself.
+# Calls that the CPU accepts although the tensor overlaps itself.
 ACCEPTED = {
     "amax_out": lambda d: torch.amax(ones(d, 3, 3), 0, out=overlapping(d, 3)),
     "fill_": lambda d: overlapping(d, 3).fill_(2.0),

@@ -1,4 +1,4 @@
-"""The operator generator: what it emits, and that it leaves alone what has not changed.
+"""The operator generator: its output, and that unchanged files are not written.
 
 It needs torch's generator library and not the built backend, so nothing here uses a device.
 """

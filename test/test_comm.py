@@ -98,7 +98,7 @@ class TestComm(OpenRegTestCase):
 
 
 class TestChoice(OpenRegTestCase):
-    """A build of torch with CUDA has functions of its own, for CUDA."""
+    """A build of torch with CUDA has its own functions, for CUDA."""
 
     def setUp(self):
         super().setUp()

@@ -1,8 +1,8 @@
 """Composite operators of torch: none of them reads the device's memory on the host.
 
-A composite kernel of ATen is written in terms of other operators and so runs on every device,
-unless it looks into a tensor by itself. Then it ends the process, or misses a kernel that ATen
-registers for its own devices only. The search calls all of them, in processes that may end.
+A composite kernel of ATen is composed of other operators and so runs on every device, unless it
+dereferences a tensor's memory. Then it ends the process, or misses a kernel that ATen registers for
+its own devices only. The search calls all of them, in processes that may end.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ CRASHES_EVERYWHERE = {
     "aten::_transform_bias_rescale_qkv.out": "divides by the number of heads, which may be 0",
 }
 
-# Says that it lacks a kernel for the device: name -> why.
+# Reports a missing kernel for the device: name -> reason.
 LACKS_A_KERNEL: dict[str, str] = {}
 
 _SEARCH = r"""

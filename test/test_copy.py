@@ -19,7 +19,7 @@ from common import (
 )
 
 LAST = DEVICE_COUNT - 1
-LARGE = 300_000  # elements; beyond what a copy from the host stages aside
+LARGE = 300_000  # elements; more than a copy from the host stages
 
 # Where a tensor may live. "pageable" and "pinned" are host memory.
 DEVICES = [f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:{LAST}"][: min(DEVICE_COUNT, 2)]

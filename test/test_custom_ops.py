@@ -116,7 +116,7 @@ class TestCustomAbs(CustomOpTestCase):
         side = torch.openreg.Stream()
         with StreamGate(), side:
             y = custom_abs(x)
-            side.synchronize()  # would never return if the kernel were behind the gate
+            side.synchronize()  # would not return if the kernel were after the gate
             self.assertEqual(y.tolist(), [1.0, 2.0])
 
     @requires_two_devices
@@ -329,7 +329,7 @@ class TestPythonOps(CustomOpTestCase):
         side = torch.openreg.Stream()
         with StreamGate(), side:
             y = smooth_sign(x, 1.0)
-            side.synchronize()  # would never return if the kernel were behind the gate
+            side.synchronize()  # would not return if the kernel were after the gate
         self.assert_bit_equal(y, smooth_sign(x.cpu(), 1.0))
 
     def test_fake_kernel_serves_the_device(self):

@@ -1,5 +1,5 @@
-"""What a training script does around its model: load data, overlap copies with compute, split a
-model over two devices, recompute instead of remember, and choose a default device.
+"""The parts of a training script around its model: loading data, overlapping copies with compute,
+splitting a model over two devices, recomputing activations, and choosing a default device.
 """
 
 import collections
@@ -61,7 +61,7 @@ class BadRow(Rows):
 
 
 class Packed:
-    """A batch with a way of its own to be pinned."""
+    """A batch with its own method for pinning."""
 
     def __init__(self, rows):
         self.rows = default_collate([row for row, _ in rows])
@@ -168,7 +168,7 @@ class TestDataLoader(OpenRegTestCase):
 
 
 class Prefetcher:
-    """Copies the next batch on a stream of its own while the present one is used."""
+    """Copies the next batch on a separate stream while the present one is used."""
 
     def __init__(self, batches, device, stream=None):
         self.batches = iter(batches)

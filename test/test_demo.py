@@ -1,4 +1,4 @@
-"""The demo program: what it prints, how it ends, and that it notices results that differ."""
+"""The demo program: its output, its exit code, and that it detects results that differ."""
 
 import contextlib
 import importlib.metadata
@@ -38,7 +38,7 @@ def small_problems(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _main(*arguments: str) -> tuple[int, str]:
-    """Runs the program in this process; returns its exit code and what it printed."""
+    """Runs the program in this process; returns its exit code and output."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exit_code = program.main(arguments)

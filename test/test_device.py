@@ -1,4 +1,4 @@
-"""Devices: how many there are, which one is current, what they can do."""
+"""Devices: their number, the current device, their properties."""
 
 import copy
 import importlib
@@ -31,7 +31,7 @@ DEVICE_SPELLINGS = [
     subtest(f"{DEVICE_TYPE}:{LAST}", name="str"),
     subtest(torch.device(DEVICE_TYPE, LAST), name="device"),
 ]
-# What set_device and its like refuse, with the exception that a caller gets.
+# Arguments that set_device and similar functions reject, with the exceptions.
 NOT_DEVICES = [
     subtest((DEVICE_COUNT, RuntimeError, OUT_OF_RANGE_TEXT), name="index_too_large"),
     subtest((2**40, RuntimeError, OUT_OF_RANGE_TEXT), name="index_beyond_all_bounds"),

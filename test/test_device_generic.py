@@ -106,7 +106,7 @@ class TestLargeTensorTest(TestCase):
         self.assertRegex(self.outcome("9999999GB"), "^Insufficient .* memory$")
 
     def test_other_devices_are_left_to_torch_s_decorator(self):
-        # torch needs psutil to know.
+        # torch needs psutil for this check.
         self.assertRegex(self.outcome("9999999GB", "cpu"), "Insufficient cpu memory|psutil")
 
     def test_bad_size_is_refused(self):

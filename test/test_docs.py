@@ -1,4 +1,4 @@
-"""The documentation: its examples run, and what it quotes and lists is in the sources."""
+"""The documentation: its examples run, and its quotations and lists agree with the sources."""
 
 import operator
 import re
@@ -42,10 +42,10 @@ import tiers  # noqa: E402
 class Example:
     """A program in a page.
 
-    `<!-- program -->` in the line before a Python block marks one;
-    `# Run with NAME=value ...`, as its first line, gives it environment variables;
-    `<!-- program fails: TEXT -->` says that it ends with an error and prints the text.
-    `<!-- prints -->` and a text block right behind it are what the program prints, as train.py.
+    `<!-- program -->` in the line before a Python block marks one; `# Run with NAME=value ...`, as
+    its first line, gives it environment variables; `<!-- program fails: TEXT -->` marks a program
+    that ends with an error and prints the text. `<!-- prints -->` and a text block after it are the
+    output of the program, run as train.py.
     """
 
     page: Path

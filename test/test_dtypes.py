@@ -1,9 +1,9 @@
 """Dtypes that CUDA has for an operator and the CPU lacks: computed in a wider type, rounded once.
 
-The reference is the CPU under ``Widened``, which does in Python what the device does: where the CPU
-refuses an operator's dtypes, it calls the operator with wider ones and narrows the results. So
-values and gradients are compared bit for bit, and what the CPU refused on the way is compared with
-the device's table.
+The reference is the CPU under ``Widened``, which implements the device's method in Python: if the
+CPU rejects an operator's dtypes, it calls the operator with wider ones and narrows the results. So
+values and gradients are compared bit for bit, and the dtypes that the CPU rejected are compared
+with the device's table.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ _NAMES = {
 }
 _LAYOUTS = {torch.sparse_coo: "Sparse", torch.sparse_csr: "SparseCsr"}
 
-# OpInfos for which a dtype is not what is missing: they have no kernel for the CPU at all.
+# OpInfos that have no kernel for the CPU in any dtype.
 _WITHOUT_A_KERNEL = {
     "torch.ops.aten._efficient_attention_forward",
     "torch.ops.aten._flash_attention_forward",
@@ -93,7 +93,7 @@ def _call(function, args, kwargs):
 
 
 class Widened(TorchDispatchMode):
-    """On the CPU: what it refuses is computed in the wider type. Collects what it refused."""
+    """Computes calls that the CPU rejects in the wider type. Collects the rejected dtypes."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -196,7 +196,7 @@ def _run(function, sample, move):
 
 
 def _reference(info, sample, dtype):
-    """The same on the CPU, and what it refused."""
+    """The same on the CPU, and the rejected dtypes."""
     if _is_transform(info):
         # Composite: rounded once, and not after each of the operators that it is made of.
         def transform(*args, **kwargs):
@@ -225,7 +225,7 @@ class TestDtypesOfCuda(OpenRegTestCase):
     def test_results_and_gradients_are_those_of_the_wider_type(self, info, dtype):
         for sample in _samples(info, dtype):
             for one in (sample, sample.noncontiguous()):
-                if info.name == "histc":  # has a kernel of its own, see test_operators.py
+                if info.name == "histc":  # has its own kernel, see test_operators.py
                     _run(info.op, one, lambda tensor: tensor.to(DEVICE_TYPE))
                     continue
                 results, gradients, _ = _reference(info, one, dtype)

@@ -1,8 +1,8 @@
-"""Libraries on top of torch, used on openreg as their own documentation says.
+"""Libraries on top of torch, used on openreg as in their own documentation.
 
-Needs ``pip install torch_openreg[integration]``; what is not installed is skipped. The models are
-tiny and start from random parameters: nothing is downloaded. Where a library has to be told of the
-device, the test shows how, and docs/ecosystem.md says why.
+Needs ``pip install torch_openreg[integration]``; tests of missing packages are skipped. The models
+are tiny and start from random parameters: nothing is downloaded. If a library needs a setting for
+the device, the test shows it, and docs/ecosystem.md has the reason.
 """
 
 import contextlib
@@ -114,7 +114,7 @@ def whisper(transformers):
 
 
 class LibraryTestCase(OpenRegTestCase):
-    """A test with a folder of its own."""
+    """A test with a separate folder."""
 
     def setUp(self):
         super().setUp()
@@ -534,7 +534,7 @@ class TestIgnite(LibraryTestCase):
             **settings,
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # autocast for CUDA says that there is none
+            warnings.simplefilter("ignore")  # autocast for CUDA warns that CUDA is not available
             trainer.run(DataLoader(points(), batch_size=8), max_epochs=1)
         return types
 
@@ -551,7 +551,7 @@ class TestIgnite(LibraryTestCase):
 
 # docs: lightning-accelerator
 def lightning_accelerator():
-    """Returns an accelerator for lightning that serves whatever device torch.accelerator finds."""
+    """Returns an accelerator for lightning that uses the current accelerator of torch."""
     from lightning.pytorch.accelerators import Accelerator
 
     class TorchAccelerator(Accelerator):

@@ -1,4 +1,4 @@
-"""Errors: which exception, with which text, at which call; and that work goes on afterwards."""
+"""Errors: the exception, its text, the call that raises it, and work after it."""
 
 import contextlib
 import re
@@ -35,7 +35,7 @@ def nll_loss_out_of_range():
     return torch.nn.functional.nll_loss(torch.ones(1, 4, device=DEVICE_TYPE), out_of_range())
 
 
-# Kernels that fail because of data, which the host does not look at.
+# Kernels that fail because of data, which the host does not check.
 FAILURES = parametrize(
     "fail,kernel",
     [
@@ -50,7 +50,7 @@ KERNEL_ERRORS = (IndexError, RuntimeError)
 
 
 def raised_by(error):
-    """What a text says that its error was raised by."""
+    """The function that an error's text names."""
     return re.search(r"\nRaised by (.*)\.$", str(error), re.MULTILINE)[1]
 
 
@@ -338,7 +338,7 @@ class TestOutOfMemory(OpenRegTestCase):
 
 
 def fall_back():
-    """Calls an operator that has no kernel of its own, and is not likely to get one."""
+    """Calls an operator without a kernel for the device."""
     return torch.geqrf(torch.eye(3, device=DEVICE_TYPE))
 
 

@@ -1,4 +1,4 @@
-"""Events: what a record marks, what a wait waits for, what time it took."""
+"""Events: records, waits, and elapsed time."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ from common import (
 )
 
 LAST = DEVICE_COUNT - 1
-# torch.Event and ours are to behave alike.
+# torch.Event and torch.openreg.Event have to behave alike.
 EVENTS = parametrize(
     "make_event",
     [

@@ -169,7 +169,7 @@ with torch.openreg.Stream() as stream:
     ),
 }
 
-# What has such an error and says nothing -> (program, exit code).
+# Programs with such an error that is not reported -> (program, exit code).
 SILENT = {
     "error_that_was_raised": (
         """

@@ -246,7 +246,7 @@ class TestExampleExtension(OpenRegTestCase):
         side = torch.openreg.Stream()
         with StreamGate(), side:
             taken = self.take_rows(table, rows)
-            side.synchronize()  # would never return if the kernel were behind the gate
+            side.synchronize()  # would not return if the kernel were after the gate
         self.assertEqual(taken.tolist(), [[1, 1]] * 3)
 
     def test_bad_row_is_an_error_of_the_next_synchronizing_call(self):

@@ -1,7 +1,7 @@
 """The boxed fallback: what an operator without a kernel for the device does.
 
-The operators are the test's own, with kernels for the CPU only, so that none of them gets a kernel
-for the device one day.
+The operators are the test's own, with kernels for the CPU only, so that the device never has
+kernels for them.
 """
 
 import concurrent.futures
@@ -1051,7 +1051,7 @@ def synchronous_calls(name):
 
 
 class TestWrongPlans(FallbackTestCase):
-    """What a plan says is not believed: kernels that change behind its back are noticed."""
+    """Plans are checked: kernels whose results no longer match are detected."""
 
     def test_result_of_other_sizes_is_an_error_and_the_plan_is_forgotten(self):
         output = run_child(
@@ -1122,7 +1122,7 @@ with replaced("index_select.out", of_other_bits):
 
 
 class TestMemoryOfCalls(FallbackTestCase):
-    """What the fallback remembers is bounded; each case has a process of its own to count in."""
+    """The fallback's memory is bounded; each case is measured in a separate process."""
 
     def test_plans_are_bounded_and_those_in_use_stay(self):
         output = run_child(

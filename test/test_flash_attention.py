@@ -40,7 +40,7 @@ def bounds(*lengths):
 
 
 def mask_of(queries, keys, is_causal, before, behind):
-    """Which keys a query sees, where the last of both are at the same place."""
+    """The keys that a query attends to; the last query and the last key are aligned."""
     distance = torch.arange(keys)[None] - torch.arange(queries)[:, None] - (keys - queries)
     seen = torch.ones(queries, keys, dtype=torch.bool)
     if before is not None and before >= 0:

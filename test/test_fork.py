@@ -1,4 +1,4 @@
-"""Fork and spawn: a child of a process that has used a device is told so; all others work."""
+"""Fork and spawn: a child forked after a first use gets an error; all others work."""
 
 import torch
 from common import (
@@ -11,7 +11,7 @@ from common import (
     run_tests,
 )
 
-# Runs `child` in a forked process and prints what it returns or raises.
+# Runs `child` in a forked process and prints its result or exception.
 FORK = """
 import os, sys
 import torch
@@ -50,7 +50,7 @@ USES = {
     "pin_memory": "torch.ones(3).pin_memory()",
     "accelerator_synchronize": "torch.accelerator.synchronize()",
 }
-# What a parent may ask without keeping its children from using devices.
+# Queries of a parent that do not prevent its children from using devices.
 QUESTIONS = {
     "device_count": "torch.openreg.device_count()",
     "is_available": "torch.openreg.is_available()",

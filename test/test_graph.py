@@ -1,4 +1,4 @@
-"""Graphs: captures, replays, what they may hold, and what they do to everybody else."""
+"""Graphs: captures, replays, their contents, and their effect on other work."""
 
 import gc
 import itertools
@@ -39,7 +39,7 @@ def tensor(*values):
 
 
 def capture(function, **arguments):
-    """Runs a function once, then captures it. Returns the graph and what the function returned."""
+    """Runs a function once, then captures it. Returns the graph and the function's result."""
     stream = torch.openreg.Stream()
     torch.openreg.synchronize()
     with torch.openreg.stream(stream):
@@ -148,7 +148,7 @@ class TestAcceleratorGraph(GraphTestCase):
             self.assertRaisesRegex(RuntimeError, r"has captured; call reset\(\)"),
         ):
             graph.capture_begin()
-        # The second half is what CUDA says.
+        # The second half is CUDA's text.
         text = (
             r"keep_graph=True; instantiate\(\) is intended to be called by the user only when keep_"
         )

@@ -1,6 +1,4 @@
-"""Device guards, as Python sees them: operators work on their tensors' device and restore the
-caller's.
-"""
+"""Device guards from Python: operators work on their tensors' device and restore the caller's."""
 
 import torch
 from common import (

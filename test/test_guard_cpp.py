@@ -128,7 +128,7 @@ class TestGuardDevice(CppTestCase):
         self.assertEqual(self.cpp.get_device(), device(0))
 
     def test_unchecked_set_device_out_of_range_survives_warnings_as_errors(self):
-        # Python raises the warning after the call has come back.
+        # Python raises the warning after the call has returned.
         with warnings.catch_warnings(), self.assertRaises(UserWarning):
             warnings.simplefilter("error")
             self.cpp.unchecked_set_device(device(DEVICE_COUNT))

@@ -1,5 +1,5 @@
-"""What ATen asks of the device type as a whole, as Python sees it: pinned memory, storages of
-another size, default generators. The same from C++ is in test_guard_cpp.py.
+"""The hooks of the device type, from Python: pinned memory, resized storages, default generators.
+The same from C++ is in test_guard_cpp.py.
 """
 
 import gc
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 
 class TestPinnedMemory(OpenRegTestCase):
-    # A size of its own, so that no other test's cached block fits.
+    # A unique size, so that no other test's cached block fits.
     SIZE = 7 * MIB
 
     def pinned(self, value):
@@ -104,7 +104,7 @@ class TestPinnedMemory(OpenRegTestCase):
             self.assertFalse(torch.openreg.current_stream(index).query())
         self.assertTrue(torch.equal(y.cpu(), x))
 
-    @pytest.mark.openreg_sanitizer(expect="host")  # it looks before the copy has run
+    @pytest.mark.openreg_sanitizer(expect="host")  # it reads before the copy has run
     @parametrize("index", range(DEVICE_COUNT))
     def test_non_blocking_copy_to_the_host_returns_before_it_ran(self, index):
         x = torch.ones(self.SIZE, dtype=torch.uint8, device=f"openreg:{index}")

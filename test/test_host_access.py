@@ -1,4 +1,4 @@
-"""Host access: a host that touches device memory is told what it touched, and ends as it would."""
+"""Host access: an access of device memory prints a message and ends the process."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Lazy initialization: calls that wait for it run once, in order, and say who queued them."""
+"""Lazy initialization: queued calls run once, in order; errors name the queuing line."""
 
 import textwrap
 import unittest

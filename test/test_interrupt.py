@@ -1,8 +1,8 @@
-"""Interrupts: Ctrl-C ends the main thread's wait for the device, and the work goes on."""
+"""Interrupts: Ctrl-C ends the main thread's wait for the device, and the work continues."""
 
 from common import DEVICE_TYPE, OpenRegTestCase, run_program, run_tests
 
-# The signal comes while the main thread waits behind the gate. On a machine so slow that it comes
+# The signal arrives while the main thread waits for the gate. On a machine so slow that it comes
 # before, the program ends in the same way. A shell lets its background jobs ignore SIGINT, and the
 # programs would inherit that: hence Python's own handler.
 SENDER = """

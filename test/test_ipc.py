@@ -26,7 +26,7 @@ from torch_openreg import _C
 
 TIMEOUT_S = 120
 
-# What a peer keeps between calls.
+# The state of a peer between calls.
 kept = {}
 
 

@@ -1,7 +1,7 @@
 """torch.jit.trace, torch.jit.script and torch.onnx.export of models on the device.
 
-A traced or scripted module has to compute, for an input that it has not seen, what the module
-itself computes, to the bit. A trace that lacks an operator returns the same for each input.
+For a new input, a traced or scripted module has to give the same bits as the module itself. A trace
+that lacks an operator returns the same for each input.
 """
 
 import io
@@ -143,7 +143,7 @@ class TestJit(OpenRegTestCase):
         return module.to(DEVICE_TYPE), first.to(DEVICE_TYPE), second.to(DEVICE_TYPE)
 
     def results(self, function: nn.Module, module: nn.Module, x: Tensor) -> list[Tensor]:
-        """What a call returns, the gradients, and the buffers afterwards, which are reset."""
+        """The result of a call, the gradients, and the buffers afterwards, which are reset."""
         before = {name: value.clone() for name, value in module.state_dict().items()}
         torch.manual_seed(1)
         if x.is_floating_point() and any(one.requires_grad for one in module.parameters()):

@@ -1,4 +1,4 @@
-"""What a kernel finds around it is what its caller had at the call: settings, threads, modes."""
+"""A kernel runs with its caller's environment at the call: settings, threads, modes."""
 
 import re
 import threading
@@ -48,7 +48,7 @@ def members_of_context() -> dict[str, str]:
         text.index("class TORCH_API Context") : text.index("TORCH_API Context& globalContext")
     ]
     private = body[body.rindex(" private:") + len(" private:") :]
-    # An initializer in braces, or what follows `=`, is no part of the declaration.
+    # An initializer in braces or after `=` is not part of the declaration.
     while True:
         shorter = re.sub(r"\{[^{}]*\}", "", private)
         if shorter == private:
@@ -200,7 +200,7 @@ class TestSettingsOfTheCall(OpenRegTestCase):
             expected = self.outcome(change, change.inputs)
             self.assertEqual(self.outcome(change, on_device), expected)
             if isinstance(expected, type):
-                return  # refused under this value, in the call
+                return  # an error with this value, at the call
             torch.accelerator.synchronize()
             with StreamGate():
                 actual = change.call(*on_device)
@@ -231,7 +231,7 @@ class TestSettingsOfTheCall(OpenRegTestCase):
 
 
 class TestAutocast(OpenRegTestCase):
-    """Autocast of the CPU is no business of the device's kernels, which are CPU tensors' inside."""
+    """The CPU's autocast must not affect the device's kernels, which use CPU tensors."""
 
     def assert_is_as_without(self, call):
         for _ in range(2):
@@ -343,7 +343,7 @@ class TestThreads(OpenRegTestCase):
 
     def test_backward_has_the_number_of_the_first_one(self):
         """torch runs the backward of a device in a thread that it starts once."""
-        # docs/differences.md tells this; on the CPU, backward runs in the calling thread.
+        # See docs/differences.md; on the CPU, backward runs in the calling thread.
         for first, other in ((1, 2), (2, 1)):
             output = run_child(
                 f"""
@@ -383,7 +383,7 @@ class TestDenormals(OpenRegTestCase):
         return (tensor.cpu().view(torch.int32) == 0).float().mean().item()
 
     def products(self, stream, modes, numbers):
-        """What a stream gives for calls in these modes: which part of the products is 0."""
+        """The results of a stream for calls in these modes: the part of the products that is 0."""
         results = []
         on_device = numbers.to(DEVICE_TYPE)
         with stream:
@@ -471,7 +471,7 @@ class TestDenormals(OpenRegTestCase):
 
     def test_backward_has_the_mode_of_the_thread_that_ran_the_first_one(self):
         """torch runs the backward of a device in a thread that it starts once."""
-        # docs/differences.md tells this; on the CPU, backward runs in the calling thread.
+        # See docs/differences.md; on the CPU, backward runs in the calling thread.
         for first in (False, True):
             output = run_child(
                 f"""

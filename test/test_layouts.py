@@ -47,7 +47,7 @@ class LayoutTestCase(OpenRegTestCase):
 
 
 def parts_of(tensor):
-    """The strided tensors, on the CPU, that tell a tensor of any layout from others."""
+    """The strided tensors, on the CPU, that represent a tensor of any layout."""
     if tensor.is_nested:
         parts = [*tensor.unbind(), tensor._nested_tensor_strides()]
     elif tensor.is_quantized:

@@ -14,7 +14,7 @@ from common import (
 
 from torch_openreg.openreg import sanitizer
 
-COUNT = 40  # more than what is compared one by one
+COUNT = 40  # more than the number that is compared one by one
 
 
 def like_ones():
@@ -152,7 +152,7 @@ class TestLongLists(OpenRegTestCase):
     def test_kernels_see_what_is_shared(self, name):
         tensors = LISTS[name]()
         moved = on_device(tensors)
-        for _ in range(3):  # the first call learns how the others run
+        for _ in range(3):  # the first call is different from the others
             torch._foreach_mul_(tensors, 1.5)
             torch._foreach_mul_(moved, 1.5)
         for actual, expected in zip(moved, tensors, strict=True):
@@ -168,7 +168,7 @@ class TestLongLists(OpenRegTestCase):
             for one, other in zip(function(moved, *others), expected, strict=True):
                 self.assert_bit_equal(one, other)
 
-    # Whatever a call learns about its results is for lists that are alike tensor by tensor.
+    # A plan applies only to lists whose tensors have the same metadata.
     def test_lists_of_the_same_tensors_in_another_order_are_told_apart(self):
         small, large = torch.rand(2), torch.rand(3)
         for count in (2, 3, COUNT):
@@ -217,7 +217,7 @@ class TestLongLists(OpenRegTestCase):
         numbers = iter(range(1000))
 
         def learn(tensors):
-            torch._foreach_neg(tensors[next(numbers) :])  # no call is like another
+            torch._foreach_neg(tensors[next(numbers) :])  # all calls differ
 
         def mix(tensors):
             torch.stack([*tensors, torch.ones(2, dtype=torch.float64, device=DEVICE_TYPE)])
@@ -231,7 +231,7 @@ class TestLongLists(OpenRegTestCase):
             "learning": learn,
             "into_out": lambda tensors: torch.cat(tensors, out=torch.empty(0, device=DEVICE_TYPE)),
         }[name]
-        cost_per_tensor(function, 100)  # what the process does once
+        cost_per_tensor(function, 100)  # work that the process does once
         short = cost_per_tensor(function, 500)
         long = cost_per_tensor(function, 8000)
         self.assertLess(long / short, 6, f"{1e6 * short:.2f} and {1e6 * long:.2f} us per tensor")

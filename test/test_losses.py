@@ -1,4 +1,4 @@
-"""Losses: their reductions, and what they say while they run."""
+"""Losses: their reductions, and their warnings."""
 
 import torch
 from common import (

@@ -1,4 +1,4 @@
-"""Memory: what the allocator counts, caches and reuses; pinned memory; sizes of storages."""
+"""Memory: statistics, caching and reuse; pinned memory; sizes of storages."""
 
 import gc
 
@@ -268,7 +268,7 @@ class TestOldNames(OpenRegTestCase):
 
 
 class TestReuse(OpenRegTestCase):
-    # A size of its own, so that no other test's cached block fits.
+    # A unique size, so that no other test's cached block fits.
     SIZE = 37 * MIB
 
     def setUp(self):
@@ -379,7 +379,7 @@ class TestReuse(OpenRegTestCase):
 
     @parametrize("waiter", ["empty_cache", "allocation"])
     def test_freeing_and_allocating_do_not_wait_for_a_thread_that_waits(self, waiter):
-        # In a process of its own: it hangs if one does.
+        # In a separate process: it hangs if a call waits.
         output = run_child(
             """
             import sys, threading
@@ -450,7 +450,7 @@ class TestPinnedMemory(OpenRegTestCase):
             gate.open()
         self.assert_bit_equal(y, x)
 
-    @pytest.mark.openreg_sanitizer(expect="host")  # it looks before the copy has run
+    @pytest.mark.openreg_sanitizer(expect="host")  # it reads before the copy has run
     def test_non_blocking_copy_to_pinned_memory_does_not_wait(self):
         x = torch.arange(1000, device=DEVICE_TYPE)
         y = torch.zeros(1000, dtype=torch.int64, pin_memory=True)

@@ -1,4 +1,4 @@
-"""OPENREG_MEMORY_POISON: reads and writes of memory that nobody owns show."""
+"""OPENREG_MEMORY_POISON: reads of uninitialized memory and uses after a free are detected."""
 
 import torch
 from common import OpenRegTestCase, run_program, run_tests
@@ -418,7 +418,7 @@ class TestCheck(OpenRegTestCase):
         )
 
     def test_a_failed_kernel_is_no_damage(self):
-        # The failure drops the fills behind it.
+        # The failure drops the fills after it.
         run_poisoned(
             """
             import torch

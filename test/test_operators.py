@@ -1,4 +1,4 @@
-"""Operators with kernels of their own, for what neither the generator nor the fallback does."""
+"""Operators with hand-written kernels, which neither the generator nor the fallback covers."""
 
 import torch
 from common import (

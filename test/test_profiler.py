@@ -120,7 +120,7 @@ def row_of(event):
 class ProfilerTestCase(OpenRegTestCase):
     def setUp(self):
         super().setUp()
-        # What is made here is not in the traces.
+        # Objects that are created here are not in the traces.
         self.x = torch.randn(64, 64, device=DEVICE_TYPE)
         torch.openreg.synchronize()
 
@@ -129,7 +129,7 @@ class ProfilerTestCase(OpenRegTestCase):
         super().tearDown()
 
     def assert_well_formed(self, trace):
-        """Checks what has to be true of every trace."""
+        """Checks the properties of every trace."""
         (end,) = [e["ts"] for e in trace.events if e["name"] == "Record Window End"]
         start = min(e["ts"] for e in trace.of("Trace"))
         processes = trace.labels("process_name")
@@ -393,7 +393,7 @@ class TestGraphs(ProfilerTestCase):
 
 
 class TestNames(ProfilerTestCase):
-    """Kernels have names of their own, so that a name of an operator means the operator."""
+    """Kernels have different names, so that the name of an operator means the operator."""
 
     def check_no_work_bears_an_operator_s_name(self, profiler):
         names = device_names(profiler)
@@ -707,7 +707,7 @@ class TestResults(ProfilerTestCase):
             model(self.x).sum().backward()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"timeline{suffix}"
-            # torch has deprecated the function, and not said what replaces it on other devices.
+            # torch has deprecated the function, without a replacement on other devices.
             with self.assertWarnsRegex(FutureWarning, "export_memory_timeline"):
                 profiler.export_memory_timeline(str(path), f"{DEVICE_TYPE}:0")
             data = path.read_bytes()
@@ -1170,7 +1170,7 @@ class TestTiming(ProfilerTestCase):
     def test_events_take_the_time_when_the_stream_reaches_them(self):
         start, end = (torch.openreg.Event(enable_timing=True) for _ in range(2))
         with StreamGate() as gate:
-            start.record()  # before the stream gets there: the gate is closed
+            start.record()  # before the stream reaches it: the gate is closed
             self.x.relu()
             end.record()
             gate.wait_until_reached()

@@ -1,4 +1,4 @@
-"""The public names of torch.openreg: they are there, documented, and refuse wrong arguments.
+"""The public names of torch.openreg: they exist, are documented, and reject wrong arguments.
 
 The sweep calls each public function, class and method with one wrong value after another.
 """
@@ -74,7 +74,7 @@ def is_ours(value):
 
 
 def is_made_here(value):
-    """Whether it is an error or a record, which programs get and do not make themselves."""
+    """Whether it is an error or a record, which programs do not create themselves."""
     return inspect.isclass(value) and (
         issubclass(value, (BaseException, tuple, torch.openreg.profiler.Activity))
         or hasattr(value, "__dataclass_fields__")
@@ -93,7 +93,7 @@ class Thing:
 
 WRONG = (None, "x", b"x", 1.5, Thing(), [], 2**31, 2**63, 2**65, -1)
 
-# Texts that name what a caller has not called: a binding, or what pybind11 says of one.
+# Texts that name a binding, which a caller has not called, or that come from pybind11.
 FORBIDDEN = (
     r"incompatible (function|constructor) arguments|\b_C\b|\barg\d\b|supported:|Invoked with"
 )
@@ -184,7 +184,7 @@ def call(function, owner, parameters, parameter, wrong):
     return result
 
 
-# Errors with a text of another kind: what the text begins with, by the function's name.
+# Errors with a different text: the beginning of the text, by the function's name.
 OTHERS = {
     # The runtime's, of a number that could have been one.
     "ExternalStream": "OpenReg error: invalid resource handle",

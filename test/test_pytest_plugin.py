@@ -1,4 +1,4 @@
-"""The plug-in for pytest, and the program that runs others: both for code that says cuda."""
+"""The pytest plug-in, and the program that runs others: both for code that uses cuda."""
 
 import json
 import os
@@ -561,7 +561,7 @@ class TestPlugin(OpenRegTestCase):
         )
 
     def test_clone_in_the_project_is_not_collected(self):
-        # What a clone has beside the built package.
+        # Files of a clone besides the built package.
         clone = self.folder / "clone"
         (clone / "test").mkdir(parents=True)
         (clone / "test" / "test_other.py").write_text("import common")

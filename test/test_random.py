@@ -126,7 +126,7 @@ class TestRandom(OpenRegTestCase):
             self.assert_bit_equal(one, other)
 
     def test_drawing_goes_on_after_an_external_stream_was_destroyed(self):
-        # In a process of its own: a generator that broke would break all later tests.
+        # In a separate process: a defective generator would break all later tests.
         output = run_child(
             """
             import torch
@@ -167,8 +167,8 @@ class TestRandom(OpenRegTestCase):
             self.assert_bit_equal(tensor, expected)
 
     def test_reading_the_state_waits_without_the_gil(self):
-        # The thread that opens the gate gets the GIL when the reader gives it up, and not before.
-        # If the reader keeps it, the program hangs.
+        # The thread that opens the gate can take the GIL only when the reader releases it. If the
+        # reader keeps it, the program hangs.
         output = run_child(
             """
             import sys, threading
@@ -189,7 +189,7 @@ class TestRandom(OpenRegTestCase):
         self.assertEqual(output.strip(), "read")
 
     def test_callers_that_hold_no_lock_may_seed_and_read(self):
-        # torch's JIT operators do not lock the generator. In a process of its own: it may hang.
+        # torch's JIT operators do not lock the generator. In a separate process: it may hang.
         output = run_child(
             """
             import torch

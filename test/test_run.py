@@ -1,4 +1,4 @@
-"""The program that runs the tests: which it runs, what it says first, and what it says last."""
+"""The program that runs the tests: the selected tests, and its first and last output."""
 
 import contextlib
 import importlib.metadata
@@ -178,7 +178,7 @@ class TestShares(OpenRegTestCase):
 
 
 def result_of(*arguments):
-    """The exit code of the program, and what it prints on both streams."""
+    """The exit code of the program, and its output on both streams."""
     output = io.StringIO()
     with (
         mock.patch("sys.argv", ["run.py", *arguments]),
@@ -194,7 +194,7 @@ def result_of(*arguments):
 
 class TestRuns(OpenRegTestCase):
     def runs_of(self, *arguments):
-        """What the program starts, by name, with the arguments of pytest."""
+        """The processes of the program, by name, with the arguments of pytest."""
         with mock.patch("run._run_all", return_value=[]) as start:
             result_of(*arguments)
         return start.call_args.args[0]

@@ -309,7 +309,7 @@ class TestDLPack(OpenRegTestCase):
         self.assertEqual(dlpack.from_dlpack(capsule).sum().item(), 3000)
 
     def test_objects_are_refused_by_torch_itself(self):
-        # torch 2.13 knows the device type by its first name only.
+        # torch 2.13 supports only the device type's original name.
         with self.assertRaisesRegex(ValueError, "Unknown device type openreg for Dlpack"):
             torch.from_dlpack(torch.ones(2, device=DEVICE_TYPE))
 

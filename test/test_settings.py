@@ -1,4 +1,4 @@
-"""Settings: environment variables, read once; a bad value is told, not ignored."""
+"""Settings: environment variables, read once; an invalid value is reported, not ignored."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streams: which one is current, what they wait for, where they come from."""
+"""Streams: the current stream, waits, and pools."""
 
 import threading
 

@@ -283,7 +283,7 @@ class TestAgainstBatchNorm(SyncBatchNormTestCase):
         counts = torch.tensor([part[:, 0].numel() for part in parts]).to(x.device)
         results = []
         for rank, part in enumerate(parts):
-            # Each process has running statistics of its own, all of them alike.
+            # Each process has its own running statistics, with equal values.
             own = running if rank == 0 else [one.clone() for one in running]
             joined = torch.batch_norm_gather_stats_with_counts(
                 part, mean, invstd, *own, MOMENTUM, EPS, counts.to(running[0].dtype)

@@ -140,7 +140,7 @@ class TestThreads(OpenRegTestCase):
         self.assertEqual(torch.openreg.memory_allocated(), before)
 
     def test_first_use_by_many_threads_at_once_creates_each_device_once(self):
-        # In a process of its own, as here devices are in use.
+        # In a separate process, since devices are in use in this one.
         run_child(
             """
             import torch
@@ -208,10 +208,10 @@ class TestThreads(OpenRegTestCase):
 
 
 class TestTeams(OpenRegTestCase):
-    """OpenMP's threads are given up by who does not use them; see csrc/aten/kernel/ThreadTeam.h."""
+    """Threads that do not use their OpenMP teams release them."""
 
     def run_child(self, code):
-        """Runs a program that has two threads per team, and functions that look at these."""
+        """Runs a program that has two threads per team, and functions that inspect them."""
         prelude = """
             import os, torch
 
@@ -279,7 +279,7 @@ class TestTeams(OpenRegTestCase):
         self.assertEqual(output, "1 1 [0, 0]\n")
 
 
-# Waits for the device, of torch's bindings and ours.
+# Waits for the device, through torch's bindings and this package's.
 WAITS = {
     "item": "x[0].item()",
     "cpu": "x.cpu()",
@@ -308,7 +308,7 @@ WAITS = {
 class TestWaits(OpenRegTestCase):
     @parametrize("call", [subtest(call, name=name) for name, call in WAITS.items()])
     def test_other_threads_run_during_a_wait(self, call):
-        # The thread that opens the gate gets the interpreter in the wait, or never.
+        # The thread that opens the gate can take the GIL only during the wait.
         output = run_child(
             f"""
             import copy, faulthandler, io, pickle, sys, threading

@@ -298,7 +298,7 @@ class TestUpstreamRunner(TestCase):
         self.assertGreater(int(result.stdout), 0)
 
 
-# As a test of graphs in torch's test_cuda.py begins, and one that needs a process of its own.
+# The beginning of a graph test in torch's test_cuda.py, and a test that needs a separate process.
 _CUDA = """
 import os
 import unittest

@@ -78,7 +78,7 @@ class TestDifferences(OpenRegTestCase):
     MODULE = ROOT / "torch_openreg" / "_torch_release.py"
 
     def differences(self, path):
-        """What differs, by name: the release; each is preceded by a comment that says it too."""
+        """What differs, by name: the release; each is preceded by a comment with the release."""
         found = {}
         release = None
         for line in path.read_text().splitlines():
@@ -111,7 +111,7 @@ class TestDifferences(OpenRegTestCase):
 
 
 class TestTorchsInterfaces(OpenRegTestCase):
-    """What later releases of torch ask for is there, and what they lack is known."""
+    """The names that later releases of torch need exist, and those that they lack are listed."""
 
     def test_differences_are_as_the_installed_torch_has_them(self):
         from torch._C import Generator
@@ -211,7 +211,7 @@ class TestBuildBackend(OpenRegTestCase):
         self.addCleanup((info / "METADATA").unlink)
 
     def call(self, expression):
-        """Evaluates an expression with what only an isolated build sees: this test's packages."""
+        """Evaluates an expression with only the packages of an isolated build: this test's."""
         program = f"import json, openreg_build; print(json.dumps(openreg_build.{expression}))"
         return subprocess.run(
             [self.python, "-c", program],
@@ -243,7 +243,7 @@ class TestBuildBackend(OpenRegTestCase):
         self.install_torch("2.12.1")
         result = self.call("get_requires_for_build_wheel()")
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, r"^torch_openreg: .*serves torch .*'torch==\S+'\n$")
+        self.assertRegex(result.stderr, r"^torch_openreg: .*supports torch .*'torch==\S+'\n$")
 
     def test_user_s_packages_are_found_and_those_of_the_build_are_not(self):
         folders = json.loads(self.call("search_path_of_user()").stdout)

@@ -1,11 +1,11 @@
-"""Runs test files with pytest, each in a process of its own, and says how every test ended.
+"""Runs test files with pytest, each in a separate process, and reports the result of every test.
 
 ``run_file`` is for programs that run tests of others. A test that crashes its process, or that
-exceeds the time limit, is one failed test: a new process goes on with the tests after it. What
+exceeds the time limit, is one failed test: a new process continues with the following tests. What
 happens outside of tests has an outcome, too, under the names ``<import>`` and ``<exit>``.
 
 This file is also the pytest plug-in in those processes. It writes a line of JSON at the beginning
-and at the end of each test, so that the line that is missing says which test was running.
+and at the end of each test, so that the missing line identifies the test that was running.
 """
 
 import argparse
@@ -36,14 +36,14 @@ __all__ = [
     "write_report",
 ]
 
-# What stands in place of a test's name for what happens before and after all tests of a file.
+# The name for events before and after all tests of a file.
 IMPORT, EXIT = "<import>", "<exit>"
 
 # The ways to end that are failures. The others are passed, skipped, and xfailed: a failure that the
 # test itself expects.
 FAILURES = ("failed", "crashed", "timed out")
 
-_REQUEST = "OPENREG_ISOLATED_TESTS"  # the file that tells the plug-in what to do
+_REQUEST = "OPENREG_ISOLATED_TESTS"  # the file with the plug-in's instructions
 _MAX_RESTARTS = 50  # of one file
 _TEXT_LENGTH = 4000  # of a failure's text that is kept
 _USUAL_CODES = (0, 1, 5)  # pytest's: passed, failed, no tests
@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def last_line(self) -> str:
-        """The line of the text that says most: pytest puts the error's last."""
+        """The most informative line of the text: pytest puts the error's line last."""
         lines = [line.strip() for line in self.text.splitlines() if line.strip()]
         errors = [line[1:].strip() for line in lines if line.startswith("E ")]
         return (errors or lines or [""])[0 if errors else -1]
@@ -82,7 +82,7 @@ class Outcome:
 
 @dataclass
 class _Log:
-    """What the plug-in has written so far."""
+    """The output of the plug-in so far."""
 
     collected: list[str] | None = None
     running: str | None = None
@@ -104,7 +104,7 @@ class _Log:
 
 
 def add_arguments(parser: argparse.ArgumentParser, folder: str) -> None:
-    """Adds the arguments FOLDER and FILE, --timeout and --report; ``folder`` says what is there."""
+    """Adds the arguments FOLDER and FILE, --timeout and --report; ``folder`` contains its files."""
     parser.add_argument("folder", metavar="FOLDER", help=folder)
     parser.add_argument("files", nargs="*", metavar="FILE", help="in it; default: all test_*.py")
     parser.add_argument(
@@ -237,7 +237,7 @@ def _run_process(
             try:
                 return _follow(process, reader, output, log, limits)
             finally:
-                # What the tests have started and left behind, too.
+                # Also the processes that the tests have started and not ended.
                 _kill_group(process)
 
 
@@ -250,7 +250,7 @@ def _follow(
 ) -> Outcome | None:
     partial, since = "", time.monotonic()
     while True:
-        code = process.poll()  # before reading: what it has written is then all there
+        code = process.poll()  # before reading: its output is then complete
         text = reader.read()
         if text:
             since = time.monotonic()
@@ -287,7 +287,7 @@ def _tail(output: IO[bytes]) -> str:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    # The group may be there without its leader, and is gone when the last process of it is.
+    # The group may exist without its leader, and ends with its last process.
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
 """Runs the linters: ``python tools/lint.py [--fix] [CHECK ...]``, all checks by default.
 
-The one list of what is checked, used by the pre-commit hooks and by ``.ci/run``. The tools come
-from ``requirements-lint.txt``; their settings stand in ``pyproject.toml`` and ``.clang-format``.
+The list of checks, used by the pre-commit hooks and by ``.ci/run``. The tools come from
+``requirements-lint.txt``; their settings are in ``pyproject.toml`` and ``.clang-format``.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _RUNTIME = Path("third_party", "openreg_runtime")
 # The compilers that check OPENREG_GUARDED_BY and its kin (mutex.h of the runtime).
 _CLANG_NAMES = ("clang++", *(f"clang++-{version}" for version in range(25, 13, -1)))
 
-# Command of each check, and of its fix if the tool can mend what it finds.
+# Command of each check, and of its fix if the tool has one.
 _CHECKS: dict[str, tuple[list[str], list[str] | None]] = {
     "ruff-check": (["ruff", "check"], ["ruff", "check", "--fix"]),
     "ruff-format": (["ruff", "format", "--check"], ["ruff", "format"]),
@@ -69,7 +69,7 @@ def _find(tool: str) -> str:
 
 
 def _check_thread_safety() -> bool:
-    """Lets clang follow the locks of every source that has a mutex; says if there is no clang."""
+    """Checks the locks of every source that has a mutex with clang; reports if clang is missing."""
     compiler = next(filter(None, map(shutil.which, _CLANG_NAMES)), None)
     if compiler is None:
         print("--- thread-safety: not checked, as there is no clang++ (apt-get install clang)")

@@ -1,4 +1,4 @@
-"""What the tests of transformers and diffusers want to know of a device.
+"""The device functions that the tests of transformers and diffusers need.
 
 ``TRANSFORMERS_TEST_DEVICE_SPEC`` and ``DIFFUSERS_TEST_DEVICE_SPEC`` name this file.
 """

@@ -1,12 +1,12 @@
 """Makes the environment ``.venv``, installs the package, and runs the demo program or the tests.
 
 ``python3 tools/quickstart.py`` runs the demo program, ``python3 tools/quickstart.py --test`` the
-tests, with the options of ``test/run.py``. Each command is printed before it runs, and what is
-there is not made again.
+tests, with the options of ``test/run.py``. Each command is printed before it runs, and existing
+results are reused.
 
 If there is no torch in ``.venv``, a build without CUDA is installed: it takes 200 MB instead of
-gigabytes, and cuda mode needs one. If pip's settings say where to look for packages, torch comes
-from there, with or without CUDA.
+gigabytes, and cuda mode needs one. If pip is configured with an index, torch comes from there, with
+or without CUDA.
 """
 
 from __future__ import annotations

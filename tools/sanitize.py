@@ -1,14 +1,14 @@
 """Runs the backend's stress under a sanitizer: ``python tools/sanitize.py [address|thread]``.
 
-Builds the runtime, the backend and the bindings instrumented, in a folder of their own below
-``build``, and runs ``test/stress.py`` with them. Torch and Python are not instrumented: the
-sanitizer sees memory that our code allocates, frees and accesses, and what it is given by them.
-The sanitizer of streams is on as well: its tables are filled and searched by all threads at once,
-and it has to find nothing.
+Builds the runtime, the backend and the bindings instrumented, in a separate folder in ``build``,
+and runs ``test/stress.py`` with them. Torch and Python are not instrumented: the sanitizer checks
+memory that the package's code allocates, frees and accesses, and arguments from them. The sanitizer
+of streams is on as well: its tables are filled and searched by all threads at once, and it has to
+find nothing.
 
 The thread sanitizer does not see how torch's own threads wait for each other, libgomp's above all;
-``tools/tsan.supp`` says what is left out, with reasons. With one OpenMP thread, and with races
-reported only between two stacks of ours, what remains is ours.
+``tools/tsan.supp`` lists the suppressions, with reasons. With one OpenMP thread, and with races
+reported only between two stacks of the package, only its own errors remain.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def _environment(sanitizer: str, package: Path) -> dict[str, str]:
         text=True,
         check=True,
     ).stdout.strip()
-    # libstdc++ beside it: the sanitizer looks for the functions that throw when it starts.
+    # libstdc++ beside it: the sanitizer looks up the functions that throw when it starts.
     stdcxx = subprocess.run(
         ["c++", "-print-file-name=libstdc++.so"], capture_output=True, text=True, check=True
     ).stdout.strip()

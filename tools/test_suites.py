@@ -3,13 +3,13 @@
 ``python tools/test_suites.py PROJECT FOLDER [FILE ...]``
 
 The folder is a checkout of the project, of the release that is installed; FILE names test files in
-it, all of them by default. The table in this file says for each project where its tests are and
-which settings make them use the device. Each test file runs in a process of its own; a test that
-crashes or exceeds the time limit is one failure, and the tests after it run.
+it, all of them by default. The table in this file has, for each project, the place of its tests and
+the settings that select the device. Each test file runs in a separate process; a test that crashes
+or exceeds the time limit is one failure, and the following tests still run.
 
-A sample depends on its size and seed alone. Each of its tests runs on the CPU first. One that fails
-on the device alone is a difference; the exit code is 1 if there are any, or if no test passed on
-the device. docs/test_suites.md says what came out for which project, and why.
+A sample depends on its size and seed alone. Each of its tests runs on the CPU first. A test that
+fails only on the device is a difference; the exit code is 1 if there are any, or if no test passed
+on the device. docs/test_suites.md has the results for each project, with reasons.
 """
 
 import argparse
@@ -235,7 +235,7 @@ def _compare_file(
 
 
 def on_the_device(test: str, name: str | None) -> str:
-    """Returns what a test is called on the device: its parameter ``cpu`` is the device's name."""
+    """Returns the name of a test on the device: its parameter ``cpu`` is the device's name."""
     if name is None or "[" not in test:
         return test
     function, _, parameters = test.partition("[")

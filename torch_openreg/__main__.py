@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m torch_openreg",
-        description="Shows the openreg devices and proves that they work.",
+        description="Lists the openreg devices and demonstrates that they work.",
     )
     parser.add_argument(
         "--epochs", type=_positive, default=40, help="passes over the data (default: %(default)s)"

@@ -1,8 +1,8 @@
-"""What ``torch.nn.parallel.comm``, and so ``DataParallel``, asks of ``torch._C``.
+"""The functions of ``torch._C`` that ``torch.nn.parallel.comm``, and so ``DataParallel``, calls.
 
 It calls these functions for any kind of device, but they are part of torch's builds with CUDA only,
-and serve CUDA only: so it is in torch 2.13 to 2.15. Without CUDA they are ours. With CUDA they stay
-torch's for what concerns CUDA, and become ours for what concerns openreg. With the first torch
+and serve CUDA only: so it is in torch 2.13 to 2.15. Without CUDA, these are used. With CUDA,
+torch's functions are used for CUDA tensors, and these for openreg tensors. With the first torch
 whose functions serve all devices, this module can go.
 """
 
@@ -21,7 +21,7 @@ from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["provide"]
 
-_CPU_INDEX = -1  # in place of the index of a device
+_CPU_INDEX = -1  # instead of the index of a device
 _A_TENSOR = {"cuda": "CUDA", "openreg": "openreg"}[DEVICE_TYPE]  # as the error texts call it
 
 
@@ -65,8 +65,8 @@ def _device_types(arguments: Sequence[Any]) -> Iterator[str]:
 
 
 # Note [Checks of comm]
-# What is refused, and in which words, is as in torch/csrc/cuda/comm.cpp: torch's own Python passes
-# the arguments on without a look. All of its checks raise RuntimeError.
+# The checks and their texts are those of torch/csrc/cuda/comm.cpp: torch's Python code passes the
+# arguments on without checks. All of its checks raise RuntimeError.
 
 
 def _device(index: int) -> torch.device:
@@ -120,7 +120,7 @@ def _warn_of_autocast_in_data_parallel() -> None:
     """Warns if it is ``DataParallel`` that copies: its replicas will not autocast.
 
     ``torch.nn.parallel.parallel_apply`` turns autocast on in its threads if
-    ``torch.is_autocast_enabled()`` says so, which without a type is about CUDA, and off otherwise.
+    ``torch.is_autocast_enabled()`` is true, which without a type means CUDA, and off otherwise.
     """
     frame, level, is_data_parallel = sys._getframe(), 1, False
     while frame.f_back is not None:
@@ -228,7 +228,7 @@ def _without(tensor: Tensor, dim: int) -> list[int]:
 
 
 def _check_inputs(tensors: Sequence[Tensor], dim: int) -> tuple[int, list[int]]:
-    """Checks what is to be gathered; returns the dimension and the sizes of the result."""
+    """Checks the tensors to gather; returns the dimension and the sizes of the result."""
     if not tensors:
         raise RuntimeError("Expected at least one tensor to gather from")
     first = tensors[0]
@@ -291,7 +291,7 @@ def _copy_parts(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
     begin = 0
     for tensor in tensors:
         part = out.narrow(dim, begin, tensor.size(dim))
-        # Memory of the host is read by whoever has called.
+        # The caller may read host memory as soon as this function returns.
         part.copy_(tensor, non_blocking=not out.is_cpu)
         begin += tensor.size(dim)
     return out

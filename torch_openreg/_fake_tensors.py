@@ -1,11 +1,11 @@
-"""What operators of ours return, for tensors without contents.
+"""The results of this device's operators, for tensors without contents.
 
 Tracers run programs on fake tensors, and compiled code relies on the sizes, strides and dtypes that
-these had. They come from torch's functions for meta tensors, which are right for the CPU's
-operators and so for ours, but for two kinds of operators. Attention is left to backends, and
-torch's functions for it describe another backend's results. Others depend on the device type: for
-convolutions, torch takes a library for types it does not know that keeps no layout, and for CUDA
-it describes cuFFT's and cuSOLVER's results.
+these had. They come from torch's functions for meta tensors, which are correct for the CPU's
+operators and so for this device's, except for two kinds of operators. Attention is left to
+backends, and torch's functions for it describe another backend's results. Others depend on the
+device type: for convolutions on unknown types, torch assumes a library that keeps no memory format,
+and for CUDA it describes the results of cuFFT and cuSOLVER.
 """
 
 import functools
@@ -95,16 +95,16 @@ def _attention_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def on_device(fake: FakeTensor, device: torch.device) -> FakeTensor:
-    """Returns a fake tensor on the same storage that says it is on another device."""
+    """Returns a fake tensor on the same storage with another device."""
     with in_kernel_invocation_manager(fake.fake_mode):
         meta = aten.alias.default(fake)
     return FakeTensor(fake.fake_mode, meta, device)
 
 
 def _as_on_the_cpu(implementation: Any, mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Asks torch's function about CPU tensors if the call's are ours.
+    """Calls torch's function with CPU tensors if the call's tensors are on this device.
 
-    The implementation is what the mode has for the operator; None if that is the meta function.
+    The implementation is the mode's for the operator; None if that is the meta function.
     """
     device_type = "cuda" if _C._serves_cuda() else "openreg"
     own: list[torch.device] = []

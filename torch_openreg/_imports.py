@@ -1,4 +1,4 @@
-"""What is to happen when a program imports a module of torch, and not before."""
+"""Functions that run when a program imports a module of torch."""
 
 import contextlib
 import functools
@@ -32,7 +32,7 @@ class _CallingLoader(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Sees the import of one module, and is gone."""
+    """Runs a function at the import of one module, then removes itself."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
@@ -58,7 +58,7 @@ def after_import(name: str, action: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _Finder(name, action))
 
 
-# Modules of Dynamo -> those of ours that register something there when they are imported.
+# Modules of Dynamo -> modules of this package that register something there when they are imported.
 _AFTER_DYNAMO = {
     "torch._dynamo.backends.registry": "torch_openreg.dynamo._backend",
     "torch._dynamo.device_interface": "torch_openreg.dynamo._interface",
@@ -66,16 +66,16 @@ _AFTER_DYNAMO = {
 
 
 def follow_dynamo() -> None:
-    """Has the import of Dynamo register what it has to know of the device."""
+    """Makes the import of Dynamo register the device's interface and backend."""
     for name, own in _AFTER_DYNAMO.items():
         after_import(name, functools.partial(_import_if_torch_has_all, own))
 
 
 def _import_if_torch_has_all(module: str) -> None:
-    """Imports a module of ours, unless another version of torch lacks what it imports.
+    """Imports a module of this package, unless this version of torch lacks a name that it imports.
 
-    Programs that compile for the CPU must not notice. Inductor then refuses graphs on our devices
-    with the reason: it imports the same modules.
+    Programs that compile for the CPU must not notice. Compiling graphs on this device then raises
+    an error with the reason: Inductor imports the same modules.
     """
     with contextlib.suppress(ImportError):
         importlib.import_module(module)

@@ -1,8 +1,8 @@
 """torch's own overrides of CUDA's operators: kernels in Triton and CuTe, for GPUs.
 
 ``torch._native`` registers them at the end of ``import torch``, for the dispatch key of CUDA, if
-what they are written in is installed. Where the library serves that key, they would take calls from
-its kernels and fail, as there is no driver.
+the packages that they need are installed. Where the library serves that key, they would take calls
+from its kernels and fail, as there is no driver.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Makes torch know the device: loads the native library, names the device, attaches the module."""
+"""Registration: loads the native library, names the device, attaches the module."""
 
 import functools
 import os
@@ -23,7 +23,7 @@ DEVICE_NAME = "openreg"
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _DEVICE_TYPE_VARIABLE = "OPENREG_DEVICE_TYPE"
 
-# What torch calls the PrivateUse1 device as long as nobody has renamed it.
+# torch's name for the PrivateUse1 device before a backend renames it.
 _UNCLAIMED_NAME = "privateuseone"
 
 
@@ -66,7 +66,7 @@ _is_set_up = False
 
 
 def set_up(may_warnings_raise: bool) -> None:
-    """Registers the device, warns of bad settings, and does what settings ask for at once.
+    """Registers the device, warns about invalid settings, and applies those that act at import.
 
     Does nothing if that has been done in this process.
 
@@ -89,7 +89,7 @@ def set_up(may_warnings_raise: bool) -> None:
 
 
 def asks_for_no_device() -> bool:
-    """Whether the process is to have no device of ours: the conformance kit tests another one."""
+    """Whether to register no device: the conformance kit tests another one."""
     return os.environ.get(_DEVICE_TYPE_VARIABLE) == "none"
 
 
@@ -105,7 +105,7 @@ def _asks_for_cuda() -> bool:
 
 
 def check_build_for_cuda() -> None:
-    """Raises RegistrationError if torch has a device type CUDA of its own."""
+    """Raises RegistrationError if torch itself supports the device type CUDA."""
     for kind in ("cuda", "hip"):
         version = getattr(torch.version, kind, None)
         if version is not None or hasattr(torch._C, "_cuda_getDeviceCount"):
@@ -139,8 +139,8 @@ def _register_cuda() -> None:
 
     if not _C._has_cuda_hooks():
         raise RegistrationError(
-            f"torch {torch.__version__} does not see the hooks for CUDA that torch_openreg put in "
-            f"place. Unset {_DEVICE_TYPE_VARIABLE} to use the device 'openreg'."
+            f"torch {torch.__version__} does not use the CUDA hooks that torch_openreg registered. "
+            f"Unset {_DEVICE_TYPE_VARIABLE} to use the device 'openreg'."
         )
     _comm.provide()
     _fake_tensors.register()
@@ -155,7 +155,7 @@ def _check_torch_version() -> None:
         with open(os.path.join(_PACKAGE, "lib", "TORCH_VERSION")) as file:
             built_for = file.read().strip()
     except FileNotFoundError:
-        built_for = installed  # the library is missing, too, which is told when it is loaded
+        built_for = installed  # the library is missing, too, which is reported when it is loaded
     if release_of(built_for) == release_of(installed):
         return
     try:
@@ -190,7 +190,8 @@ def _check_backend_place() -> None:
     name = torch._C._get_privateuse1_backend_name()
     if name not in (_UNCLAIMED_NAME, DEVICE_NAME):
         raise RegistrationError(
-            f"torch has place for one backend of this kind, and '{name}' has already taken it."
+            f"torch has one PrivateUse1 backend per process, and '{name}' is already registered. "
+            "Import only one of the two."
         )
 
 
@@ -207,9 +208,14 @@ def _load_native_library(serves_cuda: bool) -> None:
         raise RegistrationError(f"its native library cannot be loaded: {error}") from error
     if _C._serves_cuda() != serves_cuda:
         raise RegistrationError(
-            f"{_DEVICE_TYPE_VARIABLE} was changed after the native library had been loaded. Set it "
-            "before the process imports torch."
+            f"{_DEVICE_TYPE_VARIABLE} changed from {_served(not serves_cuda)!r} to "
+            f"{_served(serves_cuda)!r} after torch_openreg was loaded. Set it before the process "
+            "imports torch."
         )
+
+
+def _served(serves_cuda: bool) -> str:
+    return "cuda" if serves_cuda else DEVICE_NAME
 
 
 def _explain_missing_library() -> str:
@@ -230,9 +236,9 @@ def _name_profiler_activity() -> None:
 
 
 def _explain_late_choice() -> None:
-    """Has device cuda say why it is not served, if it was asked for too late.
+    """Makes device cuda report that the variable was set too late.
 
-    What torch says of it in a build without CUDA is no help to a program that set the variable.
+    torch's error text in a build without CUDA does not mention the variable.
     """
     if torch.cuda._is_compiled():
         return
@@ -242,9 +248,8 @@ def _explain_late_choice() -> None:
     def initialize_or_explain() -> None:
         if os.environ.get(_DEVICE_TYPE_VARIABLE) == "cuda":
             raise AssertionError(
-                f"Torch not compiled with CUDA enabled, and {_DEVICE_TYPE_VARIABLE}: expected "
-                "'cuda' when torch was imported, got another value, or none; set it before the "
-                "process imports torch"
+                f"Torch not compiled with CUDA enabled, and {_DEVICE_TYPE_VARIABLE} was not 'cuda' "
+                "when torch was imported; set it before the process imports torch"
             )
         initialize()
 
@@ -277,7 +282,7 @@ def _attach_module() -> None:
     _imports.follow_dynamo()
     openreg._gpu_trace._follow_activation()
     # 'import torch.openreg.streams' must find the module that is already loaded: a second copy
-    # would have classes of its own.
+    # would have different classes.
     prefix = f"{openreg.__name__}."
     for name in [name for name in sys.modules if name.startswith(prefix)]:
         sys.modules[f"torch.{DEVICE_NAME}.{name[len(prefix) :]}"] = sys.modules[name]

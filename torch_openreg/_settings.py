@@ -1,4 +1,4 @@
-"""Settings: what the package tells of the environment's variables when it is imported.
+"""Settings: the warnings about environment variables at import.
 
 The table of settings is the runtime's; see Note [Settings table] in openreg/setting.h. This module
 checks the environment as it is now: it keeps nothing, so a program may still change settings until
@@ -17,7 +17,7 @@ __all__ = ["BUILD_AND_TEST_NAMES", "SettingWarning", "no_device_text", "problems
 
 _PREFIX = "OPENREG_"
 
-# Variables of the build, the tests and the tools, which are no settings of the device. A test
+# Variables of the build, the tests and the tools, which are not settings of the device. A test
 # compares the set with what these read.
 BUILD_AND_TEST_NAMES = frozenset(
     {
@@ -35,28 +35,28 @@ BUILD_AND_TEST_NAMES = frozenset(
 
 # How much less alike than the nearest name another one may be to be named, too.
 _MARGIN = 0.05
-# Below this a name is not like another.
+# Names with a lower similarity are not suggested.
 _LEAST_LIKENESS = 0.6
 
 
 class SettingWarning(UserWarning):
-    """An environment variable of ours has a bad value, or no meaning."""
+    """An environment variable of this package has an invalid value, or no meaning."""
 
 
 def problems() -> list[str]:
-    """Returns what is wrong with the environment now: bad values, then names without a meaning."""
+    """Returns the problems of the current environment: invalid values, then unknown names."""
     return [*bad_values(), *unknown_names()]
 
 
 def bad_values() -> list[str]:
-    """Returns a text for each setting that has a bad value now. With one, there is no device."""
+    """Returns a text for each setting with an invalid value. With one, no device is available."""
     from torch_openreg import _C
 
     return _C._review_settings()[1]
 
 
 def allowed_instead(variable: str) -> str | None:
-    """Returns what is allowed for a setting that has a bad value now; None if it has a good one."""
+    """Returns the allowed values of a setting with an invalid value; None if it is valid."""
     for text in bad_values():
         if text.startswith(f"{variable} is "):
             return text.rpartition("; allowed: ")[2]
@@ -64,7 +64,7 @@ def allowed_instead(variable: str) -> str | None:
 
 
 def unknown_names() -> list[str]:
-    """Returns a text for each variable that begins as ours do and is none of ours."""
+    """Returns a text for each variable with the package's prefix that is not a setting."""
     from torch_openreg import _C
 
     names = [name for name in os.environ if name.startswith(_PREFIX)]
@@ -143,7 +143,7 @@ def _importing_frame() -> FrameType:
 
 
 def no_device_text() -> str | None:
-    """Returns why a process with this environment sees no device; None if it sees one."""
+    """Returns why no device is available with this environment; None if one is."""
     from torch_openreg import _C
 
     count, bad = _C._review_settings()

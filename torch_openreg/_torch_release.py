@@ -1,7 +1,7 @@
 """What differs between the releases of torch that the sources serve, each with its release.
 
-``include/torch_openreg/core/TorchRelease.h`` is the same for C++; ``_version.py`` says which
-releases there are, and what a user of another one sees. Tests read this file, too.
+``include/torch_openreg/core/TorchRelease.h`` is the same for C++; ``_version.py`` lists the
+supported releases and has the error text for others. Tests read this file, too.
 """
 
 import torch
@@ -24,7 +24,7 @@ __all__ = [
 # docs: differences
 TORCH_RELEASE = tuple(map(int, release_of(str(torch.__version__)).split(".")))
 
-# 2.14: torch.profiler._pattern_matcher is gone.
+# 2.14: torch.profiler._pattern_matcher was removed.
 HAS_PROFILER_PATTERNS = TORCH_RELEASE < (2, 14)
 
 # 2.14: torch.accelerator.random.
@@ -36,13 +36,13 @@ HAS_PHILOX_STATE = TORCH_RELEASE >= (2, 14)
 # 2.14: torch.profiler.profile.toggle_collection_dynamic reaches the sessions of devices.
 HAS_DYNAMIC_COLLECTION = TORCH_RELEASE >= (2, 14)
 
-# 2.14: the cache of pinned memory records who allocates it.
+# 2.14: the cache of pinned memory records the stacks of allocations.
 HAS_PINNED_HISTORY = TORCH_RELEASE >= (2, 14)
 
 # 2.14: aten::_scaled_grouped_mm_v2 is structured, and has an out variant.
 HAS_STRUCTURED_GROUPED_PRODUCT = TORCH_RELEASE >= (2, 14)
 
-# Functions of CUDA's in torch._C that later releases than the first ask for.
+# CUDA functions in torch._C that releases after the first use.
 LATER_CUDA_FUNCTIONS = {
     "_cuda_annotateMemory": (2, 14),
     "_cuda_memoryMetadataSupported": (2, 14),
@@ -55,10 +55,10 @@ LATER_CUDA_FUNCTIONS = {
     "_cuda_tunableop_wildcard_fallback_is_enabled": (2, 15),
 }
 
-# 2.14: torch.cholesky is gone, with its operator; torch.linalg.cholesky stays.
+# 2.14: torch.cholesky was removed, with its operator; torch.linalg.cholesky remains.
 HAS_CHOLESKY = TORCH_RELEASE < (2, 14)
 
-# 2.15: Inductor calls the device module's _inductor_backend_init when it is first asked to compile.
+# 2.15: Inductor calls the device module's _inductor_backend_init before its first compilation.
 HAS_INDUCTOR_INIT = TORCH_RELEASE >= (2, 15)
 
 # docs: end

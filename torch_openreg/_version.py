@@ -1,18 +1,18 @@
-"""The policy of versions: ours, the releases of torch that it serves, and what a user is told.
+"""The version of the package, the supported releases of torch, and the error texts for others.
 
 The build reads this file before torch or this package can be imported; so it imports neither.
 
 Note [Versions]
-    The sources are the same for every release of torch in ``TORCH_RELEASES``. What is built from
-    them serves one: torch's C++ interface changes with each minor release, and stays as it is
-    within one, whether torch is built with CUDA or without. So a build requires ``torch==X.Y.*`` of
-    the release that it was compiled against, and notes it in ``lib/TORCH_VERSION``, which is read
-    before the native library is loaded.
+    The sources are the same for every release of torch in ``TORCH_RELEASES``. A build supports one:
+    torch's C++ interface changes with each minor release, and stays as it is within one, whether
+    torch is built with CUDA or without. So a build requires ``torch==X.Y.*`` of the release that it
+    was compiled against, and notes it in ``lib/TORCH_VERSION``, which is read before the native
+    library is loaded.
 
-    An environment without torch gets ``DEFAULT_RELEASE``, with which every change is tested.
+    In an environment without torch, ``DEFAULT_RELEASE`` is used, with which every change is tested.
 
     A wheel that is given to others is labeled with the release, ``0.1.0+torch2.15``. What pip
-    builds on the user's machine is not, since a package index knows it as ``0.1.0``.
+    builds on the user's machine is not, since its version in a package index is ``0.1.0``.
 """
 
 __all__ = [
@@ -44,7 +44,7 @@ def release_of(torch_version: str) -> str:
 
 
 def torch_requirement(release: str | None = None) -> str:
-    """Returns what to require of torch: the release that a build serves, or any that is served."""
+    """Returns the requirement for torch: the release of a build, or any supported release."""
     if release is not None:
         return f"torch=={release}.*"
     major, minor = TORCH_RELEASES[-1].split(".")
@@ -52,23 +52,23 @@ def torch_requirement(release: str | None = None) -> str:
 
 
 def labeled_version(release: str) -> str:
-    """Returns the version of a wheel for others, which says the release of torch that it serves."""
+    """Returns the version of a wheel for others, which contains its release of torch."""
     return f"{__version__}+torch{release}"
 
 
 def check_torch(torch_version: str) -> None:
-    """Raises VersionError if the sources do not serve this torch."""
+    """Raises VersionError if the sources do not support this torch."""
     if release_of(torch_version) not in TORCH_RELEASES:
         *first, last = TORCH_RELEASES
         raise VersionError(
-            f"torch_openreg {__version__} serves torch {', '.join(first)} and {last}, but torch "
-            f"{torch_version} is installed. Install one that it serves: pip install "
+            f"torch_openreg {__version__} supports torch {', '.join(first)} and {last}, but torch "
+            f"{torch_version} is installed. Install a supported release: pip install "
             f"'{torch_requirement(last)}'"
         )
 
 
 def check_torch_of_build(torch_version: str, built_for: str, source: str) -> None:
-    """Raises VersionError if a build does not serve this torch.
+    """Raises VersionError if a build does not support this torch.
 
     Args:
         torch_version: The version of the torch that is there.
@@ -79,6 +79,6 @@ def check_torch_of_build(torch_version: str, built_for: str, source: str) -> Non
     if release_of(built_for) != release_of(torch_version):
         raise VersionError(
             f"torch_openreg {__version__} was built for torch {release_of(built_for)}, but torch "
-            f"{torch_version} is installed. Build it for this one: pip install --no-deps "
+            f"{torch_version} is installed. Rebuild it for this torch: pip install --no-deps "
             f"--force-reinstall --no-cache-dir {source}"
         )

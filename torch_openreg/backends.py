@@ -38,7 +38,7 @@ __all__ = [
 
 
 def is_built() -> bool:
-    """Returns True: the package that serves the device is installed and loaded.
+    """Returns True: the device's package is installed and loaded.
 
     That does not mean that there is a device; see :func:`is_available`.
     """

@@ -39,20 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: the command line without the program's name; None takes the process's own.
 
     Raises:
-        SystemExit: if there is an option that is not known or has a bad value, a setting that has
-            one, no program, no device, or a torch that has a device type CUDA of its own.
+        SystemExit: if an option is unknown or invalid, a setting is invalid, no program is given,
+            no device is available, or torch itself supports CUDA.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
     if not options.program:
         parser.error("expected a script, or -m and a module")
-    if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is ours
+    if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is this package's option
         try:
             check_build_for_cuda()
         except RegistrationError as error:
             sys.exit(f"{_PROGRAM}: error: {error}")
     os.environ["OPENREG_DEVICE_TYPE"] = "cuda"
-    # The command asks for the device, whatever the environment says of other programs.
+    # The command selects the device, regardless of the environment.
     os.environ.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
     for option, variable, value in (
         ("--devices", "OPENREG_DEVICE_COUNT", options.devices),
@@ -84,13 +84,13 @@ def _report_problem() -> str | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=_PROGRAM, usage=_USAGE, description=_DESCRIPTION)
-    parser.add_argument("--devices", metavar="N", help="how many devices there are (default: 2)")
-    parser.add_argument("--memory", metavar="SIZE", help="of each device, such as 8GiB")
+    parser.add_argument("--devices", metavar="N", help="the number of devices (default: 2)")
+    parser.add_argument("--memory", metavar="SIZE", help="the memory of each device, such as 8GiB")
     parser.add_argument(
         "--sanitizer",
         action="store_const",
         const="1",
-        help="find work that streams do not order, as OPENREG_SANITIZER=1 does",
+        help="find races between streams, as OPENREG_SANITIZER=1 does",
     )
     parser.add_argument(
         "--version",

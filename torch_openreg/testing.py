@@ -1,7 +1,7 @@
 """Helpers for tests of asynchronous code.
 
 A test that sleeps until something has "surely" happened is slow and sometimes wrong. Hold a stream
-with a :class:`StreamGate` instead: while the gate is closed, it is certain what the host sees. A
+with a :class:`StreamGate` instead: while the gate is closed, the state of the stream is known. A
 test that passes by luck fails under another :func:`schedule`.
 """
 
@@ -36,8 +36,8 @@ class StreamGate:
 
     Work submitted to the stream before the block runs; work submitted inside waits. :meth:`open`
     opens the gate, as does the end of the block, even with an exception. While it is closed, a call
-    that waits for the stream never returns; if the thread that closed it does not get on for some
-    seconds, a message on stderr says where it is. The gate can be used again after the block.
+    that waits for the stream does not return; if the thread that closed it is blocked for some
+    seconds, a message on stderr has its position. The gate can be used again after the block.
 
     Args:
         stream: The stream; None for the one that is current when the block begins.
@@ -66,7 +66,7 @@ class StreamGate:
             RuntimeError: The gate is in use.
         """
         if self._gate is not None:
-            raise RuntimeError("StreamGate: expected a gate that is not in use, got one that is")
+            raise RuntimeError("StreamGate: this gate is already in use; create another one")
         stream = current_stream() if self._stream is None else self._stream
         gate = _C._Gate()
         gate.block(stream.stream_id, stream.device_index, stream.device_type)
@@ -110,15 +110,15 @@ class StreamGate:
             )
 
 
-# How long a thread that has closed a gate is at one place before a message says so.
+# How long a thread that has closed a gate is at one position before a message is printed.
 _PATIENCE_S = 10.0
 
 
 class _Watch:
-    """Watches a thread that has closed a gate: it may wait for what the gate holds."""
+    """Watches a thread that has closed a gate: it may wait for work after the gate."""
 
     def __init__(self, stream: torch.Stream, frame: FrameType) -> None:
-        """Begins, in a thread of its own.
+        """Starts in a separate thread.
 
         Args:
             stream: The stream that the gate holds.
@@ -179,18 +179,18 @@ def current_schedule() -> str:
 
 @contextmanager
 def schedule(order: str | int) -> Iterator[None]:
-    """Runs the work that is submitted in a ``with`` block in an order of its own; also a decorator.
+    """Runs the work that is submitted in a ``with`` block in a chosen order; also a decorator.
 
     Every order is one that the program has to expect, as only what CUDA promises restricts it. It
-    depends on the order of submissions alone, so a program with one thread gets the same each time.
+    depends only on the order of submissions, so it is reproducible for a program with one thread.
     The block begins and ends with waiting for all devices. Errors of work in it stay with their
     streams.
 
     Args:
-        order: "lazy": a stream runs when somebody waits for it, and no further. "eager": everything
-            runs when it is submitted. A number from 0, the seed: streams and the host take turns by
-            random priorities, which change twice. "free": streams run side by side, as they do
-            without a schedule. See :doc:`/sanitizer`.
+        order: "lazy": a stream runs when a thread or a stream waits for it, and no further.
+            "eager": work runs when it is submitted. A number from 0, the seed: streams and the host
+            take turns by random priorities, which change twice. "free": streams run side by side,
+            as they do without a schedule. See :doc:`/sanitizer`.
 
     Raises:
         ValueError: ``order`` is none of these.
@@ -221,7 +221,7 @@ def largeTensorTest(
 ) -> Callable[[Callable[Concatenate[_Case, _P], _R]], Callable[Concatenate[_Case, _P], _R]]:
     """Skips a test if its device has less free memory: a decorator, named as torch's.
 
-    torch's own knows a list of device types, and skips all tests of others.
+    torch's own has a list of device types, and skips all tests of others.
 
     Args:
         size: The bytes that the test needs; or a string such as "4GB", for 4 GiB; or a function of

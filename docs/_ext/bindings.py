@@ -1,4 +1,4 @@
-"""The names of torch_openreg._C, with what they are bound to and who uses them."""
+"""The names of torch_openreg._C, with their C++ functions and their users."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ class Binding:
     """A name of torch_openreg._C."""
 
     name: str
-    cpp: str = ""  # the function bound, or what a lambda calls
+    cpp: str = ""  # the bound function, or the functions that a lambda calls
     runtime: list[str] = field(default_factory=list)
     python: list[str] = field(default_factory=list)
 
@@ -96,12 +96,12 @@ def _binding_targets(text: str) -> Iterator[tuple[str, str]]:
         yield (name if found["module"] else f"{class_name}.{name}"), " ".join(target.split())
 
 
-# Functions of at::Context -> what the hook that they call is.
+# Functions of at::Context -> the hook that they call.
 _BY_CONTEXT = {"defaultGenerator": "getDefaultOpenRegGenerator"}
 
 
 def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[str]]:
-    """Says which functions an expression such as `&name` or `[] { ... }` stands for."""
+    """Returns the functions of an expression such as `&name` or `[] { ... }`."""
     backend = backend_functions()
     runtime: dict[str, None] = {}
     if target.startswith("&"):
@@ -121,7 +121,7 @@ def _bound_function(target: str, local: dict[str, Function]) -> tuple[str, list[
         inner = [call for call in known if call not in INDEX_CHECKS] or known
         # A function of the operators, which are not in `backend`, or a field of the object.
         free = [call for call in function.calls if call not in local and call[0].islower()]
-        # Or what a function of the same file returns.
+        # Or the result of a function of the same file.
         free = free or [
             one for call in function.calls if call in local for one in local[call].calls
         ]
@@ -147,7 +147,7 @@ def users_in(folder: str, binding: str) -> list[str]:
     ]
 
 
-# Bindings that neither the package nor a test calls -> what they are there for.
+# Bindings that neither the package nor a test calls -> their purpose.
 _UNCALLED = {
     "_is_received_storage": "no caller: says whether another process owns a storage",
     "_maybe_exchange_device": "no caller: the name that `torch.cuda` has",
@@ -189,7 +189,7 @@ def bindings() -> list[Binding]:
     return rows
 
 
-# Classes of torch_openreg._C -> what they are in Python.
+# Classes of torch_openreg._C -> their counterparts in Python.
 _CLASSES: dict[str, str] = {
     "_Activity": "torch.openreg.profiler.Activity",
     "_DeviceGloo": 'torch.distributed.init_process_group("gloo")',
@@ -209,6 +209,6 @@ def _class_users(name: str) -> list[str]:
     owner, _, member = name.partition(".")
     if owner not in _CLASSES:
         raise SourceError(f"{name}: expected its class in _CLASSES of docs/_ext/bindings.py")
-    # A method that makes an object, or enters it, is what a user knows as the class.
+    # A method that creates an object, or enters it, is listed as the class.
     member = ".".join(part for part in member.split(".") if part not in ("__init__", "block"))
     return [f"`{_CLASSES[owner]}{'.' if member else ''}{member}`"]

@@ -1,6 +1,6 @@
 """The C++ sources, read as text: which function calls which.
 
-This is no parser. It relies on the sources being formatted as clang-format leaves them.
+This is not a parser. It relies on the sources being formatted as clang-format leaves them.
 """
 
 import re
@@ -109,10 +109,10 @@ def backend_functions() -> dict[str, Function]:
     return functions
 
 
-# Checks of an argument; what they ask the runtime says nothing about the function that checks.
+# Checks of an argument; their calls of the runtime are not listed for the function that checks.
 INDEX_CHECKS = {"resolveDeviceIndex", "check_device_index", "ensureHasDevice"}
 
-# Shown by a name of their own, which the page explains, and not by what they call.
+# Listed by a name that the page explains, and not by their calls.
 _NAMED_STEPS = {"lookUpHandle": "stream lookup"}
 
 # Classes whose methods are followed where they are called on an object.

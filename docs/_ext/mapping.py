@@ -1,11 +1,11 @@
-"""From Python to the runtime: who reaches each function, and whether anything is missing."""
+"""From Python to the runtime: the callers of each function, and a check for missing ones."""
 
 from bindings import Binding, bindings
 from cpp import backend_functions, overrides, runtime_functions
 from package import public_names
 from sources import SourceError
 
-# Virtual functions of torch that the backend implements -> who reaches them.
+# Virtual functions of torch that the backend implements -> their callers.
 INTERFACES: dict[str, str] = {
     # --- c10::impl::DeviceGuardImplInterface
     "OpenRegGuardImpl::type": "every guard",
@@ -149,7 +149,7 @@ INTERFACES: dict[str, str] = {
     "OpenRegGraph::debug_dump": "`torch.openreg.Graph.debug_dump`",
 }
 
-# Public names of torch.openreg that need nothing below Python -> what they are.
+# Public names of torch.openreg that are implemented in Python only -> a description.
 PYTHON_ONLY: dict[str, str] = {
     "AcceleratorError": "the class `torch.AcceleratorError`",
     "CUDAGraph": "the class `torch.openreg.Graph`",
@@ -199,7 +199,7 @@ BY_ANOTHER: dict[str, str] = {
 
 
 def interface_rows() -> list[tuple[str, str, list[str]]]:
-    """Returns each virtual function with who reaches it and the runtime's functions it calls.
+    """Returns each virtual function with its callers and the runtime's functions it calls.
 
     Raises:
         SourceError: A virtual function of csrc is not in INTERFACES, or the other way round.

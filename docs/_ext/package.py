@@ -25,7 +25,7 @@ def public_names() -> list[str]:
 
 
 def _exported_names() -> set[str]:
-    """Names that torch.openreg has: its public ones, and those that torch looks up."""
+    """Names of torch.openreg: its public ones, and those that torch looks up."""
     names = set(public_names())
     for node in ast.parse(read(_PUBLIC_MODULE)).body:
         if isinstance(node, ast.ImportFrom):
@@ -83,7 +83,7 @@ def python_users() -> dict[str, list[str]]:
 
 
 def _shown(name: str) -> str:
-    """A method's name as a user knows it: dunder methods are their class."""
+    """A method's public name: dunder methods are listed as their class."""
     return ".".join(part for part in name.split(".") if not part.startswith("_") or "." not in name)
 
 

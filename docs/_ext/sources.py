@@ -100,7 +100,7 @@ def error_codes() -> list[ErrorCode]:
 
 
 def kernel_exceptions() -> list[tuple[str, str]]:
-    """Returns what a kernel may throw, and the exception that it becomes in Python."""
+    """Returns the types that a kernel may throw, and the resulting exceptions in Python."""
     thrown = [(cpp, _PYTHON_EXCEPTIONS[cpp]) for _, cpp in _thrown_by(r"KernelExceptionTag::\w+")]
     if not thrown:
         raise SourceError("csrc/core/Exception.cpp: expected a switch over KernelExceptionTag")

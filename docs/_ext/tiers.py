@@ -1,4 +1,4 @@
-"""How each of ATen's operators runs on openreg, as the dispatcher of the running torch knows it.
+"""How each of ATen's operators runs on openreg, from the dispatcher of the running torch.
 
 Unlike the other modules here, this one imports torch, when it is called.
 """

@@ -1,4 +1,4 @@
-"""Tests of ``train.py``. Like it, they are for CUDA and know nothing of openreg."""
+"""Tests of ``train.py``. Like the program, they are for CUDA and do not mention openreg."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
-"""A program for CUDA, which knows nothing of openreg: one model per GPU, trained side by side.
+"""A program for CUDA that does not mention openreg: one model per GPU, trained concurrently.
 
-Run it with ``python -m torch_openreg.cuda --devices 4 train.py``. Batches are copied on a stream of
-their own while the GPU computes, in mixed precision.
+Run it with ``python -m torch_openreg.cuda --devices 4 train.py``. Batches are copied on a separate
+stream while the GPU computes, in mixed precision.
 """
 
 from collections.abc import Iterator

@@ -10,6 +10,6 @@ setup(
     version="0.1",
     packages=["openreg_rows"],
     ext_modules=[OpenRegExtension("openreg_rows._C", ["openreg_rows/rows.cpp"])],
-    # The library only registers operators: it is no module that Python could import.
+    # The library only registers operators: it is not a Python module.
     cmdclass={"build_ext": BuildExtension.with_options(no_python_abi_suffix=True)},
 )

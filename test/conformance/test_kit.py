@@ -1,7 +1,7 @@
-"""The conformance kit names what is wrong with a device, and says what is missing.
+"""The conformance kit reports a device's defects and missing features.
 
-Three targets: openreg, openreg as CUDA, and the backend of sketch.cpp, which has a mistake for each
-chapter if it is asked to. Each runs in a process of its own, as a user would run it.
+Three targets: openreg, openreg as CUDA, and the backend of sketch.cpp, which, with a setting, has a
+mistake for each chapter. Each runs in a separate process, as for a user.
 """
 
 import functools
@@ -32,7 +32,7 @@ _PACKAGE = "torch_openreg.conformance"
 _TIMEOUT_S = 600
 
 # docs: seeded-defects
-# The test that has to fail, and what is wrong with the backend.
+# The test that has to fail, and the defect of the backend.
 DEFECTS = {
     "test_ops_forward::TestForward::test_forward_add": "add ignores alpha",
     "test_ops_layouts::TestLayouts::test_forward_exp": "exp takes memory for contiguous",
@@ -53,7 +53,7 @@ DEFECTS = {
         "queryEvent never returns true"
     ),
     "test_random::TestDefaultGenerator::test_seed_determines_the_numbers": (
-        "uniform_ draws from a generator that nobody seeds"
+        "uniform_ draws from a generator that is never seeded"
     ),
     "test_serialization::TestSerialization::test_map_location_chooses_another_device": (
         "storages always come back to device 0"
@@ -64,7 +64,8 @@ DEFECTS = {
 }
 # docs: end
 
-# What is right in either case. A defective device cannot run all; these do not need what is wrong.
+# Results that are the same in both cases. A defective device cannot run all; these do not depend on
+# its defects.
 CONTROLS = (
     "test_ops_forward::TestForward::test_forward_sub",
     "test_ops_layouts::TestLayouts::test_forward_sigmoid",
@@ -73,7 +74,7 @@ CONTROLS = (
     "test_optimizers::TestOptimizers::test_optimizer_Rprop",
 )
 
-# Chapters of which the backend has nothing, with the beginning of what the kit says.
+# Chapters of which the backend has no feature, with the beginning of the kit's text.
 MISSING = {
     "events": "the device lacks timing: Backend doesn't support elapsedTime.",
     "memory": "the device lacks statistics: ",
@@ -104,7 +105,7 @@ class Run(NamedTuple):
 def run_kit(
     tests: list[str], options: list[str], environment: dict[str, str], **modules: str
 ) -> Run:
-    """Runs the kit in a process of its own, outside of the repository, beside some modules."""
+    """Runs the kit in a separate process, outside of the repository, beside some modules."""
     with tempfile.TemporaryDirectory() as folder:
         for name, code in modules.items():
             (Path(folder) / f"{name}.py").write_text(textwrap.dedent(code))
@@ -136,7 +137,7 @@ def run_kit(
                 name = properties.get("conformance_test", case.get("name"))
                 parts = [case.find(kind) for kind in ("failure", "error", "skipped")]
                 if outcomes.get(name) == "failure":
-                    continue  # what it left behind is an error of its own
+                    continue  # changed state is a separate error
                 found = next((part for part in parts if part is not None), None)
                 outcomes[name] = "passed" if found is None else found.tag
                 texts[name] = "" if found is None else found.get("message", "")
@@ -231,7 +232,7 @@ class TestSketch(TestCase):
             "test_stream_programs::TestStreamPrograms::"
             "test_program_prefetched_batches_of_pinned_memory_free"
         ]
-        self.assertIn("the device refuses: You should register `PrivateUse1HooksInterface`", text)
+        self.assertIn("the device reports: You should register `PrivateUse1HooksInterface`", text)
 
     def test_operator_without_a_kernel_is_missing(self):
         run = run_sketch(has_defects=False, is_documented=True)
@@ -249,7 +250,7 @@ class TestSketch(TestCase):
                 self.assertIn(f"missing: {text}", run.output)
                 self.assertTrue(any(text in one for one in run.texts.values()))
         skipped = {text for name, text in run.texts.items() if run.outcomes[name] == "skipped"}
-        says = ("the device lacks ", "the device refuses: ")
+        says = ("the device lacks ", "the device reports: ")
         self.assertEqual([text for text in skipped if not text.startswith(says)], [])
 
     def test_page_of_a_chapter_is_linked(self):

@@ -1,4 +1,4 @@
-"""The source tree as text: which files there are, what they include and call."""
+"""The source tree as text: the files, their includes and calls."""
 
 import os
 import re
@@ -89,7 +89,7 @@ def code_of(path: Path) -> str:
 
 
 def includes_of(path: Path) -> list[str]:
-    """Returns what a file includes, such as ``<vector>`` or ``"torch_openreg/core/Stream.h"``."""
+    """Returns the includes of a file, such as ``<vector>`` or ``"torch_openreg/core/Stream.h"``."""
     return re.findall(r'^\s*#\s*include\s+([<"][^>"]+[>"])', path.read_text(), re.MULTILINE)
 
 

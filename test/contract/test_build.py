@@ -1,4 +1,4 @@
-"""What the build decides by looking: torch's kernels, the programs it calls, its macros."""
+"""Properties that the build detects: torch's kernels, programs, macros."""
 
 import re
 import shutil
@@ -68,7 +68,7 @@ CLANG = next(filter(None, map(shutil.which, ("clang++", "clang++-19", "clang++-1
 
 @unittest.skipIf(CLANG is None, "needs clang++, whose check of locks this is")
 class TestLocks(TestCase):
-    """What tools/lint.py thread-safety relies on: both headers make clang refuse."""
+    """An assumption of tools/lint.py thread-safety: clang reports errors for both headers."""
 
     @parametrize(
         "header, namespace",

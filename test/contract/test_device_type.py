@@ -1,11 +1,11 @@
-"""One header says which device type the library serves; nothing else names one."""
+"""One header defines which device type the library serves; no other file names one."""
 
 import re
 
 from source_tree import BACKEND, ROOT, backend_files, code_of, relative
 from torch.testing._internal.common_utils import TestCase, run_tests
 
-# Identifiers that stand for one device type, or for a dispatch key of one.
+# Identifiers of one device type, or of its dispatch key.
 _PRIVATE_USE = r"\w*(?:PrivateUse1|PRIVATEUSE1|PRIVATEUSEONE|privateuse)\w*"
 _LITERAL = re.compile(
     _PRIVATE_USE + r"|\bk?CUDA\b"

@@ -1,4 +1,4 @@
-"""The page docs/from_pytorch_openreg.md: what it says is here is here."""
+"""The page docs/from_pytorch_openreg.md: the names in its second column exist."""
 
 import ctypes
 import importlib
@@ -23,7 +23,7 @@ _PAGE = ROOT / "docs" / "from_pytorch_openreg.md"
 _C_FUNCTIONS = 35
 _SAME_C_FUNCTIONS = 26
 
-# What `<!-- names: KIND -->` before a table says that its second column has.
+# What `<!-- names: KIND -->` before a table names the kind of its second column.
 _KINDS = {"files", "python", "cpp", "cpp private", "c"}
 
 
@@ -35,7 +35,7 @@ def _tables() -> list[tuple[str, list[list[str]]]]:
         rows = [
             [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
         ]
-        tables.append((kind, rows[2:]))  # behind the head and the rule below it
+        tables.append((kind, rows[2:]))  # after the head and the rule below it
     return tables
 
 
@@ -56,7 +56,7 @@ def _code(paths: list[Path]) -> str:
 
 
 def _resolve(name: str) -> object:
-    """Returns what a dotted Python name stands for; imports modules on the way."""
+    """Returns the object of a dotted Python name; imports modules as needed."""
     parts = name.split(".")
     value: object = importlib.import_module(parts[0])
     for position, part in enumerate(parts[1:], 2):
@@ -163,7 +163,7 @@ class TestNames(TestCase):
         same = [row for row in functions if _names(row[0]) == _names(row[1])]
         self.assertEqual(len(same), _SAME_C_FUNCTIONS)
         self.assertIn(
-            f"has {_C_FUNCTIONS} C functions. {_SAME_C_FUNCTIONS} are here",
+            f"has {_C_FUNCTIONS} C functions. This runtime has {_SAME_C_FUNCTIONS} of them",
             _PAGE.read_text(encoding="utf-8"),
         )
 

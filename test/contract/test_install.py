@@ -23,7 +23,7 @@ from torch.testing._internal.common_utils import (
 
 import torch_openreg
 
-# Of the source tree, what a build without the native part reads. The rest is only listed.
+# The part of the source tree that a build without the native part reads. The rest is only listed.
 COPIED = ("LICENSE", "README.md", "pyproject.toml", "pytest_openreg.py", "setup.py", "tools")
 LINKED = ("csrc", "include", "third_party")
 
@@ -82,7 +82,7 @@ print(json.dumps(printed))
 
 
 def make_tree(folder, has_libraries):
-    """Makes what a clone contains in folder, with the native part of this one, or without."""
+    """Creates the contents of a clone in folder, with or without this clone's native part."""
     folder.mkdir(parents=True)
     for name in (*COPIED, "torch_openreg_autoload.py"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy

@@ -34,8 +34,8 @@ OF_PYTHON = re.compile(
     r"|distributed/c10d/(?![Pp]y)))"
 )
 
-# What the files of each part of the backend may include of it, besides their own part: the folders
-# of csrc, and the rooms of csrc/aten, each with the rule for what stands there.
+# The parts of the backend that the files of each part may include, besides their own: the folders
+# of csrc, and the folders of csrc/aten, each with the rule for its contents.
 _KERNELS = {"core", "memory", "random", "aten/kernel"}
 ALLOWED_FOLDERS = {
     "core": set(),
@@ -50,17 +50,17 @@ ALLOWED_FOLDERS = {
     "ipc": {"core", "memory"},
     # Touches kernel addresses, or the thread that kernels run on.
     "aten/kernel": {"core", "memory", "random"},
-    # Knows which dtypes the CPU lacks.
+    # Depends on the dtypes that the CPU lacks.
     "aten/dtypes": {"core"},
-    # Knows at::meta.
+    # Uses at::meta.
     "aten/structured": {*_KERNELS, "aten/dtypes"},
     # Takes tensors of other layouts apart.
     "aten/layouts": {*_KERNELS},
-    # Sees boxed arguments.
+    # Handles boxed arguments.
     "aten/fallback": {*_KERNELS, "aten/dtypes", "aten/layouts"},
-    # Knows the name of an operator.
+    # Is specific to one operator.
     "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
-    # Calls operators on kernel addresses, and nobody's operators here.
+    # Calls operators on kernel addresses, and none of the backend's operators.
     "distributed": {"core", "aten/kernel"},
     # Launches kernels that torch.compile has generated.
     "inductor": {"core", "aten/kernel"},
@@ -359,7 +359,7 @@ class TestPython(TestCase):
             for path in sorted((ROOT / "torch_openreg").rglob("*.py"))
             if re.search(r"\b(CDLL|PyDLL|cdll|cffi)\b|load_library\(|\.so\b", path.read_text())
         ]
-        # It asks the runtime in programs that do not import torch.
+        # It calls the runtime in programs that do not import torch.
         self.assertEqual(users, ["torch_openreg/_tools/pynvml.py"])
 
 

@@ -1,4 +1,4 @@
-"""What a build says of a machine on which it cannot succeed: one line, before it starts."""
+"""Errors of a build on an unsuitable machine: one line, before it starts."""
 
 import ast
 import collections
@@ -37,7 +37,7 @@ class TestMachine(TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def stand_in(self, script):
+    def fake_compiler(self, script):
         """Makes a program that takes the place of the compiler; returns its command."""
         program = self.folder / "c++"
         program.write_text(f"#!/bin/sh\n{script}\n")
@@ -73,11 +73,11 @@ class TestMachine(TestCase):
         self.assert_refused(
             r"expected g\+\+ 11 or newer, but '.*/c\+\+' is g\+\+ 9\. .*CXX=g\+\+-12",
             machine.check_compiler,
-            self.stand_in("echo 9 __clang_major__"),
+            self.fake_compiler("echo 9 __clang_major__"),
         )
 
     def test_clang_is_not_taken_for_the_compiler_that_it_pretends_to_be(self):
-        machine.check_compiler(self.stand_in("echo 4 19"))
+        machine.check_compiler(self.fake_compiler("echo 4 19"))
 
     @parametrize(
         "script, reason",
@@ -87,7 +87,7 @@ class TestMachine(TestCase):
         ],
     )
     def test_compiler_that_fails_is_told(self, script, reason):
-        self.assert_refused(reason, machine.check_compiler, self.stand_in(script))
+        self.assert_refused(reason, machine.check_compiler, self.fake_compiler(script))
 
     def test_missing_headers_of_python_are_told(self):
         self.assert_refused(
@@ -102,7 +102,7 @@ class TestMachine(TestCase):
         self.assert_refused(
             "expected .* headers of C and C.., but .* fails: x.cpp:1: fatal error: version: No",
             machine.check_headers,
-            self.stand_in("echo 'In file\nx.cpp:1: fatal error: version: No' >&2; exit 1"),
+            self.fake_compiler("echo 'In file\nx.cpp:1: fatal error: version: No' >&2; exit 1"),
             INCLUDE,
         )
 
@@ -159,7 +159,7 @@ class TestMachine(TestCase):
 PROGRAMS = {
     # What pip and others run, before they download anything.
     "backend": "import openreg_build; openreg_build.get_requires_for_build_editable()",
-    # What a build without isolation begins with.
+    # The start of a build without isolation.
     "setup": "import sys; sys.argv = ['setup.py', 'build_ext']; exec(open('setup.py').read(), "
     "{'__file__': 'setup.py'})",
 }

@@ -1,4 +1,4 @@
-"""tools/quickstart.py: which commands it runs, and where it has pip look for torch."""
+"""tools/quickstart.py: the commands that it runs, and the index for torch."""
 
 import io
 import re

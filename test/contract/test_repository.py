@@ -30,7 +30,7 @@ HEADERS = [path for path in NATIVE_FILES if path.suffix == ".h"]
 # Codes that no test can produce, with the reason.
 UNREACHABLE_ERRORS = {
     "orSuccess": "is no error",
-    "orErrorUnknown": "stands for a failure that nobody foresaw",
+    "orErrorUnknown": "is the code of unexpected failures",
 }
 
 # Codes that the runtime itself does not return, with the reason.
@@ -119,7 +119,7 @@ class TestNativeFiles(TestCase):
         homes = Counter()
         references = set()
         for path in NATIVE_FILES:
-            # The home has the title on a line of its own.
+            # A note's definition has the title on a separate line.
             text = path.read_text()
             titles = re.findall(r"^[\s/*]*Note \[([^\]]+)\]$", text, re.MULTILINE)
             homes.update(titles)

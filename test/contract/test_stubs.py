@@ -120,7 +120,7 @@ torch.openreg.nothing()
 
 
 class TestTypesOfTorch(TestCase):
-    """``torch-stubs`` gives the modules that are attached to torch the types of ours."""
+    """``torch-stubs`` gives the modules that are attached to torch the package's types."""
 
     STUBS = ROOT / "torch-stubs"
 

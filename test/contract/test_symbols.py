@@ -1,4 +1,4 @@
-"""What the built libraries export.
+"""The symbols that the built libraries export.
 
 Only strong symbols count: weak ones come from templates and inline functions of other people's
 headers, and are not meant for anybody.
@@ -15,7 +15,7 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 # Older linkers define these in every library.
 OF_THE_LINKER = {"__bss_start", "_edata", "_end", "_fini", "_init"}
 
-# Generated code looks it up by its name; see wrapper.h.
+# Generated code looks up this name; see wrapper.h.
 OF_WRAPPERS = {"openreg_wrapper_functions"}
 
 _WORD = r"[A-Za-z_]\w*"

@@ -1,4 +1,4 @@
-"""tools/wheel.py names what is wrong with a wheel."""
+"""tools/wheel.py reports a wheel's defects."""
 
 import runpy
 import tempfile

@@ -1,4 +1,4 @@
-"""What the workflows for a public CI host run exists, and they serve every release of torch."""
+"""The files that public CI workflows run exist, and they cover every release of torch."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""``torch.cuda.comm``: what CUDA's functions refuse, in the words in which they do."""
+"""``torch.cuda.comm``: the errors of CUDA's functions, with their texts."""
 
 import torch
 from common import (

@@ -1,4 +1,4 @@
-"""nccl is the backend of this package; gloo serves tensors on cuda, as a build with CUDA does."""
+"""nccl is the backend of this package; gloo accepts tensors on cuda, as in a build with CUDA."""
 
 from common import OpenRegTestCase, run_program, run_tests
 

@@ -63,7 +63,7 @@ class TestOffset(OpenRegTestCase):
             self.generator.set_offset(1 << 33)
 
     def test_functions_of_torch_cuda(self):
-        # Before that, torch queues the offset, and a seed that was set before it comes behind it.
+        # Before that, torch queues the offset, and a seed that was set earlier runs after it.
         torch.cuda.init()
         before = torch.cuda.get_rng_state()
         torch.cuda._set_rng_state_offset(100)

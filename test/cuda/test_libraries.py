@@ -1,7 +1,7 @@
 """Libraries on top of torch, used as for CUDA: without an argument, setting or class for openreg.
 
-Needs ``pip install torch_openreg[integration]``; what is not installed is skipped. The models are
-tiny and start from random parameters: nothing is downloaded.
+Needs ``pip install torch_openreg[integration]``; tests of missing packages are skipped. The models
+are tiny and start from random parameters: nothing is downloaded.
 """
 
 import logging

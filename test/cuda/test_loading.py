@@ -1,4 +1,4 @@
-"""The device type CUDA: who may choose it, when, and what a process sees of it."""
+"""The device type CUDA: how and when it is selected, and its effects in a process."""
 
 import subprocess
 import sys
@@ -215,7 +215,7 @@ class TestRefusals(OpenRegTestCase):
         self.assertEqual(lines[:3], [own] * 3)
         self.assertEqual(len(lines), 6)
         for line in lines[3:]:
-            self.assertTrue(line.startswith(f"{own}, and OPENREG_DEVICE_TYPE: expected 'cuda'"))
+            self.assertTrue(line.startswith(f"{own}, and OPENREG_DEVICE_TYPE was not 'cuda'"))
 
     def test_index_beyond_the_devices_names_the_setting_and_the_option(self):
         program = """
@@ -279,7 +279,7 @@ class TestRefusals(OpenRegTestCase):
             print(error)
         """
         text = run_program(program, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}).stdout
-        self.assertIn("does not see the hooks for CUDA", text)
+        self.assertIn("does not use the CUDA hooks", text)
 
     @parametrize("before,after", [("openreg", "cuda"), ("cuda", "openreg")])
     def test_variable_changed_after_the_import(self, before, after):

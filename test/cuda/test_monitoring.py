@@ -1,4 +1,4 @@
-"""``nvidia-smi``, ``pynvml``, and the functions of ``torch.cuda`` that ask NVML."""
+"""``nvidia-smi``, ``pynvml``, and the functions of ``torch.cuda`` that use NVML."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ from common import (
 TOOLS = Path(torch_openreg.__file__).resolve().parent / "_tools"
 UUIDS = [f"GPU-00000000-0000-0000-0000-{number:012x}" for number in range(3)]
 
-# The functions that programs call most, with what they take behind a handle.
+# The functions that programs call most, with their arguments after the handle.
 FUNCTIONS = {
     "nvmlDeviceGetName": (),
     "nvmlDeviceGetIndex": (),
@@ -128,7 +128,7 @@ class TestProgram(OpenRegTestCase):
     def test_bad_setting(self):
         run = nvidia_smi("-L", OPENREG_DEVICE_COUNT="99")
         self.assertEqual(run.returncode, 9)
-        self.assertIn("a setting is bad", run.stdout)
+        self.assertIn("a setting is invalid", run.stdout)
 
 
 class TestModule(OpenRegTestCase):
@@ -264,7 +264,7 @@ print(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdou
 
 
 class TestOffer(OpenRegTestCase):
-    """Who finds the program and the module."""
+    """Processes that find the program and the module."""
 
     @parametrize("is_installed", [False, True])
     def test_programs_that_the_package_runs_find_them(self, is_installed):

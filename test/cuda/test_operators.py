@@ -1,4 +1,4 @@
-"""Operators that torch treats in a way of their own on CUDA."""
+"""Operators that torch handles differently on CUDA."""
 
 import warnings
 
@@ -260,7 +260,7 @@ class TestRefusals(OpenRegTestCase):
             function(torch.ones(2, device="cuda"))
 
     def test_handles_of_libraries(self):
-        with self.assertRaisesRegex(NotImplementedError, "there is no library of CUDA"):
+        with self.assertRaisesRegex(NotImplementedError, "does not use CUDA.s libraries"):
             torch.cuda.current_blas_handle()
 
     def test_tunable_operators(self):

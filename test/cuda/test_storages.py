@@ -171,7 +171,7 @@ class TestFiles(OpenRegTestCase):
         [(None, "cuda:0"), ("cuda:1", "cuda:1"), ({"cuda:0": "cpu"}, "cpu"), ("cpu", "cpu")],
     )
     def test_file_of_a_gpu_loads(self, is_zip, location, device):
-        # Such a file is the CPU's with another tag; so is no byte of it ours.
+        # Such a file is the CPU's with another tag, without bytes of this package.
         file = io.BytesIO()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -136,7 +136,7 @@ class TestEvents(OpenRegTestCase):
 
     def test_external_event_in_a_capture_is_refused(self):
         event = torch.cuda.Event(external=True)
-        event.record()  # outside, it is like any other
+        event.record()  # outside of the capture, it works like other events
         event.synchronize()
         x = torch.ones(2, device="cuda")
         with (

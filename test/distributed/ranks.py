@@ -1,8 +1,8 @@
-"""Processes that stand for the ranks of a group, for tests.
+"""Processes as ranks of a group, for tests.
 
 ``Ranks`` runs functions of a test file on all of them, side by side. They are forked from a server
-that has imported torch and has used no device, so starting them takes no time. Whatever takes too
-long is ended, and the test fails with what the ranks have printed.
+that has imported torch and has used no device, so starting them takes no time. Ranks that exceed
+the time limit are ended, and the test fails with the ranks' output.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ class Ranks:
                 pipe.send((function.__module__, function.__qualname__, args))
 
     def results(self, of: Sequence[int] | None = None) -> list[Any]:
-        """Waits for what the ranks return, in order.
+        """Waits for the results of the ranks, in order.
 
         Raises:
             RankError: One has raised an exception, or has ended.
@@ -141,7 +141,7 @@ class Ranks:
         os.kill(self._processes[rank].pid, signal.SIGCONT)
 
     def output(self, rank: int) -> str:
-        """Returns what a rank has printed so far."""
+        """Returns the output of a rank so far."""
         with open(os.path.join(self._folder.name, f"output{rank}"), errors="replace") as file:
             return file.read()
 
@@ -206,7 +206,7 @@ def _thread_states(pid: int) -> list[str]:
 
 
 def _serve(pipe, rank, size, folder, backend, timeout_s, environment, path) -> None:
-    """Runs in a rank: calls what is asked for until it is told to end."""
+    """Runs in a rank: calls the requested functions until the end is requested."""
     with open(os.path.join(folder, f"output{rank}"), "wb", buffering=0) as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Checkpoints that a process of their own writes while the ranks go on."""
+"""Checkpoints that a separate process writes while the ranks continue."""
 
 import os
 import subprocess

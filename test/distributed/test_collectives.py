@@ -37,7 +37,7 @@ NOT_TAKEN = (torch.int16, torch.uint16, torch.uint32)
 ARITHMETIC = ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
 BITWISE = ("BAND", "BOR", "BXOR")
 
-# Up to 1536 bytes travel with the header.
+# Up to 1536 bytes are sent with the header.
 SHAPES = ((3, 4), (), (0,), (384,), (40, 40))
 LAYOUTS = ("contiguous", "transposed", "offset")
 MODES = ("sync", "async", "coalesced")
@@ -311,7 +311,7 @@ def compare_unequal(rank, size):
 
 
 def compare_premultiplied(rank, size):
-    """Each rank multiplies its inputs by a factor of its own; the sums are exact."""
+    """Each rank multiplies its inputs by its own factor; the sums are exact."""
     checker = Checker()
     device = device_of(rank)
     factors = [2.0 + peer for peer in range(size)]
@@ -410,7 +410,7 @@ def every_dtype(rank, size):
         return "right" if is_right else "wrong"
 
     def outcomes(dtype):
-        # No quantized tensor can be copied: all that is asked of these is an error, be it torch's.
+        # Quantized tensors cannot be copied: any error is accepted for them, torch's included.
         if dtype in QUANTIZED:
             x = torch.empty(8, dtype=dtype, device=device)
             inputs, outs, copies = [x] * size, [x] * size, [x, x, x]
@@ -472,7 +472,7 @@ def exchange_messages(rank, size):
         for work in dist.batch_isend_irecv(batch):
             work.wait()
         checker.check(("batch", dtype, shape), y, values(left, shape, dtype))
-    # Tags tell messages apart, and one tag keeps their order.
+    # Tags distinguish messages, and messages with one tag keep their order.
     first, second, third = (torch.empty(2, device=device) for _ in range(3))
     works = [
         dist.isend(torch.full((2,), 10.0 + rank, device=device), right, tag=1),
@@ -519,7 +519,7 @@ def receive_from_anybody(rank, size):
             number = int(x[1].item())
             seen.append((tag, source, number))
             checker.check("any source", x, torch.tensor([source, number, tag, 7, 7]))
-        # One with a source works behind those.
+        # A receive with a source works after those.
         last = torch.zeros(5, dtype=torch.int64, device=device)
         work = dist.irecv(last, 1, tag=1)
         dist.barrier(group=_cpu_group())
@@ -553,7 +553,7 @@ def _cpu_group():
 
 
 def batch_from_anybody(rank, size):
-    """In a batch, which knows its peers, torch refuses it at the call."""
+    """In a batch, torch rejects it at the call."""
     x = torch.ones(3, device=device_of(rank))
     before = operation_count()
     texts = []
@@ -603,7 +603,7 @@ def exchange_objects(rank, size):
 
 
 def refused_calls(rank, size):
-    """Returns the types of the errors of calls that are refused before anything is enqueued."""
+    """Returns the types of the errors that calls raise before they enqueue work."""
     device = device_of(rank)
     x = torch.ones(4, device=device)
     wide = torch.ones(4, 4, device=device)
@@ -642,7 +642,7 @@ def refused_calls(rank, size):
         lambda: dist.batch_isend_irecv([alone]),
         lambda: dist.batch_isend_irecv([alone, wrong_size]),
     ]
-    # Collectives on CUDA are torch's own to refuse: RuntimeError.
+    # torch itself rejects collectives on CUDA: RuntimeError.
     kinds = {"dtype": TypeError, "value": ValueError, "layout": RuntimeError}
     before = operation_count()
     for kind, functions in calls.items():
@@ -816,7 +816,7 @@ class TestCollectives(TestCase):
                 maximum = "ValueError" if dtype.is_complex else summed
                 expected = {"all_gather": moved, "broadcast": moved, "SUM": summed, "MAX": maximum}
                 if dtype in QUANTIZED:
-                    # Nobody has registered c10d's operators for them, as on CUDA.
+                    # c10d's operators are not registered for them, as on CUDA.
                     expected = dict.fromkeys(expected, "NotImplementedError")
                 self.assertEqual(table.pop(str(dtype)), expected, str(dtype))
             self.assertEqual(table, {})

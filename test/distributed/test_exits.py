@@ -19,7 +19,7 @@ from distributed.ranks import BACKEND
 
 REPEATS = 10 if os.environ.get("OPENREG_TEST_FULL") else 1
 
-# Most of them wait for something. Ranks start one behind the other, so two are enough not to hang.
+# Most of them wait for something. Ranks start one after the other, so two are enough not to hang.
 JOBS = 6
 
 # A child that hangs ends by SIGALRM: a negative exit code.
@@ -66,21 +66,21 @@ HOLDS = {
     "a_wait": "works = issue() if rank == 0 else []; [work.wait() for work in works]; x += 1",
 }
 
-# name -> (what the program does then, exit code)
+# name -> (the program's last action, exit code)
 ENDS = {
     "nothing_more": ("", 0),
     "exception": ('raise KeyError("on purpose")', 1),
     "sys_exit": ("sys.exit(3)", 3),
 }
 
-# The other rank is gone when this one ends. What holds the collectives is its death.
+# The other rank has ended when this one ends. What holds the collectives is its death.
 KILLED = {
     "nothing_more": "",
     "destroyed": "dist.destroy_process_group()",
     "exception": 'raise KeyError("on purpose")',
 }
 
-# The end of a group waits for what is pending, so something has to let it go on.
+# The end of a group waits for pending work, so another thread has to release it.
 DESTROYED = {
     "gate_that_opens": """
 gate = hold()

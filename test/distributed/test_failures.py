@@ -1,4 +1,4 @@
-"""What goes wrong on one rank becomes one clear error on all, never a hang or a wrong number."""
+"""A failure on one rank becomes one clear error on all, never a hang or a wrong number."""
 
 import os
 import signal
@@ -42,9 +42,9 @@ def lose_a_collective(rank, size):
     x = torch.full((2,), 10.0**rank, device=device)
     if rank == 0:
         # Its first collective never runs, as an index is out of range before it. The program
-        # catches that, and goes on with the second.
+        # catches that, and continues with the second.
         fail_kernel(device)
-        # Whether the group has been told of it by then is a matter of time.
+        # Whether the group has received it by then depends on timing.
         with suppress(IndexError, DistBackendError):
             dist.all_reduce(x, async_op=True).wait()
         with suppress(IndexError, DistBackendError):
@@ -193,7 +193,7 @@ def call_after_failure(rank, size):
         failure_of(lambda: dist.all_reduce(x)),
         failure_of(lambda: dist.barrier(device_ids=[x.device.index])),
     ]
-    # What is not of the group works, and so does a new group.
+    # Work outside of the group continues, and so does a new group.
     assert (x + 1).sum().item() == 4
     group = dist.new_group(timeout=timedelta(seconds=60))
     dist.all_reduce(x, group=group)
@@ -259,7 +259,7 @@ class TestFailures(TestCase):
     def test_ranks_that_come_late_are_named(self):
         for is_async in (False, True):
             first, second = self.texts(3, come_late, is_async, timeout_s=2)[:2]
-            # One of the two may hear of the other's failure before its own time is over.
+            # One of the two may receive the other's failure before its own timeout.
             self.assertTrue(
                 any(
                     "its time is over, and ranks [2] have not come" in text

@@ -1,4 +1,4 @@
-"""What another program sends in place of a rank's messages becomes an error of the group.
+"""Messages of another program instead of a rank's become an error of the group.
 
 Rank 0 is a group of the backend. Rank 1 is a group of Gloo, which connects as the backend's own one
 does and sends the bytes of the test. test/test_altered_messages.py alters headers by the thousand.
@@ -23,7 +23,7 @@ from torch_openreg.distributed import ProcessGroupOCCL
 
 LIMIT = timedelta(seconds=60)
 HEADER_TAG, FIRST_FREE_TAG = 2, 4  # csrc/distributed/Transport.h
-ROOM = 1536  # for data behind a header
+ROOM = 1536  # for data after a header
 
 
 def prefixed(store):
@@ -49,7 +49,7 @@ class Foreign:
 
     def send(self, message, tag=HEADER_TAG):
         data = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        return data, self.gloo.send([data], 0, tag)  # Gloo gives up what nobody holds
+        return data, self.gloo.send([data], 0, tag)  # Gloo drops a send whose handle is freed
 
     def __exit__(self, *_):
         self.group.abort()
@@ -136,7 +136,7 @@ class TestMessageFormat(TestCase):
 
 
 def fail_in_words(rank, size, folder):
-    """Rank 0 fails in groups whose descriptions are not ASCII; returns what rank 1 hears of it."""
+    """Rank 0 fails in groups whose descriptions are not ASCII; returns rank 1's error text."""
     dist.init_process_group(
         NAME,
         store=dist.FileStore(f"{folder}/words", size),

@@ -81,7 +81,7 @@ def coalesced(device, rank, size, count):
 
 
 def messages(device, rank, size):
-    """Returns what each rank gets from the one before, in every way."""
+    """Returns what each rank receives from the previous one, with every function."""
     results = []
     following, before = (rank + 1) % size, (rank - 1) % size
     for count in COUNTS:

@@ -26,13 +26,13 @@ from torch_openreg import _C
 # More than any wait here needs on a busy machine.
 LIMIT = timedelta(seconds=60)
 
-# How long the tests see that a call goes on to wait. They pass whatever it is.
+# How long the tests check that a call keeps waiting. They pass whatever it is.
 A_WHILE_S = 1.0
 
 # In the queue, the operation has not begun: other ranks have heard nothing of it.
 STAGES = ("queued", "announced", "heard", "agreed", "posted", "finished")
 TIMES = 500 if os.environ.get("OPENREG_TEST_FULL") else 5
-FEW, MANY = 8, 50_000  # int32: behind a header, and not
+FEW, MANY = 8, 50_000  # int32: after a header, and not
 
 
 def init(folder, rank, size, name="store", timeout=LIMIT, **arguments):
@@ -151,7 +151,7 @@ COLLECTIVES = (
     all_to_all,
     coalesced,
 )
-# Their data travels behind the headers. All others end where the late rank has made its calls.
+# Their data is sent after the headers. All others end where the late rank has made its calls.
 EAGER = {(all_reduce, FEW), (broadcast, FEW), (all_gather, FEW), (barrier, 0)}
 
 
@@ -169,7 +169,7 @@ def cases():
             yield barrier, 0, stage, stage != "queued"
         if stage in ("queued", "posted", "heard", "finished"):
             for count in (0, FEW, MANY):
-                # Gloo takes the bytes when the receiver has asked for them.
+                # Gloo sends the bytes when the receiver has posted its receive.
                 ends = stage == "finished" or (count == 0 and stage != "queued")
                 yield message_to_the_late, count, stage, ends
         if stage in ("queued", "posted", "finished"):
@@ -299,7 +299,7 @@ class _Destruction:
 
 
 def begin_to_destroy(rank, size):
-    """Rank 0 destroys the group on a thread; returns whether that goes on after a while."""
+    """Rank 0 destroys the group on a thread; returns whether it is still running after a while."""
     if rank != 0:
         return None
     _Destruction.group = _get_default_group()
@@ -329,7 +329,7 @@ def end_of_destruction(rank, size):
 
 
 def hold_before_the_data(rank, size, folder):
-    """Rank 1 has announced a broadcast, whose data then comes behind the header of rank 0."""
+    """Rank 1 has announced a broadcast, whose data then follows the header of rank 0."""
     init(folder, rank, size)
     _Destruction.x = torch.full((FEW,), rank + 1, dtype=torch.int32, device=device_of(rank))
     if rank == 0:
@@ -548,7 +548,7 @@ class TestGoodbye(TestCase):
             self.assertEqual(ranks.run(reduce_once, self.folder), [3, 3])
             ranks.stop(1)
             ranks.start(begin_to_destroy)
-            # The thread that asks has the GIL, which the waiting one must not keep.
+            # The querying thread has the GIL, which the waiting thread must not hold.
             self.assertEqual(ranks.results([0]), [True])
             ranks.start(use_while_destroyed)
             (text,) = ranks.results([0])
@@ -648,7 +648,7 @@ class TestGoodbye(TestCase):
         with Ranks(size, backend=None) as ranks:
             ranks.start(use_after_a_destruction, self.folder)
             texts = ranks.results()[1:]
-            # Of several ranks, one may hear of the failure of another one first.
+            # Of several ranks, one may receive the failure of another one first.
             for text in texts:
                 self.assertIn("all_reduce failed: ", text)
                 self.assertIn("rank 0 has destroyed the group", text)

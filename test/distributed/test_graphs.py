@@ -101,7 +101,7 @@ def batch_of_messages(x, rank, size):
 
 
 def several(x, rank, size):
-    """One behind the other and side by side, sync and async."""
+    """One after the other and concurrently, sync and async."""
     total = x.clone()
     first = dist.all_reduce(total, async_op=True)
     moved = all_to_all_single(x + 1, rank, size)[0]
@@ -182,7 +182,7 @@ def replay_in_another_order(rank, size, is_shifted):
         torch.openreg.synchronize()
     except DistBackendError as error:
         texts.append(str(error))
-    # For good: neither a replay nor a call goes on.
+    # Permanently: neither a replay nor a call succeeds.
     for again in (first.replay, lambda: dist.all_reduce(x)):
         try:
             again()
@@ -193,7 +193,7 @@ def replay_in_another_order(rank, size, is_shifted):
 
 
 def wait_on_the_host(rank, size):
-    """What no graph can repeat is refused, and the group works on."""
+    """Calls that cannot be captured raise errors, and the group still works."""
     x = torch.ones(4, device=device_of(rank))
     texts = []
 

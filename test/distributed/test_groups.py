@@ -82,7 +82,7 @@ def use_options(rank, size, folder):
     backend = dist.distributed_c10d._get_default_group()._get_backend(device_of(rank))
     assert backend.options.is_high_priority_stream
     assert backend.options._timeout == timedelta(seconds=60)
-    # In place of NCCL, torch itself looks at them.
+    # Instead of NCCL, torch itself checks them.
     kind, class_name = (
         (AssertionError, "ProcessGroupNCCL") if NAME == "nccl" else (TypeError, "ProcessGroupOCCL")
     )
@@ -119,7 +119,7 @@ def wait_for_all(rank, size):
 
 
 def check_each_other(rank, size):
-    """torch's own checks of collectives, around ours."""
+    """torch's own checks of collectives, around this backend's."""
     result = sums(rank)
     try:
         dist.all_reduce(torch.ones(rank + 2, device=device_of(rank)))

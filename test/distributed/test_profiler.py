@@ -1,4 +1,4 @@
-"""Operations of a group in traces: what they are, on what, and in which group."""
+"""Operations of a group in traces: their names, arguments and groups."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def recorded(function):
-    """Returns the arguments of what a function records of communication, and its titles."""
+    """Returns the arguments of the communication events that a function records, and its titles."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         function()
     torch.openreg.synchronize()
@@ -27,7 +27,7 @@ def recorded(function):
 
 
 def collectives(rank, size):
-    """Calls each collective, and returns what is recorded of it."""
+    """Calls each collective, and returns its recorded events."""
     device = device_of(rank)
     x = torch.arange(6, device=device).to(torch.float)
     wide = torch.zeros(12, device=device)

@@ -1,4 +1,4 @@
-"""Order, overlap and lifetimes: what a stream adds to a collective."""
+"""Order, overlap and lifetimes of collectives on streams."""
 
 import threading
 from datetime import timedelta
@@ -16,7 +16,7 @@ def ones(rank, count=4):
 
 
 def returns_before_the_end(rank, size):
-    """All ranks issue; none is done before the gates open, and nobody has waited."""
+    """All ranks issue; none is done before the gates open, and no call has waited."""
     x = ones(rank)
     with StreamGate() as gate:
         x += rank
@@ -31,14 +31,14 @@ def returns_before_the_end(rank, size):
 
 
 def overlaps(rank, size):
-    """While a collective waits for rank 1, the current stream of rank 0 goes on."""
+    """While a collective waits for rank 1, the current stream of rank 0 continues."""
     x = ones(rank)
     side = torch.Stream(device_of(rank))
     group = dist.distributed_c10d._get_default_group()
     if rank == 1:
         with StreamGate() as gate:
             work = dist.all_reduce(x, async_op=True)
-            # Rank 0 tells, over the CPU, that it has computed.
+            # Rank 0 signals over the CPU that it has computed.
             told = torch.zeros(1)
             dist.recv(told, 0)
             gate.open()
@@ -55,13 +55,13 @@ def overlaps(rank, size):
 
 
 def keeps_the_order_of_issue(rank, size):
-    """A collective on the current stream comes behind one on the group's, on every rank."""
+    """A collective on the current stream runs after one on the group's stream, on every rank."""
     x, y = ones(rank), torch.full((4,), 2.0, device=device_of(rank))
     side = torch.Stream(device_of(rank))
     with StreamGate() as gate:
         first = dist.all_reduce(x, async_op=True)
         with torch.openreg.stream(side):
-            # Nothing on this stream waits for the gate but what the group adds.
+            # On this stream, only the group's work waits for the gate.
             dist.all_reduce(y)
         assert not side.query()
         gate.open()
@@ -121,7 +121,7 @@ def host_waits(rank, size):
 
 
 def python_runs_meanwhile(rank, size):
-    """Nobody holds the GIL while ranks wait for each other."""
+    """No thread holds the GIL while ranks wait for each other."""
     x = ones(rank)
     reached = threading.Event()
     if rank == 1:
@@ -140,7 +140,7 @@ def python_runs_meanwhile(rank, size):
 
 
 def replays(rank, size):
-    """Collectives in a graph run with every replay, on what the tensors hold then."""
+    """Collectives in a graph run with every replay, on the current contents of the tensors."""
     device = device_of(rank)
     static = torch.zeros(4, device=device)
     gathered = torch.empty(4 * size, device=device)
@@ -166,7 +166,7 @@ def replays(rank, size):
 
 
 def many_threads(rank, size):
-    """Threads of one rank use groups of their own at the same time."""
+    """Threads of one rank use separate groups at the same time."""
     groups = [dist.new_group() for _ in range(3)]
     results = [None] * len(groups)
 

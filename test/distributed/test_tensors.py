@@ -40,7 +40,7 @@ RANDOM = ("rand", "randn", "uniform_", "normal_ of a generator", "dropout", "xav
 
 
 def draws(rank, size, name, operation):
-    """Returns what two calls draw, and what the ranks draw by themselves after them."""
+    """Returns the numbers of two calls, and those that the ranks draw separately afterwards."""
     device = device_of(rank)
     mesh = init_device_mesh(device.type, (size,))
     torch.manual_seed(3)
@@ -67,7 +67,7 @@ def draws(rank, size, name, operation):
 
 
 def draws_compiled(rank, size):
-    """Returns what a function draws in two calls, eager and compiled."""
+    """Returns the numbers that a function draws in two calls, eager and compiled."""
     device = device_of(rank)
     mesh = init_device_mesh(device.type, (size,))
     x = distribute_tensor(torch.ones(SIZE, SIZE, device=device), mesh, [Shard(0)])
@@ -160,7 +160,7 @@ ATTENTION = {
     "positions": Shard(2),
     "nothing": Replicate(),
 }
-# How many of 8 heads have keys of their own, the sizes of the bias, and whether it is causal.
+# How many of 8 heads have separate keys, the sizes of the bias, and whether it is causal.
 ATTENTION_CALLS = (
     (8, None, False),
     (8, None, True),

@@ -1,6 +1,6 @@
 """Ranks that are threads of one process, as torch's own tests have them, on the device.
 
-The group is torch's, in Python, and copies tensors from thread to thread; ours has no part in it.
+The group is torch's, in Python, and copies tensors from thread to thread; this backend is not used.
 """
 
 import threading

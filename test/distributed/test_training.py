@@ -38,7 +38,7 @@ STEPS = 3
 
 
 class Net(nn.Module):
-    """Two layers, and one that is used in every other step, if that is asked for."""
+    """Two layers, and optionally one that is used in every other step."""
 
     def __init__(self, is_uneven=False):
         super().__init__()
@@ -58,7 +58,7 @@ def make(device, **options):
 
 
 def batch(rank, step, device):
-    """Returns what a rank reads in a step; the same on each device."""
+    """Returns a rank's input of a step; the same on each device."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(BATCH, WIDTH, generator=generator).to(device)
 
@@ -99,7 +99,7 @@ def hooked(hook, state=None):
 
 
 def bf16_under_another_name(state, bucket):
-    # torch wants NCCL for the hook, which it knows by its name.
+    # torch requires NCCL for the hook, which it identifies by its name.
     return default_hooks.bf16_compress_hook(state, bucket)
 
 

@@ -1,6 +1,6 @@
 """torch's own tests of ``torch.distributed`` pass on the device, but for those listed here.
 
-With OPENREG_TEST_FULL=1, all of them run, with two ranks and with four, and those that want more
+With OPENREG_TEST_FULL=1, all of them run, with two ranks and with four; those that need more run
 with eight. What passes on the CPU has to pass on the device then.
 """
 
@@ -74,7 +74,7 @@ _SAMPLE = {
 
 
 def run_all(place, ranks):
-    """Runs all tests; with four ranks, those that want more run with eight."""
+    """Runs all tests; with four ranks, those that need more run with eight."""
     outcomes = run(place, ranks=ranks)
     wanting = [name for name, (_, why) in outcomes.items() if "small world size" in why]
     if ranks == 4:

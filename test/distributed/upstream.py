@@ -1,8 +1,8 @@
 """Runs torch's own tests of ``torch.distributed``: ``python upstream.py PLACE [TEST ...]``.
 
 The tests are ``torch.testing._internal.distributed.distributed_test`` of the torch that is
-installed. Of their 285, some are for Gloo and some for NCCL, and some want more ranks than two, or
-even eight. They run in three places:
+installed. Of their 285, some are for Gloo and some for NCCL, and some need more than two ranks, or
+eight. They run in three places:
 
 - cpu: those for Gloo, as they are, without our device. What passes there should on the device.
 - cuda: those for NCCL, in cuda mode, as they are.

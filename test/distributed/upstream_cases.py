@@ -1,7 +1,7 @@
 """torch's own tests of ``torch.distributed``, made to run here; ``upstream.py`` starts them.
 
-torch's module wants ``BACKEND`` and ``WORLD_SIZE`` to be set when it is imported. Nothing in it is
-copied: what it says about the place where it runs is replaced in its module.
+torch's module needs ``BACKEND`` and ``WORLD_SIZE`` at its import. Nothing in it is
+copied: the constants about its environment are replaced in its module.
 """
 
 import multiprocessing
@@ -31,7 +31,7 @@ distributed_test.Barrier.sync.__func__.__defaults__ = (None, _LIMIT_S)
 class TestDistributed(
     distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase
 ):
-    """All of the tests, each in ranks of its own."""
+    """All of the tests, each with separate ranks."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -14,7 +14,7 @@ class Gap:
 
     Attributes:
         name: the formatted name of the OpInfo, or the name of the module or optimizer.
-        variant: what is done with it, such as "forward".
+        variant: The tested use, such as "forward".
         reason: why it differs.
         dtypes: names such as "float32"; empty for all.
         is_late: whether only samples show it that the default run leaves out.
@@ -46,7 +46,7 @@ _ALPHA = "torch compares alpha with the dtype of out= on every device but the CP
 _IS_CPU = "torch's formula keeps the input's memory format on the CPU only; on CUDA it does not"
 _MIXED = "of two dtypes, the CPU converts one before it chooses the result's strides; CUDA does not"
 _FLUSHES = "the CPU has a kernel without indices, which flushes denormal numbers; CUDA has not"
-# torch has formulas that ask is_cuda(). They are those of CUDA.
+# torch has formulas that check is_cuda(). They are those of CUDA.
 _ZEROS = "the backward of a maximum among equals gives -0.0 where the CPU gives 0.0, as on CUDA"
 _ACCUMULATED = "the norm is accumulated in float, as on CUDA, where the CPU takes double"
 _CONTIGUOUS = "the gradient of a maximum among equals is contiguous, as on CUDA"

@@ -1,8 +1,8 @@
-"""openreg as the target of the conformance kit: what it promises beyond what every device does.
+"""openreg as the target of the conformance kit, with its additional guarantees.
 
 Importing this module first makes it the device that the kit's tests are about, in this process.
-Results are the CPU's to the bit, random numbers too; the fallback says for what the host waits;
-a gate holds streams; and differences have to be listed in known_gaps.py.
+Results are bit-identical to the CPU's, including random numbers; the fallback reports the calls for
+which the host waits; a gate holds streams; and differences have to be listed in known_gaps.py.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from tiers import tier_of
 
 __all__ = ["TARGET"]
 
-# After this time, a held stream goes on by itself: some programs wait for it, as they may.
+# After this time, the gate of a held stream opens: some programs wait for the stream, which is
+# valid.
 _HOLD_S = 0.1
 
 

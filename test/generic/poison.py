@@ -1,13 +1,13 @@
-"""Importing this module first makes the device fill memory that nobody owns, in this process.
+"""Importing this module first makes the device fill free and new memory, in this process.
 
-A kernel that reads what nobody wrote then gets NaN instead of what the call before has left, and
-one that writes there fails its test.
+A kernel that reads uninitialized memory then reads NaN instead of earlier contents, and a kernel
+that writes to free memory fails its test.
 """
 
 import os
 
 os.environ["OPENREG_MEMORY_POISON"] = "1"
-# Each test ends with a comparison of what is in quarantine.
+# Each test ends with a check of the memory in quarantine.
 os.environ["OPENREG_MEMORY_QUARANTINE"] = "4MiB"
 
 from openreg_target import TARGET

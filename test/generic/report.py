@@ -1,4 +1,4 @@
-"""Tables of what the sweeps did, from the records that `test/run.py` collects."""
+"""Tables of the sweeps' comparisons, from the records that `test/run.py` collects."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -98,7 +98,7 @@ def _set_mode(is_deterministic: bool) -> None:
 
 
 def _has_float16_arithmetic() -> bool:
-    """Whether the processor has the arithmetic that a setting is about; others refuse it."""
+    """Whether the processor supports the arithmetic of a setting."""
     before = torch._C._get_cpu_allow_fp16_reduced_precision_reduction()
     try:
         torch._C._set_cpu_allow_fp16_reduced_precision_reduction(True)
@@ -201,8 +201,8 @@ class SettingChange(CallSequence):
     Attributes:
         setting: The setting.
         order: The values at the call and afterwards.
-        waits: What the host has waited for, in these or other changes around the same call. Such a
-            call cannot return before its kernel has run, and is not made again.
+        waits: The calls for which the host has waited, in these or other changes around the same
+            call. Such a call cannot return before its kernel has run, and is not made again.
     """
 
     setting: Setting
@@ -213,7 +213,7 @@ class SettingChange(CallSequence):
         """Describes how the result differs from the CPU's with the setting at the time of the call.
 
         Returns:
-            The description, or None if there is no difference; and what the host waited for.
+            The description, or None if there is no difference; and the waits of the host.
         """
         if self.waits:
             return None, frozenset(self.waits)

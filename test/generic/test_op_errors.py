@@ -1,4 +1,4 @@
-"""What is an error on the CPU is one of the same type on openreg, in the call.
+"""An error on the CPU is an error of the same type on openreg, raised by the call.
 
 A good call with the same metadata comes before, if there is one: what was learned from it must not
 hide the error. Errors that kernels find in their data may come later, as on CUDA.

@@ -1,4 +1,4 @@
-"""Every operator, compiled by Inductor for the device, gives what it gives compiled for the CPU.
+"""Every operator, compiled by Inductor for the device, gives the same as compiled for the CPU.
 
 The same bits, and the same gradients if it has any. A kernel is a call of the C++ compiler, so the
 default run has a few operators, and a full one a sample of each.
@@ -75,7 +75,7 @@ class TestCompiled(CompiledTestCase):
             write_record(record)
             return
         record.passed = 1
-        # Not what Dynamo leaves to eager mode, or Inductor refuses, on both.
+        # Without operators that Dynamo runs in eager mode, or that Inductor rejects, on both.
         if graphs and not isinstance(expected.result, Exception):
             record.samples = 1
         write_record(record)

@@ -1,7 +1,7 @@
 """Every operator gives the CPU's results and gradients for arguments in every layout.
 
-Calls alternate between two layouts and two sets of values: nothing that was learned from one call
-may show in another. Memory that nobody wrote reads as NaN.
+Calls alternate between two layouts and two sets of values: state cached by one call must not affect
+another. Uninitialized memory reads as NaN.
 """
 
 from poison import TARGET

@@ -1,7 +1,7 @@
-"""Fake tensors say of every operator's results what the real ones are: compilers rely on it.
+"""Fake tensors describe every operator's real results: compilers rely on it.
 
-Compared are sizes, strides, dtype, layout and device, of results and of gradients. What torch's
-functions for fake tensors get wrong, or refuse, on the CPU as well is not counted.
+Compared are sizes, strides, dtype, layout and device, of results and of gradients. Errors of
+torch's functions for fake tensors that also occur on the CPU are not counted.
 """
 
 from openreg_target import TARGET
@@ -54,7 +54,7 @@ def results_and_gradients(function: Callable[..., Any], choose: Callable[[Any], 
 
 
 def metadata(result: Any) -> list[tuple[Any, ...]]:
-    """What is compared of a result's tensors."""
+    """The compared properties of a result's tensors."""
     return [
         (
             tuple(one.shape),

@@ -1,7 +1,7 @@
 """A call with another number, or other contents, after calls with the same metadata.
 
-The operator has learned from the calls before, and must do for the last one what it would have done
-for the first: give the CPU's result, or raise the CPU's error in the call.
+State that the operator has cached from the calls before must not affect the last one: it has to
+give the CPU's result, or raise the CPU's error at the call.
 """
 
 from poison import TARGET

@@ -1,6 +1,6 @@
-"""Every operator writes into every kind of out= what the CPU writes, or refuses it as the CPU does.
+"""Every operator writes the CPU's results into every kind of out=, or raises the CPU's error.
 
-Memory that nobody wrote reads as NaN, so that an element that is left out shows.
+Uninitialized memory reads as NaN, which exposes elements that a kernel does not write.
 """
 
 from poison import TARGET

@@ -49,7 +49,7 @@ _OTHERWISE = {
     ("deterministic algorithms", name): "torch.nn.functional decomposes it, in this mode"
     for name in _INTERPOLATIONS
 }
-# These belong to the thread, and the backward pass of a device has a thread of its own:
+# These belong to the thread, and the backward pass of a device has a separate thread:
 # test_kernel_settings.py.
 _OF_THREADS = ("flush-denormal", "number of threads")
 

@@ -1,4 +1,4 @@
-"""Two threads with streams of their own that call one operator at a time get the CPU's results."""
+"""Two threads with separate streams that call one operator concurrently get the CPU's results."""
 
 from openreg_target import TARGET
 

@@ -1,8 +1,8 @@
-"""torch.jit.trace records of every operator on the device what it records on the CPU.
+"""torch.jit.trace records the same for every operator on the device as on the CPU.
 
-Compared are the kinds of the nodes, the constants that are tensors, and what the traced function
-returns for other numbers than those of its trace. An operator that is left out of a trace becomes a
-constant there: its result for the traced arguments, whatever the arguments are.
+Compared are the kinds of the nodes, the constants that are tensors, and the results of the traced
+function for other numbers than those of its trace. An operator that is left out of a trace becomes
+a constant there: its result for the traced arguments, whatever the arguments are.
 """
 
 from openreg_target import TARGET

@@ -1,4 +1,4 @@
-"""Every operator under function transforms gives what it gives on the CPU.
+"""Every operator under function transforms gives the CPU's results.
 
 Transforms show an operator other tensors than programs do: batched ones, tensors of zeros without
 memory, tangents, and gradients that are differentiated again.

@@ -1,4 +1,4 @@
-"""torch._refs, operators of Python in terms of others, give on openreg what they give on the CPU.
+"""torch._refs, operators in Python composed of others, give the CPU's results on openreg.
 
 By default some of them run.
 """

@@ -1,4 +1,4 @@
-"""The report of the sweeps counts what ran, and tells which of them compared nothing."""
+"""The report of the sweeps counts the cases, and lists sweeps without comparisons."""
 
 from common import TestCase, run_tests
 from report import empty_variants, is_asynchronous, summary

@@ -1,7 +1,7 @@
 """Programs that are right on CUDA, as its rules of streams, events and memory have it.
 
-Each runs freely, and with a stream held while the host submits, so that what is not ordered shows.
-Memory that nobody owns reads as NaN: what is used after it was given back shows, too.
+Each runs freely, and with a stream held by a gate while the host submits, which exposes missing
+ordering. Free memory reads as NaN, which exposes uses after a free.
 """
 
 from poison import TARGET

@@ -9,9 +9,9 @@ import torch
 from common import DEVICE_TYPE, run_program, run_tests
 from inductor.compiled import CompiledTestCase
 
-from torch_openreg.inductor import _internals, _standin
+from torch_openreg.inductor import _internals, _lowering
 
-# Prints what the caches did for a function that is compiled with its gradient.
+# Prints the caches' counters for a function that is compiled with its gradient.
 _PROGRAM = f"""
     import torch
     from torch._dynamo.utils import counters
@@ -87,14 +87,14 @@ class TestCaches(CompiledTestCase):
         self.assertEqual(other_threads, "[1, 1, 0, 1, 0] [0, 1]")
 
     def test_keys_contain_what_kernels_depend_on(self):
-        compiler_pass = _standin.LowerAsCpu()
+        compiler_pass = _lowering.LowerAsCpu()
         before = compiler_pass.uuid()
         self.assertEqual(compiler_pass.uuid(), before)
         threads = torch.get_num_threads()
         for change in (
-            mock.patch.object(_standin, "__version__", "0.0.0"),
+            mock.patch.object(_lowering, "__version__", "0.0.0"),
             mock.patch.object(_internals, "pick_vec_isa", lambda: "other instructions"),
-            mock.patch.object(_standin, "_source_hash", lambda: b"other sources"),
+            mock.patch.object(_lowering, "_source_hash", lambda: b"other sources"),
             mock.patch.object(torch, "get_num_threads", lambda: threads + 1),
         ):
             with change:

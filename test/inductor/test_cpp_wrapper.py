@@ -1,6 +1,6 @@
 """Wrappers in C++: as those in Python, and as on the CPU.
 
-Compiling one takes seconds, so a few large graphs stand for many small ones by default.
+Compiling one takes seconds, so by default a few large graphs are used instead of many small ones.
 """
 
 import torch
@@ -29,7 +29,7 @@ def _(device):
 
 
 def everything(x, weight, scale, index, values):
-    """Kernels, operators with and without results of their own, random numbers, mutation."""
+    """Kernels, operators with and without new results, random numbers, mutation."""
     product = torch.relu(x @ weight + 1) * scale
     ordered, order = torch.sort(product, -1)
     noise = torch.nn.functional.dropout(ordered, 0.5)

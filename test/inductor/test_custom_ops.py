@@ -1,4 +1,4 @@
-"""Operators of others inside compiled functions: in Python and C++, with gradients of their own."""
+"""Custom operators inside compiled functions: in Python and C++, with their own gradients."""
 
 import torch
 from common import (

@@ -442,7 +442,7 @@ class TestStreamsAndThreads(GraphsTestCase):
             for index, x in enumerate(given):
                 with torch.openreg.stream(side if index % 2 else None):
                     results.append(function(x)[0])
-            self.assertFalse(side.query())  # it waits for the replay before, behind the gate
+            self.assertFalse(side.query())  # it waits for the previous replay, after the gate
             gate.open()
         torch.openreg.synchronize()
         for x, result in zip(inputs, results, strict=True):

@@ -268,14 +268,14 @@ class TestAbsence(AbsenceTests, CompiledTestCase):
     def test_registration_is_ours_and_complete(self):
         from torch._inductor.codegen import common
 
-        from torch_openreg.inductor import _cpp_wrapper, _standin, _wrapper
+        from torch_openreg.inductor import _cpp_wrapper, _lowering, _wrapper
 
         common.init_backend_registration()
         codegen = common.device_codegens[DEVICE_TYPE]
         self.assertIs(codegen.wrapper_codegen, _wrapper.OpenRegWrapper)
         self.assertIs(codegen.cpp_wrapper_codegen, _cpp_wrapper.OpenRegCppWrapper)
         self.assertIsNone(codegen.fx_wrapper_codegen)
-        self.assertIsInstance(common.custom_backend_passes[DEVICE_TYPE], _standin.LowerAsCpu)
+        self.assertIsInstance(common.custom_backend_passes[DEVICE_TYPE], _lowering.LowerAsCpu)
 
     def test_compiled_sources_are_seen(self):
         with kernel_sources() as sources:

@@ -56,7 +56,7 @@ class TestStreams(CompiledTestCase):
     @requires_two_devices
     def test_side_streams_of_two_devices_in_one_graph(self):
         sides = [torch.Stream(device=f"{DEVICE_TYPE}:{i}") for i in range(2)]
-        # Dynamo knows the current stream of one device; see docs/compile.md.
+        # Dynamo has the current stream of one device; see docs/compile.md.
         currents = [torch.accelerator.current_stream(i) for i in range(2)]
 
         def function(x, y):

@@ -1,4 +1,4 @@
-"""Programs that look suspicious and are correct: nothing may be found in them."""
+"""Programs that look suspicious and are correct: they must have no findings."""
 
 import queue
 import threading

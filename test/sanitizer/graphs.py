@@ -23,7 +23,7 @@ def _graph():
     return _module.CUDAGraph() if device.type == "cuda" else _module.Graph()
 
 
-# From a pool of its own, so that no other stream of these programs is the same.
+# From a separate pool, so that no other stream of these programs is the same.
 _trunk = Stream(priority=-1)
 
 
@@ -330,7 +330,7 @@ def branch_goes_on_after_the_join(right):
         _after(current(), side, right)
 
 
-# --- What nobody has computed yet
+# --- Results that are not computed yet
 
 
 @mistake("uninitialized")

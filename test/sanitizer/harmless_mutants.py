@@ -1,7 +1,7 @@
 """Mutants (mutations.py) in which nothing may be found, with reasons.
 
-A program, and the call that is gone from it. test_mutations.py fails if one of them comes to
-matter, or is found, or is no mutant any more.
+A program, and the call that was removed from it. test_mutations.py fails if one of them becomes
+wrong, has a finding, or is not a mutant any more.
 """
 
 __all__ = ["HARMLESS", "MISSED", "UNDECIDED"]

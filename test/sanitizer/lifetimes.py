@@ -1,4 +1,4 @@
-"""Programs in which memory goes while a stream still uses it: see programs.py."""
+"""Programs that free memory while a stream still uses it: see programs.py."""
 
 import threading
 

@@ -1,9 +1,9 @@
-"""A small model of the sanitizer's rules: says which pairs of operations are mistakes.
+"""A small model of the sanitizer's rules: it returns the pairs of operations that are mistakes.
 
 Slow and plain on purpose: sets of pieces of work where the sanitizer has clocks, and sets of bytes
-where it has runs. It knows the rules of docs/sanitizer.md and nothing of the code.
+where it has runs. It implements the rules of docs/sanitizer.md independently of the code.
 
-A program tells it what it does, in order. Operations have numbers, which the program picks.
+A program calls it for each operation, in order. Operations have numbers, which the program picks.
 """
 
 from collections.abc import Hashable, Iterable
@@ -34,7 +34,7 @@ class Work:
 
 @dataclass(eq=False)
 class Access:
-    """What a launch does with some bytes of a memory."""
+    """An access of a launch to some bytes of a memory."""
 
     work: Work | None  # of an allocation: the owner's last launch before it, if there is one
     operation: int
@@ -54,7 +54,7 @@ class Memory:
 
 
 class Operand(NamedTuple):
-    """What a launch, or the host, is about to do."""
+    """The next accesses of a launch, or of the host."""
 
     memory: Memory
     where: frozenset[int]
@@ -76,9 +76,9 @@ class Model:
 
     def __init__(self) -> None:
         self.findings: set[Finding] = set()
-        # What has been launched on a stream, in order.
+        # The launches on a stream, in order.
         self._launched: dict[Stream, list[Work]] = {}
-        # What is ordered before whatever a stream does next.
+        # The work that is ordered before the next work of a stream.
         self._known: dict[Stream, set[Work]] = {}
         self._known_to_host: set[Work] = set()
         self._hazards: list[Hazard] = []
@@ -87,7 +87,7 @@ class Model:
     # --- Order
 
     def knows(self, stream: Stream) -> set[Work]:
-        """Returns what is ordered before the next work of a stream. An event is a copy of it."""
+        """Returns the work before the next work of a stream. An event is a copy of it."""
         return self._known.setdefault(stream, set())
 
     def record(self, stream: Stream) -> frozenset[Work]:
@@ -99,7 +99,7 @@ class Model:
         self.knows(stream).update(event or ())
 
     def host_waits(self, event: Iterable[Work] | None) -> None:
-        """Makes the host wait, or tells it that there is nothing to wait for."""
+        """Makes the host wait, or records that no wait is needed."""
         self._known_to_host.update(event or ())
 
     def host_waits_for_device(self, device: Hashable) -> None:
@@ -136,7 +136,7 @@ class Model:
     # --- Accesses
 
     def launch(self, operation: int, stream: Stream, operands: list[Operand]) -> None:
-        """A kernel. What it is found to do wrong counts as put right from here on."""
+        """A kernel. A reported mistake counts as corrected from here on."""
         put_right: list[Access] = []
         harmful: list[Hazard] = []
         for operand in operands:
@@ -145,7 +145,7 @@ class Model:
                 for access in operand.memory.accesses
                 if _is_conflict(access, operand) and not self._is_ordered(access, stream)
             ]
-            # Of the uses by one stream, the last one says what has to be waited for.
+            # Of the uses by one stream, the last one determines the required wait.
             latest = {access.work.stream: access for access in conflicts}
             for access in latest.values():
                 kind = "lifetime" if access.is_allocation else "race"
@@ -203,7 +203,7 @@ class Model:
 
     def _hazards_of(self, memory: Memory, stream: Stream) -> list[Hazard]:
         """Those that work of the stream on this memory is the first to suffer from."""
-        # The owner has been ordered behind the use, so the memory may be had again.
+        # The owner is ordered after the use, so the memory may be reused.
         self._hazards = [
             one for one in self._hazards if not self._is_ordered(one.access, one.owner)
         ]

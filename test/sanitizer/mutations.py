@@ -1,10 +1,10 @@
 """Programs in which one wait, record or record_stream is missing, made from correct ones.
 
-A mutant is a correct program, or the right form of one with a mistake, in which one call that
-orders work or announces a use is gone:
+A mutant is a correct program, or the corrected form of one with a mistake, in which one call that
+orders work or records a use is removed:
 
 - statements that call ``wait_stream``, ``wait_event``, ``record``, ``synchronize`` or
-  ``record_stream``, and loops that ask until it is done, go;
+  ``record_stream``, and loops that poll until it is done, are removed;
 - ``record_event()`` becomes an event that was never recorded;
 - ``x.item()`` as a statement becomes ``x``, and ``x.cpu()`` a copy that does not block;
 - a tensor that is ready (``_ready``) becomes one whose values are on their way.
@@ -29,8 +29,8 @@ from sanitizer.programs import MISTAKES, SIZE, Event, device
 
 __all__ = ["FOLLOWED_CORRECT", "FOLLOWED_MISTAKES", "Mutant", "is_followed", "mutants"]
 
-# Not what other files have: the model knows neither of accesses that no operator makes, nor of
-# graphs, nor of what has been written.
+# Without programs of other files: the model covers neither accesses outside of operators, nor
+# graphs, nor uninitialized memory.
 _FILES = {f"sanitizer.{name}" for name in ("correct", "races", "lifetimes", "hosts", "libraries")}
 FOLLOWED_MISTAKES = [one for one in MISTAKES if one.run.__module__ in _FILES]
 FOLLOWED_CORRECT = [run for run in CORRECT if run.__module__ in _FILES]
@@ -39,7 +39,7 @@ _ORDERING = (
     *("wait_stream", "wait_event", "record", "synchronize", "record_stream", "_after"),
     "wait_until_reached",
 )
-# What the model's recorder does not follow.
+# Functions that the model's recorder does not support.
 _NOT_FOLLOWED = ("backward", "raph", "Thread", "Gate")
 
 
@@ -49,7 +49,7 @@ class Mutant:
 
     Attributes:
         program: The function's name.
-        call: What is gone, as it was written; with a number, if it is there several times.
+        call: The removed source text; with a number if it occurs several times.
         run: The program.
         filename: Where the program is.
         is_followed: Whether the recorder can follow it.

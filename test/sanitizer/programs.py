@@ -36,7 +36,7 @@ def same_stream() -> Iterator[None]:
 
 
 class Mistake(NamedTuple):
-    """A program and what a report of it has to name."""
+    """A program and the expected contents of its report."""
 
     kind: str
     run: Callable[[bool], None]

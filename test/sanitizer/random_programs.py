@@ -1,7 +1,7 @@
 """Random programs on streams: each is a text, and the same calls of the model (model.py).
 
-A program is a list of steps. A step that makes no sense where it stands, such as one with a tensor
-that is gone, is left out; so any part of a program is a program, and a failing one can be cut down.
+A program is a list of steps. An invalid step, such as one with a tensor that was freed, is left
+out; so any part of a program is a program, and a failing one can be cut down.
 """
 
 import random
@@ -45,14 +45,14 @@ class Step(NamedTuple):
 
 @dataclass(eq=False)
 class Variable:
-    """What a name of the program stands for."""
+    """The object of a name in the program."""
 
     memory: Memory
     device: int | None  # None: pinned memory
 
 
 class Program:
-    """The text of a program, and what the model finds in it."""
+    """The text of a program, and the model's findings in it."""
 
     def __init__(self, steps: list[Step], model: Model | None = None) -> None:
         """Follows the steps that make sense."""
@@ -107,7 +107,7 @@ class Program:
         return self.model.allocate(self._line, self._at(stream), size)
 
     def _result(self, name: str, stream: str, memory: Memory) -> None:
-        """A result gets its name after it was computed. Without one, it goes at once."""
+        """A result is named after it was computed. Without one, it is freed at once."""
         if name:
             self._name(name, Variable(memory, self._at(stream)[0]))
         else:
@@ -335,7 +335,7 @@ class Program:
 
 
 def random_steps(rng: random.Random) -> list[Step]:
-    """Returns the steps of a program that a seed stands for."""
+    """Returns the steps of a seed's program."""
     streams = STREAMS if rng.random() < 0.3 else STREAMS[:-1]
     is_strided = rng.random() < 0.5
 

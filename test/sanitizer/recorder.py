@@ -1,4 +1,4 @@
-"""Tells the model (model.py) what a real program does, without the sanitizer.
+"""Reports a real program's operations to the model (model.py), without the sanitizer.
 
 Operators come from a dispatch mode and their schemas, allocations and frees from the allocator's
 history, and the calls that order work from the classes of streams and events. Backward passes,
@@ -21,15 +21,15 @@ from torch_openreg import _C
 
 __all__ = ["follow"]
 
-# Operators that read nothing of what they are given but its sizes and dtype.
+# Operators that read only the sizes and dtype of their arguments.
 _READS_METADATA = (
     *("_like", "new_", "empty", "resize_", "record_stream", "set_", "is_pinned"),
     "_has_compatible_shallow_copy_type",  # of an assignment to Tensor.data
 )
 _WRITES_NOTHING = ("empty", "new_empty")
-# What the schemas do not say.
+# Facts that are not in the schemas.
 _WRITES_TOO = {"native_batch_norm": ("running_mean", "running_var")}
-# Operators whose result, or whose size, the host gets.
+# Operators whose result, or whose size, the host needs.
 _GIVES_THE_HOST = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
 
 # Operators that run on the host if that is where the tensor is that they write.
@@ -81,7 +81,7 @@ class _Recorder(TorchDispatchMode):
         return history
 
     def catch_up(self) -> None:
-        """Tells of allocations and frees since the last operation."""
+        """Reports allocations and frees since the last operation."""
         for entry in self._take_history():
             key = (entry["device"], entry["addr"])
             if entry["action"] == "alloc":

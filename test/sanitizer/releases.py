@@ -1,8 +1,8 @@
 """Runs libraries as they were released, before and after mistakes that were found in them.
 
-``python test/sanitizer/releases.py`` installs each release into a folder of its own, with pip and
+``python test/sanitizer/releases.py`` installs each release into a separate folder, with pip and
 without its requirements, runs a small program of it under the sanitizer, and fails unless the
-releases with the mistake have a finding and those without have none. It is no part of the tests:
+releases with the mistake have a finding and those without have none. It is not part of the tests:
 it needs the network. ``libraries.py`` has the same patterns in small.
 """
 
@@ -33,7 +33,7 @@ _RELEASES = (
     ("torchtune==0.6.1", "offloaded_activations", False),
 )
 
-# What the programs need beside torch and what transformers needs, too.
+# The requirements of the programs besides torch, and those of transformers.
 _REQUIREMENTS = {"diffusers": ("importlib-metadata", "pillow", "zipp")}
 
 
@@ -87,7 +87,7 @@ def _leave_out(*names: str) -> None:
 def _load(folder: str, *names: str) -> types.ModuleType:
     """Loads the last one of some modules, the others as far as it imports them.
 
-    What is around them, and what that needs, is left alone.
+    The code around them, and its requirements, is not used.
     """
     for name in names[:-1]:
         package = types.ModuleType(name)
@@ -156,7 +156,7 @@ def _offloaded_activations(folder: str) -> None:
     )
 
     class Square(torch.autograd.Function):
-        """Its backward pass returns a view of what it has saved."""
+        """Its backward pass returns a view of the saved tensor."""
 
         @staticmethod
         def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:

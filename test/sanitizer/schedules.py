@@ -2,7 +2,7 @@
 
 Run as a program, for test_schedules.py: prints what came out as JSON. The argument is ``mistakes``,
 or a part of the right programs: 0/8 is the first of eight. The program sets
-``OPENREG_MEMORY_POISON``, so it needs a process of its own.
+``OPENREG_MEMORY_POISON``, so it needs a separate process.
 """
 
 import json
@@ -47,7 +47,7 @@ class _Recorder(TorchDispatchMode):
         for returned, value in zip(
             func._schema.returns, result if isinstance(result, tuple) else (result,), strict=False
         ):
-            # A view is what it was.
+            # A view is not changed.
             if returned.alias_info is None or returned.alias_info.is_write:
                 computed.append(value)
         for argument, value in zip(func._schema.arguments, args, strict=False):
@@ -70,7 +70,7 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Numbers:
-    """In place of ``_ready``: no two tensors are the same, so that an order can show."""
+    """Instead of ``_ready``: all tensors differ, so that the order affects the result."""
 
     def __init__(self) -> None:
         self.next = 1.0
@@ -114,7 +114,7 @@ def _differences(mistake: programs.Mistake) -> dict[str, Any]:
     """Under which schedules a mistake computes something else than the program put right."""
     right = _run("eager", mistake.run, True)
     wrong = _run("eager", mistake.run, False)
-    # The twin may call more operators. Then the order of the program's lines is what is right.
+    # The twin may call more operators. Then the order of the program's lines is the correct one.
     is_comparable = [name for name, _ in right] == [name for name, _ in wrong]
     reference = right if is_comparable else wrong
     found = [

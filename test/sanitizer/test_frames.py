@@ -58,7 +58,7 @@ class TestFrames(OpenRegTestCase):
                 alive.add(code)
                 exec(code, {"x": x})
                 del code
-        # Some are kept until there are enough to look through.
+        # Some are kept until there are enough to inspect.
         self.assertLess(len(alive), 5000)
 
     def test_threads_that_gather_and_drop(self):

@@ -195,7 +195,7 @@ class TestInterface(OpenRegTestCase):
 
     def test_refused_calls_raise_their_own_error(self):
         x, graph = torch.zeros(64, device=device), _graph()
-        # torch.cuda.graph ends the capture all the same, which is an error of its own.
+        # torch.cuda.graph still ends the capture, which is a separate error.
         errors = "orErrorStreamCapture(Unsupported|Invalidated)"
         with (
             checker.check("raise"),
@@ -300,7 +300,7 @@ class TestInterface(OpenRegTestCase):
         self.assertTrue(allocation.is_allocation)
         self.assertEqual((reader.operator, reader.offset), ("aten::sum.dim_IntList", 16))
         self.assertEqual(reader.lineno, allocation.lineno + 2)
-        self.assertIn("nobody wrote: offset 40", str(finding))
+        self.assertIn("the first uninitialized byte: offset 40", str(finding))
 
     def test_unwritten_bytes_are_looked_for_if_asked(self):
         with checker.check("collect"):

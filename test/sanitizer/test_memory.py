@@ -1,4 +1,4 @@
-"""What the sanitizer remembers is bounded."""
+"""The sanitizer's memory is bounded."""
 
 import torch
 from common import OpenRegTestCase, run_tests

@@ -1,4 +1,4 @@
-"""Random programs: the sanitizer finds what a model of its rules finds, no more and no less."""
+"""Random programs: the sanitizer finds exactly what a model of its rules finds."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Whatever wait is left out of a correct program, the sanitizer says so."""
+"""The sanitizer finds every wait that is removed from a correct program."""
 
 from functools import cache
 
@@ -13,8 +13,8 @@ from torch_openreg.openreg import sanitizer as checker
 
 _module = getattr(torch, device.type)
 
-# What a program ends with when a race has given it wrong values: its own assertion, or an index
-# that it read from memory before the index was written.
+# The errors of a program with wrong values from a race: its own assertion, or an index that it read
+# from memory before the index was written.
 _WRONG_VALUES = (AssertionError, IndexError)
 
 

@@ -1,4 +1,4 @@
-"""The sanitizer is told each tensor that an operator reads and each that it writes."""
+"""The sanitizer receives each tensor that an operator reads or writes."""
 
 import os
 
@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_openreg.openreg import sanitizer as checker
 
-# Operators that look at the sizes of an argument and not at what is in it.
+# Operators that use the sizes of an argument and not its contents.
 _SIZES_ONLY = {
     "empty_like",
     "expand_as",
@@ -36,7 +36,7 @@ _SIZES_ONLY = {
 # Arguments that a call may leave unread: by diff() with n=0.
 _MAY_BE_UNREAD = {("diff", 1), ("diff", 2)}
 
-# Operators whose result nobody writes.
+# Operators that do not write their result.
 _UNWRITTEN = {
     "empty",
     "empty_like",
@@ -101,7 +101,7 @@ class TestOperands(OpenRegTestCase):
         self.side = Stream()
 
     def _call(self, info, sample):
-        """The operator with arguments on the device; None if it refuses them."""
+        """The operator with arguments on the device; None if it rejects them."""
         first, args, kwargs = arguments = _on_device(sample)
         try:
             info.op(first, *args, **kwargs)  # an operator of the fallback may wait

@@ -154,7 +154,7 @@ class TestPages(OpenRegTestCase):
                 found = _copied()
                 found.numpy()[0] = 1
                 disabled = _copied()
-                # The system is refused what the host may not touch.
+                # System calls fail on pages that the host may not access.
                 self.assertRaises(OSError, os.write, write, disabled.numpy())
             for one in (found, disabled):
                 self.assertEqual(os.write(write, one.numpy()), one.nbytes)

@@ -38,7 +38,7 @@ def _found(run, *args, **options):
 
 
 def _options_of(mistake):
-    """The results of graphs are looked after without being asked for."""
+    """The results of graphs are always checked."""
     return {"uninitialized": mistake.filename.endswith("unwritten.py")}
 
 

@@ -1,4 +1,4 @@
-"""The lists of what operators do with old contents are what a comparison of contents says."""
+"""The lists of operators by their use of old contents agree with a comparison of contents."""
 
 import itertools
 import warnings

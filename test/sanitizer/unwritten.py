@@ -1,4 +1,4 @@
-"""Kernels that read what nobody wrote: see programs.py. They run with ``uninitialized=True``."""
+"""Kernels that read uninitialized memory: see programs.py. They run with ``uninitialized=True``."""
 
 import torch
 from sanitizer.graphs import _capture, _graph
@@ -6,8 +6,8 @@ from sanitizer.programs import SIZE, _ready, current, device, mistake
 
 __all__: list[str] = []
 
-# An operator of a library, of which only the schema is known: it looks at nothing of `like` but its
-# sizes, and reads nothing of `x`.
+# An operator of a library, of which only the schema is known: it uses only the sizes of `like`, and
+# does not read `x`.
 _LIBRARY = torch.library.Library("openreg_sanitizer", "DEF")
 _LIBRARY.define("fill_like_(Tensor(a!) x, Tensor like) -> ()")
 

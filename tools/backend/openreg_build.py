@@ -1,11 +1,11 @@
 """The build backend: setuptools, and the torch of the environment that the package is for.
 
-pip builds in an environment of its own, in which it installs what the build requires. A torch that
-came that way would be gigabytes to download, and would be another one than the package runs with.
-So the build looks for torch where programs of the user find it, and requires one only if there is
+pip builds in a separate environment, in which it installs the build requirements. A torch that came
+that way would be gigabytes to download, and would be another one than the package runs with. So the
+build searches for torch where programs of the user find it, and requires it only if there is
 none: the policy's default release. Other front ends, such as ``uv`` and ``python -m build``, build
-with an interpreter that knows nothing of the user's environment; docs/versions.md says what to type
-there.
+with an interpreter without access to the user's environment; docs/versions.md has the commands for
+them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def fail(reason: object) -> NoReturn:
     sys.exit(f"torch_openreg: {reason}")
 
 
-# The files below, and what the build needs, are not for older ones.
+# The files below, and the build requirements, do not support older ones.
 try:
     check_python()
 except MachineError as error:
@@ -91,13 +91,13 @@ def search_path_of_user() -> list[str]:
         stdout=subprocess.PIPE,
         text=True,
     ).stdout
-    # What a package that loads itself at start-up prints comes before.
+    # Packages that load at start-up may print before it.
     folders: list[str] = json.loads(output.splitlines()[-1])
     return folders
 
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
-    """Returns what the isolated build has to install: torch only if the user has none."""
+    """Returns the requirements of the isolated build: torch only if the user has none."""
     del config_settings
     # Before anything is downloaded.
     try:
@@ -131,7 +131,7 @@ def build_editable(
     """Builds as setuptools does, and puts a copy of the entry point's module into the wheel.
 
     All other modules of an editable installation are in the source tree. If that is moved, the copy
-    is still there, so that ``import torch`` works and says what is missing.
+    is still there, so that ``import torch`` works and reports what is missing.
     """
     name = str(build_meta.build_editable(wheel_directory, config_settings, metadata_directory))
     _add_to_wheel(Path(wheel_directory) / name, _ROOT / "torch_openreg_autoload.py")

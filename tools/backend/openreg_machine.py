@@ -1,6 +1,6 @@
-"""What a build needs of the machine. What is missing is told in one line, before anything is built.
+"""The requirements of a build, checked in advance: a missing one is a one-line error.
 
-This file runs with any Python 3.9 or newer, so that older ones than we need are told so.
+This file runs with any Python 3.9 or newer, so that older ones get a clear error.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _OLDEST_PYTHON = (3, 11)
 _OLDEST_GCC = 11
 
 _MIB = 1 << 20
-# A build leaves 490 MiB behind.
+# A build takes 490 MiB.
 _BUILD_BYTES = 600 * _MIB
-# What a build needs that has only a part to do, and what a failed one has left on a full disk.
+# The requirement of a partial build, and the rest that a failed build leaves on a full disk.
 _SPARE_BYTES = 64 * _MIB
 # Of a compiler, at most.
 _JOB_BYTES = 1380 * _MIB
 
 
 class MachineError(Exception):
-    """What the machine lacks, and what to do, as one line for the user."""
+    """A missing requirement and what to do, as one line for the user."""
 
 
 def check_machine(root: Path) -> None:
@@ -80,7 +80,7 @@ def check_tree(root: Path) -> None:
 
 
 def check_compiler(command: Sequence[str]) -> None:
-    """Raises MachineError if there is no compiler, or one that is too old."""
+    """Raises MachineError if the compiler is missing or too old."""
     how = "apt install g++, dnf install gcc-c++ or the like; CXX=PROGRAM chooses one"
     name = shlex.join(command)
     try:
@@ -154,7 +154,7 @@ def _check_temporary_folder() -> None:
 
 
 def full_disk(root: Path) -> str | None:
-    """Returns what to tell if a build failed on a full disk."""
+    """Returns the error text if a build failed on a full disk."""
     for folder in (str(root), tempfile.gettempdir()):
         free = shutil.disk_usage(folder).free
         if free < _SPARE_BYTES:
@@ -179,7 +179,7 @@ def affordable_jobs() -> int | None:
 
 
 def _available_memory() -> int | None:
-    """Returns how much memory is available, in bytes, if the system says so."""
+    """Returns the available memory in bytes, if the system reports it."""
     amounts = []
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

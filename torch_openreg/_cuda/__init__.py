@@ -1,15 +1,16 @@
 """``torch.cuda``, where the library serves the device type CUDA in a build of torch without it.
 
 Note [torch.cuda from below]
-    ``torch.cuda`` is Python over functions and classes of ``torch._C`` that builds without CUDA
-    lack. :func:`install` gives ``torch._C`` what is missing, and loads the modules anew whose
-    classes have those of ``torch._C`` as bases. All else stays torch's own Python: lazy
+    ``torch.cuda`` is Python code over functions and classes of ``torch._C`` that builds without
+    CUDA lack. :func:`install` adds the missing names to ``torch._C``, and reloads the modules whose
+    classes derive from those of ``torch._C``. All else stays torch's own Python: lazy
     initialization, queued seeds, argument checks, messages, documentation.
 
-    Each ``torch._C._cuda_*`` that the installed torch uses is supplied (``bindings.py``), refused
-    or left out with a reason (``absent.py``). A test compares the tables with torch's sources.
+    Each ``torch._C._cuda_*`` that the installed torch uses is provided (``bindings.py``), or raises
+    an error or is left out with a reason (``absent.py``). A test compares the tables with torch's
+    sources.
 
-What torch decides by the device's name in other places is in ``storages.py``, ``profiling.py``,
+Other decisions of torch by the device's name are handled in ``storages.py``, ``profiling.py``,
 ``legacy_types.py``, ``compiler.py``, ``nccl.py``, ``monitoring.py`` and ``refusals.py``.
 """
 
@@ -50,7 +51,7 @@ def install() -> None:
     cuda._maybe_exchange_device = bindings.maybe_exchange_device
     cuda._cudart = profiling.RUNTIME_LIBRARY
     cuda._CudaDeviceProperties = properties.CudaDeviceProperties
-    # torch would ask a driver, if the machine has one. A negative number stands for none.
+    # torch would query a driver, if the machine has one. A negative number means none.
     cuda._device_count_nvml = cuda._device_count_amdsmi = lambda: -1
     setattr(torch.version, "cuda", properties.version_of_cuda())  # noqa: B010
     cuda.is_emulated = True
@@ -72,7 +73,7 @@ def _names_of_bindings() -> dict[str, Any]:
 
 
 def _load_classes(cuda: Any) -> None:
-    """Loads anew what has our classes as bases, and puts it where the old classes were."""
+    """Reloads the modules whose classes derive from these, and replaces the old classes."""
     for name in ("streams", "graphs", "memory", "nvtx"):
         module = importlib.reload(sys.modules[f"torch.cuda.{name}"])
         for exported in getattr(module, "__all__", ["Stream", "ExternalStream", "Event"]):
@@ -82,7 +83,7 @@ def _load_classes(cuda: Any) -> None:
 
 
 def _add_module_openreg() -> None:
-    """Puts ``torch.openreg`` beside ``torch.cuda``, for what has no place in that."""
+    """Adds ``torch.openreg``, for functions without a counterpart in ``torch.cuda``."""
     torch.openreg = openreg  # type: ignore[attr-defined]
     torch.cuda.sanitizer = openreg.sanitizer  # type: ignore[attr-defined]
     sys.modules["torch.cuda.sanitizer"] = openreg.sanitizer

@@ -1,4 +1,4 @@
-"""What ``torch._C`` has in builds with CUDA and does not get here, with the reasons."""
+"""Names of ``torch._C`` in builds with CUDA that are not provided, with the reasons."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 __all__ = ["LEFT_OUT", "REFUSALS", "REFUSED"]
 
 _NO_ALLOCATOR = "torch_openreg has one allocator, which cannot be replaced; use torch.cuda.MemPool"
-_NO_LIBRARY = "there is no library of CUDA behind the device; use torch's own operators"
+_NO_LIBRARY = "the device does not use CUDA's libraries; use torch's own operators"
 _NO_TUNING = "there are no CUDA kernels to tune; leave torch.cuda.tunable off"
 _NO_TREES = "torch.compile(backend='cudagraphs') needs CUDA's allocator; use torch.cuda.graph"
 
@@ -14,7 +14,7 @@ _NO_TREES = "torch.compile(backend='cudagraphs') needs CUDA's allocator; use tor
 REFUSED: dict[str, str] = {
     "_cuda_CUDAAllocator": _NO_ALLOCATOR,
     "_cuda_CUDAAllocator_AllocatorState": _NO_TREES,
-    "_cuda_annotateMemory": "allocations carry no metadata; record stacks instead",
+    "_cuda_annotateMemory": "allocations have no metadata; record stacks instead",
     "_cuda_beginAllocateCurrentStreamToPool": _NO_TREES,
     "_cuda_beginAllocateToPool": _NO_TREES,
     "_cuda_changeCurrentAllocator": _NO_ALLOCATOR,
@@ -36,7 +36,7 @@ REFUSED: dict[str, str] = {
     "_cuda_tunableop_wildcard_fallback_is_enabled": _NO_TUNING,
 }
 
-# Not set at all: what asks for them looks first whether a library is there, and it is not.
+# Not set: code that uses them first checks for a library that is not available.
 LEFT_OUT: dict[str, str] = {
     "_cuda_getHipblasltVersion": "asked for where torch.version.hip is set",
     "_cuda_get_cudnn_benchmark_limit": "asked for where cuDNN is",
@@ -53,7 +53,7 @@ def _refusal(name: str, reason: str) -> Callable[..., Any]:
 
 
 class _Allocator:
-    """In the place of a class of allocators, which annotations name and nobody can make."""
+    """Replaces torch's class of allocators: annotations may name it, its constructor raises."""
 
     def __init__(self, *arguments: object, **keywords: object) -> None:
         raise NotImplementedError(

@@ -17,7 +17,7 @@ _StreamId = tuple[int, int, int]
 
 
 def handle_of(stream: _StreamId) -> int:
-    """Returns the number by which CUDA's libraries know a stream: 0 is the default stream."""
+    """Returns the number of a stream in CUDA's libraries: 0 is the default stream."""
     stream_id, device_index, device_type = stream
     if stream_id == 0:
         return 0
@@ -134,7 +134,7 @@ class CudaGraphBase(_acceleratorGraph):
         """Does nothing: a graph finds the generators that its kernels draw from by itself.
 
         Raises:
-            TypeError: The argument is no generator.
+            TypeError: The argument is not a generator.
             ValueError: It is one of another device type.
         """
         operation = "CUDAGraph.register_generator_state"
@@ -147,7 +147,7 @@ class CudaGraphBase(_acceleratorGraph):
             )
 
     def raw_cuda_graph(self) -> int:
-        """Raises NotImplementedError: there is no ``cudaGraph_t``.
+        """Raises NotImplementedError: ``cudaGraph_t`` does not exist.
 
         Raises:
             RuntimeError: On CUDA, too, the graph would not have one.
@@ -160,7 +160,7 @@ class CudaGraphBase(_acceleratorGraph):
         return self.raw_cuda_graph_exec()
 
     def raw_cuda_graph_exec(self) -> int:
-        """Raises NotImplementedError: there is no ``cudaGraphExec_t``."""
+        """Raises NotImplementedError: ``cudaGraphExec_t`` does not exist."""
         raise NotImplementedError(
             "CUDAGraph.raw_cuda_graph: expected a graph of CUDA's driver, got one of "
             "torch_openreg; keep_graph=True and debug_dump() show what is in it"

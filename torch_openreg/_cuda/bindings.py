@@ -39,7 +39,7 @@ def _init() -> None:
 
 
 def _device_count() -> int:
-    """Returns how many devices there are; until a first use, what the environment says now."""
+    """Returns the number of devices; until the first use, from the current environment."""
     return _C._get_device_count() if _C._are_settings_read() else _C._review_settings()[0]
 
 
@@ -58,7 +58,7 @@ def exchange_device(device: int) -> int:
 
 
 def maybe_exchange_device(device: int) -> int:
-    """As ``exchange_device``; a function of its own, as Dynamo tells the two apart."""
+    """As ``exchange_device``; a separate function, since Dynamo distinguishes the two."""
     return exchange_device(device)
 
 
@@ -110,8 +110,7 @@ def _enable_cache(value: bool) -> None:
     if not value:
         raise NotImplementedError(
             "torch._C._cuda_cudaCachingAllocator_enable: expected True, got False: the cache "
-            "cannot be switched off; OPENREG_MEMORY_POISON=1 finds what programs look for without "
-            "a cache"
+            "cannot be disabled; to find uses of freed memory, set OPENREG_MEMORY_POISON=1"
         )
 
 

@@ -1,8 +1,8 @@
-"""``torch.compile``: Inductor gets our wrapper and pass for CUDA, in place of Triton's.
+"""``torch.compile``: Inductor uses this package's wrapper and pass for CUDA instead of Triton's.
 
-Inductor asks the module of the device type ``PrivateUse1`` for classes, and no other; see Note [How
-Inductor finds us] in ``torch_openreg/inductor``. Here ours are registered when Inductor has been
-imported, which only programs that compile do.
+Inductor gets classes only from the module of the device type ``PrivateUse1``; see Note [How
+Inductor finds the package] in ``torch_openreg/inductor``. Here they are registered when Inductor
+has been imported, which only programs that compile do.
 """
 
 import importlib

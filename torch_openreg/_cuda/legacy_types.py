@@ -13,7 +13,7 @@ _set_default_tensor_type = torch.set_default_tensor_type
 
 
 def _set_default(t: Any) -> None:
-    """As ``torch.set_default_tensor_type``, which refuses the types of CUDA in this build."""
+    """As ``torch.set_default_tensor_type``, which rejects the types of CUDA in this build."""
     kind: Any = _types().get(t, t) if isinstance(t, str) else t
     if isinstance(kind, tensor_types.TensorType):
         torch.set_default_dtype(kind.dtype)

@@ -1,7 +1,7 @@
-"""What ``torch.cuda`` asks NVML: utilization, memory in use, processes.
+"""The NVML functions of ``torch.cuda``: utilization, memory in use, processes.
 
-torch asks the module ``pynvml`` of ``nvidia-ml-py``, which needs NVIDIA's driver. Here it gets the
-one of ``torch_openreg/_tools``, whether or not another is installed.
+torch uses the module ``pynvml`` of ``nvidia-ml-py``, which needs NVIDIA's driver. Here it uses the
+module in ``torch_openreg/_tools``, even if another one is installed.
 """
 
 import importlib
@@ -17,7 +17,7 @@ __all__ = ["install"]
 
 
 def _nvml() -> Any:
-    """Returns our module; the one that the program imports, if that is ours."""
+    """Returns the package's module; the one that the program imports, if it is the package's."""
     ours: Any = importlib.import_module("torch_openreg._tools.pynvml")
     imported = sys.modules.get("pynvml")
     is_ours = getattr(imported, "__file__", None) == ours.__file__
@@ -25,7 +25,7 @@ def _nvml() -> Any:
 
 
 def _number_of(device: Any) -> int:
-    """Returns the number by which NVML knows a device."""
+    """Returns NVML's index of a device."""
     index = _index_or_current("torch.cuda", device)
     return _C._device_properties(index).physical_index
 
@@ -47,7 +47,7 @@ def _list_processes(device: Any = None) -> str:
 
 
 class _LazyNvml:
-    """Stands for the module until something asks for one of its names."""
+    """A proxy of the module, which is imported on the first access to one of its names."""
 
     def __getattr__(self, name: str) -> Any:
         module = torch.cuda.pynvml = _nvml()  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ class _LazyNvml:
 
 
 def install() -> None:
-    """Has ``torch.cuda`` ask our module."""
+    """Makes ``torch.cuda`` use the package's module."""
     cuda: Any = torch.cuda
     cuda._HAS_PYNVML, cuda._PYNVML_ERR = True, None
     cuda.pynvml = _LazyNvml()

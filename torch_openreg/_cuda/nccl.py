@@ -1,7 +1,7 @@
 """``"nccl"``, where the device type is CUDA: the distributed backend of this package.
 
-torch's Python makes ``ProcessGroupNCCL`` by that name, and asks whether a backend is one. So the
-class is put where builds with NCCL have theirs, with the names that torch and programs use.
+torch's Python code creates ``ProcessGroupNCCL`` by that name, and checks whether a backend is one.
+So the class is put where builds with NCCL have theirs, with the names that torch and programs use.
 """
 
 import zlib
@@ -16,7 +16,7 @@ from torch_openreg import distributed, openreg
 
 __all__ = ["install"]
 
-# What torch gives groups of NCCL without a timeout of their own.
+# torch's default timeout for NCCL groups.
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
 
 _REASON = "there is no NCCL behind the backend"

@@ -16,8 +16,8 @@ __all__ = ["NVTX", "RUNTIME_LIBRARY", "install"]
 
 def _device_range_start(message: str, stream: int) -> Any:
     raise NotImplementedError(
-        f"torch.cuda.nvtx._device_range_start: expected a range of the host, got {message!r} in "
-        f"stream {stream:#x}; ranges of torch_openreg are those of host threads"
+        f"torch.cuda.nvtx._device_range_start: expected a range of the host, got {message!r} "
+        f"on stream {stream:#x}; use torch.cuda.nvtx.range_start"
     )
 
 
@@ -100,7 +100,7 @@ def _register_memory(address: int, size: int, flags: int) -> int:
 
 
 def _unregister_memory(address: int) -> int:
-    # What a copy may still read or write is the program's, as before.
+    # The program remains responsible for memory that copies use, as before.
     return 0 if _C._unregister_host_memory(address) else _HOST_MEMORY_NOT_REGISTERED
 
 

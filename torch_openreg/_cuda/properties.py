@@ -1,4 +1,4 @@
-"""The properties of a device, as CUDA programs ask for them."""
+"""The properties of a device, in CUDA's form."""
 
 import os
 import re
@@ -72,8 +72,8 @@ class CudaDeviceProperties:
 def version_of_cuda() -> str | None:
     """Returns what ``torch.version.cuda`` is to be: the setting ``OPENREG_CUDA_VERSION``.
 
-    Reads the environment, as ``import torch`` has to leave the settings unread. A bad value is told
-    of when they are; until then it is none.
+    Reads the environment, as ``import torch`` has to leave the settings unread. An invalid value is
+    reported when they are read; until then it is None.
     """
     text = os.environ.get("OPENREG_CUDA_VERSION", "none")
     return text if re.fullmatch(r"[0-9]+\.[0-9]+", text) else None

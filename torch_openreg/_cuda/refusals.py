@@ -11,7 +11,7 @@ __all__ = ["install"]
 
 
 def _compile_kernel(kernel_source: str, kernel_name: str, *_: Any, **options: Any) -> NoReturn:
-    """In the place of ``torch.cuda._compile_kernel``, which looks for CUDA's compiler."""
+    """Replaces ``torch.cuda._compile_kernel``, which searches for CUDA's compiler."""
     del kernel_source, options
     raise NotImplementedError(
         f"torch.cuda._compile_kernel: expected a kernel in C++ or Python, got {kernel_name!r} in "
@@ -20,7 +20,7 @@ def _compile_kernel(kernel_source: str, kernel_name: str, *_: Any, **options: An
 
 
 def _forget_compiler() -> None:
-    """Has torch find no ``nvcc``, which it looks for if ``torch.version.cuda`` is set.
+    """Makes torch find no ``nvcc``, which it searches for if ``torch.version.cuda`` is set.
 
     What that compiles does not run here. Programs build their extensions if torch has found one.
     """
@@ -29,7 +29,7 @@ def _forget_compiler() -> None:
 
 
 def install() -> None:
-    """Puts the refusals in place."""
+    """Installs the functions that raise errors."""
     cuda: Any = torch.cuda
     cuda._compile_kernel = _compile_kernel
     after_import("torch.utils.cpp_extension", _forget_compiler)

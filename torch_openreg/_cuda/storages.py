@@ -17,7 +17,7 @@ _resize_storage = torch.UntypedStorage.resize_
 
 
 def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Makes a storage; torch's own constructor knows the devices that it was built for."""
+    """Creates a storage; torch's own constructor supports only devices of its build."""
     device = kwargs.get("device")
     if device is None or torch.device(device).type != DEVICE_TYPE:
         return _new_storage(cls, *args, **kwargs)

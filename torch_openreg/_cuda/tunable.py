@@ -1,7 +1,7 @@
-"""What ``torch.cuda.tunable`` asks: the settings of an optimization that is off.
+"""The functions of ``torch.cuda.tunable``: the settings of an optimization that is off.
 
-There are no CUDA kernels to tune, so switching it on raises. Its settings are kept and read back,
-as programs set them whether or not they switch it on; there are no results.
+There are no CUDA kernels to tune, so switching it on raises an error. Its settings are stored and
+can be read, since programs set them even if it is off; there are no results.
 """
 
 from collections.abc import Callable

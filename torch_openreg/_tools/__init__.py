@@ -1,8 +1,8 @@
 """Programs and modules that CUDA's users call beside torch: ``nvidia-smi`` and ``pynvml``.
 
-They are files of a folder that is no part of the search path by itself. :func:`offer` puts it
-there, for the programs that ``python -m torch_openreg.cuda`` and ``pytest --openreg-cuda`` run.
-None of them imports torch.
+They are files of a folder that is not on the search path by default. :func:`offer` adds it, for the
+programs that ``python -m torch_openreg.cuda`` and ``pytest --openreg-cuda`` run. None of them
+imports torch.
 """
 
 import importlib.util

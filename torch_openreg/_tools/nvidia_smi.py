@@ -26,7 +26,7 @@ def _capability(handle: Any) -> str:
     return f"{major}.{minor}"
 
 
-# What --query-gpu knows: the name, its unit, and where the value is from.
+# The fields of --query-gpu: the name, its unit, and the source of the value.
 _FIELDS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "timestamp": ("", lambda _: time.strftime("%Y/%m/%d %H:%M:%S.000")),
     "driver_version": ("", lambda _: nvml.nvmlSystemGetDriverVersion()),
@@ -87,19 +87,19 @@ def main(arguments: Sequence[str]) -> int:
         arguments: The command line without the program's name.
 
     Returns:
-        The exit status: 0; 2 for a bad argument, 6 if there is no such device, 9 if a setting is
-        bad or the library is missing.
+        The exit status: 0; 2 for an invalid argument, 6 if the device does not exist, 9 if a
+        setting is invalid or the library is missing.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    # The program tells of all devices, whatever a process is to see.
+    # The program lists all devices, including those that are hidden from processes.
     for variable in ("CUDA_VISIBLE_DEVICES", "OPENREG_VISIBLE_DEVICES"):
         os.environ.pop(variable, None)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError_DriverNotLoaded:
-        print("nvidia-smi: a setting is bad, or the library of torch_openreg is missing;")
-        print("python -m torch_openreg --settings tells which")
+        print("nvidia-smi: a setting is invalid, or the library of torch_openreg is missing;")
+        print("run python -m torch_openreg --settings to see the settings")
         return 9
     try:
         handles = _selected(options.id)
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nvidia-smi", description="Says what the emulated devices of torch_openreg are."
+        prog="nvidia-smi", description="Lists the emulated devices of torch_openreg."
     )
     parser.add_argument("-L", "--list-gpus", action="store_true", help="one line for each device")
     parser.add_argument("-i", "--id", metavar="LIST", help="numbers, UUIDs or bus ids of devices")

@@ -5,7 +5,7 @@ Names, constants and results are those of ``nvidia-ml-py``. A device is known by
 this process what its allocator has reserved, of others the pages that they have touched. There are
 no sensors, so temperature, power and clocks raise ``NVMLError_NotSupported``.
 
-The module is loaded without torch: it asks the runtime's library.
+The module is loaded without torch: it calls the runtime's library.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _check_is_initialized() -> None:
 
 
 def nvmlSystemGetDriverVersion() -> str:
-    """Returns the version of this package, behind a number that says that there is no driver."""
+    """Returns a number that means "no driver", and the version of this package."""
     _check_is_initialized()
     text = (Path(__file__).resolve().parent.parent / "_version.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "(.*)"$', text, re.MULTILINE)
@@ -218,7 +218,7 @@ nvmlSystemGetCudaDriverVersion_v2 = nvmlSystemGetCudaDriverVersion
 
 
 def _visible() -> list[_Properties]:
-    """Returns the properties of the devices that this process sees, in its order."""
+    """Returns the properties of the visible devices, in the order of this process."""
     _check_is_initialized()
     count = ctypes.c_int()
     _check(_library().orGetDeviceCount(ctypes.byref(count)))
@@ -272,7 +272,7 @@ def _found(name_of: Any, name: str) -> _Handle:
 
 
 def _properties(handle: _Handle) -> _Properties:
-    """Returns what the runtime says of a device; of one that is hidden, what it says of another.
+    """Returns the runtime's properties of a device; for a hidden device, those of another one.
 
     They differ in nothing but their number.
     """
@@ -325,7 +325,7 @@ def nvmlDeviceGetComputeMode(handle: _Handle) -> int:
 
 
 def nvmlDeviceGetPersistenceMode(handle: _Handle) -> int:
-    """Returns that there is no driver to keep loaded."""
+    """Returns that persistence mode is off: no driver is installed."""
     del handle
     return NVML_FEATURE_DISABLED
 
@@ -363,7 +363,7 @@ def _others_memory(handle: _Handle) -> Iterator[tuple[int, int]]:
 
 
 def _touched_memory(process: Path, index: int) -> int | None:
-    """Returns the size of the pages behind a device's memory file in another process."""
+    """Returns the size of the allocated pages of a device's memory file in another process."""
     used = None
     for file in (process / "fd").iterdir():
         name = os.readlink(file)
@@ -376,7 +376,7 @@ def _touched_memory(process: Path, index: int) -> int | None:
 
 
 def _number_in(process: Path, visible_index: int) -> int:
-    """Returns the number of a device that another process knows by another one."""
+    """Returns the index of a device that has another index in another process."""
     entries = (process / "environ").read_bytes().split(b"\0")
     variables = dict(entry.decode(errors="replace").partition("=")[::2] for entry in entries)
     for name in ("OPENREG_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):

@@ -1,7 +1,7 @@
-"""A conformance kit: what the tests of openreg know, run against any device of torch.
+"""A conformance kit: the tests of openreg for any device of torch.
 
 ``pytest --pyargs torch_openreg.conformance --device=NAME``. Importing this package imports no
-tests; the modules of tests ask :mod:`torch_openreg.conformance.target` for the device when they are
+tests; the test modules get the device from :mod:`torch_openreg.conformance.target` when they are
 imported, so it has to be chosen first. The plug-in does that, from the command line.
 
 With another device than openreg, ``OPENREG_DEVICE_TYPE=none`` keeps torch_openreg from registering

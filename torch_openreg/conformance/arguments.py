@@ -1,4 +1,4 @@
-"""Arguments of calls, copied to a device: nested tensors with all that makes them what they are."""
+"""Arguments of calls, copied to a device: nested values, and tensors with all their properties."""
 
 import contextlib
 import copy
@@ -13,7 +13,8 @@ __all__ = ["CPU", "Arguments", "HostTensor", "tensors_in"]
 
 CPU = torch.device("cpu")
 
-# Whose names stand for the device of a call. Samples of torch name cuda where that is available.
+# Names of arguments that contain the device of a call. Samples of torch name cuda where that is
+# available.
 _DEVICES = ("cpu", target().device.type)
 
 
@@ -26,7 +27,7 @@ class HostTensor:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of one call, on the CPU. They stay as they are; calls get copies."""
+    """Arguments of one call, on the CPU. They are not changed; calls use copies."""
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +88,7 @@ def _change_numbers(tensor: torch.Tensor) -> None:
 
 
 class _Copier:
-    """Copies values to a device; what is the same tensor or memory stays the same."""
+    """Copies values to a device; shared tensors and memory stay shared."""
 
     def __init__(self, device: torch.device, is_for_call: bool = True) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""What the kit's tests are made of: test cases and parameters."""
+"""The base of the kit's tests: test cases and parameters."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
@@ -35,12 +35,12 @@ class ConformanceTestCase(TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Checks that the process is what the tests need."""
+        """Checks the requirements of the tests."""
         super().setUpClass()
         target().check_before_class()
 
     def tearDown(self) -> None:
-        """Checks what the test has left."""
+        """Checks the state after the test."""
         target().check_after_test(self)
         super().tearDown()
 
@@ -49,6 +49,6 @@ class ConformanceTestCase(TestCase):
         self.assertEqual(actual.cpu(), expected.cpu(), rtol=0, atol=0)
 
     def assert_agrees(self, actual: torch.Tensor, expected: torch.Tensor) -> None:
-        """Compares contents on the CPU, as far as the target's tolerance goes."""
+        """Compares contents on the CPU, with the target's tolerance."""
         relative, absolute = target().tolerance.of(expected.dtype)
         self.assertEqual(actual.cpu(), expected.cpu(), rtol=relative, atol=absolute)

@@ -7,13 +7,13 @@ __all__ = ["CHAPTERS", "Chapter", "chapter_of"]
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of what a device has to do.
+    """A part of a device's features.
 
     Attributes:
         name: The chapter's name, which ``--conformance-chapter`` takes.
         page: The page of this project's documentation that shows how openreg does it.
         tests: Modules of tests, or a module and the beginning of names of tests in it.
-        note: What no test of the chapter can tell, for the report; empty if there is nothing.
+        note: A note for the report about properties that no test checks, or an empty string.
     """
 
     name: str

@@ -17,10 +17,10 @@ class Tolerance:
 
     Attributes:
         factor: A multiple of the tolerances of ``torch.testing.assert_close``, which depend on the
-            dtype: for float32, 1.3e-6 of the number and 1e-5. 0 asks for equal bits; a NaN is as
-            good as any other.
+            dtype: for float32, 1.3e-6 of the number and 1e-5. 0 requires identical bits; all NaNs
+            are equal.
         has_contents: Whether contents are compared at all. Random numbers of a device with a
-            generator of its own are not; what else a tensor has is.
+            different generator are not compared; other properties are.
     """
 
     factor: float = 1.0
@@ -133,7 +133,7 @@ def _sparse_difference(
 
 
 def _jagged_difference(actual: Any, expected: Any, tolerance: Tolerance) -> str | None:
-    """Of nested tensors: a ragged size has a name of its own, which says nothing by itself."""
+    """Of nested tensors: a ragged size has a unique name, which is not compared."""
     for what, one, other in (
         ("dimensions", actual.dim(), expected.dim()),
         ("ragged dimension", actual._ragged_idx, expected._ragged_idx),

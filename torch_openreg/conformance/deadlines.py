@@ -1,15 +1,15 @@
-"""Deadlines: a test that does not end is a failed one, and the run ends in any case.
+"""Deadlines: a test that does not end fails, and the run ends in any case.
 
 Note [Tests that do not end]
-    A device that never says that its work is done holds all that wait for it. How that can be
-    ended depends on where the wait is:
+    On a device whose work never completes, waits do not return. How a wait is ended depends on
+    where it is:
 
-    1. In Python, as a loop that asks an event or the join of a thread: at the deadline a signal's
-       handler raises :class:`DeadlineError`. The test has failed, and the next one begins.
-    2. In C++, which runs no handler of Python until it returns: after a grace, a thread calls what
-       it was given, which reports the test as failed, and ends the process.
-    3. In C++ with the GIL held, so that this thread cannot run either: after two graces more, a
-       thread of C writes the stacks to stderr and ends the process with status 1.
+    1. In Python, such as a loop that polls an event or the join of a thread: at the deadline a
+       signal handler raises :class:`DeadlineError`. The test fails, and the next one begins.
+    2. In C++, where Python handlers do not run before the call returns: after a grace period, a
+       thread calls a callback that reports the test as failed, and ends the process.
+    3. In C++ with the GIL held, so that this thread cannot run either: after two more grace
+       periods, a C thread writes the stacks to stderr and ends the process with status 1.
 """
 
 import faulthandler
@@ -26,29 +26,29 @@ from types import FrameType
 __all__ = ["PATIENCE_S", "DeadlineError", "Deadlines", "wait_until"]
 
 _PACKAGE = Path(__file__).resolve().parent
-# How long the kit waits for what takes milliseconds on a device that does it.
+# Time limit for work that takes milliseconds on a device that supports it.
 PATIENCE_S = 30.0
 
 
 class DeadlineError(BaseException):
-    """A test has not ended in time. No Exception, as sweeps take those for results of calls."""
+    """A test has not ended in time. Not an Exception, since sweeps catch those as results."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
-    """Asks again and again whether a condition holds.
+    """Polls a condition until it holds.
 
     Args:
-        condition: What is asked.
+        condition: The condition.
         what: What did not happen, for the error.
-        seconds: How long it is asked; far more than a busy machine needs.
+        seconds: The time limit; far more than a busy machine needs.
 
     Raises:
-        AssertionError: It does not hold in time.
+        AssertionError: The condition does not hold within the time limit.
     """
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"{what} within {seconds:g} seconds")
+            raise AssertionError(f"timed out after {seconds:g} s: {what}")
 
 
 class Deadlines:
@@ -95,7 +95,7 @@ class Deadlines:
         watcher.daemon = True
         before = signal.signal(signal.SIGALRM, self._raise)
         try:
-            # Once more after a while: code that the exception comes by may wait again.
+            # Repeated after an interval: handlers of the exception may wait again.
             signal.setitimer(signal.ITIMER_REAL, self._seconds, self._grace_s / 2)
             faulthandler.dump_traceback_later(
                 self._seconds + 3 * self._grace_s, exit=True, file=self._error_file
@@ -113,7 +113,7 @@ class Deadlines:
         raise DeadlineError(self._reason(frame))
 
     def _reason(self, frame: FrameType | None) -> str:
-        """Says where the test was: at a line of the kit, and where it is called from there."""
+        """Returns the position of the test: the line in the kit, and the innermost line."""
         stack = traceback.extract_stack(frame) if frame is not None else []
         kit = [one for one in stack if Path(one.filename).parent == _PACKAGE]
         places = [f"{one.filename}:{one.lineno}" for one in [*kit[-1:], *stack[-1:]]]

@@ -1,7 +1,7 @@
-"""Errors that CUDA, too, raises when the device is waited for, and not in the call.
+"""Errors that CUDA, too, raises when the program waits for the device, and not in the call.
 
-A kernel finds them in its data: on CUDA, that is a device-side assertion, or nobody looks. An error
-that CUDA's code on the host sees is not among them.
+A kernel finds them in its data: on CUDA, they are device-side assertions or are not checked. Errors
+that CUDA's host code detects are not among them.
 """
 
 import re

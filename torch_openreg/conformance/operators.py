@@ -32,9 +32,9 @@ OPERATORS = [subtest(info, name=info.formatted_name) for info in op_db]
 # Arguments that have to be on the CPU for any device, by position.
 _HOST_ARGUMENTS = {"tensor_split": 1}
 
-# These leave memory as they find it, or a CPU kernel of theirs reads memory that nobody wrote: the
-# losses if there are no samples, circular padding if it cuts more away than there is. They are
-# compared in the mode that fills new memory.
+# These do not initialize their results, or their CPU kernel reads uninitialized memory: the losses
+# if there are no samples, circular padding if it removes more than the input has. They are compared
+# in the mode that fills new memory.
 _READS_NEW_MEMORY = {
     "empty",
     "empty_like",
@@ -134,7 +134,7 @@ def _filled_memory() -> Iterator[None]:
 
 
 def _directions(output: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
-    """Random numbers like a result, where it is."""
+    """Random numbers with the metadata and device of a result."""
     drawn = torch.randn(output.shape, dtype=output.dtype, generator=numbers)
     return drawn if output.is_cpu else target().copy_of(drawn)
 

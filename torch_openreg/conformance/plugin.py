@@ -1,6 +1,6 @@
 """The kit's plug-in for pytest: chooses the device, and reports by chapter.
 
-``pytest_openreg`` registers it if a run is about the kit, and no other run sees its options.
+``pytest_openreg`` registers it in runs of the kit only; other runs do not have its options.
 """
 
 import math
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _PACKAGE = Path(__file__).resolve().parent
-# Properties of tests' reports, which JUnit's files and workers of pytest-xdist carry on.
+# Properties of tests' reports, which JUnit files and workers of pytest-xdist preserve.
 _CHAPTER = "conformance_chapter"
 _TEST = "conformance_test"
 _CASES = "conformance_cases"
@@ -40,30 +40,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--conformance-tolerance",
         metavar="FACTOR",
         default="1",
-        help="a multiple of torch.testing's tolerances (1), or 'exact' for the CPU's bits",
+        help="a multiple of torch.testing's tolerances (1), or 'exact' for bit-identical results",
     )
     group.addoption(
         "--conformance-chapter",
         metavar="NAMES",
-        help="these chapters only, separated by commas: "
+        help="run only these chapters, separated by commas: "
         + ", ".join(chapter.name for chapter in CHAPTERS),
     )
     group.addoption(
         "--conformance-full",
         action="store_true",
-        help="all samples of all dtypes, which takes hours",
+        help="run all samples of all dtypes, which takes hours",
     )
     group.addoption("--conformance-report", metavar="FILE", help="write the report as HTML")
     group.addoption(
         "--conformance-docs",
         metavar="URL",
-        help="where the report's links to the documentation go, such as a site of it",
+        help="the URL of the documentation for the report's links",
     )
     group.addoption(
         "--conformance-deadline",
         metavar="SECONDS",
         default="600",
-        help="the time that a test has until it has failed (600); 0 for any",
+        help="the time limit of a test in seconds (600); 0 for none",
     )
 
 
@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Chooses the device.
 
     Raises:
-        pytest.UsageError: There is no such device, or an option has a value that it cannot have.
+        pytest.UsageError: The device does not exist, or an option has an invalid value.
     """
     name = config.getoption("--device")
     if not name:
@@ -123,12 +123,12 @@ def _page(config: pytest.Config) -> Path | None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Says what is tested."""
+    """Returns a description of the device under test."""
     return ", ".join(f"{name}: {value}" for name, value in _facts(config).items())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the chapters that were not asked for."""
+    """Deselects the chapters that were not requested."""
     names = _chapters(config)
     if not names:
         return
@@ -184,7 +184,7 @@ class _Report:
         # Before pytest captures it.
         self._stderr = os.dup(2)
         self._deadlines = Deadlines(seconds, self._stderr, self._give_up)
-        # As for Ctrl-C, what is known is reported.
+        # As for Ctrl-C, the results so far are reported.
         self._on_termination = signal.signal(signal.SIGTERM, _terminate)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -269,7 +269,7 @@ class _Report:
         return not is_collecting and all(one.outcome == "skipped" for one in self._results)
 
     def _notes(self) -> list[str]:
-        """What the numbers alone do not tell."""
+        """Notes that complete the numbers."""
         notes = []
         if self._has_run_nothing():
             count = len(self._results)
@@ -299,7 +299,7 @@ class _Report:
         return [*lines, "", f"report: {self._page}"]
 
     def _give_up(self, test: str, reason: str) -> None:
-        """Ends the process: a test hangs where nothing can end it. In a thread of its own."""
+        """Ends the process: a test hangs where nothing can end it. In a separate thread."""
         try:
             chapter = chapter_of(*_parts_of(test)).name
             self._results.append(Result(chapter, test, "failed", reason))
@@ -321,7 +321,7 @@ def _parts_of(test: str) -> tuple[str, str]:
 
 
 def _properties_of_crash(nodeid: str) -> dict[str, object]:
-    """The properties of a test that could not tell them; none if it is no test of the kit."""
+    """The properties of a test that could not record them; none for a test outside the kit."""
     path, _, name = nodeid.partition("::")
     # pytest leaves the path out if it was started elsewhere.
     module = Path(path).stem or _module_with(name)

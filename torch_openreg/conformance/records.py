@@ -1,4 +1,4 @@
-"""What the sweeps did, in records that a run of the tests collects."""
+"""Records of the sweeps' comparisons, which a run of the tests collects."""
 
 import json
 import os

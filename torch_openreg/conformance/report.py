@@ -1,4 +1,4 @@
-"""The report of a run of the kit: by chapter, what passed, what failed and what is missing."""
+"""The report of a run of the kit: passed, failed and missing tests by chapter."""
 
 import html
 from collections import Counter
@@ -23,7 +23,7 @@ class Result:
         chapter: The name of its chapter.
         test: The test's name, with its module and class.
         outcome: "passed", "failed" or "skipped".
-        text: Why it failed or what is missing, in one line.
+        text: The reason of the failure or the missing feature, in one line.
         details: All that is known of a failure.
         cases: How many calls it compared with the CPU's.
     """
@@ -138,7 +138,7 @@ def to_html(
         title: The page's title.
         facts: What was tested, and how: names and values.
         base: Where the pages of the documentation are; see page_url.
-        notes: What the numbers alone do not tell, such as that the run was interrupted.
+        notes: Notes that complete the numbers, such as an interruption of the run.
     """
     text = html.escape
     parts = [

@@ -1,4 +1,4 @@
-"""Calls that have to give on the device what they give on the CPU.
+"""Calls whose results on the device have to equal those on the CPU.
 
 A call runs once on the CPU and at least twice on the device: an operator may take another way once
 it has been called.
@@ -127,11 +127,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call left behind.
+    """The outcome of a call.
 
     Attributes:
-        result: what it returned, or the exception that it raised, at the latest when its work was
-            waited for.
+        result: the returned value, or the exception that it raised, at the latest during the wait
+            for its work.
         arguments: its arguments afterwards, if it returned.
         relations: for each tensor in the result, the argument that it is and the first
             argument whose memory it shares; None for none.
@@ -209,7 +209,7 @@ class CallSequence:
     """Calls of one function, to compare one after the other.
 
     Attributes:
-        function: what is called.
+        function: The function to call.
         steps: with what, call by call. An operator remembers calls by their arguments' metadata,
             so a sequence that returns to metadata it has had before takes the way of a repetition.
     """
@@ -272,7 +272,7 @@ class _OperatorNames(TorchDispatchMode):
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Sizes of nested tensors come from operators that the dispatcher does not know.
+        # Sizes of nested tensors come from operators that the dispatcher does not have.
         if func.namespace == "aten" and torch._C._dispatch_has_kernel(func._name):
             self.names.add(func._name)
         return func(*args, **(kwargs or {}))
@@ -285,7 +285,7 @@ class _RandomOperators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        # A generator of the call's own is no state that anybody shares.
+        # A generator that the call creates is not shared state.
         is_drawing = torch.Tag.nondeterministic_seeded in func.tags
         self.has_any |= is_drawing and kwargs.get("generator") is None
         return func(*args, **kwargs)
@@ -316,7 +316,7 @@ def outcome_difference(
         if _is_dtype_that_the_cpu_lacks(expected.result) and not isinstance(
             actual.result, Exception
         ):
-            return None  # test_dtypes.py says which these are, and compares the results
+            return None  # test_dtypes.py lists them, and compares the results
         if not _is_same_error(actual.result, expected.result):
             return f"{_shown_error(actual.result)} instead of {_shown_error(expected.result)}"
         if actual.is_late and not is_late_on_cuda(str(expected.result)):
@@ -390,7 +390,7 @@ class SweepTestCase(ConformanceTestCase):
 
         Args:
             name: of the operator.
-            variant: what is done with it, such as "forward".
+            variant: The tested use, such as "forward".
             dtypes: those to check.
             calls: yields the calls with a dtype.
         """

@@ -1,8 +1,8 @@
-"""The device that the kit is run against, and what the kit asks it.
+"""The device under test, and the kit's queries of it.
 
-The kit knows no backend by name. What a device lacks it says itself: through ``torch.accelerator``,
-through the module ``torch.<type>``, and through the texts with which the defaults of torch's guard
-and hooks refuse. Anything else that goes wrong is a failure, and no reason to skip.
+The kit contains no code for specific backends. The device itself reports missing features: through
+``torch.accelerator``, through the module ``torch.<type>``, and through the error texts of the
+defaults of torch's guard and hooks. All other errors are failures and not reasons to skip.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _REFUSAL = re.compile(
 )
 
 
-# How torch says that a device has no kernel for an operator.
+# torch's error texts for a device without a kernel for an operator.
 _NO_KERNEL = re.compile(
     r"Could not run '(?P<name>[\w:.]+)' with arguments from the '\w+' backend|"
     r"(?P<overrideable>\w+_overrideable) not implemented"
@@ -49,13 +49,13 @@ _NO_KERNEL = re.compile(
 
 
 class MissingError(AssertionError):
-    """A test has failed for nothing but operators that the device says it does not have."""
+    """A test has failed only because of operators that the device reports as missing."""
 
 
 class Target:
     """A device under test.
 
-    Subclasses know more of their device than torch has an interface for.
+    Subclasses may use knowledge of their device for which torch has no interface.
 
     Attributes:
         device: The device, with an index.
@@ -83,13 +83,13 @@ class Target:
         return torch.accelerator.device_count()
 
     def other(self) -> torch.device:
-        """Another device of the type; the same one if there is no other."""
+        """Another device of the type, or the same one if it is the only one."""
         return torch.device(self.device.type, (self.device.index + 1) % self.device_count())
 
     # --- Features
 
     def lacks(self, feature: str) -> str | None:
-        """Why the device has no such feature, in its own words; None if it says that it has.
+        """Why the device has no such feature, in its own words; None if it has the feature.
 
         Args:
             feature: A key of FEATURES.
@@ -133,7 +133,7 @@ class Target:
             return tensor.to(self.device)
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
-    # --- What a device may tell about its calls
+    # --- Optional information about a device's calls
 
     def forget_waits(self) -> None:
         """Begins to note the operators for which the host waits, if the device can."""
@@ -166,15 +166,15 @@ class Target:
             for _ in range(20):
                 work = work @ work / 512
         yield
-        # The work's memory belongs to this stream, which runs everything that comes behind it.
+        # The work's memory belongs to this stream, which runs all later work.
 
     # --- Before and after tests
 
     def check_before_class(self) -> None:
-        """Raises AssertionError if the process is not what the tests of a class need."""
+        """Raises AssertionError if the process does not meet a test class's requirements."""
 
     def check_after_test(self, case: unittest.TestCase) -> None:
-        """Fails the test if it has left anything behind."""
+        """Fails the test if it has changed state that it has to restore."""
         if self.lacks("accelerator"):
             return
         torch.accelerator.synchronize(self.device)
@@ -184,9 +184,9 @@ class Target:
 
 
 def missing_in(error: BaseException) -> str | None:
-    """What a device lacks, if an exception says that in torch's words; None if it does not.
+    """The missing feature, if an exception has one of torch's texts for it; None if it does not.
 
-    The exception is one that nothing has caught: a refusal that a test expects is none.
+    The exception is uncaught: an error that a test expects is not passed here.
     """
     if isinstance(error, MissingError):
         return str(error).strip().split("\n")[0]  # torch's TestCase adds lines
@@ -194,7 +194,7 @@ def missing_in(error: BaseException) -> str | None:
         return None
     text = str(error).split("\n")[0]
     if _REFUSAL.search(text):
-        return f"the device refuses: {text}"
+        return f"the device reports: {text}"
     return missing_kernel_in(text)
 
 
@@ -208,7 +208,7 @@ def missing_kernel_in(text: str) -> str | None:
 
 
 def _refusal_of(call: Callable[[], object]) -> str | None:
-    """What torch's defaults say when a backend has not implemented what the call needs."""
+    """The error texts of torch's defaults for functions that a backend has not implemented."""
     try:
         call()
     except (RuntimeError, NotImplementedError) as error:
@@ -307,7 +307,7 @@ def _no_second_device(one: Target) -> str | None:
     return None if one.device_count() > 1 else "there is one device"
 
 
-# How to ask for a feature: why there is none, or None if there is.
+# Checks for a feature: returns why it is missing, or None if it exists.
 FEATURES: dict[str, Callable[[Target], str | None]] = {
     "accelerator": _no_accelerator,
     "module": _no_module,
@@ -357,7 +357,7 @@ def target() -> Target:
 
 
 def needs(*features: str) -> Callable[[Any], Any]:
-    """Skips a test, or a class of tests, if the device says that it lacks one of the features.
+    """Skips a test, or a class of tests, if the device lacks one of the features.
 
     The report lists the reasons under "what is missing".
 

@@ -1,4 +1,4 @@
-"""Errors: what is wrong is refused, and the device is as usable afterwards as before."""
+"""Errors: wrong arguments raise errors, and the device remains usable."""
 
 import torch
 

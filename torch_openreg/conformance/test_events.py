@@ -1,4 +1,4 @@
-"""Events: they mark a place in a stream, order others behind it, and measure time."""
+"""Events: they mark a position in a stream, order other streams after it, and measure time."""
 
 import torch
 

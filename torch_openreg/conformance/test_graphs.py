@@ -13,7 +13,7 @@ DEVICE = target().device
 @needs("graphs")
 class TestGraphs(ConformanceTestCase):
     def captured(self, work: Any) -> Any:
-        """A graph of work, captured on a stream of its own."""
+        """A graph of work, captured on a separate stream."""
         stream = torch.Stream(DEVICE)
         stream.wait_stream(torch.accelerator.current_stream(DEVICE))
         graph = graph_type(target())()

@@ -1,4 +1,4 @@
-"""The guard: which device is current, what a stream is current on it, and that blocks restore."""
+"""The guard: the current device, its current stream, and blocks that restore both."""
 
 import torch
 

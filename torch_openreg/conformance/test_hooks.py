@@ -1,4 +1,4 @@
-"""The hooks: what ATen and torch.accelerator ask of a device type beside its operators."""
+"""The hooks: the interface of a device type for ATen and torch.accelerator besides operators."""
 
 import torch
 

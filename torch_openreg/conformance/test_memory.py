@@ -1,4 +1,4 @@
-"""Memory: tensors have memory of their own, and the allocator's statistics say how much."""
+"""Memory: tensors have separate memory, and the allocator's statistics count it."""
 
 import gc
 

@@ -29,7 +29,7 @@ _WITH_ERRORS = [one for one in _MODULES if one.arg_values.module_error_inputs_fu
 _SAMPLES = 2  # of each dtype but float32
 _LAYOUTS = Counts(usual=3, thorough=len(LAYOUTS) + 1, others=1)  # of each sample
 
-# What the CPU itself does not get right.
+# Cases in which the CPU itself is wrong.
 _NOT_ON_CPU = {
     ("nn.CTCLoss", "expanded"): "reads behind concatenated targets that have no stride",
     ("nn.MultiLabelMarginLoss", "empty"): "leaves the loss as it finds the memory",

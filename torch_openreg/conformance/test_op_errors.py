@@ -1,4 +1,4 @@
-"""What is an error on the CPU is one of the same type on the device, in the call.
+"""An error on the CPU is an error of the same type on the device, raised by the call.
 
 A good call with the same metadata comes before, if there is one: what was learned from it must not
 hide the error. Errors that kernels find in their data may come later, as on CUDA.
@@ -44,7 +44,7 @@ class TestErrors(SweepTestCase):
                 for good in _good_arguments(function, wrong):
                     yield CallSequence(function, (good, good, wrong, good, wrong))
 
-        # The inputs of the database have dtypes of their own.
+        # The inputs of the database have their own dtypes.
         self.sweep(info.formatted_name, "errors", [torch.float32], calls)
 
 

@@ -47,7 +47,7 @@ class _Calls(torch.utils.data.Dataset[tuple[int, bytes]]):
 
     def __getitem__(self, index: int) -> tuple[int, bytes]:
         warnings.simplefilter("ignore")
-        # The database's way to keep the states of generators asks every device for its own.
+        # The database saves generator states of all devices.
         with mock.patch.object(torch.testing._utils, "freeze_rng_state", contextlib.nullcontext):
             one = _outcome_of(self._infos[index], CPU)
         result = None if one is None else one.result

@@ -1,7 +1,7 @@
 """Every operator gives the CPU's results and gradients for arguments in every layout.
 
-Calls alternate between two layouts and two sets of values: nothing that was learned from one call
-may show in another. Memory that nobody wrote reads as NaN.
+Calls alternate between two layouts and two sets of values: state cached by one call must not affect
+another. Uninitialized memory reads as NaN.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ _DIFFERENTIABLE = [
 ]
 _COMPLEX = (torch.complex64, torch.complex128)
 
-# What the CPU itself does not get right.
+# Cases in which the CPU itself is wrong.
 _NOT_ON_CPU = {
     # As are the results of these.
     ("conj", "negated"): "has no kernel for half complex numbers that are conjugated and negated",

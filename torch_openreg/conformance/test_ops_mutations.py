@@ -1,7 +1,7 @@
 """A call with another number, or other contents, after calls with the same metadata.
 
-The operator has learned from the calls before, and must do for the last one what it would have done
-for the first: give the CPU's result, or raise the CPU's error in the call.
+State that the operator has cached from the calls before must not affect the last one: it has to
+give the CPU's result, or raise the CPU's error at the call.
 """
 
 from collections.abc import Callable, Container, Iterator
@@ -29,7 +29,7 @@ _MUTATIONS = Counts(usual=10, thorough=1000, others=4)  # of each sample
 # A byte cannot hold every number, and an integer no fraction.
 _DTYPES = (torch.float32, torch.uint8, torch.int64)
 
-# Their recurrences end at NaN, and their results are variables that nobody set if that is at once.
+# Their recurrences end at NaN. If the first value is NaN, the result is an uninitialized variable.
 _POLYNOMIALS = [
     *(f"special_{kind}chebyshev_polynomial_{name}" for kind in ("", "shifted_") for name in "uvw"),
     "special_shifted_chebyshev_polynomial_t",
@@ -37,7 +37,7 @@ _POLYNOMIALS = [
     "special_legendre_polynomial_p",
 ]
 
-# Wrong arguments that the CPU takes without a check: what it does then is undefined.
+# Wrong arguments that the CPU does not check: its behavior is undefined.
 _UNCHECKED_NUMBERS = {
     **dict.fromkeys(
         ("native_batch_norm", "_native_batch_norm_legit"),
@@ -54,10 +54,10 @@ _UNCHECKED_CONTENTS = {
     **dict.fromkeys(MAX_UNPOOLS, "writes in any order if indices repeat"),
     "linalg_eigvals": "crashes with NaN",
     "linalg_ldl_solve": "crashes with wrong pivots",
-    "nn_functional_ctc_loss": "reads behind the log-probabilities if a target is no class",
-    "_segment_reduce_lengths": "takes wrong lengths if they are said to be right (unsafe=True)",
-    **dict.fromkeys(("quantile", "nanquantile"), "looks at the values of q on the CPU alone"),
-    **dict.fromkeys(_POLYNOMIALS, "reads a variable that nobody set if an argument is NaN"),
+    "nn_functional_ctc_loss": "reads past the log-probabilities if a target is not a class",
+    "_segment_reduce_lengths": "accepts wrong lengths with unsafe=True",
+    **dict.fromkeys(("quantile", "nanquantile"), "checks the values of q on the CPU only"),
+    **dict.fromkeys(_POLYNOMIALS, "reads an uninitialized variable if an argument is NaN"),
 }
 
 _WITH_INPLACE = [one for one in OPERATORS if one.arg_values.inplace_variant]

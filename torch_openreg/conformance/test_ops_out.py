@@ -1,6 +1,6 @@
-"""Every operator writes into every kind of out= what the CPU writes, or refuses it as the CPU does.
+"""Every operator writes the CPU's results into every kind of out=, or raises the CPU's error.
 
-Memory that nobody wrote reads as NaN, so that an element that is left out shows.
+Uninitialized memory reads as NaN, which exposes elements that a kernel does not write.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ _Case = tuple[Arguments, Any, Any]
 
 
 def _fitting(result: torch.Tensor) -> torch.Tensor:
-    """What the operator would have allocated, with contents that it has to overwrite."""
+    """A tensor like the operator's own result, with contents that it has to overwrite."""
     return torch.full_like(result, 1) if result.layout is torch.strided else result.clone()
 
 
@@ -90,7 +90,7 @@ def _byte(result: torch.Tensor) -> torch.Tensor:
 
 
 def _expanded(result: torch.Tensor) -> torch.Tensor | None:
-    """All its elements are one; there is memory behind it for kernels that do not look."""
+    """All its elements share one address; memory after it is for kernels that do not check."""
     if result.numel() < 2:
         return None
     return result.new_ones(result.numel()).as_strided(result.shape, (0,) * result.dim())

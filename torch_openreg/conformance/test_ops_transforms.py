@@ -1,4 +1,4 @@
-"""Every operator under function transforms gives what it gives on the CPU.
+"""Every operator under function transforms gives the CPU's results.
 
 Transforms show an operator other tensors than programs do: batched ones, tensors of zeros without
 memory, tangents, and gradients that are differentiated again.
@@ -124,9 +124,9 @@ class _Order:
     """The order of the nodes of a graph whose first gradients are differentiated again.
 
     The engine prefers nodes with higher numbers, which each thread counts by itself. The backward
-    pass of a device has a thread of its own, as on CUDA, so that the order in which second
-    gradients add up depends on how far the threads have counted. Here all of the caller's nodes
-    have higher numbers than those of the backward pass, on the CPU and on the device.
+    pass of a device has a separate thread, as on CUDA, so the order in which second gradients are
+    added depends on the threads' counters. Here all of the caller's nodes have higher numbers than
+    those of the backward pass, on the CPU and on the device.
     """
 
     _MARGIN = 10_000  # more than a backward pass has nodes
@@ -151,7 +151,7 @@ class _Order:
         gradients = call_in_thread(run) if loss.is_cpu else run()
         nodes = [one.grad_fn for one in gradients if one is not None and one.grad_fn is not None]
         numbers = [one._sequence_nr() for one in nodes]
-        # The node of a leaf, which is no part of the backward pass, has the highest number of all.
+        # The node of a leaf, which is not part of the backward pass, has the highest number.
         self._highest = max([self._highest, *(one for one in numbers if one < _NUMBER_OF_LEAVES)])
         return gradients
 

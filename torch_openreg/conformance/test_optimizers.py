@@ -65,7 +65,7 @@ def _configurations(info: Any) -> Iterator[dict[str, Any]]:
 
 
 def _on_host(value: Any) -> Any:
-    """Learning rates and the like stay on the CPU."""
+    """Learning rates and similar numbers stay on the CPU."""
     if isinstance(value, torch.Tensor):
         return HostTensor(value)
     return tuple(_on_host(part) for part in value) if isinstance(value, tuple) else value

@@ -1,7 +1,7 @@
 """Programs that are right on CUDA, as its rules of streams, events and memory have it.
 
-Each runs freely, and with a stream held while the host submits, so that what is not ordered shows.
-Memory that nobody owns reads as NaN: what is used after it was given back shows, too.
+Each runs freely, and with a stream held by a gate while the host submits, which exposes missing
+ordering. Free memory reads as NaN, which exposes uses after a free.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ ROUNDS = 6
 
 # Holds a stream while the block runs, or does nothing.
 Hold = Callable[[torch.Stream], AbstractContextManager[object]]
-# What a program computed and what it should have computed.
+# The computed and the expected result of a program.
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 Program = Callable[[Hold], Pairs]
 # One step of training with a batch on the host.
@@ -112,7 +112,7 @@ def consumer_waits_for_an_event(hold: Hold) -> Pairs:
         with side:
             y = x.exp()
             done = side.record_event()
-            x.zero_()  # what comes behind the event may come at any time
+            x.zero_()  # work after the event may run at any time
         current().wait_event(done)
         z = y + 1
     return [(z, numbers(SIZE).exp() + 1)]

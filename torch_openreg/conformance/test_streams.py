@@ -1,4 +1,4 @@
-"""Streams: work runs in the order of its stream, and waits for what it was told to wait for."""
+"""Streams: work runs in the order of its stream, and waits are respected."""
 
 import torch
 

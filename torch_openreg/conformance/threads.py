@@ -1,4 +1,4 @@
-"""Calls in threads of their own.
+"""Calls in separate threads.
 
 The threads are daemons, so that one that hangs does not keep the process from ending.
 """
@@ -21,7 +21,7 @@ def call_in_threads(*functions: Callable[[], object]) -> list[object]:
         Their results.
 
     Raises:
-        BaseException: What the first of them raised, after all have ended.
+        BaseException: The first exception, after all threads have ended.
     """
     results: list[object] = [None] * len(functions)
     errors: list[BaseException] = []

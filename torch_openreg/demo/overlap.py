@@ -24,7 +24,7 @@ _LANE_MATMULS = 8
 
 
 def show_launch(report: Report, device: torch.device) -> None:
-    """Prints when the call of a large matmul returns and when its result is there."""
+    """Prints when the call of a large matmul returns and when its result is computed."""
     report.section("A launch returns before the kernel has run")
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(_LAUNCH_SIZE, _LAUNCH_SIZE, generator=generator) for _ in range(2))
@@ -47,7 +47,7 @@ def show_launch(report: Report, device: torch.device) -> None:
 
 
 def show_overlap(report: Report, device: torch.device) -> None:
-    """Prints how long two chains of matmuls take side by side, against one after the other."""
+    """Prints how long two chains of matmuls take concurrently, and one after the other."""
     report.section("Streams and devices run side by side")
     with _single_threaded_kernels():
         _compare_lanes(

@@ -1,4 +1,4 @@
-"""What the demo prints, and what it found wrong."""
+"""The demo's output and its failed checks."""
 
 import statistics
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ __all__ = ["show_settings"]
 
 
 def show_settings(stream: TextIO) -> int:
-    """Prints each setting, the value that it has now, and where that comes from.
+    """Prints each setting, its current value, and the source of the value.
 
     Returns:
         The exit code: 1 if a setting has a bad value or a variable no meaning, else 0.

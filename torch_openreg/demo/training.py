@@ -37,7 +37,7 @@ class Epoch:
 
 
 class Training:
-    """A model that learns the digits on one device."""
+    """A model that is trained on the digits on one device."""
 
     def __init__(
         self, device: torch.device, digits: Digits, state: dict[str, torch.Tensor]
@@ -66,7 +66,7 @@ class Training:
         return Epoch(torch.stack(losses).cpu(), time.perf_counter() - start)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor:
-        """Returns the digit the model sees in each image, on the CPU."""
+        """Returns the predicted digit of each image, on the CPU."""
         self.model.eval()
         with torch.no_grad():
             scores: torch.Tensor = self.model(images.to(self.device))
@@ -124,7 +124,7 @@ def show_training(report: Report, device: torch.device, epoch_count: int) -> Non
     )
     accuracy = (predictions == test.labels).float().mean().item()
     report.line(f"accuracy on the new images: {accuracy:.1%}")
-    # The first epoch warms up, so it counts only if there is no other.
+    # The first epoch is a warm-up, so it counts only if it is the only one.
     pairs = list(zip(our_epochs, reference_epochs, strict=True))[-max(epoch_count - 1, 1) :]
     ratios = [epoch.seconds / reference_epoch.seconds for epoch, reference_epoch in pairs]
     report.line(f"time per epoch: {describe_spread(ratios)} of the CPU's")

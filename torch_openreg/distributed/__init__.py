@@ -1,7 +1,7 @@
 """``torch.distributed`` on the device: the backend ``occl``.
 
 ``init_process_group()`` finds it by the device; by name it is ``"occl"``, or
-``"cpu:gloo,openreg:occl"`` for a group that serves tensors on the CPU as well. Where the device
+``"cpu:gloo,openreg:occl"`` for a group that also supports CPU tensors. Where the device
 type is CUDA, it is what ``"nccl"`` means. See :doc:`/distributed`.
 """
 
@@ -47,7 +47,7 @@ Args:
 
 # docs: distributed-register
 def register() -> None:
-    """Makes torch know the backend."""
+    """Registers the backend with torch."""
     provide()
     # A list: of a string, torch would take each character for a device.
     torch.distributed.Backend.register_backend(
@@ -59,7 +59,7 @@ def register() -> None:
 
 
 def provide() -> None:
-    """Gives the backend Gloo, which moves its bytes, and distributed tensors what they need."""
+    """Creates the backend's Gloo group, and registers support for distributed tensors."""
     _C._set_gloo_factory(_create_gloo)
     _install("_gloo")
     for module, own in (
@@ -95,9 +95,9 @@ def _create_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 def monitored_barrier(
     group: "torch.distributed.ProcessGroup | None" = None, timeout: timedelta | None = None
 ) -> None:
-    """Waits on the host until all ranks of a group have come; says who has not.
+    """Waits on the host until all ranks of a group have entered; names the missing ranks.
 
-    As ``torch.distributed.monitored_barrier``, which serves Gloo's groups alone. It counts as a
+    As ``torch.distributed.monitored_barrier``, which supports only Gloo groups. It counts as a
     collective of the group on the device: it comes after those that were issued before it.
 
     Args:

@@ -1,7 +1,7 @@
 """Attention of distributed tensors.
 
-torch shares the work of CUDA's algorithms among ranks by heads or by the batch, and does not know
-that of other backends. Ours is shared in the same ways.
+torch shards CUDA's algorithms by heads or by the batch, and has no strategies for other backends.
+This device's algorithm is sharded in the same ways.
 """
 
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ __all__ = ["install"]
 
 aten = torch.ops.aten
 
-# Of the outputs and of the arguments; None for what is no tensor.
+# Of the outputs and of the arguments; None for values that are not tensors.
 _Placements: TypeAlias = list[Placement | None]
 _Sharding: TypeAlias = tuple[_Placements, _Placements]
 

@@ -14,8 +14,8 @@ __all__ = ["install"]
 def install() -> None:
     """Makes ``"gloo"`` a backend for the device.
 
-    torch makes one ``ProcessGroupGloo`` and registers it with the group for each device type that
-    the backend serves. For the device, what stages the tensors on the host takes its place.
+    torch creates one ``ProcessGroupGloo`` and registers it with the group for each device type of
+    the backend. For the device, what stages the tensors on the host takes its place.
     """
     served = c10d.Backend.backend_capability[c10d.Backend.GLOO]
     if DEVICE_TYPE not in served:

@@ -1,8 +1,8 @@
 """Random operators of distributed tensors.
 
-torch moves the offset of a Philox generator: each shard draws from an offset of its own, and all
-ranks go on from one that lies behind all shards. The generators here have no offset. Their state
-is that of the CPU's Mersenne Twister, and an offset selects a state that is derived from it.
+torch moves the offset of a Philox generator: each shard draws from a different offset, and all
+ranks continue from an offset after all shards. The generators here have no offset. Their state is
+that of the CPU's Mersenne Twister, and an offset selects a state that is derived from it.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""What Dynamo knows of the device: its interface, and the backend ``"openreg"`` of torch.compile.
+"""Registrations with Dynamo: the device's interface, and the backend ``"openreg"``.
 
-Both modules register themselves. They are imported when a program has imported the module of Dynamo
-that keeps what they register, see ``torch_openreg._imports.follow_dynamo``; ``import torch``
-imports neither Dynamo nor them.
+Both modules register themselves. They are imported when a program has imported Dynamo's registry
+for them, see ``torch_openreg._imports.follow_dynamo``; ``import torch`` imports neither Dynamo nor
+them.
 """
 
 __all__: list[str] = []

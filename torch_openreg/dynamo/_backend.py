@@ -18,8 +18,7 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """Compiles a graph with Inductor, as the backend ``"inductor"`` does.
 
-    Tensors of ours get kernels on our streams, and those of other devices what Inductor has for
-    them.
+    Kernels for openreg tensors run on its streams; other devices use Inductor's own code.
 
     Args:
         gm: The graph.

@@ -1,4 +1,4 @@
-"""Our devices, as Dynamo and Inductor ask for them.
+"""The interface of the device for Dynamo and Inductor.
 
 Importing this module registers the device type. Names with an index are added when Inductor
 compiles a graph: to count the devices here would fix the settings when Dynamo is imported.
@@ -41,7 +41,7 @@ class OpenRegInterface(DeviceInterface):
     Stream: Any = openreg.Stream
 
     class Worker:
-        """What processes that compile may ask, which have no device."""
+        """Queries of compile processes, which have no device."""
 
         @staticmethod
         def set_device(device: int) -> None:
@@ -93,7 +93,7 @@ class OpenRegInterface(DeviceInterface):
 
 
 class EmulatedCudaInterface(CudaInterface):
-    """Torch's own, of ``torch.cuda``, where that is ours: without Triton."""
+    """torch's own interface of ``torch.cuda`` with device type cuda: without Triton."""
 
     get_raw_stream: Any = staticmethod(OpenRegInterface.get_raw_stream)
 
@@ -110,13 +110,13 @@ class EmulatedCudaInterface(CudaInterface):
 
 def register_indices() -> None:
     """Registers the interface for the device type, and for each device by its name."""
-    # Dynamo registers its own at the first question, in the places of ours.
+    # Dynamo registers its own interfaces at the first query, and would overwrite this one.
     get_registered_device_interfaces()
     interface = EmulatedCudaInterface if DEVICE_TYPE == "cuda" else OpenRegInterface
     for name in (DEVICE_TYPE, *(f"{DEVICE_TYPE}:{i}" for i in range(openreg.device_count()))):
         register_interface_for_device(name, interface)
 
 
-# As CUDA, Dynamo has an interface of its own until Inductor compiles a graph.
+# With device type cuda, Dynamo has its own interface until Inductor compiles a graph.
 if DEVICE_TYPE != "cuda":
     register_interface_for_device(DEVICE_TYPE, OpenRegInterface)

@@ -1,18 +1,18 @@
 """``torch.compile`` with Inductor: its fused C++ kernels, on our streams.
 
-Inductor imports this package, by names that it looks up in ``torch.openreg``, and so does generated
-code. Importing it registers everything but the backend's name and the device's interface, which
+Inductor imports this package through names in ``torch.openreg``, and so does generated code.
+Importing it registers everything but the backend's name and the device's interface, which
 ``torch_openreg.dynamo`` registers earlier.
 
-Note [How Inductor finds us]
-    Before it compiles a first graph, for whatever device, Inductor asks the module of the device
-    type for four classes, and registers them if all four are there. ``torch.openreg`` has three:
-    asked for the first, it imports this package, which registers by itself, with the pass that
-    Inductor's own registration has no place for. The fourth makes Inductor leave it at that.
+Note [How Inductor finds the package]
+    Before it compiles its first graph, for any device, Inductor looks up four classes in the module
+    of the device type, and registers them if all four exist. ``torch.openreg`` has three: the
+    lookup of the first imports this package, which makes its own registration, including the pass,
+    for which Inductor's registration has no argument. The fourth makes Inductor leave it at that.
 
-    What we lean on in Inductor may be missing in another version of torch. Programs that compile
-    for the CPU must not notice: a graph with tensors of ours is then refused, by a pass, and no
-    other.
+    Internals of Inductor that this package uses may be missing in another version of torch. This
+    must not affect programs that compile for the CPU: a pass then raises an error for graphs with
+    openreg tensors only.
 """
 
 from typing import Any
@@ -30,14 +30,14 @@ __all__: list[str] = []
 
 
 class _Refusal(CustomGraphModulePass):
-    """The pass that refuses graphs on our devices."""
+    """The pass that raises an error for graphs on this device type."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
-        """Refuses a graph."""
-        raise RuntimeError(f"torch.compile: {self._reason}; or use backend='aot_eager'")
+        """Raises the error."""
+        raise RuntimeError(f"torch.compile: {self._reason}; use backend='aot_eager'")
 
     def uuid(self) -> Any:
         """Returns what keys of caches contain."""
@@ -51,10 +51,7 @@ def _register() -> None:
     try:
         from torch_openreg.inductor import _backend
     except (ImportError, AttributeError) as error:
-        _refuse(
-            f"expected a version of torch whose Inductor serves {DEVICE_TYPE}, got "
-            f"{torch.__version__}: {error}"
-        )
+        _refuse(f"Inductor of torch {torch.__version__} does not support {DEVICE_TYPE}: {error}")
     else:
         _backend.register()
 

@@ -1,4 +1,4 @@
-"""What is registered with Dynamo and Inductor, all of it documented interfaces."""
+"""Registrations with Dynamo and Inductor, through documented interfaces."""
 
 import torch
 
@@ -10,9 +10,9 @@ from torch_openreg.inductor._cpp_wrapper import (
 )
 from torch_openreg.inductor._devices import DEVICE_TYPE
 from torch_openreg.inductor._graphs import OpenRegGraphPolicy
+from torch_openreg.inductor._lowering import LowerAsCpu
 from torch_openreg.inductor._overrides import OpenRegDeviceOpOverrides
 from torch_openreg.inductor._scheduling import OpenRegScheduling
-from torch_openreg.inductor._standin import LowerAsCpu
 from torch_openreg.inductor._wrapper import OpenRegWrapper
 
 __all__ = ["register"]
@@ -21,10 +21,11 @@ __all__ = ["register"]
 def register() -> None:
     """Registers our device type."""
     _interface.register_indices()
-    # Inductor registers its own at the first question, in the places of ours.
+    # Inductor registers its own classes at the first query, and would overwrite these.
     _internals.get_device_op_overrides("cpu")
     if DEVICE_TYPE == "cuda":
-        # A pass replaces softmax, for this type and before ours, by what only Triton's code does.
+        # For this device type, a pass before this package's pass replaces softmax by an operator
+        # that only Triton code implements.
         _internals.config.online_softmax = False
     _internals.register_device_op_overrides(DEVICE_TYPE, OpenRegDeviceOpOverrides())
     _internals.register_backend_for_device(

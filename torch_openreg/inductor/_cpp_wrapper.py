@@ -1,7 +1,7 @@
 """Wrappers in C++: with ``config.cpp_wrapper``.
 
 The wrapper is the CPU's. Its kernels are launched, and operators are called through the dispatcher,
-by functions of our library that generated code looks up; see ``wrapper.h``.
+by functions of the backend's library that generated code looks up; see ``wrapper.h``.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torch_openreg.inductor import _internals, _kernels
-from torch_openreg.inductor._devices import DEVICE_TYPE, is_ours, is_stand_in, original
+from torch_openreg.inductor._devices import DEVICE_TYPE, is_ours, is_proxy, original
 from torch_openreg.inductor._internals import (
     AotCodeCompiler,
     CppWrapperCpu,
@@ -84,11 +84,11 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         return OpenRegCppWrapper()
 
     def add_device_include(self, device: str) -> None:
-        """Includes what the CPU's wrapper needs, and defines what ours does."""
+        """Includes the headers of the CPU's wrapper, and adds this wrapper's definitions."""
         if self.included_devices:
             return
         if V.graph.aot_mode:
-            # The CPU's includes torch's runtime, which ours change.
+            # The CPU's wrapper includes torch's runtime, which these definitions change.
             self.header.splice(_header("kernel", "wrapper", "model"))
             super().add_device_include("cpu")
         else:
@@ -118,7 +118,7 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
-        if not is_stand_in(device):
+        if not is_proxy(device):
             super()._generate_kernel_call_helper(
                 kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
             )
@@ -158,7 +158,7 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         checks = self.prefix.getvalue()
         self.prefix = prefix
         for name, value in V.graph.graph_inputs.items():
-            if isinstance(value, ir.TensorBox) and is_stand_in(value.get_device()):
+            if isinstance(value, ir.TensorBox) and is_proxy(value.get_device()):
                 expected = f"int32_t {name}_expected_device_type = "
                 checks = checks.replace(
                     f"{expected}0;", f"{expected}aoti_torch_device_type_privateuse1();"
@@ -170,7 +170,7 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         self.prefix.splice(checks)
 
     def codegen_model_constructor(self) -> None:
-        """Writes what a compiled program knows of its weights."""
+        """Writes the metadata of a compiled program's weights."""
         for name in V.graph.constants:
             device = V.graph.get_original_value_of_constant(name).device
             if not is_ours(device):

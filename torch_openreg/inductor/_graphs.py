@@ -1,18 +1,20 @@
-"""``mode="reduce-overhead"``: compiled graphs that replay captures of what they launch.
+"""``mode="reduce-overhead"``: compiled graphs that replay captures of their launches.
 
 Note [Graphs of compiled functions]
-    Inductor asks a policy about each compiled graph, also about those that come from its caches.
-    Its own way is for CUDA alone; ours replaces the function of a compiled graph on our devices.
+    Inductor calls a policy for each compiled graph, including those from its caches. Its own
+    implementation supports only CUDA; this policy replaces the function of a compiled graph on this
+    device type.
 
-    The first call with given sizes runs as ever: operators learn from it. The second is captured,
-    and it and all further ones replay. A capture reads and writes fixed addresses. Parameters are
-    read where they are, and a capture is for these addresses; other inputs are copied into tensors
-    of the capture. Results are copied out of it behind the replay, so they stay right for as long
-    as they live. Between two replays a capture holds nothing that anybody needs, so all captures of
-    a device share a pool of memory, and their replays run one after the other, on whatever streams.
+    The first call with given sizes runs without a graph: operators of the fallback need it. The
+    second is captured, and it and all further ones replay. A capture reads and writes fixed
+    addresses. Parameters are read where they are, and a capture is for these addresses; other
+    inputs are copied into tensors of the capture. Results are copied out of it after the replay, so
+    they stay valid. Between two replays a capture holds nothing that anybody needs, so all captures
+    of a device share a pool of memory, and their replays run one after the other, on whatever
+    streams.
 
-    What cannot be captured runs as in the default mode, and ``torch._dynamo.utils.counters`` says
-    why, under "openreg_graphs".
+    Graphs that cannot be captured run as in the default mode, with the reason in
+    ``torch._dynamo.utils.counters["openreg_graphs"]``.
 """
 
 import threading
@@ -37,7 +39,7 @@ _Function = Callable[[list[Any]], Any]
 
 
 def count(what: str) -> None:
-    """Counts an event of ours for ``torch._dynamo.utils.counters``."""
+    """Counts an event in ``torch._dynamo.utils.counters``."""
     _internals.counters["openreg_graphs"][what] += 1
 
 
@@ -71,7 +73,7 @@ class OpenRegGraphPolicy(_internals.CUDAGraphPolicy):
 def _reason_against(compiled_graph: _internals.CompiledFxGraph) -> str | None:
     if len(compiled_graph.device_idxs) != 1:
         return f"it uses {len(compiled_graph.device_idxs)} devices"
-    # Inductor's reason if there is no other is that the device is not CUDA.
+    # Inductor's default reason is that the device is not CUDA.
     reason = compiled_graph.disabled_cudagraphs_reason
     if reason is not None and _internals.NO_CUDA_DEVICE not in reason:
         return str(reason)
@@ -79,13 +81,13 @@ def _reason_against(compiled_graph: _internals.CompiledFxGraph) -> str | None:
 
 
 class _Shared:
-    """What the captures of one device share. Its lock guards all of it."""
+    """The state that the captures of one device share. Its lock guards all of it."""
 
     def __init__(self, device: int) -> None:
         self.lock = threading.Lock()
         self.pool = openreg.graph_pool_handle()
         # Where parameters are that a forward graph reads in place: its backward graph may, too.
-        # Weak, so that a later tensor at the address of one that has gone is none of them.
+        # Weak, so that a later tensor at the same address is not taken for one of them.
         self.static_storages: set[StorageWeakRef] = set()
         self._device = device
         self._replayed = openreg.Event()
@@ -93,7 +95,7 @@ class _Shared:
         self._stream_id = _C._current_stream(device)
 
     def begin_replay(self) -> openreg.Stream:
-        """Returns the current stream, on which later work runs behind the last replay."""
+        """Returns the current stream, ordered after the last replay."""
         stream_id = _C._current_stream(self._device)
         if stream_id != self._stream_id:
             self._stream = openreg.current_stream(self._device)
@@ -128,12 +130,12 @@ class GraphedFunction:
         mutated_inputs: Collection[int],
         is_backward: bool,
     ) -> None:
-        """Takes the function and what Inductor knows of its inputs, by position.
+        """Takes the function and Inductor's information about its inputs, by position.
 
         Args:
-            function: Gets inputs as a list, which it empties.
+            function: Takes inputs as a list, which it empties.
             device: Where all its tensors are.
-            static_inputs: Inputs whose addresses do not change, as far as Inductor knows.
+            static_inputs: Inputs whose addresses do not change, according to Inductor.
             mutated_inputs: Inputs that it changes.
             is_backward: Whether Inductor calls results of the forward graph static.
         """
@@ -172,7 +174,7 @@ class GraphedFunction:
         return result
 
     def _begin(self, inputs: Sequence[Any]) -> None:
-        """Looks at inputs for the first time. Guards see to it that later ones are alike."""
+        """Inspects the inputs of the first call. Guards see to it that later ones are alike."""
         shared = _shared_of(self._device)
         with shared.lock:
             if self._has_been_called or self._is_skipped:
@@ -209,11 +211,11 @@ class GraphedFunction:
         count(f"skipped: {reason}")
 
     def _captured(self, key: Any, inputs: list[Any]) -> Any:
-        # Nobody may wait for a device while one of its streams is capturing.
+        # No thread may wait for a device while one of its streams is capturing.
         with _shared_of(self._device).lock:
             capture = self._captures.get(key)  # another thread's, maybe
             if capture is None and not self._is_skipped:
-                openreg.synchronize(self._device)  # an error that is here is nobody's reason
+                openreg.synchronize(self._device)  # earlier errors are raised here
                 capture = self._captures[key] = self._capture(inputs)
         return self._function(inputs) if capture is None else capture.replay(inputs)
 
@@ -242,9 +244,9 @@ def _is_on(value: Any, device: int) -> bool:
 
 
 class _Capture:
-    """One capture: its graph, and the tensors that this reads and writes.
+    """One capture: its graph, and the tensors that the graph reads and writes.
 
-    Whoever makes one holds the lock of what the captures of the device share.
+    The constructor's caller holds the lock of the state that the device's captures share.
     """
 
     def __init__(
@@ -257,7 +259,7 @@ class _Capture:
         is_backward: bool,
     ) -> None:
         self._shared = _shared_of(device)
-        self._streams = {openreg.current_stream(device)}  # that the allocator knows of
+        self._streams = {openreg.current_stream(device)}  # that the allocator has
         copied = [
             i
             for i, one in enumerate(inputs)
@@ -278,7 +280,7 @@ class _Capture:
             openreg.graph(self._graph, pool=self._shared.pool, capture_error_mode="thread_local"),
         ):
             outputs = function(list(own))
-        # A backward graph may write results over saved tensors, which nobody needs any more.
+        # A backward graph may overwrite saved tensors, which are not used again.
         kept = {*static, *mutated} if is_backward else range(len(own))
         tensors = {i: own[i] for i in kept if isinstance(own[i], torch.Tensor)}
         self._outputs = _Outputs(outputs, tensors, device)
@@ -335,7 +337,7 @@ class _View:
         place: its position among the results.
         base: the position of the other one.
         dtype, shape, stride: its own.
-        offset_bytes: where it begins: in a copied storage, or behind the beginning of an input.
+        offset_bytes: the offset in a copied storage, or from the start of an input.
     """
 
     place: int
@@ -357,9 +359,9 @@ def _view(place: int, one: torch.Tensor, base: int, begin_bytes: int) -> _View:
 
 
 class _Outputs:
-    """What a capture returns, and how callers get tensors of their own.
+    """The results of a capture, and how they are copied for callers.
 
-    Keeps no inputs: parameters that a program replaces are gone when it drops them.
+    Keeps no references to inputs, so that replaced parameters are freed.
     """
 
     def __init__(
@@ -405,7 +407,7 @@ class _Outputs:
         return [empty_strided(*layout, self._device) for layout in self._layouts]
 
     def copy_to(self, copies: list[torch.Tensor]) -> None:
-        """Enqueues the copies of what a replay has written."""
+        """Enqueues the copies of a replay's results."""
         _copy(copies, self._sources)
 
     def results(self, copies: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What we lean on in Inductor that is no documented interface, and a check that it is there.
+"""The undocumented parts of Inductor that this package uses, and a check that they exist.
 
 Everything else in this package uses names of this module. Those for registration and for passes
 are interfaces; the others may move in each version of torch.
@@ -79,7 +79,7 @@ __all__ = [
     "register_device_op_overrides",
 ]
 
-# What Inductor says of a graph that it could capture if its device were CUDA.
+# Inductor's reason for a graph that it could capture if its device were CUDA.
 NO_CUDA_DEVICE = "multiple devices: "
 
 # Functions that we override or call, with the parameters that we count on.
@@ -129,7 +129,7 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
 
 
 def _check() -> None:
-    """Raises ImportError, naming it, if a function has gone or has lost a parameter."""
+    """Raises ImportError if a function, or one of its parameters, no longer exists."""
     for owner, name, parameters in _FUNCTIONS:
         function = getattr(owner, name, None)
         where = f"{owner.__name__}.{name}"
@@ -146,7 +146,7 @@ def _check() -> None:
     reasons = cudagraph_utils.check_multiple_devices_or_any_cpu_nodes
     if NO_CUDA_DEVICE not in inspect.getsource(reasons):
         raise ImportError(
-            f"torch.compile on openreg: expected {reasons.__name__} to say '{NO_CUDA_DEVICE}'"
+            f"torch.compile on openreg: expected {reasons.__name__} to contain '{NO_CUDA_DEVICE}'"
         )
     if "args_iter" not in inspect.getsource(Interpreter.placeholder):
         raise ImportError(
@@ -161,7 +161,7 @@ def is_post_grad_pass_of_subgraph() -> bool:
     """Whether the calling pass runs on a graph inside the one that is being compiled.
 
     Inductor runs its passes on the inner graphs first, and compares these with the outer one
-    afterwards. Nothing that it hands to a pass tells them apart but who called it.
+    afterwards. Only the calling function distinguishes them.
     """
     code = inspect.unwrap(compile_fx._recursive_post_grad_passes).__code__
     frame = inspect.currentframe()

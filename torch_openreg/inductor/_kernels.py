@@ -97,7 +97,7 @@ def _with_masks(source: str) -> str:
 def define_kernel(
     async_compile: AsyncCompile, name: str, argument_types: Sequence[str], source: str
 ) -> Any:
-    """Compiles a kernel, maybe in the background: Inductor waits for what it returns."""
+    """Compiles a kernel, maybe in the background: Inductor waits for the returned object."""
     parameters = parameters_of(name, argument_types, source)
     compiled = async_compile.cpp_pybinding(
         list(argument_types), _with_masks(source) + _entry_of(argument_types, parameters)

@@ -33,5 +33,5 @@ class OpenRegDeviceOpOverrides(DeviceOpOverrides):
         return f"torch.{DEVICE_TYPE}.current_stream()"
 
     def cpp_kernel_type(self) -> str:
-        """Returns the type of what a compiled program keeps of a kernel, as the CPU's do."""
+        """Returns the type of a compiled program's kernel handle, as for the CPU."""
         return "void*"

@@ -1,4 +1,4 @@
-"""The scheduling of our device type, for what asks by its own name."""
+"""The scheduling class of the device type, for queries by its own name."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ __all__ = ["OpenRegScheduling"]
 
 
 class OpenRegScheduling(CppScheduling):
-    """The CPU's, of which Inductor asks the features. Kernels are scheduled by the CPU's own."""
+    """The CPU's class, whose features Inductor queries. Kernels are scheduled by the CPU's own."""
 
     def __init__(self, scheduler: Any) -> None:
         if scheduler is not None:
             raise NotImplementedError(
                 f"torch.compile: expected a graph without nodes on {DEVICE_TYPE} when it is "
-                "scheduled, got one that torch_openreg's pass has not seen"
+                "scheduled, got a graph that torch_openreg's custom pass has not processed"
             )
         super().__init__(scheduler)  # type: ignore[no-untyped-call]

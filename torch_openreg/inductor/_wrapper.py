@@ -1,6 +1,6 @@
 """Wrappers: the Python code that allocates memory and launches kernels.
 
-Devices get their own names back here; see Note [Stand-in devices].
+Restores the original names of devices; see Note [Proxy devices].
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_openreg.inductor import _internals
-from torch_openreg.inductor._devices import DEVICE_TYPE, HOST, is_stand_in, original
+from torch_openreg.inductor._devices import DEVICE_TYPE, HOST, is_proxy, original
 from torch_openreg.inductor._internals import (
     IndentedBuffer,
     PythonWrapperCodegen,
@@ -47,7 +47,7 @@ class HostScalarLines(PythonWrapperCodegen):
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
-        if is_stand_in(device):
+        if is_proxy(device):
             positions = _host_scalar_positions(call_args, arg_types, device)
             meta = kwargs.get("inductor_meta") or {}
             kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
@@ -71,7 +71,7 @@ class _OpenRegLines(HostScalarLines):
         allocation_shape: Any = None,
         is_pinned: bool = False,
     ) -> str:
-        if not is_stand_in(device):
+        if not is_proxy(device):
             return str(
                 super().make_allocation(
                     name, device, dtype, shape, stride, allocation_shape, is_pinned
@@ -95,8 +95,8 @@ class _OpenRegLines(HostScalarLines):
         super().define_kernel(kernel_name, kernel_body, *args, **kwargs)
 
     def generate_fallback_kernel(self, node: Any) -> None:
-        # An operator on an event has no device, by which the scheduler would know that the kernels
-        # it holds back come first.
+        # An operator on an event has no device, so the scheduler cannot order it after the kernels
+        # before it.
         if node.get_device() is None:
             V.graph.scheduler.flush()
         super().generate_fallback_kernel(node)
@@ -110,7 +110,7 @@ class _OpenRegLines(HostScalarLines):
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
-        if not is_stand_in(device):
+        if not is_proxy(device):
             super()._generate_kernel_call_helper(kernel_name, call_args, device=device, **kwargs)
             return
         arguments = [*call_args, str(device.index)]
@@ -125,7 +125,7 @@ class _OpenRegLines(HostScalarLines):
             self._are_streams_named = True
             scheduler = V.graph.scheduler
             device = scheduler.current_device
-            index = device.index if device is not None and is_stand_in(device) else ""
+            index = device.index if device is not None and is_proxy(device) else ""
             stream = f"torch.{DEVICE_TYPE}.current_stream({index})"
             self.writeline(f"{_internals.get_stream_name(0)} = {stream}")
             self.imports.splice(
@@ -151,10 +151,10 @@ class _OpenRegLines(HostScalarLines):
 
 
 def _host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device) -> tuple[int, ...]:
-    """Returns which arguments of a kernel on a device of ours are CPU tensors.
+    """Returns which arguments of a kernel on the device are CPU tensors.
 
-    That is known when the call is generated and not later, when the line becomes text: an inner
-    graph knows its own buffers only.
+    This is determined when the call is generated and not when the line becomes text, because an
+    inner graph has only its own buffers.
     """
     return tuple(
         index
@@ -166,13 +166,13 @@ def _host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device)
 def _is_on(name: str, device: torch.device) -> bool:
     """Whether the buffer of this name is on the device that a kernel runs on.
 
-    Errors: NotImplementedError if it is on another device of ours.
+    Errors: NotImplementedError if it is on another device of this type.
     """
     buffer = V.graph.try_get_buffer(name)
     own = V.graph.constants[name].device if buffer is None else buffer.get_device()
     if own == device or own == original(device):
         return True
-    if own is None or own.type != "cpu" or is_stand_in(own):
+    if own is None or own.type != "cpu" or is_proxy(own):
         raise NotImplementedError(
             f"torch.compile: expected a kernel on {original(device)} to read tensors there and CPU "
             f"scalars, got '{name}' on {own and original(own)}"
@@ -181,21 +181,21 @@ def _is_on(name: str, device: torch.device) -> bool:
 
 
 def note_what_is_no_capture() -> None:
-    """Tells Inductor why the graph cannot be captured, where it would not notice."""
+    """Sets the reason why the graph cannot be captured, where Inductor does not detect it."""
     devices = V.graph.device_node_mapping
     # Inductor counts on partitions, which leave out what runs on the CPU.
     host = devices.get(HOST)
     if host is not None and not V.graph.disable_cudagraphs_reason:
         V.graph.disable_cudagraphs_reason = f"it uses the CPU ({host.name})"
-    for device in [device for device in devices if is_stand_in(device)]:
+    for device in [device for device in devices if is_proxy(device)]:
         del devices[device]
 
 
 def refuse_cpp() -> None:
-    """Raises NotImplementedError for a graph that cannot have a wrapper in C++, but wants one."""
+    """Raises NotImplementedError for a graph with cpp_wrapper that does not support it."""
     if DEVICE_TYPE != "cuda" or not (V.aot_compilation or config.cpp_wrapper):
         return
-    # For CUDA, torch runs a wrapper in Python, on copies of the inputs, before it asks for the one
+    # For CUDA, torch runs a wrapper in Python, on copies of the inputs, before it generates the one
     # in C++.
     if V.aot_compilation:
         raise NotImplementedError(

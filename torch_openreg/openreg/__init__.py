@@ -3,7 +3,7 @@
 Names and behavior are those of ``torch.cuda``. The module initializes itself on first use.
 Importing it and calling :func:`is_available` or :func:`device_count` initializes nothing.
 
-Unless a function says otherwise:
+Unless a function's description differs:
 
 - any thread may call it, and streams and the current device are those of the calling thread;
 - an argument ``device`` is an index, a string such as ``"openreg:1"``, a ``torch.device``, or None
@@ -23,7 +23,7 @@ import torch
 
 from torch_openreg import _extras
 
-# Names with an underscore are here because torch looks them up, hence the F401s.
+# torch looks up names with an underscore in this module, hence the F401s.
 from torch_openreg.openreg import (  # noqa: F401
     _gpu_trace,
     _utils,
@@ -255,7 +255,7 @@ __all__ = [
 AcceleratorError = torch.AcceleratorError
 OutOfMemoryError = torch.OutOfMemoryError
 
-# Looked up when asked for; see __getattr__.
+# Imported on first access; see __getattr__.
 _initialized: bool
 default_generators: tuple[torch.Generator, ...]
 
@@ -270,7 +270,7 @@ if not TYPE_CHECKING:
         if name == "default_generators":
             return _get_default_generators()
         if name in ("Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen"):
-            # Inductor asks; see Note [How Inductor finds us] in torch_openreg/inductor.
+            # For Inductor; see Note [How Inductor finds the package] in torch_openreg/inductor.
             from torch_openreg import inductor
 
             return inductor

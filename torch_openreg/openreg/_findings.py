@@ -1,4 +1,4 @@
-"""What the sanitizer has found: accesses with their stacks, and the texts of reports.
+"""Findings of the sanitizer: accesses with their stacks, and the texts of reports.
 
 The module :mod:`torch.openreg.sanitizer` loads this when it is turned on, and not before: most
 programs that import torch never need it.
@@ -52,7 +52,7 @@ class Access:
 
     Attributes:
         operator: The operator, such as ``aten::add.out``.
-        argument: The name of the argument; "result" for what the operator returns.
+        argument: The name of the argument; "result" for the operator's results.
         is_write: Whether it is written; it may be read as well then.
         stream: The id of the stream.
         device: The device.
@@ -63,7 +63,7 @@ class Access:
         stack: Where the program called the operator, innermost frame first. In a backward pass, the
             caller of ``backward()``.
         captured: Of a graph's kernel: where it was captured. ``stack`` is the replay's then.
-        is_allocation: Whether it stands for the allocation, and the use is the other access.
+        is_allocation: Whether it is the allocation; the other access is the use.
         is_host: Whether the host did it, and not the stream. If no operator did it, ``operator`` is
             "host code", and ``offset`` and ``nbytes`` are of the first byte.
         thread: The native id of the thread, if no operator did it; else 0.
@@ -184,7 +184,7 @@ def _stack_as_list(stack: Stack) -> list[dict[str, Any]]:
 
 
 def finding_of(raw: dict[str, Any]) -> Finding:
-    """Returns a finding of the library, which knows no texts."""
+    """Returns the finding for raw data of the library, which has no texts."""
     later, earlier = _access_of(raw["later"]), _access_of(raw["earlier"])
     allocation, reused = raw["allocation"], raw["reused"]
     parts = {
@@ -206,7 +206,7 @@ def finding_of(raw: dict[str, Any]) -> Finding:
         parts["where"] = f"a capture that began on {_stream_of(earlier)}"
     elif raw["kind"] == "uninitialized":
         title, fix = _explain_unwritten(later, earlier)
-        parts["where"] += f"; the first byte that nobody wrote: offset {raw['unwritten']}"
+        parts["where"] += f"; the first uninitialized byte: offset {raw['unwritten']}"
     else:
         title, fix = _explain(
             raw["kind"], later, earlier, is_freed=allocation["freed"] is not None, **_lines(parts)
@@ -227,7 +227,7 @@ def _stack_of(frames: Sequence[dict[str, Any]]) -> Stack:
 
 
 def _parse_dump(text: str) -> Stack:
-    """Returns the frames that faulthandler has written, which escapes what is not ASCII."""
+    """Returns the frames of faulthandler's output, which escapes characters outside ASCII."""
 
     def unescape(text: str) -> str:
         escape = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))"
@@ -365,8 +365,8 @@ def _explain(
     if is_freed:
         return (
             f"memory is freed while {earlier.operator} may still use it on another stream, and its "
-            f"owner {later_stream} goes on to use what it may get for it",
-            f"Tell the allocator of {earlier_stream} before the memory is freed:\n"
+            f"owner {later_stream} may reuse it at once",
+            f"Record {earlier_stream} with the allocator before the memory is freed:\n"
             f"    tensor.record_stream(stream)     # before {free_line}\n"
             f"or let {later_stream} wait for {earlier_stream} between the free and the next "
             f"allocation:\n{wait}",
@@ -391,7 +391,7 @@ def _explain(
     return title, f"{fix}     # before {_line(later.frame)}"
 
 
-# The runtime's codes for calls that a capture refuses.
+# The runtime's codes for calls that cannot be captured.
 _ERRORS = {902: "merge", 903: "unmatched", 904: "unjoined", 905: "isolation", 907: "captured event"}
 
 
@@ -409,14 +409,14 @@ def _explain_refused(call: Access, beginning: Access, error: str, reason: str) -
         )
     if error == "isolation":
         return (
-            f"{name} waits, in a capture, for work from before it",
+            f"{name} waits, in a capture, for work submitted before the capture",
             f"Wait before the capture begins, or record the event on a stream of the capture:\n"
             f"    {module}.current_stream().wait_event(event)    # before {begin}",
         )
     if error == "captured event":
         return (
-            f"{name} is about an event that was recorded in a capture, which never happens",
-            f"Record it after a replay:\n"
+            f"{name} uses an event that was recorded in a capture, which never completes",
+            f"Record an event after a replay:\n"
             f"    graph.replay()\n"
             f"    event = {module}.current_stream().record_event()",
         )
@@ -467,16 +467,16 @@ _REASONS = {
 
 
 def _explain_unwritten(reader: Access, writer: Access) -> tuple[str, str]:
-    """Returns the title and the fix for a read of what nobody wrote."""
+    """Returns the title and the fix for a read of uninitialized memory."""
     if not writer.is_allocation:
         return (
-            f"{reader.operator} reads what {writer.operator} of a graph is to compute, before the "
-            "first replay",
-            f"A capture computes nothing. Replay the graph first:\n"
+            f"{reader.operator} reads a result of {writer.operator} in a graph before the first "
+            "replay",
+            f"A capture records kernels and does not run them. Replay the graph first:\n"
             f"    graph.replay()    # before {_line(reader.frame)}",
         )
     return (
-        f"{reader.operator} reads memory that nobody has written since it was allocated",
+        f"{reader.operator} reads memory that was not written since it was allocated",
         f"Fill it, as with torch.zeros in place of torch.empty:\n"
         f"    tensor.zero_()    # after {_line(writer.frame)}",
     )

@@ -2,14 +2,13 @@
 
 Note [A report of several processes]
     A launcher, its ranks and the processes of a data loader inherit the setting, and all of them
-    report. With ``%p`` in the name, which stands for the number of the process, each has a file of
-    its own. Without it they share one. The first process empties it and says so in a variable of
-    the environment, by which those that it starts know that the file is theirs, too. From then on,
-    a process replaces nothing but what it has written itself, under a lock of the file.
+    report. If the name contains ``%p``, which is replaced by the process id, each process has its
+    own file. Without it they share one. The first process empties it and sets an environment
+    variable, so that its child processes append to the file. After that, a process replaces only
+    its own entries, under a lock of the file.
 
-    What is found is written at once, as a launcher kills the other ranks when one of them ends. It
-    goes to the end of the file, whatever is there already; how often each was found stands in the
-    file when the process ends.
+    Findings are written at once, since a launcher kills the other ranks when one of them ends. It
+    is appended to the file; the count of each finding is written when the process ends.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ _PROCESS = "%p"
 
 
 class ReportFile:
-    """What the sanitizer has found, as JSON, in one process or in several.
+    """The sanitizer's findings as JSON, for one process or several.
 
     Attributes:
         problem: Why the last attempt to write the file failed; None if it did not.
@@ -74,12 +73,12 @@ class ReportFile:
         return None
 
     def begin_child(self) -> None:
-        """In a forked process: what the parent has written stays the parent's."""
+        """In a forked process: the parent's entries are not changed."""
         self._process = _describe_process()
         self._has_written = False
 
     def add(self, finding: dict[str, Any]) -> None:
-        """Writes one more finding of this process, unless it is no regular file; never raises."""
+        """Appends a finding of this process, if it is a regular file; never raises."""
         entry = {"process": self._process, **finding}
         try:
             with _locked(self.path) as file:
@@ -91,7 +90,7 @@ class ReportFile:
             self.problem = f"{_VARIABLE}: {self.path}: {error}"
 
     def end(self, findings: Sequence[dict[str, Any]]) -> None:
-        """Writes what this process has found, beside what others have; never raises.
+        """Writes this process's findings and keeps those of others; never raises.
 
         Args:
             findings: All findings of this process.
@@ -124,10 +123,10 @@ def _describe_process() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[IO[str]]:
-    """Opens a file to read and to write it; waits while another process has it open like this."""
+    """Opens a file for reading and writing; waits while another process has it open."""
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
     is_regular = stat.S_ISREG(os.fstat(number).st_mode)
-    # A terminal or a pipe has no position, which "r+" would ask for.
+    # A terminal or a pipe has no position, which "r+" needs.
     with os.fdopen(number, "r+" if is_regular else "w", encoding="utf-8") as file:
         if is_regular:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -149,7 +148,7 @@ def _read(file: IO[str]) -> list[dict[str, Any]]:
 
 
 def _append(file: IO[str], entry: dict[str, Any]) -> bool:
-    """Adds an entry to those in the file; returns False if what is there has no such end."""
+    """Adds an entry to those in the file; returns False if the file does not end as expected."""
     size = os.fstat(file.fileno()).st_size
     last, end = "}", "\n]\n"
     tail = os.pread(file.fileno(), len(last + end), max(0, size - len(last + end)))

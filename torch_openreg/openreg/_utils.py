@@ -1,4 +1,4 @@
-"""What the functions of ``torch.openreg`` accept: devices, and the types of other arguments."""
+"""Checks of the arguments of ``torch.openreg``: devices, and the types of others."""
 
 from operator import index as as_index
 from typing import Any
@@ -22,7 +22,7 @@ def _setting(variable: str) -> str:
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
-    """Returns the index that an argument stands for. torch looks this function up by name.
+    """Returns the device index of an argument. torch looks up this function by name.
 
     Args:
         device: An int, which is returned unchanged; a string or a ``torch.device``; an instance of
@@ -79,7 +79,7 @@ def _checked_index(operation: str, device: object, optional: bool = True) -> int
     """Returns the index of an existing device.
 
     Raises:
-        RuntimeError: There is no such device, or no device at all.
+        RuntimeError: The device does not exist, or no device is available.
     """
     index = _device_index(operation, device, optional)
     count = _C._get_device_count()
@@ -116,7 +116,7 @@ def _integer(
         greatest: The greatest; None for any.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is out of range.
     """
     try:

@@ -49,9 +49,9 @@ class GradScaler(torch.amp.GradScaler):
 
     Args:
         init_scale: The first scale.
-        growth_factor: What the scale is multiplied by after ``growth_interval`` steps without an
-            infinity or NaN in the gradients.
-        backoff_factor: What it is multiplied by after a step with one, which is skipped.
+        growth_factor: The factor after ``growth_interval`` steps without an infinity or NaN in the
+            gradients.
+        backoff_factor: The factor after a step with an infinity or NaN; that step is skipped.
         growth_interval: The number of steps, see ``growth_factor``.
         enabled: Whether it does anything.
     """

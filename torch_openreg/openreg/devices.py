@@ -1,4 +1,4 @@
-"""Devices: how many there are, which one is current, what they can do.
+"""Devices: their number, the current device, their properties.
 
 Each thread has its own current device. An argument ``device`` may be an index, a string such as
 ``"openreg:1"``, a ``torch.device``, or None for the current device.
@@ -67,7 +67,7 @@ def set_device(device: int | str | torch.device) -> None:
     Raises:
         TypeError: The argument is of another type.
         ValueError: It is None, a device without an index, or a device of another type.
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     _lazy_init()
     index = _device_index("torch.openreg.set_device", device, optional=False)
@@ -155,7 +155,7 @@ def get_device_properties(device: Device = None) -> _DeviceProperties:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     return _properties("torch.openreg.get_device_properties", device)
 
@@ -172,7 +172,7 @@ def get_device_name(device: Device = None) -> str:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     return _properties("torch.openreg.get_device_name", device).name
 
@@ -184,7 +184,7 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     properties = _properties("torch.openreg.get_device_capability", device)
     return properties.major, properties.minor
@@ -200,7 +200,7 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
         peer_device: The other.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     _lazy_init()
     operation = "torch.openreg.can_device_access_peer"
@@ -219,7 +219,7 @@ def synchronize(device: Device = None) -> None:
         device: The device; None or a negative index for the current one.
 
     Raises:
-        RuntimeError: There is no such device. If a kernel has failed, the error has the type that
+        RuntimeError: The device does not exist. If a kernel has failed, the error has the type that
             the kernel threw, such as IndexError, and names the kernel.
     """
     if device is None and not is_initialized():
@@ -233,7 +233,7 @@ _SYNC_DEBUG_MODES = ("default", "warn", "error")
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """Says what an operator does that makes the host wait for a stream, such as ``Tensor.item``.
+    """Sets the effect of operators that make the host wait for a stream, such as ``Tensor.item``.
 
     Functions whose purpose is to wait, such as :func:`synchronize`, are always silent.
 
@@ -242,7 +242,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
 
     Raises:
         TypeError: The mode is neither an int nor a string.
-        ValueError: There is no such mode.
+        ValueError: The mode does not exist.
     """
     if isinstance(debug_mode, str):
         if debug_mode not in _SYNC_DEBUG_MODES:
@@ -265,7 +265,7 @@ def get_sync_debug_mode() -> int:
 
 
 def _get_device(device: int | str | torch.device) -> torch.device:
-    """Returns the ``torch.device`` that an argument stands for."""
+    """Returns the ``torch.device`` of an argument."""
     if isinstance(device, torch.device):
         return device
     return torch.device(DEVICE_TYPE, device) if isinstance(device, int) else torch.device(device)

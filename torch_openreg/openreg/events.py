@@ -175,7 +175,7 @@ class Event(torch.Event):
         _check_event(operation, other)
         if not isinstance(other, Event):
             return super().elapsed_time(other)
-        # torch 2.13 refuses events of a subclass.
+        # torch 2.13 rejects events of a subclass.
         for event in (self, other):
             if not event._has_timing:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""The fallback, which runs operators without a kernel of their own: its mode and its statistics."""
+"""The fallback, which runs operators without a kernel: its mode and its statistics."""
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import _boolean, _text

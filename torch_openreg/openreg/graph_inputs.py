@@ -38,7 +38,7 @@ class _InputTracker(TorchDispatchMode):
         return result
 
     def check(self) -> None:
-        """Raises RuntimeError if one of the storages is gone."""
+        """Raises RuntimeError if one of the storages was freed."""
         gone = [text for reference, text in self._inputs.values() if reference.expired()]
         if gone:
             raise RuntimeError(

@@ -146,12 +146,12 @@ def _check(function: Any, args: Any) -> None:
     if any(buffer.requires_grad for buffer in function.buffers()):
         raise RuntimeError(
             f"{_OPERATION}: expected buffers that do not require gradients, got a module "
-            f"{type(function).__name__} with others"
+            f"{type(function).__name__} with buffers that do"
         )
 
 
 def _wrap(function: Callable[..., Any], call: _GraphedCall) -> Callable[..., Any]:
-    """Returns what the user gets: a function, or the module with another forward."""
+    """Returns the result for the user: a function, or the module with another forward."""
     if not isinstance(function, torch.nn.Module):
         return call
     captured_training = function.training
@@ -175,7 +175,7 @@ def make_graphed_callables(
     """Returns versions of functions or modules whose forward and backward replay graphs.
 
     The rest of the program runs as before: arguments are copied into the captured ones, autograd
-    sees one node per call, and parameters get their gradients. Call the results in the order
+    records one node per call, and parameters receive gradients. Call the results in the order
     given, with tensors of the same shapes. Outputs and gradients are overwritten by the next call.
     A module is changed in place, and falls back to its own forward when its training mode is not
     the one of the capture.
@@ -184,22 +184,22 @@ def make_graphed_callables(
         callables: A function or module, or a tuple of them. They share a memory pool.
         sample_args: The arguments to capture with, tensors only; a tuple of such for a tuple of
             callables. They must require gradients where later ones do.
-        num_warmup_iters: How often to run each callable before the capture. At least 1, so that
-            operators that learn from their first call have had it.
+        num_warmup_iters: How often to run each callable before the capture. At least 1, since
+            operators of the fallback need a first call.
         allow_unused_input: Whether inputs may be without influence on the outputs.
         pool: The memory pool to share with other graphs; None for a new one.
 
     Raises:
         RuntimeError: Autocast caches weights, a module has hooks or buffers that require gradients,
             or a callable cannot be captured.
-        TypeError: An argument of a callable is no tensor, ``callables`` contains something that
-            cannot be called, or ``sample_args`` is no tuple.
+        TypeError: An argument of a callable is not a tensor, ``callables`` contains an object that
+            is not callable, or ``sample_args`` is not a tuple.
         ValueError: The numbers of callables and of arguments differ.
     """
     if torch.is_autocast_enabled(DEVICE_TYPE) and torch.is_autocast_cache_enabled():
         raise RuntimeError(
-            f"{_OPERATION}: expected autocast without its cache, which would keep memory of a "
-            "graph; use cache_enabled=False"
+            f"{_OPERATION}: expected autocast without a cache, which would keep memory of a graph; "
+            "use cache_enabled=False"
         )
     is_one = not isinstance(callables, tuple)
     functions = (callables,) if is_one else callables
@@ -208,8 +208,8 @@ def make_graphed_callables(
         isinstance(one, _SEQUENCE) for one in all_args
     ):
         raise TypeError(
-            f"{_OPERATION}: expected a tuple of tensors as sample_args, for a tuple of callables a "
-            f"tuple of such, got {sample_args!r}"
+            f"{_OPERATION}: expected a tuple of tensors as sample_args, or one such tuple for each "
+            f"of several callables, got {sample_args!r}"
         )
     if not all(callable(function) for function in functions):
         raise TypeError(f"{_OPERATION}: expected functions or modules, got {callables!r}")

@@ -27,9 +27,9 @@ CaptureErrorMode = Literal["default", "global", "thread_local", "relaxed"]
 class Graph(_acceleratorGraph):
     """A capture of a stream's work, to be replayed.
 
-    While a stream is capturing, what is submitted to it is recorded and not run. :meth:`replay`
-    runs it all, on the same addresses: copy new data into the tensors that the captured work reads,
-    and find the results in those that it writes. Use the context manager :class:`graph` to capture.
+    While a stream is capturing, submitted work is recorded and not run. :meth:`replay` runs it on
+    the same addresses: copy new data into the tensors that the captured work reads, and read the
+    results from those that it writes. Use the context manager :class:`graph` to capture.
 
     Args:
         keep_graph: Whether to keep the captured graph, for :meth:`instantiate` and
@@ -66,7 +66,7 @@ class Graph(_acceleratorGraph):
 
         Args:
             pool: The memory pool to share with other graphs, from :func:`graph_pool_handle` or
-                another graph's :meth:`pool`; None for a pool of its own.
+                another graph's :meth:`pool`; None for a new pool.
             capture_error_mode: Which threads may not make calls that no graph repeats, such as
                 waiting for a stream: ``"global"`` or ``"default"``, all; ``"thread_local"``,
                 this one; ``"relaxed"``, none.
@@ -77,7 +77,7 @@ class Graph(_acceleratorGraph):
             RuntimeError: The graph has a capture already, or the current stream is a default stream
                 or is capturing.
             TypeError: ``pool`` is not the id of a memory pool.
-            ValueError: There is no such mode.
+            ValueError: The mode does not exist.
         """
         if pool is not None:
             _pool_id("Graph.capture_begin", "pool", pool)
@@ -115,11 +115,11 @@ class Graph(_acceleratorGraph):
     def replay(self) -> None:
         """Enqueues all captured work on the current stream, and returns.
 
-        Replays run one after the other, on whatever streams. A kernel that fails is reported like
-        that of any other work.
+        Replays run one after the other, on whatever streams. A failed kernel is reported like other
+        errors of kernels.
 
         Raises:
-            RuntimeError: There is no capture, or a tensor that it needs is gone; see
+            RuntimeError: No capture was made, or one of its tensors was freed; see
                 ``check_input_liveness``.
         """
         if self._inputs is not None:
@@ -150,7 +150,7 @@ class Graph(_acceleratorGraph):
             debug_path: The file.
 
         Raises:
-            TypeError: The argument is no path.
+            TypeError: The argument is not a path.
             RuntimeError: The graph was not kept, or the file cannot be written.
         """
         if not isinstance(debug_path, (str, os.PathLike)):
@@ -182,7 +182,7 @@ class graph:  # a context manager, named as torch.cuda's
         check_input_liveness: See :meth:`Graph.capture_begin`.
 
     Raises:
-        TypeError: ``openreg_graph`` is no graph, or ``stream`` no stream.
+        TypeError: ``openreg_graph`` is not a graph, or ``stream`` is not a stream.
         ValueError: The stream belongs to another device type.
     """
 

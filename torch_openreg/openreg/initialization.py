@@ -1,4 +1,4 @@
-"""Lazy initialization: what the process knows about its use of the device."""
+"""Lazy initialization, and its state in this process."""
 
 import atexit
 import builtins
@@ -18,7 +18,7 @@ __all__ = ["DeferredOpenRegCallError", "init", "is_initialized"]
 _NAME = "CUDA" if _C._serves_cuda() else "OpenReg"
 
 _was_initialized = False
-_lock = threading.RLock()  # a queued call may come back to it
+_lock = threading.RLock()  # a queued call may call this function
 
 # What waits for the initialization, each with the stack that queued it. _lock guards both.
 _queued_calls: list[tuple[Callable[[], object], list[str]]] = []
@@ -42,7 +42,8 @@ def init() -> None:
     """Initializes the device module. Functions that need this call it themselves.
 
     Raises:
-        RuntimeError: There is no device, or this process was forked from one that used a device.
+        RuntimeError: No device is available, or this process was forked from one that used a
+        device.
         DeferredOpenRegCallError: A call that waited for the initialization has failed.
     """
     _lazy_init()
@@ -61,7 +62,7 @@ def is_initialized() -> bool:
 def _is_in_bad_fork() -> bool:
     """Returns whether this process was forked from one that had used a device.
 
-    Such a child cannot use devices. torch looks this function up by name.
+    Such a child cannot use devices. torch looks up this function by name.
     """
     return _C._is_in_bad_fork()
 
@@ -86,7 +87,7 @@ def _lazy_init() -> None:
         if _was_initialized or _is_initializing:
             return
         if _C._serves_cuda():
-            # That calls _C._init(), then what has been queued there: seeds, above all.
+            # It calls _C._init(), then the calls that were queued there, mostly seeds.
             torch.cuda._lazy_init()
         else:
             _C._init()
@@ -105,14 +106,14 @@ def _lazy_call(callable: Callable[[], object], **kwargs: object) -> None:
     """Calls a function without arguments: now if the module is initialized, else when it will be.
 
     As ``torch.cuda._lazy_call``. Queued calls run in the order in which they were queued, on the
-    thread that initializes the module, before anything else on the device. One that fails stays in
-    the queue, with those behind it, for the next initialization. Where the device type is CUDA, the
+    thread that initializes the module, before anything else on the device. A failed call stays in
+    the queue, with the later ones, for the next initialization. Where the device type is CUDA, the
     queue is that of ``torch.cuda``, whose initialization comes before the first tensor there.
 
     Args:
         callable: The function.
-        kwargs: ``seed`` and ``seed_all``, which tell torch.cuda that a later call replaces this
-            one; here all of them run.
+        kwargs: ``seed`` and ``seed_all``, by which torch.cuda lets a later call replace this one;
+            here all calls run.
     """
     if not builtins.callable(callable):
         raise TypeError(f"torch.openreg._lazy_call: expected a function, got {callable!r}")
@@ -139,7 +140,7 @@ def _run_queued_calls() -> None:
             call()
         except Exception as error:
             raise DeferredOpenRegCallError(
-                f"A call that waited for the initialization of {_NAME} failed: {error}\n\n"
+                f"A call queued for the initialization of {_NAME} failed: {error}\n\n"
                 f"It was queued at:\n\n{''.join(stack)}"
             ) from error
         del _queued_calls[0]
@@ -155,15 +156,16 @@ def _has_autograd_threads() -> bool:
     return False
 
 
-# Functions of atexit run in reverse: this one comes behind the next one, whose threads may launch.
+# Functions of atexit run in reverse: this function runs after the next one, whose threads may
+# launch.
 @atexit.register
 def _tell_late_error() -> None:
     """Prints a kernel's error that no call has raised, and has the process exit with status 1.
 
     An exit status other than 0 that the program has chosen stays. Without an error, the exit costs
     the time of the work that is left, up to a limit. Processes that end in other ways than by the
-    end of their program, such as by os._exit, say nothing. Nor are collectives told of: those that
-    no call waits for fail whenever the other rank happens to end first.
+    end of their program, such as by os._exit, say nothing. Collectives are not reported either:
+    those that no call waits for fail if the other rank ends first.
     """
     try:
         _C._device_take_error_all(_LATE_ERROR_TIMEOUT_MS, "the end of the program")

@@ -1,7 +1,7 @@
 """Interprocess communication: tensors and events that several processes use.
 
 Tensors can be sent through the queues and pipes of :mod:`torch.multiprocessing` to processes
-started with ``spawn`` or ``forkserver``. The receiver gets the sender's memory, not a copy.
+started with ``spawn`` or ``forkserver``. The receiver shares the sender's memory without a copy.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ _Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def ipc_collect() -> None:
-    """Frees what was sent to other processes and is no longer used there.
+    """Frees memory that was sent to other processes and is no longer used there.
 
     This also happens when the next tensor is sent, and when memory runs short. The function also
-    looks for receivers that died.
+    checks for receivers that died.
     """
     if is_initialized():
         _C._collect_shared()

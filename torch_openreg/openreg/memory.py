@@ -1,4 +1,4 @@
-"""Memory: what the caching allocator holds, who allocated it, and what is free.
+"""Memory: statistics, snapshots and history of the caching allocator, and free memory.
 
 All sizes are in bytes. Before the device is used, sizes are 0 and statistics are empty. An argument
 ``device`` may be an index, a string such as ``"openreg:1"``, a ``torch.device``, or None for the
@@ -83,14 +83,14 @@ def empty_cache() -> None:
 def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Returns the free and the total memory of a device, in bytes.
 
-    Cached memory counts as used. Because of fragmentation, a single allocation may not get all that
-    is free.
+    Cached memory counts as used. Because of fragmentation, a single allocation may be limited to
+    less than the free memory.
 
     Args:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     _lazy_init()
     index = _checked_index("torch.openreg.mem_get_info", device)
@@ -134,7 +134,7 @@ def memory_stats(device: Device = None) -> dict[str, Any]:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     return _flattened(_nested_stats("torch.openreg.memory_stats", device))
 
@@ -167,7 +167,7 @@ def memory_allocated(device: Device = None) -> int:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     return _statistic("torch.openreg.memory_allocated", device, "allocated_bytes", "current")
 
@@ -181,7 +181,7 @@ def max_memory_allocated(device: Device = None) -> int:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     return _statistic("torch.openreg.max_memory_allocated", device, "allocated_bytes", "peak")
 
@@ -193,7 +193,7 @@ def memory_reserved(device: Device = None) -> int:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     return _statistic("torch.openreg.memory_reserved", device, "reserved_bytes", "current")
 
@@ -207,7 +207,7 @@ def max_memory_reserved(device: Device = None) -> int:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     return _statistic("torch.openreg.max_memory_reserved", device, "reserved_bytes", "peak")
 
@@ -237,7 +237,7 @@ def reset_peak_memory_stats(device: Device = None) -> None:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     _reset_peaks("torch.openreg.reset_peak_memory_stats", device)
 
@@ -275,7 +275,7 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     index = _checked_index("torch.openreg.reset_accumulated_memory_stats", device)
     if _has_statistics():
@@ -300,7 +300,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
     Raises:
         TypeError: ``abbreviated`` is not a bool.
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     index = _checked_index("torch.openreg.memory_summary", device)
     _boolean("torch.openreg.memory_summary", "abbreviated", abbreviated)
@@ -337,7 +337,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
-    """Limits what this process may reserve on a device to a share of its capacity.
+    """Limits the memory that this process may reserve to a share of the device's capacity.
 
     An allocation beyond it is out of memory, as on a device of that size. Memory that is reserved
     already stays. The limit applies to this process only, since each process has its own devices.
@@ -367,7 +367,7 @@ def get_per_process_memory_fraction(device: Device = None) -> float:
         device: The device; None for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     _lazy_init()
     index = _checked_index("torch.openreg.get_per_process_memory_fraction", device)
@@ -379,7 +379,7 @@ def caching_allocator_alloc(
 ) -> int:
     """Allocates memory that no tensor owns and returns its address.
 
-    For libraries that manage memory themselves and want to share the cache.
+    For libraries that manage memory themselves and share the cache.
 
     Args:
         size: How many bytes. 0 gives the address 0.
@@ -426,14 +426,14 @@ def caching_allocator_delete(address: int) -> None:
 
 
 class MemPool:
-    """Private memory: what is allocated from a pool is reused only within it.
+    """Private memory: freed blocks of a pool are reused only within it.
 
-    A pool belongs to the device that is current when it is created. Its memory goes back to the
-    device when the pool and all tensors in it are gone. Use it with :func:`use_mem_pool`.
+    A pool belongs to the device that is current when it is created. Its memory is returned to the
+    device when the pool and all tensors in it are freed. Use it with :func:`use_mem_pool`.
 
     Args:
-        use_on_oom: Whether its free memory serves an allocation outside of the pool that would
-            raise :class:`torch.OutOfMemoryError` without it.
+        use_on_oom: Whether its free memory may be used for an allocation outside of the pool that
+            would otherwise raise :class:`torch.OutOfMemoryError`.
         no_split: Whether each block is a whole segment, so that it never neighbors another.
     """
 
@@ -474,7 +474,7 @@ def use_mem_pool(pool: MemPool, device: Device = None) -> Iterator[None]:
         device: The pool's device, for programs that pass it.
 
     Raises:
-        TypeError: ``pool`` is no pool.
+        TypeError: ``pool`` is not a pool.
         ValueError: ``device`` is another device than the pool's.
         RuntimeError: The pool is in use here already, or by another thread.
     """
@@ -494,7 +494,7 @@ def use_mem_pool(pool: MemPool, device: Device = None) -> Iterator[None]:
 
 
 def memory_snapshot(mempool_id: tuple[int, int] | None = None) -> list[dict[str, Any]]:
-    """Returns what the allocators of all devices hold: a list of segments with their blocks.
+    """Returns the memory of the allocators of all devices: a list of segments with their blocks.
 
     Each segment is a dictionary with ``device``, ``address``, ``total_size``, ``allocated_size``,
     ``active_size``, ``requested_size``, ``stream`` (an id), ``segment_type`` (``"small"`` or
@@ -526,7 +526,7 @@ def _record_memory_history(
     record_pinned_host_memory: bool = False,
     record_device_memory: bool = True,
 ) -> None:
-    """Starts or stops recording who allocates memory, for all devices.
+    """Starts or stops recording the allocator's events with their stacks, for all devices.
 
     Args:
         enabled: ``"state"`` records memory in use, ``"all"`` also every event of the allocator;
@@ -539,9 +539,9 @@ def _record_memory_history(
         device: Accepted for compatibility with ``torch.cuda``; without effect.
         clear_history: Whether to drop earlier events.
         skip_actions: Events not to record, by the names of :func:`_snapshot`.
-        record_pinned_host_memory: Whether to record who allocates pinned memory, too: with its
-            events whatever ``enabled`` is, and without what is skipped. Needs torch 2.14.
-        record_device_memory: Whether to record who allocates memory of devices.
+        record_pinned_host_memory: Whether to record pinned memory, too: with its events for any
+            ``enabled``, and without skipped actions. Needs torch 2.14.
+        record_device_memory: Whether to record the events of device memory.
 
     Raises:
         ValueError: A value is not one of those above.
@@ -603,7 +603,7 @@ def _expect_one_of(name: str, value: object, allowed: tuple[object, ...]) -> Non
 
 
 def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """Returns what the allocators hold and what happened, in the format that torch's viewer reads.
+    """Returns the allocators' segments and their history, in the format of torch's viewer.
 
     That is ``torch.cuda._memory_viz``, or the page https://pytorch.org/memory_viz. The keys are
     ``segments`` (see :func:`memory_snapshot`); ``device_traces``, one list of events per device;
@@ -644,7 +644,7 @@ def _set_allocator_settings(env: str) -> None:
 
     Raises:
         TypeError: The argument is not a string.
-        ValueError: A key or a value is none that torch knows.
+        ValueError: torch has no such key, or the value is invalid.
     """
     torch._C._accelerator_setAllocatorSettings(
         _text("torch.openreg.memory._set_allocator_settings", "env", env)
@@ -661,7 +661,7 @@ def _dump_snapshot(
         augment_with_fx_traces: As for :func:`_snapshot`.
 
     Raises:
-        TypeError: ``filename`` is no path.
+        TypeError: ``filename`` is not a path.
     """
     if not isinstance(filename, (str, os.PathLike)):
         raise TypeError(
@@ -694,7 +694,7 @@ class Corruption(NamedTuple):
 
 
 def check() -> list[Corruption]:
-    """Looks for writes past the end of allocations and to freed memory; waits for all devices.
+    """Checks for writes past the end of allocations and to freed memory; waits for all devices.
 
     Needs ``OPENREG_MEMORY_POISON=1``. Finds a write past the end of a block if it is within 512
     bytes and the block is still allocated. Memory that is free at a check is filled with a pattern,

@@ -1,15 +1,15 @@
-"""What programs ask NCCL: its version. The distributed backend is ``occl`` of this package."""
+"""The version of NCCL, for programs that check it. The package's own backend is ``occl``."""
 
 __all__ = ["version"]
 
-# The last one before reductions of 8-bit floating-point numbers, which the backend refuses.
+# The last one before reductions of 8-bit floating-point numbers, which the backend rejects.
 _VERSION = (2, 23, 4)
 
 
 def version() -> tuple[int, int, int]:
-    """Returns the version of NCCL that the backend ``occl`` does the work of: (2, 23, 4).
+    """Returns the version of NCCL whose features the backend ``occl`` has: (2, 23, 4).
 
-    Programs compare it with the version in which NCCL learned something. There is no NCCL behind
-    the backend.
+    Programs compare it with the version that introduced a feature of NCCL. The backend does not use
+    NCCL.
     """
     return _VERSION

@@ -260,7 +260,7 @@ class emit_ranges:
             _ExperimentalConfig(),
         )
         if _profiler_enabled():
-            raise RuntimeError("emit_ranges: expected a thread without a profiler, got one with")
+            raise RuntimeError("emit_ranges: a profiler is already active on this thread; stop it")
         _enable_profiler(config, set())
         return self
 
@@ -314,7 +314,7 @@ class emit_openreg:
         if not self.enabled:
             return self
         if self.entered:
-            raise RuntimeError("emit_openreg: expected a context that was not entered before")
+            raise RuntimeError("emit_openreg: this context was entered before; create a new one")
         synchronize()
         self._ranges.__enter__()
         _run_on_profiler_start()

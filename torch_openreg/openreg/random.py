@@ -47,7 +47,7 @@ def _seedable_devices() -> int:
 
 
 class _DefaultGenerators(tuple[torch.Generator, ...]):
-    """The generators that draw for operators without a generator of their own, one per device.
+    """The default generators, one per device: they draw for operators without a generator argument.
 
     ``torch.openreg.default_generators[1]`` is that of ``openreg:1``, a :class:`torch.Generator`.
     """
@@ -75,7 +75,7 @@ def get_rng_state(device: _DeviceArgument = DEVICE_TYPE) -> Tensor:
         device: The device; without an index, the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     return _state_of(_generator("torch.openreg.get_rng_state", device))
 
@@ -87,7 +87,7 @@ def _state_of(generator: torch.Generator) -> Tensor:
 
 
 def _reduce_generator(generator: torch.Generator) -> Any:
-    """How ``pickle`` and ``copy`` take a generator apart; torch's own way asks for an offset."""
+    """Decomposes a generator for ``pickle`` and ``copy``; torch's own function needs an offset."""
     if generator.device.type != DEVICE_TYPE:
         return generator.__reduce__()
     state = (generator.initial_seed(), None, _state_of(generator))
@@ -114,7 +114,7 @@ def set_rng_state(new_state: Tensor, device: _DeviceArgument = DEVICE_TYPE) -> N
 
     Raises:
         TypeError: The state is not a uint8 tensor.
-        RuntimeError: The state does not fit the algorithm, or there is no such device.
+        RuntimeError: The state is not one of the algorithm, or the device does not exist.
     """
     operation = "torch.openreg.set_rng_state"
     if not isinstance(new_state, Tensor) or new_state.dtype != torch.uint8:
@@ -127,8 +127,8 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
     """Sets the states of the generators of all devices, in order of their index.
 
     Args:
-        new_states: States from :func:`get_rng_state_all`; those of devices behind the last one
-            are left as they are.
+        new_states: States from :func:`get_rng_state_all`; those of devices after the last one are
+            not changed.
 
     Raises:
         TypeError: The argument is not iterable, or a state is not a uint8 tensor.
@@ -146,13 +146,13 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
 def manual_seed(seed: int) -> None:
     """Sets the seed of the current device's generator.
 
-    Does nothing if there is no device to seed. ``torch.manual_seed`` seeds all devices.
+    Has no effect if no device is available. ``torch.manual_seed`` seeds all devices.
 
     Args:
-        seed: From -2**63 to 2**64 - 1; a negative one stands for 2**64 + ``seed``.
+        seed: From -2**63 to 2**64 - 1; a negative seed means 2**64 + ``seed``.
 
     Raises:
-        TypeError: The seed is no number.
+        TypeError: The seed is not a number.
         ValueError: The seed is out of range.
     """
     seed = _checked_seed("torch.openreg.manual_seed", seed)
@@ -180,7 +180,7 @@ def manual_seed_all(seed: int) -> None:
         seed: As for :func:`manual_seed`.
 
     Raises:
-        TypeError: The seed is no number.
+        TypeError: The seed is not a number.
         ValueError: The seed is out of range.
     """
     seed = _checked_seed("torch.openreg.manual_seed_all", seed)
@@ -204,7 +204,7 @@ def initial_seed() -> int:
     """Returns the seed of the current device's generator.
 
     Raises:
-        RuntimeError: There is no device.
+        RuntimeError: No device is available.
     """
     return _generator("torch.openreg.initial_seed", None).initial_seed()
 
@@ -217,7 +217,7 @@ def set_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> None:
         device: The device; without an index, the current one.
 
     Raises:
-        TypeError: The offset is no int.
+        TypeError: The offset is not an int.
         ValueError: The offset is out of range.
         RuntimeError: The device type is openreg, whose generators have no offset; use
             :func:`set_rng_state`.
@@ -246,5 +246,5 @@ def get_offset(device: _DeviceArgument = DEVICE_TYPE) -> int:
 
 
 def _set_rng_state_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> None:
-    """As :func:`set_offset`, under the name that torch looks up."""
+    """As :func:`set_offset`, with the name that torch looks up."""
     set_offset(offset, device)

@@ -1,8 +1,8 @@
 """Finds work on several streams that nothing orders: what CUDA punishes, mostly in silence.
 
-While it is on, each kernel's reads and writes are compared with those before it. A finding names
-both accesses with their lines of Python, where the memory came from, and what is missing. It does
-not depend on timing: what one run of a program finds, each run finds.
+While it is on, each kernel's reads and writes are compared with those before it. A finding has both
+accesses with their Python lines, the allocation of the memory, and the missing call. It does not
+depend on timing: what one run of a program finds, each run finds.
 
 Example:
     >>> torch.openreg.sanitizer.enable()
@@ -99,7 +99,7 @@ _state = _State()
 
 
 class _Filter(NamedTuple):
-    """Findings that are not reported: patterns of shells; None stands for all."""
+    """Findings that are not reported: patterns of shells; None means all."""
 
     kinds: tuple[str, ...]
     operator: str | None
@@ -128,14 +128,14 @@ def enable(
     capture: bool = True,
     uninitialized: bool = False,
 ) -> None:
-    """Turns the sanitizer on, or changes what it does. What happened before is taken as ordered.
+    """Turns the sanitizer on, or changes its settings. What happened before is taken as ordered.
 
     Args:
-        action: What a finding does. "warn": a SanitizerWarning, once for each pair of lines.
+        action: The effect of a finding. "warn": a SanitizerWarning, once for each pair of lines.
             "raise": a SanitizerError at the second access, whose kernel is then not launched. An
-            access of the host cannot be refused: the error comes with the next call into the
-            backend, or at the end of :class:`check`.
-            "collect": nothing; :func:`findings` has it.
+            access of the host cannot be prevented: the error is raised by the next call into the
+            backend, or at the end of :class:`check`. "collect": no effect; :func:`findings` returns
+            it.
         race: Whether to find two streams that use the same bytes, one of which writes, in no order.
         lifetime: Whether to find memory that is freed while another stream uses it, and memory that
             is first used on a stream that is not ordered after its owner. "exact": the former only
@@ -146,8 +146,8 @@ def enable(
             was pinned before has no protection.
         capture: Whether to note calls that no graph can repeat. They raise the runtime's error in
             any case, so the action "raise" adds nothing.
-        uninitialized: Whether to find reads of memory, allocated from now on, that nobody wrote.
-            What a graph computes is looked after in any case, before its first replay.
+        uninitialized: Whether to find reads of uninitialized memory, of allocations from now on.
+            Results of graphs are always checked before the first replay.
 
     Raises:
         TypeError: ``race``, ``capture`` or ``uninitialized`` is not a bool.
@@ -301,7 +301,7 @@ class check(ContextDecorator):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Leaves it as it was before. Raises what the block ended too early to raise."""
+        """Leaves it as it was before. Raises the findings that the block has not raised yet."""
         was_enabled, action, options = self._before.pop()
         try:
             if exc_info[0] is None:
@@ -321,7 +321,7 @@ def suppress(*kinds: str, operator: str | None = None, file: str | None = None) 
     """While it is entered, findings that match are counted and not reported, in all threads.
 
     Args:
-        kinds: Kinds of findings; none stands for all.
+        kinds: Kinds of findings; none means all.
         operator: A pattern that the operator of one of the accesses matches, such as "aten::add*".
         file: A pattern that the file of one of the accesses matches, such as "*/legacy/*".
 
@@ -345,7 +345,7 @@ def suppress(*kinds: str, operator: str | None = None, file: str | None = None) 
 
 
 def _enable_from_environment(may_raise: bool) -> None:
-    """Does what OPENREG_SANITIZER says. Called when the package has been loaded.
+    """Applies OPENREG_SANITIZER. Called when the package has been loaded.
 
     Args:
         may_raise: Whether a filter may turn a warning of a setting into an exception.
@@ -428,7 +428,7 @@ def _end() -> None:
 
 
 def _tell() -> None:
-    """Writes the report, and to stderr the summary; what no file has taken goes there, too."""
+    """Writes the report, and the summary to stderr, with findings that are in no file."""
     texts = [summary()] if _state.has_unhandled else []
     if _state.report is not None:
         _state.report.end([one.as_dict() for one in findings()])
@@ -458,7 +458,7 @@ def _leave() -> NoReturn:
 @functools.cache
 def _follow_host() -> None:
     """Lets the library have frames of Python dumped: Note [Frames of a host that faults]."""
-    import faulthandler  # not for those who only import torch
+    import faulthandler  # not for programs that only import torch
 
     for number in range(signal.SIGRTMAX, signal.SIGRTMIN - 1, -1):
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -470,7 +470,7 @@ def _follow_host() -> None:
 
 
 def _report_touches() -> None:
-    """Takes what the host has touched since the last call, without raising it."""
+    """Collects the host's accesses since the last call, without raising findings."""
     try:
         _C._sanitizer_report_touches()
     except SanitizerError:

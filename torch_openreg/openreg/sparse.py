@@ -1,7 +1,7 @@
 """Types of sparse tensors (COO), as those of ``torch.cuda.sparse``.
 
-They are the sparse ones of the types in ``torch.openreg``: ``isinstance(x, FloatTensor)`` asks for
-device, dtype and layout, and ``FloatTensor(indices, values, sizes)`` makes a tensor.
+They are the sparse ones of the types in ``torch.openreg``: ``isinstance(x, FloatTensor)`` checks
+device, dtype and layout, and ``FloatTensor(indices, values, sizes)`` creates a tensor.
 """
 
 from torch_openreg.openreg.tensor_types import make_type

@@ -31,7 +31,7 @@ __all__ = [
 # How bindings name a stream: stream_id, device_index, device_type.
 _StreamId = tuple[int, int, int]
 
-# Numbers of priorities that C can hold; what is beyond is clamped like them.
+# The range of a C int; numbers beyond it are clamped in the same way.
 _LEAST_INT, _GREATEST_INT = -(2**31), 2**31 - 1
 
 
@@ -66,7 +66,7 @@ def _select(operation: str, stream: torch.Stream) -> _Selection:
 class Stream(torch.Stream):
     """A queue of work on one device.
 
-    Streams come from a pool of 32 per device and priority; further requests get the same streams
+    Streams come from a pool of 32 per device and priority; further requests return the same streams
     again, in turn. As a context manager, which is reusable and reentrant, a stream becomes the
     current one, and its device the current device.
 
@@ -87,7 +87,7 @@ class Stream(torch.Stream):
     Raises:
         TypeError: ``priority`` is not an int, or ``device`` is none of what names a device.
         ValueError: The device has another type.
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
 
     Example:
         >>> side = torch.openreg.Stream()
@@ -111,7 +111,7 @@ class Stream(torch.Stream):
         if stream_id is None or device_index is None or device_type is None:
             _lazy_init()
             index = _index_or_current("torch.openreg.Stream", device)
-            # Of any size, as what is out of range is clamped.
+            # Of any size, since values out of range are clamped.
             number = _integer("torch.openreg.Stream", "priority", priority, None, None)
             clamped = min(max(number, _LEAST_INT), _GREATEST_INT)
             stream_id, device_index, device_type = _C._stream_from_pool(clamped, index)
@@ -129,7 +129,7 @@ class Stream(torch.Stream):
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
         """The handle, for a C function that ctypes calls."""
-        # torch's stub does not know the property.
+        # torch's stub lacks the property.
         return ctypes.c_void_p(self.native_handle)  # type: ignore[attr-defined]
 
     @staticmethod
@@ -147,7 +147,7 @@ class Stream(torch.Stream):
             The event.
 
         Raises:
-            TypeError: The argument is no event.
+            TypeError: The argument is not an event.
             RuntimeError: The event has been recorded on another device.
         """
         if event is None:
@@ -164,7 +164,7 @@ class Stream(torch.Stream):
             event: The event, of any openreg device.
 
         Raises:
-            TypeError: The argument is no event.
+            TypeError: The argument is not an event.
         """
         _check_event("torch.openreg.Stream.wait_event", event).wait(self)
 
@@ -177,7 +177,7 @@ class Stream(torch.Stream):
             other: The other stream, on any openreg device.
 
         Raises:
-            TypeError: The argument is no stream.
+            TypeError: The argument is not a stream.
             ValueError: The stream belongs to another device type.
         """
         _check_stream("torch.openreg.Stream.wait_stream", other)
@@ -261,7 +261,7 @@ class StreamContext:
         stream: The stream; None changes nothing.
 
     Raises:
-        TypeError: The argument is no stream; raised by entering.
+        TypeError: The argument is not a stream; raised by entering.
         ValueError: The stream belongs to another device type; raised by entering.
     """
 
@@ -288,7 +288,7 @@ def stream(stream: torch.Stream | None) -> StreamContext:
         stream: The stream; None changes nothing.
 
     Raises:
-        TypeError: The argument is no stream; raised by entering.
+        TypeError: The argument is not a stream; raised by entering.
         ValueError: The stream belongs to another device type; raised by entering.
 
     Example:
@@ -310,7 +310,7 @@ def current_stream(device: Device = None) -> Stream:
         device: The device; None or a negative index for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     _lazy_init()
     return _wrap(_C._current_stream(_index_or_current("torch.openreg.current_stream", device)))
@@ -323,7 +323,7 @@ def default_stream(device: Device = None) -> Stream:
         device: The device; None or a negative index for the current one.
 
     Raises:
-        RuntimeError: There is no such device.
+        RuntimeError: The device does not exist.
     """
     _lazy_init()
     return _wrap(_C._default_stream(_index_or_current("torch.openreg.default_stream", device)))

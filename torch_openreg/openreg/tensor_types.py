@@ -1,8 +1,8 @@
 """The tensor types of torch's first releases, as ``torch.cuda.FloatTensor`` and its kin are.
 
-torch makes those of the CPU and of CUDA in C++, and offers no way to make more. A type is no class
-of tensors: ``type(x)`` is :class:`torch.Tensor` for all of them. ``isinstance`` asks for device,
-dtype and layout, and a call makes a tensor with the conventions of that time:
+torch makes those of the CPU and of CUDA in C++, and offers no way to make more. A type is not a
+class of tensors: ``type(x)`` is :class:`torch.Tensor` for all of them. ``isinstance`` checks
+device, dtype and layout, and a call creates a tensor with the old conventions:
 ``torch.openreg.FloatTensor(2, 3)`` is an uninitialized tensor of two rows,
 ``torch.openreg.FloatTensor([2, 3])`` one of two values.
 """
@@ -64,7 +64,7 @@ class TensorType(type):
         Args:
             args: sizes; one sequence of values; one tensor or storage of this type; for a sparse
                 type, indices and values, and the sizes after them.
-            kwargs: ``device``, one of ours.
+            kwargs: ``device``, one of this type.
 
         Raises:
             TypeError: an argument is none of these.
@@ -106,8 +106,8 @@ def _text_of(dtype: torch.dtype, is_sparse: bool) -> str:
 
 def make_type(module: str, name: str) -> TensorType:
     """Makes the type of one name, dense or, in a module called ``sparse``, sparse."""
-    # The text by which Tensor.type() knows a type is the one that Python is given here; the short
-    # name is that of TensorType.
+    # The text that Tensor.type() accepts is the full name given here; the short name is that of
+    # TensorType.
     return TensorType(
         f"{module}.{name}",
         (_NoBase,),

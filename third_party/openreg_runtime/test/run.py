@@ -1,8 +1,8 @@
 """Builds the runtime and its tests with g++ and runs them.
 
 Each configuration (plain, thread sanitizer, address and undefined-behavior sanitizers) builds the
-library's objects once and links every test program with them. Each test runs in a process of its
-own. The contract tests at the end look at the sources and the built library.
+library's objects once and links every test program with them. Each test runs in a separate process.
+The contract tests at the end check the sources and the built library.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Build:
 
 
 class BuildError(Exception):
-    """A compiler or linker failed; carries its output."""
+    """A compiler or linker failed; contains its output."""
 
 
 def run_compiler(command: list[str]) -> None:
@@ -148,7 +148,7 @@ def build(configuration: Configuration, directory: Path) -> Build:
 
 
 def run_program(name: str, program: Path, arguments: list[str]) -> str:
-    """Runs a test; returns "" if it succeeded, else how it ended and what it wrote."""
+    """Runs a test; returns "" if it succeeded, else its status and output."""
     environment = {
         k: v
         for k, v in os.environ.items()

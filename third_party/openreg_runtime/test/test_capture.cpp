@@ -1,5 +1,5 @@
-// Captures: which calls they take, which end them, and which they forbid. test_graph.cpp has what
-// comes of them.
+// Captures: calls that are recorded, calls that end a capture, and invalid calls. test_graph.cpp
+// tests the resulting graphs.
 #include <array>
 #include <cstdio>
 #include <cstdlib>

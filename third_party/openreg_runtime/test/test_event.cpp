@@ -1,4 +1,4 @@
-// Events: records, waits, times, and how they carry failures.
+// Events: records, waits, times, and failures.
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -356,7 +356,7 @@ TEST(records_outlive_their_event_and_their_stream) {
 Gate* closed_gate = nullptr;
 
 // One thread waits for each command of a stream, while 64 streams wait for its last one. The
-// commands run when the thread has waited long enough to be asked whether it goes on.
+// commands run when the thread has waited long enough to run its periodic check.
 TEST(a_command_that_retires_wakes_those_that_wait_for_it_and_no_others) {
   constexpr size_t rounds = 20;
   constexpr size_t waiting = 64;

@@ -1,5 +1,4 @@
-// Graphs: what captured work becomes, and how launches of it run. test_capture.cpp has the rules
-// of capturing.
+// Graphs: their nodes, and how their launches run. test_capture.cpp has the rules of capturing.
 #include <atomic>
 #include <fstream>
 #include <set>

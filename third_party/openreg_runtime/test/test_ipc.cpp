@@ -339,8 +339,7 @@ TEST(damaged_handles_are_recognized) {
 
 namespace {
 
-// What a program can do that knows how handles are checked: it changes some bytes and makes the
-// checksum fit.
+// A forged handle: some bytes are changed, and the checksum is computed again.
 template <typename Handle>
 Handle forge(Handle handle, size_t offset, uint64_t value, size_t size) {
   constexpr size_t checksum_offset = 36;
@@ -489,9 +488,8 @@ void check_opened(char* memory, uint64_t size) {
   CHECK_OK(orMemcpy(&byte, memory + size - 1, 1, orMemcpyDeviceToHost));
 }
 
-// Where the ledger that a handle comes from, which is mapped here, has the size of the arena of
-// device 0: behind version, identity, and the list of leases come a file's number, its identity and
-// its size.
+// The address of the size of device 0's arena in the mapped ledger of a handle: after version,
+// identity, and the list of leases, it has a file's number, its identity and its size.
 uint64_t* find_arena_size(const orIpcMemHandle_t& handle) {
   constexpr size_t identity_size = 32;
   constexpr size_t arena_offset = 8 + identity_size + 8;
@@ -577,7 +575,7 @@ TEST(a_ledger_that_changes_makes_no_mapping_larger) {
   });
   const auto handle = producer.channel.receive<orIpcMemHandle_t>();
   char* memory = open_memory(handle);
-  // The ledger is the producer's, and mapped here for writing: what it says of its arena goes up.
+  // Increases the size of the arena in the producer's ledger, which is mapped for writing here.
   uint64_t* size = find_arena_size(handle);
   const uint64_t true_size = *size;
   *size = 2 * true_size;
@@ -629,7 +627,7 @@ TEST(memory_of_a_larger_process_or_of_a_missing_device_is_refused) {
 
 namespace {
 
-// Sends an event that is recorded behind a gate, which it opens when told.
+// Sends an event that is recorded after a gate, and opens the gate on request.
 void record_behind_a_gate(Channel& channel) {
   const orStream_t stream = make_stream();
   orEvent_t event = make_shared_event();

@@ -1,4 +1,4 @@
-// Device allocations, pinned allocations, and what a pointer points at.
+// Device allocations, pinned allocations, and attributes of pointers.
 #include <cstdlib>
 #include <thread>
 

@@ -1,4 +1,4 @@
-// fork() and exit(): what a child gets, and how a process with pending work ends.
+// fork() and exit(): errors in a child, and the end of a process with pending work.
 #include <atomic>
 #include <thread>
 

@@ -1,4 +1,4 @@
-// Schedules: which orders they make, that they are the same each time, and that nothing gets stuck.
+// Schedules: their orders, that these are reproducible, and that all work completes.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -1,11 +1,11 @@
-// Environment variables: defaults, values, and every kind of bad value.
+// Environment variables: defaults, values, and every kind of invalid value.
 #include "check.h"
 
 namespace {
 
 void set(const char* variable, const char* value) { CHECK_EQUAL(setenv(variable, value, 1), 0); }
 
-// Checks that the process refuses a value, and says which.
+// Checks that the process rejects a value, and that the error names it.
 void check_refused(const char* variable, const char* value, const char* allowed) {
   test::check_child([=] {
     set(variable, value);

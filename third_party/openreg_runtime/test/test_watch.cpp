@@ -1,4 +1,4 @@
-// Watched pinned memory: what is seen of the host, and that it goes on.
+// Watched pinned memory: accesses of the host are detected, and the host continues.
 #include <sys/mman.h>
 
 #include <atomic>

@@ -1,10 +1,10 @@
-"""Makes Inductor lower graphs on our devices as if they were on the CPU.
+"""Makes Inductor lower graphs on openreg as if they were on the CPU.
 
-See Note [Stand-in devices]. :class:`LowerAsCpu` is the device's custom pass, which Inductor runs on
-the graph after its own. It names devices anew in arguments and in the fake tensors that describe
-values, puts nodes where CPU tensors meet ours, and a first node, :func:`adopt_graph`. When Inductor
-lowers that, it has only begun to lower the graph, and we give the lowering what the pass cannot
-reach: its inputs, and the constants of the module.
+See Note [Proxy devices]. :class:`LowerAsCpu` is the device's custom pass, which Inductor runs on
+the graph after its own. It renames devices in arguments and in the fake tensors that describe
+values, and inserts nodes for CPU tensors that are combined with openreg tensors, and a first node,
+:func:`adopt_graph`. Inductor lowers that node first. Its lowering then changes what the pass cannot
+access: the inputs of the graph and the constants of the module.
 """
 
 import functools
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from torch_openreg._fake_tensors import on_device
 from torch_openreg._version import __version__
 from torch_openreg.inductor import _internals
-from torch_openreg.inductor._devices import HOST, is_ours, is_stand_in, original, stand_in
+from torch_openreg.inductor._devices import HOST, is_ours, is_proxy, original, proxy_of
 from torch_openreg.inductor._internals import FakeTensor, GraphLowering, V, ir
 from torch_openreg.inductor._kernels import HEADERS
 
@@ -68,10 +68,10 @@ class LowerAsCpu(_internals.CustomGraphModulePass):
     # docs: end
 
     def uuid(self) -> Any:
-        """Returns what a compiled graph depends on, besides what Inductor's own keys contain.
+        """Returns the dependencies of a compiled graph that Inductor's own keys do not contain.
 
-        Inductor leaves out the vector instructions and the number of threads if it sees no CPU
-        tensor in a graph.
+        Inductor leaves out the vector instructions and the number of threads for graphs without CPU
+        tensors.
         """
         return _source_hash(), __version__, str(_internals.pick_vec_isa()), torch.get_num_threads()
 
@@ -83,14 +83,14 @@ def _source_hash() -> bytes:
 
 
 class _RetypedFakes:
-    """Fake tensors on the devices that stand in, for those of a graph, which others may share."""
+    """Fake tensors on the proxy devices for those of a graph, which may be shared."""
 
     def __init__(self) -> None:
         # With the originals, so that their identities stay theirs.
         self._known: dict[int, tuple[FakeTensor, FakeTensor]] = {}
 
     def get(self, fake: FakeTensor) -> FakeTensor:
-        device = stand_in(fake.fake_device)
+        device = proxy_of(fake.fake_device)
         if device == fake.fake_device:
             return fake
         known = self._known.get(id(fake))
@@ -109,9 +109,9 @@ def _retype_graph(
         if is_ours(argument):
             # Without an index it was the current device when the graph was traced.
             known = argument if argument.index is not None or output is None else output
-            devices.setdefault(original(stand_in(known)))
-            return stand_in(known)
-        return stand_in(argument)
+            devices.setdefault(original(proxy_of(known)))
+            return proxy_of(known)
+        return proxy_of(argument)
 
     def retype_fake(fake: FakeTensor) -> FakeTensor:
         if is_ours(fake.fake_device):
@@ -149,13 +149,13 @@ def _device_of(value: Any) -> torch.device | None:
 
 
 def _device_that_reads(node: torch.fx.Node) -> torch.device | None:
-    """The device of ours, by its stand-in, on which a node's operator runs."""
+    """The proxy of the device on which a node's operator runs."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
     device = _device_of(node.meta.get("val"))
     if node.target is aten.copy_.default or node.target is aten.index_put_.default:
         device = _device_of(node.args[0].meta["val"])  # type: ignore[union-attr]
-    return device if device is not None and is_stand_in(device) else None
+    return device if device is not None and is_proxy(device) else None
 
 
 def _reads_numbers(node: torch.fx.Node) -> bool:
@@ -174,8 +174,8 @@ _Scalars = dict[tuple[torch.fx.Node, torch.device], torch.fx.Node]
 def _compute_host_scalars(graph: torch.fx.Graph) -> _Scalars:
     """Computes on our devices what operators there read of CPU scalars.
 
-    A float of the program's is a CPU scalar, and so is what it computes with it. Kernels of the CPU
-    compute all that themselves; ours shall be the same kernels.
+    A Python float is a CPU scalar, and so are the results of computations with it. The CPU's
+    kernels include these computations; the kernels here have to be the same.
     """
     readers: dict[torch.fx.Node, dict[torch.device, None]] = {}
     for node in reversed(graph.nodes):
@@ -290,7 +290,7 @@ def adopt_graph(*devices: str) -> None:
 
 
 def _retype_input(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or stand_in(value.device) == value.device:
+    if not isinstance(value, torch.Tensor) or proxy_of(value.device) == value.device:
         return value
     if not isinstance(value, FakeTensor):
         value = V.fake_mode.from_tensor(value)
@@ -298,9 +298,9 @@ def _retype_input(value: Any) -> Any:
 
 
 def _adopt(graph: GraphLowering, devices: list[torch.device]) -> None:
-    """Has the lowering of a graph, and those of graphs inside it, know our devices."""
+    """Makes the lowering of a graph, and of graphs inside it, use the proxy devices."""
     for device in devices:
-        graph.add_device_info(device)  # so that the wrapper is ours
+        graph.add_device_info(device)  # so that this package's wrapper is used
     get_attr = graph.get_attr
     add_tensor_constant = graph.add_tensor_constant
     constant_name = graph.constant_name
@@ -314,7 +314,7 @@ def _adopt(graph: GraphLowering, devices: list[torch.device]) -> None:
         return _retype_constant(add_tensor_constant(data, name))
 
     def name_moved_constant(name: str, device: torch.device | None) -> str:
-        if device is None or not is_stand_in(device):
+        if device is None or not is_proxy(device):
             return str(constant_name(name, device))
         if (name, device) not in moved:
             moved[name, device] = str(constant_name(name, original(device)))
@@ -335,13 +335,13 @@ def _adopt(graph: GraphLowering, devices: list[torch.device]) -> None:
 
 
 def _retype_constant(value: Any, device: torch.device | None = None) -> Any:
-    """The same constant on the device that stands for its own, or on the given one."""
+    """The same constant on the proxy of its device, or on the given device."""
     if not isinstance(value, (ir.TensorBox, ir.StorageBox, ir.Constant, ir.ConstantBuffer)):
         return value
     own = value.get_device()
     if own is None or (device is None and not is_ours(own)):
         return value
-    target = device or stand_in(own)
+    target = device or proxy_of(own)
     inner: Any = value
     while isinstance(inner, (ir.TensorBox, ir.StorageBox)):
         inner = inner.data
@@ -365,7 +365,7 @@ def _retype_constant(value: Any, device: torch.device | None = None) -> Any:
 
 @_internals.lowers_itself
 def copy_from_host(tensor: Any, device: torch.device) -> Any:
-    """A CPU tensor, copied to a device of ours. A constant is copied when it is compiled."""
+    """A CPU tensor, copied to the device. A constant is copied when it is compiled."""
     if isinstance(tensor, torch.Tensor):
         return tensor  # a pass traces the graph anew
     copied = ir.TensorBox.create(ir.DeviceCopy.create(tensor, device, False))
@@ -376,7 +376,7 @@ def copy_from_host(tensor: Any, device: torch.device) -> Any:
 
 @_internals.lowers_itself
 def read_host_scalar(tensor: Any, device: torch.device) -> Any:
-    """A CPU tensor without dimensions, of which a kernel on our device gets the value."""
+    """A CPU tensor without dimensions, whose value is passed to a kernel on the device."""
     if isinstance(tensor, torch.Tensor):
         return tensor  # a pass traces the graph anew
     inner = tensor
