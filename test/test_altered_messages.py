@@ -359,7 +359,7 @@ class TestHeaders(TestCase):
 
     def test_what_is_not_a_header_is_told_from_one(self):
         own = make_header()
-        fault = "rank 3 sends what is not a header"
+        fault = "rank 3 sent an invalid header"
         for message in (
             b"",
             own[:100],

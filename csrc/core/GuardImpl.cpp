@@ -133,8 +133,8 @@ void OpenRegGuardImpl::recordDataPtrOnStream(const DataPtr& data, const Stream& 
 void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex index,
                               EventFlag flag) const {
   TORCH_CHECK(index == -1 || index == stream.device_index(),
-              "Event.record: expected a stream of device ", static_cast<int>(index),
-              ", the event's, got one of device ", static_cast<int>(stream.device_index()));
+              "Event.record: event was created on device ", static_cast<int>(index),
+              ", but the stream is on device ", static_cast<int>(stream.device_index()));
   if (wrapped_event != nullptr) {
     *event = std::exchange(wrapped_event, nullptr);
     return;

@@ -15,7 +15,7 @@ namespace {
 
 using Finish = Part::Finish;
 
-// The dtypes that NCCL knows, and complex numbers, which torch hands to it as pairs.
+// The dtypes that NCCL supports, and complex numbers, which torch passes to it as pairs.
 bool isTaken(c10::ScalarType dtype) {
   switch (dtype) {
     case kFloat:
@@ -43,13 +43,12 @@ void checkTensor(CollectiveKind kind, const Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.layout() == kStrided, name, ": expected a strided tensor, got one of ",
                     tensor.layout());
   TORCH_CHECK_TYPE(isTaken(tensor.scalar_type()), name,
-                   ": expected a dtype that NCCL takes, too, got ",
+                   ": expected a dtype that NCCL supports, got ",
                    c10::getDtypeNames(tensor.scalar_type()).first,
-                   "; tensor.view(torch.uint8) has the same bytes");
+                   "; use tensor.view(torch.uint8) for the same bytes");
   TORCH_CHECK_VALUE(tensor.is_non_overlapping_and_dense(), name,
                     ": expected a tensor that is non-overlapping and dense, got sizes ",
-                    tensor.sizes(), " and strides ", tensor.strides(),
-                    "; tensor.contiguous() makes one");
+                    tensor.sizes(), " and strides ", tensor.strides(), "; use tensor.contiguous()");
 }
 
 void checkRoot(CollectiveKind kind, Membership group, int64_t root) {
@@ -110,7 +109,7 @@ Contract makeContract(CollectiveKind kind, const Tensor& tensor) {
   return contract;
 }
 
-// Of the tensor that a part writes where another one's kernel is the first to write it.
+// Adds the factor tensor of a PREMUL_SUM, if it is on the device, to the tensors that are read.
 void addFactor(Part& part, Reduction& reduction) {
   if (isOpenReg(reduction.factorTensor())) {
     part.read.push_back(reduction.factorTensor());
@@ -147,7 +146,7 @@ Tensors plainBytesOf(const std::vector<TensorAlias>& aliases) {
   return bytes;
 }
 
-// The bytes of a tensor to send. They own their memory if it is a copy.
+// The bytes of a tensor to send. They own their memory if they are a copy.
 Tensor outgoingBytes(const TensorAlias& alias) { return plainBytesOf({alias}).front(); }
 
 GlooWork postBroadcast(Exchange& calls, const Tensor& bytes, int root) {
@@ -192,7 +191,7 @@ GlooWork postAllToAll(Exchange& calls, Tensor& output, Tensor& input,
   });
 }
 
-// Waits for calls, then completes what they have brought. Keeps what they send until then.
+// Waits for the calls, then completes the receive buffers. Keeps the sent tensors alive until then.
 Finish land(std::vector<GlooWork> works, std::vector<Landing> landings, Tensors outgoing) {
   return [works = std::move(works), landings = std::move(landings),
           outgoing = std::move(outgoing)](Exchange& own) {
@@ -205,12 +204,12 @@ Finish land(std::vector<GlooWork> works, std::vector<Landing> landings, Tensors 
   };
 }
 
-// Whether so much travels behind a header. See Note [Eager collectives].
+// Whether the data is small enough to be sent behind the header. See Note [Eager collectives].
 bool isEager(const Tensor& tensor) {
   return tensor.numel() > 0 && static_cast<int64_t>(tensor.nbytes()) <= kEagerBytes;
 }
 
-// A tensor of its own with the same elements, plain.
+// A packed copy that owns its memory.
 Tensor plainCopy(const Tensor& tensor) {
   Tensor copy = at::empty(tensor.sizes(), tensor.options());
   copy.copy_(tensor);
@@ -328,7 +327,7 @@ Part reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, in
   part.begin = [alias = TensorAlias(tensor), reduction, root = static_cast<int>(root),
                 is_root](Exchange& calls) -> Finish {
     const Tensor whole = alias.tensor();
-    // Gloo uses the tensors of the others as scratch.
+    // Gloo uses the tensors of the other ranks as scratch memory.
     const Tensor plain = is_root ? asPacked(whole) : plainCopy(whole);
     reduction.prepare(plain);
     if (plain.numel() == 0) {
@@ -373,7 +372,8 @@ Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
         return gloo.allgather(output_lists, inputs, options);
       }));
     } else if (!is_equal) {
-      // Gloo has none of several sizes that c10d shows: each rank sends its own to all.
+      // c10d's interface to Gloo has no all_gather of unequal sizes: each rank sends its part to
+      // all.
       landings[group.rank].bytes().copy_(own_bytes);
       for (int rank = 0; rank < group.size; ++rank) {
         const Tensor bytes = landings[rank].bytes();
@@ -557,7 +557,7 @@ Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs
   addFactor(part, reduction);
   part.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)), reduction,
                 group](Exchange& calls) -> Finish {
-    // A reduction to each rank, on copies: Gloo uses them as scratch.
+    // One reduction for each rank, on copies, because Gloo uses them as scratch memory.
     Tensors copies;
     std::vector<GlooWork> works;
     int root = 0;
@@ -675,7 +675,7 @@ Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
   checkTensor(kKind, output);
   checkTensor(kKind, input);
   checkSameDtype(kKind, output, input);
-  // The bytes for each rank, by the splits of one side.
+  // The bytes for each rank, computed from the splits of one side.
   const auto bytesFor = [&](const Tensor& tensor, const std::vector<int64_t>& splits,
                             const char* what) {
     const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);

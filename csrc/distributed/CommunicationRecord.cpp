@@ -15,8 +15,8 @@ namespace {
 using c10d::OpType;
 
 struct RecordNames {
-  const char* collective;  // in the metadata
-  const char* title;       // of the second event
+  const char* collective;  // its name in the metadata
+  const char* title;       // the name of the second event
 };
 
 RecordNames recordNamesOf(OpType type) {
@@ -82,7 +82,7 @@ MessageSizes sizesOf(const std::vector<Part>& parts, int group_size) {
   for (const Part& part : parts) {
     int64_t in = elementsOf(part.read);
     int64_t out = elementsOf(part.written);
-    // What this rank lacks, since it is not the root, others have.
+    // On ranks other than the root, one side is empty; its size follows from the other side.
     if (part.written.empty()) {
       out = part.contract.kind == CollectiveKind::Gather ? in * group_size : in;
     } else if (part.read.empty()) {

@@ -25,9 +25,9 @@ using c10::openreg::Mutex;
 using c10::openreg::OpenRegStream;
 using c10::openreg::RelaxedCaptureGuard;
 
-// Streams that only groups use. Those of the pool come round again, and two operations that wait
-// for other ranks on one stream may wait for each other. They are never destroyed, as tensors may
-// have been recorded on them; a group hands them to the next one.
+// Streams reserved for groups. Streams of the pool are reused in turn, and two operations that wait
+// for other ranks on the same stream can deadlock. These streams are never destroyed, because
+// tensors may have been recorded on them; a group that ends returns its streams for later groups.
 class GroupStreams {
  public:
   static GroupStreams& instance() {
@@ -40,7 +40,7 @@ class GroupStreams {
       const Lock lock(mutex_);
       std::vector<OpenRegStream>& free = free_[{device.index(), priority}];
       for (auto it = free.begin(); it != free.end(); ++it) {
-        // Work of its last group may still be on it.
+        // Work of the previous group may still be pending on it.
         if (!it->isCapturing() && isIdle(*it)) {
           const OpenRegStream stream = *it;
           free.erase(it);
@@ -61,7 +61,8 @@ class GroupStreams {
 
  private:
   static bool isIdle(const OpenRegStream& stream) {
-    // Not of the program's streams: no capture that is under way has to hear of it.
+    // These streams take no part in captures, so a capture in progress does not forbid their
+    // creation.
     const RelaxedCaptureGuard relaxed;
     c10::openreg::OpenRegEvent event;
     event.record(stream);
@@ -84,7 +85,7 @@ void recordStreams(const std::vector<Part>& parts, const OpenRegStream& stream) 
   }
 }
 
-// Tells the sanitizer, which is on.
+// Reports the operation's tensors to the sanitizer. Call only while it is on.
 void recordParts(const std::vector<Part>& parts, CollectiveKind kind, const OpenRegStream& stream) {
   std::vector<c10::openreg::Operand> operands;
   for (const Part& part : parts) {
@@ -123,7 +124,7 @@ Engine::Engine(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> tra
       stream_(GroupStreams::instance().take(device, priority)) {}
 
 Engine::~Engine() {
-  // A stream that holds an error would leave out the work of the next group.
+  // A stream in an error state would skip the work of the next group.
   if (state_->hasFailed()) {
     return;
   }
@@ -137,7 +138,8 @@ void Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
   if (event == nullptr || capture != capture_of_other || *stream == other.unwrap()) {
     return;
   }
-  // Not by the guard: the sanitizer is not told what no program may rely on.
+  // Calls the runtime directly: programs may not rely on this wait, so the sanitizer must not see
+  // it.
   OPENREG_CHECK(orStreamWaitEvent(other.stream(), static_cast<orEvent_t>(event->eventId()), 0));
 }
 
@@ -145,7 +147,7 @@ bool Tail::isOver() const {
   if (event == nullptr || capture != 0) {
     return true;
   }
-  // No graph depends on the answer, which only chooses a stream.
+  // The result only selects a stream, so it is allowed during a capture.
   const RelaxedCaptureGuard relaxed;
   try {
     return event->query();
@@ -219,7 +221,7 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
     part.written.clear();
   }
   const uint64_t number = state_->nextNumber();
-  // A replay has no time but its own.
+  // Replays use the timeout without an extension.
   const auto extension = capture == 0 ? state_->takeExtension() : GroupState::Extension{};
   auto completion = std::make_shared<Completion>();
   launchOperation(

@@ -1,9 +1,9 @@
 // Messages from one rank to another.
 //
 // Note [Messages]
-// A message is a header of its size and, when the receiver has found that it fits, its bytes: Gloo
-// ends the process if a message is longer than the memory for it. The two have tags of their own,
-// made of the user's.
+// A message is a header with its size, followed by its bytes after the receiver has checked the
+// size: Gloo ends the process if a message is longer than its receive buffer. Header and bytes have
+// different tags, both derived from the user's.
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
@@ -59,23 +59,22 @@ GlooWork postReceive(Exchange& calls, const Tensor& bytes, int rank, int tag) {
   });
 }
 
-// An error says which message has not been exchanged.
-void waitFor(Exchange& calls, const GlooWork& work, const std::string& otherwise) {
+// An error names the message that was not exchanged.
+void waitFor(Exchange& calls, const GlooWork& work, const std::string& activity) {
   try {
     calls.wait(work);
   } catch (const TransportError& error) {
-    throw TransportError(c10::str(error.what(), ", and ", otherwise), error.gloo_text);
+    throw TransportError(c10::str(error.what(), " while ", activity), error.gloo_text);
   }
 }
 
-std::string notSent(int destination, int tag) {
-  return c10::str("rank ", destination, " has not taken the message with tag ", tag);
+std::string sending(int destination, int tag) {
+  return c10::str("sending the message with tag ", tag, " to rank ", destination);
 }
 
-std::string notReceived(int source, int tag) {
-  return source < 0
-             ? c10::str("no message with tag ", tag, " has come from any rank")
-             : c10::str("the message with tag ", tag, " from rank ", source, " has not come");
+std::string receiving(int source, int tag) {
+  return source < 0 ? c10::str("waiting for a message with tag ", tag, " from any rank")
+                    : c10::str("waiting for the message with tag ", tag, " from rank ", source);
 }
 
 }  // namespace
@@ -96,9 +95,9 @@ Part send(Membership group, const Tensor& tensor, int destination, int tag) {
     const GlooWork second =
         plain.numel() > 0 ? postSend(calls, bytesOf(plain), destination, payloadTag(tag)) : first;
     return [plain, first, second, destination, tag](Exchange& own) {
-      waitFor(own, first, notSent(destination, tag));
+      waitFor(own, first, sending(destination, tag));
       if (second != first) {
-        waitFor(own, second, notSent(destination, tag));
+        waitFor(own, second, sending(destination, tag));
       }
     };
   };
@@ -116,24 +115,23 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
     const Tensor message = headerMessage();
     const GlooWork first = postReceive(calls, message, source, headerTag(tag));
     return [=](Exchange& own) {
-      waitFor(own, first, notReceived(source, tag));
+      waitFor(own, first, receiving(source, tag));
       StageGate::instance().pass(Stage::Heard);
       const int sender = source >= 0 ? source : first->sourceRank();
       const Header header = Header::read(message.const_data_ptr(), message.nbytes());
       if (!header.isComplete() || header.state != Header::Ready) {
-        throw TransportError(
-            c10::str("rank ", sender, " sends what is not a header, with tag ", tag));
+        throw TransportError(c10::str("rank ", sender, " sent an invalid header with tag ", tag));
       }
       const Landing landing(alias.tensor());
       const auto expected = static_cast<int64_t>(landing.plain().nbytes());
       if (header.bytes_to != expected) {
-        throw TransportError(c10::str("rank ", sender, " sends ", header.bytes_to,
-                                      " bytes with tag ", tag, ", and this rank receives ",
+        throw TransportError(c10::str("rank ", sender, " sent ", header.bytes_to,
+                                      " bytes with tag ", tag, ", but this rank expects ",
                                       expected));
       }
       if (expected > 0) {
         waitFor(own, postReceive(own, landing.bytes(), sender, payloadTag(tag)),
-                notReceived(sender, tag));
+                receiving(sender, tag));
       }
       landing.complete();
       own.source_rank = sender;
@@ -143,9 +141,11 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
 }
 
 Part messageToSelf(const Tensor& sent, const Tensor& received) {
-  TORCH_CHECK_VALUE(sent.nbytes() == received.nbytes(), nameOf(CollectiveKind::Send),
-                    ": expected a message of this rank to itself to fit, got ", sent.nbytes(),
-                    " bytes for ", received.nbytes());
+  TORCH_CHECK_VALUE(
+      sent.nbytes() == received.nbytes(), nameOf(CollectiveKind::Send),
+      ": expected a message of this rank to itself to be sent and received with the same "
+      "size, got ",
+      sent.nbytes(), " and ", received.nbytes(), " bytes");
   Part part = makeMessagePart(CollectiveKind::Send, sent);
   part.read = {sent};
   part.written = {received};

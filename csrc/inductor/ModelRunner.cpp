@@ -30,9 +30,10 @@ class ModelRunner final : public AOTIModelContainerRunner {
       for (AtenTensorHandle input : inputs) {
         aoti_torch_delete_tensor_object(input);
       }
-      TORCH_CHECK(false,
-                  "run: expected the current stream, which is that of the thread, got "
-                  "another; make it the current one");
+      TORCH_CHECK(
+          false,
+          "run: expected the current stream of the thread, got another one; make it current "
+          "first");
     }
     return AOTIModelContainerRunner::run_impl(inputs, stream);
   }

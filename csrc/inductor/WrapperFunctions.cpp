@@ -113,7 +113,7 @@ class ValueReader {
                                                   : c10::IValue(integerOf(value));
       case TypeKind::StringType:
         if (value.kind != OpenRegValue::Text) {
-          refuse("a text", value);
+          refuse("a string", value);
         }
         return std::string(static_cast<const char*>(value.pointer));
       default:
@@ -324,7 +324,7 @@ const char* copyWeights(void* memory, size_t offset, const void* source, size_t 
                                            at::TensorOptions(source_type).dtype(at::kByte));
     TORCH_CHECK(given.is_cpu() || given.device() == block.device(),
                 "update_constant_buffer: expected tensors and memory for them on one device, got ",
-                given.device(), " and ", block.device(), ", which was current");
+                given.device(), " and ", block.device(), " (the current device)");
     block.narrow(0, static_cast<int64_t>(offset), size).copy_(given);
   });
 }

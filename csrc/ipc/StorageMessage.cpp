@@ -43,8 +43,8 @@ StorageMessage StorageMessage::read(const std::string& bytes) {
 }
 
 Device StorageMessage::deviceHere() const {
-  TORCH_CHECK(device >= 0 && device < device_count(), "receiving a storage: it is on device ",
-              device, " of its process, and this one has ", static_cast<int>(device_count()),
+  TORCH_CHECK(device >= 0 && device < device_count(), "receiving a storage: the sender's device ",
+              device, " does not exist here; this process has ", static_cast<int>(device_count()),
               " devices");
   return Device(kDeviceType, static_cast<DeviceIndex>(device));
 }

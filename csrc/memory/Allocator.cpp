@@ -127,7 +127,7 @@ class OpenRegAllocator final : public DeviceAllocator {
     Block* block = blocks_.take(pointer);
     if (block == nullptr) {
       std::fprintf(stderr,
-                   "openreg: raw_deallocate: expected an address that the allocator gave out and "
+                   "openreg: raw_deallocate: expected an address that the allocator returned and "
                    "that has not been freed, got %p\n",
                    pointer);
       return;

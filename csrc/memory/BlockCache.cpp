@@ -423,7 +423,7 @@ void BlockCache::releasePool(MempoolId_t id) {
   const auto found = private_pools_.find(id);
   TORCH_CHECK(found != private_pools_.end() && found->second.use_count > 0, "memory pool (",
               id.first, ", ", id.second, ") of device ", static_cast<int>(device_),
-              " has no user that could release it");
+              " is not in use, so it cannot be released");
   --found->second.use_count;
 }
 

@@ -59,8 +59,7 @@ bool Collection::end(uint64_t session) {
 uint64_t Collection::beginAlone() {
   Owner& current = owner();
   const c10::openreg::Lock lock(current.mutex);
-  TORCH_CHECK(current.session == 0,
-              "collect: expected no session of a profiler to be running, got one");
+  TORCH_CHECK(current.session == 0, "collect: expected no running profiler session, got one");
   const uint64_t session = nextSession();
   take(current, session, orActivityAll);
   return session;
@@ -68,7 +67,7 @@ uint64_t Collection::beginAlone() {
 
 std::vector<orActivityRecord> Collection::endAlone(uint64_t session) {
   TORCH_CHECK(end(session),
-              "collect: expected to have the trace to the end, but torch.profiler took it");
+              "collect: torch.profiler took over the trace before the collection ended");
   return takeRecords();
 }
 

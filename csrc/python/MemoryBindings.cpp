@@ -46,7 +46,7 @@ void recordPinnedHistory(const std::optional<std::string>& enabled,
 #else
   std::ignore = std::tie(enabled, context, has_native_frames, max_entries, clears);
   TORCH_CHECK(false, "_record_memory_history: expected record_pinned_host_memory=False, got True; ",
-              "torch ", TORCH_VERSION, " does not record who allocates pinned memory");
+              "torch ", TORCH_VERSION, " does not record allocations of pinned memory");
 #endif
 }
 

@@ -43,7 +43,7 @@ void checkNotCapturing(c10::Device device) {
                   !c10::openreg::getCurrentOpenRegStream(device.index()).isCapturing(),
               "The state of the OpenReg generator of ", device,
               " cannot be read or set while the current stream captures: the kernels of a graph "
-              "draw from the state they find when it is replayed");
+              "read the state when the graph is replayed");
 }
 
 // Where an engine is in the sequence of its seed.
@@ -152,8 +152,8 @@ uint64_t GeneratorState::offset() {
   const auto offset =
       findOffset(current_->known.value_or(startOf(current_->seed)), present.numbers);
   TORCH_CHECK(offset.has_value(), "The offset of the generator of ", device_,
-              " is not known: its state is none of the first ", kSearchLimit, " that seed ",
-              current_->seed, " leads to");
+              " is unknown: its state is not among the first ", kSearchLimit, " states after seed ",
+              current_->seed);
   present.offset = *offset;
   if (current_->engine.unsafeGetGeneratorImpl() == engine.unsafeGetGeneratorImpl()) {
     current_->known = present;
@@ -419,8 +419,7 @@ OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::Dev
               chosen.device(), " and cpu! (the generator, and the tensor to fill)");
   TORCH_CHECK(chosen.device().index() == device, "Generator device index ",
               static_cast<int>(chosen.device().index()), " does not match the device index ",
-              static_cast<int>(device),
-              " of the tensors it is to draw for; expected a generator of ",
+              static_cast<int>(device), " of the tensors to fill; expected a generator of ",
               c10::Device(c10::openreg::kDeviceType, device));
   return static_cast<OpenRegGeneratorImpl*>(chosen.unsafeGetGeneratorImpl());
 }

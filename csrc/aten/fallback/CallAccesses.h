@@ -1,4 +1,4 @@
-// What a call of the fallback reads and writes, for the sanitizer of streams.
+// The memory accesses of a call of the fallback, for the sanitizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,13 @@
 
 namespace at::openreg {
 
-// Tells the sanitizer, which is on, of a call: the schema says which arguments are written, and all
-// results that are not arguments are. Errors: see torch_openreg/core/Sanitizer.h.
+// Reports a call to the sanitizer, which must be on: the schema states which arguments are written;
+// results that are not arguments are written. Errors: see torch_openreg/core/Sanitizer.h.
 void recordCall(const FallbackOperator& known, const c10::FunctionSchema& schema,
                 c10::Device device, c10::ArrayRef<c10::IValue> arguments,
                 c10::ArrayRef<c10::IValue> results);
 
-// The same for a result of a call that the calling thread runs.
+// Reports a result of a call that runs on the calling thread.
 void recordResult(const FallbackOperator& known, c10::Device device, const Tensor& result);
 
 }  // namespace at::openreg

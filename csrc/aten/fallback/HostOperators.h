@@ -1,13 +1,13 @@
-// The CPU's own operators, where they touch pinned memory: for the sanitizer of streams.
+// Observes operators of the CPU that access pinned memory, for the sanitizer.
 #pragma once
 
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 
-// From the call on, tells the sanitizer of operators of the CPU, in all threads, until stopped.
-// Costs each operator some time, so it is for programs that copy from or to pinned memory without
-// waiting. Does nothing if it has been called before.
+// Starts reporting operators of the CPU in all threads to the sanitizer, until stopped. This makes
+// each operator slower, so it is only for programs that copy from or to pinned memory without
+// waiting. Further calls do nothing.
 void observeHostOperators();
 OPENREG_EXPORT void stopObservingHostOperators();
 

@@ -1,4 +1,4 @@
-// Whether an out variant writes planned results as the operator computes them, found out by trying.
+// Tests whether an out variant writes planned results exactly as the operator computes them.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -13,25 +13,25 @@
 
 namespace at::openreg {
 
-// Calls the operator's out variant, which exists, with CPU tensors.
-// Errors: what its kernel throws.
+// Calls the operator's out variant, which must exist, with CPU tensors.
+// Errors: those of its kernel.
 void callOutVariant(const FallbackOperator& known, torch::jit::Stack arguments,
                     c10::ArrayRef<Tensor> results);
 
 // Note [Trials of writing]
-// An out variant need not do what the operator does: it may round otherwise, take its results for
-// scratch memory, give them other strides, or leave out what the operator does besides. So when a
-// call is learned, the out variant runs beside the operator: on copies of the arguments, into
-// memory with a pattern. It is used only if the results are then the operator's bit by bit, where
-// and as they were put, and the arguments, too.
+// An out variant may differ from the operator: it may round differently, use its results as scratch
+// memory, change their strides, or omit side effects of the operator. So when a call is learned,
+// the out variant runs beside the operator, on copies of the arguments and into memory filled with
+// a pattern. It is used only if its results then equal the operator's bit by bit, with unchanged
+// memory and metadata, and if the arguments are equal, too.
 class WritingTrial {
  public:
-  // Before the operator runs: copies the arguments, if there is something to try. Operators that
-  // draw random numbers are not tried, as they would draw twice.
+  // Before the operator runs: copies the arguments, if there is an out variant to test. Operators
+  // that draw random numbers are not tested, because they would draw twice.
   WritingTrial(const FallbackOperator& known, const c10::OperatorHandle& op,
                c10::ArrayRef<c10::IValue> arguments);
 
-  // After the operator has given `results`: how to write such results from now on.
+  // After the operator has returned `results`: how to write such results from now on.
   CallPlan::Writing best(c10::ArrayRef<c10::IValue> results);
 
  private:
@@ -44,12 +44,12 @@ class WritingTrial {
   torch::jit::Stack copies_;
 };
 
-// For OPENREG_FALLBACK_VERIFY: the first of `results` that is not bit by bit what the operator,
-// called with `arguments`, gives. The arguments are those of before the call that gave the results.
+// For OPENREG_FALLBACK_VERIFY: the first of `results` that is not bit-identical to what the
+// operator returns for `arguments`. The arguments must be as before the call that gave the results.
 std::optional<size_t> firstWrongResult(const c10::OperatorHandle& op, torch::jit::Stack arguments,
                                        c10::ArrayRef<Tensor> results);
 
-// Copies of arguments and of their memory; what is the same tensor or memory stays the same.
+// Copies arguments and their memory; tensors or memory that are the same stay the same.
 torch::jit::Stack copiesOf(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace at::openreg

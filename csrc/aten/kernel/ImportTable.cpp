@@ -12,7 +12,7 @@
 namespace at::openreg {
 namespace {
 
-// The parts of a library's dynamic section that say where the slots are.
+// The entries of a library's dynamic section that locate the slots.
 struct Relocations {
   const ElfW(Sym) * symbols = nullptr;
   const char* names = nullptr;
@@ -43,7 +43,7 @@ Relocations relocationsOf(const ElfW(Dyn) * entry) {
   return found;
 }
 
-// Linkers may leave the table read-only once it is filled.
+// Linkers may make the table read-only once it is filled.
 bool write(void** slot, void* value) {
   const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<uintptr_t>(slot);

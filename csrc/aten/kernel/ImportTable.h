@@ -1,20 +1,21 @@
-// The table through which a shared library calls functions that it imports by name.
+// Redirects calls of a shared library to a function that it imports by name.
 //
-// It is the dynamic linker's: per imported function, one slot that holds its address. See
-// Note [Settings at the call] for what we need it for; it has no other user.
+// The dynamic linker keeps a table for each library, with one slot per imported function that holds
+// its address; a redirection changes the slot. Used for thread-local settings (Note [Settings at
+// the call]), and to place the results of kernels (Note [Results in place]).
 #pragma once
 
 namespace at::openreg {
 
 class ImportTable {
  public:
-  // That of the library which has `address` in its image.
+  // The table of the library whose image contains `address`.
   explicit ImportTable(const void* address);
 
   // Makes the library call `target` instead of the function `symbol`, a mangled name, from now on.
-  // Other libraries go on calling the function. Returns false if the library does not import it, or
-  // if the table cannot be written.
-  // Threads: any may call the function meanwhile; it gets there by the old way or the new one.
+  // Calls from other libraries are not affected. Returns false if the library does not import the
+  // function, or if the table cannot be written.
+  // Threads: other threads may call the function meanwhile; their calls reach either function.
   bool redirect(const char* symbol, void* target) const;
 
  private:

@@ -128,8 +128,8 @@ std::vector<int64_t> boundsOf(const Tensor& cum_seq, int64_t length) {
   int64_t last = 0;
   for (const int64_t bound : bounds) {
     TORCH_CHECK(last <= bound && bound <= length,
-                "_flash_attention_forward: expected lengths of sequences that ascend from 0 to ",
-                length, ", got ", bound, " behind ", last);
+                "_flash_attention_forward: expected sequence offsets that ascend from 0 to ",
+                length, ", got ", bound, " after ", last);
     last = bound;
   }
   return bounds;
@@ -228,7 +228,7 @@ void checkFlash(const char* operation, const Tensor& query, const Tensor& key, c
   }
   TORCH_CHECK(key.sizes() == value.sizes() && key.size(-1) == query.size(-1) &&
                   (has_lengths || key.size(0) == query.size(0)),
-              operation, ": expected queries, keys and values of fitting sizes, got ",
+              operation, ": expected queries, keys and values of matching sizes, got ",
               query.sizes(), ", ", key.sizes(), " and ", value.sizes());
   TORCH_CHECK(key.size(-2) > 0 && query.size(-2) % key.size(-2) == 0, operation,
               ": expected the number of query heads to be a multiple of that of key heads, got ",

@@ -30,7 +30,7 @@ std::vector<int64_t> groupBounds(const Tensor& offs, int64_t length) {
   for (int64_t i = 0; i < ends.numel(); ++i) {
     const int64_t end = ends.const_data_ptr<int64_t>()[i];
     TORCH_CHECK(bounds.back() <= end && end <= length, kGrouped,
-                ": expected offs that ascend up to ", length, ", got ", end, " behind ",
+                ": expected offs that ascend up to ", length, ", got ", end, " after ",
                 bounds.back());
     bounds.push_back(end);
   }

@@ -39,7 +39,7 @@ ScalarType accumulateType(const Tensor& input) {
 void checkInput(const char* operation, const Tensor& input) {
   TORCH_CHECK(input.dim() >= 2, operation, ": expected an input of at least 2 dimensions, got ",
               input.dim());
-  TORCH_CHECK(input.is_floating_point(), operation, ": expected an input of floating points, got ",
+  TORCH_CHECK(input.is_floating_point(), operation, ": expected a floating-point input, got ",
               input.scalar_type());
 }
 

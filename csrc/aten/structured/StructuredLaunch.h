@@ -1,4 +1,4 @@
-// The second half of a generated operator: its operands, and the launch of its kernel.
+// The second phase of a generated operator: its operands, and the launch of its kernel.
 #pragma once
 
 #include <ATen/DimVector.h>
@@ -21,8 +21,8 @@
 
 namespace at::openreg {
 
-// The tensors of one call as the worker will see them: outputs, then inputs.
-// An input that is an output becomes the same CPU tensor, as kernels ask `self.is_same(out)`.
+// The tensors of a call for the worker: outputs, then inputs. An input that is an output becomes
+// the same CPU tensor, because kernels test `self.is_same(out)`.
 template <size_t Count>
 class Operands {
  public:
@@ -48,9 +48,9 @@ class Operands {
     return tensors;
   }
 
-  // Throws unless the first `output_count` tensors, of those that tensors() made, still are what
-  // the caller's outputs are: a kernel that gives its output other sizes, strides or memory has
-  // left the caller's unwritten, or written in another order.
+  // Throws unless the first `output_count` tensors returned by tensors() still match the caller's
+  // outputs. A kernel that changed the sizes, strides or memory of an output did not write the
+  // caller's tensor, or wrote it in another order.
   void checkWritten(const Tensor* tensors, size_t output_count) const {
     for (size_t index = 0; index < output_count; ++index) {
       if (C10_UNLIKELY(!aliases_[index].isDescriptionOf(tensors[index])) &&
@@ -61,7 +61,7 @@ class Operands {
   }
 
  private:
-  // Of a tensor without elements, strides say nothing.
+  // The strides of a tensor without elements do not matter.
   bool isEmptyAsBefore(const Tensor& tensor, size_t index) const {
     return tensor.numel() == 0 && aliases_[index].sizes() == tensor.sizes();
   }
@@ -70,14 +70,15 @@ class Operands {
   std::array<uint8_t, Count> same_as_;
 };
 
-// The tensors of operands while a kernel runs. They come from this thread's pool and go back there.
+// The tensors of the operands while a kernel runs. They are taken from this thread's pool and
+// returned to it.
 template <size_t Count>
 class KernelTensors {
  public:
   explicit KernelTensors(const Operands<Count>& operands)
       : pool_(TensorPool::ofThisThread()), tensors_(operands.tensors(pool_)) {}
 
-  // Those that share a storage come after its first tensor, so they leave before it.
+  // Tensors that share a storage come after its first tensor, so they are returned before it.
   ~KernelTensors() {
     for (size_t index = Count; index-- > 0;) {
       pool_.giveBack(std::move(tensors_[index]));
@@ -106,13 +107,13 @@ namespace detail {
 inline const Tensor* operandOf(const Tensor& tensor) { return &tensor; }
 OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 
-// Tells the sanitizer, which is on, what the kernel reads and writes: the operands, outputs first,
-// and those in lists.
+// Reports the kernel's accesses to the sanitizer, which must be on: the operands, outputs first,
+// and the tensors in lists.
 void recordOperands(const char* kernel, Device device, ArrayRef<const Tensor*> operands,
                     size_t output_count, ArrayRef<c10::openreg::Operand> in_lists);
 
-// Some kernels conjugate an output by setting its conjugate bit, which the device tensor does not
-// see. This remembers the bits and, where one has changed, conjugates the memory instead.
+// Some kernels conjugate an output by setting its conjugate bit, which does not reach the device
+// tensor. This class records the bits and, where one has changed, conjugates the memory instead.
 class OPENREG_EXPORT ConjugateBits {
  public:
   ConjugateBits(const Tensor* outputs, size_t count) : bits_(read(outputs, count)) {}
@@ -144,9 +145,9 @@ void callKernel(const Kernel& kernel, Tensor* tensors, std::index_sequence<Index
 
 }  // namespace detail
 
-// Runs `kernel` with the CPU tensors of the operator's outputs and of the inputs, as parameters in
-// this order. An input is a Tensor or a std::optional<Tensor>; `others` are the other arguments,
-// lists of tensors among them, which the kernel has captured.
+// Runs `kernel` with CPU tensors of the operator's outputs and inputs, as parameters in this order.
+// An input is a Tensor or a std::optional<Tensor>; `others` are the remaining arguments, including
+// lists of tensors, which the kernel has captured.
 template <c10::openreg::KernelName Name, typename Op, typename... Inputs, typename... Others,
           typename Kernel>
 void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
@@ -159,7 +160,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                              [](const Tensor& output) { return &output; });
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
 
-  // A TensorIterator has looked for overlap.
+  // A TensorIterator has already checked for overlap.
   if (!Op::kChecksSizes && mode != Launch::OnCallingThread) {
     checkOverlap(operands, kOutputs, [&](Tensor* stand_ins) {
       TORCH_CHECK(mode == Launch::Tried, kOverlapText);

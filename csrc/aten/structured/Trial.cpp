@@ -14,11 +14,11 @@
 namespace at::openreg {
 namespace {
 
-// Large enough for the windows of pooling kernels, small enough to cost nothing in five dimensions.
+// Large enough for the windows of pooling kernels, small enough to be cheap in five dimensions.
 constexpr int64_t kMaxKeptSize = 8;
 
-// Sizes of stand-ins: small ones are kept, and of larger ones those that are equal stay equal and
-// those that differ go on to differ.
+// Sizes of stand-ins: small sizes are kept; larger ones are reduced such that equal sizes stay
+// equal and different sizes stay different.
 class SmallSizes {
  public:
   int64_t of(int64_t size) {
@@ -37,7 +37,7 @@ class SmallSizes {
   c10::SmallVector<int64_t, 16> larger_;
 };
 
-// Of elements that all are `value`. Zeros are valid indices, ones are valid divisors.
+// A tensor filled with `value`. Zeros are valid indices, ones are valid divisors.
 Tensor standInOf(const Tensor& input, IntArrayRef sizes, int value) {
   Tensor stand_in = at::detail::empty_cpu(sizes, input.scalar_type());
   if (value == 0) {
@@ -51,8 +51,8 @@ Tensor standInOf(const Tensor& input, IntArrayRef sizes, int value) {
   return stand_in;
 }
 
-// The same of the input's own sizes, without memory for all elements unless they are written: one
-// stands for the others.
+// The same with the input's own sizes. Unless it is written, it is an expanded single element and
+// needs no memory for all of them.
 Tensor trueSizedStandInOf(const Tensor& input, bool is_written, int value) {
   if (is_written) {
     return standInOf(input, input.sizes(), value);
@@ -67,8 +67,8 @@ bool isInput(const Tensor& output, ArrayRef<const Tensor*> inputs) {
                      [&](const Tensor* input) { return input->is_same(output); });
 }
 
-// Runs the kernel; `standIn` makes the tensors for its inputs, and is told whether they are
-// written.
+// Runs the kernel on stand-ins. `standIn` makes the tensor for an input; its argument states
+// whether the kernel writes it.
 template <typename StandIn>
 void runOnStandIns(ArrayRef<const Tensor*> operands, size_t output_count,
                    c10::function_ref<void(Tensor*)> kernel, const StandIn& standIn) {
@@ -109,7 +109,7 @@ void Trials::addSizes(ArrayRef<const Tensor*> operands, size_t output_count, Arg
 void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
                     c10::function_ref<void(Tensor*)> kernel) {
   const CpuKernelScope scope;
-  // What a kernel warns of zeros nobody needs to know.
+  // Drops the kernel's warnings, which are about zeros.
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning& /*warning*/) override {}
   } silent;
@@ -124,7 +124,7 @@ void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
     });
     return;
   } catch (const c10::Error&) {
-    // Because of the small sizes, or rightly: the next trial tells.
+    // Caused by the small sizes, or a real error: the next run decides.
   }
   try {
     runOnStandIns(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
@@ -132,7 +132,7 @@ void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
     });
     return;
   } catch (const c10::Error&) {
-    // Because of the zeros, or rightly.
+    // Caused by the zeros, or a real error.
   }
   runOnStandIns(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
     return trueSizedStandInOf(input, is_written, 1);

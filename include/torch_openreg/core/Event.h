@@ -61,8 +61,8 @@ class OpenRegEvent {
       device_index_ = stream.device_index();
     }
     TORCH_CHECK(device_index_ == stream.device_index(),
-                "OpenRegEvent.record: expected a stream of ", *device(),
-                ", the event's device, got ", stream);
+                "OpenRegEvent.record: event was created on ", *device(), ", but the stream is ",
+                stream);
     OPENREG_CHECK(orEventRecord(event_, stream.stream()));
     was_recorded_ = true;
   }
@@ -105,8 +105,8 @@ class OpenRegEvent {
   // complete.
   float elapsed_time(const OpenRegEvent& other) const {
     TORCH_CHECK_VALUE(((flags_ | other.flags_) & orEventDisableTiming) == 0,
-                      "OpenRegEvent.elapsed_time: expected two events that take times, got one "
-                      "that was made without");
+                      "OpenRegEvent.elapsed_time: expected two events created with timing, "
+                      "got one created without");
     TORCH_CHECK_VALUE(was_recorded_ && other.was_recorded_,
                       "OpenRegEvent.elapsed_time: expected two recorded events, got one that was "
                       "never recorded");

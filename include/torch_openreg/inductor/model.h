@@ -9,7 +9,7 @@
 #pragma once
 
 #if defined(USE_CUDA) || defined(USE_XPU) || defined(USE_MPS)
-#error "a program on openreg: expected torch's runtime for no other device"
+#error "torch_openreg/inductor/model.h cannot be combined with torch's runtime of another device"
 #endif
 #define USE_MPS 1
 
