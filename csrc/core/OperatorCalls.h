@@ -1,5 +1,4 @@
-// What the fallback tells the sanitizer of streams. What holds for the functions of
-// core/Sanitizer.h holds here.
+// The fallback's reports to the sanitizer. The rules of core/Sanitizer.h apply.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -8,9 +7,9 @@
 
 namespace c10::openreg {
 
-// As recordAccesses(), for a call of an operator of which no more than its schema is known. A
-// schema does not say whether a kernel reads the contents of a tensor or looks at its sizes; of
-// torch's operators that is known all the same.
+// As recordAccesses(), for a call of an operator of which only the schema is known. A schema does
+// not state whether a kernel reads the contents of a tensor or only its sizes; for torch's
+// operators, the sanitizer has a list.
 void recordOperatorCall(const OpenRegStream& stream, const char* kernel,
                         ArrayRef<Operand> operands);
 

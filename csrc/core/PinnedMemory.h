@@ -1,5 +1,5 @@
-// What the backend tells the sanitizer of streams about pinned memory, besides the copies from and
-// to it, which recordAccesses() tells. What holds for the functions of core/Sanitizer.h holds here.
+// The backend's reports about pinned memory to the sanitizer, besides copies, which
+// recordAccesses() reports. The rules of core/Sanitizer.h apply.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -10,16 +10,16 @@
 
 namespace c10::openreg {
 
-// The cache of pinned memory has given a block out, or takes it back. It has seen that the copies
-// of a block's earlier life are over.
+// The cache of pinned memory has handed out a block, or takes it back. Copies from the block's
+// earlier use have ended.
 void notePinnedAllocated(const void* address, size_t size);
 void notePinnedFreed(const void* address) noexcept;
 
-// A copy from or to the pinned memory that the address is in has been launched, and the host may go
-// on before it is over.
+// A copy from or to the pinned memory that contains the address has been launched, and the host may
+// continue before it ends.
 void notePinnedCopied(const void* address);
 
-// The host is about to read or write memory, in an operator of the CPU.
+// The host is about to read or write memory in an operator of the CPU.
 // Errors: as recordAccesses(); the operator is then not called.
 void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands);
 

@@ -11,12 +11,12 @@
 namespace c10::openreg {
 namespace {
 
-// Below this number of messages a look at each holder is not worth its time.
+// With fewer messages, checking whether holders are alive is not worth its cost.
 constexpr size_t kLeastMessages = 256;
 
 }  // namespace
 
-// Leaked: storages may be freed by static destructors.
+// Leaked, because storages may be freed by static destructors.
 SentStorages& SentStorages::get() {
   static auto* instance = new SentStorages();
   return *instance;
@@ -24,7 +24,7 @@ SentStorages& SentStorages::get() {
 
 void SentStorages::keep(unsigned long long lease, Storage storage, OpenRegEvent event) {
   if (isSanitizerOn()) {
-    noteWritten(storage.data());  // the other process may
+    noteWritten(storage.data());  // the receiver may write it
   }
   const Lock lock(mutex_);
   StorageImpl* impl = storage.unsafeGetStorageImpl();

@@ -11,7 +11,7 @@
 namespace c10::openreg {
 namespace {
 
-// FNV-1a, the same in every build: the two processes may have different ones.
+// FNV-1a, which does not depend on the build: the two processes may have different builds.
 uint64_t checksumOf(const StorageMessage& message) {
   const auto* byte = reinterpret_cast<const unsigned char*>(&message);
   const auto* end = byte + offsetof(StorageMessage, checksum);

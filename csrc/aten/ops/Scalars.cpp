@@ -1,4 +1,4 @@
-// Operators that give the host a value, and therefore wait for the stream.
+// Operators that return a value to the host, and therefore wait for the stream.
 
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/equal_native.h>
@@ -20,7 +20,7 @@ using c10::openreg::HostWork;
 using c10::openreg::OpenRegStream;
 using c10::openreg::WorkDescription;
 
-// Waits, so that the host may read the tensors.
+// Waits until the host can read the tensors.
 void readOnHost(const char* operation, const OpenRegStream& stream,
                 std::initializer_list<const Tensor*> tensors) {
   const bool is_checked = c10::openreg::isSanitizerOn();
