@@ -1,4 +1,4 @@
-// Runs programs that AOTInductor has compiled; see Note [Weights of compiled programs].
+// Runs programs compiled by AOTInductor; see Note [Weights of compiled programs].
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>

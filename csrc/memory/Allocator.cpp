@@ -28,7 +28,7 @@ void freeBlock(void* context);
 // Note [DataPtr contexts]
 // The context of a DataPtr of this allocator is its address, by which the block is found in the
 // table of blocks; the deleter freeBlock identifies such a DataPtr. A DataPtr with another deleter
-// was not allocated here: registerForeignMemory() tells its owner, if it belongs to the backend.
+// was not allocated here; it may belong to another part of the backend, see foreignMemory().
 class OpenRegAllocator final : public DeviceAllocator {
  public:
   DataPtr allocate(size_t size) override {

@@ -50,7 +50,7 @@ void recordPinnedHistory(const std::optional<std::string>& enabled,
 #endif
 }
 
-// The function is kept for the life of the process.
+// The function is kept until the process ends.
 void observeOutOfMemory(const py::object& function) {
   PyObject* kept = function.inc_ref().ptr();
   addOutOfMemoryObserver(

@@ -1,4 +1,5 @@
-// torch_openreg._C: one line per function, no logic. The types are in torch_openreg/_C.pyi.
+// torch_openreg._C: registers the bindings of each subject, and the hooks that the backend needs
+// from Python. The types are in torch_openreg/_C.pyi.
 
 #include <pybind11/pybind11.h>
 
@@ -18,7 +19,7 @@ void restoreGil(void* state) {
   }
 }
 
-// Runs the handlers of signals that have come, and returns what one has raised.
+// Runs the handlers of pending signals, and returns the exception that one of them raised.
 std::exception_ptr takeInterrupt() {
   if (Py_IsInitialized() == 0) {
     return nullptr;

@@ -11,7 +11,7 @@
 namespace c10::openreg {
 
 void HostWatches::watch(State& state, Allocation& allocation) {
-  // It may have been turned off since the caller asked.
+  // The sanitizer may have been turned off since the caller's check.
   if (!isSanitizerOn() || !state.options.finds_host_accesses || !state.options.watches_pages) {
     return;
   }

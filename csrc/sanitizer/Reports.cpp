@@ -4,7 +4,7 @@ namespace c10::openreg {
 
 namespace {
 
-// All but who made it and where.
+// All fields except for the launch and its stack.
 AccessReport describeBytes(const Access& access, uintptr_t base) {
   AccessReport report;
   report.argument = access.argument;

@@ -15,7 +15,7 @@ namespace c10::openreg {
 
 namespace {
 
-// Whether they overlap for sure.
+// Whether they certainly overlap.
 bool doOverlap(State& state, const ByteRuns& runs, const ByteRuns& other) {
   const Overlap overlap = runs.overlap(other);
   state.counts.undecided += overlap == Overlap::Undecided ? 1 : 0;
@@ -48,7 +48,7 @@ Finding conflict(const State& state, const Launch& launch, const Touch& touch,
 
 // --- Conflicts
 
-// Of each stream the latest access.
+// The latest conflicting access of each stream.
 c10::SmallVector<const Access*, 4> conflictsOf(State& state, const Place& place,
                                                const Touch& touch) {
   c10::SmallVector<const Access*, 4> conflicts;
@@ -86,7 +86,7 @@ void findConflicts(State& state, const Launch& launch, const Touch& touch,
 
 // --- Hazards
 
-// Whether the work is the first that the hazard can harm.
+// Whether the work is the first one that the hazard can affect.
 bool isOpen(const State& state, const Place& place, const Hazard& hazard, const Touch& touch) {
   if (touch.allocation->serial <= hazard.serial ||
       place.universe.isOrdered(hazard.access, place.stream)) {
@@ -97,7 +97,7 @@ bool isOpen(const State& state, const Place& place, const Hazard& hazard, const 
           hazard.access.runs.overlap(touch.access.runs) == Overlap::Yes);
 }
 
-// Those of the memory's owner and pool; null if there are none.
+// The hazards of the memory's owner and pool; null if there are none.
 std::vector<Hazard>* hazardsNear(const Place& place, const Allocation& allocation) {
   auto& all = place.universe.hazards;
   if (!allocation.owner.has_value() || all.empty()) {
@@ -118,7 +118,7 @@ void findHazards(const State& state, const Launch& launch, const Touch& touch,
   std::erase_if(*hazards, [&](const Hazard& hazard) {
     return place.universe.isOrdered(hazard.access, *allocation.owner);
   });
-  // Of each free and stream the last use, which is the one to wait for.
+  // The last use for each free and stream, which is the one to wait for.
   for (auto it = hazards->rbegin(); it != hazards->rend(); ++it) {
     const Hazard& hazard = *it;
     if (!isOpen(state, place, hazard, touch)) {
@@ -146,7 +146,7 @@ void findHazards(const State& state, const Launch& launch, const Touch& touch,
 
 // --- Uninitialized memory
 
-// What would have written it in a replay of its graph; null if nothing would.
+// The access that would have written it in a replay of its graph; null if there is none.
 const Access* writerOf(const State& state, const Place& place, const Touch& touch) {
   const auto graph = state.captures.find(touch.allocation->capture);
   if (place.capture != nullptr || graph == state.captures.end()) {
@@ -163,8 +163,8 @@ const Access* writerOf(const State& state, const Place& place, const Touch& touc
   return writer;
 }
 
-// Whether the access reads what nobody wrote; `first` gets the first such byte. In a capture,
-// memory from outside may be written before the replay.
+// Whether the access reads memory that was not written; `first` gets the first such byte. In a
+// capture, memory from outside may be written before the replay.
 bool isUnwrittenRead(State& state, const Place& place, const Touch& touch, uintptr_t* first) {
   Allocation& allocation = *touch.allocation;
   const bool is_of_graph = allocation.capture != 0 && place.capture == nullptr;
@@ -216,7 +216,7 @@ std::vector<Finding> findAll(State& state, const Launch& launch,
 
 void takeAsOrdered(State& state, const Launch& launch, const std::vector<Touch>& touches) {
   const Place& place = launch.place;
-  // The hazards first: what is open depends on what is ordered.
+  // Hazards first, because whether they are open depends on the order before this work.
   for (const Touch& touch : touches) {
     if (std::vector<Hazard>* const hazards = hazardsNear(place, *touch.allocation)) {
       std::erase_if(*hazards,

@@ -34,7 +34,7 @@ namespace {
 
 std::atomic<ReportFinding> reporter{nullptr};
 
-// Whether this thread has told the accesses of the kernel that it launches next.
+// Whether this thread has recorded the accesses of the kernel that it launches next.
 thread_local bool has_recorded = false;
 
 void report(const std::vector<Finding>& findings) {
@@ -45,7 +45,7 @@ void report(const std::vector<Finding>& findings) {
   }
 }
 
-// One lock for all that is known. Stacks are gathered and findings reported without it.
+// One lock guards the whole state. Stacks are gathered and findings reported without it.
 class Sanitizer {
  public:
   // --- Control
@@ -54,7 +54,7 @@ class Sanitizer {
     const Lock lock(mutex_);
     state_.options = options;
     letHostBeWatched(options.finds_host_accesses && options.watches_pages);
-    // A child knows nothing of its parent's work, and the lock may be taken in it for ever.
+    // A child has no record of its parent's work, and another thread may hold the lock at the fork.
     [[maybe_unused]] static const int is_off_in_children =
         pthread_atfork(nullptr, nullptr, [] { detail::is_sanitizer_on.store(false); });
     if (!detail::is_sanitizer_on.load()) {
@@ -91,7 +91,7 @@ class Sanitizer {
     const Lock lock(mutex_);
     ++state_.counts.not_seen;
     ++state_.not_seen[kernel];
-    state_.giveUpWritten();  // it may have written anything
+    state_.giveUpWritten();  // the graph may have written anything
   }
 
   // --- Launches
@@ -139,7 +139,7 @@ class Sanitizer {
     }
   }
 
-  // The host's own accesses to pinned memory. What is launched later is ordered behind them.
+  // Host accesses to pinned memory. Later launches are ordered after them.
   void hostAccess(const char* kernel, const std::vector<Access>& accesses) {
     reportHostTouches();
     const Stack stack = gatherStack();
@@ -202,7 +202,7 @@ class Sanitizer {
     }
   }
 
-  // Reports what the host has done to watched memory since the last call.
+  // Reports the host's accesses to watched memory since the last call.
   void reportHostTouches() {
     if (!isSanitizerOn() || !HostWatch::isAnyAlive()) {
       return;
@@ -255,7 +255,7 @@ class Sanitizer {
     state_.forgetGraph(capture);
   }
 
-  // `own_capture` is that of the calling thread's current stream.
+  // `own_capture` is the capture of the calling thread's current stream.
   void refusedCall(orError_t error, const char* caller, const OpenRegStream& current,
                    uint64_t own_capture) {
     const Stack stack = gatherStack();
@@ -313,7 +313,7 @@ class Sanitizer {
   void streamAwaited(const OpenRegStream& stream, const OpenRegStream& other) {
     reportHostTouches();
     const Stack stack = gatherStack();
-    const uint64_t capture = other.captureId();  // the wait takes the stream there
+    const uint64_t capture = other.captureId();  // the wait adds the stream to this capture
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
     const Clock clock = place.universe.clockOf(state_.numberOf(other));
@@ -373,14 +373,14 @@ class Sanitizer {
     {
       const Lock lock(mutex_);
       allocation = state_.shadow.take(reinterpret_cast<uintptr_t>(address));
-      // Of a graph's own memory only what it frees itself is given out again, to itself.
+      // Memory of a graph is reused only within the graph, after the graph itself has freed it.
       if (allocation == nullptr || (allocation->capture != 0 && allocation->capture != capture)) {
         return;
       }
       hazards = state_.hazardsOf(state_.placeOf(owner, allocation->capture), allocation);
       is_graph_input = allocation->is_graph_input;
     }
-    // Nearly always. Nobody would see the stack.
+    // The usual case. The stack would not be shown.
     if (hazards.empty() && !is_graph_input) {
       return;
     }
@@ -396,7 +396,7 @@ class Sanitizer {
   }
 
  private:
-  // A launch, as long as the lock is not held.
+  // A launch, while the lock is not held.
   struct Call {
     const char* kernel;
     Stack stack;
@@ -408,8 +408,8 @@ class Sanitizer {
     return {state_.placeOf(stream, call.capture), call.kernel, call.stack, call.replayed};
   }
 
-  // Reports what is wrong with the work, besides `findings`, and remembers it. If a report throws,
-  // the work is left out.
+  // Reports the findings about the work, and `findings`, and records the work. If a report throws,
+  // the work is not recorded.
   void settle(const OpenRegStream& stream, const Call& call, std::vector<Touch> touches,
               std::vector<Finding> findings) OPENREG_EXCLUDES(mutex_) {
     {
@@ -441,13 +441,13 @@ class Sanitizer {
     }
   }
 
-  // Of the streams that run.
+  // For streams outside of captures.
   void hostAwaits(const Clock& clock) OPENREG_REQUIRES(mutex_) {
     state_.live.hostAwaits(clock);
     watches_.endOrdered(state_.live);
   }
 
-  // The given capture, or else the one that began last; null if there is none.
+  // The given capture, or the latest one for 0; null if there is none.
   Capture* captureUnderWay(uint64_t id) OPENREG_REQUIRES(mutex_) {
     std::pair<uint64_t, Capture*> latest{0, nullptr};
     for (auto& [number, capture] : state_.captures) {
@@ -468,10 +468,10 @@ class Sanitizer {
   State state_ OPENREG_GUARDED_BY(mutex_);
   HostWatches watches_ OPENREG_GUARDED_BY(mutex_);
   uint64_t first_opened_ OPENREG_GUARDED_BY(mutex_) = 0;  // pages, when it was enabled
-  uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // when it last looked
+  uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // at the last check
 };
 
-// Leaked: memory may be freed by static destructors.
+// Leaked, because memory may be freed by static destructors.
 Sanitizer& sanitizer() {
   static Sanitizer* instance = new Sanitizer;
   return *instance;
@@ -493,7 +493,7 @@ SanitizerCounts sanitizerCounts() { return sanitizer().counts(); }
 
 std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen() { return sanitizer().notSeen(); }
 
-// --- What the backend tells
+// --- Reports of the backend
 
 void recordAccesses(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands) {
   has_recorded = true;
@@ -505,7 +505,7 @@ void recordOperatorCall(const OpenRegStream& stream, const char* kernel,
   std::vector<Touch> touches = touchesOf(kernel, operands);
   if (!isOfTorch(kernel)) {
     for (Touch& touch : touches) {
-      touch.is_read = false;  // as far as anybody knows
+      touch.is_read = false;  // unknown
     }
   }
   has_recorded = true;
@@ -529,7 +529,7 @@ void recordMove(const OpenRegStream& stream, const char* kernel, const void* to,
   }
   const bool is_captured = stream.isCapturing();
   Touch written = touchOf(to, nbytes, true);
-  written.is_filled = is_captured;  // what it holds is not followed further
+  written.is_filled = is_captured;  // its contents are not tracked
   sanitizer().launch(stream, kernel, {touchOf(from, nbytes, false), std::move(written)});
   if (!is_captured) {
     sanitizer().moved(to, from, nbytes);
@@ -578,7 +578,7 @@ void noteStreamAwaited(const OpenRegStream& stream, const OpenRegStream& other) 
 void noteEventDone(const void* event) { sanitizer().eventDone(event); }
 
 void noteStreamDone(const OpenRegStream& stream) {
-  has_recorded = false;  // what was recorded ran on the calling thread
+  has_recorded = false;  // the accesses recorded before were on the calling thread
   sanitizer().streamDone(stream);
 }
 
@@ -617,14 +617,14 @@ void noteRefusedCall(orError_t error, const char* caller) noexcept {
     case orErrorCapturedEvent:
     case orErrorStreamCaptureWrongThread:
       break;
-    default:  // orErrorStreamCaptureInvalidated comes after one of these
+    default:  // orErrorStreamCaptureInvalidated follows one of these
       return;
   }
   try {
     const OpenRegStream current = getCurrentOpenRegStream();
     sanitizer().refusedCall(error, caller, current, current.captureId());
   } catch (const std::exception& failure) {
-    // The error itself is about to be thrown, and is what counts.
+    // The runtime's error is about to be thrown, and has precedence.
     std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
   }
 }

@@ -121,7 +121,7 @@ void State::addAllocation(const Launch& by, const void* address, size_t size, Me
   if (place.id != 0 || options.finds_uninitialized) {
     allocation.written = std::make_unique<WrittenBytes>(allocation.address, size);
   }
-  // No launch of its own: what the owner has launched so far may still use the memory.
+  // Has no launch of its own: all launches of the owner so far may still use the memory.
   Access access;
   access.runs = ByteRuns(allocation.address, size);
   access.is_write = true;
@@ -214,7 +214,7 @@ void State::endReplay(const Launch& launch, const std::vector<Touch>& touches) {
 void State::keepForReplay(const Place& place, const Touch& touch) {
   Allocation& allocation = *touch.allocation;
   const auto& written = writtenOf(place, allocation);
-  // Of what it has not written itself, the replay needs the contents.
+  // The replay needs the contents that it has not written itself.
   const bool needs_contents = touch.is_read && allocation.capture != place.id &&
                               written != nullptr &&
                               written->lacks(touch.access.runs, nullptr) != Overlap::No;
@@ -225,7 +225,7 @@ void State::keepForReplay(const Place& place, const Touch& touch) {
   allocation.is_graph_input = allocation.capture == 0;
 }
 
-// Of a pool that no other graph uses, nothing is needed any more.
+// A pool that no other graph uses needs no state any more.
 void State::forgetGraph(uint64_t id) {
   captures.erase(id);
   std::erase_if(pools_, [&](const auto& pool) {

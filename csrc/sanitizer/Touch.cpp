@@ -26,7 +26,7 @@ bool hasSame(ArrayRef<Operand> operands, const Operand& operand, bool is_written
   });
 }
 
-// Whether the kernel needs the contents; `index` counts the operands that are read.
+// Whether the kernel reads the contents; `index` counts the operands that are read.
 bool isRead(const char* kernel, ArrayRef<Operand> operands, const Operand& operand, int index) {
   if (!operand.is_written) {
     return index > 0 || !readsOnlySizes(kernel);
@@ -36,7 +36,7 @@ bool isRead(const char* kernel, ArrayRef<Operand> operands, const Operand& opera
   return is_passed_in && !onlyWrites(kernel);
 }
 
-// Whether it is what a call in place is called on.
+// Whether it is the tensor that an in-place operator is called on.
 bool isSelf(ArrayRef<Operand> operands, const Operand& operand) {
   const auto* const first_read = std::find_if(
       operands.begin(), operands.end(), [](const Operand& other) { return !other.is_written; });

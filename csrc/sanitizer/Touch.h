@@ -1,4 +1,4 @@
-// What a piece of work does to memory.
+// The memory accesses of a piece of work.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -19,14 +19,14 @@ struct Touch {
   uintptr_t storage;
   size_t storage_size;
   bool is_read = false;                      // besides being written, or only so
-  bool is_filled = true;                     // if it is written: with something
-  std::shared_ptr<Allocation> allocation{};  // once State::resolve() has found it
-  std::shared_ptr<const Work> captured{};    // of a replay
+  bool is_filled = true;                     // a write stores defined contents
+  std::shared_ptr<Allocation> allocation{};  // set by State::resolve()
+  std::shared_ptr<const Work> captured{};    // for a replay
 };
 
 Access accessOf(const Operand& operand);
 
-// Of the operands of a kernel those that it touches here, in their order.
+// The accesses of a kernel to operands in device or pinned memory, in order.
 std::vector<Touch> touchesOf(const char* kernel, ArrayRef<Operand> operands);
 
 Touch touchOf(const void* address, size_t nbytes, bool is_written);
