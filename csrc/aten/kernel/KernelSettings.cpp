@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "csrc/aten/kernel/ImportTable.h"
+#include "csrc/aten/kernel/SymbolInterposer.h"
 #include "csrc/core/Mutex.h"
 
 namespace at::openreg {
@@ -208,15 +208,15 @@ bool areThreadSettingsSeen() {
 // Redirects libtorch_cpu to the functions above, once. Returns whether it calls them.
 bool enableThreadSettings() {
   static const bool is_enabled = [] {
-    const ImportTable imports(reinterpret_cast<const void*>(&at::globalContext));
+    const SymbolInterposer interposer(reinterpret_cast<const void*>(&at::globalContext));
     const bool are_found =
-        imports.redirect("_ZN2at13globalContextEv", reinterpret_cast<void*>(&contextOfThread)) &&
-        imports.redirect("_ZN3c1031get_default_dtype_as_scalartypeEv",
-                         reinterpret_cast<void*>(&defaultDtypeOfThread)) &&
-        imports.redirect("_ZN3c1017get_default_dtypeEv",
-                         reinterpret_cast<void*>(&defaultTypeOfThread)) &&
-        imports.redirect("_ZN3c1025get_default_complex_dtypeEv",
-                         reinterpret_cast<void*>(&defaultComplexTypeOfThread));
+        interposer.redirect("_ZN2at13globalContextEv", reinterpret_cast<void*>(&contextOfThread)) &&
+        interposer.redirect("_ZN3c1031get_default_dtype_as_scalartypeEv",
+                            reinterpret_cast<void*>(&defaultDtypeOfThread)) &&
+        interposer.redirect("_ZN3c1017get_default_dtypeEv",
+                            reinterpret_cast<void*>(&defaultTypeOfThread)) &&
+        interposer.redirect("_ZN3c1025get_default_complex_dtypeEv",
+                            reinterpret_cast<void*>(&defaultComplexTypeOfThread));
     return are_found && areThreadSettingsSeen();
   }();
   return is_enabled;

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "csrc/aten/kernel/ImportTable.h"
+#include "csrc/aten/kernel/SymbolInterposer.h"
 
 namespace at::openreg {
 namespace {
@@ -50,7 +50,7 @@ c10::Allocator* cpuAllocatorOfThread() {
 // that is impossible, offers are not used.
 void enableOffers() {
   [[maybe_unused]] static const bool is_enabled =
-      ImportTable(reinterpret_cast<const void*>(&at::globalContext))
+      SymbolInterposer(reinterpret_cast<const void*>(&at::globalContext))
           .redirect("_ZN3c1015GetCPUAllocatorEv", reinterpret_cast<void*>(&cpuAllocatorOfThread));
 }
 

@@ -7,10 +7,10 @@
 
 namespace at::openreg {
 
-class ImportTable {
+class SymbolInterposer {
  public:
   // The table of the library whose image contains `address`.
-  explicit ImportTable(const void* address);
+  explicit SymbolInterposer(const void* address);
 
   // Makes the library call `target` instead of the function `symbol`, a mangled name, from now on.
   // Calls from other libraries are not affected. Returns false if the library does not import the

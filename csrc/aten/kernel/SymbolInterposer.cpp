@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/ImportTable.h"
+#include "csrc/aten/kernel/SymbolInterposer.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -85,9 +85,9 @@ int visitLibrary(dl_phdr_info* library, size_t /*size*/, void* data) {
 
 }  // namespace
 
-ImportTable::ImportTable(const void* address) : image_(address) {}
+SymbolInterposer::SymbolInterposer(const void* address) : image_(address) {}
 
-bool ImportTable::redirect(const char* symbol, void* target) const {
+bool SymbolInterposer::redirect(const char* symbol, void* target) const {
   Search search{image_, {}, 0};
   if (dl_iterate_phdr(&visitLibrary, &search) == 0 || search.relocations.symbols == nullptr ||
       search.relocations.names == nullptr) {
