@@ -208,7 +208,7 @@ class TestThreads(OpenRegTestCase):
 
 
 class TestTeams(OpenRegTestCase):
-    """OpenMP's threads are given up by who does not use them; see csrc/aten/kernel/ThreadTeam.h."""
+    """OpenMP's threads are given up by who does not use them; see csrc/aten/kernel/OpenMpTeam.h."""
 
     def run_child(self, code):
         """Runs a program that has two threads per team, and functions that look at these."""

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "csrc/aten/kernel/KernelSettings.h"
-#include "csrc/aten/kernel/ThreadTeam.h"
+#include "csrc/aten/kernel/OpenMpTeam.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
