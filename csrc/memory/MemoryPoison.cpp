@@ -8,8 +8,8 @@
 
 #include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
-#include "torch_openreg/core/HostWork.h"
 #include "torch_openreg/core/Launch.h"
+#include "torch_openreg/core/TraceScope.h"
 
 namespace c10::openreg {
 namespace {

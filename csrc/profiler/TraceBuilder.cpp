@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "torch_openreg/core/HostWork.h"
+#include "torch_openreg/core/TraceScope.h"
 
 namespace at::openreg {
 namespace {

@@ -26,9 +26,9 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
-using c10::openreg::HostWork;
 using c10::openreg::kDeviceType;
 using c10::openreg::OpenRegStream;
+using c10::openreg::TraceScope;
 using c10::openreg::WorkDescription;
 
 // Forwards warnings, and records them.
@@ -221,7 +221,7 @@ void HostCall::callCpuKernel() {
       " nor the CPU has a kernel for it. Register one with "
       "torch.library.impl(\"",
       schema_.name(), "\", \"", kDeviceType, "\") or TORCH_LIBRARY_IMPL.");
-  const HostWork work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
+  const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
   op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
 }
 
@@ -263,7 +263,7 @@ void HostCall::copyMemory(const Tensor& to, const Tensor& from) const {
   // The allocation may reuse memory that earlier work of the stream still uses.
   const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
   stream.synchronize(known_.name().c_str());
-  const HostWork work(stream, WorkDescription::copy(orMemcpyHostToDevice, nbytes));
+  const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, nbytes));
   std::memcpy(hostView(to).storage().mutable_data(), from.storage().data(), nbytes);
 }
 
@@ -366,7 +366,7 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
     // The allocation may reuse memory that earlier work of the stream still uses.
     const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
     stream.synchronize(known_.name().c_str());
-    const HostWork work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
+    const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
     hostView(moved).copy_(result);
   }
   return moved;

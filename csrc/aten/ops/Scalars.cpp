@@ -16,8 +16,8 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
-using c10::openreg::HostWork;
 using c10::openreg::OpenRegStream;
+using c10::openreg::TraceScope;
 using c10::openreg::WorkDescription;
 
 // Waits until the host can read the tensors.
@@ -41,7 +41,7 @@ void readOnHost(const char* operation, const OpenRegStream& stream,
 Scalar localScalarDense(const Tensor& self) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   readOnHost("aten::_local_scalar_dense", stream, {&self});
-  const HostWork work(stream, WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
+  const TraceScope work(stream, WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
   return at::native::_local_scalar_dense_cpu(hostView(self));
 }
 
@@ -51,7 +51,7 @@ bool equal(const Tensor& self, const Tensor& other) {
               self.device(), " and ", other.device(), "! (aten::equal)");
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   readOnHost("aten::equal", stream, {&self, &other});
-  const HostWork work(stream, kKernelName<"aten::equal">.text);
+  const TraceScope work(stream, kKernelName<"aten::equal">.text);
   return at::native::cpu_equal(hostView(self), hostView(other));
 }
 

@@ -4,7 +4,7 @@
 // As on CUDA, the name of a kernel in traces and error texts differs from that of its operator, so
 // a search for the operator's name does not find its kernels. The kernel of "aten::add.out" is
 // "openreg_kernel<aten::add.out>", on the stream's worker and on the calling thread. Copies and
-// fills are not named after an operator; see WorkDescription in HostWork.h.
+// fills are not named after an operator; see WorkDescription in TraceScope.h.
 #pragma once
 
 #include <cstddef>

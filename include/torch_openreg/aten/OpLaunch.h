@@ -18,9 +18,9 @@
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/KernelNames.h"
 #include "torch_openreg/aten/TensorAlias.h"
-#include "torch_openreg/core/HostWork.h"
 #include "torch_openreg/core/Launch.h"
 #include "torch_openreg/core/Sanitizer.h"
+#include "torch_openreg/core/TraceScope.h"
 
 namespace at::openreg {
 

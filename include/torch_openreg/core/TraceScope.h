@@ -61,15 +61,15 @@ struct WorkDescription {
 // Threads: created and destroyed on the thread that does the work, after it has waited for the
 // stream.
 // Errors: the destructor warns and never throws.
-class OPENREG_EXPORT HostWork {
+class OPENREG_EXPORT TraceScope {
  public:
   // A kernel. `name` must live as long as the process.
-  HostWork(const OpenRegStream& stream, const char* name);
+  TraceScope(const OpenRegStream& stream, const char* name);
   // A copy or a fill.
-  HostWork(const OpenRegStream& stream, const WorkDescription& description);
-  HostWork(const HostWork&) = delete;
-  HostWork& operator=(const HostWork&) = delete;
-  ~HostWork();
+  TraceScope(const OpenRegStream& stream, const WorkDescription& description);
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+  ~TraceScope();
 
  private:
   void begin(const char* name);
