@@ -21,9 +21,9 @@ void copyBack(const Tensor& packed, const Tensor& tensor);
 Tensor bytesOf(const Tensor& plain);
 
 // Memory that receives a result: that of the tensor itself if it is packed, else a temporary.
-class Landing {
+class RecvBuffer {
  public:
-  explicit Landing(Tensor target);
+  explicit RecvBuffer(Tensor target);
 
   const Tensor& plain() const { return plain_; }
   Tensor bytes() const { return bytesOf(plain_); }

@@ -121,20 +121,20 @@ Finish nothing() {
   return [](Exchange& /*calls*/) {};
 }
 
-Tensors bytesOfEach(const std::vector<Landing>& landings) {
+Tensors bytesOfEach(const std::vector<RecvBuffer>& buffers) {
   Tensors bytes;
-  for (const Landing& landing : landings) {
-    bytes.push_back(landing.bytes());
+  for (const RecvBuffer& buffer : buffers) {
+    bytes.push_back(buffer.bytes());
   }
   return bytes;
 }
 
-std::vector<Landing> landingsOf(const std::vector<TensorAlias>& aliases) {
-  std::vector<Landing> landings;
+std::vector<RecvBuffer> recvBuffersOf(const std::vector<TensorAlias>& aliases) {
+  std::vector<RecvBuffer> buffers;
   for (const Tensor& tensor : tensorsOf(aliases)) {
-    landings.emplace_back(tensor);
+    buffers.emplace_back(tensor);
   }
-  return landings;
+  return buffers;
 }
 
 Tensors plainBytesOf(const std::vector<TensorAlias>& aliases) {
@@ -192,14 +192,14 @@ GlooWork postAllToAll(Exchange& calls, Tensor& output, Tensor& input,
 }
 
 // Waits for the calls, then completes the receive buffers. Keeps the sent tensors alive until then.
-Finish land(std::vector<GlooWork> works, std::vector<Landing> landings, Tensors outgoing) {
-  return [works = std::move(works), landings = std::move(landings),
+Finish land(std::vector<GlooWork> works, std::vector<RecvBuffer> buffers, Tensors outgoing) {
+  return [works = std::move(works), buffers = std::move(buffers),
           outgoing = std::move(outgoing)](Exchange& own) {
     for (const GlooWork& work : works) {
       own.wait(work);
     }
-    for (const Landing& landing : landings) {
-      landing.complete();
+    for (const RecvBuffer& buffer : buffers) {
+      buffer.complete();
     }
   };
 }
@@ -289,8 +289,8 @@ Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
       const Tensor bytes = outgoingBytes(alias);
       return land({postBroadcast(calls, bytes, root)}, {}, {bytes});
     }
-    const Landing landing(alias.tensor());
-    return land({postBroadcast(calls, landing.bytes(), root)}, {landing}, {});
+    const RecvBuffer buffer(alias.tensor());
+    return land({postBroadcast(calls, buffer.bytes(), root)}, {buffer}, {});
   };
   if (isEager(tensor)) {
     part.begin_eager = [alias = TensorAlias(tensor), root, is_root]() -> Part::Eager {
@@ -298,9 +298,9 @@ Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
         return {outgoingBytes(alias), [](const Tensors& /*bytes*/) {}};
       }
       return {{}, [alias, root](const Tensors& bytes) {
-                const Landing landing(alias.tensor());
-                landing.bytes().copy_(bytes[root]);
-                landing.complete();
+                const RecvBuffer buffer(alias.tensor());
+                buffer.bytes().copy_(bytes[root]);
+                buffer.complete();
               }};
     };
   }
@@ -360,12 +360,12 @@ Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
   part.written = outputs;
   part.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)), group,
                 is_equal = haveEqualSizes(outputs)](Exchange& calls) -> Finish {
-    const std::vector<Landing> landings = landingsOf(outputs);
+    const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
     const Tensor own_bytes = outgoingBytes(input);
     std::vector<GlooWork> works;
     if (is_equal && own_bytes.numel() > 0) {
       works.push_back(calls.post([&](c10d::Backend& gloo) {
-        std::vector<Tensors> output_lists{bytesOfEach(landings)};
+        std::vector<Tensors> output_lists{bytesOfEach(buffers)};
         Tensors inputs{own_bytes};
         c10d::AllgatherOptions options;
         options.timeout = calls.glooTimeout();
@@ -374,24 +374,24 @@ Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
     } else if (!is_equal) {
       // c10d's interface to Gloo has no all_gather of unequal sizes: each rank sends its part to
       // all.
-      landings[group.rank].bytes().copy_(own_bytes);
+      buffers[group.rank].bytes().copy_(own_bytes);
       for (int rank = 0; rank < group.size; ++rank) {
-        const Tensor bytes = landings[rank].bytes();
+        const Tensor bytes = buffers[rank].bytes();
         if (bytes.numel() > 0) {
           works.push_back(postBroadcast(calls, bytes, rank));
         }
       }
     }
-    return land(std::move(works), landings, {own_bytes});
+    return land(std::move(works), buffers, {own_bytes});
   };
   if (isEager(input) && haveEqualSizes(outputs)) {
     part.begin_eager = [input = TensorAlias(input),
                         outputs = aliasAll(ITensorListRef(outputs))]() -> Part::Eager {
       return {outgoingBytes(input), [outputs](const Tensors& bytes) {
-                const std::vector<Landing> landings = landingsOf(outputs);
+                const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
                 for (size_t rank = 0; rank < bytes.size(); ++rank) {
-                  landings[rank].bytes().copy_(bytes[rank]);
-                  landings[rank].complete();
+                  buffers[rank].bytes().copy_(bytes[rank]);
+                  buffers[rank].complete();
                 }
               }};
     };
@@ -415,29 +415,29 @@ Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& i
   part.written = {output};
   part.begin = [input = TensorAlias(input),
                 output = TensorAlias(output)](Exchange& calls) -> Finish {
-    const Landing landing(output.tensor());
-    if (landing.plain().numel() == 0) {
+    const RecvBuffer buffer(output.tensor());
+    if (buffer.plain().numel() == 0) {
       return nothing();
     }
     const Tensor own_bytes = outgoingBytes(input);
     const GlooWork work = calls.post([&](c10d::Backend& gloo) {
-      Tensor output_bytes = landing.bytes();
+      Tensor output_bytes = buffer.bytes();
       Tensor input_bytes = own_bytes;
       c10d::AllgatherOptions options;
       options.timeout = calls.glooTimeout();
       return gloo._allgather_base(output_bytes, input_bytes, options);
     });
-    return land({work}, {landing}, {own_bytes});
+    return land({work}, {buffer}, {own_bytes});
   };
   if (isEager(input)) {
     part.begin_eager = [input = TensorAlias(input), output = TensorAlias(output)]() -> Part::Eager {
       return {outgoingBytes(input), [output](const Tensors& bytes) {
-                const Landing landing(output.tensor());
-                const Tensor rows = landing.bytes().view({static_cast<int64_t>(bytes.size()), -1});
+                const RecvBuffer buffer(output.tensor());
+                const Tensor rows = buffer.bytes().view({static_cast<int64_t>(bytes.size()), -1});
                 for (size_t rank = 0; rank < bytes.size(); ++rank) {
                   rows[static_cast<int64_t>(rank)].copy_(bytes[rank]);
                 }
-                landing.complete();
+                buffer.complete();
               }};
     };
   }
@@ -470,7 +470,7 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
   part.written = outputs;
   part.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)), is_root,
                 root = static_cast<int>(root)](Exchange& calls) -> Finish {
-    const std::vector<Landing> landings = landingsOf(outputs);
+    const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
     const Tensor own_bytes = outgoingBytes(input);
     if (own_bytes.numel() == 0) {
       return nothing();
@@ -478,7 +478,7 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
     const GlooWork work = calls.post([&](c10d::Backend& gloo) {
       std::vector<Tensors> output_lists;
       if (is_root) {
-        output_lists.push_back(bytesOfEach(landings));
+        output_lists.push_back(bytesOfEach(buffers));
       }
       Tensors inputs{own_bytes};
       c10d::GatherOptions options;
@@ -486,7 +486,7 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
       options.timeout = calls.glooTimeout();
       return gloo.gather(output_lists, inputs, options);
     });
-    return land({work}, landings, {own_bytes});
+    return land({work}, buffers, {own_bytes});
   };
   return part;
 }
@@ -517,13 +517,13 @@ Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int6
   part.written = {output};
   part.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)), is_root,
                 root = static_cast<int>(root)](Exchange& calls) -> Finish {
-    const Landing landing(output.tensor());
-    if (landing.plain().numel() == 0) {
+    const RecvBuffer buffer(output.tensor());
+    if (buffer.plain().numel() == 0) {
       return nothing();
     }
     const Tensors input_bytes = plainBytesOf(inputs);
     const GlooWork work = calls.post([&](c10d::Backend& gloo) {
-      Tensors outputs{landing.bytes()};
+      Tensors outputs{buffer.bytes()};
       std::vector<Tensors> input_lists;
       if (is_root) {
         input_lists.push_back(input_bytes);
@@ -533,7 +533,7 @@ Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int6
       options.timeout = calls.glooTimeout();
       return gloo.scatter(outputs, input_lists, options);
     });
-    return land({work}, {landing}, input_bytes);
+    return land({work}, {buffer}, input_bytes);
   };
   return part;
 }
@@ -601,15 +601,15 @@ Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& i
   addFactor(part, reduction);
   part.begin = [output = TensorAlias(output), input = TensorAlias(input),
                 reduction](Exchange& calls) -> Finish {
-    const Landing landing(output.tensor());
-    if (landing.plain().numel() == 0) {
+    const RecvBuffer buffer(output.tensor());
+    if (buffer.plain().numel() == 0) {
       return nothing();
     }
     const Tensor whole = input.tensor();
     const Tensor plain = reduction.changesInput() ? plainCopy(whole) : asPacked(whole);
     reduction.prepare(plain);
     const GlooWork work = calls.post([&](c10d::Backend& gloo) {
-      Tensor output_wire = reduction.wireView(landing.plain());
+      Tensor output_wire = reduction.wireView(buffer.plain());
       Tensor input_wire = reduction.wireView(plain);
       c10d::ReduceScatterOptions options;
       options.reduceOp = reduction.wireOp();
@@ -618,8 +618,8 @@ Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& i
     });
     return [=](Exchange& own) {
       own.wait(work);
-      reduction.complete(landing.plain());
-      landing.complete();
+      reduction.complete(buffer.plain());
+      buffer.complete();
     };
   };
   return part;
@@ -657,11 +657,11 @@ Part allToAll(Membership group, const Tensors& outputs, const Tensors& inputs) {
     return [=](Exchange& own) {
       own.wait(work);
       int64_t position = 0;
-      for (const Landing& landing : landingsOf(outputs)) {
-        const Tensor bytes = landing.bytes();
+      for (const RecvBuffer& buffer : recvBuffersOf(outputs)) {
+        const Tensor bytes = buffer.bytes();
         bytes.copy_(output.narrow(0, position, bytes.numel()));
         position += bytes.numel();
-        landing.complete();
+        buffer.complete();
       }
     };
   };
@@ -707,11 +707,11 @@ Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
   part.written = {output};
   part.begin = [input = TensorAlias(input), output = TensorAlias(output), to = part.contract.to,
                 from = part.contract.from](Exchange& calls) -> Finish {
-    const Landing landing(output.tensor());
-    Tensor output_bytes = landing.bytes();
+    const RecvBuffer buffer(output.tensor());
+    Tensor output_bytes = buffer.bytes();
     Tensor input_bytes = outgoingBytes(input);
     const GlooWork work = postAllToAll(calls, output_bytes, input_bytes, from, to);
-    return land({work}, {landing}, {input_bytes});
+    return land({work}, {buffer}, {input_bytes});
   };
   return part;
 }

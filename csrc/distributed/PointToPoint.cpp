@@ -122,18 +122,18 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
       if (!header.isComplete() || header.state != Header::Ready) {
         throw TransportError(c10::str("rank ", sender, " sent an invalid header with tag ", tag));
       }
-      const Landing landing(alias.tensor());
-      const auto expected = static_cast<int64_t>(landing.plain().nbytes());
+      const RecvBuffer buffer(alias.tensor());
+      const auto expected = static_cast<int64_t>(buffer.plain().nbytes());
       if (header.bytes_to != expected) {
         throw TransportError(c10::str("rank ", sender, " sent ", header.bytes_to,
                                       " bytes with tag ", tag, ", but this rank expects ",
                                       expected));
       }
       if (expected > 0) {
-        waitFor(own, postReceive(own, landing.bytes(), sender, payloadTag(tag)),
+        waitFor(own, postReceive(own, buffer.bytes(), sender, payloadTag(tag)),
                 receiving(sender, tag));
       }
-      landing.complete();
+      buffer.complete();
       own.source_rank = sender;
     };
   };
@@ -152,9 +152,9 @@ Part messageToSelf(const Tensor& sent, const Tensor& received) {
   part.begin = [from = TensorAlias(sent),
                 to = TensorAlias(received)](Exchange& /*calls*/) -> Part::Finish {
     return [from, to](Exchange& /*own*/) {
-      const Landing landing(to.tensor());
-      landing.bytes().copy_(bytesOf(asPacked(from.tensor())));
-      landing.complete();
+      const RecvBuffer buffer(to.tensor());
+      buffer.bytes().copy_(bytesOf(asPacked(from.tensor())));
+      buffer.complete();
     };
   };
   return part;
