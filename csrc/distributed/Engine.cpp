@@ -134,7 +134,7 @@ Engine::~Engine() {
   }
 }
 
-void Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
+void LastWork::block(const OpenRegStream& other, uint64_t capture_of_other) const {
   if (event == nullptr || capture != capture_of_other || *stream == other.unwrap()) {
     return;
   }
@@ -143,7 +143,7 @@ void Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
   OPENREG_CHECK(orStreamWaitEvent(other.stream(), static_cast<orEvent_t>(event->eventId()), 0));
 }
 
-bool Tail::isOver() const {
+bool LastWork::isOver() const {
   if (event == nullptr || capture != 0) {
     return true;
   }
@@ -231,11 +231,11 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
           request.timeout + extension.all, extension.owned, std::move(request.parts)}));
   auto end = std::make_shared<c10::Event>(kDeviceType);
   end->record(stream.unwrap());
-  Tail tail{end, stream.unwrap(), capture};
+  LastWork last{end, stream.unwrap(), capture};
   for (const ChannelKey& key : request.channels) {
-    order_->channels[key] = tail;
+    order_->channels[key] = last;
   }
-  (message_stream != nullptr ? message_stream->last : order_->last) = std::move(tail);
+  (message_stream != nullptr ? message_stream->last : order_->last) = std::move(last);
   auto work = c10::make_intrusive<OcclWork>(
       state_->rank(), request.type,
       OcclWork::Setup{state_, std::move(completion), std::move(end), stream.unwrap(), request.kind,

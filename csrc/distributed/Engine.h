@@ -56,7 +56,7 @@ struct Request {
 void checkDevice(const Request& request, c10::Device device);
 
 // The end of the last operation, which later operations wait for.
-struct Tail {
+struct LastWork {
   std::shared_ptr<c10::Event> event;
   std::optional<c10::Stream> stream;
   uint64_t capture = 0;
@@ -70,8 +70,8 @@ struct Tail {
 // The order of a group's operations on all devices. Operations are enqueued with the mutex held.
 struct IssueOrder {
   c10::openreg::Mutex mutex;
-  Tail last OPENREG_GUARDED_BY(mutex);
-  std::map<ChannelKey, Tail> channels OPENREG_GUARDED_BY(mutex);
+  LastWork last OPENREG_GUARDED_BY(mutex);
+  std::map<ChannelKey, LastWork> channels OPENREG_GUARDED_BY(mutex);
 };
 
 class Engine {
@@ -100,7 +100,7 @@ class Engine {
  private:
   struct MessageStream {
     c10::openreg::OpenRegStream stream;
-    Tail last;
+    LastWork last;
   };
 
   MessageStream& idleMessageStream() OPENREG_REQUIRES(order_->mutex);
