@@ -13,7 +13,7 @@
 namespace at::openreg {
 namespace {
 
-using Finish = Part::Finish;
+using Finish = Collective::Finish;
 
 // The dtypes that NCCL supports, and complex numbers, which torch passes to it as pairs.
 bool isTaken(c10::ScalarType dtype) {
@@ -110,9 +110,9 @@ Contract makeContract(CollectiveKind kind, const Tensor& tensor) {
 }
 
 // Adds the factor tensor of a PREMUL_SUM, if it is on the device, to the tensors that are read.
-void addFactor(Part& part, Reduction& reduction) {
+void addFactor(Collective& collective, Reduction& reduction) {
   if (isOpenReg(reduction.factorTensor())) {
-    part.read.push_back(reduction.factorTensor());
+    collective.read.push_back(reduction.factorTensor());
   }
   reduction.forgetFactorTensor();
 }
@@ -225,18 +225,18 @@ const Tensor& singleTensor(CollectiveKind kind, const Tensors& tensors) {
   return tensors.front();
 }
 
-Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op) {
+Collective allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::AllReduce;
   checkTensor(kKind, tensor);
   Reduction reduction(kKind, op, tensor.scalar_type(), group.size);
-  Part part;
-  part.contract = makeContract(kKind, tensor);
-  part.contract.reduce_op = reduction.op();
-  part.contract.to = part.contract.from = toAll(group, tensor);
-  part.written = {tensor};
-  part.read = {tensor};
-  addFactor(part, reduction);
-  part.begin = [alias = TensorAlias(tensor), reduction](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.contract = makeContract(kKind, tensor);
+  collective.contract.reduce_op = reduction.op();
+  collective.contract.to = collective.contract.from = toAll(group, tensor);
+  collective.written = {tensor};
+  collective.read = {tensor};
+  addFactor(collective, reduction);
+  collective.begin = [alias = TensorAlias(tensor), reduction](Exchange& calls) -> Finish {
     const Tensor whole = alias.tensor();
     const Tensor plain = asPacked(whole);
     reduction.prepare(plain);
@@ -250,7 +250,7 @@ Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op)
     };
   };
   if (isEager(tensor) && reduction.isOrderFree()) {
-    part.begin_eager = [alias = TensorAlias(tensor), reduction]() -> Part::Eager {
+    collective.begin_eager = [alias = TensorAlias(tensor), reduction]() -> Collective::Eager {
       const Tensor whole = alias.tensor();
       const Tensor plain = asPacked(whole);
       reduction.prepare(plain);
@@ -266,22 +266,22 @@ Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op)
               }};
     };
   }
-  return part;
+  return collective;
 }
 
-Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
+Collective broadcast(Membership group, const Tensor& tensor, int64_t root) {
   constexpr auto kKind = CollectiveKind::Broadcast;
   checkTensor(kKind, tensor);
   checkRoot(kKind, group, root);
-  Part part;
-  part.contract = makeContract(kKind, tensor);
-  part.contract.root = static_cast<int>(root);
+  Collective collective;
+  collective.contract = makeContract(kKind, tensor);
+  collective.contract.root = static_cast<int>(root);
   const bool is_root = root == group.rank;
-  (is_root ? part.contract.to : part.contract.from) =
+  (is_root ? collective.contract.to : collective.contract.from) =
       is_root ? toAll(group, tensor) : toOne(group, root, tensor);
-  (is_root ? part.read : part.written) = {tensor};
-  part.begin = [alias = TensorAlias(tensor), root = static_cast<int>(root),
-                is_root](Exchange& calls) -> Finish {
+  (is_root ? collective.read : collective.written) = {tensor};
+  collective.begin = [alias = TensorAlias(tensor), root = static_cast<int>(root),
+                      is_root](Exchange& calls) -> Finish {
     if (alias.tensor().numel() == 0) {
       return nothing();
     }
@@ -293,7 +293,7 @@ Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
     return land({postBroadcast(calls, buffer.bytes(), root)}, {buffer}, {});
   };
   if (isEager(tensor)) {
-    part.begin_eager = [alias = TensorAlias(tensor), root, is_root]() -> Part::Eager {
+    collective.begin_eager = [alias = TensorAlias(tensor), root, is_root]() -> Collective::Eager {
       if (is_root) {
         return {outgoingBytes(alias), [](const Tensors& /*bytes*/) {}};
       }
@@ -304,28 +304,28 @@ Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
               }};
     };
   }
-  return part;
+  return collective;
 }
 
-Part reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root) {
+Collective reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root) {
   constexpr auto kKind = CollectiveKind::Reduce;
   checkTensor(kKind, tensor);
   checkRoot(kKind, group, root);
   Reduction reduction(kKind, op, tensor.scalar_type(), group.size);
   const bool is_root = root == group.rank;
-  Part part;
-  part.contract = makeContract(kKind, tensor);
-  part.contract.root = static_cast<int>(root);
-  part.contract.reduce_op = reduction.op();
-  (is_root ? part.contract.from : part.contract.to) =
+  Collective collective;
+  collective.contract = makeContract(kKind, tensor);
+  collective.contract.root = static_cast<int>(root);
+  collective.contract.reduce_op = reduction.op();
+  (is_root ? collective.contract.from : collective.contract.to) =
       is_root ? toAll(group, tensor) : toOne(group, root, tensor);
-  part.read = {tensor};
+  collective.read = {tensor};
   if (is_root) {
-    part.written = {tensor};
+    collective.written = {tensor};
   }
-  addFactor(part, reduction);
-  part.begin = [alias = TensorAlias(tensor), reduction, root = static_cast<int>(root),
-                is_root](Exchange& calls) -> Finish {
+  addFactor(collective, reduction);
+  collective.begin = [alias = TensorAlias(tensor), reduction, root = static_cast<int>(root),
+                      is_root](Exchange& calls) -> Finish {
     const Tensor whole = alias.tensor();
     // Gloo uses the tensors of the other ranks as scratch memory.
     const Tensor plain = is_root ? asPacked(whole) : plainCopy(whole);
@@ -342,24 +342,24 @@ Part reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, in
           }
         };
   };
-  return part;
+  return collective;
 }
 
-Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
+Collective allGather(Membership group, const Tensors& outputs, const Tensor& input) {
   constexpr auto kKind = CollectiveKind::AllGather;
   checkTensor(kKind, input);
   checkList(kKind, group, outputs, input);
   TORCH_CHECK_VALUE(outputs[group.rank].numel() == input.numel(), nameOf(kKind),
                     ": expected the output for this rank to have as many elements as its input, ",
                     input.numel(), ", got ", outputs[group.rank].numel());
-  Part part;
-  part.contract = makeContract(kKind, input);
-  part.contract.to = toAll(group, input);
-  part.contract.from = bytesOfEach(outputs);
-  part.read = {input};
-  part.written = outputs;
-  part.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)), group,
-                is_equal = haveEqualSizes(outputs)](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.contract = makeContract(kKind, input);
+  collective.contract.to = toAll(group, input);
+  collective.contract.from = bytesOfEach(outputs);
+  collective.read = {input};
+  collective.written = outputs;
+  collective.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)),
+                      group, is_equal = haveEqualSizes(outputs)](Exchange& calls) -> Finish {
     const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
     const Tensor own_bytes = outgoingBytes(input);
     std::vector<GlooWork> works;
@@ -385,8 +385,8 @@ Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
     return land(std::move(works), buffers, {own_bytes});
   };
   if (isEager(input) && haveEqualSizes(outputs)) {
-    part.begin_eager = [input = TensorAlias(input),
-                        outputs = aliasAll(ITensorListRef(outputs))]() -> Part::Eager {
+    collective.begin_eager = [input = TensorAlias(input),
+                              outputs = aliasAll(ITensorListRef(outputs))]() -> Collective::Eager {
       return {outgoingBytes(input), [outputs](const Tensors& bytes) {
                 const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
                 for (size_t rank = 0; rank < bytes.size(); ++rank) {
@@ -396,10 +396,10 @@ Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
               }};
     };
   }
-  return part;
+  return collective;
 }
 
-Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input) {
+Collective allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input) {
   constexpr auto kKind = CollectiveKind::AllGather;
   checkTensor(kKind, input);
   checkTensor(kKind, output);
@@ -408,13 +408,13 @@ Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& i
                     ": expected an output of ", input.numel() * group.size,
                     " elements, those of the input times the size of the group, got ",
                     output.numel());
-  Part part;
-  part.contract = makeContract(kKind, input);
-  part.contract.to = part.contract.from = toAll(group, input);
-  part.read = {input};
-  part.written = {output};
-  part.begin = [input = TensorAlias(input),
-                output = TensorAlias(output)](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.contract = makeContract(kKind, input);
+  collective.contract.to = collective.contract.from = toAll(group, input);
+  collective.read = {input};
+  collective.written = {output};
+  collective.begin = [input = TensorAlias(input),
+                      output = TensorAlias(output)](Exchange& calls) -> Finish {
     const RecvBuffer buffer(output.tensor());
     if (buffer.plain().numel() == 0) {
       return nothing();
@@ -430,7 +430,8 @@ Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& i
     return land({work}, {buffer}, {own_bytes});
   };
   if (isEager(input)) {
-    part.begin_eager = [input = TensorAlias(input), output = TensorAlias(output)]() -> Part::Eager {
+    collective.begin_eager = [input = TensorAlias(input),
+                              output = TensorAlias(output)]() -> Collective::Eager {
       return {outgoingBytes(input), [output](const Tensors& bytes) {
                 const RecvBuffer buffer(output.tensor());
                 const Tensor rows = buffer.bytes().view({static_cast<int64_t>(bytes.size()), -1});
@@ -441,10 +442,10 @@ Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& i
               }};
     };
   }
-  return part;
+  return collective;
 }
 
-Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root) {
+Collective gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root) {
   constexpr auto kKind = CollectiveKind::Gather;
   checkTensor(kKind, input);
   checkRoot(kKind, group, root);
@@ -459,17 +460,17 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
     TORCH_CHECK_VALUE(outputs.empty(), nameOf(kKind),
                       ": expected no outputs on a rank that is not the root, got ", outputs.size());
   }
-  Part part;
-  part.contract = makeContract(kKind, input);
-  part.contract.root = static_cast<int>(root);
-  part.contract.to = toOne(group, root, input);
+  Collective collective;
+  collective.contract = makeContract(kKind, input);
+  collective.contract.root = static_cast<int>(root);
+  collective.contract.to = toOne(group, root, input);
   if (is_root) {
-    part.contract.from = bytesOfEach(outputs);
+    collective.contract.from = bytesOfEach(outputs);
   }
-  part.read = {input};
-  part.written = outputs;
-  part.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)), is_root,
-                root = static_cast<int>(root)](Exchange& calls) -> Finish {
+  collective.read = {input};
+  collective.written = outputs;
+  collective.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)),
+                      is_root, root = static_cast<int>(root)](Exchange& calls) -> Finish {
     const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
     const Tensor own_bytes = outgoingBytes(input);
     if (own_bytes.numel() == 0) {
@@ -488,10 +489,10 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
     });
     return land({work}, buffers, {own_bytes});
   };
-  return part;
+  return collective;
 }
 
-Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root) {
+Collective scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root) {
   constexpr auto kKind = CollectiveKind::Scatter;
   checkTensor(kKind, output);
   checkRoot(kKind, group, root);
@@ -506,17 +507,17 @@ Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int6
     TORCH_CHECK_VALUE(inputs.empty(), nameOf(kKind),
                       ": expected no inputs on a rank that is not the root, got ", inputs.size());
   }
-  Part part;
-  part.contract = makeContract(kKind, output);
-  part.contract.root = static_cast<int>(root);
-  part.contract.from = toOne(group, root, output);
+  Collective collective;
+  collective.contract = makeContract(kKind, output);
+  collective.contract.root = static_cast<int>(root);
+  collective.contract.from = toOne(group, root, output);
   if (is_root) {
-    part.contract.to = bytesOfEach(inputs);
+    collective.contract.to = bytesOfEach(inputs);
   }
-  part.read = inputs;
-  part.written = {output};
-  part.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)), is_root,
-                root = static_cast<int>(root)](Exchange& calls) -> Finish {
+  collective.read = inputs;
+  collective.written = {output};
+  collective.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)),
+                      is_root, root = static_cast<int>(root)](Exchange& calls) -> Finish {
     const RecvBuffer buffer(output.tensor());
     if (buffer.plain().numel() == 0) {
       return nothing();
@@ -535,11 +536,11 @@ Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int6
     });
     return land({work}, {buffer}, input_bytes);
   };
-  return part;
+  return collective;
 }
 
-Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
-                   const c10d::ReduceOp& op) {
+Collective reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
+                         const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::ReduceScatter;
   checkTensor(kKind, output);
   checkList(kKind, group, inputs, output);
@@ -547,16 +548,16 @@ Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs
                     ": expected the input for this rank to have as many elements as its output, ",
                     output.numel(), ", got ", inputs[group.rank].numel());
   Reduction reduction(kKind, op, output.scalar_type(), group.size);
-  Part part;
-  part.contract = makeContract(kKind, output);
-  part.contract.reduce_op = reduction.op();
-  part.contract.to = bytesOfEach(inputs);
-  part.contract.from = toAll(group, output);
-  part.read = inputs;
-  part.written = {output};
-  addFactor(part, reduction);
-  part.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)), reduction,
-                group](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.contract = makeContract(kKind, output);
+  collective.contract.reduce_op = reduction.op();
+  collective.contract.to = bytesOfEach(inputs);
+  collective.contract.from = toAll(group, output);
+  collective.read = inputs;
+  collective.written = {output};
+  addFactor(collective, reduction);
+  collective.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)),
+                      reduction, group](Exchange& calls) -> Finish {
     // One reduction for each rank, on copies, because Gloo uses them as scratch memory.
     Tensors copies;
     std::vector<GlooWork> works;
@@ -578,11 +579,11 @@ Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs
       output.tensor().copy_(result.view(output.sizes()));
     };
   };
-  return part;
+  return collective;
 }
 
-Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
-                         const c10d::ReduceOp& op) {
+Collective reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
+                               const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::ReduceScatter;
   checkTensor(kKind, output);
   checkTensor(kKind, input);
@@ -592,15 +593,15 @@ Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& i
                     " elements, those of the output times the size of the group, got ",
                     input.numel());
   Reduction reduction(kKind, op, output.scalar_type(), group.size);
-  Part part;
-  part.contract = makeContract(kKind, output);
-  part.contract.reduce_op = reduction.op();
-  part.contract.to = part.contract.from = toAll(group, output);
-  part.read = {input};
-  part.written = {output};
-  addFactor(part, reduction);
-  part.begin = [output = TensorAlias(output), input = TensorAlias(input),
-                reduction](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.contract = makeContract(kKind, output);
+  collective.contract.reduce_op = reduction.op();
+  collective.contract.to = collective.contract.from = toAll(group, output);
+  collective.read = {input};
+  collective.written = {output};
+  addFactor(collective, reduction);
+  collective.begin = [output = TensorAlias(output), input = TensorAlias(input),
+                      reduction](Exchange& calls) -> Finish {
     const RecvBuffer buffer(output.tensor());
     if (buffer.plain().numel() == 0) {
       return nothing();
@@ -622,23 +623,23 @@ Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& i
       buffer.complete();
     };
   };
-  return part;
+  return collective;
 }
 
-Part allToAll(Membership group, const Tensors& outputs, const Tensors& inputs) {
+Collective allToAll(Membership group, const Tensors& outputs, const Tensors& inputs) {
   constexpr auto kKind = CollectiveKind::AllToAll;
   TORCH_CHECK_VALUE(!outputs.empty(), nameOf(kKind), ": expected tensors, got none");
   checkList(kKind, group, outputs, outputs.front());
   checkList(kKind, group, inputs, outputs.front());
-  Part part;
-  part.contract = makeContract(kKind, inputs.front());
-  part.contract.to = bytesOfEach(inputs);
-  part.contract.from = bytesOfEach(outputs);
-  part.read = inputs;
-  part.written = outputs;
-  part.begin = [inputs = aliasAll(ITensorListRef(inputs)),
-                outputs = aliasAll(ITensorListRef(outputs)), to = part.contract.to,
-                from = part.contract.from](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.contract = makeContract(kKind, inputs.front());
+  collective.contract.to = bytesOfEach(inputs);
+  collective.contract.from = bytesOfEach(outputs);
+  collective.read = inputs;
+  collective.written = outputs;
+  collective.begin = [inputs = aliasAll(ITensorListRef(inputs)),
+                      outputs = aliasAll(ITensorListRef(outputs)), to = collective.contract.to,
+                      from = collective.contract.from](Exchange& calls) -> Finish {
     const auto join = [](const std::vector<int64_t>& sizes) {
       int64_t total = 0;
       for (const int64_t size : sizes) {
@@ -665,12 +666,12 @@ Part allToAll(Membership group, const Tensors& outputs, const Tensors& inputs) {
       }
     };
   };
-  return part;
+  return collective;
 }
 
-Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
-                    const std::vector<int64_t>& output_splits,
-                    const std::vector<int64_t>& input_splits) {
+Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
+                          const std::vector<int64_t>& output_splits,
+                          const std::vector<int64_t>& input_splits) {
   constexpr auto kKind = CollectiveKind::AllToAll;
   checkTensor(kKind, output);
   checkTensor(kKind, input);
@@ -699,28 +700,29 @@ Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
                       rows, ", the rows of the tensor, got a sum of ", sum);
     return bytes;
   };
-  Part part;
-  part.contract = makeContract(kKind, input);
-  part.contract.to = bytesFor(input, input_splits, "input");
-  part.contract.from = bytesFor(output, output_splits, "output");
-  part.read = {input};
-  part.written = {output};
-  part.begin = [input = TensorAlias(input), output = TensorAlias(output), to = part.contract.to,
-                from = part.contract.from](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.contract = makeContract(kKind, input);
+  collective.contract.to = bytesFor(input, input_splits, "input");
+  collective.contract.from = bytesFor(output, output_splits, "output");
+  collective.read = {input};
+  collective.written = {output};
+  collective.begin = [input = TensorAlias(input), output = TensorAlias(output),
+                      to = collective.contract.to,
+                      from = collective.contract.from](Exchange& calls) -> Finish {
     const RecvBuffer buffer(output.tensor());
     Tensor output_bytes = buffer.bytes();
     Tensor input_bytes = outgoingBytes(input);
     const GlooWork work = postAllToAll(calls, output_bytes, input_bytes, from, to);
     return land({work}, {buffer}, {input_bytes});
   };
-  return part;
+  return collective;
 }
 
-Part barrier(CollectiveKind kind) {
-  Part part;
-  part.contract.kind = kind;
-  part.begin = [](Exchange& /*calls*/) { return nothing(); };
-  return part;
+Collective barrier(CollectiveKind kind) {
+  Collective collective;
+  collective.contract.kind = kind;
+  collective.begin = [](Exchange& /*calls*/) { return nothing(); };
+  return collective;
 }
 
 }  // namespace at::openreg

@@ -27,36 +27,36 @@ using Tensors = std::vector<Tensor>;
 // Checks that a list holds exactly one tensor, and returns it.
 const Tensor& singleTensor(CollectiveKind kind, const Tensors& tensors);
 
-Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op);
-Part broadcast(Membership group, const Tensor& tensor, int64_t root);
-Part reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root);
+Collective allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op);
+Collective broadcast(Membership group, const Tensor& tensor, int64_t root);
+Collective reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root);
 
 // Gathers into one tensor for each rank; their sizes may differ.
-Part allGather(Membership group, const Tensors& outputs, const Tensor& input);
-Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input);
+Collective allGather(Membership group, const Tensors& outputs, const Tensor& input);
+Collective allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input);
 // `outputs` is empty except on the root.
-Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root);
+Collective gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root);
 // `inputs` is empty except on the root.
-Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root);
+Collective scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root);
 
-Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
-                   const c10d::ReduceOp& op);
-Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
+Collective reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
                          const c10d::ReduceOp& op);
+Collective reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
+                               const c10d::ReduceOp& op);
 
-Part allToAll(Membership group, const Tensors& outputs, const Tensors& inputs);
+Collective allToAll(Membership group, const Tensors& outputs, const Tensors& inputs);
 // Splits refer to the first dimension; empty means equal splits.
-Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
-                    const std::vector<int64_t>& output_splits,
-                    const std::vector<int64_t>& input_splits);
+Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
+                          const std::vector<int64_t>& output_splits,
+                          const std::vector<int64_t>& input_splits);
 
 // Exchanges headers only.
-Part barrier(CollectiveKind kind);
+Collective barrier(CollectiveKind kind);
 
 // `tag` is the user's. For receive(), a negative rank means any rank.
-Part send(Membership group, const Tensor& tensor, int destination, int tag);
-Part receive(Membership group, const Tensor& tensor, int source, int tag);
+Collective send(Membership group, const Tensor& tensor, int destination, int tag);
+Collective receive(Membership group, const Tensor& tensor, int source, int tag);
 // A message from a rank to itself, in a batch that both sends and receives it.
-Part messageToSelf(const Tensor& sent, const Tensor& received);
+Collective messageToSelf(const Tensor& sent, const Tensor& received);
 
 }  // namespace at::openreg

@@ -263,8 +263,8 @@ bool DeviceGloo::supportsSplitting() const { return gloo_->supportsSplitting(); 
 c10::intrusive_ptr<c10d::Backend> DeviceGloo::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
-  auto part = gloo_->split(store, ranks, options);
-  return part == nullptr ? nullptr : c10::make_intrusive<DeviceGloo>(std::move(part));
+  auto collective = gloo_->split(store, ranks, options);
+  return collective == nullptr ? nullptr : c10::make_intrusive<DeviceGloo>(std::move(collective));
 }
 
 void DeviceGloo::abort() { gloo_->abort(); }

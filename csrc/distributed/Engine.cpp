@@ -74,10 +74,10 @@ class GroupStreams {
       OPENREG_GUARDED_BY(mutex_);
 };
 
-void recordStreams(const std::vector<Part>& parts, const OpenRegStream& stream) {
+void recordStreams(const std::vector<Collective>& collectives, const OpenRegStream& stream) {
   c10::DeviceAllocator* allocator = c10::getDeviceAllocator(kDeviceType);
-  for (const Part& part : parts) {
-    for (const std::vector<Tensor>* tensors : {&part.read, &part.written}) {
+  for (const Collective& collective : collectives) {
+    for (const std::vector<Tensor>* tensors : {&collective.read, &collective.written}) {
       for (const Tensor& tensor : *tensors) {
         allocator->recordStream(tensor.storage().data_ptr(), stream.unwrap());
       }
@@ -86,13 +86,14 @@ void recordStreams(const std::vector<Part>& parts, const OpenRegStream& stream) 
 }
 
 // Reports the operation's tensors to the sanitizer. Call only while it is on.
-void recordParts(const std::vector<Part>& parts, CollectiveKind kind, const OpenRegStream& stream) {
+void recordCollectives(const std::vector<Collective>& collectives, CollectiveKind kind,
+                       const OpenRegStream& stream) {
   std::vector<c10::openreg::Operand> operands;
-  for (const Part& part : parts) {
-    for (const Tensor& tensor : part.read) {
+  for (const Collective& collective : collectives) {
+    for (const Tensor& tensor : collective.read) {
       operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/false});
     }
-    for (const Tensor& tensor : part.written) {
+    for (const Tensor& tensor : collective.written) {
       operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/true});
     }
   }
@@ -103,10 +104,10 @@ void recordParts(const std::vector<Part>& parts, CollectiveKind kind, const Open
 }  // namespace
 
 void checkDevice(const Request& request, c10::Device device) {
-  for (const Part& part : request.parts) {
-    for (const std::vector<Tensor>* tensors : {&part.read, &part.written}) {
+  for (const Collective& collective : request.collectives) {
+    for (const std::vector<Tensor>* tensors : {&collective.read, &collective.written}) {
       for (const Tensor& tensor : *tensors) {
-        TORCH_CHECK_VALUE(tensor.device() == device, nameOf(part.contract.kind),
+        TORCH_CHECK_VALUE(tensor.device() == device, nameOf(collective.contract.kind),
                           ": expected tensors on one device, got ", device, " and ",
                           tensor.device());
       }
@@ -211,14 +212,14 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
     order_->channels[key].block(stream, capture);
   }
   if (isSanitizerOn()) {
-    recordParts(request.parts, request.kind, stream);
+    recordCollectives(request.collectives, request.kind, stream);
   }
   if (stream != current) {
-    recordStreams(request.parts, stream);
+    recordStreams(request.collectives, stream);
   }
-  for (Part& part : request.parts) {
-    part.read.clear();
-    part.written.clear();
+  for (Collective& collective : request.collectives) {
+    collective.read.clear();
+    collective.written.clear();
   }
   const uint64_t number = state_->nextNumber();
   // Replays use the timeout without an extension.
@@ -228,7 +229,7 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
       stream, request.kind,
       std::make_shared<Operation>(Operation::Setup{
           state_, transport_, completion, request.kind, request.is_agreed, capture != 0, number,
-          request.timeout + extension.all, extension.owned, std::move(request.parts)}));
+          request.timeout + extension.all, extension.owned, std::move(request.collectives)}));
   auto end = std::make_shared<c10::Event>(kDeviceType);
   end->record(stream.unwrap());
   LastWork last{end, stream.unwrap(), capture};

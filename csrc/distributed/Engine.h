@@ -43,7 +43,7 @@ struct Request {
   bool is_async = true;
   bool waits_on_host = false;
   std::chrono::milliseconds timeout{};
-  std::vector<Part> parts{};
+  std::vector<Collective> collectives{};
   std::vector<Tensor> outputs{};
   std::vector<ChannelKey> channels{};  // of messages
   // As passed by the caller, for profilers.

@@ -22,11 +22,11 @@ constexpr std::array<const char*, kCollectiveKindCount> kKernelNames = {
     "occl::coalesced",
 };
 
-std::vector<Contract> contractsOf(const std::vector<Part>& parts) {
+std::vector<Contract> contractsOf(const std::vector<Collective>& collectives) {
   std::vector<Contract> contracts;
-  contracts.reserve(parts.size());
-  for (const Part& part : parts) {
-    contracts.push_back(part.contract);
+  contracts.reserve(collectives.size());
+  for (const Collective& collective : collectives) {
+    contracts.push_back(collective.contract);
   }
   return contracts;
 }
@@ -40,7 +40,7 @@ std::string seconds(milliseconds time) {
 }  // namespace
 
 Operation::Operation(Setup setup)
-    : setup_(std::move(setup)), contracts_(contractsOf(setup_.parts)) {}
+    : setup_(std::move(setup)), contracts_(contractsOf(setup_.collectives)) {}
 
 Operation::~Operation() {
   if (!is_enqueued_ || setup_.is_captured) {
@@ -124,13 +124,13 @@ void Operation::run() {
 
 void Operation::exchange(Exchange& calls, Deadline deadline) {
   if (!setup_.is_agreed) {
-    runParts(calls);
+    runCollectives(calls);
     return;
   }
   Transport& transport = *setup_.transport;
   const c10::openreg::Lock turn(transport.turn());
-  if (setup_.parts.size() == 1 && setup_.parts.front().begin_eager) {
-    const Part::Eager eager = setup_.parts.front().begin_eager();
+  if (setup_.collectives.size() == 1 && setup_.collectives.front().begin_eager) {
+    const Collective::Eager eager = setup_.collectives.front().begin_eager();
     const std::vector<Tensor> bytes = transport.agree(contracts_, deadline, eager.outgoing);
     StageGate::instance().pass(Stage::Agreed);
     eager.finish(bytes);
@@ -138,14 +138,14 @@ void Operation::exchange(Exchange& calls, Deadline deadline) {
   }
   transport.agree(contracts_, deadline);
   StageGate::instance().pass(Stage::Agreed);
-  runParts(calls);
+  runCollectives(calls);
 }
 
-void Operation::runParts(Exchange& calls) {
-  std::vector<Part::Finish> finishes;
-  finishes.reserve(setup_.parts.size());
-  for (const Part& part : setup_.parts) {
-    finishes.push_back(part.begin(calls));
+void Operation::runCollectives(Exchange& calls) {
+  std::vector<Collective::Finish> finishes;
+  finishes.reserve(setup_.collectives.size());
+  for (const Collective& collective : setup_.collectives) {
+    finishes.push_back(collective.begin(calls));
   }
   StageGate::instance().pass(Stage::Posted);
   // A send completes only after its receiver has read the size, which happens when that rank

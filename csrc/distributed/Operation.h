@@ -22,7 +22,7 @@ namespace at::openreg {
 // A collective, prepared by the calling thread. The worker posts the calls of all collectives of an
 // operation, then finishes them one by one. A graph does so in every replay, so these objects are
 // not modified.
-struct Part {
+struct Collective {
   using Finish = std::function<void(Exchange&)>;
 
   Contract contract;
@@ -53,7 +53,7 @@ class Operation {
     uint64_t number;
     std::chrono::milliseconds timeout;
     std::chrono::milliseconds owned_extension;
-    std::vector<Part> parts;
+    std::vector<Collective> collectives;
   };
 
   explicit Operation(Setup setup);
@@ -71,7 +71,7 @@ class Operation {
 
  private:
   void exchange(Exchange& calls, Deadline deadline);
-  void runParts(Exchange& calls);
+  void runCollectives(Exchange& calls);
   std::string explain(const std::string& cause, const std::string& gloo_text,
                       std::optional<std::chrono::milliseconds> elapsed) const;
 

@@ -37,12 +37,12 @@ Tensor headerMessage() {
   return at::zeros({static_cast<int64_t>(sizeof(Header))}, at::TensorOptions().dtype(kByte));
 }
 
-Part makeMessagePart(CollectiveKind kind, const Tensor& tensor) {
-  Part part;
-  part.contract.kind = kind;
-  part.contract.dtype = tensor.scalar_type();
-  part.contract.sizes = tensor.sizes().vec();
-  return part;
+Collective makeMessageCollective(CollectiveKind kind, const Tensor& tensor) {
+  Collective collective;
+  collective.contract.kind = kind;
+  collective.contract.dtype = tensor.scalar_type();
+  collective.contract.sizes = tensor.sizes().vec();
+  return collective;
 }
 
 GlooWork postSend(Exchange& calls, const Tensor& bytes, int rank, int tag) {
@@ -79,12 +79,13 @@ std::string receiving(int source, int tag) {
 
 }  // namespace
 
-Part send(Membership group, const Tensor& tensor, int destination, int tag) {
+Collective send(Membership group, const Tensor& tensor, int destination, int tag) {
   checkMessage(CollectiveKind::Send, tensor, tag);
   checkPeer(CollectiveKind::Send, group, destination);
-  Part part = makeMessagePart(CollectiveKind::Send, tensor);
-  part.read = {tensor};
-  part.begin = [alias = TensorAlias(tensor), destination, tag](Exchange& calls) -> Part::Finish {
+  Collective collective = makeMessageCollective(CollectiveKind::Send, tensor);
+  collective.read = {tensor};
+  collective.begin = [alias = TensorAlias(tensor), destination,
+                      tag](Exchange& calls) -> Collective::Finish {
     const Tensor whole = alias.tensor();
     const Tensor plain = asPacked(whole);
     Header header;
@@ -101,17 +102,18 @@ Part send(Membership group, const Tensor& tensor, int destination, int tag) {
       }
     };
   };
-  return part;
+  return collective;
 }
 
-Part receive(Membership group, const Tensor& tensor, int source, int tag) {
+Collective receive(Membership group, const Tensor& tensor, int source, int tag) {
   checkMessage(CollectiveKind::Receive, tensor, tag);
   if (source >= 0) {
     checkPeer(CollectiveKind::Receive, group, source);
   }
-  Part part = makeMessagePart(CollectiveKind::Receive, tensor);
-  part.written = {tensor};
-  part.begin = [alias = TensorAlias(tensor), source, tag](Exchange& calls) -> Part::Finish {
+  Collective collective = makeMessageCollective(CollectiveKind::Receive, tensor);
+  collective.written = {tensor};
+  collective.begin = [alias = TensorAlias(tensor), source,
+                      tag](Exchange& calls) -> Collective::Finish {
     const Tensor message = headerMessage();
     const GlooWork first = postReceive(calls, message, source, headerTag(tag));
     return [=](Exchange& own) {
@@ -137,27 +139,27 @@ Part receive(Membership group, const Tensor& tensor, int source, int tag) {
       own.source_rank = sender;
     };
   };
-  return part;
+  return collective;
 }
 
-Part messageToSelf(const Tensor& sent, const Tensor& received) {
+Collective messageToSelf(const Tensor& sent, const Tensor& received) {
   TORCH_CHECK_VALUE(
       sent.nbytes() == received.nbytes(), nameOf(CollectiveKind::Send),
       ": expected a message of this rank to itself to be sent and received with the same "
       "size, got ",
       sent.nbytes(), " and ", received.nbytes(), " bytes");
-  Part part = makeMessagePart(CollectiveKind::Send, sent);
-  part.read = {sent};
-  part.written = {received};
-  part.begin = [from = TensorAlias(sent),
-                to = TensorAlias(received)](Exchange& /*calls*/) -> Part::Finish {
+  Collective collective = makeMessageCollective(CollectiveKind::Send, sent);
+  collective.read = {sent};
+  collective.written = {received};
+  collective.begin = [from = TensorAlias(sent),
+                      to = TensorAlias(received)](Exchange& /*calls*/) -> Collective::Finish {
     return [from, to](Exchange& /*own*/) {
       const RecvBuffer buffer(to.tensor());
       buffer.bytes().copy_(bytesOf(asPacked(from.tensor())));
       buffer.complete();
     };
   };
-  return part;
+  return collective;
 }
 
 }  // namespace at::openreg

@@ -227,7 +227,8 @@ Work ProcessGroupOCCL::endCoalescing() {
       merged->is_async = merged->is_async || request.is_async;
       merged->waits_on_host = merged->waits_on_host || request.waits_on_host;
       merged->timeout = std::max(merged->timeout, request.timeout);
-      std::move(request.parts.begin(), request.parts.end(), std::back_inserter(merged->parts));
+      std::move(request.collectives.begin(), request.collectives.end(),
+                std::back_inserter(merged->collectives));
       merged->outputs.insert(merged->outputs.end(), request.outputs.begin(), request.outputs.end());
       merged->channels.insert(merged->channels.end(), request.channels.begin(),
                               request.channels.end());
@@ -256,7 +257,7 @@ Work ProcessGroupOCCL::broadcast(std::vector<Tensor>& tensors,
   const Tensor& tensor = singleTensor(CollectiveKind::Broadcast, tensors);
   Request request = makeRequest(CollectiveKind::Broadcast, OpType::BROADCAST, options,
                                 timeoutOf(options.timeout), tensors);
-  request.parts = {openreg::broadcast(group(), tensor, options.rootRank)};
+  request.collectives = {openreg::broadcast(group(), tensor, options.rootRank)};
   return submit(tensor.device(), std::move(request));
 }
 
@@ -265,7 +266,7 @@ Work ProcessGroupOCCL::allreduce(std::vector<Tensor>& tensors,
   const Tensor& tensor = singleTensor(CollectiveKind::AllReduce, tensors);
   Request request = makeRequest(CollectiveKind::AllReduce, OpType::ALLREDUCE, options,
                                 timeoutOf(options.timeout), tensors);
-  request.parts = {allReduce(group(), tensor, options.reduceOp)};
+  request.collectives = {allReduce(group(), tensor, options.reduceOp)};
   return submit(tensor.device(), std::move(request));
 }
 
@@ -275,7 +276,7 @@ Work ProcessGroupOCCL::allreduce_coalesced(std::vector<Tensor>& tensors,
   Request request = makeRequest(CollectiveKind::AllReduce, OpType::ALLREDUCE_COALESCED, options,
                                 timeoutOf(options.timeout), tensors);
   for (const Tensor& tensor : tensors) {
-    request.parts.push_back(allReduce(group(), tensor, options.reduceOp));
+    request.collectives.push_back(allReduce(group(), tensor, options.reduceOp));
   }
   return submit(tensors.front().device(), std::move(request));
 }
@@ -284,7 +285,7 @@ Work ProcessGroupOCCL::reduce(std::vector<Tensor>& tensors, const c10d::ReduceOp
   const Tensor& tensor = singleTensor(CollectiveKind::Reduce, tensors);
   Request request = makeRequest(CollectiveKind::Reduce, OpType::REDUCE, options,
                                 timeoutOf(options.timeout), tensors);
-  request.parts = {openreg::reduce(group(), tensor, options.reduceOp, options.rootRank)};
+  request.collectives = {openreg::reduce(group(), tensor, options.reduceOp, options.rootRank)};
   return submit(tensor.device(), std::move(request));
 }
 
@@ -296,7 +297,7 @@ Work ProcessGroupOCCL::allgather(std::vector<std::vector<Tensor>>& outputs,
   const std::vector<Tensor>& list = onlyList(kKind, outputs);
   Request request =
       makeRequest(kKind, OpType::ALLGATHER, options, timeoutOf(options.timeout), list);
-  request.parts = {allGather(group(), list, input)};
+  request.collectives = {allGather(group(), list, input)};
   return submit(input.device(), std::move(request));
 }
 
@@ -304,7 +305,7 @@ Work ProcessGroupOCCL::_allgather_base(Tensor& output, Tensor& input,
                                        const c10d::AllgatherOptions& options) {
   Request request = makeRequest(CollectiveKind::AllGather, OpType::_ALLGATHER_BASE, options,
                                 timeoutOf(options.timeout), {output});
-  request.parts = {allGatherIntoTensor(group(), output, input)};
+  request.collectives = {allGatherIntoTensor(group(), output, input)};
   return submit(input.device(), std::move(request));
 }
 
@@ -328,7 +329,7 @@ Work ProcessGroupOCCL::allgather_coalesced(std::vector<std::vector<Tensor>>& out
     for (const std::vector<Tensor>& of_rank : outputs) {
       list.push_back(of_rank[i]);
     }
-    request.parts.push_back(allGather(group(), list, inputs[i]));
+    request.collectives.push_back(allGather(group(), list, inputs[i]));
   }
   return submit(inputs.front().device(), std::move(request));
 }
@@ -341,7 +342,7 @@ Work ProcessGroupOCCL::allgather_into_tensor_coalesced(std::vector<Tensor>& outp
   Request request =
       makeRequest(kKind, OpType::COALESCED, options, timeoutOf(options.timeout), outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    request.parts.push_back(allGatherIntoTensor(group(), outputs[i], inputs[i]));
+    request.collectives.push_back(allGatherIntoTensor(group(), outputs[i], inputs[i]));
   }
   return submit(inputs.front().device(), std::move(request));
 }
@@ -355,7 +356,7 @@ Work ProcessGroupOCCL::gather(std::vector<std::vector<Tensor>>& outputs,
   const std::vector<Tensor> list =
       !is_root && outputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, outputs);
   Request request = makeRequest(kKind, OpType::GATHER, options, timeoutOf(options.timeout), list);
-  request.parts = {openreg::gather(group(), list, input, options.rootRank)};
+  request.collectives = {openreg::gather(group(), list, input, options.rootRank)};
   return submit(input.device(), std::move(request));
 }
 
@@ -369,7 +370,7 @@ Work ProcessGroupOCCL::scatter(std::vector<Tensor>& outputs,
       !is_root && inputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, inputs);
   Request request =
       makeRequest(kKind, OpType::SCATTER, options, timeoutOf(options.timeout), outputs);
-  request.parts = {openreg::scatter(group(), output, list, options.rootRank)};
+  request.collectives = {openreg::scatter(group(), output, list, options.rootRank)};
   return submit(output.device(), std::move(request));
 }
 
@@ -381,7 +382,7 @@ Work ProcessGroupOCCL::reduce_scatter(std::vector<Tensor>& outputs,
   const std::vector<Tensor>& list = onlyList(kKind, inputs);
   Request request =
       makeRequest(kKind, OpType::REDUCE_SCATTER, options, timeoutOf(options.timeout), outputs);
-  request.parts = {reduceScatter(group(), output, list, options.reduceOp)};
+  request.collectives = {reduceScatter(group(), output, list, options.reduceOp)};
   return submit(output.device(), std::move(request));
 }
 
@@ -389,7 +390,7 @@ Work ProcessGroupOCCL::_reduce_scatter_base(Tensor& output, Tensor& input,
                                             const c10d::ReduceScatterOptions& options) {
   Request request = makeRequest(CollectiveKind::ReduceScatter, OpType::_REDUCE_SCATTER_BASE,
                                 options, timeoutOf(options.timeout), {output});
-  request.parts = {reduceScatterTensor(group(), output, input, options.reduceOp)};
+  request.collectives = {reduceScatterTensor(group(), output, input, options.reduceOp)};
   return submit(output.device(), std::move(request));
 }
 
@@ -401,7 +402,8 @@ Work ProcessGroupOCCL::reduce_scatter_tensor_coalesced(std::vector<Tensor>& outp
   Request request = makeRequest(kKind, OpType::REDUCE_SCATTER_TENSOR_COALESCED, options,
                                 timeoutOf(options.timeout), outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    request.parts.push_back(reduceScatterTensor(group(), outputs[i], inputs[i], options.reduceOp));
+    request.collectives.push_back(
+        reduceScatterTensor(group(), outputs[i], inputs[i], options.reduceOp));
   }
   return submit(outputs.front().device(), std::move(request));
 }
@@ -412,7 +414,7 @@ Work ProcessGroupOCCL::alltoall_base(Tensor& output, Tensor& input,
                                      const c10d::AllToAllOptions& options) {
   Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL_BASE, options,
                                 timeoutOf(options.timeout), {output});
-  request.parts = {allToAllSingle(group(), output, input, output_splits, input_splits)};
+  request.collectives = {allToAllSingle(group(), output, input, output_splits, input_splits)};
   request.input_splits = input_splits;
   request.output_splits = output_splits;
   return submit(output.device(), std::move(request));
@@ -422,16 +424,16 @@ Work ProcessGroupOCCL::alltoall(std::vector<Tensor>& outputs, std::vector<Tensor
                                 const c10d::AllToAllOptions& options) {
   Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL, options,
                                 timeoutOf(options.timeout), outputs);
-  request.parts = {allToAll(group(), outputs, inputs)};
+  request.collectives = {allToAll(group(), outputs, inputs)};
   return submit(outputs.front().device(), std::move(request));
 }
 
-Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors, Part part,
-                                     std::vector<ChannelKey> channels) {
-  Request request{part.contract.kind, type};
+Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors,
+                                     Collective collective, std::vector<ChannelKey> channels) {
+  Request request{collective.contract.kind, type};
   request.is_agreed = false;
   request.timeout = state_->timeout();
-  request.parts = {std::move(part)};
+  request.collectives = {std::move(collective)};
   request.outputs = tensors;
   request.channels = std::move(channels);
   return submit(tensors.front().device(), std::move(request));
@@ -470,7 +472,7 @@ void ProcessGroupOCCL::pairMessagesToSelf(CurrentBatch& batch) {
     Request request{CollectiveKind::Send, OpType::SEND};
     request.is_agreed = false;
     request.timeout = state_->timeout();
-    request.parts = {messageToSelf(sent, received)};
+    request.collectives = {messageToSelf(sent, received)};
     request.outputs = {received};
     batch.requests.push_back(std::move(request));
     batch.to_self.erase(other);
@@ -546,7 +548,7 @@ Work ProcessGroupOCCL::barrier(const c10d::BarrierOptions& options) {
   Request request = makeRequest(CollectiveKind::Barrier, OpType::BARRIER, options,
                                 timeoutOf(options.timeout), {});
   request.waits_on_host = true;
-  request.parts = {openreg::barrier(CollectiveKind::Barrier)};
+  request.collectives = {openreg::barrier(CollectiveKind::Barrier)};
   return submit(deviceOf(options), std::move(request));
 }
 
@@ -555,7 +557,7 @@ void ProcessGroupOCCL::monitoredBarrier(const c10d::BarrierOptions& options,
   Request request = makeRequest(CollectiveKind::MonitoredBarrier, OpType::BARRIER, options,
                                 timeoutOf(options.timeout), {});
   request.waits_on_host = true;
-  request.parts = {openreg::barrier(CollectiveKind::MonitoredBarrier)};
+  request.collectives = {openreg::barrier(CollectiveKind::MonitoredBarrier)};
   submit(deviceOf(options), std::move(request))->wait();
 }
 

@@ -150,7 +150,8 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
   c10::intrusive_ptr<c10d::Work> enqueue(c10::Device device, Request request);
   c10::intrusive_ptr<c10d::Work> submitMessage(c10d::OpType type, std::vector<Tensor>& tensors,
-                                               Part part, std::vector<ChannelKey> channels);
+                                               Collective collective,
+                                               std::vector<ChannelKey> channels);
   // Null outside of a batch.
   c10::intrusive_ptr<c10d::Work> submitToSelf(c10d::OpType type, const Tensor& tensor, int tag);
   void pairMessagesToSelf(CurrentBatch& batch);
