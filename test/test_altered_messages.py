@@ -304,7 +304,7 @@ class TestStorageMessages(IpcTestCase):
         self.assertIsNone(self.receiver.call(describe_error, message))
 
 
-# --- Headers of the distributed backend, as csrc/distributed/Contract.h lays them out
+# --- Headers of the distributed backend, as csrc/distributed/CollectiveSignature.h lays them out
 
 HEADER = struct.Struct("<QIIiiiIQqqQQ432sQ")
 HEADER_FIELDS = [

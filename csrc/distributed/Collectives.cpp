@@ -101,12 +101,12 @@ std::vector<int64_t> toOne(Membership group, int64_t rank, const Tensor& tensor)
   return bytes;
 }
 
-Contract makeContract(CollectiveKind kind, const Tensor& tensor) {
-  Contract contract;
-  contract.kind = kind;
-  contract.dtype = tensor.scalar_type();
-  contract.sizes = tensor.sizes().vec();
-  return contract;
+CollectiveSignature makeSignature(CollectiveKind kind, const Tensor& tensor) {
+  CollectiveSignature signature;
+  signature.kind = kind;
+  signature.dtype = tensor.scalar_type();
+  signature.sizes = tensor.sizes().vec();
+  return signature;
 }
 
 // Adds the factor tensor of a PREMUL_SUM, if it is on the device, to the tensors that are read.
@@ -230,9 +230,9 @@ Collective allReduce(Membership group, const Tensor& tensor, const c10d::ReduceO
   checkTensor(kKind, tensor);
   Reduction reduction(kKind, op, tensor.scalar_type(), group.size);
   Collective collective;
-  collective.contract = makeContract(kKind, tensor);
-  collective.contract.reduce_op = reduction.op();
-  collective.contract.to = collective.contract.from = toAll(group, tensor);
+  collective.signature = makeSignature(kKind, tensor);
+  collective.signature.reduce_op = reduction.op();
+  collective.signature.to = collective.signature.from = toAll(group, tensor);
   collective.written = {tensor};
   collective.read = {tensor};
   addFactor(collective, reduction);
@@ -274,10 +274,10 @@ Collective broadcast(Membership group, const Tensor& tensor, int64_t root) {
   checkTensor(kKind, tensor);
   checkRoot(kKind, group, root);
   Collective collective;
-  collective.contract = makeContract(kKind, tensor);
-  collective.contract.root = static_cast<int>(root);
+  collective.signature = makeSignature(kKind, tensor);
+  collective.signature.root = static_cast<int>(root);
   const bool is_root = root == group.rank;
-  (is_root ? collective.contract.to : collective.contract.from) =
+  (is_root ? collective.signature.to : collective.signature.from) =
       is_root ? toAll(group, tensor) : toOne(group, root, tensor);
   (is_root ? collective.read : collective.written) = {tensor};
   collective.begin = [alias = TensorAlias(tensor), root = static_cast<int>(root),
@@ -314,10 +314,10 @@ Collective reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& 
   Reduction reduction(kKind, op, tensor.scalar_type(), group.size);
   const bool is_root = root == group.rank;
   Collective collective;
-  collective.contract = makeContract(kKind, tensor);
-  collective.contract.root = static_cast<int>(root);
-  collective.contract.reduce_op = reduction.op();
-  (is_root ? collective.contract.from : collective.contract.to) =
+  collective.signature = makeSignature(kKind, tensor);
+  collective.signature.root = static_cast<int>(root);
+  collective.signature.reduce_op = reduction.op();
+  (is_root ? collective.signature.from : collective.signature.to) =
       is_root ? toAll(group, tensor) : toOne(group, root, tensor);
   collective.read = {tensor};
   if (is_root) {
@@ -353,9 +353,9 @@ Collective allGather(Membership group, const Tensors& outputs, const Tensor& inp
                     ": expected the output for this rank to have as many elements as its input, ",
                     input.numel(), ", got ", outputs[group.rank].numel());
   Collective collective;
-  collective.contract = makeContract(kKind, input);
-  collective.contract.to = toAll(group, input);
-  collective.contract.from = bytesOfEach(outputs);
+  collective.signature = makeSignature(kKind, input);
+  collective.signature.to = toAll(group, input);
+  collective.signature.from = bytesOfEach(outputs);
   collective.read = {input};
   collective.written = outputs;
   collective.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)),
@@ -409,8 +409,8 @@ Collective allGatherIntoTensor(Membership group, const Tensor& output, const Ten
                     " elements, those of the input times the size of the group, got ",
                     output.numel());
   Collective collective;
-  collective.contract = makeContract(kKind, input);
-  collective.contract.to = collective.contract.from = toAll(group, input);
+  collective.signature = makeSignature(kKind, input);
+  collective.signature.to = collective.signature.from = toAll(group, input);
   collective.read = {input};
   collective.written = {output};
   collective.begin = [input = TensorAlias(input),
@@ -461,11 +461,11 @@ Collective gather(Membership group, const Tensors& outputs, const Tensor& input,
                       ": expected no outputs on a rank that is not the root, got ", outputs.size());
   }
   Collective collective;
-  collective.contract = makeContract(kKind, input);
-  collective.contract.root = static_cast<int>(root);
-  collective.contract.to = toOne(group, root, input);
+  collective.signature = makeSignature(kKind, input);
+  collective.signature.root = static_cast<int>(root);
+  collective.signature.to = toOne(group, root, input);
   if (is_root) {
-    collective.contract.from = bytesOfEach(outputs);
+    collective.signature.from = bytesOfEach(outputs);
   }
   collective.read = {input};
   collective.written = outputs;
@@ -508,11 +508,11 @@ Collective scatter(Membership group, const Tensor& output, const Tensors& inputs
                       ": expected no inputs on a rank that is not the root, got ", inputs.size());
   }
   Collective collective;
-  collective.contract = makeContract(kKind, output);
-  collective.contract.root = static_cast<int>(root);
-  collective.contract.from = toOne(group, root, output);
+  collective.signature = makeSignature(kKind, output);
+  collective.signature.root = static_cast<int>(root);
+  collective.signature.from = toOne(group, root, output);
   if (is_root) {
-    collective.contract.to = bytesOfEach(inputs);
+    collective.signature.to = bytesOfEach(inputs);
   }
   collective.read = inputs;
   collective.written = {output};
@@ -549,10 +549,10 @@ Collective reduceScatter(Membership group, const Tensor& output, const Tensors& 
                     output.numel(), ", got ", inputs[group.rank].numel());
   Reduction reduction(kKind, op, output.scalar_type(), group.size);
   Collective collective;
-  collective.contract = makeContract(kKind, output);
-  collective.contract.reduce_op = reduction.op();
-  collective.contract.to = bytesOfEach(inputs);
-  collective.contract.from = toAll(group, output);
+  collective.signature = makeSignature(kKind, output);
+  collective.signature.reduce_op = reduction.op();
+  collective.signature.to = bytesOfEach(inputs);
+  collective.signature.from = toAll(group, output);
   collective.read = inputs;
   collective.written = {output};
   addFactor(collective, reduction);
@@ -594,9 +594,9 @@ Collective reduceScatterTensor(Membership group, const Tensor& output, const Ten
                     input.numel());
   Reduction reduction(kKind, op, output.scalar_type(), group.size);
   Collective collective;
-  collective.contract = makeContract(kKind, output);
-  collective.contract.reduce_op = reduction.op();
-  collective.contract.to = collective.contract.from = toAll(group, output);
+  collective.signature = makeSignature(kKind, output);
+  collective.signature.reduce_op = reduction.op();
+  collective.signature.to = collective.signature.from = toAll(group, output);
   collective.read = {input};
   collective.written = {output};
   addFactor(collective, reduction);
@@ -632,14 +632,14 @@ Collective allToAll(Membership group, const Tensors& outputs, const Tensors& inp
   checkList(kKind, group, outputs, outputs.front());
   checkList(kKind, group, inputs, outputs.front());
   Collective collective;
-  collective.contract = makeContract(kKind, inputs.front());
-  collective.contract.to = bytesOfEach(inputs);
-  collective.contract.from = bytesOfEach(outputs);
+  collective.signature = makeSignature(kKind, inputs.front());
+  collective.signature.to = bytesOfEach(inputs);
+  collective.signature.from = bytesOfEach(outputs);
   collective.read = inputs;
   collective.written = outputs;
   collective.begin = [inputs = aliasAll(ITensorListRef(inputs)),
-                      outputs = aliasAll(ITensorListRef(outputs)), to = collective.contract.to,
-                      from = collective.contract.from](Exchange& calls) -> Finish {
+                      outputs = aliasAll(ITensorListRef(outputs)), to = collective.signature.to,
+                      from = collective.signature.from](Exchange& calls) -> Finish {
     const auto join = [](const std::vector<int64_t>& sizes) {
       int64_t total = 0;
       for (const int64_t size : sizes) {
@@ -701,14 +701,14 @@ Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& 
     return bytes;
   };
   Collective collective;
-  collective.contract = makeContract(kKind, input);
-  collective.contract.to = bytesFor(input, input_splits, "input");
-  collective.contract.from = bytesFor(output, output_splits, "output");
+  collective.signature = makeSignature(kKind, input);
+  collective.signature.to = bytesFor(input, input_splits, "input");
+  collective.signature.from = bytesFor(output, output_splits, "output");
   collective.read = {input};
   collective.written = {output};
   collective.begin = [input = TensorAlias(input), output = TensorAlias(output),
-                      to = collective.contract.to,
-                      from = collective.contract.from](Exchange& calls) -> Finish {
+                      to = collective.signature.to,
+                      from = collective.signature.from](Exchange& calls) -> Finish {
     const RecvBuffer buffer(output.tensor());
     Tensor output_bytes = buffer.bytes();
     Tensor input_bytes = outgoingBytes(input);
@@ -720,7 +720,7 @@ Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& 
 
 Collective barrier(CollectiveKind kind) {
   Collective collective;
-  collective.contract.kind = kind;
+  collective.signature.kind = kind;
   collective.begin = [](Exchange& /*calls*/) { return nothing(); };
   return collective;
 }

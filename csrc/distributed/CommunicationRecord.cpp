@@ -84,9 +84,9 @@ MessageSizes sizesOf(const std::vector<Collective>& collectives, int group_size)
     int64_t out = elementsOf(collective.written);
     // On ranks other than the root, one side is empty; its size follows from the other side.
     if (collective.written.empty()) {
-      out = collective.contract.kind == CollectiveKind::Gather ? in * group_size : in;
+      out = collective.signature.kind == CollectiveKind::Gather ? in * group_size : in;
     } else if (collective.read.empty()) {
-      in = collective.contract.kind == CollectiveKind::Scatter ? out * group_size : out;
+      in = collective.signature.kind == CollectiveKind::Scatter ? out * group_size : out;
     }
     sizes.in += in;
     sizes.out += out;
@@ -112,10 +112,10 @@ std::tuple<std::string, std::string> nameAndDescription(const GroupState::Label&
 c10::intrusive_ptr<c10d::Work> recordCommunication(const GroupState& state, const char* backend,
                                                    Request request, const EnqueueRequest& enqueue) {
   const GroupState::Label label = state.label();
-  const Contract& contract = request.collectives.front().contract;
+  const CollectiveSignature& signature = request.collectives.front().signature;
   const RecordNames names = recordNamesOf(request.type);
   const bool is_message = !request.is_agreed;
-  const int peer = is_message ? std::get<0>(request.channels.front()) : contract.root;
+  const int peer = is_message ? std::get<0>(request.channels.front()) : signature.root;
   const MessageSizes sizes = sizesOf(request.collectives, state.size());
   std::vector<Tensor> inputs = tensorsOf(request.collectives, &Collective::read);
   std::vector<Tensor> outputs = tensorsOf(request.collectives, &Collective::written);
@@ -131,7 +131,7 @@ c10::intrusive_ptr<c10d::Work> recordCommunication(const GroupState& state, cons
   RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP(
       std::make_tuple(static_cast<int64_t>(state.lastNumber() + 1), is_message),
       nameAndDescription(label), inputs, outputs, peer >= 0 ? peer : state.rank(), names.collective,
-      sizes.in, sizes.out, contract.dtype, request.input_splits, request.output_splits,
+      sizes.in, sizes.out, signature.dtype, request.input_splits, request.output_splits,
       label.first_rank, label.rank_stride, state.size(), request.is_async);
   at::RecordFunction event(at::RecordScope::USER_SCOPE);
   if (event.isActive()) {

@@ -107,7 +107,7 @@ void checkDevice(const Request& request, c10::Device device) {
   for (const Collective& collective : request.collectives) {
     for (const std::vector<Tensor>* tensors : {&collective.read, &collective.written}) {
       for (const Tensor& tensor : *tensors) {
-        TORCH_CHECK_VALUE(tensor.device() == device, nameOf(collective.contract.kind),
+        TORCH_CHECK_VALUE(tensor.device() == device, nameOf(collective.signature.kind),
                           ": expected tensors on one device, got ", device, " and ",
                           tensor.device());
       }

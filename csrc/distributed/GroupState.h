@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "csrc/distributed/Transport.h"
 
 namespace at::openreg {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "csrc/distributed/GroupState.h"
 #include "csrc/distributed/Utf8.h"
 

@@ -22,13 +22,13 @@ constexpr std::array<const char*, kCollectiveKindCount> kKernelNames = {
     "occl::coalesced",
 };
 
-std::vector<Contract> contractsOf(const std::vector<Collective>& collectives) {
-  std::vector<Contract> contracts;
-  contracts.reserve(collectives.size());
+std::vector<CollectiveSignature> signaturesOf(const std::vector<Collective>& collectives) {
+  std::vector<CollectiveSignature> signatures;
+  signatures.reserve(collectives.size());
   for (const Collective& collective : collectives) {
-    contracts.push_back(collective.contract);
+    signatures.push_back(collective.signature);
   }
-  return contracts;
+  return signatures;
 }
 
 std::string seconds(milliseconds time) {
@@ -40,7 +40,7 @@ std::string seconds(milliseconds time) {
 }  // namespace
 
 Operation::Operation(Setup setup)
-    : setup_(std::move(setup)), contracts_(contractsOf(setup_.collectives)) {}
+    : setup_(std::move(setup)), signatures_(signaturesOf(setup_.collectives)) {}
 
 Operation::~Operation() {
   if (!is_enqueued_ || setup_.is_captured) {
@@ -131,12 +131,12 @@ void Operation::exchange(Exchange& calls, Deadline deadline) {
   const c10::openreg::Lock turn(transport.turn());
   if (setup_.collectives.size() == 1 && setup_.collectives.front().begin_eager) {
     const Collective::Eager eager = setup_.collectives.front().begin_eager();
-    const std::vector<Tensor> bytes = transport.agree(contracts_, deadline, eager.outgoing);
+    const std::vector<Tensor> bytes = transport.agree(signatures_, deadline, eager.outgoing);
     StageGate::instance().pass(Stage::Agreed);
     eager.finish(bytes);
     return;
   }
-  transport.agree(contracts_, deadline);
+  transport.agree(signatures_, deadline);
   StageGate::instance().pass(Stage::Agreed);
   runCollectives(calls);
 }
@@ -153,7 +153,7 @@ void Operation::runCollectives(Exchange& calls) {
   // wait for their sends.
   for (const bool is_send : {false, true}) {
     for (size_t i = 0; i < finishes.size(); ++i) {
-      if ((contracts_[i].kind == CollectiveKind::Send) == is_send) {
+      if ((signatures_[i].kind == CollectiveKind::Send) == is_send) {
         finishes[i](calls);
       }
     }
@@ -164,11 +164,11 @@ std::string Operation::explain(const std::string& cause, const std::string& gloo
                                std::optional<milliseconds> elapsed) const {
   std::string text = c10::str(nameOf(setup_.kind), " failed: ", cause, "\nOperation ",
                               setup_.number, " of ", setup_.state->describe());
-  if (!contracts_.empty() && !contracts_.front().sizes.empty()) {
-    text += c10::str(", on a tensor of sizes ", contracts_.front().describeTensors());
+  if (!signatures_.empty() && !signatures_.front().sizes.empty()) {
+    text += c10::str(", on a tensor of sizes ", signatures_.front().describeTensors());
   }
-  if (contracts_.size() > 1) {
-    text += c10::str(" and ", contracts_.size() - 1, " more");
+  if (signatures_.size() > 1) {
+    text += c10::str(" and ", signatures_.size() - 1, " more");
   }
   text += elapsed.has_value() ? c10::str("; it ran for ", seconds(*elapsed), ", its timeout is ",
                                          seconds(setup_.timeout), ".")

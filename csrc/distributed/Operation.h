@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "csrc/distributed/GroupState.h"
 #include "csrc/distributed/Transport.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
@@ -25,7 +25,7 @@ namespace at::openreg {
 struct Collective {
   using Finish = std::function<void(Exchange&)>;
 
-  Contract contract;
+  CollectiveSignature signature;
   // Posts the calls. Returns a function that waits for them and completes the results.
   std::function<Finish(Exchange&)> begin;
   // Replaces `begin` if this is the operation's only collective; see Note [Eager collectives].
@@ -76,7 +76,7 @@ class Operation {
                       std::optional<std::chrono::milliseconds> elapsed) const;
 
   const Setup setup_;
-  const std::vector<Contract> contracts_;
+  const std::vector<CollectiveSignature> signatures_;
   const KernelEnvironment environment_ = KernelEnvironment::current();
   std::atomic<bool> is_enqueued_{false};
   std::atomic<bool> has_run_{false};

@@ -39,9 +39,9 @@ Tensor headerMessage() {
 
 Collective makeMessageCollective(CollectiveKind kind, const Tensor& tensor) {
   Collective collective;
-  collective.contract.kind = kind;
-  collective.contract.dtype = tensor.scalar_type();
-  collective.contract.sizes = tensor.sizes().vec();
+  collective.signature.kind = kind;
+  collective.signature.dtype = tensor.scalar_type();
+  collective.signature.sizes = tensor.sizes().vec();
   return collective;
 }
 

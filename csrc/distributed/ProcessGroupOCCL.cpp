@@ -430,7 +430,7 @@ Work ProcessGroupOCCL::alltoall(std::vector<Tensor>& outputs, std::vector<Tensor
 
 Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors,
                                      Collective collective, std::vector<ChannelKey> channels) {
-  Request request{collective.contract.kind, type};
+  Request request{collective.signature.kind, type};
   request.is_agreed = false;
   request.timeout = state_->timeout();
   request.collectives = {std::move(collective)};

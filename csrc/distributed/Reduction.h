@@ -9,7 +9,7 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {

@@ -137,14 +137,14 @@ void Transport::sendHeader(int peer, Message& message, const Header& header, con
   }
 }
 
-std::vector<Tensor> Transport::agree(c10::ArrayRef<Contract> contracts, Deadline deadline,
-                                     const Tensor& eager) {
+std::vector<Tensor> Transport::agree(c10::ArrayRef<CollectiveSignature> signatures,
+                                     Deadline deadline, const Tensor& eager) {
   const uint64_t number = next_number_++;
   std::vector<Header> headers(size_);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) {
       peers_[peer].has_come = false;
-      headers[peer] = makeHeader(contracts, number, peer);
+      headers[peer] = makeHeader(signatures, number, peer);
       sendHeader(peer, peers_[peer].outgoing[number % 2], headers[peer], eager, deadline);
     }
   }

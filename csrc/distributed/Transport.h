@@ -39,7 +39,7 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 
 namespace at::openreg {
 
@@ -91,7 +91,7 @@ class Transport {
   // until the next agreement.
   // Errors: TransportError, which names the rank that differs and in what, the rank that failed, or
   // the ranks that did not arrive.
-  std::vector<Tensor> agree(c10::ArrayRef<Contract> contracts, Deadline deadline,
+  std::vector<Tensor> agree(c10::ArrayRef<CollectiveSignature> signatures, Deadline deadline,
                             const Tensor& eager = {}) OPENREG_REQUIRES(turn_);
 
   // The failure that another rank has reported, to replace an error that is its consequence. Waits

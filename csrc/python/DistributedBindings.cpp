@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "csrc/distributed/DeviceGloo.h"
 #include "csrc/distributed/MessageFormat.h"
 #include "csrc/distributed/ProcessGroupOCCL.h"

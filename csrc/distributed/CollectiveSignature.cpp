@@ -1,4 +1,4 @@
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -27,18 +27,18 @@ class Digest {
 };
 
 // The dtype matters only to reductions; other collectives compare bytes.
-int32_t dtypeThatMatters(const Contract& contract) {
-  return contract.reduce_op < 0 ? -1 : static_cast<int32_t>(contract.dtype);
+int32_t dtypeThatMatters(const CollectiveSignature& signature) {
+  return signature.reduce_op < 0 ? -1 : static_cast<int32_t>(signature.dtype);
 }
 
-uint64_t digest(c10::ArrayRef<Contract> contracts, int peer, bool is_to) {
+uint64_t digest(c10::ArrayRef<CollectiveSignature> signatures, int peer, bool is_to) {
   Digest sum;
-  for (const Contract& contract : contracts) {
-    sum.add(static_cast<uint64_t>(contract.kind));
-    sum.add(static_cast<uint64_t>(dtypeThatMatters(contract)));
-    sum.add(static_cast<uint64_t>(contract.reduce_op));
-    sum.add(static_cast<uint64_t>(contract.root));
-    sum.add(static_cast<uint64_t>(is_to ? contract.bytesTo(peer) : contract.bytesFrom(peer)));
+  for (const CollectiveSignature& signature : signatures) {
+    sum.add(static_cast<uint64_t>(signature.kind));
+    sum.add(static_cast<uint64_t>(dtypeThatMatters(signature)));
+    sum.add(static_cast<uint64_t>(signature.reduce_op));
+    sum.add(static_cast<uint64_t>(signature.root));
+    sum.add(static_cast<uint64_t>(is_to ? signature.bytesTo(peer) : signature.bytesFrom(peer)));
   }
   return sum.value();
 }
@@ -72,7 +72,7 @@ const char* nameOf(CollectiveKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-std::string Contract::describeTensors() const {
+std::string CollectiveSignature::describeTensors() const {
   return c10::str("[", c10::Join(", ", sizes), "] of ", dtypeName(static_cast<int32_t>(dtype)));
 }
 
@@ -97,24 +97,24 @@ bool Header::isComplete() const {
 
 std::string Header::readText() const { return replaceInvalidUtf8(text.data()); }
 
-Header makeHeader(c10::ArrayRef<Contract> contracts, uint64_t number, int peer) {
+Header makeHeader(c10::ArrayRef<CollectiveSignature> signatures, uint64_t number, int peer) {
   Header header;
   header.number = number;
-  header.count = static_cast<uint32_t>(contracts.size());
+  header.count = static_cast<uint32_t>(signatures.size());
   header.kind = static_cast<uint32_t>(CollectiveKind::Coalesced);
-  for (const Contract& contract : contracts) {
-    header.bytes_to += contract.bytesTo(peer);
-    header.bytes_from += contract.bytesFrom(peer);
+  for (const CollectiveSignature& signature : signatures) {
+    header.bytes_to += signature.bytesTo(peer);
+    header.bytes_from += signature.bytesFrom(peer);
   }
-  if (contracts.size() == 1) {
-    const Contract& contract = contracts.front();
-    header.kind = static_cast<uint32_t>(contract.kind);
-    header.dtype = dtypeThatMatters(contract);
-    header.reduce_op = contract.reduce_op;
-    header.root = contract.root;
+  if (signatures.size() == 1) {
+    const CollectiveSignature& signature = signatures.front();
+    header.kind = static_cast<uint32_t>(signature.kind);
+    header.dtype = dtypeThatMatters(signature);
+    header.reduce_op = signature.reduce_op;
+    header.root = signature.root;
   }
-  header.digest_to = digest(contracts, peer, /*is_to=*/true);
-  header.digest_from = digest(contracts, peer, /*is_to=*/false);
+  header.digest_to = digest(signatures, peer, /*is_to=*/true);
+  header.digest_from = digest(signatures, peer, /*is_to=*/false);
   return header;
 }
 

@@ -52,7 +52,7 @@ const char* nameOf(CollectiveKind kind);
 
 // The signature of one collective on one rank: kind, reduction, root, and bytes for and from each
 // rank.
-struct Contract {
+struct CollectiveSignature {
   CollectiveKind kind = CollectiveKind::Barrier;
   c10::ScalarType dtype = c10::ScalarType::Byte;
   int reduce_op = -1;          // a c10d::ReduceOp, -1 if it does not reduce
@@ -107,7 +107,7 @@ static_assert(sizeof(Header) == 512);
 constexpr int64_t kEagerBytes = 1536;
 
 // The header of an operation for the rank `peer`.
-Header makeHeader(c10::ArrayRef<Contract> contracts, uint64_t number, int peer);
+Header makeHeader(c10::ArrayRef<CollectiveSignature> signatures, uint64_t number, int peer);
 
 // Compares the own header with the one received from `peer`. Returns why the two do not match, or
 // an empty string if they match.
