@@ -30,9 +30,9 @@ void HostWatches::watch(State& state, Allocation& allocation) {
   });
 }
 
-void HostWatches::endOrdered(const Universe& universe) {
+void HostWatches::endOrdered(const HappensBefore& happens_before) {
   std::erase_if(watched_, [&](Watched& one) {
-    return universe.isKnownToHost(one.access) && !one.watch->end();
+    return happens_before.isKnownToHost(one.access) && !one.watch->end();
   });
 }
 

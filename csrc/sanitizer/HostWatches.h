@@ -23,7 +23,7 @@ class HostWatches {
   void watch(State& state, Allocation& allocation);
 
   // Ends the watches that are no longer needed, except for those with a touch to report.
-  void endOrdered(const Universe& universe);
+  void endOrdered(const HappensBefore& happens_before);
   void endFreed(uintptr_t address);
 
   // One finding for each line of host code and stream, about the latest copy. `until` is raised to

@@ -26,7 +26,7 @@ bool isConflict(State& state, const Place& place, const Access& earlier, const A
   const bool is_looked_for =
       earlier.is_allocation ? state.options.finds_lifetimes : state.options.finds_races;
   return (earlier.is_write || later.is_write) && is_looked_for &&
-         !place.universe.isOrdered(earlier, place.stream) &&
+         !place.happens_before.isOrdered(earlier, place.stream) &&
          doOverlap(state, earlier.runs, later.runs);
 }
 
@@ -37,7 +37,7 @@ Finding conflict(const State& state, const Launch& launch, const Touch& touch,
   finding.later = describe(state, launch, touch, allocation.address);
   finding.allocation = describe(state, allocation);
   finding.is_in_capture = launch.place.capture != nullptr;
-  const auto& waits = launch.place.universe.waits;
+  const auto& waits = launch.place.happens_before.waits;
   if (const auto wait = waits.find({launch.place.stream, earlier.work->stream});
       wait != waits.end()) {
     finding.has_waited = true;
@@ -89,7 +89,7 @@ void findConflicts(State& state, const Launch& launch, const Touch& touch,
 // Whether the work is the first one that the hazard can affect.
 bool isOpen(const State& state, const Place& place, const Hazard& hazard, const Touch& touch) {
   if (touch.allocation->serial <= hazard.serial ||
-      place.universe.isOrdered(hazard.access, place.stream)) {
+      place.happens_before.isOrdered(hazard.access, place.stream)) {
     return false;
   }
   return !state.options.is_lifetime_exact ||
@@ -99,7 +99,7 @@ bool isOpen(const State& state, const Place& place, const Hazard& hazard, const 
 
 // The hazards of the memory's owner and pool; null if there are none.
 std::vector<Hazard>* hazardsNear(const Place& place, const Allocation& allocation) {
-  auto& all = place.universe.hazards;
+  auto& all = place.happens_before.hazards;
   if (!allocation.owner.has_value() || all.empty()) {
     return nullptr;
   }
@@ -116,7 +116,7 @@ void findHazards(const State& state, const Launch& launch, const Touch& touch,
     return;
   }
   std::erase_if(*hazards, [&](const Hazard& hazard) {
-    return place.universe.isOrdered(hazard.access, *allocation.owner);
+    return place.happens_before.isOrdered(hazard.access, *allocation.owner);
   });
   // The last use for each free and stream, which is the one to wait for.
   for (auto it = hazards->rbegin(); it != hazards->rend(); ++it) {
@@ -140,7 +140,7 @@ void findHazards(const State& state, const Launch& launch, const Touch& touch,
     findings.push_back(std::move(finding));
   }
   if (hazards->empty()) {
-    place.universe.hazards.erase({*allocation.owner, allocation.pool});
+    place.happens_before.hazards.erase({*allocation.owner, allocation.pool});
   }
 }
 
@@ -226,7 +226,7 @@ void takeAsOrdered(State& state, const Launch& launch, const std::vector<Touch>&
       state.writtenOf(place, *touch.allocation).reset();
     }
   }
-  Clock& clock = place.universe.clockOf(place.stream);
+  Clock& clock = place.happens_before.clockOf(place.stream);
   for (const Touch& touch : touches) {
     const AccessSet& accesses = state.accessesOf(place, *touch.allocation);
     for (const Access* earlier : accesses.near(touch.access.runs)) {
@@ -252,7 +252,7 @@ Finding freedInput(const State& state, const Launch& replay, const Capture::Kept
 
 std::vector<Finding> findUnjoined(const State& state, Capture& capture) {
   std::vector<Finding> findings;
-  const Clock& joined = capture.universe.clockOf(capture.origin);
+  const Clock& joined = capture.happens_before.clockOf(capture.origin);
   for (const auto& [stream, work] : capture.last_work) {
     if (stream != capture.origin && joined.of(stream) < work->count) {
       Finding& finding = findings.emplace_back(Finding{FindingKind::Capture});

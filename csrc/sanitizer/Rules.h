@@ -8,10 +8,10 @@
 
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Finding.h"
+#include "csrc/sanitizer/HappensBefore.h"
 #include "csrc/sanitizer/Stack.h"
 #include "csrc/sanitizer/State.h"
 #include "csrc/sanitizer/Touch.h"
-#include "csrc/sanitizer/Universe.h"
 
 namespace c10::openreg {
 

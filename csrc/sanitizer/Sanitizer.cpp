@@ -16,13 +16,13 @@
 #include "csrc/core/PinnedMemory.h"
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Clock.h"
+#include "csrc/sanitizer/HappensBefore.h"
 #include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/HostWatches.h"
 #include "csrc/sanitizer/Reports.h"
 #include "csrc/sanitizer/Rules.h"
 #include "csrc/sanitizer/State.h"
 #include "csrc/sanitizer/Touch.h"
-#include "csrc/sanitizer/Universe.h"
 #include "csrc/sanitizer/WrittenOperands.h"
 #include "torch_openreg/core/Sanitizer.h"
 
@@ -113,7 +113,7 @@ class Sanitizer {
         return;
       }
       const Launch launch = launchOf(stream, call);
-      launch.place.universe.clockOf(launch.place.stream).join(found->second.last_replay);
+      launch.place.happens_before.clockOf(launch.place.stream).join(found->second.last_replay);
       for (const auto& [key, kept] : found->second.kept) {
         const Allocation& allocation = *kept.allocation;
         if (allocation.is_live || allocation.capture != 0) {
@@ -245,7 +245,7 @@ class Sanitizer {
       return;
     }
     found->second.is_under_way = false;
-    found->second.universe = Universe();
+    found->second.happens_before = HappensBefore();
     found->second.touched.clear();
     found->second.last_work.clear();
   }
@@ -294,8 +294,8 @@ class Sanitizer {
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
-    state_.events[event] = {std::make_shared<const Clock>(place.universe.clockOf(place.stream)),
-                            capture};
+    state_.events[event] = {
+        std::make_shared<const Clock>(place.happens_before.clockOf(place.stream)), capture};
   }
 
   void eventAwaited(const void* event, const OpenRegStream& stream) {
@@ -306,7 +306,7 @@ class Sanitizer {
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == capture) {
       const Place place = state_.placeOf(stream, capture);
-      place.universe.await(place.stream, *found->second.clock, stack);
+      place.happens_before.await(place.stream, *found->second.clock, stack);
     }
   }
 
@@ -316,8 +316,8 @@ class Sanitizer {
     const uint64_t capture = other.captureId();  // the wait adds the stream to this capture
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
-    const Clock clock = place.universe.clockOf(state_.numberOf(other));
-    place.universe.await(place.stream, clock, stack);
+    const Clock clock = place.happens_before.clockOf(state_.numberOf(other));
+    place.happens_before.await(place.stream, clock, stack);
   }
 
   void eventDestroyed(const void* event) {

@@ -26,7 +26,7 @@ void State::forget() {
   captures.clear();
   streams_.clear();
   numbers_.clear();
-  live = Universe();
+  live = HappensBefore();
 }
 
 // --- Streams
@@ -46,7 +46,7 @@ Place State::placeOf(const OpenRegStream& stream, uint64_t capture) {
     return {live, number, 0, nullptr};
   }
   Capture& begun = captures[capture];
-  return {begun.universe, number, capture, &begun};
+  return {begun.happens_before, number, capture, &begun};
 }
 
 // --- Memory
@@ -126,7 +126,7 @@ void State::addAllocation(const Launch& by, const void* address, size_t size, Me
   access.runs = ByteRuns(allocation.address, size);
   access.is_write = true;
   access.is_allocation = true;
-  const LaunchCount count = place.universe.clockOf(place.stream).of(place.stream);
+  const LaunchCount count = place.happens_before.clockOf(place.stream).of(place.stream);
   access.work =
       std::make_shared<const Work>(Work{last_launch_, by.kernel, count, place.stream, by.stack});
   accessesOf(place, allocation).add(std::move(access));
@@ -144,7 +144,8 @@ std::vector<Hazard> State::hazardsOf(const Place& place,
     const StreamNumber user = access.work->stream;
     const bool is_announced =
         std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
-    if (!access.is_allocation && !is_announced && !place.universe.isOrdered(access, place.stream)) {
+    if (!access.is_allocation && !is_announced &&
+        !place.happens_before.isOrdered(access, place.stream)) {
       hazards.push_back({shadow.serial(), access, allocation, {}});
     }
   });
@@ -152,7 +153,7 @@ std::vector<Hazard> State::hazardsOf(const Place& place,
 }
 
 void State::addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard> hazards) {
-  std::vector<Hazard>& known = place.universe.hazards[{place.stream, pool}];
+  std::vector<Hazard>& known = place.happens_before.hazards[{place.stream, pool}];
   std::move(hazards.begin(), hazards.end(), std::back_inserter(known));
   if (known.size() > kMaxHazards) {
     known.erase(known.begin(), known.begin() + kMaxHazards / 2);
@@ -164,8 +165,8 @@ void State::addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard>
 
 void State::commit(const Launch& launch, std::vector<Touch>& touches) {
   const Place& place = launch.place;
-  place.universe.takeOverHost(place.stream);
-  Clock& clock = place.universe.clockOf(place.stream);
+  place.happens_before.takeOverHost(place.stream);
+  Clock& clock = place.happens_before.clockOf(place.stream);
   const LaunchCount count = clock.of(place.stream) + 1;
   clock.raise(place.stream, count);
   ++counts.launches;
@@ -191,7 +192,7 @@ void State::commit(const Launch& launch, std::vector<Touch>& touches) {
     AccessSet& accesses = accessesOf(place, allocation);
     accesses.eraseNear(touch.access.runs, [&](const Access& old) {
       return Allocation::isReplaced(old, touch.access) &&
-             place.universe.isOrdered(old, place.stream);
+             place.happens_before.isOrdered(old, place.stream);
     });
     counts.forgotten += accesses.add(std::move(touch.access)) ? 1 : 0;
   }
@@ -207,7 +208,7 @@ void State::endReplay(const Launch& launch, const std::vector<Touch>& touches) {
     }
   }
   if (const auto found = captures.find(launch.replayed); found != captures.end()) {
-    found->second.last_replay = launch.place.universe.clockOf(launch.place.stream);
+    found->second.last_replay = launch.place.happens_before.clockOf(launch.place.stream);
   }
 }
 

@@ -16,11 +16,11 @@
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/ByteRuns.h"
 #include "csrc/sanitizer/Clock.h"
+#include "csrc/sanitizer/HappensBefore.h"
 #include "csrc/sanitizer/Sanitizer.h"
 #include "csrc/sanitizer/Shadow.h"
 #include "csrc/sanitizer/Stack.h"
 #include "csrc/sanitizer/Touch.h"
-#include "csrc/sanitizer/Universe.h"
 #include "csrc/sanitizer/WrittenBytes.h"
 #include "torch_openreg/core/Stream.h"
 
@@ -29,7 +29,7 @@ namespace c10::openreg {
 // Where work is launched: a stream, outside of captures or in one. Valid until the lock is
 // released.
 struct Place {
-  Universe& universe;
+  HappensBefore& happens_before;
   StreamNumber stream;
   uint64_t id;       // of the capture, or 0
   Capture* capture;  // or null
@@ -54,7 +54,7 @@ class State {
   SanitizerCounts counts{};
   std::map<std::string, uint64_t> not_seen{};
   Shadow shadow{};
-  Universe live{};  // outside of captures
+  HappensBefore live{};  // outside of captures
   std::unordered_map<uint64_t, Capture> captures{};
   std::unordered_map<const void*, RecordedEvent> events{};
 

@@ -36,7 +36,7 @@ struct Hazard {
 
 using PoolKey = std::pair<StreamNumber, MempoolId_t>;
 
-struct Universe {
+struct HappensBefore {
   std::map<PoolKey, std::vector<Hazard>> hazards;
   // Where the first stream last waited for work of the second.
   std::map<std::pair<StreamNumber, StreamNumber>, Stack> waits;
@@ -115,7 +115,7 @@ struct Capture {
   Stack begun{};
   bool is_under_way = false;
 
-  Universe universe;
+  HappensBefore happens_before;
   std::unordered_map<uint64_t, Touched> touched;  // by the allocation's serial
   std::map<StreamNumber, std::shared_ptr<const Work>> last_work;
 
