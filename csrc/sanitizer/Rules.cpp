@@ -30,11 +30,11 @@ bool isConflict(State& state, const Place& place, const Access& earlier, const A
          doOverlap(state, earlier.runs, later.runs);
 }
 
-Finding conflict(const State& state, const Launch& launch, const Touch& touch,
+Finding conflict(const State& state, const Launch& launch, const MemoryAccess& memory_access,
                  const Access& earlier, const Allocation& allocation) {
   Finding finding{earlier.is_allocation ? FindingKind::Lifetime : FindingKind::Race};
   finding.earlier = describe(state, earlier, allocation.address);
-  finding.later = describe(state, launch, touch, allocation.address);
+  finding.later = describe(state, launch, memory_access, allocation.address);
   finding.allocation = describe(state, allocation);
   finding.is_in_capture = launch.place.capture != nullptr;
   const auto& waits = launch.place.happens_before.waits;
@@ -50,10 +50,11 @@ Finding conflict(const State& state, const Launch& launch, const Touch& touch,
 
 // The latest conflicting access of each stream.
 c10::SmallVector<const Access*, 4> conflictsOf(State& state, const Place& place,
-                                               const Touch& touch) {
+                                               const MemoryAccess& memory_access) {
   c10::SmallVector<const Access*, 4> conflicts;
-  for (const Access* earlier : state.accessesOf(place, *touch.allocation).near(touch.access.runs)) {
-    if (!isConflict(state, place, *earlier, touch.access)) {
+  for (const Access* earlier :
+       state.accessesOf(place, *memory_access.allocation).near(memory_access.access.runs)) {
+    if (!isConflict(state, place, *earlier, memory_access.access)) {
       continue;
     }
     auto* const same = std::find_if(conflicts.begin(), conflicts.end(), [&](const Access* one) {
@@ -69,9 +70,9 @@ c10::SmallVector<const Access*, 4> conflictsOf(State& state, const Place& place,
   return conflicts;
 }
 
-void findConflicts(State& state, const Launch& launch, const Touch& touch,
+void findConflicts(State& state, const Launch& launch, const MemoryAccess& memory_access,
                    std::vector<Finding>& findings) {
-  for (const Access* earlier : conflictsOf(state, launch.place, touch)) {
+  for (const Access* earlier : conflictsOf(state, launch.place, memory_access)) {
     const bool is_known = std::any_of(findings.begin(), findings.end(), [&](const Finding& one) {
       return !one.allocation.is_freed && one.earlier.is_allocation == earlier->is_allocation &&
              one.earlier.stream == state.streams()[earlier->work->stream] &&
@@ -79,7 +80,8 @@ void findConflicts(State& state, const Launch& launch, const Touch& touch,
              one.earlier.stack.here == earlier->work->stack.here;
     });
     if (!is_known) {
-      findings.push_back(conflict(state, launch, touch, *earlier, *touch.allocation));
+      findings.push_back(
+          conflict(state, launch, memory_access, *earlier, *memory_access.allocation));
     }
   }
 }
@@ -87,14 +89,15 @@ void findConflicts(State& state, const Launch& launch, const Touch& touch,
 // --- Hazards
 
 // Whether the work is the first one that the hazard can affect.
-bool isOpen(const State& state, const Place& place, const Hazard& hazard, const Touch& touch) {
-  if (touch.allocation->serial <= hazard.serial ||
+bool isOpen(const State& state, const Place& place, const Hazard& hazard,
+            const MemoryAccess& memory_access) {
+  if (memory_access.allocation->serial <= hazard.serial ||
       place.happens_before.isOrdered(hazard.access, place.stream)) {
     return false;
   }
   return !state.options.is_lifetime_exact ||
-         ((touch.access.is_write || hazard.access.is_write) &&
-          hazard.access.runs.overlap(touch.access.runs) == Overlap::Yes);
+         ((memory_access.access.is_write || hazard.access.is_write) &&
+          hazard.access.runs.overlap(memory_access.access.runs) == Overlap::Yes);
 }
 
 // The hazards of the memory's owner and pool; null if there are none.
@@ -107,10 +110,10 @@ std::vector<Hazard>* hazardsNear(const Place& place, const Allocation& allocatio
   return found == all.end() ? nullptr : &found->second;
 }
 
-void findHazards(const State& state, const Launch& launch, const Touch& touch,
+void findHazards(const State& state, const Launch& launch, const MemoryAccess& memory_access,
                  std::vector<Finding>& findings) {
   const Place& place = launch.place;
-  const Allocation& allocation = *touch.allocation;
+  const Allocation& allocation = *memory_access.allocation;
   std::vector<Hazard>* const hazards = hazardsNear(place, allocation);
   if (hazards == nullptr) {
     return;
@@ -121,7 +124,7 @@ void findHazards(const State& state, const Launch& launch, const Touch& touch,
   // The last use for each free and stream, which is the one to wait for.
   for (auto it = hazards->rbegin(); it != hazards->rend(); ++it) {
     const Hazard& hazard = *it;
-    if (!isOpen(state, place, hazard, touch)) {
+    if (!isOpen(state, place, hazard, memory_access)) {
       continue;
     }
     const bool is_known = std::any_of(findings.begin(), findings.end(), [&](const Finding& one) {
@@ -131,12 +134,13 @@ void findHazards(const State& state, const Launch& launch, const Touch& touch,
     if (is_known) {
       continue;
     }
-    Finding finding = conflict(state, launch, touch, hazard.access, *hazard.allocation);
+    Finding finding = conflict(state, launch, memory_access, hazard.access, *hazard.allocation);
     finding.kind = FindingKind::Lifetime;
     finding.allocation.is_freed = true;
     finding.allocation.freed = hazard.freed;
     finding.reused = describe(state, allocation);
-    finding.later.offset = static_cast<int64_t>(touch.access.runs.begin() - allocation.address);
+    finding.later.offset =
+        static_cast<int64_t>(memory_access.access.runs.begin() - allocation.address);
     findings.push_back(std::move(finding));
   }
   if (hazards->empty()) {
@@ -147,16 +151,16 @@ void findHazards(const State& state, const Launch& launch, const Touch& touch,
 // --- Uninitialized memory
 
 // The access that would have written it in a replay of its graph; null if there is none.
-const Access* writerOf(const State& state, const Place& place, const Touch& touch) {
-  const auto graph = state.captures.find(touch.allocation->capture);
+const Access* writerOf(const State& state, const Place& place, const MemoryAccess& memory_access) {
+  const auto graph = state.captures.find(memory_access.allocation->capture);
   if (place.capture != nullptr || graph == state.captures.end()) {
     return nullptr;
   }
   const Access* writer = nullptr;
   for (const auto& [key, kept] : graph->second.kept) {
-    if (kept.access.is_write && kept.allocation == touch.allocation &&
+    if (kept.access.is_write && kept.allocation == memory_access.allocation &&
         (writer == nullptr || writer->work->serial < kept.access.work->serial) &&
-        kept.access.runs.overlap(touch.access.runs) == Overlap::Yes) {
+        kept.access.runs.overlap(memory_access.access.runs) == Overlap::Yes) {
       writer = &kept.access;
     }
   }
@@ -165,33 +169,35 @@ const Access* writerOf(const State& state, const Place& place, const Touch& touc
 
 // Whether the access reads memory that was not written; `first` gets the first such byte. In a
 // capture, memory from outside may be written before the replay.
-bool isUnwrittenRead(State& state, const Place& place, const Touch& touch, uintptr_t* first) {
-  Allocation& allocation = *touch.allocation;
+bool isUnwrittenRead(State& state, const Place& place, const MemoryAccess& memory_access,
+                     uintptr_t* first) {
+  Allocation& allocation = *memory_access.allocation;
   const bool is_of_graph = allocation.capture != 0 && place.capture == nullptr;
-  if (!touch.is_read || (!is_of_graph && !state.options.finds_uninitialized) ||
+  if (!memory_access.is_read || (!is_of_graph && !state.options.finds_uninitialized) ||
       (place.capture != nullptr && allocation.capture != place.id)) {
     return false;
   }
   const auto& written = state.writtenOf(place, allocation);
-  const Overlap lacks = written == nullptr ? Overlap::No : written->lacks(touch.access.runs, first);
+  const Overlap lacks =
+      written == nullptr ? Overlap::No : written->lacks(memory_access.access.runs, first);
   state.counts.undecided += lacks == Overlap::Undecided ? 1 : 0;
   return lacks == Overlap::Yes &&
-         (state.options.finds_uninitialized || writerOf(state, place, touch) != nullptr);
+         (state.options.finds_uninitialized || writerOf(state, place, memory_access) != nullptr);
 }
 
-void findUnwritten(State& state, const Launch& launch, const Touch& touch,
+void findUnwritten(State& state, const Launch& launch, const MemoryAccess& memory_access,
                    std::vector<Finding>& findings) {
   uintptr_t first = 0;
-  if (!isUnwrittenRead(state, launch.place, touch, &first)) {
+  if (!isUnwrittenRead(state, launch.place, memory_access, &first)) {
     return;
   }
-  const Allocation& allocation = *touch.allocation;
+  const Allocation& allocation = *memory_access.allocation;
   Finding finding{FindingKind::Uninitialized};
-  finding.later = describe(state, launch, touch, allocation.address);
+  finding.later = describe(state, launch, memory_access, allocation.address);
   finding.allocation = describe(state, allocation);
   finding.unwritten = static_cast<int64_t>(first - allocation.address);
   finding.is_in_capture = launch.place.capture != nullptr;
-  if (const Access* writer = writerOf(state, launch.place, touch)) {
+  if (const Access* writer = writerOf(state, launch.place, memory_access)) {
     finding.earlier = describe(state, *writer, allocation.address);
   } else {
     finding.earlier.is_allocation = true;
@@ -204,33 +210,35 @@ void findUnwritten(State& state, const Launch& launch, const Touch& touch,
 }  // namespace
 
 std::vector<Finding> findAll(State& state, const Launch& launch,
-                             const std::vector<Touch>& touches) {
+                             const std::vector<MemoryAccess>& memory_accesses) {
   std::vector<Finding> findings;
-  for (const Touch& touch : touches) {
-    findConflicts(state, launch, touch, findings);
-    findHazards(state, launch, touch, findings);
-    findUnwritten(state, launch, touch, findings);
+  for (const MemoryAccess& memory_access : memory_accesses) {
+    findConflicts(state, launch, memory_access, findings);
+    findHazards(state, launch, memory_access, findings);
+    findUnwritten(state, launch, memory_access, findings);
   }
   return findings;
 }
 
-void takeAsOrdered(State& state, const Launch& launch, const std::vector<Touch>& touches) {
+void takeAsOrdered(State& state, const Launch& launch,
+                   const std::vector<MemoryAccess>& memory_accesses) {
   const Place& place = launch.place;
   // Hazards first, because whether they are open depends on the order before this work.
-  for (const Touch& touch : touches) {
-    if (std::vector<Hazard>* const hazards = hazardsNear(place, *touch.allocation)) {
-      std::erase_if(*hazards,
-                    [&](const Hazard& hazard) { return isOpen(state, place, hazard, touch); });
+  for (const MemoryAccess& memory_access : memory_accesses) {
+    if (std::vector<Hazard>* const hazards = hazardsNear(place, *memory_access.allocation)) {
+      std::erase_if(*hazards, [&](const Hazard& hazard) {
+        return isOpen(state, place, hazard, memory_access);
+      });
     }
-    if (isUnwrittenRead(state, place, touch, nullptr)) {
-      state.writtenOf(place, *touch.allocation).reset();
+    if (isUnwrittenRead(state, place, memory_access, nullptr)) {
+      state.writtenOf(place, *memory_access.allocation).reset();
     }
   }
   Clock& clock = place.happens_before.clockOf(place.stream);
-  for (const Touch& touch : touches) {
-    const AccessSet& accesses = state.accessesOf(place, *touch.allocation);
-    for (const Access* earlier : accesses.near(touch.access.runs)) {
-      if (isConflict(state, place, *earlier, touch.access)) {
+  for (const MemoryAccess& memory_access : memory_accesses) {
+    const AccessSet& accesses = state.accessesOf(place, *memory_access.allocation);
+    for (const Access* earlier : accesses.near(memory_access.access.runs)) {
+      if (isConflict(state, place, *earlier, memory_access.access)) {
         clock.raise(earlier->work->stream, earlier->work->count);
       }
     }

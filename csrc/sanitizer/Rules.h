@@ -9,18 +9,20 @@
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Finding.h"
 #include "csrc/sanitizer/HappensBefore.h"
+#include "csrc/sanitizer/MemoryAccess.h"
 #include "csrc/sanitizer/Stack.h"
 #include "csrc/sanitizer/State.h"
-#include "csrc/sanitizer/Touch.h"
 
 namespace c10::openreg {
 
 // For work that is about to be launched. Repeating the call gives the same result.
-std::vector<Finding> findAll(State& state, const Launch& launch, const std::vector<Touch>& touches);
+std::vector<Finding> findAll(State& state, const Launch& launch,
+                             const std::vector<MemoryAccess>& memory_accesses);
 
 // From here on, the work counts as ordered after everything that was found. See Note [One finding
 // for each mistake].
-void takeAsOrdered(State& state, const Launch& launch, const std::vector<Touch>& touches);
+void takeAsOrdered(State& state, const Launch& launch,
+                   const std::vector<MemoryAccess>& memory_accesses);
 
 // For a replay: an allocation from outside the graph that has been freed.
 Finding freedInput(const State& state, const Launch& replay, const Capture::Kept& kept);

@@ -19,10 +19,10 @@
 #include "csrc/sanitizer/HappensBefore.h"
 #include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/HostWatches.h"
+#include "csrc/sanitizer/MemoryAccess.h"
 #include "csrc/sanitizer/Reports.h"
 #include "csrc/sanitizer/Rules.h"
 #include "csrc/sanitizer/State.h"
-#include "csrc/sanitizer/Touch.h"
 #include "csrc/sanitizer/WrittenOperands.h"
 #include "torch_openreg/core/Sanitizer.h"
 
@@ -96,16 +96,17 @@ class Sanitizer {
 
   // --- Launches
 
-  void launch(const OpenRegStream& stream, const char* kernel, std::vector<Touch> touches) {
+  void launch(const OpenRegStream& stream, const char* kernel,
+              std::vector<MemoryAccess> memory_accesses) {
     reportHostTouches();
-    settle(stream, {kernel, gatherStack(), stream.captureId(), 0}, std::move(touches), {});
+    settle(stream, {kernel, gatherStack(), stream.captureId(), 0}, std::move(memory_accesses), {});
   }
 
   void replay(uint64_t capture, const OpenRegStream& stream) {
     reportHostTouches();
     const Call call{"", gatherStack(), 0, capture};
     std::vector<Finding> findings;
-    std::vector<Touch> touches;
+    std::vector<MemoryAccess> memory_accesses;
     {
       const Lock lock(mutex_);
       const auto found = state_.captures.find(capture);
@@ -117,14 +118,14 @@ class Sanitizer {
       for (const auto& [key, kept] : found->second.kept) {
         const Allocation& allocation = *kept.allocation;
         if (allocation.is_live || allocation.capture != 0) {
-          touches.push_back({kept.access, allocation.address, allocation.size, kept.is_read, true,
-                             kept.allocation, kept.access.work});
+          memory_accesses.push_back({kept.access, allocation.address, allocation.size, kept.is_read,
+                                     true, kept.allocation, kept.access.work});
         } else {
           findings.push_back(freedInput(state_, launch, kept));
         }
       }
     }
-    settle(stream, call, std::move(touches), std::move(findings));
+    settle(stream, call, std::move(memory_accesses), std::move(findings));
   }
 
   void moved(const void* to, const void* from, size_t nbytes) {
@@ -410,32 +411,34 @@ class Sanitizer {
 
   // Reports the findings about the work, and `findings`, and records the work. If a report throws,
   // the work is not recorded.
-  void settle(const OpenRegStream& stream, const Call& call, std::vector<Touch> touches,
-              std::vector<Finding> findings) OPENREG_EXCLUDES(mutex_) {
+  void settle(const OpenRegStream& stream, const Call& call,
+              std::vector<MemoryAccess> memory_accesses, std::vector<Finding> findings)
+      OPENREG_EXCLUDES(mutex_) {
     {
       const Lock lock(mutex_);
-      state_.resolve(touches);
+      state_.resolve(memory_accesses);
       const Launch launch = launchOf(stream, call);
-      std::vector<Finding> found = findAll(state_, launch, touches);
+      std::vector<Finding> found = findAll(state_, launch, memory_accesses);
       std::move(found.begin(), found.end(), std::back_inserter(findings));
       if (findings.empty()) {
-        commit(launch, touches);
+        commit(launch, memory_accesses);
         return;
       }
     }
     report(findings);
     const Lock lock(mutex_);
     const Launch launch = launchOf(stream, call);
-    takeAsOrdered(state_, launch, touches);
-    commit(launch, touches);
+    takeAsOrdered(state_, launch, memory_accesses);
+    commit(launch, memory_accesses);
   }
 
-  void commit(const Launch& launch, std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
-    state_.commit(launch, touches);
+  void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses)
+      OPENREG_REQUIRES(mutex_) {
+    state_.commit(launch, memory_accesses);
     if (launch.replayed != 0) {
-      for (const Touch& touch : touches) {
-        if (touch.allocation->is_host_memory) {
-          watches_.watch(state_, *touch.allocation);
+      for (const MemoryAccess& memory_access : memory_accesses) {
+        if (memory_access.allocation->is_host_memory) {
+          watches_.watch(state_, *memory_access.allocation);
         }
       }
     }
@@ -497,19 +500,19 @@ std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen() { return sanitize
 
 void recordAccesses(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands) {
   has_recorded = true;
-  sanitizer().launch(stream, kernel, touchesOf(kernel, operands));
+  sanitizer().launch(stream, kernel, memoryAccessesOf(kernel, operands));
 }
 
 void recordOperatorCall(const OpenRegStream& stream, const char* kernel,
                         ArrayRef<Operand> operands) {
-  std::vector<Touch> touches = touchesOf(kernel, operands);
+  std::vector<MemoryAccess> memory_accesses = memoryAccessesOf(kernel, operands);
   if (!isOfTorch(kernel)) {
-    for (Touch& touch : touches) {
-      touch.is_read = false;  // unknown
+    for (MemoryAccess& memory_access : memory_accesses) {
+      memory_access.is_read = false;  // unknown
     }
   }
   has_recorded = true;
-  sanitizer().launch(stream, kernel, std::move(touches));
+  sanitizer().launch(stream, kernel, std::move(memory_accesses));
 }
 
 void recordRange(const OpenRegStream& stream, const char* kernel, const void* address,
@@ -517,9 +520,9 @@ void recordRange(const OpenRegStream& stream, const char* kernel, const void* ad
   if (nbytes == 0) {
     return;
   }
-  Touch touch = touchOf(address, nbytes, is_written);
-  touch.is_read = !is_written;
-  sanitizer().launch(stream, kernel, {std::move(touch)});
+  MemoryAccess memory_access = memoryAccessOf(address, nbytes, is_written);
+  memory_access.is_read = !is_written;
+  sanitizer().launch(stream, kernel, {std::move(memory_access)});
 }
 
 void recordMove(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
@@ -528,9 +531,9 @@ void recordMove(const OpenRegStream& stream, const char* kernel, const void* to,
     return;
   }
   const bool is_captured = stream.isCapturing();
-  Touch written = touchOf(to, nbytes, true);
+  MemoryAccess written = memoryAccessOf(to, nbytes, true);
   written.is_filled = is_captured;  // its contents are not tracked
-  sanitizer().launch(stream, kernel, {touchOf(from, nbytes, false), std::move(written)});
+  sanitizer().launch(stream, kernel, {memoryAccessOf(from, nbytes, false), std::move(written)});
   if (!is_captured) {
     sanitizer().moved(to, from, nbytes);
   }

@@ -17,10 +17,10 @@
 #include "csrc/sanitizer/ByteRuns.h"
 #include "csrc/sanitizer/Clock.h"
 #include "csrc/sanitizer/HappensBefore.h"
+#include "csrc/sanitizer/MemoryAccess.h"
 #include "csrc/sanitizer/Sanitizer.h"
 #include "csrc/sanitizer/Shadow.h"
 #include "csrc/sanitizer/Stack.h"
-#include "csrc/sanitizer/Touch.h"
 #include "csrc/sanitizer/WrittenBytes.h"
 #include "torch_openreg/core/Stream.h"
 
@@ -70,7 +70,7 @@ class State {
   // --- Memory
 
   // Sets the allocations of those that have none yet.
-  void resolve(std::vector<Touch>& touches);
+  void resolve(std::vector<MemoryAccess>& memory_accesses);
 
   // The accesses to the allocation that are relevant at the place. Graphs that share a pool share
   // its memory: accesses of their replays are stored by address.
@@ -97,7 +97,7 @@ class State {
   // --- Work
 
   // Records the work.
-  void commit(const Launch& launch, std::vector<Touch>& touches);
+  void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses);
 
   void forgetGraph(uint64_t id);
 
@@ -108,8 +108,8 @@ class State {
   static constexpr size_t kMaxHazards = 4096;  // of a stream and pool
   static constexpr size_t kMaxPoolAccesses = size_t(1) << 16;
 
-  void keepForReplay(const Place& place, const Touch& touch);
-  void endReplay(const Launch& launch, const std::vector<Touch>& touches);
+  void keepForReplay(const Place& place, const MemoryAccess& memory_access);
+  void endReplay(const Launch& launch, const std::vector<MemoryAccess>& memory_accesses);
 
   std::vector<Stream> streams_{};
   // By handle, because an external stream can be another name of the same stream.

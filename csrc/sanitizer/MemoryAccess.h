@@ -14,7 +14,7 @@
 
 namespace c10::openreg {
 
-struct Touch {
+struct MemoryAccess {
   Access access;
   uintptr_t storage;
   size_t storage_size;
@@ -27,8 +27,8 @@ struct Touch {
 Access accessOf(const Operand& operand);
 
 // The accesses of a kernel to operands in device or pinned memory, in order.
-std::vector<Touch> touchesOf(const char* kernel, ArrayRef<Operand> operands);
+std::vector<MemoryAccess> memoryAccessesOf(const char* kernel, ArrayRef<Operand> operands);
 
-Touch touchOf(const void* address, size_t nbytes, bool is_written);
+MemoryAccess memoryAccessOf(const void* address, size_t nbytes, bool is_written);
 
 }  // namespace c10::openreg
