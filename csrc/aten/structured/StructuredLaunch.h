@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "csrc/aten/kernel/TensorPool.h"
+#include "csrc/aten/structured/DryRun.h"
 #include "csrc/aten/structured/KernelRules.h"
-#include "csrc/aten/structured/Trial.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/OpLaunch.h"
 
@@ -95,9 +95,9 @@ class KernelTensors {
   std::array<Tensor, Count> tensors_;
 };
 
-enum class Launch : uint8_t {
-  Tried,            // on the worker, see Note [Trials]
-  Untried,          // on the worker; for kernels that cannot run on stand-ins
+enum class LaunchMode : uint8_t {
+  AfterDryRun,      // on the worker, see Note [Dry runs]
+  WithoutDryRun,    // on the worker; for kernels that cannot run on stand-ins
   OnCallingThread,  // here, after the stream's work; for kernels that throw what they find in the
                     // data and whose caller has to see that
 };
@@ -152,7 +152,7 @@ template <c10::openreg::KernelName Name, typename Op, typename... Inputs, typena
           typename Kernel>
 void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                       const std::tuple<Others&...>& others, Kernel kernel,
-                      Launch mode = Launch::Tried) {
+                      LaunchMode mode = LaunchMode::AfterDryRun) {
   constexpr size_t kOutputs = Op::kOutputs;
   using Indices = std::make_index_sequence<kOutputs + sizeof...(Inputs)>;
   std::array<const Tensor*, Indices::size()> operands;
@@ -161,14 +161,14 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
 
   // A TensorIterator has already checked for overlap.
-  if (!Op::kChecksSizes && mode != Launch::OnCallingThread) {
+  if (!Op::kChecksSizes && mode != LaunchMode::OnCallingThread) {
     checkOverlap(operands, kOutputs, [&](Tensor* stand_ins) {
-      TORCH_CHECK(mode == Launch::Tried, kOverlapText);
+      TORCH_CHECK(mode == LaunchMode::AfterDryRun, kOverlapText);
       detail::callKernel(kernel, stand_ins, Indices());
     });
   }
-  if (mode == Launch::Tried) {
-    static Trials trials;
+  if (mode == LaunchMode::AfterDryRun) {
+    static DryRuns trials;
     ArgumentsKey key;
     std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
     trials.check(operands, kOutputs, key, Op::kChecksSizes,
@@ -188,7 +188,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
     bits.restore(tensors.data(), kOutputs);
     operands.checkWritten(tensors.data(), kOutputs);
   };
-  if (mode == Launch::OnCallingThread) {
+  if (mode == LaunchMode::OnCallingThread) {
     waitForCurrentStream(device, Name.text);
     const HostKernelScope scope;
     run();

@@ -32,10 +32,10 @@ EXCLUDED: dict[str, str] = {
 #
 # Kernels that throw torch.linalg.LinAlgError for what they find in the data, which the caller has
 # to see at the call, as on CUDA.
-ALWAYS_THROWING = "Launch::OnCallingThread"
-THROWING_ON_REQUEST = "check_errors ? Launch::OnCallingThread : Launch::Tried"
+ALWAYS_THROWING = "LaunchMode::OnCallingThread"
+THROWING_ON_REQUEST = "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterDryRun"
 # Kernels that take lists of tensors, of which there are no stand-ins, or use pivots unchecked.
-WITHOUT_STAND_INS = "Launch::Untried"
+WITHOUT_STAND_INS = "LaunchMode::WithoutDryRun"
 LAUNCH_MODES: dict[str, str] = {
     "_linalg_eigh": ALWAYS_THROWING,
     "_linalg_solve_ex": THROWING_ON_REQUEST,

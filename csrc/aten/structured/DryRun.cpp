@@ -1,4 +1,4 @@
-#include "csrc/aten/structured/Trial.h"
+#include "csrc/aten/structured/DryRun.h"
 
 #include <ATen/DimVector.h>
 #include <ATen/EmptyTensor.h>
@@ -94,7 +94,7 @@ void runOnStandIns(ArrayRef<const Tensor*> operands, size_t output_count,
 
 }  // namespace
 
-void Trials::addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key) {
+void DryRuns::addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key) {
   SmallSizes small;
   for (const Tensor* operand : operands.slice(output_count)) {
     key.add(operand->defined() ? operand->dim() : int64_t(-1));
@@ -106,8 +106,8 @@ void Trials::addSizes(ArrayRef<const Tensor*> operands, size_t output_count, Arg
   }
 }
 
-void Trials::tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
-                    c10::function_ref<void(Tensor*)> kernel) {
+void DryRuns::dryRun(ArrayRef<const Tensor*> operands, size_t output_count,
+                     c10::function_ref<void(Tensor*)> kernel) {
   const CpuKernelScope scope;
   // Drops the kernel's warnings, which are about zeros.
   struct Silent : c10::WarningHandler {

@@ -1,6 +1,6 @@
 // Runs a kernel once at the call, to find out whether it rejects the arguments.
 //
-// Note [Trials]
+// Note [Dry runs]
 // Most checks of an operator are in its shape function, which runs at the call. The kernel makes
 // the remaining checks when it runs. On the worker that is too late, because the caller must see
 // the error at the call. So before an operator's first launch with arguments of one kind, its
@@ -84,7 +84,7 @@ inline size_t firstSame(ArrayRef<const Tensor*> operands, size_t index, size_t o
 }
 
 // The dry runs of one operator.
-class OPENREG_EXPORT Trials {
+class OPENREG_EXPORT DryRuns {
  public:
   // Runs `kernel` on stand-ins of the operands, outputs first, unless that was done before for
   // arguments of this kind. `key` has the arguments that are not operands. `are_sizes_checked`: the
@@ -104,14 +104,14 @@ class OPENREG_EXPORT Trials {
     if (C10_LIKELY(known.load(std::memory_order_relaxed) == key.value())) {
       return;
     }
-    tryOut(operands, output_count, kernel);
+    dryRun(operands, output_count, kernel);
     known.store(key.value(), std::memory_order_relaxed);
   }
 
  private:
   static void addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key);
 
-  static void tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
+  static void dryRun(ArrayRef<const Tensor*> operands, size_t output_count,
                      c10::function_ref<void(Tensor*)> kernel);
 
   // Kinds with the same slot replace each other.
