@@ -12,7 +12,7 @@
 
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/CallAccesses.h"
-#include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/fallback/OutVariantProbe.h"
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
 #include "csrc/memory/StorageResize.h"
@@ -118,7 +118,7 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   recordArguments();
   waitForArguments();
   replaceArguments();
-  WritingTrial trial(known_, op_, argumentsOnStack(schema_, *stack_));
+  OutVariantProbe trial(known_, op_, argumentsOnStack(schema_, *stack_));
   {
     WarningRecorder recorder;
     callCpuKernel();

@@ -13,7 +13,7 @@
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/fallback/FinishedCalls.h"
-#include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/fallback/OutVariantProbe.h"
 #include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/kernel/ListTensors.h"
 #include "csrc/aten/kernel/ResultMemory.h"

@@ -1,4 +1,4 @@
-#include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/fallback/OutVariantProbe.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
@@ -157,8 +157,8 @@ torch::jit::Stack copiesOf(const c10::OperatorHandle& op, c10::ArrayRef<c10::IVa
   return copies;
 }
 
-WritingTrial::WritingTrial(const FallbackOperator& known, const c10::OperatorHandle& op,
-                           c10::ArrayRef<c10::IValue> arguments)
+OutVariantProbe::OutVariantProbe(const FallbackOperator& known, const c10::OperatorHandle& op,
+                                 c10::ArrayRef<c10::IValue> arguments)
     : known_(known), op_(op), writing_(writingToTry(known)) {
   if (writing_ != CallPlan::Writing::ByOperator) {
     arguments_ = arguments.vec();
@@ -166,13 +166,13 @@ WritingTrial::WritingTrial(const FallbackOperator& known, const c10::OperatorHan
   }
 }
 
-CallPlan::Writing WritingTrial::best(c10::ArrayRef<c10::IValue> results) {
+CallPlan::Writing OutVariantProbe::best(c10::ArrayRef<c10::IValue> results) {
   return writing_ != CallPlan::Writing::ByOperator && matches(results)
              ? writing_
              : CallPlan::Writing::ByOperator;
 }
 
-bool WritingTrial::matches(c10::ArrayRef<c10::IValue> results) {
+bool OutVariantProbe::matches(c10::ArrayRef<c10::IValue> results) {
   const HostKernelScope scope;
   std::vector<Tensor> destinations;
   std::vector<Tensor> given;

@@ -18,18 +18,18 @@ namespace at::openreg {
 void callOutVariant(const FallbackOperator& known, torch::jit::Stack arguments,
                     c10::ArrayRef<Tensor> results);
 
-// Note [Trials of writing]
+// Note [Out variant probes]
 // An out variant may differ from the operator: it may round differently, use its results as scratch
 // memory, change their strides, or omit side effects of the operator. So when a call is learned,
 // the out variant runs beside the operator, on copies of the arguments and into memory filled with
 // a pattern. It is used only if its results then equal the operator's bit by bit, with unchanged
 // memory and metadata, and if the arguments are equal, too.
-class WritingTrial {
+class OutVariantProbe {
  public:
   // Before the operator runs: copies the arguments, if there is an out variant to test. Operators
   // that draw random numbers are not tested, because they would draw twice.
-  WritingTrial(const FallbackOperator& known, const c10::OperatorHandle& op,
-               c10::ArrayRef<c10::IValue> arguments);
+  OutVariantProbe(const FallbackOperator& known, const c10::OperatorHandle& op,
+                  c10::ArrayRef<c10::IValue> arguments);
 
   // After the operator has returned `results`: how to write such results from now on.
   CallPlan::Writing best(c10::ArrayRef<c10::IValue> results);
