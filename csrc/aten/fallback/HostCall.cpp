@@ -118,7 +118,7 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   recordArguments();
   waitForArguments();
   replaceArguments();
-  OutVariantProbe trial(known_, op_, argumentsOnStack(schema_, *stack_));
+  OutVariantProbe probe(known_, op_, argumentsOnStack(schema_, *stack_));
   {
     WarningRecorder recorder;
     callCpuKernel();
@@ -133,7 +133,7 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   } else if (!plan_->warnings.empty() && !has_warned_before) {
     plan_->kind = CallPlan::Kind::WarnedOnce;
   } else if (plan_->areAllNew()) {
-    plan_->writing = trial.best(results);
+    plan_->writing = probe.best(results);
   }
   return plan_;
 }

@@ -31,17 +31,17 @@ namespace {
 
 // A CPU tensor without memory that has the metadata that the selection depends on. Under a
 // transform of functorch, the tensor itself has no memory.
-Tensor standIn(const Tensor& tensor) {
+Tensor dummyOf(const Tensor& tensor) {
   if (!isOpenReg(tensor) || !isPlain(tensor)) {
     return tensor;
   }
-  Tensor stand_in = at::detail::make_tensor<TensorImpl>(
+  Tensor dummy = at::detail::make_tensor<TensorImpl>(
       Storage(Storage::use_byte_size_t(), 0, DataPtr(nullptr, kCPU), /*allocator=*/nullptr,
               /*resizable=*/false),
       DispatchKeySet(DispatchKey::CPU), tensor.dtype());
   // Symbolic sizes must stay symbolic, else a compiled function would have a graph for each size.
-  stand_in.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sym_sizes(), tensor.sym_strides());
-  return stand_in.set_requires_grad(tensor.requires_grad());
+  dummy.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sym_sizes(), tensor.sym_strides());
+  return dummy.set_requires_grad(tensor.requires_grad());
 }
 
 // Whether torch.nn.attention.sdpa_kernel allows only fused algorithms, under their CUDA names. They
@@ -71,13 +71,13 @@ int64_t chooseAlgorithm(const Tensor& query, const Tensor& key, const Tensor& va
                         const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
                         std::optional<double> scale, bool enable_gqa) {
   const std::optional<Tensor> mask =
-      attn_mask.has_value() ? std::optional<Tensor>(standIn(*attn_mask)) : std::nullopt;
-  if (isFusedOnly() && canBeFused({standIn(query), standIn(key), standIn(value), mask, dropout_p,
+      attn_mask.has_value() ? std::optional<Tensor>(dummyOf(*attn_mask)) : std::nullopt;
+  if (isFusedOnly() && canBeFused({dummyOf(query), dummyOf(key), dummyOf(value), mask, dropout_p,
                                    is_causal, enable_gqa})) {
     return static_cast<int64_t>(SDPBackend::overrideable);
   }
   const int64_t choice = at::native::_fused_sdp_choice_cpp(
-      standIn(query), standIn(key), standIn(value), mask, dropout_p, is_causal, scale, enable_gqa);
+      dummyOf(query), dummyOf(key), dummyOf(value), mask, dropout_p, is_causal, scale, enable_gqa);
   return choice == static_cast<int64_t>(SDPBackend::flash_attention)
              ? static_cast<int64_t>(SDPBackend::overrideable)
              : choice;

@@ -17,7 +17,7 @@ namespace {
 // Large enough for the windows of pooling kernels, small enough to be cheap in five dimensions.
 constexpr int64_t kMaxKeptSize = 8;
 
-// Sizes of stand-ins: small sizes are kept; larger ones are reduced such that equal sizes stay
+// Sizes of dummies: small sizes are kept; larger ones are reduced such that equal sizes stay
 // equal and different sizes stay different.
 class SmallSizes {
  public:
@@ -38,27 +38,27 @@ class SmallSizes {
 };
 
 // A tensor filled with `value`. Zeros are valid indices, ones are valid divisors.
-Tensor standInOf(const Tensor& input, IntArrayRef sizes, int value) {
-  Tensor stand_in = at::detail::empty_cpu(sizes, input.scalar_type());
+Tensor dummyOf(const Tensor& input, IntArrayRef sizes, int value) {
+  Tensor dummy = at::detail::empty_cpu(sizes, input.scalar_type());
   if (value == 0) {
-    std::memset(stand_in.mutable_data_ptr(), 0, stand_in.nbytes());
+    std::memset(dummy.mutable_data_ptr(), 0, dummy.nbytes());
   } else {
-    at::cpu::fill_(stand_in, value);
+    at::cpu::fill_(dummy, value);
   }
   if (input.unsafeGetTensorImpl()->is_wrapped_number()) {
-    stand_in.unsafeGetTensorImpl()->set_wrapped_number(true);
+    dummy.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
-  return stand_in;
+  return dummy;
 }
 
 // The same with the input's own sizes. Unless it is written, it is an expanded single element and
 // needs no memory for all of them.
-Tensor trueSizedStandInOf(const Tensor& input, bool is_written, int value) {
+Tensor trueSizedDummyOf(const Tensor& input, bool is_written, int value) {
   if (is_written) {
-    return standInOf(input, input.sizes(), value);
+    return dummyOf(input, input.sizes(), value);
   }
   const DimVector ones(input.dim(), 1);
-  const Tensor element = standInOf(input, ones, value);
+  const Tensor element = dummyOf(input, ones, value);
   return input.dim() == 0 ? element : element.expand(input.sizes());
 }
 
@@ -67,29 +67,29 @@ bool isInput(const Tensor& output, ArrayRef<const Tensor*> inputs) {
                      [&](const Tensor* input) { return input->is_same(output); });
 }
 
-// Runs the kernel on stand-ins. `standIn` makes the tensor for an input; its argument states
+// Runs the kernel on dummies. `makeDummy` makes the tensor for an input; its argument states
 // whether the kernel writes it.
-template <typename StandIn>
-void runOnStandIns(ArrayRef<const Tensor*> operands, size_t output_count,
-                   c10::function_ref<void(Tensor*)> kernel, const StandIn& standIn) {
-  std::vector<Tensor> stand_ins;
-  stand_ins.reserve(operands.size());
+template <typename MakeDummy>
+void runOnDummies(ArrayRef<const Tensor*> operands, size_t output_count,
+                  c10::function_ref<void(Tensor*)> kernel, const MakeDummy& makeDummy) {
+  std::vector<Tensor> dummies;
+  dummies.reserve(operands.size());
   for (size_t index = 0; index < operands.size(); ++index) {
     const Tensor& operand = *operands[index];
     const size_t same = firstSame(operands, index, output_count);
     if (!operand.defined()) {
-      stand_ins.emplace_back();
+      dummies.emplace_back();
     } else if (same < index) {
-      stand_ins.push_back(stand_ins[same]);
+      dummies.push_back(dummies[same]);
     } else if (index >= output_count) {
-      stand_ins.push_back(standIn(operand, /*is_written=*/false));
+      dummies.push_back(makeDummy(operand, /*is_written=*/false));
     } else if (isInput(operand, operands.slice(output_count))) {
-      stand_ins.push_back(standIn(operand, /*is_written=*/true));
+      dummies.push_back(makeDummy(operand, /*is_written=*/true));
     } else {
-      stand_ins.push_back(at::detail::empty_cpu({0}, operand.scalar_type()));
+      dummies.push_back(at::detail::empty_cpu({0}, operand.scalar_type()));
     }
   }
-  kernel(stand_ins.data());
+  kernel(dummies.data());
 }
 
 }  // namespace
@@ -116,26 +116,26 @@ void DryRuns::dryRun(ArrayRef<const Tensor*> operands, size_t output_count,
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   try {
     SmallSizes small;
-    runOnStandIns(operands, output_count, kernel, [&](const Tensor& input, bool /*is_written*/) {
+    runOnDummies(operands, output_count, kernel, [&](const Tensor& input, bool /*is_written*/) {
       DimVector sizes(input.sizes());
       std::transform(sizes.begin(), sizes.end(), sizes.begin(),
                      [&](int64_t size) { return small.of(size); });
-      return standInOf(input, sizes, 0);
+      return dummyOf(input, sizes, 0);
     });
     return;
   } catch (const c10::Error&) {
     // Caused by the small sizes, or a real error: the next run decides.
   }
   try {
-    runOnStandIns(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
-      return trueSizedStandInOf(input, is_written, 0);
+    runOnDummies(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
+      return trueSizedDummyOf(input, is_written, 0);
     });
     return;
   } catch (const c10::Error&) {
     // Caused by the zeros, or a real error.
   }
-  runOnStandIns(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
-    return trueSizedStandInOf(input, is_written, 1);
+  runOnDummies(operands, output_count, kernel, [](const Tensor& input, bool is_written) {
+    return trueSizedDummyOf(input, is_written, 1);
   });
 }
 

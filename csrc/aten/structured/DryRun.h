@@ -55,7 +55,7 @@ class ArgumentsKey {
       add(*values);
     }
   }
-  // Operators that take lists of tensors, for which there are no stand-ins, have no dry run.
+  // Operators that take lists of tensors, for which there are no dummies, have no dry run.
   void add(const ITensorListRef& /*tensors*/) {}
   void add(const c10::List<std::optional<Tensor>>& /*tensors*/) {}
   template <typename T>
@@ -86,7 +86,7 @@ inline size_t firstSame(ArrayRef<const Tensor*> operands, size_t index, size_t o
 // The dry runs of one operator.
 class OPENREG_EXPORT DryRuns {
  public:
-  // Runs `kernel` on stand-ins of the operands, outputs first, unless that was done before for
+  // Runs `kernel` on dummies of the operands, outputs first, unless that was done before for
   // arguments of this kind. `key` has the arguments that are not operands. `are_sizes_checked`: the
   // shape function has checked the operands' sizes.
   // Errors: those of the kernel.

@@ -97,7 +97,7 @@ class KernelTensors {
 
 enum class LaunchMode : uint8_t {
   AfterDryRun,      // on the worker, see Note [Dry runs]
-  WithoutDryRun,    // on the worker; for kernels that cannot run on stand-ins
+  WithoutDryRun,    // on the worker; for kernels that cannot run on dummies
   OnCallingThread,  // here, after the stream's work; for kernels that throw what they find in the
                     // data and whose caller has to see that
 };
@@ -162,17 +162,17 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
 
   // A TensorIterator has already checked for overlap.
   if (!Op::kChecksSizes && mode != LaunchMode::OnCallingThread) {
-    checkOverlap(operands, kOutputs, [&](Tensor* stand_ins) {
+    checkOverlap(operands, kOutputs, [&](Tensor* dummies) {
       TORCH_CHECK(mode == LaunchMode::AfterDryRun, kOverlapText);
-      detail::callKernel(kernel, stand_ins, Indices());
+      detail::callKernel(kernel, dummies, Indices());
     });
   }
   if (mode == LaunchMode::AfterDryRun) {
-    static DryRuns trials;
+    static DryRuns dry_runs;
     ArgumentsKey key;
     std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
-    trials.check(operands, kOutputs, key, Op::kChecksSizes,
-                 [&](Tensor* stand_ins) { detail::callKernel(kernel, stand_ins, Indices()); });
+    dry_runs.check(operands, kOutputs, key, Op::kChecksSizes,
+                   [&](Tensor* dummies) { detail::callKernel(kernel, dummies, Indices()); });
   }
   const Device device = op.outputs()[0].device();
   if (c10::openreg::isSanitizerOn()) {

@@ -34,21 +34,21 @@ EXCLUDED: dict[str, str] = {
 # to see at the call, as on CUDA.
 ALWAYS_THROWING = "LaunchMode::OnCallingThread"
 THROWING_ON_REQUEST = "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterDryRun"
-# Kernels that take lists of tensors, of which there are no stand-ins, or use pivots unchecked.
-WITHOUT_STAND_INS = "LaunchMode::WithoutDryRun"
+# Kernels that take lists of tensors, of which there are no dummies, or use pivots unchecked.
+WITHOUT_DUMMIES = "LaunchMode::WithoutDryRun"
 LAUNCH_MODES: dict[str, str] = {
     "_linalg_eigh": ALWAYS_THROWING,
     "_linalg_solve_ex": THROWING_ON_REQUEST,
     "_linalg_svd": ALWAYS_THROWING,
-    "cat": WITHOUT_STAND_INS,
-    "index.Tensor": WITHOUT_STAND_INS,
+    "cat": WITHOUT_DUMMIES,
+    "index.Tensor": WITHOUT_DUMMIES,
     "linalg_cholesky_ex": THROWING_ON_REQUEST,
     "linalg_inv_ex": THROWING_ON_REQUEST,
     "linalg_ldl_factor_ex": THROWING_ON_REQUEST,
-    "linalg_ldl_solve": WITHOUT_STAND_INS,
+    "linalg_ldl_solve": WITHOUT_DUMMIES,
     "linalg_lu_factor_ex": THROWING_ON_REQUEST,
-    "linalg_lu_solve": WITHOUT_STAND_INS,
-    "lu_unpack": WITHOUT_STAND_INS,
+    "linalg_lu_solve": WITHOUT_DUMMIES,
+    "lu_unpack": WITHOUT_DUMMIES,
 }
 
 # Checks of arguments that the kernel makes and the shape function does not.
