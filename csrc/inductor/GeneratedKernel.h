@@ -61,7 +61,7 @@ class OPENREG_EXPORT GeneratedKernel {
   void launch(const GeneratedArguments& arguments) const;
 
  private:
-  using Launch = void (*)(const GeneratedKernel&, const GeneratedArguments&);
+  using LaunchFunction = void (*)(const GeneratedKernel&, const GeneratedArguments&);
 
   GeneratedKernel(std::string name, OpenRegKernelCall call,
                   std::vector<GeneratedParameter> parameters);
@@ -76,7 +76,7 @@ class OPENREG_EXPORT GeneratedKernel {
   const OpenRegKernelCall call_;
   const std::vector<GeneratedParameter> parameters_;
   orKernel described_{};
-  Launch launch_ = nullptr;
+  LaunchFunction launch_ = nullptr;
 };
 
 // The arguments of one launch. At the launch, their number must be that of the kernel's parameters,

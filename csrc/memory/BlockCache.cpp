@@ -84,7 +84,7 @@ BlockPool& BlockCache::poolFor(const BlockRequest& request) {
 Block* BlockCache::reuse(const BlockRequest& request) {
   ++search_count_;
   const FreeBlocks& free_blocks = poolFor(request).free_blocks;
-  const std::optional<FreeBlocks::Place> place =
+  const std::optional<FreeBlocks::Position> place =
       free_blocks.bestFit(request.stream, request.rounded);
   if (!place.has_value() || isTooLarge(***place, request)) {
     return nullptr;
@@ -156,7 +156,7 @@ const OpenRegStream* BlockCache::keep(const OpenRegStream& stream) {
 }
 
 // Removes a block from its pool for the request.
-Block* BlockCache::handOut(FreeBlocks::Place place, const BlockRequest& request) {
+Block* BlockCache::handOut(FreeBlocks::Position place, const BlockRequest& request) {
   Block* block = *place;
   FreeBlocks& free_blocks = block->pool->free_blocks;
   statistics_.removeInactiveSplit(*block);
@@ -267,7 +267,7 @@ void BlockCache::makeFree(Block* block) {
   }
   block->freed_before_check = check_count_ + 1;
   FreeBlocks& free_blocks = block->pool->free_blocks;
-  std::optional<FreeBlocks::Place> place = placeToJoin(block->next);
+  std::optional<FreeBlocks::Position> place = placeToJoin(block->next);
   if (const auto lower = placeToJoin(block->previous)) {
     if (place.has_value()) {
       free_blocks.erase(*place);
@@ -284,7 +284,7 @@ void BlockCache::makeFree(Block* block) {
 }
 
 // The position of a neighbor that can be merged, if it is free.
-std::optional<FreeBlocks::Place> BlockCache::placeToJoin(Block* neighbor) {
+std::optional<FreeBlocks::Position> BlockCache::placeToJoin(Block* neighbor) {
   if (neighbor == nullptr || !neighbor->isFree()) {
     return std::nullopt;
   }

@@ -137,10 +137,10 @@ class BlockCache {
   const OpenRegStream* keep(const OpenRegStream& stream);
 
   void endAllocation(Block* block, const std::shared_ptr<GatheredContext>& context);
-  Block* handOut(FreeBlocks::Place place, const BlockRequest& request);
+  Block* handOut(FreeBlocks::Position place, const BlockRequest& request);
   void shrinkQuarantine(size_t size);
   Block* splitIfWorthwhile(Block* block, size_t size);
-  std::optional<FreeBlocks::Place> placeToJoin(Block* neighbor);
+  std::optional<FreeBlocks::Position> placeToJoin(Block* neighbor);
   Block* join(Block* lower, Block* upper);
 
   void detachFreeSegments(BlockPool& pool, const std::shared_ptr<GatheredContext>& context,

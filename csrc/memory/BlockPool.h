@@ -101,19 +101,19 @@ class FreeBlocks {
 
  public:
   // The position of a block. Stays valid until that block is erased.
-  using Place = Set::const_iterator;
+  using Position = Set::const_iterator;
 
   // The position of the smallest block of the stream with at least `size` bytes; of equal ones,
   // that with the lowest address. Nothing if there is none.
-  std::optional<Place> bestFit(const OpenRegStream& stream, size_t size) const {
-    const Place found =
+  std::optional<Position> bestFit(const OpenRegStream& stream, size_t size) const {
+    const Position found =
         blocks_.lower_bound(Key{reinterpret_cast<uintptr_t>(stream.stream()), size, 0});
     return found != blocks_.end() && *(*found)->stream == stream ? std::optional(found)
                                                                  : std::nullopt;
   }
 
   // For a block that is in the set.
-  Place find(Block* block) const { return blocks_.find(block); }
+  Position find(Block* block) const { return blocks_.find(block); }
 
   void insert(Block* block) {
     if (spare_node_.empty()) {
@@ -125,11 +125,11 @@ class FreeBlocks {
   }
 
   // The block may have changed since it was found.
-  void erase(Place place) { spare_node_ = blocks_.extract(place); }
+  void erase(Position place) { spare_node_ = blocks_.extract(place); }
 
   // Erases the block, which may have changed since it was found, and inserts another.
-  void replace(Place place, Block* block) {
-    const Place next = std::next(place);
+  void replace(Position place, Block* block) {
+    const Position next = std::next(place);
     const bool belongs_here = (place == blocks_.begin() || Order()(*std::prev(place), block)) &&
                               (next == blocks_.end() || Order()(block, *next));
     if (belongs_here) {

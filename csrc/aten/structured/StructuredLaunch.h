@@ -24,9 +24,9 @@ namespace at::openreg {
 // The tensors of a call for the worker: outputs, then inputs. An input that is an output becomes
 // the same CPU tensor, because kernels test `self.is_same(out)`.
 template <size_t Count>
-class Operands {
+class StructuredOperands {
  public:
-  Operands(const std::array<const Tensor*, Count>& tensors, size_t output_count) {
+  StructuredOperands(const std::array<const Tensor*, Count>& tensors, size_t output_count) {
     for (size_t index = 0; index < Count; ++index) {
       same_as_[index] = static_cast<uint8_t>(firstSame(tensors, index, output_count));
       if (same_as_[index] == index) {
@@ -75,7 +75,7 @@ class Operands {
 template <size_t Count>
 class KernelTensors {
  public:
-  explicit KernelTensors(const Operands<Count>& operands)
+  explicit KernelTensors(const StructuredOperands<Count>& operands)
       : pool_(TensorPool::ofThisThread()), tensors_(operands.tensors(pool_)) {}
 
   // Tensors that share a storage come after its first tensor, so they are returned before it.
@@ -180,7 +180,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
     std::apply([&](const auto&... other) { (in_lists.add(other, false), ...); }, others);
     detail::recordOperands(Name.text, device, operands, kOutputs, in_lists);
   }
-  auto run = [operands = Operands<Indices::size()>(operands, kOutputs),
+  auto run = [operands = StructuredOperands<Indices::size()>(operands, kOutputs),
               kernel = std::move(kernel)] {
     KernelTensors<Indices::size()> tensors(operands);
     const detail::ConjugateBits bits(tensors.data(), kOutputs);

@@ -43,8 +43,8 @@ inline bool isSanitizerOn() noexcept {
 struct Operand {
   const TensorImpl* tensor;  // ignored if undefined or without memory
   bool is_written;
-  const char* name = nullptr;   // of the argument, if the caller knows it; lives as long as the
-                                // process. Else the schema is asked, in a report.
+  const char* name = nullptr;   // of the argument, if known; lives as long as the process. If it is
+                                // null, reports use the schema.
   bool is_host_memory = false;  // pinned
   bool is_updated = false;      // it is written, and its old contents are read
 };
