@@ -81,7 +81,7 @@ def main() -> None:
     window = torch.arange(CONTEXT + 1, device=device)
 
     def loss_of(step: int, part: int) -> Tensor:
-        # A part has its own random numbers, whoever computes it.
+        # Each part has its own random numbers, whichever rank computes it.
         torch.manual_seed(options.seed + 1 + step * parts + part)
         starts = torch.randint(len(text) - CONTEXT, (BATCH // parts, 1), device=device)
         batch = text[starts + window]

@@ -1,6 +1,6 @@
 // Everything at once: threads that submit, copy, allocate, record, wait, fail and trace on shared
 // streams and events, for a fixed time, driven by a fixed seed. Checks that data arrives, that
-// nothing is lost, and, under a sanitizer, that nobody races.
+// nothing is lost, and, under a sanitizer, that there are no data races.
 #define OPENREG_TEST_WITHOUT_MAIN
 #include <array>
 #include <atomic>
