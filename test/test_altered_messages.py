@@ -261,7 +261,7 @@ class TestStorageMessages(IpcTestCase):
         (message,) = self.sender.call(make_messages, 1)
         for device in (-1, -255, -256, DEVICE_COUNT, 256, 2**32, 2**63 - 1, -(2**63)):
             pattern = (
-                f"device {device} does not exist here; this process has {DEVICE_COUNT} devices"
+                f"the sender's device {device} does not exist here; this process has {DEVICE_COUNT}"
             )
             self.assert_refused(message, pattern, device=device)
             self.assert_refused(message, pattern, device=device, size=0)

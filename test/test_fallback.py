@@ -211,7 +211,9 @@ class TestModes(FallbackTestCase):
     def test_error_mode_names_the_operator_and_what_to_do(self):
         x = torch.ones(3, device=DEVICE_TYPE)
         torch.openreg.set_fallback_mode("error")
-        with self.assertRaisesRegex(NotImplementedError, "openreg_test::twice .*set_fallback_mode"):
+        with self.assertRaisesRegex(
+            NotImplementedError, "openreg_test::twice: .*set_fallback_mode"
+        ):
             OPS.twice(x)
 
     def test_error_mode_leaves_operators_with_a_kernel(self):
