@@ -428,7 +428,7 @@ class _Schedules:
         from torch_openreg import _C
 
         result = yield
-        _C._device_synchronize_all()  # raises errors of work that were not reported
+        _C._device_synchronize_all()  # what work has failed, and nobody has asked for
         return result
 
 

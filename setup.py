@@ -189,7 +189,7 @@ COMPILE_ARGS = [
     "-Wextra",
     *(["-Werror"] if os.environ.get("OPENREG_WERROR", "0") == "1" else []),
 ]
-# Our functions are not interposed, so calls between them need no procedure linkage table.
+# Nobody replaces functions of ours, so that calls among them need no table of addresses.
 LINK_ARGS = ["-Wl,-Bsymbolic-functions", *SANITIZER_ARGS]
 # Headers of others are system headers: their warnings are not ours. Two kinds come up all the
 # same, when g++ 12 has inlined torch's SmallVector and intrusive_ptr into our functions.

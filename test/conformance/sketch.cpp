@@ -206,7 +206,7 @@ DeviceScope scopeOf(std::optional<c10::Device> device) {
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-// Deterministic programs also read memory that was not written.
+// Deterministic programs read what nobody has written, too.
 Tensor filled(Tensor tensor);
 
 Tensor emptyMemoryFormat(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
@@ -290,7 +290,7 @@ Tensor asStrided(const Tensor& self, c10::IntArrayRef size, c10::IntArrayRef str
 
 Tensor view(const Tensor& self, c10::IntArrayRef size) { return at::native::view(self, size); }
 
-// The memory is not reused while work is pending, because work never is.
+// Nobody else gets the memory while work is under way: there is none.
 void recordStream(Tensor&, c10::Stream) {}
 
 at::Scalar localScalarDense(const Tensor& self) { return onHost(self).item(); }
