@@ -260,7 +260,9 @@ class TestStorageMessages(IpcTestCase):
     def test_a_storage_is_on_a_device_of_the_receiver(self):
         (message,) = self.sender.call(make_messages, 1)
         for device in (-1, -255, -256, DEVICE_COUNT, 256, 2**32, 2**63 - 1, -(2**63)):
-            pattern = f"it is on device {device} of its process, and this one has {DEVICE_COUNT} d"
+            pattern = (
+                f"the sender's device {device} does not exist here; this process has {DEVICE_COUNT}"
+            )
             self.assert_refused(message, pattern, device=device)
             self.assert_refused(message, pattern, device=device, size=0)
 
@@ -304,7 +306,7 @@ class TestStorageMessages(IpcTestCase):
         self.assertIsNone(self.receiver.call(describe_error, message))
 
 
-# --- Headers of the distributed backend, as csrc/distributed/Contract.h lays them out
+# --- Headers of the distributed backend, as csrc/distributed/CollectiveSignature.h lays them out
 
 HEADER = struct.Struct("<QIIiiiIQqqQQ432sQ")
 HEADER_FIELDS = [
@@ -359,7 +361,7 @@ class TestHeaders(TestCase):
 
     def test_what_is_not_a_header_is_told_from_one(self):
         own = make_header()
-        fault = "rank 3 sends what is not a header"
+        fault = "rank 3 sent an invalid header"
         for message in (
             b"",
             own[:100],

@@ -136,8 +136,8 @@ class TestCodegen(TestCase):
         )
 
     def test_kernels_that_throw_what_they_find_run_on_the_calling_thread(self):
-        self.assertIn("      Launch::OnCallingThread);", self.block_of("_linalg_svd"))
-        self.assertIn("check_errors ? Launch::OnCallingThread", self.block_of("linalg_inv_ex"))
+        self.assertIn("      LaunchMode::OnCallingThread);", self.block_of("_linalg_svd"))
+        self.assertIn("check_errors ? LaunchMode::OnCallingThread", self.block_of("linalg_inv_ex"))
 
     def test_lines_fit(self):
         lines = [line for line in self.source.splitlines() if len(line) > 100]

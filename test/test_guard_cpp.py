@@ -373,7 +373,8 @@ class TestGuardEvent(CppTestCase):
 
     @requires_two_devices
     def test_record_on_a_stream_of_another_device_is_refused(self):
-        with self.assertRaisesRegex(RuntimeError, "expected a stream of device 1"):
+        text = "event was created on device 1, but the stream is on device 0"
+        with self.assertRaisesRegex(RuntimeError, text):
             self.record(self.new_stream(0), index=1)
 
     def test_record_with_an_invalid_flag_is_refused(self):

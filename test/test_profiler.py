@@ -1143,13 +1143,15 @@ class TestCollect(ProfilerTestCase):
         with profile_both() as profiler:
             with self.assertRaisesRegex(RuntimeError, "without a profiler"):
                 torch.openreg.profiler.emit_ranges().__enter__()
-            with self.assertRaisesRegex(RuntimeError, "no session of a profiler"):
+            with self.assertRaisesRegex(
+                RuntimeError, "expected no running profiler session, got one"
+            ):
                 torch.openreg.profiler.collect().__enter__()
             self.x.relu()
         self.assertEqual(device_names(profiler), [kernel_of("aten::relu")])
 
     def test_a_session_inside_takes_the_trace(self):
-        taken = self.assertRaisesRegex(RuntimeError, "torch.profiler took it")
+        taken = self.assertRaisesRegex(RuntimeError, "torch.profiler took over the trace")
         with taken, torch.openreg.profiler.collect(), profile_both() as profiler:
             self.x.relu()
         self.assertEqual(device_names(profiler), [kernel_of("aten::relu")])

@@ -20,6 +20,12 @@ _NATIVE_SUFFIXES = (".c", ".cpp", ".h")
 _BUILT_FOLDERS = {"build", "generated"}
 
 _RUNTIME = Path("third_party", "openreg_runtime")
+# Words that make persons of threads and data, and an inversion. The brackets keep the pattern from
+# matching itself.
+_REFUSED_WORDS = re.compile(r"\b(who[e]ver|no[b]ody|be[\s/#*]+it)\b", re.IGNORECASE)
+_PROSE_SUFFIXES = {*_NATIVE_SUFFIXES, ".py", ".pyi", ".md", ".toml", ".yml", ".yaml", ""}
+_UNCHECKED_PROSE = {"CHANGELOG.md", "LICENSE"}
+
 # The compilers that check OPENREG_GUARDED_BY and its kin (mutex.h of the runtime).
 _CLANG_NAMES = ("clang++", *(f"clang++-{version}" for version in range(25, 13, -1)))
 
@@ -30,6 +36,7 @@ _CHECKS: dict[str, tuple[list[str], list[str] | None]] = {
     "mypy": (["mypy"], None),
     "clang-format": (["clang-format", "--dry-run", "-Werror"], ["clang-format", "-i"]),
     "thread-safety": ([], None),
+    "words": ([], None),
 }
 
 
@@ -51,6 +58,8 @@ def main() -> int:
 def _run(name: str, is_fixing: bool) -> bool:
     if name == "thread-safety":
         return _check_thread_safety()
+    if name == "words":
+        return _check_words()
     check, fix = _CHECKS[name]
     tool, *arguments = fix if is_fixing and fix else check
     if name == "clang-format":
@@ -83,6 +92,32 @@ def _check_thread_safety() -> bool:
         command = [compiler, *flags, *includes, *foreign, str(source)]
         is_right &= subprocess.run(command, cwd=_ROOT, check=False).returncode == 0
     return is_right
+
+
+def _check_words() -> bool:
+    """Refuses words in all texts of the repository; see ``_REFUSED_WORDS``."""
+    print("--- words", flush=True)
+    found = [
+        f"{file}:{text.count(chr(10), 0, match.start()) + 1}: {' '.join(match[0].split())}"
+        for file in _prose_files()
+        for text in [(_ROOT / file).read_text(encoding="utf-8")]
+        for match in _REFUSED_WORDS.finditer(text)
+    ]
+    if found:
+        print("\n".join([*found, "expected the thread, program or data that is meant"]))
+    return not found
+
+
+def _prose_files() -> list[Path]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    listed = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True).stdout
+    return [
+        file
+        for file in map(Path, listed.splitlines())
+        if file.suffix in _PROSE_SUFFIXES
+        and file.name not in _UNCHECKED_PROSE
+        and (_ROOT / file).is_file()
+    ]
 
 
 def _locking_sources() -> list[Path]:

@@ -1,5 +1,5 @@
-// What most files of the backend include, compiled once for all of them; setup.py puts it in front
-// of every source. Headers of torch only: files include what they need all the same.
+// Headers of torch that most files of the backend include, compiled once; setup.py includes this
+// file before every source. Files still include what they need.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,7 @@
 // Automatic mixed precision: torch's own policy tables, instantiated for openreg.
 //
-// The tables say which operators run in the lower precision, which in float32 and which in the
-// widest type of their inputs. Every other operator runs in the types it is given.
+// The tables list the operators that run in the lower precision, in float32, and in the widest type
+// of their inputs. Every other operator runs in the types of its arguments.
 
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>

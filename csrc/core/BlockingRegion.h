@@ -1,8 +1,9 @@
-// Waits that torch may reach while its caller holds Python's global interpreter lock (GIL).
+// Releases Python's global interpreter lock (GIL) during waits.
 //
 // torch's own bindings keep the GIL when they seed a generator, empty a cache, copy a storage or
-// make an array of a tensor. Another thread may need the GIL before the wait can end, so it is
-// released meanwhile. The backend knows no Python: the bindings provide the two functions.
+// convert a tensor to an array. Another thread may need the GIL before the wait can end, so it is
+// released meanwhile. The backend does not depend on Python: the bindings register the two
+// functions.
 #pragma once
 
 #include "torch_openreg/core/Macros.h"
@@ -14,10 +15,10 @@ struct BlockingHooks {
   void (*leave)(void* state);  // undoes the enter() that returned the state
 };
 
-// Called once, before any wait. Without hooks a region does nothing.
+// Call once, before any wait. Without hooks a region does nothing.
 OPENREG_EXPORT void setBlockingHooks(BlockingHooks hooks);
 
-// Between construction and destruction the calling thread does not hold the GIL, unless its caller
+// The calling thread does not hold the GIL during the lifetime of this object, unless its caller
 // holds a lock: see CallerHoldsLock.
 class OPENREG_EXPORT BlockingRegion {
  public:
@@ -30,9 +31,10 @@ class OPENREG_EXPORT BlockingRegion {
   void* state_;
 };
 
-// Until it is destroyed, the calling thread keeps the GIL, if it has it: torch's caller holds a
-// lock that other threads acquire while they have the GIL. This one would wait for the GIL with the
-// lock held, and the other one for the lock with the GIL.
+// During its lifetime, the calling thread keeps the GIL if it holds it, because torch's caller
+// holds a lock that other threads acquire while they hold the GIL. Releasing the GIL would
+// deadlock: this thread would wait for the GIL with the lock held, the other one for the lock with
+// the GIL held.
 class OPENREG_EXPORT CallerHoldsLock {
  public:
   CallerHoldsLock();

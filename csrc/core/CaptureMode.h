@@ -1,4 +1,4 @@
-// What a thread may do while streams capture; see Note [Unsafe calls] in openreg/graph.h.
+// The capture mode of a thread; see Note [Unsafe calls] in openreg/graph.h.
 #pragma once
 
 #include <openreg/graph.h>
@@ -7,8 +7,8 @@
 
 namespace c10::openreg {
 
-// While it lives, captures do not forbid the calling thread unsafe calls. For the backend's own
-// bookkeeping, such as the memory of its caches, which no graph repeats.
+// Allows unsafe calls on the calling thread during captures. For the backend's own bookkeeping,
+// such as the memory of its caches, which is not part of a graph.
 class RelaxedCaptureGuard {
  public:
   RelaxedCaptureGuard() { OPENREG_WARN_IF_FAILED(orThreadExchangeStreamCaptureMode(&mode_)); }

@@ -8,7 +8,7 @@
 namespace c10::openreg {
 namespace {
 
-// Which exception a kernel threw; travels through the runtime as the error's tag.
+// The type of the exception that a kernel threw; the runtime passes it on as the error's tag.
 enum class KernelExceptionTag : int {
   None = 0,
   Index,
@@ -54,7 +54,7 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
       static_cast<KernelExceptionTag>(error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
   std::string text = describe(error, raised_by);
   observe(&Observer::callRefusal, error, raised_by);
-  // The error is being reported: it must not come up again as this thread's last one.
+  // The error is being reported, so it must not stay this thread's last error.
   std::ignore = orGetLastError();
   switch (tag) {
     case KernelExceptionTag::Index:
@@ -92,15 +92,15 @@ void throwLaunchError(orError_t error, const char* kernel, SourceLocation locati
 }
 
 void warnRuntimeError(orError_t error, const char* raised_by) noexcept {
-  // In a forked child every clean-up call fails, as it should; a warning for each would only
-  // be noise in DataLoader workers.
+  // In a forked child every clean-up call fails, which is expected; a warning for each would only
+  // clutter the output of DataLoader workers.
   if (error == orErrorForked) {
     return;
   }
   try {
     TORCH_WARN(describe(error, raised_by));
   } catch (const std::exception& exception) {
-    // Warnings may be turned into exceptions; here nothing may leave.
+    // Warnings can be turned into exceptions, which must not leave this function.
     std::fprintf(stderr, "%s\n", exception.what());
   }
 }

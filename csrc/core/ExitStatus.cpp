@@ -8,11 +8,11 @@
 namespace c10::openreg {
 namespace {
 
-// The process that is to fail.
+// The process whose exit status is to be 1.
 pid_t failing_process = 0;
 
-// exit() may be called by what it calls: the C library then calls the functions that are left, and
-// ends the process with the last status.
+// An exit handler may call exit(): the C library then calls the remaining handlers, and uses the
+// last status.
 void fail(int status, void* /*unused*/) {
   if (status == 0 && getpid() == failing_process) {
     std::exit(1);

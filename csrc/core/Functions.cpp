@@ -32,9 +32,8 @@ void checkInitialization() {
   ensureHasDevice();
   const std::string_view asked = settingText(orSettingIndex_OPENREG_DEVICE_TYPE);
   const std::string_view served = servesCuda() ? "cuda" : "openreg";
-  TORCH_CHECK(asked == served, "OPENREG_DEVICE_TYPE: expected '", served,
-              "', which it was when torch_openreg was loaded, got '", asked,
-              "'; set it before the process imports torch");
+  TORCH_CHECK(asked == served, "OPENREG_DEVICE_TYPE changed from '", served, "' to '", asked,
+              "' after torch_openreg was loaded; set it before importing torch");
 }
 
 void initialize() {

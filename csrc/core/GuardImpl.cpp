@@ -19,9 +19,9 @@ namespace {
 orEvent_t asEvent(void* event) { return static_cast<orEvent_t>(event); }
 
 // Note [Wrapping events]
-// A c10::Event gets its handle from a record of the guard, and in no other way. To put a handle of
-// the runtime's behind one, wrapEvent() leaves it here and records: the next record of this thread
-// takes the handle and records nothing.
+// A c10::Event can only get its handle from the guard's record(). To wrap a handle of the runtime,
+// wrapEvent() stores it here and calls record(): the next record() of this thread takes the handle
+// and records nothing.
 thread_local orEvent_t wrapped_event = nullptr;
 
 Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
@@ -66,7 +66,7 @@ DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept { return c10::openreg
 
 DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
   resolveDeviceIndex(device.index());
-  return DeviceCapability();  // every type: kernels are the CPU's
+  return DeviceCapability();  // every dtype: kernels are the CPU's
 }
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex index) const {
@@ -88,7 +88,7 @@ Stream OpenRegGuardImpl::getStreamFromGlobalPool(Device device, bool isHighPrior
 }
 
 Stream OpenRegGuardImpl::getNewStream(Device device, int priority) const {
-  // Streams are copied freely and have no owner, so a new stream comes from the pool, too.
+  // Streams are copied freely and have no owner, so new streams also come from the pool.
   return getStreamFromPool(priority, device.index());
 }
 
@@ -129,8 +129,8 @@ void OpenRegGuardImpl::recordDataPtrOnStream(const DataPtr& data, const Stream& 
 void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex index,
                               EventFlag flag) const {
   TORCH_CHECK(index == -1 || index == stream.device_index(),
-              "Event.record: expected a stream of device ", static_cast<int>(index),
-              ", the event's, got one of device ", static_cast<int>(stream.device_index()));
+              "Event.record: event was created on device ", static_cast<int>(index),
+              ", but the stream is on device ", static_cast<int>(stream.device_index()));
   if (wrapped_event != nullptr) {
     *event = std::exchange(wrapped_event, nullptr);
     return;
@@ -203,7 +203,7 @@ void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*index*/) const no
 
 namespace {
 
-// Leaked: torch keeps the pointer.
+// Leaked, because torch keeps the pointer.
 const c10::impl::DeviceGuardImplRegistrar registration(kDeviceType, new OpenRegGuardImpl());
 
 }  // namespace

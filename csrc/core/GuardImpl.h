@@ -1,5 +1,5 @@
-// Devices, streams and events behind c10's DeviceGuard, torch.Stream, torch.Event and
-// torch.accelerator.
+// The implementation of devices, streams and events for c10's DeviceGuard, torch.Stream,
+// torch.Event and torch.accelerator.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -10,16 +10,15 @@
 
 namespace c10::openreg {
 
-// The flag of an event that may be shared with other processes. c10 has none for it in 2.13, and
-// hands the flag of an event to the backend as it is.
+// The flag of an event that can be shared with other processes. c10 has no such flag in 2.13, but
+// passes an event's flag unchanged to the backend.
 constexpr EventFlag kInterprocessEvent = static_cast<EventFlag>(0x100);
 
-// Puts an event of the runtime behind a new c10::Event, on a device, as if it had been recorded by
-// that. Takes over the handle; it may be an event of another process.
+// Wraps an event of the runtime in a new c10::Event on a device, as if that had recorded it. Takes
+// ownership of the handle, which may be an event of another process.
 OPENREG_EXPORT c10::Event wrapEvent(orEvent_t handle, DeviceIndex device);
 
-// Implements every virtual of the interface. The ones that are noexcept report failures as
-// warnings.
+// Implements every virtual of the interface. Those that are noexcept report failures as warnings.
 struct OpenRegGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   DeviceType type() const override;
 

@@ -32,7 +32,7 @@ int endsEarly() {
 void setInterruptCheck(InterruptCheck check) { interrupt_check = check; }
 
 InterruptibleWait::InterruptibleWait() {
-  // A handler may wait for the device, too: then the outer wait has the check.
+  // A signal handler may wait for the device as well: then the outer wait has the check.
   if (interrupt_check == nullptr || has_check || !isMainThread()) {
     return;
   }
@@ -50,7 +50,7 @@ InterruptibleWait::~InterruptibleWait() {
 
 orError_t InterruptibleWait::finish(orError_t error) {
   if (C10_UNLIKELY(error == orErrorNotReady && interrupt != nullptr)) {
-    std::ignore = orGetLastError();  // the exception says it
+    std::ignore = orGetLastError();  // the exception reports it
     std::rethrow_exception(std::exchange(interrupt, nullptr));
   }
   return error;

@@ -1,11 +1,11 @@
-// Waits that a signal's handler may end: Ctrl-C.
+// Waits that a signal handler can end, such as that of Ctrl-C.
 //
 // Note [Interrupts]
-// Python runs the handlers of signals in the main thread, between bytecodes. A wait for the device
-// is one call, so the main thread's waits ask every 50 ms whether a handler has raised. If so, they
-// throw what it raised, and the work that was waited for goes on. Waits of the other threads, of
-// destructors, and for room in a stream's queue are not ended. The backend knows no Python: the
-// bindings provide the check.
+// Python runs signal handlers in the main thread, between bytecodes. A wait for the device is a
+// single call, so the waits of the main thread check every 50 ms whether a handler has raised an
+// exception. If so, they throw it, and the work continues. Waits of other threads, of destructors,
+// and for room in a stream's queue cannot be ended. The backend does not depend on Python: the
+// bindings register the check.
 #pragma once
 
 #include <openreg/error.h>
@@ -16,13 +16,13 @@
 
 namespace c10::openreg {
 
-// Returns what the calling thread is to throw, or null. Called without the GIL.
+// Returns the exception that the calling thread must throw, or null. Called without the GIL.
 using InterruptCheck = std::exception_ptr (*)();
 
-// Called once, before any wait. Without a check nothing ends a wait.
+// Call once, before any wait. Without a check, waits cannot be ended.
 OPENREG_EXPORT void setInterruptCheck(InterruptCheck check);
 
-// Until it is destroyed, the calling thread's waits may be ended, if that is the main thread.
+// During its lifetime, waits of the calling thread can be ended, if it is the main thread.
 class OPENREG_EXPORT InterruptibleWait {
  public:
   InterruptibleWait();
@@ -30,14 +30,14 @@ class OPENREG_EXPORT InterruptibleWait {
   InterruptibleWait& operator=(const InterruptibleWait&) = delete;
   ~InterruptibleWait();
 
-  // Passes the result of the wait on, or throws what has ended it.
+  // Returns the result of the wait, or throws the exception that ended it.
   orError_t finish(orError_t error);
 
  private:
   bool is_outermost_ = false;
 };
 
-// Calls a function of the runtime that waits, and throws what has ended the wait.
+// Calls a function of the runtime that waits, and throws the exception that ended the wait.
 template <typename Wait>
 orError_t waitInterruptibly(Wait wait) {
   InterruptibleWait interruptible;

@@ -1,7 +1,8 @@
-// Mutexes whose use clang checks: python tools/lint.py thread-safety.
+// Mutexes with annotations that clang checks: python tools/lint.py thread-safety.
 //
-// As mutex.h of the runtime, whose private headers the backend does not see: a variable says which
-// mutex guards it, a function which mutex its caller holds, and clang refuses an access without.
+// As mutex.h of the runtime, a private header that the backend cannot include: annotations state
+// which mutex guards a variable, and which mutex the caller of a function must hold. clang rejects
+// an access without it.
 #pragma once
 
 #include <condition_variable>
@@ -14,14 +15,14 @@
 #define OPENREG_THREAD_ANNOTATION(annotation)
 #endif
 
-// Of a variable: it is read and written with the mutex held.
+// For a variable: it is read and written only with the mutex held.
 #define OPENREG_GUARDED_BY(mutex) OPENREG_THREAD_ANNOTATION(guarded_by(mutex))
-// Of a mutex: who takes both takes this one first.
+// For a mutex: a thread that locks both locks this one first.
 #define OPENREG_ACQUIRED_BEFORE(...) OPENREG_THREAD_ANNOTATION(acquired_before(__VA_ARGS__))
-// Of a function: the caller holds the mutex, or must not hold it.
+// For a function: the caller must hold the mutex, or must not hold it.
 #define OPENREG_REQUIRES(...) OPENREG_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define OPENREG_EXCLUDES(...) OPENREG_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
-// Of a function: it takes the mutex, or gives it up.
+// For a function: it locks or unlocks the mutex.
 #define OPENREG_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define OPENREG_ACQUIRE_SHARED(...) \
   OPENREG_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
@@ -39,7 +40,7 @@ class OPENREG_THREAD_ANNOTATION(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex to the end of a block.
+// Holds a mutex until the end of a block.
 class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
  public:
   explicit Lock(Mutex& mutex) OPENREG_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
@@ -48,7 +49,7 @@ class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
-  // These give the mutex up while they wait, and hold it again when they return.
+  // These release the mutex while they wait, and hold it again when they return.
   void wait(std::condition_variable& changed) { changed.wait(lock_); }
   template <typename Time>
   std::cv_status waitUntil(std::condition_variable& changed, const Time& deadline) {
@@ -59,7 +60,7 @@ class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// One that several threads hold to read, or one to write.
+// A mutex that several threads can hold for reading, or one thread for writing.
 class OPENREG_THREAD_ANNOTATION(capability("mutex")) SharedMutex {
  private:
   friend class SharedLock;
@@ -67,7 +68,7 @@ class OPENREG_THREAD_ANNOTATION(capability("mutex")) SharedMutex {
   std::shared_mutex mutex_;
 };
 
-// Holds it to read, to the end of a block.
+// Holds it for reading until the end of a block.
 class OPENREG_THREAD_ANNOTATION(scoped_lockable) SharedLock {
  public:
   explicit SharedLock(SharedMutex& mutex) OPENREG_ACQUIRE_SHARED(mutex) : lock_(mutex.mutex_) {}
@@ -80,7 +81,7 @@ class OPENREG_THREAD_ANNOTATION(scoped_lockable) SharedLock {
   std::shared_lock<std::shared_mutex> lock_;
 };
 
-// Holds it to write, to the end of a block.
+// Holds it for writing until the end of a block.
 class OPENREG_THREAD_ANNOTATION(scoped_lockable) ExclusiveLock {
  public:
   explicit ExclusiveLock(SharedMutex& mutex) OPENREG_ACQUIRE(mutex) : lock_(mutex.mutex_) {}

@@ -31,7 +31,7 @@ std::string whyNoDevice() {
   if (row.source == nullptr) {
     return "no setting says why";
   }
-  // A variable of CUDA's was translated into the value: the user knows its own text.
+  // A variable of CUDA's was translated into this value; the error shows the user's text.
   const char* text = std::getenv(row.source);
   const std::string given = c10::str(row.source, " is '", text == nullptr ? row.value : text, "'");
   if (row.source == std::string_view("OPENREG_DEVICE_COUNT")) {

@@ -26,29 +26,29 @@ StreamId idOf(orStream_t stream) {
   return static_cast<StreamId>(id);
 }
 
-// The streams of one device that requests share: those of normal priority, then those of high.
+// The pool of shared streams of one device: those of normal priority, then those of high priority.
 class StreamPool {
  public:
   // Creates the streams at the first call.
   void prepare(DeviceIndex device) {
     if (C10_UNLIKELY(!is_created_.load(std::memory_order_acquire))) {
-      // The device is created first: Python hears of it, and may run meanwhile in another thread,
-      // which must not wait here with the GIL.
+      // The device is created first: this calls Python, which may switch to another thread, and
+      // that thread must not wait here with the GIL.
       orStream_t of_device = nullptr;
       OPENREG_CHECK(orGetDefaultStream(&of_device, device));
       std::call_once(created_, [&] { create(device); });
     }
   }
 
-  // The id of the stream whose turn it is.
+  // The id of the next stream, round-robin.
   StreamId next(int kind) {
     const size_t slot = next_[kind].fetch_add(1) % kStreamsPerPool;
     return ids_[kind * kStreamsPerPool + slot];
   }
 
-  // Null if the id is that of no stream of the pool.
+  // Null if the id does not belong to the pool.
   orStream_t find(StreamId id) const {
-    // The ids follow one another unless other threads created streams of the device meanwhile.
+    // The ids are consecutive unless other threads created streams of the device meanwhile.
     if (const auto slot = static_cast<size_t>(id - ids_.front());
         C10_LIKELY(slot < kPoolStreams && ids_[slot] == id)) {
       return streams_[slot];
@@ -75,7 +75,7 @@ class StreamPool {
   std::array<std::atomic<uint32_t>, kPoolPriorities.size()> next_{};
 };
 
-// Leaked: streams are in use until the process ends.
+// Leaked, because streams are in use until the process ends.
 StreamPool& poolOf(DeviceIndex device) {
   static auto* pools = new std::array<StreamPool, OPENREG_MAX_DEVICES>();
   StreamPool& pool = (*pools)[device];
@@ -123,7 +123,7 @@ bool OpenRegStream::isAlive() const {
   if (is_ours || orStreamValidate(reinterpret_cast<uintptr_t>(handle_)) == orSuccess) {
     return true;
   }
-  // An answer, not this thread's last error.
+  // The failure is the result, and must not stay this thread's last error.
   std::ignore = orGetLastError();
   return false;
 }

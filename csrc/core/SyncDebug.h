@@ -1,4 +1,4 @@
-// What happens when an operator makes the host wait for a stream: torch.cuda.set_sync_debug_mode.
+// Reports operators that make the host wait for a stream: torch.cuda.set_sync_debug_mode.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ enum class SyncDebugMode : uint8_t { Silent, Warn, Error };
 
 OPENREG_EXPORT SyncDebugMode syncDebugMode() noexcept;
 
-// For all threads.
+// Affects all threads.
 OPENREG_EXPORT void setSyncDebugMode(SyncDebugMode mode) noexcept;
 
-// Called where an operator is about to wait. Functions whose purpose is to wait do not call it.
-// Errors: RuntimeError in the mode Error, before anything has waited.
+// Call before an operator waits. Functions whose purpose is to wait do not call it.
+// Errors: RuntimeError in the mode Error, before the wait.
 OPENREG_EXPORT void noteSynchronization(const char* operation);
 
 }  // namespace c10::openreg

@@ -1,4 +1,4 @@
-// Gradients of our own for functions whose result is their argument:
+// Custom gradients for functions that return their argument:
 // torch.ops.openreg.custom_autograd_fn_returns_self and custom_autograd_fn_aliasing.
 
 #include <ATen/TensorOperators.h>
@@ -13,7 +13,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // docs: autograd-functions
-// Both have half of the incoming gradient as their own: a gradient that arrived has passed here.
+// The gradient of both is half of the incoming gradient, which shows that it passed through them.
 class ReturnsSelf : public torch::autograd::Function<ReturnsSelf> {
  public:
   static Tensor forward(AutogradContext* /*context*/, const Tensor& input) { return input; }
@@ -41,8 +41,8 @@ Tensor aliasing(const Tensor& input) { return Aliasing::apply(input); }
 }  // namespace
 
 // docs: register-autograd-functions
-// CompositeImplicitAutograd, as all that they call are operators of ATen: one kernel serves every
-// device, with a gradient and without.
+// CompositeImplicitAutograd, because they call only operators of ATen: one kernel serves every
+// device, with and without autograd.
 TORCH_LIBRARY_FRAGMENT(openreg, m) {
   m.def("custom_autograd_fn_returns_self(Tensor(a) input) -> Tensor(a)", TORCH_FN(returnsSelf));
   m.def("custom_autograd_fn_aliasing(Tensor(a) input) -> Tensor(a)", TORCH_FN(aliasing));

@@ -1,5 +1,5 @@
-// torch.ops.openreg.custom_abs: an operator of our own, from its schema to its gradient.
-// The chapter docs/custom_ops.md goes through this file from top to bottom.
+// torch.ops.openreg.custom_abs: a custom operator, from its schema to its gradient.
+// docs/custom_ops.md explains this file from top to bottom.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -36,8 +36,8 @@ Tensor customAbsOnCpu(const Tensor& input) {
 // docs: end
 
 // docs: custom-abs-launch
-// The kernel refuses a dtype when it runs. On the worker that is too late for the caller, so it
-// runs once on no elements here.
+// The kernel checks the dtype when it runs. On the worker that is too late for the caller, so it
+// first runs here on an empty tensor.
 void checkDtype(const Tensor& input) {
   const Tensor in = at::empty({0}, input.options().device(kCPU));
   Tensor out = emptyResult(in);

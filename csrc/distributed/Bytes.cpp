@@ -26,10 +26,10 @@ Tensor bytesOf(const Tensor& plain) {
                        at::TensorOptions().dtype(kByte));
 }
 
-Landing::Landing(Tensor target)
+RecvBuffer::RecvBuffer(Tensor target)
     : target_(std::move(target)),
       plain_(isPacked(target_) ? target_ : at::empty(target_.sizes(), target_.options())) {}
 
-void Landing::complete() const { copyBack(plain_, target_); }
+void RecvBuffer::complete() const { copyBack(plain_, target_); }
 
 }  // namespace at::openreg

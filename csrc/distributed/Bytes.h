@@ -1,4 +1,5 @@
-// Tensors as they travel: contiguous, and as bytes where nobody computes with them.
+// Tensors in the form in which they are sent: contiguous, and as plain bytes where no values are
+// computed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,21 +14,21 @@ bool isPacked(const Tensor& tensor);
 // A plain tensor with the same elements: the tensor itself, or a copy.
 Tensor asPacked(const Tensor& tensor);
 
-// Gives the elements of the packed form of a tensor back to it.
+// Copies the elements of the packed form back into the tensor.
 void copyBack(const Tensor& packed, const Tensor& tensor);
 
 // The bytes of a plain tensor, as a tensor of one dimension on its memory. It does not own it.
 Tensor bytesOf(const Tensor& plain);
 
-// A result on its way into a tensor: the tensor itself if it is plain, else memory aside.
-class Landing {
+// Memory that receives a result: that of the tensor itself if it is packed, else a temporary.
+class RecvBuffer {
  public:
-  explicit Landing(Tensor target);
+  explicit RecvBuffer(Tensor target);
 
   const Tensor& plain() const { return plain_; }
   Tensor bytes() const { return bytesOf(plain_); }
 
-  // The result is there.
+  // Call when the result has arrived: copies a temporary into the tensor.
   void complete() const;
 
  private:

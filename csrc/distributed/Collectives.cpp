@@ -13,9 +13,9 @@
 namespace at::openreg {
 namespace {
 
-using Finish = Part::Finish;
+using Finish = Collective::Finish;
 
-// The dtypes that NCCL knows, and complex numbers, which torch hands to it as pairs.
+// The dtypes that NCCL supports, and complex numbers, which torch passes to it as pairs.
 bool isTaken(c10::ScalarType dtype) {
   switch (dtype) {
     case kFloat:
@@ -43,13 +43,12 @@ void checkTensor(CollectiveKind kind, const Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.layout() == kStrided, name, ": expected a strided tensor, got one of ",
                     tensor.layout());
   TORCH_CHECK_TYPE(isTaken(tensor.scalar_type()), name,
-                   ": expected a dtype that NCCL takes, too, got ",
+                   ": expected a dtype that NCCL supports, got ",
                    c10::getDtypeNames(tensor.scalar_type()).first,
-                   "; tensor.view(torch.uint8) has the same bytes");
+                   "; use tensor.view(torch.uint8) for the same bytes");
   TORCH_CHECK_VALUE(tensor.is_non_overlapping_and_dense(), name,
                     ": expected a tensor that is non-overlapping and dense, got sizes ",
-                    tensor.sizes(), " and strides ", tensor.strides(),
-                    "; tensor.contiguous() makes one");
+                    tensor.sizes(), " and strides ", tensor.strides(), "; use tensor.contiguous()");
 }
 
 void checkRoot(CollectiveKind kind, Membership group, int64_t root) {
@@ -102,18 +101,18 @@ std::vector<int64_t> toOne(Membership group, int64_t rank, const Tensor& tensor)
   return bytes;
 }
 
-Contract makeContract(CollectiveKind kind, const Tensor& tensor) {
-  Contract contract;
-  contract.kind = kind;
-  contract.dtype = tensor.scalar_type();
-  contract.sizes = tensor.sizes().vec();
-  return contract;
+CollectiveSignature makeSignature(CollectiveKind kind, const Tensor& tensor) {
+  CollectiveSignature signature;
+  signature.kind = kind;
+  signature.dtype = tensor.scalar_type();
+  signature.sizes = tensor.sizes().vec();
+  return signature;
 }
 
-// Of the tensor that a part writes where another one's kernel is the first to write it.
-void addFactor(Part& part, Reduction& reduction) {
+// Adds the factor tensor of a PREMUL_SUM, if it is on the device, to the tensors that are read.
+void addFactor(Collective& collective, Reduction& reduction) {
   if (isOpenReg(reduction.factorTensor())) {
-    part.read.push_back(reduction.factorTensor());
+    collective.read.push_back(reduction.factorTensor());
   }
   reduction.forgetFactorTensor();
 }
@@ -122,20 +121,20 @@ Finish nothing() {
   return [](Exchange& /*calls*/) {};
 }
 
-Tensors bytesOfEach(const std::vector<Landing>& landings) {
+Tensors bytesOfEach(const std::vector<RecvBuffer>& buffers) {
   Tensors bytes;
-  for (const Landing& landing : landings) {
-    bytes.push_back(landing.bytes());
+  for (const RecvBuffer& buffer : buffers) {
+    bytes.push_back(buffer.bytes());
   }
   return bytes;
 }
 
-std::vector<Landing> landingsOf(const std::vector<TensorAlias>& aliases) {
-  std::vector<Landing> landings;
+std::vector<RecvBuffer> recvBuffersOf(const std::vector<TensorAlias>& aliases) {
+  std::vector<RecvBuffer> buffers;
   for (const Tensor& tensor : tensorsOf(aliases)) {
-    landings.emplace_back(tensor);
+    buffers.emplace_back(tensor);
   }
-  return landings;
+  return buffers;
 }
 
 Tensors plainBytesOf(const std::vector<TensorAlias>& aliases) {
@@ -147,7 +146,7 @@ Tensors plainBytesOf(const std::vector<TensorAlias>& aliases) {
   return bytes;
 }
 
-// The bytes of a tensor to send. They own their memory if it is a copy.
+// The bytes of a tensor to send. They own their memory if they are a copy.
 Tensor outgoingBytes(const TensorAlias& alias) { return plainBytesOf({alias}).front(); }
 
 GlooWork postBroadcast(Exchange& calls, const Tensor& bytes, int root) {
@@ -192,25 +191,25 @@ GlooWork postAllToAll(Exchange& calls, Tensor& output, Tensor& input,
   });
 }
 
-// Waits for calls, then completes what they have brought. Keeps what they send until then.
-Finish land(std::vector<GlooWork> works, std::vector<Landing> landings, Tensors outgoing) {
-  return [works = std::move(works), landings = std::move(landings),
+// Waits for the calls, then completes the receive buffers. Keeps the sent tensors alive until then.
+Finish land(std::vector<GlooWork> works, std::vector<RecvBuffer> buffers, Tensors outgoing) {
+  return [works = std::move(works), buffers = std::move(buffers),
           outgoing = std::move(outgoing)](Exchange& own) {
     for (const GlooWork& work : works) {
       own.wait(work);
     }
-    for (const Landing& landing : landings) {
-      landing.complete();
+    for (const RecvBuffer& buffer : buffers) {
+      buffer.complete();
     }
   };
 }
 
-// Whether so much travels behind a header. See Note [Eager collectives].
+// Whether the data is small enough to be sent behind the header. See Note [Eager collectives].
 bool isEager(const Tensor& tensor) {
   return tensor.numel() > 0 && static_cast<int64_t>(tensor.nbytes()) <= kEagerBytes;
 }
 
-// A tensor of its own with the same elements, plain.
+// A packed copy that owns its memory.
 Tensor plainCopy(const Tensor& tensor) {
   Tensor copy = at::empty(tensor.sizes(), tensor.options());
   copy.copy_(tensor);
@@ -226,18 +225,18 @@ const Tensor& singleTensor(CollectiveKind kind, const Tensors& tensors) {
   return tensors.front();
 }
 
-Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op) {
+Collective allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::AllReduce;
   checkTensor(kKind, tensor);
   Reduction reduction(kKind, op, tensor.scalar_type(), group.size);
-  Part part;
-  part.contract = makeContract(kKind, tensor);
-  part.contract.reduce_op = reduction.op();
-  part.contract.to = part.contract.from = toAll(group, tensor);
-  part.written = {tensor};
-  part.read = {tensor};
-  addFactor(part, reduction);
-  part.begin = [alias = TensorAlias(tensor), reduction](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.signature = makeSignature(kKind, tensor);
+  collective.signature.reduce_op = reduction.op();
+  collective.signature.to = collective.signature.from = toAll(group, tensor);
+  collective.written = {tensor};
+  collective.read = {tensor};
+  addFactor(collective, reduction);
+  collective.begin = [alias = TensorAlias(tensor), reduction](Exchange& calls) -> Finish {
     const Tensor whole = alias.tensor();
     const Tensor plain = asPacked(whole);
     reduction.prepare(plain);
@@ -251,7 +250,7 @@ Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op)
     };
   };
   if (isEager(tensor) && reduction.isOrderFree()) {
-    part.begin_eager = [alias = TensorAlias(tensor), reduction]() -> Part::Eager {
+    collective.begin_eager = [alias = TensorAlias(tensor), reduction]() -> Collective::Eager {
       const Tensor whole = alias.tensor();
       const Tensor plain = asPacked(whole);
       reduction.prepare(plain);
@@ -267,22 +266,22 @@ Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op)
               }};
     };
   }
-  return part;
+  return collective;
 }
 
-Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
+Collective broadcast(Membership group, const Tensor& tensor, int64_t root) {
   constexpr auto kKind = CollectiveKind::Broadcast;
   checkTensor(kKind, tensor);
   checkRoot(kKind, group, root);
-  Part part;
-  part.contract = makeContract(kKind, tensor);
-  part.contract.root = static_cast<int>(root);
+  Collective collective;
+  collective.signature = makeSignature(kKind, tensor);
+  collective.signature.root = static_cast<int>(root);
   const bool is_root = root == group.rank;
-  (is_root ? part.contract.to : part.contract.from) =
+  (is_root ? collective.signature.to : collective.signature.from) =
       is_root ? toAll(group, tensor) : toOne(group, root, tensor);
-  (is_root ? part.read : part.written) = {tensor};
-  part.begin = [alias = TensorAlias(tensor), root = static_cast<int>(root),
-                is_root](Exchange& calls) -> Finish {
+  (is_root ? collective.read : collective.written) = {tensor};
+  collective.begin = [alias = TensorAlias(tensor), root = static_cast<int>(root),
+                      is_root](Exchange& calls) -> Finish {
     if (alias.tensor().numel() == 0) {
       return nothing();
     }
@@ -290,45 +289,45 @@ Part broadcast(Membership group, const Tensor& tensor, int64_t root) {
       const Tensor bytes = outgoingBytes(alias);
       return land({postBroadcast(calls, bytes, root)}, {}, {bytes});
     }
-    const Landing landing(alias.tensor());
-    return land({postBroadcast(calls, landing.bytes(), root)}, {landing}, {});
+    const RecvBuffer buffer(alias.tensor());
+    return land({postBroadcast(calls, buffer.bytes(), root)}, {buffer}, {});
   };
   if (isEager(tensor)) {
-    part.begin_eager = [alias = TensorAlias(tensor), root, is_root]() -> Part::Eager {
+    collective.begin_eager = [alias = TensorAlias(tensor), root, is_root]() -> Collective::Eager {
       if (is_root) {
         return {outgoingBytes(alias), [](const Tensors& /*bytes*/) {}};
       }
       return {{}, [alias, root](const Tensors& bytes) {
-                const Landing landing(alias.tensor());
-                landing.bytes().copy_(bytes[root]);
-                landing.complete();
+                const RecvBuffer buffer(alias.tensor());
+                buffer.bytes().copy_(bytes[root]);
+                buffer.complete();
               }};
     };
   }
-  return part;
+  return collective;
 }
 
-Part reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root) {
+Collective reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root) {
   constexpr auto kKind = CollectiveKind::Reduce;
   checkTensor(kKind, tensor);
   checkRoot(kKind, group, root);
   Reduction reduction(kKind, op, tensor.scalar_type(), group.size);
   const bool is_root = root == group.rank;
-  Part part;
-  part.contract = makeContract(kKind, tensor);
-  part.contract.root = static_cast<int>(root);
-  part.contract.reduce_op = reduction.op();
-  (is_root ? part.contract.from : part.contract.to) =
+  Collective collective;
+  collective.signature = makeSignature(kKind, tensor);
+  collective.signature.root = static_cast<int>(root);
+  collective.signature.reduce_op = reduction.op();
+  (is_root ? collective.signature.from : collective.signature.to) =
       is_root ? toAll(group, tensor) : toOne(group, root, tensor);
-  part.read = {tensor};
+  collective.read = {tensor};
   if (is_root) {
-    part.written = {tensor};
+    collective.written = {tensor};
   }
-  addFactor(part, reduction);
-  part.begin = [alias = TensorAlias(tensor), reduction, root = static_cast<int>(root),
-                is_root](Exchange& calls) -> Finish {
+  addFactor(collective, reduction);
+  collective.begin = [alias = TensorAlias(tensor), reduction, root = static_cast<int>(root),
+                      is_root](Exchange& calls) -> Finish {
     const Tensor whole = alias.tensor();
-    // Gloo uses the tensors of the others as scratch.
+    // Gloo uses the tensors of the other ranks as scratch memory.
     const Tensor plain = is_root ? asPacked(whole) : plainCopy(whole);
     reduction.prepare(plain);
     if (plain.numel() == 0) {
@@ -343,63 +342,64 @@ Part reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, in
           }
         };
   };
-  return part;
+  return collective;
 }
 
-Part allGather(Membership group, const Tensors& outputs, const Tensor& input) {
+Collective allGather(Membership group, const Tensors& outputs, const Tensor& input) {
   constexpr auto kKind = CollectiveKind::AllGather;
   checkTensor(kKind, input);
   checkList(kKind, group, outputs, input);
   TORCH_CHECK_VALUE(outputs[group.rank].numel() == input.numel(), nameOf(kKind),
                     ": expected the output for this rank to have as many elements as its input, ",
                     input.numel(), ", got ", outputs[group.rank].numel());
-  Part part;
-  part.contract = makeContract(kKind, input);
-  part.contract.to = toAll(group, input);
-  part.contract.from = bytesOfEach(outputs);
-  part.read = {input};
-  part.written = outputs;
-  part.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)), group,
-                is_equal = haveEqualSizes(outputs)](Exchange& calls) -> Finish {
-    const std::vector<Landing> landings = landingsOf(outputs);
+  Collective collective;
+  collective.signature = makeSignature(kKind, input);
+  collective.signature.to = toAll(group, input);
+  collective.signature.from = bytesOfEach(outputs);
+  collective.read = {input};
+  collective.written = outputs;
+  collective.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)),
+                      group, is_equal = haveEqualSizes(outputs)](Exchange& calls) -> Finish {
+    const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
     const Tensor own_bytes = outgoingBytes(input);
     std::vector<GlooWork> works;
     if (is_equal && own_bytes.numel() > 0) {
       works.push_back(calls.post([&](c10d::Backend& gloo) {
-        std::vector<Tensors> output_lists{bytesOfEach(landings)};
+        std::vector<Tensors> output_lists{bytesOfEach(buffers)};
         Tensors inputs{own_bytes};
         c10d::AllgatherOptions options;
         options.timeout = calls.glooTimeout();
         return gloo.allgather(output_lists, inputs, options);
       }));
     } else if (!is_equal) {
-      // Gloo has none of several sizes that c10d shows: each rank sends its own to all.
-      landings[group.rank].bytes().copy_(own_bytes);
+      // c10d's interface to Gloo has no all_gather of unequal sizes: each rank sends its part to
+      // all.
+      buffers[group.rank].bytes().copy_(own_bytes);
       for (int rank = 0; rank < group.size; ++rank) {
-        const Tensor bytes = landings[rank].bytes();
+        const Tensor bytes = buffers[rank].bytes();
         if (bytes.numel() > 0) {
           works.push_back(postBroadcast(calls, bytes, rank));
         }
       }
     }
-    return land(std::move(works), landings, {own_bytes});
+    return land(std::move(works), buffers, {own_bytes});
   };
   if (isEager(input) && haveEqualSizes(outputs)) {
-    part.begin_eager = [input = TensorAlias(input),
-                        outputs = aliasAll(ITensorListRef(outputs))]() -> Part::Eager {
+    collective.begin_eager = [input = TensorAlias(input),
+                              outputs = aliasAll(ITensorListRef(outputs))]() -> Collective::Eager {
       return {outgoingBytes(input), [outputs](const Tensors& bytes) {
-                const std::vector<Landing> landings = landingsOf(outputs);
+                const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
                 for (size_t rank = 0; rank < bytes.size(); ++rank) {
-                  landings[rank].bytes().copy_(bytes[rank]);
-                  landings[rank].complete();
+                  buffers[rank].bytes().copy_(bytes[rank]);
+                  buffers[rank].complete();
                 }
               }};
     };
   }
-  return part;
+  return collective;
 }
 
-Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input) {
+Collective allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input) {
   constexpr auto kKind = CollectiveKind::AllGather;
   checkTensor(kKind, input);
   checkTensor(kKind, output);
@@ -408,43 +408,44 @@ Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& i
                     ": expected an output of ", input.numel() * group.size,
                     " elements, those of the input times the size of the group, got ",
                     output.numel());
-  Part part;
-  part.contract = makeContract(kKind, input);
-  part.contract.to = part.contract.from = toAll(group, input);
-  part.read = {input};
-  part.written = {output};
-  part.begin = [input = TensorAlias(input),
-                output = TensorAlias(output)](Exchange& calls) -> Finish {
-    const Landing landing(output.tensor());
-    if (landing.plain().numel() == 0) {
+  Collective collective;
+  collective.signature = makeSignature(kKind, input);
+  collective.signature.to = collective.signature.from = toAll(group, input);
+  collective.read = {input};
+  collective.written = {output};
+  collective.begin = [input = TensorAlias(input),
+                      output = TensorAlias(output)](Exchange& calls) -> Finish {
+    const RecvBuffer buffer(output.tensor());
+    if (buffer.plain().numel() == 0) {
       return nothing();
     }
     const Tensor own_bytes = outgoingBytes(input);
     const GlooWork work = calls.post([&](c10d::Backend& gloo) {
-      Tensor output_bytes = landing.bytes();
+      Tensor output_bytes = buffer.bytes();
       Tensor input_bytes = own_bytes;
       c10d::AllgatherOptions options;
       options.timeout = calls.glooTimeout();
       return gloo._allgather_base(output_bytes, input_bytes, options);
     });
-    return land({work}, {landing}, {own_bytes});
+    return land({work}, {buffer}, {own_bytes});
   };
   if (isEager(input)) {
-    part.begin_eager = [input = TensorAlias(input), output = TensorAlias(output)]() -> Part::Eager {
+    collective.begin_eager = [input = TensorAlias(input),
+                              output = TensorAlias(output)]() -> Collective::Eager {
       return {outgoingBytes(input), [output](const Tensors& bytes) {
-                const Landing landing(output.tensor());
-                const Tensor rows = landing.bytes().view({static_cast<int64_t>(bytes.size()), -1});
+                const RecvBuffer buffer(output.tensor());
+                const Tensor rows = buffer.bytes().view({static_cast<int64_t>(bytes.size()), -1});
                 for (size_t rank = 0; rank < bytes.size(); ++rank) {
                   rows[static_cast<int64_t>(rank)].copy_(bytes[rank]);
                 }
-                landing.complete();
+                buffer.complete();
               }};
     };
   }
-  return part;
+  return collective;
 }
 
-Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root) {
+Collective gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root) {
   constexpr auto kKind = CollectiveKind::Gather;
   checkTensor(kKind, input);
   checkRoot(kKind, group, root);
@@ -459,18 +460,18 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
     TORCH_CHECK_VALUE(outputs.empty(), nameOf(kKind),
                       ": expected no outputs on a rank that is not the root, got ", outputs.size());
   }
-  Part part;
-  part.contract = makeContract(kKind, input);
-  part.contract.root = static_cast<int>(root);
-  part.contract.to = toOne(group, root, input);
+  Collective collective;
+  collective.signature = makeSignature(kKind, input);
+  collective.signature.root = static_cast<int>(root);
+  collective.signature.to = toOne(group, root, input);
   if (is_root) {
-    part.contract.from = bytesOfEach(outputs);
+    collective.signature.from = bytesOfEach(outputs);
   }
-  part.read = {input};
-  part.written = outputs;
-  part.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)), is_root,
-                root = static_cast<int>(root)](Exchange& calls) -> Finish {
-    const std::vector<Landing> landings = landingsOf(outputs);
+  collective.read = {input};
+  collective.written = outputs;
+  collective.begin = [input = TensorAlias(input), outputs = aliasAll(ITensorListRef(outputs)),
+                      is_root, root = static_cast<int>(root)](Exchange& calls) -> Finish {
+    const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
     const Tensor own_bytes = outgoingBytes(input);
     if (own_bytes.numel() == 0) {
       return nothing();
@@ -478,7 +479,7 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
     const GlooWork work = calls.post([&](c10d::Backend& gloo) {
       std::vector<Tensors> output_lists;
       if (is_root) {
-        output_lists.push_back(bytesOfEach(landings));
+        output_lists.push_back(bytesOfEach(buffers));
       }
       Tensors inputs{own_bytes};
       c10d::GatherOptions options;
@@ -486,12 +487,12 @@ Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64
       options.timeout = calls.glooTimeout();
       return gloo.gather(output_lists, inputs, options);
     });
-    return land({work}, landings, {own_bytes});
+    return land({work}, buffers, {own_bytes});
   };
-  return part;
+  return collective;
 }
 
-Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root) {
+Collective scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root) {
   constexpr auto kKind = CollectiveKind::Scatter;
   checkTensor(kKind, output);
   checkRoot(kKind, group, root);
@@ -506,24 +507,24 @@ Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int6
     TORCH_CHECK_VALUE(inputs.empty(), nameOf(kKind),
                       ": expected no inputs on a rank that is not the root, got ", inputs.size());
   }
-  Part part;
-  part.contract = makeContract(kKind, output);
-  part.contract.root = static_cast<int>(root);
-  part.contract.from = toOne(group, root, output);
+  Collective collective;
+  collective.signature = makeSignature(kKind, output);
+  collective.signature.root = static_cast<int>(root);
+  collective.signature.from = toOne(group, root, output);
   if (is_root) {
-    part.contract.to = bytesOfEach(inputs);
+    collective.signature.to = bytesOfEach(inputs);
   }
-  part.read = inputs;
-  part.written = {output};
-  part.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)), is_root,
-                root = static_cast<int>(root)](Exchange& calls) -> Finish {
-    const Landing landing(output.tensor());
-    if (landing.plain().numel() == 0) {
+  collective.read = inputs;
+  collective.written = {output};
+  collective.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)),
+                      is_root, root = static_cast<int>(root)](Exchange& calls) -> Finish {
+    const RecvBuffer buffer(output.tensor());
+    if (buffer.plain().numel() == 0) {
       return nothing();
     }
     const Tensors input_bytes = plainBytesOf(inputs);
     const GlooWork work = calls.post([&](c10d::Backend& gloo) {
-      Tensors outputs{landing.bytes()};
+      Tensors outputs{buffer.bytes()};
       std::vector<Tensors> input_lists;
       if (is_root) {
         input_lists.push_back(input_bytes);
@@ -533,13 +534,13 @@ Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int6
       options.timeout = calls.glooTimeout();
       return gloo.scatter(outputs, input_lists, options);
     });
-    return land({work}, {landing}, input_bytes);
+    return land({work}, {buffer}, input_bytes);
   };
-  return part;
+  return collective;
 }
 
-Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
-                   const c10d::ReduceOp& op) {
+Collective reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
+                         const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::ReduceScatter;
   checkTensor(kKind, output);
   checkList(kKind, group, inputs, output);
@@ -547,17 +548,17 @@ Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs
                     ": expected the input for this rank to have as many elements as its output, ",
                     output.numel(), ", got ", inputs[group.rank].numel());
   Reduction reduction(kKind, op, output.scalar_type(), group.size);
-  Part part;
-  part.contract = makeContract(kKind, output);
-  part.contract.reduce_op = reduction.op();
-  part.contract.to = bytesOfEach(inputs);
-  part.contract.from = toAll(group, output);
-  part.read = inputs;
-  part.written = {output};
-  addFactor(part, reduction);
-  part.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)), reduction,
-                group](Exchange& calls) -> Finish {
-    // A reduction to each rank, on copies: Gloo uses them as scratch.
+  Collective collective;
+  collective.signature = makeSignature(kKind, output);
+  collective.signature.reduce_op = reduction.op();
+  collective.signature.to = bytesOfEach(inputs);
+  collective.signature.from = toAll(group, output);
+  collective.read = inputs;
+  collective.written = {output};
+  addFactor(collective, reduction);
+  collective.begin = [output = TensorAlias(output), inputs = aliasAll(ITensorListRef(inputs)),
+                      reduction, group](Exchange& calls) -> Finish {
+    // One reduction for each rank, on copies, because Gloo uses them as scratch memory.
     Tensors copies;
     std::vector<GlooWork> works;
     int root = 0;
@@ -578,11 +579,11 @@ Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs
       output.tensor().copy_(result.view(output.sizes()));
     };
   };
-  return part;
+  return collective;
 }
 
-Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
-                         const c10d::ReduceOp& op) {
+Collective reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
+                               const c10d::ReduceOp& op) {
   constexpr auto kKind = CollectiveKind::ReduceScatter;
   checkTensor(kKind, output);
   checkTensor(kKind, input);
@@ -592,24 +593,24 @@ Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& i
                     " elements, those of the output times the size of the group, got ",
                     input.numel());
   Reduction reduction(kKind, op, output.scalar_type(), group.size);
-  Part part;
-  part.contract = makeContract(kKind, output);
-  part.contract.reduce_op = reduction.op();
-  part.contract.to = part.contract.from = toAll(group, output);
-  part.read = {input};
-  part.written = {output};
-  addFactor(part, reduction);
-  part.begin = [output = TensorAlias(output), input = TensorAlias(input),
-                reduction](Exchange& calls) -> Finish {
-    const Landing landing(output.tensor());
-    if (landing.plain().numel() == 0) {
+  Collective collective;
+  collective.signature = makeSignature(kKind, output);
+  collective.signature.reduce_op = reduction.op();
+  collective.signature.to = collective.signature.from = toAll(group, output);
+  collective.read = {input};
+  collective.written = {output};
+  addFactor(collective, reduction);
+  collective.begin = [output = TensorAlias(output), input = TensorAlias(input),
+                      reduction](Exchange& calls) -> Finish {
+    const RecvBuffer buffer(output.tensor());
+    if (buffer.plain().numel() == 0) {
       return nothing();
     }
     const Tensor whole = input.tensor();
     const Tensor plain = reduction.changesInput() ? plainCopy(whole) : asPacked(whole);
     reduction.prepare(plain);
     const GlooWork work = calls.post([&](c10d::Backend& gloo) {
-      Tensor output_wire = reduction.wireView(landing.plain());
+      Tensor output_wire = reduction.wireView(buffer.plain());
       Tensor input_wire = reduction.wireView(plain);
       c10d::ReduceScatterOptions options;
       options.reduceOp = reduction.wireOp();
@@ -618,27 +619,27 @@ Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& i
     });
     return [=](Exchange& own) {
       own.wait(work);
-      reduction.complete(landing.plain());
-      landing.complete();
+      reduction.complete(buffer.plain());
+      buffer.complete();
     };
   };
-  return part;
+  return collective;
 }
 
-Part allToAll(Membership group, const Tensors& outputs, const Tensors& inputs) {
+Collective allToAll(Membership group, const Tensors& outputs, const Tensors& inputs) {
   constexpr auto kKind = CollectiveKind::AllToAll;
   TORCH_CHECK_VALUE(!outputs.empty(), nameOf(kKind), ": expected tensors, got none");
   checkList(kKind, group, outputs, outputs.front());
   checkList(kKind, group, inputs, outputs.front());
-  Part part;
-  part.contract = makeContract(kKind, inputs.front());
-  part.contract.to = bytesOfEach(inputs);
-  part.contract.from = bytesOfEach(outputs);
-  part.read = inputs;
-  part.written = outputs;
-  part.begin = [inputs = aliasAll(ITensorListRef(inputs)),
-                outputs = aliasAll(ITensorListRef(outputs)), to = part.contract.to,
-                from = part.contract.from](Exchange& calls) -> Finish {
+  Collective collective;
+  collective.signature = makeSignature(kKind, inputs.front());
+  collective.signature.to = bytesOfEach(inputs);
+  collective.signature.from = bytesOfEach(outputs);
+  collective.read = inputs;
+  collective.written = outputs;
+  collective.begin = [inputs = aliasAll(ITensorListRef(inputs)),
+                      outputs = aliasAll(ITensorListRef(outputs)), to = collective.signature.to,
+                      from = collective.signature.from](Exchange& calls) -> Finish {
     const auto join = [](const std::vector<int64_t>& sizes) {
       int64_t total = 0;
       for (const int64_t size : sizes) {
@@ -657,25 +658,25 @@ Part allToAll(Membership group, const Tensors& outputs, const Tensors& inputs) {
     return [=](Exchange& own) {
       own.wait(work);
       int64_t position = 0;
-      for (const Landing& landing : landingsOf(outputs)) {
-        const Tensor bytes = landing.bytes();
+      for (const RecvBuffer& buffer : recvBuffersOf(outputs)) {
+        const Tensor bytes = buffer.bytes();
         bytes.copy_(output.narrow(0, position, bytes.numel()));
         position += bytes.numel();
-        landing.complete();
+        buffer.complete();
       }
     };
   };
-  return part;
+  return collective;
 }
 
-Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
-                    const std::vector<int64_t>& output_splits,
-                    const std::vector<int64_t>& input_splits) {
+Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
+                          const std::vector<int64_t>& output_splits,
+                          const std::vector<int64_t>& input_splits) {
   constexpr auto kKind = CollectiveKind::AllToAll;
   checkTensor(kKind, output);
   checkTensor(kKind, input);
   checkSameDtype(kKind, output, input);
-  // The bytes for each rank, by the splits of one side.
+  // The bytes for each rank, computed from the splits of one side.
   const auto bytesFor = [&](const Tensor& tensor, const std::vector<int64_t>& splits,
                             const char* what) {
     const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
@@ -699,28 +700,29 @@ Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
                       rows, ", the rows of the tensor, got a sum of ", sum);
     return bytes;
   };
-  Part part;
-  part.contract = makeContract(kKind, input);
-  part.contract.to = bytesFor(input, input_splits, "input");
-  part.contract.from = bytesFor(output, output_splits, "output");
-  part.read = {input};
-  part.written = {output};
-  part.begin = [input = TensorAlias(input), output = TensorAlias(output), to = part.contract.to,
-                from = part.contract.from](Exchange& calls) -> Finish {
-    const Landing landing(output.tensor());
-    Tensor output_bytes = landing.bytes();
+  Collective collective;
+  collective.signature = makeSignature(kKind, input);
+  collective.signature.to = bytesFor(input, input_splits, "input");
+  collective.signature.from = bytesFor(output, output_splits, "output");
+  collective.read = {input};
+  collective.written = {output};
+  collective.begin = [input = TensorAlias(input), output = TensorAlias(output),
+                      to = collective.signature.to,
+                      from = collective.signature.from](Exchange& calls) -> Finish {
+    const RecvBuffer buffer(output.tensor());
+    Tensor output_bytes = buffer.bytes();
     Tensor input_bytes = outgoingBytes(input);
     const GlooWork work = postAllToAll(calls, output_bytes, input_bytes, from, to);
-    return land({work}, {landing}, {input_bytes});
+    return land({work}, {buffer}, {input_bytes});
   };
-  return part;
+  return collective;
 }
 
-Part barrier(CollectiveKind kind) {
-  Part part;
-  part.contract.kind = kind;
-  part.begin = [](Exchange& /*calls*/) { return nothing(); };
-  return part;
+Collective barrier(CollectiveKind kind) {
+  Collective collective;
+  collective.signature.kind = kind;
+  collective.begin = [](Exchange& /*calls*/) { return nothing(); };
+  return collective;
 }
 
 }  // namespace at::openreg

@@ -1,9 +1,9 @@
-// Each collective as a part of an operation: checked, and ready for the worker.
+// The collectives. Each function checks its arguments and returns a collective for a worker to run.
 //
-// Of every function below:
-//   Errors   At the call: ValueError for tensors that do not fit the collective, TypeError for
-//            dtypes that NCCL does not take, either. `Checked` says which.
-//   Layouts  Tensors are non-overlapping and dense, as NCCL has it, and travel in the order of
+// Unless a function says otherwise:
+//   Errors   Raised at the call: ValueError for tensors that do not fit the collective, TypeError
+//            for dtypes that NCCL does not support. See `Checked`.
+//   Layouts  Tensors must be non-overlapping and dense, as with NCCL. They are sent in the order of
 //            their elements, whatever their strides are.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace at::openreg {
 
-// The group as a collective sees it.
+// The process group, as a collective needs it.
 struct Membership {
   int rank;
   int size;
@@ -24,39 +24,39 @@ struct Membership {
 
 using Tensors = std::vector<Tensor>;
 
-// The one tensor of a list of one, checked.
+// Checks that a list holds exactly one tensor, and returns it.
 const Tensor& singleTensor(CollectiveKind kind, const Tensors& tensors);
 
-Part allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op);
-Part broadcast(Membership group, const Tensor& tensor, int64_t root);
-Part reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root);
+Collective allReduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op);
+Collective broadcast(Membership group, const Tensor& tensor, int64_t root);
+Collective reduce(Membership group, const Tensor& tensor, const c10d::ReduceOp& op, int64_t root);
 
-// Into a tensor for each rank, which may have sizes of their own.
-Part allGather(Membership group, const Tensors& outputs, const Tensor& input);
-Part allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input);
-// `outputs` is empty but on the root.
-Part gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root);
-// `inputs` is empty but on the root.
-Part scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root);
+// Gathers into one tensor for each rank; their sizes may differ.
+Collective allGather(Membership group, const Tensors& outputs, const Tensor& input);
+Collective allGatherIntoTensor(Membership group, const Tensor& output, const Tensor& input);
+// `outputs` is empty except on the root.
+Collective gather(Membership group, const Tensors& outputs, const Tensor& input, int64_t root);
+// `inputs` is empty except on the root.
+Collective scatter(Membership group, const Tensor& output, const Tensors& inputs, int64_t root);
 
-Part reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
-                   const c10d::ReduceOp& op);
-Part reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
+Collective reduceScatter(Membership group, const Tensor& output, const Tensors& inputs,
                          const c10d::ReduceOp& op);
+Collective reduceScatterTensor(Membership group, const Tensor& output, const Tensor& input,
+                               const c10d::ReduceOp& op);
 
-Part allToAll(Membership group, const Tensors& outputs, const Tensors& inputs);
-// Splits are of the first dimension; empty: equal ones.
-Part allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
-                    const std::vector<int64_t>& output_splits,
-                    const std::vector<int64_t>& input_splits);
+Collective allToAll(Membership group, const Tensors& outputs, const Tensors& inputs);
+// Splits refer to the first dimension; empty means equal splits.
+Collective allToAllSingle(Membership group, const Tensor& output, const Tensor& input,
+                          const std::vector<int64_t>& output_splits,
+                          const std::vector<int64_t>& input_splits);
 
-// Nothing but the agreement.
-Part barrier(CollectiveKind kind);
+// Exchanges headers only.
+Collective barrier(CollectiveKind kind);
 
-// `tag` is the user's. For receive(), a negative rank means anybody.
-Part send(Membership group, const Tensor& tensor, int destination, int tag);
-Part receive(Membership group, const Tensor& tensor, int source, int tag);
-// What a rank sends to itself, in a batch that receives it as well.
-Part messageToSelf(const Tensor& sent, const Tensor& received);
+// `tag` is the user's. For receive(), a negative rank means any rank.
+Collective send(Membership group, const Tensor& tensor, int destination, int tag);
+Collective receive(Membership group, const Tensor& tensor, int source, int tag);
+// A message from a rank to itself, in a batch that both sends and receives it.
+Collective messageToSelf(const Tensor& sent, const Tensor& received);
 
 }  // namespace at::openreg

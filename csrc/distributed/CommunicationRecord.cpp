@@ -15,8 +15,8 @@ namespace {
 using c10d::OpType;
 
 struct RecordNames {
-  const char* collective;  // in the metadata
-  const char* title;       // of the second event
+  const char* collective;  // its name in the metadata
+  const char* title;       // the name of the second event
 };
 
 RecordNames recordNamesOf(OpType type) {
@@ -77,16 +77,16 @@ int64_t elementsOf(const std::vector<Tensor>& tensors) {
   return count;
 }
 
-MessageSizes sizesOf(const std::vector<Part>& parts, int group_size) {
+MessageSizes sizesOf(const std::vector<Collective>& collectives, int group_size) {
   MessageSizes sizes;
-  for (const Part& part : parts) {
-    int64_t in = elementsOf(part.read);
-    int64_t out = elementsOf(part.written);
-    // What this rank lacks, since it is not the root, others have.
-    if (part.written.empty()) {
-      out = part.contract.kind == CollectiveKind::Gather ? in * group_size : in;
-    } else if (part.read.empty()) {
-      in = part.contract.kind == CollectiveKind::Scatter ? out * group_size : out;
+  for (const Collective& collective : collectives) {
+    int64_t in = elementsOf(collective.read);
+    int64_t out = elementsOf(collective.written);
+    // On ranks other than the root, one side is empty; its size follows from the other side.
+    if (collective.written.empty()) {
+      out = collective.signature.kind == CollectiveKind::Gather ? in * group_size : in;
+    } else if (collective.read.empty()) {
+      in = collective.signature.kind == CollectiveKind::Scatter ? out * group_size : out;
     }
     sizes.in += in;
     sizes.out += out;
@@ -94,10 +94,11 @@ MessageSizes sizesOf(const std::vector<Part>& parts, int group_size) {
   return sizes;
 }
 
-std::vector<Tensor> tensorsOf(const std::vector<Part>& parts, std::vector<Tensor> Part::* side) {
+std::vector<Tensor> tensorsOf(const std::vector<Collective>& collectives,
+                              std::vector<Tensor> Collective::* side) {
   std::vector<Tensor> tensors;
-  for (const Part& part : parts) {
-    tensors.insert(tensors.end(), (part.*side).begin(), (part.*side).end());
+  for (const Collective& collective : collectives) {
+    tensors.insert(tensors.end(), (collective.*side).begin(), (collective.*side).end());
   }
   return tensors;
 }
@@ -111,13 +112,13 @@ std::tuple<std::string, std::string> nameAndDescription(const GroupState::Label&
 c10::intrusive_ptr<c10d::Work> recordCommunication(const GroupState& state, const char* backend,
                                                    Request request, const EnqueueRequest& enqueue) {
   const GroupState::Label label = state.label();
-  const Contract& contract = request.parts.front().contract;
+  const CollectiveSignature& signature = request.collectives.front().signature;
   const RecordNames names = recordNamesOf(request.type);
   const bool is_message = !request.is_agreed;
-  const int peer = is_message ? std::get<0>(request.channels.front()) : contract.root;
-  const MessageSizes sizes = sizesOf(request.parts, state.size());
-  std::vector<Tensor> inputs = tensorsOf(request.parts, &Part::read);
-  std::vector<Tensor> outputs = tensorsOf(request.parts, &Part::written);
+  const int peer = is_message ? std::get<0>(request.channels.front()) : signature.root;
+  const MessageSizes sizes = sizesOf(request.collectives, state.size());
+  std::vector<Tensor> inputs = tensorsOf(request.collectives, &Collective::read);
+  std::vector<Tensor> outputs = tensorsOf(request.collectives, &Collective::written);
   if (inputs.empty()) {
     inputs = outputs;
   } else if (outputs.empty()) {
@@ -130,7 +131,7 @@ c10::intrusive_ptr<c10d::Work> recordCommunication(const GroupState& state, cons
   RECORD_PARAM_COMMS_DATA_WITH_ASYNC_OP(
       std::make_tuple(static_cast<int64_t>(state.lastNumber() + 1), is_message),
       nameAndDescription(label), inputs, outputs, peer >= 0 ? peer : state.rank(), names.collective,
-      sizes.in, sizes.out, contract.dtype, request.input_splits, request.output_splits,
+      sizes.in, sizes.out, signature.dtype, request.input_splits, request.output_splits,
       label.first_rank, label.rank_stride, state.size(), request.is_async);
   at::RecordFunction event(at::RecordScope::USER_SCOPE);
   if (event.isActive()) {

@@ -1,5 +1,5 @@
-// What profilers and execution traces learn of an operation: what NCCL's group tells them, under
-// the same names, as programs that read traces look for them. Without a profiler nothing is done.
+// Records of operations for profilers and execution traces, with NCCL's fields and names, because
+// tools that read traces look for these. Does nothing while no profiler is active.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -14,7 +14,7 @@ namespace at::openreg {
 
 using EnqueueRequest = std::function<c10::intrusive_ptr<c10d::Work>(Request)>;
 
-// Whether anybody wants records now.
+// Whether a profiler or an observer is recording.
 inline bool isRecording() { return at::hasCallbacks() && at::isRecordFunctionEnabled(); }
 
 // Enqueues a request within an event "record_param_comms" and one such as "occl:all_reduce", whose

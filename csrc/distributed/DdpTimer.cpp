@@ -1,4 +1,4 @@
-// When the steps of DistributedDataParallel began and ended on the device, for its log.
+// The device's timer for DistributedDataParallel's log: start and end of each step.
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 
@@ -24,7 +24,8 @@ class DdpTimer : public c10d::Timer {
     end->record(c10::openreg::getCurrentOpenRegStream(device_.index()).unwrap());
   }
 
-  // Waits on the host for both. Nothing if one is missing, or if they are of two iterations.
+  // Waits on the host for both events. Returns nothing if one is missing or if they belong to
+  // different iterations.
   std::optional<int64_t> measureDifference(Event start, Event end) override {
     const auto& first = events_.at(static_cast<size_t>(start));
     const auto& last = events_.at(static_cast<size_t>(end));

@@ -21,16 +21,16 @@ using c10::openreg::BlockingRegion;
 using c10::openreg::kDeviceType;
 using Future = c10::ivalue::Future;
 
-// The copies of an operation's tensors on the host.
+// Copies of an operation's tensors in host memory.
 class Staging {
  public:
-  // Of what is read. Waits for the current stream of the tensor's device.
+  // Copies an input. Waits for the current stream of the tensor's device.
   Tensor in(const Tensor& tensor) {
     noteDevice(tensor);
     return isOnDevice(tensor) ? tensor.to(c10::kCPU) : tensor;
   }
 
-  // Of what is written, and copied to the device in the end.
+  // Allocates an output, which copyBack() copies to the device.
   Tensor out(const Tensor& tensor) {
     noteDevice(tensor);
     return isOnDevice(tensor)
@@ -56,7 +56,7 @@ class Staging {
     return each(lists, [this](const std::vector<Tensor>& tensors) { return out(tensors); });
   }
 
-  // Marks what the copies to the device come behind.
+  // Records the point that the copies to the device wait for.
   void close() {
     if (device_.has_value()) {
       submitted_ = std::make_shared<c10::Event>(kDeviceType);
@@ -81,7 +81,7 @@ class Staging {
     }
   }
 
-  // The same, on a stream of the pool, which is the current one of `then` as well.
+  // As copyBack(), on a stream of the pool, which is also the current stream while `then` runs.
   template <typename Then>
   void copyBackBeside(Then then) const {
     if (!device_.has_value()) {
@@ -118,7 +118,7 @@ class Staging {
     return results;
   }
 
-  // The streams of one device order the operation.
+  // All tensors must be on one device, whose streams order the operation.
   void noteDevice(const Tensor& tensor) {
     if (!isOnDevice(tensor)) {
       return;
@@ -135,11 +135,11 @@ class Staging {
   }
 
   std::optional<c10::Device> device_;
-  std::vector<std::pair<Tensor, Tensor>> results_;  // on the device, on the host
+  std::vector<std::pair<Tensor, Tensor>> results_;  // pairs of device tensor and host tensor
   std::shared_ptr<c10::Event> submitted_;
 };
 
-// Of a collective, whose results Gloo's thread copies.
+// The work of a collective. Gloo's thread copies the results to the device.
 class StagedWork : public c10d::Work {
  public:
   StagedWork(int rank, c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo, Staging staging)
@@ -184,8 +184,8 @@ class StagedWork : public c10d::Work {
   const c10::intrusive_ptr<Future> future_;
 };
 
-// Of what Gloo itself completes in wait(): messages, and reductions to several ranks. It has no
-// future.
+// The work of operations that Gloo completes in wait(): messages, and reductions to several ranks.
+// It has no future.
 class WaitedWork : public c10d::Work {
  public:
   WaitedWork(int rank, c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo, Staging staging,
@@ -216,11 +216,11 @@ class WaitedWork : public c10d::Work {
  private:
   const c10::intrusive_ptr<c10d::Work> gloo_;
   const Staging staging_;
-  const std::vector<Tensor> host_;  // which Gloo uses
+  const std::vector<Tensor> host_;  // used by Gloo
   bool is_over_ = false;
 };
 
-// Calls Gloo, with what the call makes of its tensors.
+// Calls Gloo with the host copies that the call makes of its tensors.
 template <typename Call>
 c10::intrusive_ptr<c10d::Work> stageAndCall(int rank, c10d::OpType type, Call call) {
   const BlockingRegion region;
@@ -230,7 +230,7 @@ c10::intrusive_ptr<c10d::Work> stageAndCall(int rank, c10d::OpType type, Call ca
   return c10::make_intrusive<StagedWork>(rank, type, std::move(work), std::move(staging));
 }
 
-// The same for WaitedWork: the call returns the tensors that Gloo uses, too.
+// As above, for WaitedWork: the call also returns the tensors that Gloo uses.
 template <typename Call>
 c10::intrusive_ptr<c10d::Work> stageAndCallWaited(int rank, c10d::OpType type, Call call) {
   const BlockingRegion region;
@@ -263,8 +263,8 @@ bool DeviceGloo::supportsSplitting() const { return gloo_->supportsSplitting(); 
 c10::intrusive_ptr<c10d::Backend> DeviceGloo::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
-  auto part = gloo_->split(store, ranks, options);
-  return part == nullptr ? nullptr : c10::make_intrusive<DeviceGloo>(std::move(part));
+  auto collective = gloo_->split(store, ranks, options);
+  return collective == nullptr ? nullptr : c10::make_intrusive<DeviceGloo>(std::move(collective));
 }
 
 void DeviceGloo::abort() { gloo_->abort(); }
@@ -295,7 +295,7 @@ DeviceGloo::Work DeviceGloo::allreduce_coalesced(Tensors& tensors,
 
 DeviceGloo::Work DeviceGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   return stageAndCall(rank_, c10d::OpType::REDUCE, [&](Staging& staging) {
-    // Gloo uses the tensors of the other ranks as scratch.
+    // Gloo uses the tensors of the other ranks as scratch memory.
     Tensors host = options.rootRank == rank_ ? staging.inOut(tensors) : staging.in(tensors);
     return gloo_->reduce(host, options);
   });

@@ -1,15 +1,15 @@
-// Gloo for tensors of the device, as in builds of torch with CUDA for those of CUDA.
+// Gloo for tensors of the device, as builds of torch with CUDA offer it for CUDA tensors.
 //
 // Note [Gloo on the device]
-// torch's Gloo in a build for the CPU takes no tensors of a device. So a collective is one of
-// copies on the host: the call copies what is read, for which it waits for the current stream, and
-// hands the copies to the same group of Gloo that serves the CPU. When Gloo is done, its thread
-// copies the results to the device, on a stream of the pool that comes behind what the current
-// stream had been given at the call. Work.wait() waits on the host for Gloo, and makes the current
-// stream wait for the copies. A rank with a tensor of the device meets one with a tensor of the
-// CPU, and operations of both kinds come in the order of the calls.
+// In CPU builds of torch, Gloo accepts no device tensors. A collective therefore uses copies in
+// host memory. The call waits for the current stream, copies the inputs, and passes the copies to
+// the Gloo group that serves the CPU. When Gloo is done, its thread copies the results to the
+// device on a stream of the pool; that stream waits for the work that the current stream had at the
+// call. Work.wait() blocks the host until Gloo is done, and makes the current stream wait for the
+// copies. A rank with a device tensor can communicate with a rank with a CPU tensor, and operations
+// of both kinds run in the order of the calls.
 //
-// Threads: any thread may call any function. GIL: not needed; what waits releases it.
+// Threads: any thread may call any function. GIL: not needed; functions that wait release it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -24,9 +24,9 @@ using c10::openreg::Mutex;
 using c10::openreg::OpenRegStream;
 using c10::openreg::RelaxedCaptureGuard;
 
-// Streams that only groups use. Those of the pool come round again, and two operations that wait
-// for other ranks on one stream may wait for each other. They are never destroyed, as tensors may
-// have been recorded on them; a group hands them to the next one.
+// Streams reserved for groups. Streams of the pool are reused in turn, and two operations that wait
+// for other ranks on the same stream can deadlock. These streams are never destroyed, because
+// tensors may have been recorded on them; a group that ends returns its streams for later groups.
 class GroupStreams {
  public:
   static GroupStreams& instance() {
@@ -39,7 +39,7 @@ class GroupStreams {
       const Lock lock(mutex_);
       std::vector<OpenRegStream>& free = free_[{device.index(), priority}];
       for (auto it = free.begin(); it != free.end(); ++it) {
-        // Work of its last group may still be on it.
+        // Work of the previous group may still be pending on it.
         if (!it->isCapturing() && isIdle(*it)) {
           const OpenRegStream stream = *it;
           free.erase(it);
@@ -60,7 +60,8 @@ class GroupStreams {
 
  private:
   static bool isIdle(const OpenRegStream& stream) {
-    // Not of the program's streams: no capture that is under way has to hear of it.
+    // These streams take no part in captures, so a capture in progress does not forbid their
+    // creation.
     const RelaxedCaptureGuard relaxed;
     c10::openreg::OpenRegEvent event;
     event.record(stream);
@@ -72,10 +73,10 @@ class GroupStreams {
       OPENREG_GUARDED_BY(mutex_);
 };
 
-void recordStreams(const std::vector<Part>& parts, const OpenRegStream& stream) {
+void recordStreams(const std::vector<Collective>& collectives, const OpenRegStream& stream) {
   c10::DeviceAllocator* allocator = c10::getDeviceAllocator(kDeviceType);
-  for (const Part& part : parts) {
-    for (const std::vector<Tensor>* tensors : {&part.read, &part.written}) {
+  for (const Collective& collective : collectives) {
+    for (const std::vector<Tensor>* tensors : {&collective.read, &collective.written}) {
       for (const Tensor& tensor : *tensors) {
         allocator->recordStream(tensor.storage().data_ptr(), stream.unwrap());
       }
@@ -83,18 +84,18 @@ void recordStreams(const std::vector<Part>& parts, const OpenRegStream& stream) 
   }
 }
 
-// Reports to observers what the collective reads and writes.
-void observeParts(const std::vector<Part>& parts, CollectiveKind kind,
-                  const OpenRegStream& stream) {
+// Reports what the operation reads and writes to observers.
+void observeCollectives(const std::vector<Collective>& collectives, CollectiveKind kind,
+                        const OpenRegStream& stream) {
   if (!c10::openreg::isObserved()) {
     return;
   }
   c10::openreg::OperandList operands;
-  for (const Part& part : parts) {
-    for (const Tensor& tensor : part.read) {
+  for (const Collective& collective : collectives) {
+    for (const Tensor& tensor : collective.read) {
       operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/false});
     }
-    for (const Tensor& tensor : part.written) {
+    for (const Tensor& tensor : collective.written) {
       operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/true});
     }
   }
@@ -105,10 +106,10 @@ void observeParts(const std::vector<Part>& parts, CollectiveKind kind,
 }  // namespace
 
 void checkDevice(const Request& request, c10::Device device) {
-  for (const Part& part : request.parts) {
-    for (const std::vector<Tensor>* tensors : {&part.read, &part.written}) {
+  for (const Collective& collective : request.collectives) {
+    for (const std::vector<Tensor>* tensors : {&collective.read, &collective.written}) {
       for (const Tensor& tensor : *tensors) {
-        TORCH_CHECK_VALUE(tensor.device() == device, nameOf(part.contract.kind),
+        TORCH_CHECK_VALUE(tensor.device() == device, nameOf(collective.signature.kind),
                           ": expected tensors on one device, got ", device, " and ",
                           tensor.device());
       }
@@ -126,7 +127,7 @@ Engine::Engine(std::shared_ptr<GroupState> state, std::shared_ptr<Transport> tra
       stream_(GroupStreams::instance().take(device, priority)) {}
 
 Engine::~Engine() {
-  // A stream that holds an error would leave out the work of the next group.
+  // A stream in an error state would skip the work of the next group.
   if (state_->hasFailed()) {
     return;
   }
@@ -136,19 +137,19 @@ Engine::~Engine() {
   }
 }
 
-void Tail::block(const OpenRegStream& other, uint64_t capture_of_other) const {
+void LastWork::block(const OpenRegStream& other, uint64_t capture_of_other) const {
   if (event == nullptr || capture != capture_of_other || *stream == other.unwrap()) {
     return;
   }
-  // Not by the guard: what no program may rely on is not reported to observers.
+  // Calls the runtime directly: programs may not rely on this wait, so observers must not see it.
   OPENREG_CHECK(orStreamWaitEvent(other.stream(), static_cast<orEvent_t>(event->eventId()), 0));
 }
 
-bool Tail::isOver() const {
+bool LastWork::isOver() const {
   if (event == nullptr || capture != 0) {
     return true;
   }
-  // No graph depends on the answer, which only chooses a stream.
+  // The result only selects a stream, so it is allowed during a capture.
   const RelaxedCaptureGuard relaxed;
   try {
     return event->query();
@@ -211,30 +212,30 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
   for (const ChannelKey& key : request.channels) {
     order_->channels[key].block(stream, capture);
   }
-  observeParts(request.parts, request.kind, stream);
+  observeCollectives(request.collectives, request.kind, stream);
   if (stream != current) {
-    recordStreams(request.parts, stream);
+    recordStreams(request.collectives, stream);
   }
-  for (Part& part : request.parts) {
-    part.read.clear();
-    part.written.clear();
+  for (Collective& collective : request.collectives) {
+    collective.read.clear();
+    collective.written.clear();
   }
   const uint64_t number = state_->nextNumber();
-  // A replay has no time but its own.
+  // Replays use the timeout without an extension.
   const auto extension = capture == 0 ? state_->takeExtension() : GroupState::Extension{};
   auto completion = std::make_shared<Completion>();
   launchOperation(
       stream, request.kind,
       std::make_shared<Operation>(Operation::Setup{
           state_, transport_, completion, request.kind, request.is_agreed, capture != 0, number,
-          request.timeout + extension.all, extension.owned, std::move(request.parts)}));
+          request.timeout + extension.all, extension.owned, std::move(request.collectives)}));
   auto end = std::make_shared<c10::Event>(kDeviceType);
   end->record(stream.unwrap());
-  Tail tail{end, stream.unwrap(), capture};
+  LastWork last{end, stream.unwrap(), capture};
   for (const ChannelKey& key : request.channels) {
-    order_->channels[key] = tail;
+    order_->channels[key] = last;
   }
-  (message_stream != nullptr ? message_stream->last : order_->last) = std::move(tail);
+  (message_stream != nullptr ? message_stream->last : order_->last) = std::move(last);
   auto work = c10::make_intrusive<OcclWork>(
       state_->rank(), request.type,
       OcclWork::Setup{state_, std::move(completion), std::move(end), stream.unwrap(), request.kind,

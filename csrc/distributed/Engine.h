@@ -1,17 +1,17 @@
-// The operations of a group on the streams of one device.
+// Runs the operations of a group on the streams of one device.
 //
 // Note [Order of collectives]
-// Collectives of a group run one after the other, in the order in which the host has issued them,
-// whatever their streams and devices are: those that the caller does not wait for on a stream of
-// the group, the others on the current stream, each behind the one before. So ranks that issue the
-// same collectives meet in them, and need not know which devices the others use. Messages between
-// two ranks keep their order by sender, receiver and tag alone; each runs on a stream of its own
-// while it waits for its peer.
+// Collectives of a group run one after the other, in the order in which the host issued them, on
+// whatever streams and devices they are. Asynchronous collectives run on a stream of the group, the
+// others on the current stream; each waits for the one before. So ranks that issue the same
+// collectives run them in the same order, whatever devices the other ranks use. Messages between
+// two ranks are ordered only by sender, receiver and tag; each uses a stream of its own while it
+// waits for its peer.
 //
 // Note [Collectives in graphs]
-// A captured collective runs with each replay, in the place of the replay in its stream. Order
-// between collectives is kept within a capture and outside of captures, not between the two: there
-// the program orders, by streams, as it has to for the tensors.
+// A captured collective runs in each replay, at the replay's position in its stream. Order between
+// collectives is kept within a capture, and outside of captures, but not between the two: there the
+// program must order them with streams, as it must for the tensors.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -32,10 +32,10 @@
 
 namespace at::openreg {
 
-// The other rank (-1: any), whether it is sent, the tag.
+// The other rank (-1: any), whether the message is sent, and the tag.
 using ChannelKey = std::tuple<int, bool, int>;
 
-// An operation as the caller wants it.
+// An operation as the caller requested it.
 struct Request {
   CollectiveKind kind;
   c10d::OpType type;
@@ -43,34 +43,35 @@ struct Request {
   bool is_async = true;
   bool waits_on_host = false;
   std::chrono::milliseconds timeout{};
-  std::vector<Part> parts{};
+  std::vector<Collective> collectives{};
   std::vector<Tensor> outputs{};
   std::vector<ChannelKey> channels{};  // of messages
-  // As the caller has given them, for profilers.
+  // As passed by the caller, for profilers.
   std::vector<int64_t> input_splits{};
   std::vector<int64_t> output_splits{};
 };
 
-// Errors: ValueError if a tensor of the request is not on the device, the only one whose streams
-// the operation is ordered with.
+// Errors: ValueError if a tensor of the request is not on the device. An operation is ordered only
+// with the streams of that device.
 void checkDevice(const Request& request, c10::Device device);
 
-// The end of the last operation that later ones come behind.
-struct Tail {
+// The end of the last operation, which later operations wait for.
+struct LastWork {
   std::shared_ptr<c10::Event> event;
   std::optional<c10::Stream> stream;
   uint64_t capture = 0;
 
-  // Makes work on a stream that is in a capture, 0 for none, come behind it.
+  // Makes the stream wait for that operation. `capture_of_other` is the id of the stream's capture,
+  // 0 for none.
   void block(const c10::openreg::OpenRegStream& other, uint64_t capture_of_other) const;
   bool isOver() const;
 };
 
-// Of a group, on all devices. Operations are enqueued with the mutex held.
+// The order of a group's operations on all devices. Operations are enqueued with the mutex held.
 struct IssueOrder {
   c10::openreg::Mutex mutex;
-  Tail last OPENREG_GUARDED_BY(mutex);
-  std::map<ChannelKey, Tail> channels OPENREG_GUARDED_BY(mutex);
+  LastWork last OPENREG_GUARDED_BY(mutex);
+  std::map<ChannelKey, LastWork> channels OPENREG_GUARDED_BY(mutex);
 };
 
 class Engine {
@@ -82,24 +83,24 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Enqueues an operation.
-  // Capture: allowed, but for operations that the host waits for.
+  // Capture: allowed, except for operations that block the host.
   // Errors: ValueError if a tensor is on another device; DistBackendError if the group has failed;
   // those of a launch.
   c10::intrusive_ptr<OcclWork> enqueue(Request request) OPENREG_EXCLUDES(order_->mutex);
 
-  // Whether all operations so far are over. Asks their events, which lets them run under a schedule
-  // that waits for that.
+  // Whether all operations so far are complete. Queries their events; under some schedules, streams
+  // advance only when they are queried.
   bool query() OPENREG_EXCLUDES(order_->mutex);
 
   c10::Device device() const { return device_; }
 
-  // The one of asynchronous collectives, then those of messages so far.
+  // The stream of asynchronous collectives, then those used for messages so far.
   std::vector<c10::openreg::OpenRegStream> streams() OPENREG_EXCLUDES(order_->mutex);
 
  private:
   struct MessageStream {
     c10::openreg::OpenRegStream stream;
-    Tail last;
+    LastWork last;
   };
 
   MessageStream& idleMessageStream() OPENREG_REQUIRES(order_->mutex);

@@ -161,9 +161,9 @@ std::string GroupState::failure() const {
 
 void GroupState::checkHasNotFailed(const char* operation) const {
   if (hasFailed()) {
-    throwDistributedError(c10::str(operation, ": expected a group that works, got ", describe(),
-                                   ", which has failed before. Destroy it, and make a new one. It "
-                                   "failed as follows:\n",
+    throwDistributedError(c10::str(operation, ": expected a working group, got ", describe(),
+                                   ", which has failed; destroy it and create a new one. It "
+                                   "failed with:\n",
                                    failure()));
   }
 }
@@ -172,7 +172,7 @@ void GroupState::checkWorks(const char* operation) const {
   checkHasNotFailed(operation);
   if (is_retired_) {
     throwDistributedError(
-        c10::str(operation, ": expected a group, got ", describe(), ", which has been destroyed"));
+        c10::str(operation, ": expected a live group, got ", describe(), ", which was destroyed"));
   }
 }
 

@@ -1,10 +1,11 @@
-// What the operations of a group share, and outlives the group while they are under way.
+// State shared by the operations of a group. It outlives the group while operations are running.
 //
 // Note [Failed groups]
-// The first failure of an operation is that of the group, for good: operations that were lost on
-// one rank would otherwise pair with other ones of other ranks. It closes the connections, so that
-// other ranks fail as well, and each later call raises it again. An operation that its stream
-// leaves out, since the stream holds the error of an earlier kernel, is such a failure, too.
+// The first failure of an operation makes the whole group fail permanently. Otherwise, after one
+// rank lost an operation, its later operations would pair with different ones of other ranks. The
+// failure closes the connections, so that other ranks fail as well, and every later call raises it
+// again. An operation that its stream skips after the error of an earlier kernel also counts as a
+// failure.
 #pragma once
 
 #include <atomic>
@@ -17,25 +18,25 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "csrc/distributed/Transport.h"
 
 namespace at::openreg {
 
-// The outcome of an operation, for those who wait on the host.
+// The outcome of an operation, for threads that wait on the host.
 class Completion {
  public:
   void begin();
   void finish(std::exception_ptr exception, int source_rank);
 
   bool isDone() const;
-  // Null if it has not failed.
+  // Null if the operation has not failed.
   std::exception_ptr exception() const;
   int sourceRank() const;
-  // From begin() to finish(); 0 before the end.
+  // Time from begin() to finish(); 0 before the end.
   float milliseconds() const;
 
-  // Waits for finish(); false if it has not come within the time. Negative: no limit.
+  // Waits for finish(). Returns false on timeout. Negative: no limit.
   bool wait(std::chrono::milliseconds timeout) const;
 
  private:
@@ -58,57 +59,57 @@ class GroupState {
   std::chrono::milliseconds timeout() const { return timeout_.load(); }
   void setTimeout(std::chrono::milliseconds timeout) { timeout_.store(timeout); }
 
-  // Gives more time to the operations that are enqueued until the first of them is over.
+  // Extends the timeout of all operations that are enqueued until the first of them ends.
   void extendTimeouts(std::chrono::milliseconds extension);
   struct Extension {
     std::chrono::milliseconds all{};
-    // What ends with the operation that asked.
+    // The part of the extension that ends with the operation that takes it.
     std::chrono::milliseconds owned{};
   };
-  // That of an operation which is being enqueued.
+  // The extension for an operation that is being enqueued.
   Extension takeExtension();
   void endExtension(std::chrono::milliseconds owned);
 
   // For texts.
   void setName(const std::string& name);
   void setDescription(const std::string& description);
-  // The ranks of the default group that are in this one; empty: all.
+  // The ranks of this group within the default group; empty: all.
   void setGlobalRanks(const std::vector<uint64_t>& ranks);
   // For profilers.
   struct Label {
     std::string name = "?";
     std::string description;
     int first_rank = 0;
-    int rank_stride = 1;  // -1: the ranks have none
+    int rank_stride = 1;  // -1: no constant stride
   };
   Label label() const;
   // Such as "group '0' (default_pg), rank 1 of 2".
   std::string describe() const;
 
-  // The number of a new operation of the group, from 1.
+  // The number of a new operation of the group, starting at 1.
   uint64_t nextNumber() { return ++last_number_; }
   uint64_t lastNumber() const { return last_number_.load(); }
 
   void setTransport(std::shared_ptr<Transport> transport);
 
-  // Makes it a failed group, unless it is one, and closes all connections.
+  // Marks the group as failed, unless it has failed already, and closes all connections.
   void fail(const std::string& text) noexcept;
-  // The same, as an operation has failed. With OPENREG_OCCL_ON_ERROR=abort, ends the process if
-  // that is why the group fails.
+  // As fail(), for the failure of an operation. With OPENREG_OCCL_ON_ERROR=abort, also ends the
+  // process if this is the group's first failure.
   void failByOperation(const std::string& text) noexcept;
   bool hasFailed() const { return has_failed_.load(); }
-  // It has been destroyed by the program: there are no operations after those that are enqueued.
+  // Called when the program destroys the group. No operations may be enqueued afterwards.
   void retire() { is_retired_.store(true); }
   std::string failure() const;
   // Errors: DistBackendError for `operation` if the group has failed.
   void checkHasNotFailed(const char* operation) const;
-  // The same, and if the group is retired.
+  // Also throws if the group is retired.
   void checkWorks(const char* operation) const;
 
-  // Operations that are on streams and not over. Captured ones do not count.
+  // Operations that are enqueued and not complete. Captured ones do not count.
   void beginPending() { ++pending_; }
   void endPending();
-  // False if some are left after the time.
+  // Returns false if some are left when the time has passed.
   bool waitForPending(std::chrono::milliseconds timeout) const;
 
  private:
@@ -128,7 +129,7 @@ class GroupState {
   std::shared_ptr<Transport> transport_ OPENREG_GUARDED_BY(mutex_);
 };
 
-// Throws what Python sees as torch.distributed.DistBackendError.
+// Throws torch.distributed.DistBackendError.
 [[noreturn]] void throwDistributedError(const std::string& text);
 
 }  // namespace at::openreg

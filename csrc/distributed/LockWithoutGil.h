@@ -1,4 +1,4 @@
-// A lock whose holders may need the GIL, to gather a stack or to call a factory of Python.
+// A lock for mutexes whose holders may take the GIL, to gather a stack or to call a Python factory.
 #pragma once
 
 #include "csrc/core/BlockingRegion.h"
@@ -6,7 +6,7 @@
 
 namespace at::openreg {
 
-// Holds a mutex to the end of a block, and does not hold the GIL while it waits for it.
+// Holds a mutex for a block, and releases the GIL while it waits for the mutex.
 class OPENREG_THREAD_ANNOTATION(scoped_lockable) LockWithoutGil {
  public:
   explicit LockWithoutGil(c10::openreg::Mutex& mutex) OPENREG_ACQUIRE(mutex) : mutex_(mutex) {

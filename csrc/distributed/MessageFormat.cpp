@@ -4,14 +4,14 @@
 
 #include <vector>
 
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "csrc/distributed/GroupState.h"
 #include "csrc/distributed/Utf8.h"
 
 namespace at::openreg {
 namespace {
 
-// What is longer is not what any version writes.
+// Longer texts were not written by any version.
 constexpr size_t kLongestFormat = 200;
 
 std::string formatKey(int rank) { return c10::str("message_format", rank); }
@@ -25,9 +25,9 @@ void checkAllHaveCome(c10d::Store& store, const std::vector<std::string>& keys,
     }
   }
   if (!missing.empty()) {
-    throwDistributedError(c10::str("making a group: expected ", keys.size(), " ranks within ",
-                                   timeout.count(), " ms, but ranks [", c10::Join(", ", missing),
-                                   "] have not come\nThe store: ", store_text));
+    throwDistributedError(c10::str("creating a process group: timed out after ", timeout.count(),
+                                   " ms waiting for ranks [", c10::Join(", ", missing), "] of ",
+                                   keys.size(), "\nStore: ", store_text));
   }
 }
 
@@ -56,10 +56,10 @@ void agreeOnMessageFormat(const c10::intrusive_ptr<c10d::Store>& store, int rank
     const std::string theirs = replaceInvalidUtf8(
         cutUtf8({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kLongestFormat));
     if (theirs != own) {
-      throwDistributedError(c10::str("making a group: expected messages of ", own,
-                                     ", as this rank, ", rank, ", has them; rank ", peer,
-                                     " has messages of ", theirs,
-                                     "; use one version of torch_openreg in all processes"));
+      throwDistributedError(
+          c10::str("creating a process group: ranks disagree on the message format: ", own,
+                   " on this rank, ", rank, "; ", theirs, " on rank ", peer,
+                   ". Use the same version of torch_openreg in all processes"));
     }
   }
 }

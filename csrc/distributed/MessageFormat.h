@@ -1,11 +1,11 @@
-// That the ranks of a group can read each other's messages, before the first of them is sent.
+// Checks that the ranks of a group use the same message format, before the first message is sent.
 //
 // Note [Format of messages]
-// A header of another size, or with another room for data behind it, is longer or shorter than what
-// the receiver has posted, and Gloo ends the process of a receiver whose memory is too small. So
-// the ranks tell each other by the store what their messages look like, and a rank that finds
-// another one's different makes no connection. What a rank writes there is plain text, which
-// every version can read and compare.
+// If the size of a header or the room for data behind it differs, a message is longer or shorter
+// than the receive that was posted for it, and Gloo ends a process whose receive buffer is too
+// small. So each rank writes a description of its format to the store, and a rank that finds a
+// different description makes no connection. The description is plain text, which every version can
+// read and compare.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -18,11 +18,11 @@
 
 namespace at::openreg {
 
-// What the messages of this version look like, such as "version 1: 512 + 1536 bytes".
+// The message format of this version, such as "version 1: 512 + 1536 bytes".
 OPENREG_EXPORT std::string messageFormat();
 
-// Waits until all ranks have said what theirs look like.
-// Errors: DistBackendError if one differs, or if ranks have not come within the time.
+// Waits until all ranks have written their formats.
+// Errors: DistBackendError if one differs, or on timeout.
 void agreeOnMessageFormat(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                           std::chrono::milliseconds timeout);
 

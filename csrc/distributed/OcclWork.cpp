@@ -65,15 +65,15 @@ void OcclWork::waitOnHost(std::chrono::milliseconds timeout) {
     try {
       setup_.end->synchronize();
     } catch (const c10::Error&) {
-      // Below, by what the operation says itself, if it does.
+      // The operation's own error is thrown below, if it has one.
       if (setup_.completion->exception() == nullptr) {
         throw;
       }
     }
   } else if (!setup_.completion->wait(timeout)) {
-    throwDistributedError(c10::str(nameOf(setup_.kind), ".wait: expected operation ", setup_.number,
-                                   " of ", setup_.state->describe(), " to end within ",
-                                   timeout.count(), " ms, but it is not over"));
+    throwDistributedError(c10::str(nameOf(setup_.kind), ".wait: timed out after ", timeout.count(),
+                                   " ms waiting for operation ", setup_.number, " of ",
+                                   setup_.state->describe()));
   }
   if (const std::exception_ptr error = setup_.completion->exception()) {
     std::rethrow_exception(error);
@@ -92,7 +92,7 @@ bool OcclWork::wait(std::chrono::milliseconds timeout) {
 void OcclWork::waitHereOrOnHost(std::chrono::milliseconds timeout) {
   const bool is_on_host = timeout != kNoTimeout || setup_.waits_on_host;
   TORCH_CHECK(!is_on_host || !setup_.is_captured, nameOf(setup_.kind),
-              ".wait: expected no wait of the host in a capture: no graph can repeat it");
+              ".wait: expected no wait on the host during a capture; a graph cannot repeat it");
   if (is_on_host) {
     waitOnHost(timeout);
     if (also_ != nullptr) {

@@ -1,4 +1,4 @@
-// What a collective returns: something to wait for, by streams or by the host.
+// The work that a collective returns. Streams or the host can wait for it.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -20,22 +20,22 @@ class OcclWork : public c10d::Work {
   struct Setup {
     std::shared_ptr<GroupState> state;
     std::shared_ptr<Completion> completion;
-    std::shared_ptr<c10::Event> end;  // of the operation, on its stream
+    std::shared_ptr<c10::Event> end;  // recorded on the operation's stream, after it
     c10::Stream stream;
     CollectiveKind kind;
     uint64_t number;
     bool is_captured;
-    bool waits_on_host;  // barriers
+    bool waits_on_host;  // true for barriers
     bool is_message;
     std::vector<Tensor> outputs;
   };
 
   OcclWork(int rank, c10d::OpType type, Setup setup);
 
-  // Waiting for this one is waiting for the other as well.
+  // Makes waits for this work also wait for the other one.
   void also(c10::intrusive_ptr<OcclWork> other) { also_ = std::move(other); }
 
-  // Whether the operation is over, with or without an error.
+  // Whether the operation is complete, with or without an error.
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
@@ -47,19 +47,19 @@ class OcclWork : public c10d::Work {
   void synchronize() override;
   void blockCurrentStream() override { synchronize(); }
 
-  // The same; with a timeout, or for a barrier, the host waits, too.
-  // Errors: as synchronize(); of a wait of the host also what the operation failed with, and that
-  // the time is over, which changes nothing for the operation.
+  // As synchronize(). With a timeout, or for a barrier, the host waits as well.
+  // Errors: those of synchronize(). If the host waits, also the operation's error, and
+  // DistBackendError on timeout; a timeout does not affect the operation.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
 
-  // Fails the whole group: ranks cannot take back what others wait for.
+  // Makes the whole group fail, because other ranks may wait for the operation.
   void abort() override;
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   float getDuration() const override { return setup_.completion->milliseconds(); }
   uint64_t getSequencenumber() const override { return setup_.number; }
 
-  // Makes the future that getFuture() returns, now.
+  // Makes the future that getFuture() returns.
   void makeFuture();
 
  private:
@@ -71,12 +71,12 @@ class OcclWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// The work of an operation inside of a batch, before the batch has been launched: waiting for it
-// means nothing until then, and waiting for the batch afterwards.
+// The work of an operation inside a batch. Before the batch is launched, a wait does nothing;
+// afterwards, it waits for the batch.
 class BatchedWork : public c10d::Work {
  public:
   struct Batch {
-    c10::intrusive_ptr<c10d::Work> work;  // null until launched
+    c10::intrusive_ptr<c10d::Work> work;  // null until the batch is launched
   };
 
   BatchedWork(int rank, c10d::OpType type, std::shared_ptr<Batch> batch,

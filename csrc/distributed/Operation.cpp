@@ -22,13 +22,13 @@ constexpr std::array<const char*, kCollectiveKindCount> kKernelNames = {
     "occl::coalesced",
 };
 
-std::vector<Contract> contractsOf(const std::vector<Part>& parts) {
-  std::vector<Contract> contracts;
-  contracts.reserve(parts.size());
-  for (const Part& part : parts) {
-    contracts.push_back(part.contract);
+std::vector<CollectiveSignature> signaturesOf(const std::vector<Collective>& collectives) {
+  std::vector<CollectiveSignature> signatures;
+  signatures.reserve(collectives.size());
+  for (const Collective& collective : collectives) {
+    signatures.push_back(collective.signature);
   }
-  return contracts;
+  return signatures;
 }
 
 std::string seconds(milliseconds time) {
@@ -40,7 +40,7 @@ std::string seconds(milliseconds time) {
 }  // namespace
 
 Operation::Operation(Setup setup)
-    : setup_(std::move(setup)), contracts_(contractsOf(setup_.parts)) {}
+    : setup_(std::move(setup)), signatures_(signaturesOf(setup_.collectives)) {}
 
 Operation::~Operation() {
   if (!is_enqueued_ || setup_.is_captured) {
@@ -48,10 +48,9 @@ Operation::~Operation() {
   }
   if (!has_run_) {
     const std::string text =
-        explain("it was left out, as its stream held the error of an earlier kernel by then", "",
-                std::nullopt) +
-        "\nLook for that error: it has been raised, or will be, by a call that waits for the "
-        "stream.";
+        explain("skipped, because an earlier kernel on its stream failed", "", std::nullopt) +
+        "\nThe error of that kernel is raised by a call that waits for the stream; look for it "
+        "there.";
     setup_.state->failByOperation(text);
     setup_.completion->finish(std::make_exception_ptr(c10::DistBackendError(
                                   {__func__, __FILE__, uint32_t(__LINE__)}, text)),
@@ -68,7 +67,7 @@ void Operation::noteEnqueued() {
 }
 
 void Operation::noteRefused() {
-  // With OPENREG_LAUNCH_BLOCKING, a launch throws what the kernel threw.
+  // With OPENREG_LAUNCH_BLOCKING, a launch throws the kernel's error.
   if (!has_run_ && is_enqueued_.exchange(false) && !setup_.is_captured) {
     setup_.state->endPending();
   }
@@ -84,7 +83,7 @@ void Operation::run() {
   Exchange calls(*setup_.transport, deadline);
   try {
     if (setup_.state->hasFailed()) {
-      throw TransportError("the group had failed");
+      throw TransportError("the group has failed");
     }
     exchange(calls, deadline);
     StageGate::instance().pass(Stage::Finished);
@@ -108,13 +107,13 @@ void Operation::run() {
       cause = "an exception that is not a std::exception";
     }
     if (setup_.state->hasFailed()) {
-      cause = "the group had failed: " + setup_.state->failure();
+      cause = "the group has failed: " + setup_.state->failure();
     } else if (steady_clock::now() < deadline) {
       const std::string report = setup_.transport->reportOfOthers();
       cause = report.empty() ? cause : report;
     }
     const std::string text = explain(cause, gloo_text, elapsed);
-    // Before the calls end, as their end closes the connections.
+    // Before `calls` is destroyed, because its destructor closes the connections.
     setup_.state->failByOperation(text);
     const auto exception = std::make_exception_ptr(
         c10::DistBackendError({__func__, __FILE__, uint32_t(__LINE__)}, text));
@@ -125,35 +124,36 @@ void Operation::run() {
 
 void Operation::exchange(Exchange& calls, Deadline deadline) {
   if (!setup_.is_agreed) {
-    runParts(calls);
+    runCollectives(calls);
     return;
   }
   Transport& transport = *setup_.transport;
   const c10::openreg::Lock turn(transport.turn());
-  if (setup_.parts.size() == 1 && setup_.parts.front().begin_eager) {
-    const Part::Eager eager = setup_.parts.front().begin_eager();
-    const std::vector<Tensor> bytes = transport.agree(contracts_, deadline, eager.outgoing);
+  if (setup_.collectives.size() == 1 && setup_.collectives.front().begin_eager) {
+    const Collective::Eager eager = setup_.collectives.front().begin_eager();
+    const std::vector<Tensor> bytes = transport.agree(signatures_, deadline, eager.outgoing);
     StageGate::instance().pass(Stage::Agreed);
     eager.finish(bytes);
     return;
   }
-  transport.agree(contracts_, deadline);
+  transport.agree(signatures_, deadline);
   StageGate::instance().pass(Stage::Agreed);
-  runParts(calls);
+  runCollectives(calls);
 }
 
-void Operation::runParts(Exchange& calls) {
-  std::vector<Part::Finish> finishes;
-  finishes.reserve(setup_.parts.size());
-  for (const Part& part : setup_.parts) {
-    finishes.push_back(part.begin(calls));
+void Operation::runCollectives(Exchange& calls) {
+  std::vector<Collective::Finish> finishes;
+  finishes.reserve(setup_.collectives.size());
+  for (const Collective& collective : setup_.collectives) {
+    finishes.push_back(collective.begin(calls));
   }
   StageGate::instance().pass(Stage::Posted);
-  // A message is sent when the other rank has seen its size, which that does when it finishes the
-  // receive. So of two ranks that send to each other, neither may wait for its message before.
+  // A send completes only after its receiver has read the size, which happens when that rank
+  // finishes its receive. So ranks that send to each other must finish their receives before they
+  // wait for their sends.
   for (const bool is_send : {false, true}) {
     for (size_t i = 0; i < finishes.size(); ++i) {
-      if ((contracts_[i].kind == CollectiveKind::Send) == is_send) {
+      if ((signatures_[i].kind == CollectiveKind::Send) == is_send) {
         finishes[i](calls);
       }
     }
@@ -162,16 +162,16 @@ void Operation::runParts(Exchange& calls) {
 
 std::string Operation::explain(const std::string& cause, const std::string& gloo_text,
                                std::optional<milliseconds> elapsed) const {
-  std::string text = c10::str(nameOf(setup_.kind), " failed: ", cause, "\nIt is operation ",
+  std::string text = c10::str(nameOf(setup_.kind), " failed: ", cause, "\nOperation ",
                               setup_.number, " of ", setup_.state->describe());
-  if (!contracts_.empty() && !contracts_.front().sizes.empty()) {
-    text += c10::str(", on a tensor of sizes ", contracts_.front().describeTensors());
+  if (!signatures_.empty() && !signatures_.front().sizes.empty()) {
+    text += c10::str(", on a tensor of sizes ", signatures_.front().describeTensors());
   }
-  if (contracts_.size() > 1) {
-    text += c10::str(" and ", contracts_.size() - 1, " more");
+  if (signatures_.size() > 1) {
+    text += c10::str(" and ", signatures_.size() - 1, " more");
   }
-  text += elapsed.has_value() ? c10::str("; it ran for ", seconds(*elapsed), " of ",
-                                         seconds(setup_.timeout), " that it may take.")
+  text += elapsed.has_value() ? c10::str("; it ran for ", seconds(*elapsed), ", its timeout is ",
+                                         seconds(setup_.timeout), ".")
                               : std::string(".");
   if (!gloo_text.empty()) {
     text += c10::str("\nGloo: ", gloo_text);

@@ -1,4 +1,4 @@
-// Work of a group on a stream: one collective, or several that were coalesced.
+// A group's operation on a stream: one collective, or several that were coalesced.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "csrc/distributed/GroupState.h"
 #include "csrc/distributed/Transport.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
@@ -18,23 +18,24 @@
 
 namespace at::openreg {
 
-// A collective as the calling thread has prepared it. The worker posts the calls of all parts of an
-// operation, then finishes one after the other. In a graph it does so for every replay: nothing
-// here changes.
-struct Part {
+// A collective, prepared by the calling thread. The worker posts the calls of all collectives of an
+// operation, then finishes them one by one. A graph does so in every replay, so these objects are
+// not modified.
+struct Collective {
   using Finish = std::function<void(Exchange&)>;
 
-  Contract contract;
-  // Posts calls. What it returns waits for them and completes the results.
+  CollectiveSignature signature;
+  // Posts the calls. Returns a function that waits for them and completes the results.
   std::function<Finish(Exchange&)> begin;
-  // In place of `begin` where it is the only part; see Note [Eager collectives].
+  // Replaces `begin` if this is the operation's only collective; see Note [Eager collectives].
   struct Eager {
-    Tensor outgoing;  // bytes, for each other rank; undefined: none
-    // Given the bytes of each rank, its own ones too.
+    Tensor outgoing;  // bytes for each other rank; undefined: none
+    // Receives the bytes of all ranks, including this one.
     std::function<void(const std::vector<Tensor>&)> finish;
   };
   std::function<Eager()> begin_eager;
-  // What it accesses, for observers and for record_stream. Only while it is being enqueued.
+  // The tensors it reads and writes, for observers and for record_stream. Used only while it is
+  // enqueued.
   std::vector<Tensor> read;
   std::vector<Tensor> written;
 };
@@ -46,41 +47,41 @@ class Operation {
     std::shared_ptr<Transport> transport;
     std::shared_ptr<Completion> completion;
     CollectiveKind kind;
-    bool is_agreed;  // all ranks take part in it: see Note [Agreement]
+    bool is_agreed;  // all ranks take part: see Note [Agreement]
     bool is_captured;
     uint64_t number;
     std::chrono::milliseconds timeout;
     std::chrono::milliseconds owned_extension;
-    std::vector<Part> parts;
+    std::vector<Collective> collectives;
   };
 
   explicit Operation(Setup setup);
-  // Errors: none, but if it has been enqueued and never ran, the group fails.
+  // Errors: does not throw. If the operation was enqueued and did not run, the group fails.
   ~Operation();
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  // It is about to be launched, or that was refused.
+  // noteEnqueued() is called before the launch, noteRefused() if the launch failed.
   void noteEnqueued();
   void noteRefused();
 
-  // On the worker. Errors: DistBackendError; the group has failed then.
+  // Runs on the worker. Errors: DistBackendError, after the group has been marked as failed.
   void run();
 
  private:
   void exchange(Exchange& calls, Deadline deadline);
-  void runParts(Exchange& calls);
+  void runCollectives(Exchange& calls);
   std::string explain(const std::string& cause, const std::string& gloo_text,
                       std::optional<std::chrono::milliseconds> elapsed) const;
 
   const Setup setup_;
-  const std::vector<Contract> contracts_;
+  const std::vector<CollectiveSignature> signatures_;
   const KernelEnvironment environment_ = KernelEnvironment::current();
   std::atomic<bool> is_enqueued_{false};
   std::atomic<bool> has_run_{false};
 };
 
-// The closure of an operation.
+// The closure that is enqueued for an operation.
 struct OperationKernel {
   std::shared_ptr<Operation> operation;
 

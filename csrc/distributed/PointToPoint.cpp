@@ -1,9 +1,9 @@
 // Messages from one rank to another.
 //
 // Note [Messages]
-// A message is a header of its size and, when the receiver has found that it fits, its bytes: Gloo
-// ends the process if a message is longer than the memory for it. The two have tags of their own,
-// made of the user's.
+// A message is a header with its size, followed by its bytes after the receiver has checked the
+// size: Gloo ends the process if a message is longer than its receive buffer. Header and bytes have
+// different tags, both derived from the user's.
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
@@ -37,12 +37,12 @@ Tensor headerMessage() {
   return at::zeros({static_cast<int64_t>(sizeof(Header))}, at::TensorOptions().dtype(kByte));
 }
 
-Part makeMessagePart(CollectiveKind kind, const Tensor& tensor) {
-  Part part;
-  part.contract.kind = kind;
-  part.contract.dtype = tensor.scalar_type();
-  part.contract.sizes = tensor.sizes().vec();
-  return part;
+Collective makeMessageCollective(CollectiveKind kind, const Tensor& tensor) {
+  Collective collective;
+  collective.signature.kind = kind;
+  collective.signature.dtype = tensor.scalar_type();
+  collective.signature.sizes = tensor.sizes().vec();
+  return collective;
 }
 
 GlooWork postSend(Exchange& calls, const Tensor& bytes, int rank, int tag) {
@@ -59,33 +59,33 @@ GlooWork postReceive(Exchange& calls, const Tensor& bytes, int rank, int tag) {
   });
 }
 
-// An error says which message has not been exchanged.
-void waitFor(Exchange& calls, const GlooWork& work, const std::string& otherwise) {
+// An error names the message that was not exchanged.
+void waitFor(Exchange& calls, const GlooWork& work, const std::string& activity) {
   try {
     calls.wait(work);
   } catch (const TransportError& error) {
-    throw TransportError(c10::str(error.what(), ", and ", otherwise), error.gloo_text);
+    throw TransportError(c10::str(error.what(), " while ", activity), error.gloo_text);
   }
 }
 
-std::string notSent(int destination, int tag) {
-  return c10::str("rank ", destination, " has not taken the message with tag ", tag);
+std::string sending(int destination, int tag) {
+  return c10::str("sending the message with tag ", tag, " to rank ", destination);
 }
 
-std::string notReceived(int source, int tag) {
-  return source < 0
-             ? c10::str("no message with tag ", tag, " has come from any rank")
-             : c10::str("the message with tag ", tag, " from rank ", source, " has not come");
+std::string receiving(int source, int tag) {
+  return source < 0 ? c10::str("waiting for a message with tag ", tag, " from any rank")
+                    : c10::str("waiting for the message with tag ", tag, " from rank ", source);
 }
 
 }  // namespace
 
-Part send(Membership group, const Tensor& tensor, int destination, int tag) {
+Collective send(Membership group, const Tensor& tensor, int destination, int tag) {
   checkMessage(CollectiveKind::Send, tensor, tag);
   checkPeer(CollectiveKind::Send, group, destination);
-  Part part = makeMessagePart(CollectiveKind::Send, tensor);
-  part.read = {tensor};
-  part.begin = [alias = TensorAlias(tensor), destination, tag](Exchange& calls) -> Part::Finish {
+  Collective collective = makeMessageCollective(CollectiveKind::Send, tensor);
+  collective.read = {tensor};
+  collective.begin = [alias = TensorAlias(tensor), destination,
+                      tag](Exchange& calls) -> Collective::Finish {
     const Tensor whole = alias.tensor();
     const Tensor plain = asPacked(whole);
     Header header;
@@ -96,68 +96,70 @@ Part send(Membership group, const Tensor& tensor, int destination, int tag) {
     const GlooWork second =
         plain.numel() > 0 ? postSend(calls, bytesOf(plain), destination, payloadTag(tag)) : first;
     return [plain, first, second, destination, tag](Exchange& own) {
-      waitFor(own, first, notSent(destination, tag));
+      waitFor(own, first, sending(destination, tag));
       if (second != first) {
-        waitFor(own, second, notSent(destination, tag));
+        waitFor(own, second, sending(destination, tag));
       }
     };
   };
-  return part;
+  return collective;
 }
 
-Part receive(Membership group, const Tensor& tensor, int source, int tag) {
+Collective receive(Membership group, const Tensor& tensor, int source, int tag) {
   checkMessage(CollectiveKind::Receive, tensor, tag);
   if (source >= 0) {
     checkPeer(CollectiveKind::Receive, group, source);
   }
-  Part part = makeMessagePart(CollectiveKind::Receive, tensor);
-  part.written = {tensor};
-  part.begin = [alias = TensorAlias(tensor), source, tag](Exchange& calls) -> Part::Finish {
+  Collective collective = makeMessageCollective(CollectiveKind::Receive, tensor);
+  collective.written = {tensor};
+  collective.begin = [alias = TensorAlias(tensor), source,
+                      tag](Exchange& calls) -> Collective::Finish {
     const Tensor message = headerMessage();
     const GlooWork first = postReceive(calls, message, source, headerTag(tag));
     return [=](Exchange& own) {
-      waitFor(own, first, notReceived(source, tag));
+      waitFor(own, first, receiving(source, tag));
       StageGate::instance().pass(Stage::Heard);
       const int sender = source >= 0 ? source : first->sourceRank();
       const Header header = Header::read(message.const_data_ptr(), message.nbytes());
       if (!header.isComplete() || header.state != Header::Ready) {
-        throw TransportError(
-            c10::str("rank ", sender, " sends what is not a header, with tag ", tag));
+        throw TransportError(c10::str("rank ", sender, " sent an invalid header with tag ", tag));
       }
-      const Landing landing(alias.tensor());
-      const auto expected = static_cast<int64_t>(landing.plain().nbytes());
+      const RecvBuffer buffer(alias.tensor());
+      const auto expected = static_cast<int64_t>(buffer.plain().nbytes());
       if (header.bytes_to != expected) {
-        throw TransportError(c10::str("rank ", sender, " sends ", header.bytes_to,
-                                      " bytes with tag ", tag, ", and this rank receives ",
+        throw TransportError(c10::str("rank ", sender, " sent ", header.bytes_to,
+                                      " bytes with tag ", tag, ", but this rank expects ",
                                       expected));
       }
       if (expected > 0) {
-        waitFor(own, postReceive(own, landing.bytes(), sender, payloadTag(tag)),
-                notReceived(sender, tag));
+        waitFor(own, postReceive(own, buffer.bytes(), sender, payloadTag(tag)),
+                receiving(sender, tag));
       }
-      landing.complete();
+      buffer.complete();
       own.source_rank = sender;
     };
   };
-  return part;
+  return collective;
 }
 
-Part messageToSelf(const Tensor& sent, const Tensor& received) {
-  TORCH_CHECK_VALUE(sent.nbytes() == received.nbytes(), nameOf(CollectiveKind::Send),
-                    ": expected a message of this rank to itself to fit, got ", sent.nbytes(),
-                    " bytes for ", received.nbytes());
-  Part part = makeMessagePart(CollectiveKind::Send, sent);
-  part.read = {sent};
-  part.written = {received};
-  part.begin = [from = TensorAlias(sent),
-                to = TensorAlias(received)](Exchange& /*calls*/) -> Part::Finish {
+Collective messageToSelf(const Tensor& sent, const Tensor& received) {
+  TORCH_CHECK_VALUE(
+      sent.nbytes() == received.nbytes(), nameOf(CollectiveKind::Send),
+      ": expected a message of this rank to itself to be sent and received with the same "
+      "size, got ",
+      sent.nbytes(), " and ", received.nbytes(), " bytes");
+  Collective collective = makeMessageCollective(CollectiveKind::Send, sent);
+  collective.read = {sent};
+  collective.written = {received};
+  collective.begin = [from = TensorAlias(sent),
+                      to = TensorAlias(received)](Exchange& /*calls*/) -> Collective::Finish {
     return [from, to](Exchange& /*own*/) {
-      const Landing landing(to.tensor());
-      landing.bytes().copy_(bytesOf(asPacked(from.tensor())));
-      landing.complete();
+      const RecvBuffer buffer(to.tensor());
+      buffer.bytes().copy_(bytesOf(asPacked(from.tensor())));
+      buffer.complete();
     };
   };
-  return part;
+  return collective;
 }
 
 }  // namespace at::openreg

@@ -29,29 +29,29 @@ using std::chrono::steady_clock;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
 ProcessGroupOCCL::GlooFactory& glooFactory() {
-  // Leaked: it holds an object of Python.
+  // Leaked, because it holds a Python object.
   static auto* factory = new ProcessGroupOCCL::GlooFactory();
   return *factory;
 }
 
-// How often shutdown() looks at streams that run only when somebody does.
+// How often shutdown() queries the streams; under some schedules, they advance only when queried.
 constexpr milliseconds kShutdownInterval{20};
 
-// How long shutdown() waits for Gloo's threads of other ranks: milliseconds are enough, but for a
-// machine that is busy, and a connection to a machine that is gone may take the whole time.
+// How long shutdown() waits for the Gloo threads of other ranks. Milliseconds suffice unless a
+// machine is overloaded; a connection to a machine that is gone can take the whole time.
 constexpr milliseconds kGoodbyeTime{60'000};
 
-// What the ranks of a group share of its store.
+// The part of the store that the ranks of a group share.
 c10::intrusive_ptr<c10d::Store> storeOfRanks(c10::intrusive_ptr<c10d::Store> store) {
-  // Workers that torchrun has started again find the store of those before them, with addresses
-  // that nobody listens at.
+  // Workers restarted by torchrun find the store of the previous run, with addresses that are no
+  // longer in use.
   const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
   return c10::make_intrusive<c10d::PrefixStore>(
       c10::str("restart", restarts == nullptr ? "0" : restarts),
       c10::make_intrusive<c10d::PrefixStore>("occl", std::move(store)));
 }
 
-// The Gloo group of ranks whose messages have one format.
+// Connects the ranks by Gloo, after it has checked that they use one message format.
 c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, milliseconds timeout) {
   agreeOnMessageFormat(store, rank, size, timeout);
@@ -68,7 +68,8 @@ Request makeRequest(CollectiveKind kind, OpType type, const Options& options, mi
   return request;
 }
 
-// The lists of a call that has room for several devices of one process, of which there is one.
+// Unwraps the list of lists of a call that supports several devices per process; only one is
+// allowed.
 template <typename List>
 const List& onlyList(CollectiveKind kind, const std::vector<List>& lists) {
   TORCH_CHECK_VALUE(lists.size() == 1, nameOf(kind), ": expected one list of tensors, got ",
@@ -103,7 +104,7 @@ ProcessGroupOCCL::ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int ra
 }
 
 ProcessGroupOCCL::~ProcessGroupOCCL() {
-  // Operations that are under way keep the state and the connections until their end.
+  // Running operations keep the state and the connections alive until they end.
   const BlockingRegion region;
   const Lock lock(mutex_);
   engines_.clear();
@@ -127,8 +128,8 @@ milliseconds ProcessGroupOCCL::timeoutOf(milliseconds timeout) const {
   return timeout.count() > 0 ? timeout : state_->timeout();
 }
 
-// init_process_group() without the name of a backend, and with those of several, takes Gloo's for
-// the group's default, or none. Whoever asks the group then finds nobody.
+// init_process_group() without a backend's name, or with several, makes Gloo the group's default
+// backend, or leaves none. Calls on the group would then not reach this backend.
 void ProcessGroupOCCL::repairDefaultBackend() {
   state_->setDescription(pg_desc_);
   try {
@@ -140,7 +141,7 @@ void ProcessGroupOCCL::repairDefaultBackend() {
       process_group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
     }
   } catch (const c10::Error&) {
-    // It is in use without a group around it.
+    // The backend is used without a process group.
   }
 }
 
@@ -209,7 +210,7 @@ Work ProcessGroupOCCL::endCoalescing() {
     batches_.erase(it);
   }
   pairMessagesToSelf(current);
-  // Messages and collectives are launched apart: other ranks may have no part in the messages.
+  // Messages and collectives are launched separately: other ranks may have no part in the messages.
   c10::intrusive_ptr<OcclWork> work;
   for (const bool is_agreed : {false, true}) {
     std::optional<Request> merged;
@@ -226,7 +227,8 @@ Work ProcessGroupOCCL::endCoalescing() {
       merged->is_async = merged->is_async || request.is_async;
       merged->waits_on_host = merged->waits_on_host || request.waits_on_host;
       merged->timeout = std::max(merged->timeout, request.timeout);
-      std::move(request.parts.begin(), request.parts.end(), std::back_inserter(merged->parts));
+      std::move(request.collectives.begin(), request.collectives.end(),
+                std::back_inserter(merged->collectives));
       merged->outputs.insert(merged->outputs.end(), request.outputs.begin(), request.outputs.end());
       merged->channels.insert(merged->channels.end(), request.channels.begin(),
                               request.channels.end());
@@ -241,7 +243,7 @@ Work ProcessGroupOCCL::endCoalescing() {
   }
   current.batch->work = work;
   if (work == nullptr) {
-    // An empty batch is over.
+    // An empty batch is complete.
     auto future =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     future->markCompleted(c10::IValue(std::vector<Tensor>{}));
@@ -255,7 +257,7 @@ Work ProcessGroupOCCL::broadcast(std::vector<Tensor>& tensors,
   const Tensor& tensor = singleTensor(CollectiveKind::Broadcast, tensors);
   Request request = makeRequest(CollectiveKind::Broadcast, OpType::BROADCAST, options,
                                 timeoutOf(options.timeout), tensors);
-  request.parts = {openreg::broadcast(group(), tensor, options.rootRank)};
+  request.collectives = {openreg::broadcast(group(), tensor, options.rootRank)};
   return submit(tensor.device(), std::move(request));
 }
 
@@ -264,7 +266,7 @@ Work ProcessGroupOCCL::allreduce(std::vector<Tensor>& tensors,
   const Tensor& tensor = singleTensor(CollectiveKind::AllReduce, tensors);
   Request request = makeRequest(CollectiveKind::AllReduce, OpType::ALLREDUCE, options,
                                 timeoutOf(options.timeout), tensors);
-  request.parts = {allReduce(group(), tensor, options.reduceOp)};
+  request.collectives = {allReduce(group(), tensor, options.reduceOp)};
   return submit(tensor.device(), std::move(request));
 }
 
@@ -274,7 +276,7 @@ Work ProcessGroupOCCL::allreduce_coalesced(std::vector<Tensor>& tensors,
   Request request = makeRequest(CollectiveKind::AllReduce, OpType::ALLREDUCE_COALESCED, options,
                                 timeoutOf(options.timeout), tensors);
   for (const Tensor& tensor : tensors) {
-    request.parts.push_back(allReduce(group(), tensor, options.reduceOp));
+    request.collectives.push_back(allReduce(group(), tensor, options.reduceOp));
   }
   return submit(tensors.front().device(), std::move(request));
 }
@@ -283,7 +285,7 @@ Work ProcessGroupOCCL::reduce(std::vector<Tensor>& tensors, const c10d::ReduceOp
   const Tensor& tensor = singleTensor(CollectiveKind::Reduce, tensors);
   Request request = makeRequest(CollectiveKind::Reduce, OpType::REDUCE, options,
                                 timeoutOf(options.timeout), tensors);
-  request.parts = {openreg::reduce(group(), tensor, options.reduceOp, options.rootRank)};
+  request.collectives = {openreg::reduce(group(), tensor, options.reduceOp, options.rootRank)};
   return submit(tensor.device(), std::move(request));
 }
 
@@ -295,7 +297,7 @@ Work ProcessGroupOCCL::allgather(std::vector<std::vector<Tensor>>& outputs,
   const std::vector<Tensor>& list = onlyList(kKind, outputs);
   Request request =
       makeRequest(kKind, OpType::ALLGATHER, options, timeoutOf(options.timeout), list);
-  request.parts = {allGather(group(), list, input)};
+  request.collectives = {allGather(group(), list, input)};
   return submit(input.device(), std::move(request));
 }
 
@@ -303,7 +305,7 @@ Work ProcessGroupOCCL::_allgather_base(Tensor& output, Tensor& input,
                                        const c10d::AllgatherOptions& options) {
   Request request = makeRequest(CollectiveKind::AllGather, OpType::_ALLGATHER_BASE, options,
                                 timeoutOf(options.timeout), {output});
-  request.parts = {allGatherIntoTensor(group(), output, input)};
+  request.collectives = {allGatherIntoTensor(group(), output, input)};
   return submit(input.device(), std::move(request));
 }
 
@@ -311,7 +313,7 @@ Work ProcessGroupOCCL::allgather_coalesced(std::vector<std::vector<Tensor>>& out
                                            std::vector<Tensor>& inputs,
                                            const c10d::AllgatherOptions& options) {
   constexpr auto kKind = CollectiveKind::AllGather;
-  // A list for each rank, of a tensor for each input.
+  // One list for each rank, with one tensor for each input.
   TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), nameOf(kKind),
                     ": expected a list of outputs for each of ", size_, " ranks, got ",
                     outputs.size());
@@ -327,7 +329,7 @@ Work ProcessGroupOCCL::allgather_coalesced(std::vector<std::vector<Tensor>>& out
     for (const std::vector<Tensor>& of_rank : outputs) {
       list.push_back(of_rank[i]);
     }
-    request.parts.push_back(allGather(group(), list, inputs[i]));
+    request.collectives.push_back(allGather(group(), list, inputs[i]));
   }
   return submit(inputs.front().device(), std::move(request));
 }
@@ -340,7 +342,7 @@ Work ProcessGroupOCCL::allgather_into_tensor_coalesced(std::vector<Tensor>& outp
   Request request =
       makeRequest(kKind, OpType::COALESCED, options, timeoutOf(options.timeout), outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    request.parts.push_back(allGatherIntoTensor(group(), outputs[i], inputs[i]));
+    request.collectives.push_back(allGatherIntoTensor(group(), outputs[i], inputs[i]));
   }
   return submit(inputs.front().device(), std::move(request));
 }
@@ -350,11 +352,11 @@ Work ProcessGroupOCCL::gather(std::vector<std::vector<Tensor>>& outputs,
   constexpr auto kKind = CollectiveKind::Gather;
   const Tensor& input = singleTensor(kKind, inputs);
   const bool is_root = options.rootRank == rank_;
-  // c10d gives ranks without outputs a list without tensors, or none.
+  // On ranks without outputs, c10d passes an empty list or a list with an empty list.
   const std::vector<Tensor> list =
       !is_root && outputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, outputs);
   Request request = makeRequest(kKind, OpType::GATHER, options, timeoutOf(options.timeout), list);
-  request.parts = {openreg::gather(group(), list, input, options.rootRank)};
+  request.collectives = {openreg::gather(group(), list, input, options.rootRank)};
   return submit(input.device(), std::move(request));
 }
 
@@ -368,7 +370,7 @@ Work ProcessGroupOCCL::scatter(std::vector<Tensor>& outputs,
       !is_root && inputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, inputs);
   Request request =
       makeRequest(kKind, OpType::SCATTER, options, timeoutOf(options.timeout), outputs);
-  request.parts = {openreg::scatter(group(), output, list, options.rootRank)};
+  request.collectives = {openreg::scatter(group(), output, list, options.rootRank)};
   return submit(output.device(), std::move(request));
 }
 
@@ -380,7 +382,7 @@ Work ProcessGroupOCCL::reduce_scatter(std::vector<Tensor>& outputs,
   const std::vector<Tensor>& list = onlyList(kKind, inputs);
   Request request =
       makeRequest(kKind, OpType::REDUCE_SCATTER, options, timeoutOf(options.timeout), outputs);
-  request.parts = {reduceScatter(group(), output, list, options.reduceOp)};
+  request.collectives = {reduceScatter(group(), output, list, options.reduceOp)};
   return submit(output.device(), std::move(request));
 }
 
@@ -388,7 +390,7 @@ Work ProcessGroupOCCL::_reduce_scatter_base(Tensor& output, Tensor& input,
                                             const c10d::ReduceScatterOptions& options) {
   Request request = makeRequest(CollectiveKind::ReduceScatter, OpType::_REDUCE_SCATTER_BASE,
                                 options, timeoutOf(options.timeout), {output});
-  request.parts = {reduceScatterTensor(group(), output, input, options.reduceOp)};
+  request.collectives = {reduceScatterTensor(group(), output, input, options.reduceOp)};
   return submit(output.device(), std::move(request));
 }
 
@@ -400,7 +402,8 @@ Work ProcessGroupOCCL::reduce_scatter_tensor_coalesced(std::vector<Tensor>& outp
   Request request = makeRequest(kKind, OpType::REDUCE_SCATTER_TENSOR_COALESCED, options,
                                 timeoutOf(options.timeout), outputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    request.parts.push_back(reduceScatterTensor(group(), outputs[i], inputs[i], options.reduceOp));
+    request.collectives.push_back(
+        reduceScatterTensor(group(), outputs[i], inputs[i], options.reduceOp));
   }
   return submit(outputs.front().device(), std::move(request));
 }
@@ -411,7 +414,7 @@ Work ProcessGroupOCCL::alltoall_base(Tensor& output, Tensor& input,
                                      const c10d::AllToAllOptions& options) {
   Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL_BASE, options,
                                 timeoutOf(options.timeout), {output});
-  request.parts = {allToAllSingle(group(), output, input, output_splits, input_splits)};
+  request.collectives = {allToAllSingle(group(), output, input, output_splits, input_splits)};
   request.input_splits = input_splits;
   request.output_splits = output_splits;
   return submit(output.device(), std::move(request));
@@ -421,16 +424,16 @@ Work ProcessGroupOCCL::alltoall(std::vector<Tensor>& outputs, std::vector<Tensor
                                 const c10d::AllToAllOptions& options) {
   Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL, options,
                                 timeoutOf(options.timeout), outputs);
-  request.parts = {allToAll(group(), outputs, inputs)};
+  request.collectives = {allToAll(group(), outputs, inputs)};
   return submit(outputs.front().device(), std::move(request));
 }
 
-Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors, Part part,
-                                     std::vector<ChannelKey> channels) {
-  Request request{part.contract.kind, type};
+Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors,
+                                     Collective collective, std::vector<ChannelKey> channels) {
+  Request request{collective.signature.kind, type};
   request.is_agreed = false;
   request.timeout = state_->timeout();
-  request.parts = {std::move(part)};
+  request.collectives = {std::move(collective)};
   request.outputs = tensors;
   request.channels = std::move(channels);
   return submit(tensors.front().device(), std::move(request));
@@ -469,7 +472,7 @@ void ProcessGroupOCCL::pairMessagesToSelf(CurrentBatch& batch) {
     Request request{CollectiveKind::Send, OpType::SEND};
     request.is_agreed = false;
     request.timeout = state_->timeout();
-    request.parts = {messageToSelf(sent, received)};
+    request.collectives = {messageToSelf(sent, received)};
     request.outputs = {received};
     batch.requests.push_back(std::move(request));
     batch.to_self.erase(other);
@@ -500,7 +503,7 @@ Work ProcessGroupOCCL::recv(std::vector<Tensor>& tensors, int source, int tag) {
 
 Work ProcessGroupOCCL::recvAnysource(std::vector<Tensor>& tensors, int tag) {
   const Tensor& tensor = singleTensor(CollectiveKind::Receive, tensors);
-  // In turn with messages from each rank.
+  // Ordered with messages from every rank.
   std::vector<ChannelKey> channels;
   for (int source = -1; source < size_; ++source) {
     channels.emplace_back(source, false, tag);
@@ -545,7 +548,7 @@ Work ProcessGroupOCCL::barrier(const c10d::BarrierOptions& options) {
   Request request = makeRequest(CollectiveKind::Barrier, OpType::BARRIER, options,
                                 timeoutOf(options.timeout), {});
   request.waits_on_host = true;
-  request.parts = {openreg::barrier(CollectiveKind::Barrier)};
+  request.collectives = {openreg::barrier(CollectiveKind::Barrier)};
   return submit(deviceOf(options), std::move(request));
 }
 
@@ -554,7 +557,7 @@ void ProcessGroupOCCL::monitoredBarrier(const c10d::BarrierOptions& options,
   Request request = makeRequest(CollectiveKind::MonitoredBarrier, OpType::BARRIER, options,
                                 timeoutOf(options.timeout), {});
   request.waits_on_host = true;
-  request.parts = {openreg::barrier(CollectiveKind::MonitoredBarrier)};
+  request.collectives = {openreg::barrier(CollectiveKind::MonitoredBarrier)};
   submit(deviceOf(options), std::move(request))->wait();
 }
 
@@ -587,7 +590,7 @@ void ProcessGroupOCCL::abort() {
   state_->fail(c10::str("abort() was called on rank ", rank_));
 }
 
-// The streams are asked: there are schedules under which they run only then.
+// Queries the streams, because under some schedules they advance only when queried.
 bool ProcessGroupOCCL::waitForOperations(steady_clock::time_point deadline) {
   bool is_over = false;
   do {
@@ -609,25 +612,26 @@ void ProcessGroupOCCL::shutdown() {
   bool is_over = waitForOperations(deadline);
   if (is_over) {
     {
-      // With the lock, a thread has enqueued its operation by now, or is refused.
+      // With the lock held, every other thread has either enqueued its operation or will be
+      // refused.
       const Lock lock(order_->mutex);
       state_->retire();
     }
     is_over = waitForOperations(deadline);
   }
   if (!is_over) {
-    state_->fail("the group was destroyed while its operations were waiting");
+    state_->fail("the group was destroyed before its operations ended");
     TORCH_WARN("destroy_process_group: ", state_->describe(),
-               " had operations that did not end within its timeout; they have been given up");
+               " has operations that did not end within its timeout; they were aborted");
     return;
   }
   const auto patience = std::min(state_->timeout(), kGoodbyeTime);
   const std::vector<int> silent = transport_->sayGoodbye(steady_clock::now() + patience);
   transport_->close();
   if (!silent.empty()) {
-    TORCH_WARN("destroy_process_group: ", state_->describe(), " has waited ", patience.count(),
-               " ms for ranks [", c10::Join(", ", silent),
-               "] to receive what it has sent to them; its connections have been closed");
+    TORCH_WARN("destroy_process_group: ", state_->describe(), " timed out after ", patience.count(),
+               " ms waiting for ranks [", c10::Join(", ", silent),
+               "] to receive its messages; its connections were closed");
   }
 }
 

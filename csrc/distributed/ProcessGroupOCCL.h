@@ -1,8 +1,8 @@
-// The distributed backend of the device: collectives on streams, as NCCL has them, over Gloo.
+// The device's backend for torch.distributed: collectives on streams, as with NCCL, over Gloo.
 //
-// Threads: any thread may call any function. Batches are those of the thread that has begun them.
-// GIL: not needed; what waits releases it if the caller holds it.
-// Name: "occl"; "nccl" where the library serves CUDA, as it takes the place of NCCL there.
+// Threads: any thread may call any function. A batch belongs to the thread that began it.
+// GIL: not needed; functions that wait release it if the caller holds it.
+// Name: "occl", or "nccl" where the library serves CUDA and takes the place of NCCL.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   using GlooFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
       const c10::intrusive_ptr<c10d::Store>&, int rank, int size, std::chrono::milliseconds)>;
 
-  // Called once, before the first group.
+  // Call once, before the first group is created.
   static void setGlooFactory(GlooFactory factory);
 
   // Connects the ranks.
@@ -49,7 +49,7 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   const std::string getBackendName() const override { return backendName(); }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  // Gives more time to the operations that are issued until the first of them is over.
+  // Extends the timeout of operations that are issued until the first of them ends.
   void addEphemeralTimeout(std::chrono::milliseconds timeout);
   void setGroupUid(const std::string& uid) override;
 
@@ -113,22 +113,23 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<Tensor>& tensors, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
 
-  // The streams on which the group's operations have run, those of its own, on all devices.
+  // The streams on which the group's operations have run, including its own, on all devices.
   std::vector<c10::openreg::OpenRegStream> streams();
 
-  // Waits until all ranks have come. Errors: DistBackendError, which says who has not come within
-  // the time: all of these, whatever `wait_all_ranks` is. The group has failed then.
+  // Waits for all ranks. Errors: DistBackendError, which names every rank that did not arrive in
+  // time, whatever `wait_all_ranks` is. The group has failed then.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // Fails the group, now, on this rank and on the others as far as they hear of it.
+  // Makes the group fail on this rank, and on the other ranks if they can still be reached.
   void abort() override;
-  // Waits for the operations of this rank, then until the other ranks have read what it has sent
-  // or are gone, each for the group's timeout at most and the latter for kGoodbyeTime at most. Then
-  // closes the connections. Does not throw; warns of what has not ended in time.
+  // Waits until the operations of this rank are complete, for at most the group's timeout. Then
+  // waits until the other ranks have read its messages or have ended, for at most the timeout and
+  // at most kGoodbyeTime. Then closes the connections. Does not throw; warns if an operation or a
+  // rank did not end in time.
   void shutdown() override;
 
  private:
-  // One side of it.
+  // One side of a message from this rank to itself.
   struct MessageToSelf {
     bool is_sent;
     int tag;
@@ -149,7 +150,8 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
   c10::intrusive_ptr<c10d::Work> enqueue(c10::Device device, Request request);
   c10::intrusive_ptr<c10d::Work> submitMessage(c10d::OpType type, std::vector<Tensor>& tensors,
-                                               Part part, std::vector<ChannelKey> channels);
+                                               Collective collective,
+                                               std::vector<ChannelKey> channels);
   // Null outside of a batch.
   c10::intrusive_ptr<c10d::Work> submitToSelf(c10d::OpType type, const Tensor& tensor, int tag);
   void pairMessagesToSelf(CurrentBatch& batch);

@@ -44,10 +44,10 @@ Reduction::Reduction(CollectiveKind kind, const c10d::ReduceOp& op, c10::ScalarT
   TORCH_CHECK_TYPE(!c10::isComplexType(dtype) || is_sum, name,
                    ": expected SUM, AVG or PREMUL_SUM for complex numbers, got another ReduceOp");
   TORCH_CHECK_TYPE(!isBitwise(op_) || c10::isIntegralType(dtype, /*includeBool=*/true), name,
-                   ": expected a dtype of whole numbers for a bitwise ReduceOp, got ",
+                   ": expected an integral dtype for a bitwise ReduceOp, got ",
                    c10::getDtypeNames(dtype).first);
   TORCH_CHECK_TYPE(op_ != c10d::ReduceOp::AVG || dtype != kBool, name,
-                   ": expected another ReduceOp than AVG for bool");
+                   ": expected a ReduceOp other than AVG for bool");
   if (op_ != c10d::ReduceOp::PREMUL_SUM) {
     return;
   }
@@ -59,7 +59,7 @@ Reduction::Reduction(CollectiveKind kind, const c10d::ReduceOp& op, c10::ScalarT
   factor_ = supplement->double_factor;
   if (supplement->tensor_factor.defined()) {
     factor_tensor_ = supplement->tensor_factor;
-    // One element, as c10d checks, in whatever shape.
+    // One element, as c10d checks, but of any shape.
     factor_alias_ = TensorAlias(isOpenReg(factor_tensor_) ? factor_tensor_.reshape({})
                                                           : factor_tensor_.cpu().reshape({}));
   }
@@ -74,7 +74,7 @@ Tensor Reduction::wireView(const Tensor& plain) const {
 }
 
 bool Reduction::isOrderFree() const {
-  // Of a NaN and a number, Gloo's MIN and MAX return either, by order.
+  // Gloo's MIN and MAX of a NaN and a number depend on the order of the two.
   return c10::isIntegralType(dtype_, /*includeBool=*/true) ||
          (group_size_ <= 2 &&
           (wire_op_ == c10d::ReduceOp::SUM || wire_op_ == c10d::ReduceOp::PRODUCT));

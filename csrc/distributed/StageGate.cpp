@@ -11,7 +11,7 @@ namespace at::openreg {
 using c10::openreg::Lock;
 
 StageGate& StageGate::instance() {
-  // Leaked: a worker may be in it when the process ends.
+  // Leaked, because a worker may still use it when the process ends.
   static auto* gate = new StageGate();
   return *gate;
 }

@@ -16,19 +16,19 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr int kClosingTag = 1;  // of a message that nobody sends
+constexpr int kClosingTag = 1;  // of a message that is never sent
 constexpr int kHeaderTag = 2;
 constexpr int kGoodbyeTag = 3;
 
-// How long a rank that fails waits until the others have heard why, and how long one that sees a
-// connection end waits to hear it.
+// How long a failing rank waits for its reason to be sent to the others, and how long a rank whose
+// connection was closed waits to receive such a reason.
 constexpr milliseconds kLastWordsTime{200};
 
-// How long Gloo may take to end its calls after the connections have been closed: no time at all,
-// but for a machine that is busy.
+// How long Gloo may take to end its calls after the connections were closed. It takes no time
+// unless the machine is overloaded.
 constexpr milliseconds kSettlingTime{60'000};
 
-// Rounded up: who has waited for it finds that the time is over.
+// Rounded up, so that the deadline has passed when a wait of this length has timed out.
 milliseconds remaining(Deadline deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
   return std::max(left, milliseconds(1));
@@ -65,7 +65,7 @@ Transport::Transport(c10::intrusive_ptr<c10d::Backend> gloo)
       }
     }
   }
-  // After the others: a rank that has an answer to its goodbye may close its connections.
+  // After the other receives: a rank whose goodbye was answered may close its connections.
   goodbyes_.resize(size_ - 1);
   for (Message& message : goodbyes_) {
     message.bytes = makeMessage();
@@ -78,7 +78,7 @@ Transport::Transport(c10::intrusive_ptr<c10d::Backend> gloo)
 
 Transport::~Transport() { close(); }
 
-// Gloo's thread writes it.
+// Gloo's thread writes the mark.
 bool Transport::hasArrived(const Message& message) {
   auto* end = reinterpret_cast<uint64_t*>(static_cast<char*>(message.bytes.mutable_data_ptr()) +
                                           offsetof(Header, end));
@@ -96,13 +96,11 @@ void Transport::wait(const GlooWork& work, Deadline deadline) {
   try {
     is_done = work->wait(remaining(deadline));
   } catch (const c10::Error& error) {
-    throw TransportError(
-        steady_clock::now() >= deadline ? "the time is over" : "a connection has ended",
-        error.what_without_backtrace());
+    throw TransportError(steady_clock::now() >= deadline ? "timed out" : "a connection was closed",
+                         error.what_without_backtrace());
   } catch (const std::exception& error) {
-    throw TransportError(
-        steady_clock::now() >= deadline ? "the time is over" : "a connection has ended",
-        error.what());
+    throw TransportError(steady_clock::now() >= deadline ? "timed out" : "a connection was closed",
+                         error.what());
   }
   if (!is_done) {
     throw TransportError("the call was interrupted");
@@ -139,14 +137,14 @@ void Transport::sendHeader(int peer, Message& message, const Header& header, con
   }
 }
 
-std::vector<Tensor> Transport::agree(c10::ArrayRef<Contract> contracts, Deadline deadline,
-                                     const Tensor& eager) {
+std::vector<Tensor> Transport::agree(c10::ArrayRef<CollectiveSignature> signatures,
+                                     Deadline deadline, const Tensor& eager) {
   const uint64_t number = next_number_++;
   std::vector<Header> headers(size_);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) {
       peers_[peer].has_come = false;
-      headers[peer] = makeHeader(contracts, number, peer);
+      headers[peer] = makeHeader(signatures, number, peer);
       sendHeader(peer, peers_[peer].outgoing[number % 2], headers[peer], eager, deadline);
     }
   }
@@ -173,12 +171,11 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
     wait(message.work, deadline);
   } catch (const TransportError& error) {
     if (steady_clock::now() >= deadline) {
-      throw TransportError(
-          c10::str("its time is over, and ", missingRanks(), " have not come to it"),
-          error.gloo_text);
+      throw TransportError(c10::str("timed out waiting for ", missingRanks()), error.gloo_text);
     }
-    throw TransportError(c10::str(describeEnd(peer), " (not come to it: ", missingRanks(), ")"),
-                         error.gloo_text);
+    throw TransportError(
+        c10::str(describeEnd(peer), " while this rank waited for ", missingRanks()),
+        error.gloo_text);
   }
   other.has_come = true;
   StageGate::instance().pass(Stage::Heard);
@@ -193,7 +190,7 @@ void Transport::agreeWith(int peer, const Header& own, Deadline deadline) {
   } catch (const TransportError&) {
     throw;
   } catch (const std::exception& error) {
-    // Of concern to the operation that waits for it. See Note [Goodbye].
+    // Reported by the operation that waits for this header. See Note [Goodbye].
     message.error = error.what();
   }
 }
@@ -206,8 +203,8 @@ std::string Transport::describeEnd(int peer) const {
     const Header header = read(one.bytes);
     return header.isComplete() && header.state == Header::Leaving && header.root == peer;
   });
-  return has_left ? c10::str("rank ", peer, " has destroyed the group")
-                  : c10::str("the connection to rank ", peer, " has ended");
+  return has_left ? c10::str("rank ", peer, " destroyed the group")
+                  : c10::str("the connection to rank ", peer, " was closed");
 }
 
 std::string Transport::missingRanks() const {
@@ -242,7 +239,7 @@ std::string Transport::reportOfOthers() noexcept {
       std::this_thread::sleep_for(milliseconds(2));
     } while (steady_clock::now() < deadline);
   } catch (const std::exception&) {
-    // Whoever asks has an error to report already.
+    // The caller already has an error to report.
   }
   return "";
 }
@@ -266,7 +263,7 @@ void Transport::fail(const std::string& text) noexcept {
           try {
             last_works_.push_back(gloo_->send(tensors, peer, kHeaderTag));
           } catch (const std::exception&) {
-            // That connection has ended; the others are told.
+            // This connection was closed; the other ranks still get the reason.
           }
         }
       }
@@ -276,11 +273,11 @@ void Transport::fail(const std::string& text) noexcept {
       try {
         wait(work, deadline);
       } catch (const TransportError&) {
-        // The same.
+        // As above.
       }
     }
   } catch (const std::exception&) {
-    // They see the connection end.
+    // Ranks that do not get the reason see the connection close.
   }
   close();
 }
@@ -307,7 +304,7 @@ std::vector<int> Transport::sayGoodbye(Deadline deadline) noexcept {
           return gloo.send(tensors, peer, kGoodbyeTag);
         });
       } catch (const std::exception&) {
-        // That connection has ended.
+        // This connection was closed.
       }
     }
     for (int peer = 0; peer < size_; ++peer) {
@@ -323,12 +320,12 @@ std::vector<int> Transport::sayGoodbye(Deadline deadline) noexcept {
       }
     }
   } catch (const std::exception&) {
-    // There is no memory for it. Other ranks see the connection end.
+    // Out of memory. The other ranks see the connection close.
   }
   return silent;
 }
 
-// See Note [Gloo]. The receive has to be from a rank that is still there, so each is tried.
+// See Note [Gloo]. Only a receive from a connected rank times out, so every rank is tried.
 void Transport::close() noexcept {
   if (is_closed_.exchange(true)) {
     return;
@@ -345,7 +342,7 @@ void Transport::close() noexcept {
       }();
       work->wait(milliseconds(1));
     } catch (const std::exception&) {
-      // As wanted, or that connection has ended before.
+      // The expected timeout, or the connection was closed before.
     }
   }
 }
@@ -364,7 +361,7 @@ Exchange::~Exchange() {
     try {
       work->wait(kSettlingTime);
     } catch (const std::exception&) {
-      // The first error is on its way already.
+      // The first error is already being reported.
     }
   }
 }

@@ -1,30 +1,31 @@
-// A Gloo process group, as the workers of streams use it.
+// A Gloo process group, for use by the workers of streams.
 //
 // Note [Gloo]
-// c10d's Gloo backend moves the bytes. It is held, not derived from: torch ships no headers of
-// Gloo. Python makes it, and this class calls it by c10d's interface. What that lacks is added
-// here:
-//   - Calls are numbered when they are posted, without a lock: posting takes one.
-//   - Nothing cancels a call. But a receive that times out makes Gloo close all connections of the
-//     instance, which ends every call on it, here with an error and on the other ranks with another
-//     one. close() does that on purpose. So no thread stays behind in Gloo, its memory is free
-//     again, and the instance can be destroyed.
-//   - It trusts the other ranks; see Note [Agreement].
+// c10d's Gloo backend moves the bytes. This class holds it and does not derive from it, because
+// torch ships no Gloo headers. Python creates the backend, and this class calls it through c10d's
+// interface. It adds what that interface lacks:
+//   - Gloo numbers calls when they are posted, without a lock. Here, posting takes a lock.
+//   - A call cannot be cancelled. But a receive that times out makes Gloo close all connections of
+//     the instance, which ends every call on it with an error, here and on the other ranks. close()
+//     causes such a timeout. So no thread stays inside Gloo, its memory can be freed, and the
+//     instance can be destroyed.
+//   - Gloo trusts the other ranks; see Note [Agreement].
 //
 // Note [Goodbye]
-// A rank that has completed its last operation may be ahead of the others: what it sent last may
-// still be in its queue or in a socket, and a socket that is closed too early loses it. So a rank
-// that leaves in order sends a message to each other one and waits until Gloo has delivered it,
-// before it closes the connections. The receives for these messages are posted with the group, one
-// for each other rank, and each of them from any rank. Gloo announces such a receive to no rank;
-// its thread answers when a message is announced. As the bytes of a connection are read in order,
-// the answer says that all bytes before the announcement have been read. No program and no stream
-// of the other rank has a part in that: it may compute, be in the middle of an operation, or
-// destroy its group much later or never. It needs no connection for what it has read: that the
-// receive for a later header cannot be posted any more is an error of that later operation.
+// A rank that has completed its last operation may be ahead of the others. Its last messages may
+// still be in its queue or in a socket, and are lost if the socket is closed too early. So a rank
+// that leaves regularly sends a message to every other rank, and waits until Gloo has delivered it,
+// before it closes the connections. The receives for these messages are posted when the group is
+// created: one for each other rank, each from any rank. Gloo does not announce such a receive to
+// other ranks; its thread replies when a message is announced. The bytes of a connection are read
+// in order, so the reply shows that all bytes before the announcement were read. This involves
+// neither the program nor a stream of the other rank: that rank may compute, be in the middle of an
+// operation, or destroy its group much later or never. It does not need the connection for messages
+// that it has read. If the receive for a later header cannot be posted any more, that is an error
+// of the later operation.
 //
-// Threads: any thread may call any function, but for those that need the turn. Nothing here takes
-// the GIL; what waits must not be called with it.
+// Threads: any thread may call any function, except for those that need the turn. No function takes
+// the GIL; functions that wait must be called without it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,17 +39,17 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 
 namespace at::openreg {
 
 using GlooWork = c10::intrusive_ptr<c10d::Work>;
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Why an exchange with other ranks cannot go on.
+// The reason why an exchange with other ranks failed.
 class TransportError : public std::runtime_error {
  public:
-  // `cause` is ours, `gloo` what Gloo said, if it did.
+  // `cause` is our text, `gloo` is Gloo's, if there is one.
   explicit TransportError(const std::string& cause, std::string gloo = "")
       : std::runtime_error(cause), gloo_text(std::move(gloo)) {}
 
@@ -57,7 +58,7 @@ class TransportError : public std::runtime_error {
 
 class Transport {
  public:
-  // Messages with tags below this one are its own.
+  // Tags of messages below this one are reserved.
   static constexpr int kFirstFreeTag = 4;
 
   // Posts receives to all other ranks.
@@ -69,8 +70,8 @@ class Transport {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Calls Gloo. The tensors of the call stay as they are until its work is over.
-  // Errors: TransportError if the connections are closed, and what Gloo throws.
+  // Calls Gloo. The call's tensors must stay unchanged until its work is complete.
+  // Errors: TransportError if the connections are closed, and Gloo's exceptions.
   template <typename Call>
   GlooWork post(Call&& call) OPENREG_EXCLUDES(posting_) {
     const c10::openreg::Lock lock(posting_);
@@ -79,30 +80,31 @@ class Transport {
   }
 
   // Waits for the work of a call.
-  // Errors: TransportError; if the time is over, the connections are closed, or will be.
+  // Errors: TransportError. After a timeout, the connections are closed, or are about to be.
   static void wait(const GlooWork& work, Deadline deadline);
 
-  // Held from the agreement on an operation to its end: operations take turns.
+  // Held from the agreement on an operation to its end, so that operations run one at a time.
   c10::openreg::Mutex& turn() OPENREG_THREAD_ANNOTATION(lock_returned(turn_)) { return turn_; }
 
   // See Note [Agreement] and Note [Eager collectives]. `eager` are the bytes for each other rank,
-  // at most kEagerBytes. Returns the bytes of each rank, `eager` for its own; they stay as they are
+  // at most kEagerBytes. Returns the bytes of each rank, `eager` for this one; they stay valid
   // until the next agreement.
-  // Errors: TransportError, which says who differs in what, who has failed, or who has not come.
-  std::vector<Tensor> agree(c10::ArrayRef<Contract> contracts, Deadline deadline,
+  // Errors: TransportError, which names the rank that differs and in what, the rank that failed, or
+  // the ranks that did not arrive.
+  std::vector<Tensor> agree(c10::ArrayRef<CollectiveSignature> signatures, Deadline deadline,
                             const Tensor& eager = {}) OPENREG_REQUIRES(turn_);
 
-  // What another rank has said about its failure, for an error that looks like its consequence.
-  // Waits a moment for that. Empty if nobody said anything.
+  // The failure that another rank has reported, to replace an error that is its consequence. Waits
+  // briefly for a report. Empty if there is none.
   std::string reportOfOthers() noexcept OPENREG_EXCLUDES(posting_);
 
-  // Tells the other ranks why this one has failed, as far as they listen, and closes the
-  // connections. After that, every call of post() and wait() ends with an error.
+  // Sends the reason of the failure to the other ranks that can be reached, and closes the
+  // connections. Afterwards, every call of post() and wait() ends with an error.
   void fail(const std::string& text) noexcept OPENREG_EXCLUDES(posting_);
 
-  // See Note [Goodbye]. Waits until the other ranks have read all that this one has sent, or have
-  // closed their connections. Returns the ranks of which neither is known when the time is over;
-  // the connections are closed then. Operations of this rank must be over.
+  // See Note [Goodbye]. Waits until the other ranks have read everything that this one has sent, or
+  // have closed their connections. Returns the ranks for which neither happened before the
+  // deadline; their connections are closed. The operations of this rank must be complete.
   std::vector<int> sayGoodbye(Deadline deadline) noexcept OPENREG_EXCLUDES(posting_);
 
   // Closes the connections. Later calls do nothing.
@@ -111,21 +113,21 @@ class Transport {
   bool isClosed() const { return is_closed_.load(); }
 
  private:
-  // A header on its way, with the bytes behind it.
+  // A header that is being sent or received, with the data behind it.
   struct Message {
     Tensor bytes;
     GlooWork work;
-    std::string error;  // why there is no work, in words of Gloo
+    std::string error;  // Gloo's text, if posting failed
   };
-  // The exchange of headers with one other rank. The messages are used in turns, by number.
+  // The exchange of headers with one other rank. The two messages are used alternately, by number.
   struct Peer {
     std::array<Message, 2> incoming;
     std::array<Message, 2> outgoing;
-    Tensor eager;           // what came behind the last header
-    bool has_come = false;  // to the operation that is being agreed on
+    Tensor eager;           // the data behind the last header
+    bool has_come = false;  // its header for the current operation has arrived
   };
 
-  // Whether the header is there, of a message that nobody has waited for yet.
+  // Whether the header of a message has arrived. No thread may have waited for the message yet.
   static bool hasArrived(const Message& message);
 
   void checkOpen() const;
@@ -133,7 +135,7 @@ class Transport {
   void sendHeader(int peer, Message& message, const Header& header, const Tensor& eager,
                   Deadline deadline);
   void agreeWith(int peer, const Header& own, Deadline deadline);
-  // Why the connection to another rank has ended, as far as this one knows.
+  // Why the connection to another rank was closed, if the reason is known.
   std::string describeEnd(int peer) const;
   std::string missingRanks() const;
 
@@ -143,15 +145,15 @@ class Transport {
   c10::openreg::Mutex turn_ OPENREG_ACQUIRED_BEFORE(posting_);
   c10::openreg::Mutex posting_;
   std::atomic<bool> is_closed_{false};
-  std::vector<Peer> peers_;           // changed with the turn
-  std::vector<Message> goodbyes_;     // of other ranks, in no order
-  std::vector<Tensor> last_words_;    // headers of a failure, on their way
-  std::vector<GlooWork> last_works_;  // of these
-  uint64_t next_number_ = 0;          // of headers; changed with the turn
+  std::vector<Peer> peers_;           // changed with the turn held
+  std::vector<Message> goodbyes_;     // from other ranks, in any order
+  std::vector<Tensor> last_words_;    // headers of a failure that are being sent
+  std::vector<GlooWork> last_works_;  // the works of these
+  uint64_t next_number_ = 0;          // of headers; changed with the turn held
 };
 
-// The calls of one run of an operation. Before its end, all of them are over, one way or the other:
-// memory that Gloo might write to belongs to somebody else later.
+// The calls of one run of an operation. The destructor ends all of them, because memory that Gloo
+// might write to is reused afterwards.
 class Exchange {
  public:
   Exchange(Transport& transport, Deadline deadline) : transport_(transport), deadline_(deadline) {}
@@ -165,15 +167,16 @@ class Exchange {
     return works_.back();
   }
 
-  // Of a call that is over, nothing is left to be waited for.
+  // Also forgets the call, so that the destructor does not wait for it.
   void wait(const GlooWork& work);
 
-  // What is left of the time, for options of Gloo's calls, and more: the worker looks at the clock.
+  // The timeout for Gloo's calls: longer than the time left, because the worker checks the
+  // deadline.
   std::chrono::milliseconds glooTimeout() const;
 
   Transport& transport() { return transport_; }
 
-  int source_rank = -1;  // of a message from anybody
+  int source_rank = -1;  // of a message from any rank
 
  private:
   Transport& transport_;

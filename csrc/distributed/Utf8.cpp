@@ -10,8 +10,7 @@ struct Character {
   bool is_valid;
 };
 
-// The first character of a text that is not empty; if there is none, the bytes that one U+FFFD
-// stands for.
+// The first character of a non-empty text or, if it is invalid, the bytes that one U+FFFD replaces.
 Character firstCharacter(std::string_view text) {
   const auto byte = [&](size_t position) { return static_cast<unsigned char>(text[position]); };
   const unsigned char first = byte(0);
@@ -28,8 +27,7 @@ Character firstCharacter(std::string_view text) {
   } else {
     return {1, false};
   }
-  // The second byte's range excludes longer forms than needed, surrogates, and what is above
-  // U+10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates, and values above U+10FFFF.
   unsigned char low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   unsigned char high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
   for (size_t position = 1; position < size; ++position) {

@@ -159,7 +159,7 @@ void OpenRegGraph::replay() {
 
 void OpenRegGraph::reset() {
   if (is_capturing_) {
-    // What was captured so far is of no use.
+    // The partial capture is discarded.
     const orError_t error = orStreamEndCapture(stream_->stream(), &graph_);
     if (error == orErrorStreamCaptureWrongThread) {
       OPENREG_CHECK_RESULT(error, "Graph.reset");
@@ -196,13 +196,13 @@ void OpenRegGraph::debug_dump(const std::string& path) {
   OPENREG_CHECK(orGraphDebugDotPrint(graph_, path.c_str(), 0));
 }
 
-// A capture may pull in streams of other devices, so all allocate to the pool.
+// Streams of other devices may join the capture, so the pool is used on all devices.
 void OpenRegGraph::beginPools() {
   const auto is_captured = [id = capture_id_](const OpenRegStream& stream) {
     const uint64_t own = id->load();
     return own != 0 && stream.captureId() == own;
   };
-  // If one of the allocators refuses, none is left redirected.
+  // If one of the allocators fails, the redirection of the others is undone.
   c10::DeviceIndex begun = 0;
   try {
     for (; begun < c10::openreg::device_count(); ++begun) {
@@ -234,7 +234,7 @@ void OpenRegGraph::releasePools() {
 namespace {
 
 struct GraphRegistration {
-  // The name that c10::DeviceTypeName() gives, to PrivateUse1 after Python has renamed it.
+  // The result of c10::DeviceTypeName() for PrivateUse1 after Python has renamed it.
   GraphRegistration() {
     at::GraphImplRegistry()->Register(
         c10::openreg::servesCuda() ? "CUDA" : "OPENREG",

@@ -1,4 +1,4 @@
-// Graphs: captures of a stream's work, to be replayed. What torch.accelerator.Graph is on openreg.
+// Graphs: captured work of streams that can be replayed. Implements torch.accelerator.Graph.
 #pragma once
 
 #include <ATen/core/GraphImplInterface.h>
@@ -16,12 +16,12 @@ namespace at::openreg {
 
 // Note [Life of a graph]
 //   capture_begin   the current stream captures, its allocations come from a private pool
-//   capture_end     gives the runtime's graph, and without keep_graph what can be launched
-//   replay          launches that on the current stream of the capture's device
-//   reset           back to the beginning; launches under way still run
-// The pool is retained until reset: the captured addresses stay the graph's.
+//   capture_end     creates the runtime's graph and, without keep_graph, its executable
+//   replay          launches the executable on the current stream of the capture's device
+//   reset           returns to the initial state; pending launches still run
+// The pool is retained until reset, because the captured addresses belong to the graph.
 //
-// Threads: one at a time. What waits releases the GIL.
+// Threads: one at a time. Functions that wait release the GIL.
 class OpenRegGraph final : public at::GraphImplInterface {
  public:
   explicit OpenRegGraph(const at::GraphImplArgs& args) : keeps_graph_(args.keep_graph) {}
@@ -29,12 +29,12 @@ class OpenRegGraph final : public at::GraphImplInterface {
   OpenRegGraph& operator=(const OpenRegGraph&) = delete;
   ~OpenRegGraph() override;
 
-  // Errors: RuntimeError if the graph is capturing or has captured, or the current stream is a
+  // Errors: RuntimeError if the graph is capturing or has captured, or if the current stream is a
   // default stream.
   void capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mode) override;
 
-  // Errors: AcceleratorError if the capture was invalidated or has work that was not joined; the
-  // graph is then as before capture_begin.
+  // Errors: AcceleratorError if the capture was invalidated or has unjoined work; the graph is then
+  // as before capture_begin.
   void capture_end() override;
 
   void instantiate() override;
@@ -42,10 +42,10 @@ class OpenRegGraph final : public at::GraphImplInterface {
   void reset() override;
   c10::MempoolId_t pool() const override;
 
-  // Keeps what debug_dump() needs. Call it before the capture ends.
+  // Keeps the data for debug_dump(). Call before the capture ends.
   void enable_debug_mode() override { is_debugging_ = true; }
 
-  // Writes the graph for graphviz.
+  // Writes the graph for Graphviz.
   void debug_dump(const std::string& path) override;
 
  private:
@@ -56,19 +56,19 @@ class OpenRegGraph final : public at::GraphImplInterface {
   const bool keeps_graph_;
   bool is_debugging_ = false;
 
-  // From capture_begin to reset.
+  // Valid from capture_begin to reset.
   std::optional<c10::openreg::OpenRegStream> stream_;  // where the capture began
   c10::MempoolId_t pool_{0, 0};
-  // Of the capture, 0 before the runtime has given it one. The pools' filters look here, and may
-  // do so for a moment longer than the graph lives.
+  // The id of the capture, 0 before the runtime has assigned one. The pools' filters read it, and
+  // may do so briefly after the graph was destroyed.
   std::shared_ptr<std::atomic<uint64_t>> capture_id_;
   bool is_capturing_ = false;
 
-  // From capture_end to reset.
+  // Valid from capture_end to reset.
   bool has_captured_ = false;
-  orGraph_t graph_ = nullptr;  // null if nobody will ask for it
+  orGraph_t graph_ = nullptr;  // null if it is not needed any more
   orGraphExec_t exec_ = nullptr;
-  std::vector<std::shared_ptr<GeneratorState>> generators_;  // that its kernels draw from
+  std::vector<std::shared_ptr<GeneratorState>> generators_;  // generators of its kernels
 };
 
 }  // namespace at::openreg

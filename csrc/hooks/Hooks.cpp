@@ -96,7 +96,7 @@ Generator OpenRegHooks<Interface>::getNewGenerator(c10::DeviceIndex device) cons
   return createOpenRegGenerator(device);
 }
 
-// The leaves.
+// The classes that are registered.
 
 void OpenRegHooksInterface::resizePrivateUse1Bytes(const c10::Storage& storage,
                                                    size_t new_size) const {
@@ -155,10 +155,10 @@ void CudaHooks::cuFFTClearPlanCache(c10::DeviceIndex device) const {
 namespace {
 
 // Note [Place of the hooks]
-// at::detail::getCUDAHooks() makes the hooks at its first call and keeps them for ever, and
-// `import torch` calls it before it looks for backends. If torch's default is in their place, ours
-// are constructed there: both are an object without members, whose virtual functions differ.
-// Python checks afterwards that torch sees them.
+// at::detail::getCUDAHooks() creates the hooks at its first call and never replaces them, and
+// `import torch` calls it before it loads backends. So if torch's default object exists already,
+// ours is constructed in its memory: both classes have no members and differ only in their virtual
+// functions. Python checks afterwards that torch uses ours.
 void placeCudaHooks() {
   static_assert(sizeof(CudaHooks) == sizeof(at::CUDAHooksInterface) &&
                 alignof(CudaHooks) == alignof(at::CUDAHooksInterface));

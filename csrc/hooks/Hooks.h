@@ -1,4 +1,4 @@
-// What ATen asks of the device type as a whole.
+// The device type's implementation of ATen's hooks.
 #pragma once
 
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -6,8 +6,8 @@
 
 namespace at::openreg {
 
-// Implements every virtual of AcceleratorHooksInterface, for either device type of
-// Note [Device type].
+// Implements every virtual of AcceleratorHooksInterface, for both device types of Note [Device
+// type].
 template <typename Interface>
 struct OpenRegHooks : public Interface {
   // docs: hooks-availability
@@ -42,8 +42,8 @@ struct OpenRegHooksInterface final : public OpenRegHooks<at::PrivateUse1HooksInt
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const override;
 };
 
-// What it leaves to its base says that there is no cuDNN, cuBLAS or other library of CUDA's, so
-// that ATen composes what those would compute.
+// The base class reports that cuDNN, cuBLAS and other CUDA libraries are missing, so ATen uses its
+// compositions instead.
 struct CudaHooks final : public OpenRegHooks<at::CUDAHooksInterface> {
   bool hasCUDA() const override;
   c10::DeviceIndex current_device() const override;
@@ -52,7 +52,7 @@ struct CudaHooks final : public OpenRegHooks<at::CUDAHooksInterface> {
   void deviceSynchronize(c10::DeviceIndex device) const override;
   std::string showConfig() const override;
 
-  // Fourier transforms keep no plans: their cache is empty, whatever its largest size is set to.
+  // Fourier transforms keep no plans: the cache is always empty; only its maximum size can be set.
   int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex device) const override;
   void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t max_size) const override;
   int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override;

@@ -38,7 +38,7 @@ struct GeneratedCall {
       call(slots);
       return;
     }
-    // A replay calls it again: the slots stay as they are, and kernels read the values in them.
+    // A replay runs the closure again: the slots must not change, and kernels read their values.
     OpenRegSlot pointing[Count];
     for (size_t i = 0; i < Count; ++i) {
       pointing[i] = slots[i];
@@ -108,7 +108,7 @@ GeneratedKernel::GeneratedKernel(std::string name, OpenRegKernelCall call,
   choose<4>(parameters_.size());
 }
 
-// A closure is copied whole, so small kernels have small ones.
+// A closure is copied as a whole, so kernels with few parameters use a small one.
 template <size_t Count>
 void GeneratedKernel::choose(size_t count) {
   if constexpr (Count < kMaxGeneratedArguments) {

@@ -1,8 +1,8 @@
-// Kernels that torch.compile has generated, on our streams.
+// Launches kernels that torch.compile has generated.
 //
-// The source of such a kernel is what Inductor generates for the CPU; torch_openreg/inductor says
-// how that comes about. The calling thread puts the arguments into slots, by value, and the
-// stream's worker calls the kernel with kernel addresses.
+// The source of such a kernel is what Inductor generates for the CPU; see torch_openreg/inductor.
+// The calling thread stores the arguments in slots, by value, and the stream's worker calls the
+// kernel with kernel addresses.
 //
 // Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. Memory is not kept
 // alive: Note [Lifetimes of enqueued work] in TensorAlias.h.
@@ -24,14 +24,14 @@
 
 namespace at::openreg {
 
-// Fewer than this: Inductor stops fusing at 500.
+// Kernels have fewer parameters: Inductor stops fusing at 500.
 inline constexpr size_t kMaxGeneratedArguments = 1024;
 
-// What a kernel does with an argument.
+// How a kernel accesses an argument.
 enum class GeneratedParameter : char {
   Read = 'r',     // a tensor
   Written = 'w',  // a tensor
-  Updated = 'u',  // a tensor, written after its old contents were read
+  Updated = 'u',  // a tensor, whose old contents are read before it is written
   Integer = 'i',
   Number = 'f',
 };
@@ -40,10 +40,10 @@ class GeneratedArguments;
 
 class OPENREG_EXPORT GeneratedKernel {
  public:
-  // The kernel of this name, made at the first call for it and never destroyed: graphs and traces
-  // may refer to it for as long as the process lives.
-  // Errors: RuntimeError for a library that is not loaded or is no kernel's, and for parameters
-  // that are none of GeneratedParameter.
+  // The kernel with this name. Created at the first call and never destroyed, because graphs and
+  // traces may refer to it until the process ends.
+  // Errors: RuntimeError for a library that is not loaded or does not export a kernel, and for
+  // parameters that are not in GeneratedParameter.
   static GeneratedKernel& get(const std::string& name, const std::string& library,
                               std::string_view parameters);
 
@@ -61,7 +61,7 @@ class OPENREG_EXPORT GeneratedKernel {
   void launch(const GeneratedArguments& arguments) const;
 
  private:
-  using Launch = void (*)(const GeneratedKernel&, const GeneratedArguments&);
+  using LaunchFunction = void (*)(const GeneratedKernel&, const GeneratedArguments&);
 
   GeneratedKernel(std::string name, OpenRegKernelCall call,
                   std::vector<GeneratedParameter> parameters);
@@ -76,21 +76,21 @@ class OPENREG_EXPORT GeneratedKernel {
   const OpenRegKernelCall call_;
   const std::vector<GeneratedParameter> parameters_;
   orKernel described_{};
-  Launch launch_ = nullptr;
+  LaunchFunction launch_ = nullptr;
 };
 
-// The arguments of one launch. They are as many as the kernel's parameters when it is launched, and
-// their tensors live that long.
+// The arguments of one launch. At the launch, their number must be that of the kernel's parameters,
+// and the tensors must be alive.
 class OPENREG_EXPORT GeneratedArguments {
  public:
   GeneratedArguments(const GeneratedKernel& kernel, c10::DeviceIndex device)
       : kernel_(kernel), device_(device) {}
 
-  // The next one. Errors: RuntimeError if the tensor is not on the launch's device.
+  // Adds an argument. Errors: RuntimeError if the tensor is not on the launch's device.
   void addTensor(const Tensor& tensor);
 
-  // The next one, a CPU tensor of one element, whose value is copied now.
-  // Errors: RuntimeError if it is not one, or if the kernel writes it.
+  // Adds a CPU tensor of one element as an argument; its value is copied now.
+  // Errors: RuntimeError for other tensors, or if the kernel writes the argument.
   void addHostScalar(const Tensor& tensor);
 
   void addInteger(int64_t value) { next().integer = value; }
@@ -105,11 +105,11 @@ class OPENREG_EXPORT GeneratedArguments {
   const c10::DeviceIndex device_;
   size_t size_ = 0;
   size_t host_scalar_count_ = 0;
-  const Tensor* tensors_[kMaxGeneratedArguments];  // null if it is none on the device
+  const Tensor* tensors_[kMaxGeneratedArguments];  // null for a host scalar
   OpenRegSlot slots_[kMaxGeneratedArguments];
 };
 
-// As at::empty_strided, on a device, without the dispatcher.
+// As at::empty_strided on a device, without the dispatcher.
 OPENREG_EXPORT Tensor emptyStridedOn(c10::DeviceIndex device, IntArrayRef sizes,
                                      IntArrayRef strides, ScalarType dtype);
 

@@ -1,4 +1,4 @@
-// Runs programs that AOTInductor has compiled; see Note [Weights of compiled programs].
+// Runs programs compiled by AOTInductor; see Note [Weights of compiled programs].
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
@@ -30,9 +30,10 @@ class ModelRunner final : public AOTIModelContainerRunner {
       for (AtenTensorHandle input : inputs) {
         aoti_torch_delete_tensor_object(input);
       }
-      TORCH_CHECK(false,
-                  "run: expected the current stream, which is that of the thread, got "
-                  "another; make it the current one");
+      TORCH_CHECK(
+          false,
+          "run: expected the current stream of the thread, got another one; make it current "
+          "first");
     }
     return AOTIModelContainerRunner::run_impl(inputs, stream);
   }

@@ -1,4 +1,4 @@
-// The functions that wrappers in C++ call; see torch_openreg/inductor/wrapper.h.
+// The functions called by C++ wrappers; see torch_openreg/inductor/wrapper.h.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
@@ -44,7 +44,7 @@ const char* withErrorText(const Function& function) {
 
 const at::Tensor& tensorOf(const void* handle) { return *static_cast<const at::Tensor*>(handle); }
 
-// Reads the values of a call one after the other.
+// Reads the values of a call in order.
 class ValueReader {
  public:
   ValueReader(const c10::FunctionSchema& schema, c10::ArrayRef<OpenRegValue> values)
@@ -113,7 +113,7 @@ class ValueReader {
                                                   : c10::IValue(integerOf(value));
       case TypeKind::StringType:
         if (value.kind != OpenRegValue::Text) {
-          refuse("a text", value);
+          refuse("a string", value);
         }
         return std::string(static_cast<const char*>(value.pointer));
       default:
@@ -140,7 +140,7 @@ class ValueReader {
     return value.kind == OpenRegValue::Null ? c10::IValue() : scalarOf(type, elementOf(value, 0));
   }
 
-  // What a pointer points to.
+  // Dereferences a pointer value.
   OpenRegValue elementOf(const OpenRegValue& value, size_t index) const {
     OpenRegValue element;
     switch (value.kind) {
@@ -208,7 +208,7 @@ void callOperator(const char* name, const char* overload, c10::ArrayRef<OpenRegV
   handle.callBoxed(stack);
   // docs: end
   if (reader.left() == 0) {
-    return;  // results that are arguments
+    return;  // all results are arguments
   }
   TORCH_CHECK(reader.left() == stack.size(), schema, ": expected places for ", stack.size(),
               " results, got ", reader.left());
@@ -259,7 +259,8 @@ const char* getKernelOfWrapper(const char* name, OpenRegKernelCall call, const c
                                const void** kernel) {
   return withErrorText([&] {
     Dl_info library;
-    // The stream may call the kernel, and a graph may keep it, when its wrapper has gone.
+    // Keeps the library loaded: the stream may call the kernel, and a graph may keep it, after its
+    // wrapper was destroyed.
     TORCH_CHECK(dladdr(reinterpret_cast<void*>(call), &library) != 0 &&
                     dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr,
                 name, ": expected the kernel of a loaded library");
@@ -278,7 +279,7 @@ const char* callForWrapper(const char* name, const char* overload, const OpenReg
   return withErrorText([&] { callOperator(name, overload, {values, count}); });
 }
 
-// The memory for weights that programs have, by its address.
+// The memory of programs' weights, by address.
 struct Weights {
   c10::openreg::Mutex mutex;
   std::unordered_map<const void*, at::Tensor> blocks OPENREG_GUARDED_BY(mutex);
@@ -289,7 +290,7 @@ struct Weights {
   }
 };
 
-// Leaked: programs may live until the process ends.
+// Leaked, because programs may exist until the process ends.
 Weights& weights() {
   static auto* instance = new Weights;
   return *instance;
@@ -324,7 +325,7 @@ const char* copyWeights(void* memory, size_t offset, const void* source, size_t 
                                            at::TensorOptions(source_type).dtype(at::kByte));
     TORCH_CHECK(given.is_cpu() || given.device() == block.device(),
                 "update_constant_buffer: expected tensors and memory for them on one device, got ",
-                given.device(), " and ", block.device(), ", which was current");
+                given.device(), " and ", block.device(), " (the current device)");
     block.narrow(0, static_cast<int64_t>(offset), size).copy_(given);
   });
 }

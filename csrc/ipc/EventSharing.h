@@ -1,6 +1,6 @@
-// Events that other processes wait for.
+// Events that other processes can wait for.
 //
-// c10 of 2.13 knows no such events, so they are torch.openreg.Event's alone.
+// c10 of 2.13 has no such events, so only torch.openreg.Event offers them.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -11,15 +11,15 @@
 
 namespace c10::openreg {
 
-// An event, not recorded yet, that eventHandle() accepts.
+// A new event, not recorded yet, for eventHandle().
 OPENREG_EXPORT Event makeInterprocessEvent();
 
-// The bytes with which another process opens the event. One that was never recorded is bound to the
-// current device.
+// The bytes with which another process opens the event. An event that was never recorded is bound
+// to the current device.
 OPENREG_EXPORT std::string eventHandle(Event& event);
 
-// Opens the event of another process, and binds it to a device.
-// Errors: throws a ValueError if the handle has another length, else a RuntimeError.
+// Opens an event of another process, and binds it to a device.
+// Errors: ValueError if the handle has a wrong length, otherwise RuntimeError.
 OPENREG_EXPORT Event openEvent(const std::string& handle, DeviceIndex device);
 
 }  // namespace c10::openreg

@@ -19,11 +19,11 @@
 namespace c10::openreg {
 namespace {
 
-// The context of a received storage's DataPtr.
+// The DataPtr context of a received storage.
 struct Received {
   std::shared_ptr<ReceivedMemory> memory;
   Mutex mutex;
-  // The streams that must pass before it is released.
+  // The streams whose work must complete before the memory is released.
   std::unordered_set<OpenRegStream> used_on OPENREG_GUARDED_BY(mutex);
 };
 
@@ -41,16 +41,16 @@ struct Storages {
       kLeastStorages;  // the size at which to look for dead ones
 };
 
-// Leaked: storages may be freed by static destructors.
+// Leaked, because storages may be freed by static destructors.
 Storages& storages() {
   static auto* instance = new Storages();
   return *instance;
 }
 
-// Keeps the memory until the work now on the stream is done.
+// Keeps the memory until the current work of the stream is done.
 void releaseAfter(const OpenRegStream& stream, std::shared_ptr<ReceivedMemory> memory) {
   if (!stream.isAlive()) {
-    OPENREG_CHECK(orDeviceSynchronizeIndex(stream.device_index()));  // not to be interrupted
+    OPENREG_CHECK(orDeviceSynchronizeIndex(stream.device_index()));  // cannot be interrupted
     return;
   }
   if (stream.isCapturing()) {
@@ -58,7 +58,8 @@ void releaseAfter(const OpenRegStream& stream, std::shared_ptr<ReceivedMemory> m
     storages().deferred.emplace_back(stream, std::move(memory));
     return;
   }
-  // Destroying the closure is what counts: that happens also if the stream has failed.
+  // The destruction of the closure releases the memory, which also happens if the stream has
+  // failed.
   launchKernel<"release of received memory">(stream, [memory = std::move(memory)] {});
 }
 
@@ -84,7 +85,8 @@ void freeReceived(void* context) {
     std::fprintf(stderr, "openreg: memory of another process is kept until this one ends: %s\n",
                  error.what_without_backtrace());
   }
-  // Nobody knows when it is no longer used, or, in a forked child, it is the parent's.
+  // Leaked: it is unknown when it is no longer used, or, in a forked child, it belongs to the
+  // parent.
   new std::shared_ptr<ReceivedMemory>(std::move(memory));
 }
 
@@ -98,7 +100,7 @@ struct Registration {
   Registration() { foreignMemory() = {&freeReceived, &recordStreamOfReceived}; }
 } storages_registration;
 
-// The storage at an address, null if there is none.
+// The storage at an address; null if there is none.
 c10::intrusive_ptr<StorageImpl> findStorage(void* data) OPENREG_REQUIRES(storages().mutex) {
   const auto found = storages().by_address.find(data);
   return found == storages().by_address.end() ? nullptr : found->second.lock();
@@ -123,7 +125,7 @@ ReceivedMemory::ReceivedMemory(const StorageMessage& message)
   end.release();
 }
 
-// The message's numbers are another process's.
+// The numbers in the message come from another process, so they are checked.
 void ReceivedMemory::place(const StorageMessage& message) {
   orPointerAttributes attributes;
   OPENREG_CHECK(orPointerGetAttributes(&attributes, base_));

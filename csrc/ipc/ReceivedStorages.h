@@ -1,4 +1,4 @@
-// What this process has received. See Note [Life of a shared storage].
+// The storages that this process has received. See Note [Life of a shared storage].
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -10,12 +10,12 @@
 
 namespace c10::openreg {
 
-// The memory that a message names, and its lease. Both end with the object.
+// The memory named by a message, and its lease. The destructor releases both.
 class ReceivedMemory {
  public:
   // Opens the memory, then takes the lease.
-  // Errors: throws if either cannot be done, or if the message's storage is not a part of the
-  // memory that was shared, on its device. The lease can be taken by another call then.
+  // Errors: throws if either fails, or if the message's storage is not within the shared memory, on
+  // its device. In that case the lease is not taken.
   explicit ReceivedMemory(const StorageMessage& message);
   ReceivedMemory(const ReceivedMemory&) = delete;
   ReceivedMemory& operator=(const ReceivedMemory&) = delete;
@@ -36,11 +36,11 @@ class ReceivedMemory {
   void* data_ = nullptr;
 };
 
-// The storage in the memory: the one that is there already, which has a lease of its own, or a new
-// one that owns the memory. It is used on the current stream.
+// The storage in the memory: the existing one, which has its own lease, or a new one that owns the
+// memory. Its stream is the current one.
 Storage storageOf(std::shared_ptr<ReceivedMemory> memory);
 
-// Lets go of memory whose storage was freed while its stream was capturing.
+// Releases memory whose storage was freed while its stream was capturing.
 void releaseDeferred();
 
 }  // namespace c10::openreg

@@ -11,19 +11,19 @@
 namespace c10::openreg {
 namespace {
 
-// Below this number of messages a look at each holder is not worth its time.
+// With fewer messages, checking whether holders are alive is not worth its cost.
 constexpr size_t kLeastMessages = 256;
 
 }  // namespace
 
-// Leaked: storages may be freed by static destructors.
+// Leaked, because storages may be freed by static destructors.
 SentStorages& SentStorages::get() {
   static auto* instance = new SentStorages();
   return *instance;
 }
 
 void SentStorages::keep(unsigned long long lease, Storage storage, OpenRegEvent event) {
-  observe(&Observer::memoryWrite, storage.data());  // the other process may
+  observe(&Observer::memoryWrite, storage.data());  // the receiver may write it
   const Lock lock(mutex_);
   StorageImpl* impl = storage.unsafeGetStorageImpl();
   Resizing& resizing = resizing_[impl];

@@ -1,4 +1,4 @@
-// What this process has sent and keeps alive. See Note [Life of a shared storage].
+// The storages that this process has sent and keeps alive. See Note [Life of a shared storage].
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -12,22 +12,23 @@
 
 namespace c10::openreg {
 
-// Any thread may call any function at any time. Storages are freed with no lock held.
+// Any thread may call any function at any time. Storages are freed without holding a lock.
 class SentStorages {
  public:
   static SentStorages& get();
 
-  // Keeps the storage and the event until the lease has ended.
+  // Keeps the storage and the event alive until the lease has ended.
   void keep(unsigned long long lease, Storage storage, OpenRegEvent event);
 
-  // The storage that is kept for a lease, if one is.
+  // The storage kept for a lease, if there is one.
   std::optional<Storage> find(unsigned long long lease);
 
-  // Takes back what was kept for a lease that nobody else will take. Throws if somebody has.
+  // Takes back the storage and event of a lease that cannot be taken any more. Throws if a receiver
+  // has taken it.
   std::pair<Storage, OpenRegEvent> takeBack(unsigned long long lease);
 
-  // Frees that of ended leases; returns how many are left. Looks for holders that died if it is
-  // told to, or if the number has doubled since it did.
+  // Frees the storages of leases that have ended; returns how many are left. Checks whether holders
+  // are alive if `checks_holders` is set, or if the number has doubled since the last check.
   size_t collect(bool checks_holders);
 
  private:

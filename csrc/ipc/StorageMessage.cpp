@@ -11,7 +11,7 @@
 namespace c10::openreg {
 namespace {
 
-// FNV-1a, the same in every build: the two processes may have different ones.
+// FNV-1a, which does not depend on the build: the two processes may have different builds.
 uint64_t checksumOf(const StorageMessage& message) {
   const auto* byte = reinterpret_cast<const unsigned char*>(&message);
   const auto* end = byte + offsetof(StorageMessage, checksum);
@@ -43,8 +43,8 @@ StorageMessage StorageMessage::read(const std::string& bytes) {
 }
 
 Device StorageMessage::deviceHere() const {
-  TORCH_CHECK(device >= 0 && device < device_count(), "receiving a storage: it is on device ",
-              device, " of its process, and this one has ", static_cast<int>(device_count()),
+  TORCH_CHECK(device >= 0 && device < device_count(), "receiving a storage: the sender's device ",
+              device, " does not exist here; this process has ", static_cast<int>(device_count()),
               " devices");
   return Device(kDeviceType, static_cast<DeviceIndex>(device));
 }

@@ -1,4 +1,4 @@
-// A storage on its way to another process: plain bytes.
+// The message that sends a storage to another process, as plain bytes.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,12 +11,12 @@
 namespace c10::openreg {
 
 struct StorageMessage {
-  static constexpr uint64_t kVersion = 1;  // raised with every change of the members
+  static constexpr uint64_t kVersion = 1;  // incremented with every change of the members
 
   uint64_t version = kVersion;
   orIpcMemHandle_t memory;
-  orIpcEventHandle_t event;  // what was pending when the storage was sent
-  orIpcLeaseHandle_t lease;  // keeps the storage alive in its own process
+  orIpcEventHandle_t event;  // the pending work when the storage was sent
+  orIpcLeaseHandle_t lease;  // keeps the storage alive in the sender
   uint64_t offset;           // of the storage in the memory
   uint64_t size;             // 0: the handles are not set
   int64_t device;
@@ -25,8 +25,8 @@ struct StorageMessage {
   // Sets the checksum and returns the bytes.
   std::string write();
 
-  // Throws if the bytes are not what write() returned, or what that of another version did. That
-  // says nothing of the numbers: every process can make the checksum fit.
+  // Throws unless the bytes were returned by write() of this version. This does not validate the
+  // numbers, because any process can compute the checksum.
   static StorageMessage read(const std::string& bytes);
 
   // Throws if this process has no such device.

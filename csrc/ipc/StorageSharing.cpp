@@ -23,7 +23,8 @@ struct CallbackRegistration {
   }
 } callback_registration;
 
-// Records an event after all that is known to use the storage. See Note [Order across processes].
+// Records an event after all work that is known to use the storage. See Note [Order across
+// processes].
 OpenRegEvent recordUses(const Storage& storage, const OpenRegStream& stream) {
   for (const OpenRegStream& other : streamsOf(storage.data_ptr())) {
     waitForStream(stream, other);
@@ -47,7 +48,7 @@ void checkNotPartOfGraph(const OpenRegStream& stream, const char* operation) {
               ": the current stream is capturing a graph, and a message is not part of one");
 }
 
-// The offset of a storage in the memory that is shared with it, as allocated.
+// The offset of a storage in its shared memory block, as allocated.
 uint64_t offsetOf(const void* data) {
   orPointerAttributes attributes;
   OPENREG_CHECK(orPointerGetAttributes(&attributes, data));
@@ -55,7 +56,7 @@ uint64_t offsetOf(const void* data) {
                                static_cast<const char*>(attributes.allocationBase));
 }
 
-// The message came back through another process.
+// Checks a message that returned through another process.
 void checkDescribes(const StorageMessage& message, const Storage& sent) {
   const uint64_t offset = offsetOf(sent.data());
   TORCH_CHECK(message.size == sent.nbytes() && message.offset == offset &&

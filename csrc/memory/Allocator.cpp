@@ -26,9 +26,9 @@ namespace {
 void freeBlock(void* context);
 
 // Note [DataPtr contexts]
-// The context of our DataPtrs is their address, from which the table of blocks leads to the block;
-// the deleter freeBlock tells that they are ours. A DataPtr with another deleter is not from here:
-// registerForeignMemory() tells whose it is, if it is the backend's at all.
+// The context of a DataPtr of this allocator is its address, by which the block is found in the
+// table of blocks; the deleter freeBlock identifies such a DataPtr. A DataPtr with another deleter
+// was not allocated here; it may belong to another part of the backend, see foreignMemory().
 class OpenRegAllocator final : public DeviceAllocator {
  public:
   DataPtr allocate(size_t size) override {
@@ -41,7 +41,7 @@ class OpenRegAllocator final : public DeviceAllocator {
     return DataPtr(block->address, block->address, &freeBlock, owner);
   }
 
-  // `size` is more than 0.
+  // `size` must be greater than 0.
   Block* allocate(size_t size, const OpenRegStream& stream) {
     Block* block = cacheOf(stream.device_index()).allocate(size, stream);
     try {
@@ -56,8 +56,8 @@ class OpenRegAllocator final : public DeviceAllocator {
 
   DeleterFnPtr raw_deleter() const override { return &freeBlock; }
 
-  // Address and context are the same, but a copy on write would take freeBlock away, and with it
-  // what recordStream() knows the block by.
+  // Address and context are the same, but copy-on-write would replace the deleter freeBlock, by
+  // which recordStream() identifies the block.
   bool is_simple_data_ptr(const DataPtr& /*data*/) const override { return false; }
 
   void copy_data(void* destination, const void* source, size_t size) const override {
@@ -67,8 +67,8 @@ class OpenRegAllocator final : public DeviceAllocator {
         orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice, stream.stream()));
   }
 
-  // From the start: torch asks this before it looks at a device index, and there is nothing that
-  // one of these functions would need.
+  // Always true if there is a device: torch calls this before it checks a device index, and no
+  // function needs initialization.
   bool initialized() override { return device_count() > 0; }
 
   void emptyCache(MempoolId_t pool) override {
@@ -93,7 +93,7 @@ class OpenRegAllocator final : public DeviceAllocator {
   }
 
   void resetAccumulatedStats(DeviceIndex device) override {
-    // Of a device that nobody has used there is nothing to reset, and this is no use of it.
+    // A device that was never used has nothing to reset, and this must not create it.
     if (const DeviceIndex index = resolveDeviceIndex(device); isDeviceActive(index)) {
       cacheOf(index).resetAccumulatedStats();
     }
@@ -112,25 +112,25 @@ class OpenRegAllocator final : public DeviceAllocator {
     return free_and_total;
   }
 
-  // The block behind a DataPtr; null if it has none or is not from here.
+  // The block of a DataPtr; null if it has none or was not allocated here.
   Block* blockOf(const DataPtr& data) const noexcept {
     return data.get_deleter() == &freeBlock ? blocks_.find(data.get_context()) : nullptr;
   }
 
   void free(void* pointer) noexcept {
-    // A forked child inherits tensors; the parent's device memory is not its to free.
+    // A forked child inherits tensors, but must not free the parent's device memory.
     if (isInBadFork()) {
       return;
     }
     Block* block = blocks_.take(pointer);
     if (block == nullptr) {
       std::fprintf(stderr,
-                   "openreg: raw_deallocate: expected an address that the allocator gave out and "
+                   "openreg: raw_deallocate: expected an address that the allocator returned and "
                    "that has not been freed, got %p\n",
                    pointer);
       return;
     }
-    // Freeing may merge the block away.
+    // Freeing may merge and delete the block.
     const DeviceIndex device = block->device;
     void* address = block->address;
     const auto size = static_cast<int64_t>(block->size);
@@ -183,7 +183,7 @@ class OpenRegAllocator final : public DeviceAllocator {
   BlockTable blocks_;
 };
 
-// Leaked: tensors may be freed by static destructors.
+// Leaked, because tensors may be freed by static destructors.
 OpenRegAllocator& allocator() {
   static OpenRegAllocator* instance = new OpenRegAllocator();
   return *instance;
@@ -199,7 +199,7 @@ struct AllocatorRegistration {
   AllocatorRegistration() { c10::SetAllocator(kDeviceType, &allocator()); }
 } allocator_registration;
 
-// The addresses that rawAllocate() gave out.
+// The addresses that rawAllocate() returned.
 struct RawBlocks {
   Mutex mutex;
   std::unordered_set<void*> live OPENREG_GUARDED_BY(mutex);

@@ -29,7 +29,8 @@ std::optional<Number> parseNumber(std::string_view text) {
   return is_whole ? std::optional<Number>(number) : std::nullopt;
 }
 
-// What is allowed as the value of a key: each returns it in words if the text is not, else null.
+// Checks of a key's value: each returns a description of the allowed values if the text is invalid,
+// else null.
 
 using Check = const char* (*)(std::string_view text);
 
@@ -58,7 +59,7 @@ const char* checkFraction(std::string_view text) {
   return fraction && *fraction >= 0 && *fraction <= 1 ? nullptr : "a number from 0.0 to 1.0";
 }
 
-// A share of the device's memory, or a size in GiB.
+// A fraction of the device's memory, or a size in GiB.
 const char* checkReserve(std::string_view text) {
   const bool has_unit = !text.empty() && text.back() == 'G';
   const auto amount = parseNumber<double>(text.substr(0, text.size() - (has_unit ? 1 : 0)));
@@ -81,7 +82,7 @@ const std::unordered_map<std::string, Check>& cudaKeys() {
       {"release_lock_on_cudamalloc", &checkSwitch},
       {"release_lock_on_hipmalloc", &checkSwitch},
       {"throw_on_cudamalloc_oom", &checkSwitch},
-      {"expandable_segments_reserve", &checkReserve},  // and the next: since torch 2.14
+      {"expandable_segments_reserve", &checkReserve},  // this one and the next since torch 2.14
       {"expandable_segments_reserve_by_class", &checkReserve},
   };
   return keys;
@@ -97,7 +98,7 @@ std::unordered_set<std::string> registeredKeys() {
   return names;
 }
 
-// Checks the value that follows a key of CUDA's; returns where it is.
+// Checks the value after a key of CUDA's; returns its position.
 size_t checkValue(const ConfigTokenizer& tokens, size_t i, const std::string& key, Check check) {
   const bool has_value = i + 2 < tokens.size() && tokens[i + 1] == ":";
   const std::string value = has_value ? tokens[i + 2] : "";
@@ -112,11 +113,11 @@ size_t checkValue(const ConfigTokenizer& tokens, size_t i, const std::string& ke
 
 void check(const std::string& settings) {
   if (servesCuda()) {
-    // c10 has parsed its own keys, and refused those that are of neither table.
+    // c10 has parsed its own keys, and rejected keys that are in neither table.
     const ConfigTokenizer tokens(settings);
     for (size_t i = 0; i < tokens.size(); ++i) {
       const auto found = cudaKeys().find(tokens[i]);
-      // A value may look like a key: it stands behind a colon.
+      // A value may look like a key, but it follows a colon.
       if (found != cudaKeys().end() && (i == 0 || tokens[i - 1] != ":")) {
         i = checkValue(tokens, i, found->first, found->second);
       }

@@ -15,9 +15,9 @@ namespace {
 using CachingAllocator::AcceleratorAllocatorConfig;
 using CachingDeviceAllocator::SegmentInfo;
 
-// Sizes are c10's, so that a program sees the numbers it knows from other devices. But in place of
-// c10's smallest block, which leaves most of itself unused for a tensor of few elements, a quarter
-// of it does, unless the program is one for CUDA and may know its numbers.
+// Sizes are c10's, so that a program sees the same numbers as on other devices. The smallest block
+// is an exception: it is a quarter of c10's, most of which would be unused for a tensor of few
+// elements, unless the program is a CUDA program, which may rely on c10's numbers.
 const size_t kRounding =
     servesCuda() ? CachingAllocator::kMinBlockSize : CachingAllocator::kMinBlockSize / 4;
 constexpr size_t kSmallSize = CachingAllocator::kSmallSize;
@@ -29,12 +29,12 @@ constexpr MempoolId_t kDefaultPools = {0, 0};
 
 size_t roundUp(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
-// A block of the small pool is none, whatever the settings say.
+// Blocks of the small pool are never oversize, whatever the settings are.
 bool isOversize(const Block& block) {
   return !block.pool->isSmall() && block.size >= AcceleratorAllocatorConfig::max_split_size();
 }
 
-// A block too large to split may only serve a request of about its own size.
+// A block that is too large to be split may only serve requests of about its own size.
 bool isTooLarge(const Block& block, const BlockRequest& request) {
   if (!isOversize(block)) {
     return false;
@@ -67,7 +67,7 @@ size_t roundedBlockSize(size_t size) {
   return roundUp(size, kRounding);
 }
 
-// --- Giving blocks out
+// --- Allocation
 
 BlockPool& BlockCache::poolFor(const BlockRequest& request) {
   const bool is_small = request.rounded <= kSmallSize;
@@ -84,7 +84,7 @@ BlockPool& BlockCache::poolFor(const BlockRequest& request) {
 Block* BlockCache::reuse(const BlockRequest& request) {
   ++search_count_;
   const FreeBlocks& free_blocks = poolFor(request).free_blocks;
-  const std::optional<FreeBlocks::Place> place =
+  const std::optional<FreeBlocks::Position> place =
       free_blocks.bestFit(request.stream, request.rounded);
   if (!place.has_value() || isTooLarge(***place, request)) {
     return nullptr;
@@ -121,7 +121,7 @@ Block* BlockCache::reserve(const BlockRequest& request) {
   const orError_t error = orMalloc(&address, size);
   exchange_device(previous);
   if (error == orErrorMemoryAllocation) {
-    // The caller tries again or reports; it is not this thread's last error.
+    // The caller retries or reports the error, so it must not stay this thread's last error.
     std::ignore = orGetLastError();
     return nullptr;
   }
@@ -150,13 +150,13 @@ Block* BlockCache::reserve(const BlockRequest& request) {
   return handOut(free_blocks.find(block), request);
 }
 
-// The stream, for as long as the cache lives.
+// A pointer to the stream that is valid as long as the cache.
 const OpenRegStream* BlockCache::keep(const OpenRegStream& stream) {
   return &*streams_.insert(stream).first;
 }
 
-// Takes a block out of its pool for the request.
-Block* BlockCache::handOut(FreeBlocks::Place place, const BlockRequest& request) {
+// Removes a block from its pool for the request.
+Block* BlockCache::handOut(FreeBlocks::Position place, const BlockRequest& request) {
   Block* block = *place;
   FreeBlocks& free_blocks = block->pool->free_blocks;
   statistics_.removeInactiveSplit(*block);
@@ -181,7 +181,7 @@ Block* BlockCache::handOut(FreeBlocks::Place place, const BlockRequest& request)
   return block;
 }
 
-// Returns what is left, or null if nothing was cut off.
+// Returns the remainder, or null if the block was not split.
 Block* BlockCache::splitIfWorthwhile(Block* block, size_t size) {
   if (const PrivatePool* owner = block->pool->owner; owner != nullptr && !owner->options.is_split) {
     return nullptr;
@@ -213,9 +213,9 @@ Block* BlockCache::splitIfWorthwhile(Block* block, size_t size) {
   return rest;
 }
 
-// --- Taking blocks back
+// --- Free
 
-// From here on the block is nobody's.
+// Afterwards, the block has no owner.
 void BlockCache::endAllocation(Block* block, const std::shared_ptr<GatheredContext>& context) {
   record(TraceEntry::FREE_REQUESTED, *block, context);
   statistics_.removeAllocation(*block);
@@ -267,7 +267,7 @@ void BlockCache::makeFree(Block* block) {
   }
   block->freed_before_check = check_count_ + 1;
   FreeBlocks& free_blocks = block->pool->free_blocks;
-  std::optional<FreeBlocks::Place> place = placeToJoin(block->next);
+  std::optional<FreeBlocks::Position> place = placeToJoin(block->next);
   if (const auto lower = placeToJoin(block->previous)) {
     if (place.has_value()) {
       free_blocks.erase(*place);
@@ -283,8 +283,8 @@ void BlockCache::makeFree(Block* block) {
   statistics_.addInactiveSplit(*block);
 }
 
-// The place of a neighbor that is about to be joined, if it is free.
-std::optional<FreeBlocks::Place> BlockCache::placeToJoin(Block* neighbor) {
+// The position of a neighbor that can be merged, if it is free.
+std::optional<FreeBlocks::Position> BlockCache::placeToJoin(Block* neighbor) {
   if (neighbor == nullptr || !neighbor->isFree()) {
     return std::nullopt;
   }
@@ -292,7 +292,7 @@ std::optional<FreeBlocks::Place> BlockCache::placeToJoin(Block* neighbor) {
   return neighbor->pool->free_blocks.find(neighbor);
 }
 
-// Joins two neighbors. The upper one goes, so that a segment's first block stays.
+// Merges two neighbors. Deletes the upper one, so that a segment's first block is stable.
 Block* BlockCache::join(Block* lower, Block* upper) {
   lower->size += upper->size;
   lower->freed_before_check = std::max(lower->freed_before_check, upper->freed_before_check);
@@ -305,7 +305,7 @@ Block* BlockCache::join(Block* lower, Block* upper) {
   return lower;
 }
 
-// --- Giving segments back
+// --- Release of segments
 
 std::vector<BlockPool*> BlockCache::allPools() {
   std::vector<BlockPool*> pools{&small_, &large_};
@@ -352,7 +352,7 @@ std::vector<Block*> BlockCache::detachUnused(MempoolId_t pool,
   return segments;
 }
 
-// `block` is free and all of its segment. From here on it is in no book.
+// `block` is free and spans its segment. Afterwards, the cache has no reference to it.
 void BlockCache::detachSegment(Block* block, const std::shared_ptr<GatheredContext>& context,
                                std::vector<Block*>& segments) {
   segments.push_back(block);
@@ -375,8 +375,8 @@ bool BlockCache::isGarbageDue() const {
                               threshold * static_cast<double>(limit());
 }
 
-// The age of a segment is the number of searches it has been passed over; those of at least average
-// age go, as long as there are any.
+// The age of a segment is the number of searches since it was last used. Releases those of at least
+// average age, as long as there are any.
 std::vector<Block*> BlockCache::detachGarbage() {
   std::vector<Block*> segments;
   while (isGarbageDue()) {
@@ -423,7 +423,7 @@ void BlockCache::releasePool(MempoolId_t id) {
   const auto found = private_pools_.find(id);
   TORCH_CHECK(found != private_pools_.end() && found->second.use_count > 0, "memory pool (",
               id.first, ", ", id.second, ") of device ", static_cast<int>(device_),
-              " has no user that could release it");
+              " is not in use, so it cannot be released");
   --found->second.use_count;
 }
 
@@ -496,7 +496,7 @@ std::vector<Corruption> BlockCache::findCorruptions(uint32_t check) {
       if (block->is_allocated || block->is_in_quarantine) {
         corruption = findCorruption(*block);
       } else if (block->isFree() && block->pool->owner == nullptr) {
-        // The owner of a private pool may write to its free blocks: a graph does at each replay.
+        // The owner of a private pool may write to its free blocks: a graph does so in each replay.
         corruption = poisoned_.findCorruption(*block);
         if (block->freed_before_check <= check) {
           poisoned_.fill(*block);

@@ -1,14 +1,16 @@
-// One device's memory: its segments and blocks, who has them, and which is given out next.
+// One device's memory: segments, blocks and their owners, and the selection of blocks for
+// allocations.
 //
-// Not thread-safe, and waits for nothing. DeviceCachingAllocator has the lock for it, knows when
-// other streams are done with a block, and waits.
+// Not thread-safe, and never waits. DeviceCachingAllocator has the lock, tracks the use of blocks
+// by other streams, and waits.
 //
 // Note [Memory of graphs]
-// A graph's kernels run again at the addresses they were captured with. So what a capture
-// allocates comes from a private pool, which gives memory to nobody else while the graph lives.
-// Within the pool, blocks are reused as elsewhere: in the order of the stream, which is the order
-// of every replay. An event recorded on a capturing stream would be part of the graph and say
-// nothing to the host, so a block that needs one waits until that stream's capture has ended.
+// A graph's kernels run again at the addresses with which they were captured. So memory that is
+// allocated during a capture comes from a private pool, which is used for nothing else while the
+// graph exists. Within the pool, blocks are reused as usual: in the order of the stream, which is
+// the same in every replay. An event that is recorded on a capturing stream would become part of
+// the graph, and the host could not query it, so a block that needs an event waits until that
+// stream's capture has ended.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -32,11 +34,11 @@
 
 namespace c10::openreg {
 
-// The size of the block that serves an allocation of so many bytes.
+// The size of the block for an allocation of `size` bytes.
 size_t roundedBlockSize(size_t size);
 
 struct BlockRequest {
-  size_t size;     // as asked for
+  size_t size;     // as requested
   size_t rounded;  // of the block
   OpenRegStream stream;
   std::shared_ptr<GatheredContext> context;
@@ -50,18 +52,18 @@ class BlockCache {
 
   // --- Blocks
 
-  // Gives out a free block of the request's pool and stream. Null if none fits.
+  // Allocates a free block of the request's pool and stream. Null if none fits.
   Block* reuse(const BlockRequest& request);
 
-  // Gives out a free block of a private pool that serves others before memory runs out. Null if
-  // none fits.
+  // Allocates a free block of a private pool that may serve other requests when memory runs out.
+  // Null if none fits.
   Block* reuseOfPools(const BlockRequest& request);
 
-  // Gives out a block of a new segment. Null if the device, or the limit, has no room for it.
+  // Allocates a block of a new segment. Null if the device or the limit has no room for it.
   Block* reserve(const BlockRequest& request);
 
-  // Takes a block back from whom it was given out to. If no other stream used it, it is free, and
-  // the result true. Else makeFree() has to follow, when those are done with it.
+  // Ends the allocation of a block. Returns true, and makes it free, if no other stream used it.
+  // Otherwise the caller must call makeFree() when those streams have finished.
   bool takeBack(Block* block, const std::shared_ptr<GatheredContext>& context);
 
   // Lets a block be reused.
@@ -69,21 +71,22 @@ class BlockCache {
 
   // --- Quarantine; see Note [Quarantine]
 
-  // Prepares a block that is given out for the fill that comes before quarantine().
+  // Prepares an allocated block for the fill that precedes quarantine().
   void expectFill(Block* block);
 
-  // Takes a block back, without makeFree(). What has been there for the longest becomes free.
+  // Ends the allocation of a block without makeFree(). The oldest blocks of the quarantine become
+  // free.
   void quarantine(Block* block, const std::shared_ptr<GatheredContext>& context);
 
-  // Lets all of it be reused.
+  // Makes all blocks of the quarantine free.
   void endQuarantine() { shrinkQuarantine(0); }
 
-  // --- Segments. Those that are detached are in no book any more: the caller frees their memory
-  // and deletes their only blocks.
+  // --- Segments. The cache drops detached segments: the caller frees their memory and deletes
+  // their only blocks.
 
   // Detaches all segments without a block in use: those of the default pools, and of private pools
-  // that nobody uses any more. Given the id of a private pool, those of that one instead. History
-  // has the context, or if it is null that of the segment's allocation.
+  // without users; given the id of a private pool, only those of that pool. The history entry gets
+  // the context, or that of the segment's allocation if it is null.
   std::vector<Block*> detachUnused(const std::shared_ptr<GatheredContext>& context);
   std::vector<Block*> detachUnused(MempoolId_t pool,
                                    const std::shared_ptr<GatheredContext>& context);
@@ -91,7 +94,7 @@ class BlockCache {
   // Whether more is reserved than the setting garbage_collection_threshold allows.
   bool isGarbageDue() const;
 
-  // Detaches segments that have not been asked for in a long time, oldest first, until it is not.
+  // Detaches segments that have not been used for a long time, oldest first, until it is not due.
   std::vector<Block*> detachGarbage();
 
   // --- Private pools; see Note [Memory of graphs] and DeviceCachingAllocator
@@ -105,7 +108,7 @@ class BlockCache {
 
   // --- Limits, state and history
 
-  // Limits what is reserved to a share of the capacity, 0 to 1.
+  // Limits the reserved memory to a fraction of the capacity, 0 to 1.
   void setMemoryFraction(double fraction) { memory_fraction_ = fraction; }
   double memoryFraction() const { return memory_fraction_; }
 
@@ -115,7 +118,7 @@ class BlockCache {
   MemoryStatistics& statistics() { return statistics_; }
   MemoryHistory& history() { return history_; }
 
-  // Counts a request that could not be served, and puts it down in the history.
+  // Counts a request that failed, and adds it to the history.
   void recordOutOfMemory(const BlockRequest& request, size_t free_size);
 
   std::vector<CachingDeviceAllocator::SegmentInfo> snapshot(MempoolId_t pool);
@@ -134,10 +137,10 @@ class BlockCache {
   const OpenRegStream* keep(const OpenRegStream& stream);
 
   void endAllocation(Block* block, const std::shared_ptr<GatheredContext>& context);
-  Block* handOut(FreeBlocks::Place place, const BlockRequest& request);
+  Block* handOut(FreeBlocks::Position place, const BlockRequest& request);
   void shrinkQuarantine(size_t size);
   Block* splitIfWorthwhile(Block* block, size_t size);
-  std::optional<FreeBlocks::Place> placeToJoin(Block* neighbor);
+  std::optional<FreeBlocks::Position> placeToJoin(Block* neighbor);
   Block* join(Block* lower, Block* upper);
 
   void detachFreeSegments(BlockPool& pool, const std::shared_ptr<GatheredContext>& context,
@@ -161,7 +164,7 @@ class BlockCache {
   std::map<MempoolId_t, PrivatePool> private_pools_;
   std::vector<std::pair<PrivatePool*, StreamFilter>> allocating_to_;
   Segments segments_;
-  std::unique_ptr<Block> spare_;  // of the last join, for the next cut: a loop needs no heap
+  std::unique_ptr<Block> spare_;  // of the last merge, for the next split: saves heap calls
   std::unordered_set<OpenRegStream> streams_;  // that blocks belong to; never shrinks
   uint64_t search_count_ = 0;                  // of the cache: the clock of garbage collection
   uint32_t check_count_ = 0;                   // of beginCheck()

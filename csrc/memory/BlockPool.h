@@ -1,13 +1,13 @@
-// Blocks of device memory and the pools that free ones wait in.
+// Blocks of device memory, and the pools of free blocks.
 //
 // Glossary
-//   segment   what one orMalloc returned; never moves, goes back whole
+//   segment   the memory of one orMalloc call; never moves, and is released as a whole
 //   block     a part of a segment, used by one tensor storage or free. The blocks of a segment
 //             form a doubly linked list in address order
 //   pool      all free blocks of one class: small (requests up to kSmallSize) or large. A block
-//             stays in the class it was cut for
-//   private   a small and a large pool of their own for those who asked for them: a graph, whose
-//   pool      addresses must stay its own between replays, or a program's MemPool
+//             stays in the class for which it was created
+//   private   a separate small and large pool for one user: a graph, whose addresses must not be
+//   pool      reused between replays, or a program's MemPool
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -29,10 +29,10 @@ namespace c10::openreg {
 
 struct BlockPool;
 
-// What few blocks have.
+// Members that few blocks need.
 struct BlockExtras {
   std::unordered_set<OpenRegStream> used_on{};            // other streams that record_stream named
-  std::shared_ptr<GatheredContext> allocation_context{};  // stack of who allocated it, if recorded
+  std::shared_ptr<GatheredContext> allocation_context{};  // stack of the allocation, if recorded
   std::shared_ptr<GatheredContext> segment_context{};     // of the first block of a segment
   std::shared_ptr<std::atomic<bool>> is_filled{};  // allocated, with poison: whether its fill ran
 };
@@ -41,20 +41,20 @@ struct BlockExtras {
 struct Block {
   std::byte* address = nullptr;
   size_t size = 0;
-  size_t requested_size = 0;  // what the caller asked for; 0 while free
+  size_t requested_size = 0;  // as requested; 0 while free
   BlockPool* pool = nullptr;
-  const OpenRegStream* stream = nullptr;  // its memory may be reused there without waiting
+  const OpenRegStream* stream = nullptr;  // may reuse its memory without waiting
   Block* previous = nullptr;              // in the same segment
   Block* next = nullptr;
   uint64_t freed_at = 0;  // the pools' search count when it became free
   std::unique_ptr<BlockExtras> extras;
   uint32_t freed_before_check = 0;  // the number of the first check of free memory after its free
-  int pending_uses = 0;             // of other streams, which must end before it may be reused
+  int pending_uses = 0;             // by other streams, which must end before it may be reused
   DeviceIndex device = 0;
   bool is_allocated = false;
   bool is_in_quarantine = false;        // see Note [Quarantine]; pending_uses is 1
-  bool is_oversize_allocation = false;  // how the statistics counted it,
-  bool is_oversize_segment = false;     // whatever the settings say later
+  bool is_oversize_allocation = false;  // as counted by the statistics,
+  bool is_oversize_segment = false;     // whatever the settings are later
 
   bool isSplit() const { return previous != nullptr || next != nullptr; }
   // Free for reuse: neither in use nor waiting for another stream.
@@ -79,8 +79,8 @@ static_assert(sizeof(Block) <= 88, "a heap allocation of 96 bytes, its header in
 
 // The free blocks of a pool, ordered by stream, then size, then address.
 //
-// A block that is cut or joined with its neighbors leaves the set and another enters it, which
-// nearly always belongs in the same place.
+// When a block is split or merged, it leaves the set and another one enters it, in most cases at
+// the same position.
 class FreeBlocks {
   using Key = std::tuple<uintptr_t, size_t, uintptr_t>;
 
@@ -100,20 +100,20 @@ class FreeBlocks {
   using Set = std::set<Block*, Order>;
 
  public:
-  // Where a block is. Stays valid until the block there is erased.
-  using Place = Set::const_iterator;
+  // The position of a block. Stays valid until that block is erased.
+  using Position = Set::const_iterator;
 
-  // The place of the smallest block of the stream with at least `size` bytes, of these the one at
-  // the lowest address. Nothing if there is none.
-  std::optional<Place> bestFit(const OpenRegStream& stream, size_t size) const {
-    const Place found =
+  // The position of the smallest block of the stream with at least `size` bytes; of equal ones,
+  // that with the lowest address. Nothing if there is none.
+  std::optional<Position> bestFit(const OpenRegStream& stream, size_t size) const {
+    const Position found =
         blocks_.lower_bound(Key{reinterpret_cast<uintptr_t>(stream.stream()), size, 0});
     return found != blocks_.end() && *(*found)->stream == stream ? std::optional(found)
                                                                  : std::nullopt;
   }
 
-  // Of a block that is in the set.
-  Place find(Block* block) const { return blocks_.find(block); }
+  // For a block that is in the set.
+  Position find(Block* block) const { return blocks_.find(block); }
 
   void insert(Block* block) {
     if (spare_node_.empty()) {
@@ -124,12 +124,12 @@ class FreeBlocks {
     }
   }
 
-  // The block there may have changed since it was found.
-  void erase(Place place) { spare_node_ = blocks_.extract(place); }
+  // The block may have changed since it was found.
+  void erase(Position place) { spare_node_ = blocks_.extract(place); }
 
-  // Erases the block there, which may have changed since it was found, and inserts another.
-  void replace(Place place, Block* block) {
-    const Place next = std::next(place);
+  // Erases the block, which may have changed since it was found, and inserts another.
+  void replace(Position place, Block* block) {
+    const Position next = std::next(place);
     const bool belongs_here = (place == blocks_.begin() || Order()(*std::prev(place), block)) &&
                               (next == blocks_.end() || Order()(block, *next));
     if (belongs_here) {
@@ -164,18 +164,18 @@ struct BlockPool {
   MempoolId_t id() const;
 };
 
-// What a program may ask of its own pool.
+// The options of a program's private pool.
 struct PoolOptions {
-  bool serves_others = false;  // where an allocation outside of it would run out of memory
-  bool is_split = true;        // else a block is the whole segment
+  bool serves_others = false;  // for allocations that would otherwise run out of memory
+  bool is_split = true;        // false: a block is a whole segment
 };
 
 struct PrivatePool {
   explicit PrivatePool(MempoolId_t id) : id(id) {}
 
   const MempoolId_t id;
-  int use_count = 0;         // at 0 its memory may go back to the device
-  size_t segment_count = 0;  // at 0, too, it may be deleted
+  int use_count = 0;         // at 0 its memory may be released
+  size_t segment_count = 0;  // if 0 as well, it may be deleted
   PoolOptions options;
   BlockPool small{CachingAllocator::StatType::SMALL_POOL, this};
   BlockPool large{CachingAllocator::StatType::LARGE_POOL, this};

@@ -9,7 +9,7 @@ void BlockTable::add(Block* block) {
   const auto address = reinterpret_cast<uintptr_t>(block->address);
   std::atomic<Entry*>& leaf = leaves_[address >> kLeafBits];
   if (leaf.load(std::memory_order_acquire) == nullptr) {
-    // Not by new, which would write to all of its pages.
+    // calloc does not touch the pages, unlike new.
     auto* made = static_cast<Entry*>(std::calloc(kLeafSize, sizeof(Entry)));
     if (made == nullptr) {
       throw std::bad_alloc();

@@ -1,11 +1,11 @@
-// Which block starts at an address of device memory.
+// A map from addresses of device memory to the blocks that start there.
 //
-// The context of a DataPtr is its address, as torch's raw_allocate() needs it; the table leads from
-// there to the block. It has an entry for each place where a block may start, in leaves of 1 GiB of
-// addresses. A leaf is made when its first block is entered and is never freed; the operating
-// system gives it pages where there are blocks.
+// The context of a DataPtr is its address, as torch's raw_allocate() requires, and the table finds
+// the block for it. It has an entry for each position at which a block can start, in leaves of 1
+// GiB of addresses. A leaf is created with its first block and is never freed; the operating system
+// backs only the pages that are used.
 //
-// Threads: any may call. An address is given from thread to thread with an order of the program's.
+// Threads: any thread may call. The program orders the threads that pass an address to each other.
 #pragma once
 
 #include <array>
@@ -19,20 +19,20 @@ namespace c10::openreg {
 
 class BlockTable {
  public:
-  // Enters a block under its address.
-  // Errors: std::bad_alloc, and nothing is entered.
+  // Adds a block under its address.
+  // Errors: std::bad_alloc; the table is then unchanged.
   void add(Block* block);
 
-  // The block that starts at the address, null if none does.
+  // The block that starts at the address; null if there is none.
   Block* find(const void* address) const noexcept;
 
-  // Finds the block and takes it out of the table.
+  // Finds the block and removes it.
   Block* take(const void* address) noexcept;
 
  private:
   using Entry = std::atomic<Block*>;
 
-  // No block is smaller: see kRounding in BlockCache.cpp.
+  // The minimum size of a block: see kRounding in BlockCache.cpp.
   static constexpr int kGranularityBits = 7;
   static constexpr int kLeafBits = 30;
   static constexpr int kAddressBits = 48;

@@ -18,18 +18,18 @@ using CachingDeviceAllocator::DeviceStats;
 using CachingDeviceAllocator::RecordContext;
 using CachingDeviceAllocator::SegmentInfo;
 
-// An exabyte, the most that CUDA's allocator looks for.
+// One exabyte, the largest size that CUDA's allocator accepts.
 constexpr size_t kMaxSize = size_t{1} << 60;
 
 }  // namespace
 
-// --- Allocating
+// --- Allocation
 
 // docs: allocate
 Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream) {
   TORCH_CHECK_WITH(OutOfMemoryError, size <= kMaxSize, servesCuda() ? "CUDA" : "OpenReg",
                    " out of memory. Tried to allocate more than 1EB memory.");
-  // Stacks are gathered, memory is freed by others, and the device is waited for without the lock.
+  // Gathering stacks, calls that free memory, and waits for the device happen without the lock.
   const BlockRequest request{size, roundedBlockSize(size + guardSize()), stream,
                              gatherContext(RecordContext::STATE)};
   Block* block = tryAllocate(request);
@@ -53,7 +53,7 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
   return block;
 }
 
-// What nearly all calls come to: a block of the cache, or of a new segment. Waits for nothing.
+// The path of nearly all calls: a block of the cache, or of a new segment. Never waits.
 Block* DeviceCachingAllocator::tryAllocate(const BlockRequest& request) {
   recordPendingUses();
   const Lock lock(mutex_);
@@ -62,7 +62,7 @@ Block* DeviceCachingAllocator::tryAllocate(const BlockRequest& request) {
   return block != nullptr || cache_.isGarbageDue() ? block : cache_.reserve(request);
 }
 
-// There is no free range, or too much is cached: gives memory back to the device, which waits.
+// There is no free range, or too much is cached: releases memory to the device, which waits.
 Block* DeviceCachingAllocator::retryAllocate(const BlockRequest& request) {
   const Lock turn(waiting_mutex_);
   std::vector<Block*> segments;
@@ -75,8 +75,8 @@ Block* DeviceCachingAllocator::retryAllocate(const BlockRequest& request) {
   if (Block* block = take(request)) {
     return block;
   }
-  // Wait for what other streams still hold. If nothing of it fits, give everything unused back,
-  // which also joins free ranges, and try once more.
+  // Waits for blocks that other streams still use. If none of them fits, releases everything
+  // unused, which also merges free ranges, and tries once more.
   waitForOtherStreams();
   {
     const Lock lock(mutex_);
@@ -96,7 +96,7 @@ Block* DeviceCachingAllocator::retryAllocate(const BlockRequest& request) {
 }
 // docs: end
 
-// Of the cache or the device, as they are.
+// Takes a block of the cache, or a new segment, without releasing memory.
 Block* DeviceCachingAllocator::take(const BlockRequest& request) {
   const Lock lock(mutex_);
   finishPendingUses();
@@ -104,7 +104,7 @@ Block* DeviceCachingAllocator::take(const BlockRequest& request) {
   return block != nullptr ? block : cache_.reserve(request);
 }
 
-// --- Freeing
+// --- Free
 
 void DeviceCachingAllocator::free(Block* block) noexcept {
   observe(&Observer::memoryDeallocation, block->address, *block->stream, block->pool->id());
@@ -128,7 +128,7 @@ void DeviceCachingAllocator::free(Block* block) noexcept {
   recordPendingUses();
 }
 
-// Puts a block that is being freed into quarantine. Returns false if it should not go there.
+// Moves a block that is being freed to the quarantine. Returns false if it does not qualify.
 bool DeviceCachingAllocator::quarantine(Block* block,
                                         const std::shared_ptr<GatheredContext>& context) noexcept {
   if (!shouldQuarantine(*block)) {
@@ -138,7 +138,7 @@ bool DeviceCachingAllocator::quarantine(Block* block,
     const Lock lock(mutex_);
     cache_.expectFill(block);
   }
-  // Before anybody else can have the block.
+  // Before the block can be allocated again.
   try {
     fillOnStream(*block);
   } catch (const c10::Error&) {
@@ -149,7 +149,7 @@ bool DeviceCachingAllocator::quarantine(Block* block,
   return true;
 }
 
-// Records what other streams still have to do with freed blocks, unless they capture.
+// Records the pending uses of freed blocks by other streams, except for streams that capture.
 void DeviceCachingAllocator::recordPendingUses() noexcept {
   if (!has_unrecorded_uses_.load(std::memory_order_relaxed)) {
     return;
@@ -194,7 +194,7 @@ void DeviceCachingAllocator::recordStream(Block* block, const OpenRegStream& str
   }
 }
 
-// Waits for what keeps freed blocks from being reused.
+// Waits for the uses that keep freed blocks from being reused.
 void DeviceCachingAllocator::waitForOtherStreams() {
   recordPendingUses();
   std::vector<PendingFrees::EventRef> events;
@@ -213,9 +213,9 @@ void DeviceCachingAllocator::waitForOtherStreams() {
   finishPendingUses();
 }
 
-// --- Giving memory back
+// --- Release of memory
 
-// Of segments that were detached. Needs no lock; waits for the device.
+// Releases detached segments. Needs no lock; waits for the device.
 void DeviceCachingAllocator::giveBack(const std::vector<Block*>& segments) {
   const RelaxedCaptureGuard relaxed;
   for (Block* block : segments) {

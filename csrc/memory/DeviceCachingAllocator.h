@@ -1,17 +1,17 @@
-// The cache of one device's memory.
+// The caching allocator of one device.
 //
 // Note [Stream-ordered reuse]
-// A freed block may be given out again at once on the stream it was allocated for: whatever
-// uses it next is enqueued after what used it before. Another stream that used it must have
-// been named by record_stream; the block then waits for an event on that stream. So neither
-// freeing waits for work, nor allocating while the cache or the device has room.
+// A freed block can be reused at once on the stream for which it was allocated, because later work
+// of that stream runs after its earlier work. Other streams that used it must have been named by
+// record_stream; the block then waits for an event on each of them. So neither a free nor, as long
+// as the cache or the device has room, an allocation waits for work.
 //
 // Note [Two locks]
-// mutex_ guards the state. Nothing waits while it is held: neither for work, nor for room in a
-// stream's queue. So nobody who frees or allocates waits for a thread that waits for the device.
-// Those who do wait, to give memory back, take turns by waiting_mutex_, which they hold meanwhile:
-// what one gives back would be missed by another that looks for memory at the same time. It is
-// taken first, and by nobody who holds the GIL.
+// mutex_ guards the state. It is not held during waits, neither for work nor for room in a stream's
+// queue. So a thread that frees or allocates never waits for a thread that waits for the device.
+// Threads that must wait, to release memory, hold waiting_mutex_ meanwhile: otherwise one would
+// miss the memory that another is about to release. It is locked first, and never with the GIL
+// held.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -34,26 +34,25 @@ class DeviceCachingAllocator {
 
   explicit DeviceCachingAllocator(DeviceIndex device) : device_(device), cache_(device) {}
 
-  // Returns a block of at least `size` bytes (size > 0) for use on the stream. It stays the
-  // allocator's; hand it back to free(). If neither the cache nor the device has room, it waits for
-  // the device, without the GIL.
-  // Errors: OutOfMemoryError, after cached memory was given back and a second try.
+  // Returns a block of at least `size` bytes (size > 0) for use on the stream. The allocator owns
+  // it; return it with free(). If neither the cache nor the device has room, it waits for the
+  // device, without the GIL.
+  // Errors: OutOfMemoryError, after cached memory was released and a second attempt failed.
   Block* allocate(size_t size, const OpenRegStream& stream);
 
-  // Takes a block back, to be reused in stream order. Never throws. Never waits for work; if the
-  // queue of a stream that recordStream() named is full, it waits for room there, as any
-  // submission.
+  // Frees a block, to be reused in stream order. Never throws. Never waits for work; if the queue
+  // of a stream that recordStream() named is full, it waits for room there, as any submission does.
   void free(Block* block) noexcept;
 
-  // The stream that the block was allocated for, and those that recordStream() named.
+  // The stream for which the block was allocated, and those named by recordStream().
   std::vector<OpenRegStream> streamsOf(Block* block);
 
-  // Keeps the block from being reused before the work now on the stream is done.
+  // Keeps the block from being reused before the stream's current work is done.
   void recordStream(Block* block, const OpenRegStream& stream);
 
-  // Returns all segments without a block in use to the device: those of the default pools and of
-  // private pools without users or, given the id of a private pool, those of that one. Waits for
-  // the device. The caller does not hold the GIL.
+  // Releases all segments without a block in use to the device: those of the default pools and of
+  // private pools without users; given the id of a private pool, those of that pool. Waits for the
+  // device. The caller must not hold the GIL.
   void emptyCache(MempoolId_t pool);
 
   // --- Private pools; see Note [Memory of graphs]
@@ -61,27 +60,27 @@ class DeviceCachingAllocator {
   // Creates a pool, or adds a user to it.
   void retainPool(MempoolId_t id);
 
-  // What the pool, which has a user, does where it differs from other pools.
+  // Sets the options of a pool that has a user.
   void setPoolOptions(MempoolId_t id, PoolOptions options);
 
-  // Takes a user away. Without users a pool's memory goes back when the cache is emptied.
+  // Removes a user. The memory of a pool without users is released when the cache is emptied.
   void releasePool(MempoolId_t id);
 
-  // How many users a pool has; 0 if there is no such pool.
+  // The number of users of a pool; 0 if there is no such pool.
   int poolUseCount(MempoolId_t id);
 
-  // Adds a user; until endAllocateToPool() allocations on the streams that the filter picks come
-  // from the pool. Of several pools whose filters do, it is the one of the latest call.
+  // Adds a user. Until endAllocateToPool(), allocations on streams that the filter accepts come
+  // from the pool. If several filters accept a stream, the latest call takes precedence.
   // Errors: RuntimeError if the pool is already being allocated to.
   void beginAllocateToPool(MempoolId_t id, StreamFilter filter);
 
-  // Ends that. The user stays.
-  // Errors: RuntimeError if nothing is being allocated to the pool.
+  // Ends the redirection, and keeps the user.
+  // Errors: RuntimeError if the pool is not being allocated to.
   void endAllocateToPool(MempoolId_t id);
 
   // --- Limits
 
-  // Limits what is reserved to a share of the capacity, 0 to 1.
+  // Limits the reserved memory to a fraction of the capacity, 0 to 1.
   void setMemoryFraction(double fraction);
   double memoryFraction();
 
@@ -94,8 +93,8 @@ class DeviceCachingAllocator {
   // Bytes in use and bytes held, for the profiler's memory events.
   std::pair<size_t, size_t> usage();
 
-  // All segments and their blocks, in address order; those of one private pool if an id other
-  // than {0, 0} is given.
+  // All segments and their blocks, in address order; only those of one private pool unless the id
+  // is {0, 0}.
   std::vector<CachingDeviceAllocator::SegmentInfo> snapshot(MempoolId_t pool);
 
   std::vector<MemoryHistory::TraceEntry> history();
@@ -106,12 +105,12 @@ class DeviceCachingAllocator {
   bool isValid();
 
   // A check of guard zones and free blocks; see Note [Poison]. Between the two calls, the caller
-  // waits for all devices. The number that the first returns is the second's argument.
+  // waits for all devices. The result of the first call is the argument of the second.
   uint32_t beginCheck();
   std::vector<Corruption> findCorruptions(uint32_t check);
 
  private:
-  // These take the lock themselves.
+  // These lock the mutex themselves.
   Block* tryAllocate(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);
   Block* retryAllocate(const BlockRequest& request) OPENREG_EXCLUDES(waiting_mutex_, mutex_);
   Block* take(const BlockRequest& request) OPENREG_EXCLUDES(mutex_);

@@ -21,7 +21,7 @@ MemPool::~MemPool() {
   try {
     releasePool(device_, id_);
     if (poolUseCount(device_, id_) == 0) {
-      emptyPool(device_, id_);  // nobody needs its addresses, as a graph would
+      emptyPool(device_, id_);  // its addresses need not be kept, unlike a graph's
     }
   } catch (const c10::Error& error) {
     std::fprintf(stderr, "openreg: a memory pool's memory stays reserved: %s\n",

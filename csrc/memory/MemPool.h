@@ -8,7 +8,8 @@
 
 namespace c10::openreg {
 
-// A user of a new pool of the current device. When the last user goes, so does the memory.
+// A new pool of the current device, with this object as its user. Its memory is released when it
+// has no user left.
 class OPENREG_EXPORT MemPool {
  public:
   explicit MemPool(PoolOptions options = {});
@@ -25,8 +26,8 @@ class OPENREG_EXPORT MemPool {
   const MempoolId_t id_;
 };
 
-// Adds a user: what the calling thread allocates on the device comes from the pool until
-// endAllocateOnThread(), which takes the user away. A negative index stands for the current device.
+// Adds a user: allocations of the calling thread on the device come from the pool until
+// endAllocateOnThread(), which removes the user. A negative index means the current device.
 OPENREG_EXPORT void beginAllocateOnThread(int64_t device, MempoolId_t pool);
 OPENREG_EXPORT void endAllocateOnThread(int64_t device, MempoolId_t pool);
 

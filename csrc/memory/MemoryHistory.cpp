@@ -15,7 +15,7 @@ struct Shared {
   HistorySettings settings OPENREG_GUARDED_BY(mutex);
 };
 
-// Leaked: memory may be freed by static destructors.
+// Leaked, because memory may be freed by static destructors.
 Shared& shared() {
   static Shared* instance = new Shared;
   return *instance;
@@ -85,10 +85,10 @@ void MemoryHistory::record(TraceEntry::Action action, DeviceIndex device, size_t
       settings.max_entries);
 }
 
-// The ring grows to the limit; then the newest entry takes the place of the oldest.
+// The ring grows to the limit; then each new entry replaces the oldest.
 void MemoryHistory::add(TraceEntry entry, size_t max_entries) {
   if (ring_.size() != max_entries && oldest_ != 0) {
-    // The limit has changed. Only a full ring may begin anywhere.
+    // The limit has changed. Only a full ring may start at any position.
     ring_ = entries();
     oldest_ = 0;
   }

@@ -1,7 +1,7 @@
-// What happened to a device's memory, and who did it: for snapshots.
+// The history of a device's memory, with stacks, for snapshots.
 //
-// Off unless a program asks. Then each event of the allocator leaves an entry, with the stack of
-// its caller if asked for.
+// Off by default. When it is on, each event of the allocator adds an entry, with the stack of its
+// caller if requested.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -18,7 +18,7 @@
 
 namespace c10::openreg {
 
-// The same for all devices.
+// Shared by all devices.
 struct HistorySettings {
   using TraceEntry = CachingDeviceAllocator::TraceEntry;
 
@@ -30,8 +30,8 @@ struct HistorySettings {
   std::array<bool, TraceEntry::OOM + 1> is_skipped{};  // by action
 };
 
-// The settings by torch.cuda's names for them. `enabled` is "state" or "all", or nothing: off;
-// `context` is "state", "alloc" or "all", or nothing: no stacks. `skipped` are actions.
+// The settings by torch.cuda's names. `enabled` is "state" or "all", or nothing for off; `context`
+// is "state", "alloc" or "all", or nothing for no stacks. `skipped` are actions.
 // Errors: std::out_of_range or c10::Error for another name.
 OPENREG_EXPORT HistorySettings namedHistorySettings(const std::optional<std::string>& enabled,
                                                     const std::optional<std::string>& context,
@@ -44,28 +44,28 @@ namespace detail {
 inline std::atomic<bool> is_history_enabled{false};
 }  // namespace detail
 
-// Whether the settings are enabled: what every event of an allocator asks first.
+// Whether the history is on. Every event of an allocator checks this first.
 inline bool isHistoryEnabled() {
   return detail::is_history_enabled.load(std::memory_order_relaxed);
 }
 
-// Replaces the settings. Threads: any; events that happen meanwhile go by the old ones or the new.
+// Replaces the settings. Threads: any; concurrent events use the old or the new settings.
 void setHistorySettings(const HistorySettings& settings);
 
-// A text that entries have which events on the calling thread leave; empty at first.
+// A text that is added to the entries of events on the calling thread; empty by default.
 OPENREG_EXPORT void setMemoryMetadata(std::string text);
 OPENREG_EXPORT const std::string& memoryMetadata();
 
-// Gathers the calling thread's stack if contexts are recorded at this level, else returns null.
-// It takes the GIL, if Python's frames were asked for: no lock may be held.
+// Gathers the calling thread's stack if contexts are recorded at this level; otherwise returns
+// null. Takes the GIL if Python frames are requested: no lock may be held.
 std::shared_ptr<GatheredContext> gatherContext(CachingDeviceAllocator::RecordContext level);
 
-// The events of one device, the newest `max_entries` of them. Not thread-safe.
+// The newest `max_entries` events of one device. Not thread-safe.
 class MemoryHistory {
  public:
   using TraceEntry = CachingDeviceAllocator::TraceEntry;
 
-  // Adds an entry, unless history is off or skips the action.
+  // Adds an entry, unless the history is off or skips the action.
   void record(TraceEntry::Action action, DeviceIndex device, size_t address, size_t size,
               StreamId stream, MempoolId_t pool, std::shared_ptr<GatheredContext> context);
 

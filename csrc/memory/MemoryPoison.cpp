@@ -8,8 +8,8 @@
 
 #include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
-#include "torch_openreg/core/HostWork.h"
 #include "torch_openreg/core/Launch.h"
+#include "torch_openreg/core/TraceScope.h"
 
 namespace c10::openreg {
 namespace {
@@ -23,7 +23,7 @@ std::byte* kernelAddress(const std::byte* address) {
   return const_cast<std::byte*>(address) + offset;
 }
 
-// What a stream does to fill a block.
+// The kernel that fills a block.
 struct Fill {
   std::byte* kernel_address;
   size_t size;
@@ -36,8 +36,8 @@ struct Fill {
   void describe(orActivityRecord* record) const { WorkDescription::fill(size).describe(record); }
 };
 
-// The first changed byte in a range of device addresses, and the one behind the last. They are
-// equal if all hold the pattern.
+// The first changed byte in a range of device addresses, and the end of the last one. They are
+// equal if all bytes hold the pattern.
 std::pair<const std::byte*, const std::byte*> changedPart(const std::byte* begin,
                                                           const std::byte* end) {
   const auto is_changed = [](std::byte byte) { return byte != std::byte{kPattern}; };

@@ -1,35 +1,35 @@
-// Help against reads of memory nobody wrote and writes to memory nobody owns.
+// Detects reads of uninitialized memory and writes to memory that is not allocated.
 //
 // Note [Poison]
-// With OPENREG_MEMORY_POISON=1 the allocator fills memory with a pattern, and gives each allocation
-// a guard zone behind what was requested. Every floating type reads the pattern as NaN.
-//   - A block is filled when it is handed out, as the first work on it in the order of its stream.
-//     So a result shows a read of memory that was never written, or that was freed and has a new
-//     owner; and a changed guard zone shows a write past the end.
-//   - So is a new segment, at once: else what nobody has written would read as zeros.
-//   - Freed memory is left as it is: until it has a new owner, another stream may rightly use it
-//     that record_stream did not name. Only a check() fills it. What was freed before the check
-//     began is nobody's once that has waited for all devices. The next check shows who wrote since.
-// A fill is work of its stream, and is dropped with the rest if that fails. Only what has been
-// filled is compared.
+// With OPENREG_MEMORY_POISON=1 the allocator fills memory with a pattern, and adds a guard zone to
+// the end of each allocation. Every floating type reads the pattern as NaN.
+//   - A block is filled when it is allocated, as the first work on it in the order of its stream.
+//     So reads of memory that was never written, or that was freed and has a new owner, show in
+//     results, and a changed guard zone shows a write past the end.
+//   - A new segment is filled at once; otherwise memory that was never written would read as zeros.
+//   - Freed memory is not changed: until it is allocated again, another stream may legitimately use
+//     it that record_stream did not name. Only a check() fills it: memory that was freed before the
+//     check began is unused once the check has waited for all devices. The next check shows writes
+//     since then.
+//
+// A fill is work of its stream, and is dropped like other work if the stream fails. Only memory
+// that was filled is compared.
 //
 // Note [Quarantine]
-// Where all memory is reused at once, a use after the free may read what looks right. So up to
-// OPENREG_MEMORY_QUARANTINE of freed memory is kept from being reused, the oldest goes first, and
-// is filled when it is freed, in the order of its stream.
-//   - Only if no other stream has work left at the free. Else one of them may use the block,
-//   rightly
-//     or not: whether it does so rightly depends on what comes before the next use, so the block
-//     has to become free as always, and the next owner shows the mistake.
-//   - Blocks that record_stream named for others, those of private pools and of streams that
-//   capture
-//     or are destroyed become free as always.
-//   - For the statistics, a block in quarantine is one that was freed and waits for other streams.
-//   - An allocation that finds no room ends the quarantine, as does emptying the cache.
-//   - A check compares blocks in quarantine, too.
+// If memory is reused at once, a use after free may read values that look right. So up to
+// OPENREG_MEMORY_QUARANTINE of freed memory is not reused, the oldest is released first, and it is
+// filled when it is freed, in the order of its stream.
+//   - Only if no other stream has pending work at the free. Otherwise, one of them may use the
+//     block, legitimately or not; this depends on what precedes the next use. So the block becomes
+//     free as usual, and the next owner shows the mistake.
+//   - Blocks that record_stream named for other streams, and those of private pools or of streams
+//     that capture or are destroyed, become free as usual.
+//   - The statistics count a block in quarantine as freed and waiting for other streams.
+//   - An allocation that finds no room ends the quarantine, and so does emptying the cache.
+//   - A check also compares blocks in quarantine.
 //
-// A block whose stream is capturing is left alone: the fill would become part of the graph. So is
-// one whose stream has been destroyed.
+// A block whose stream is capturing is not filled, because the fill would become part of the graph.
+// Nor is one whose stream has been destroyed.
 #pragma once
 
 #include <cstddef>
@@ -42,26 +42,25 @@
 namespace c10::openreg {
 
 // Whether OPENREG_MEMORY_POISON is 1.
-// Errors: c10::AcceleratorError if any setting has a bad value.
+// Errors: c10::AcceleratorError if any setting has an invalid value.
 OPENREG_EXPORT bool isPoisonOn();
 
-// Bytes that an allocation gets on top of what was requested, at least; 0 if poison is off.
+// The minimum size of the guard zone that is added to a requested size; 0 if poison is off.
 size_t guardSize();
 
-// How many bytes of freed blocks may be in quarantine; 0 if poison is off.
+// The number of bytes of freed blocks that may be in quarantine; 0 if poison is off.
 size_t quarantineSize();
 
-// Whether a block that is about to be freed should go into quarantine; it has not been recorded for
-// other streams.
+// Whether a block that is about to be freed qualifies for the quarantine. It must not have been
+// recorded for other streams.
 bool shouldQuarantine(const Block& block);
 
-// Enqueues a fill of the block on its stream, unless that captures or has been destroyed. The block
-// has extras with an is_filled that is false; the fill sets it. To be called without a lock, by
-// whom the block was handed out to: as every submission it waits if the stream's queue is full.
+// Enqueues a fill of the block on its stream, unless the stream captures or has been destroyed. The
+// block must have extras with an is_filled that is false; the fill sets it. Call without a lock
+// held, as the owner of the block: like every submission, it waits if the stream's queue is full.
 void fillOnStream(const Block& block);
 
-// A stretch of bytes of one block that do not hold the pattern, though nobody may have written
-// there.
+// A range of bytes of one block that do not hold the pattern, although they were not allocated.
 struct Corruption {
   DeviceIndex device;
   const void* address;                       // of the block
@@ -73,24 +72,24 @@ struct Corruption {
   std::shared_ptr<GatheredContext> context;  // of its allocation, if recorded
 };
 
-// The free memory of one device that check() has filled. Not thread-safe.
+// The ranges of one device's free memory that check() has filled. Not thread-safe.
 class PoisonedRanges {
  public:
-  // Forgets what of the block is known: it has an owner, or goes back to the device.
+  // Forgets a block that is allocated or released to the device.
   void forget(const Block& block);
 
-  // Compares what has been filled of a free block.
+  // Compares the filled ranges of a free block.
   std::optional<Corruption> findCorruption(const Block& block) const;
 
-  // Fills the rest of it, on the calling thread. Nobody uses the block.
+  // Fills the rest of an unused block, on the calling thread.
   void fill(const Block& block);
 
  private:
   std::map<const std::byte*, const std::byte*> end_by_begin_;  // of ranges that do not overlap
 };
 
-// Compares the guard zone of an allocated block with the pattern, or all of one in quarantine, if
-// it has been filled. The device must be idle.
+// Compares the guard zone of an allocated block with the pattern, or the whole of a block in
+// quarantine, if it was filled. The device must be idle.
 std::optional<Corruption> findCorruption(const Block& block);
 
 }  // namespace c10::openreg

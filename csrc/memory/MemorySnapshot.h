@@ -1,4 +1,4 @@
-// What an allocator's segments hold, in c10's form, and whether it can be true.
+// The state of an allocator's segments, in c10's form, and a check of its consistency.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -12,11 +12,11 @@
 
 namespace c10::openreg {
 
-// The first block of each segment; the others follow it.
+// The first block of each segment; the others are linked to it.
 using Segments = std::unordered_set<Block*>;
 
-// All segments and their blocks, in address order; those of one private pool if an id other than
-// {0, 0} is given. `search_count` is now, on the clock of Block::freed_at.
+// All segments and their blocks, in address order; only those of one private pool unless the id is
+// {0, 0}. `search_count` is the current time of Block::freed_at's clock.
 std::vector<CachingDeviceAllocator::SegmentInfo> describeSegments(const Segments& segments,
                                                                   MempoolId_t pool,
                                                                   uint64_t search_count);
@@ -27,8 +27,8 @@ struct SegmentTotals {
   size_t free_count = 0;  // of blocks
 };
 
-// Adds blocks up. Empty if the blocks do not tile their segments, two free ones are neighbors, or
-// a pool does not hold exactly its free blocks.
+// Sums up the blocks. Empty if the blocks do not tile their segments, if two free ones are
+// adjacent, or if a pool does not hold exactly its free blocks.
 std::optional<SegmentTotals> totalsOf(const Segments& segments);
 
 }  // namespace c10::openreg

@@ -21,7 +21,7 @@ void change(Stat& stat, size_t amount, bool is_added) {
   is_added ? stat.increase(amount) : stat.decrease(amount);
 }
 
-// Of the pool, and of all pools.
+// For the pool, and for all pools.
 void change(StatArray& stat, const BlockPool& pool, size_t amount, bool is_added) {
   change(stat[static_cast<size_t>(StatType::AGGREGATE)], amount, is_added);
   change(stat[static_cast<size_t>(pool.type)], amount, is_added);

@@ -1,6 +1,6 @@
 // The statistics of one device's allocator, in c10's form.
 //
-// Not thread-safe. A block is counted as it is at the time of the call: call before it changes.
+// Not thread-safe. A block is counted in its state at the call: call before it changes.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -13,18 +13,19 @@ class MemoryStatistics {
  public:
   using DeviceStats = CachingDeviceAllocator::DeviceStats;
 
-  // A segment, by its only block.
+  // Counts a segment, given its only block.
   void addSegment(const Block& block) { changeReserved(block, true); }
   void removeSegment(const Block& block) { changeReserved(block, false); }
 
-  // A block that was handed out, with its requested size; it is then active, too.
+  // Counts a block that was allocated, with its requested size; it is then active as well.
   void addAllocation(const Block& block);
   void removeAllocation(const Block& block);
 
-  // A block is active from when it is handed out until it is free for reuse.
+  // A block is active from its allocation until it is free for reuse.
   void removeActive(const Block& block) { changeActive(block, false); }
 
-  // A free block that other blocks of its segment keep from going back. Does nothing for others.
+  // Counts a free block whose segment cannot be released because of other blocks. Does nothing for
+  // others.
   void addInactiveSplit(const Block& block) { changeInactiveSplit(block, true); }
   void removeInactiveSplit(const Block& block) { changeInactiveSplit(block, false); }
 

@@ -63,7 +63,8 @@ void PendingFrees::watch(Block* block, Uses uses) {
 std::vector<Block*> PendingFrees::takeFinished() {
   std::vector<Block*> finished;
   const auto end_use = [&](Block* block) {
-    // The last use ends when the block becomes free, not before: its neighbors would join it.
+    // The last use is removed when the block becomes free, not here: its neighbors would merge with
+    // it.
     if (block->pending_uses == 1) {
       finished.push_back(block);
     } else {

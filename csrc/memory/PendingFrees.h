@@ -1,11 +1,11 @@
-// Blocks that were freed while streams that record_stream named may still use them.
+// Freed blocks that may still be in use by streams that record_stream named.
 //
-//   add          the block is nobody's; its uses are not known yet
-//   recordUses   puts an event on each of its streams
-//   watch        the block waits for these
-//   takeFinished it may be reused
+//   add           the block has no owner; its pending uses are not recorded yet
+//   recordUses    records an event on each of its streams
+//   watch         the block waits for these events
+//   takeFinished  returns blocks that may be reused
 //
-// Not thread-safe, but for recordUses().
+// Not thread-safe, except for recordUses().
 #pragma once
 
 #include <deque>
@@ -24,37 +24,38 @@ class PendingFrees {
  public:
   using EventRef = std::shared_ptr<OpenRegEvent>;
 
-  // The uses of a block. A stream that was destroyed takes no event, but tells when it has ended.
+  // The pending uses of a block. No event can be recorded on a destroyed stream, but its end can be
+  // queried.
   struct Uses {
     std::vector<std::pair<OpenRegStream, EventRef>> events;
     std::vector<OpenRegStream> destroyed_streams;
-    bool is_complete = false;  // else one could not be recorded
+    bool is_complete = false;  // false: one could not be recorded
   };
 
   bool isEmpty() const { return unrecorded_.empty() && watched_.empty() && orphans_.empty(); }
 
-  // Whether takeRecordable() could return something, now or later.
+  // Whether takeRecordable() can return a block, now or later.
   bool hasUnrecorded() const { return !unrecorded_.empty(); }
 
-  // Takes a freed block that other streams use.
+  // Adds a freed block that other streams use.
   void add(Block* block);
 
   // Returns the added blocks of which no stream captures, for recordUses() and watch(). An event
-  // recorded on a capturing stream would be part of its graph and say nothing to the host.
+  // recorded on a capturing stream would become part of its graph, and the host could not query it.
   std::vector<Block*> takeRecordable();
 
-  // Records the uses of a block that takeRecordable() returned. Needs no lock, and is to be called
-  // without any: as every submission it waits if a stream's queue is full.
+  // Records the uses of a block that takeRecordable() returned. Call without a lock held: like
+  // every submission, it waits if a stream's queue is full.
   static Uses recordUses(Block* block) noexcept;
 
-  // Lets the block wait for its uses. If they are not complete, nobody knows when they end, and
-  // the block is never free again.
+  // Makes the block wait for its uses. If they are incomplete, their end cannot be detected, and
+  // the block never becomes free again.
   void watch(Block* block, Uses uses);
 
-  // Returns the blocks whose last use has ended. Waits for nothing.
+  // Returns the blocks whose last use has ended. Never waits.
   std::vector<Block*> takeFinished();
 
-  // The latest event of each stream. Once they are complete, so are all others.
+  // The latest event of each stream. When these are complete, all others are.
   std::vector<EventRef> latestEvents() const;
 
  private:

@@ -25,7 +25,8 @@ using c10::openreg::Observer;
 using c10::openreg::OpenRegEvent;
 using c10::openreg::OpenRegStream;
 
-// Adds the microseconds of its life to a statistic. The mutex is torch's, so clang cannot check it.
+// Adds the microseconds of its lifetime to a statistic. The mutex is torch's, so clang cannot check
+// it.
 class Timer {
  public:
   Timer(std::mutex& mutex, c10::CachingAllocator::DurationStat& stat)
@@ -45,7 +46,7 @@ class Timer {
 };
 
 // docs: pinned-allocator
-// What the shared cache asks of a device.
+// The device's functions for the shared cache.
 struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, OpenRegEvent> {
   using Block = at::HostBlock<OpenRegStream>;
 
@@ -94,14 +95,14 @@ struct PinnedAllocator final : at::CachingHostAllocatorInterface<PinnedAllocator
   }
 };
 
-// Leaked: tensors may be freed by static destructors.
+// Leaked, because tensors may be freed by static destructors.
 PinnedAllocator& pinnedAllocator() {
   static PinnedAllocator* instance = new PinnedAllocator();
   return *instance;
 }
 
 void freePinned(void* context) {
-  // A forked child inherits tensors; the events that guard their reuse are the parent's.
+  // A forked child inherits tensors, but the events that guard their reuse belong to the parent.
   if (!c10::openreg::isInBadFork()) {
     if (context != nullptr) {
       observe(&Observer::pinnedDeallocation,
@@ -117,7 +118,7 @@ struct PinnedAllocatorRegistration {
   }
 } registration;
 
-// What registerHostMemory() was called for, by address.
+// The memory registered by registerHostMemory(), by address.
 struct RegisteredMemory {
   c10::openreg::Mutex mutex;
   std::map<size_t, size_t> sizes OPENREG_GUARDED_BY(mutex);

@@ -1,4 +1,4 @@
-// Storages of another size.
+// Resizing of storages.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -9,8 +9,8 @@
 
 namespace c10::openreg {
 
-// Gives a storage of this device type new memory, with as much of its contents as fits. torch's
-// own resize_bytes_nocuda() knows the device type PrivateUse1 alone.
+// Gives a storage of this device type new memory, and copies as much of its contents as fits.
+// torch's own resize_bytes_nocuda() supports only the device type PrivateUse1.
 // Order: the copy is enqueued on the current stream of the storage's device; the old memory is
 // reused after it.
 // Errors: RuntimeError if the storage is not resizable.

@@ -1,4 +1,4 @@
-// Which streams use the memory behind a DataPtr.
+// The streams that use the memory of a DataPtr.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -9,18 +9,18 @@
 
 namespace c10::openreg {
 
-// The streams that memory of the caching allocator belongs to: the one it was allocated for, and
-// those that record_stream named. Empty for other memory.
+// The streams of a block of the caching allocator: the one for which it was allocated, and those
+// named by record_stream. Empty for other memory.
 std::vector<OpenRegStream> streamsOf(const DataPtr& data);
 
-// Memory that another part of the backend puts behind DataPtrs.
+// Memory that another part of the backend wraps in a DataPtr.
 struct ForeignMemory {
-  DeleterFnPtr deleter = nullptr;  // tells it from other memory
-  // What record_stream does on such a DataPtr.
+  DeleterFnPtr deleter = nullptr;  // identifies the memory
+  // Implements record_stream for such a DataPtr.
   void (*record_stream)(void* context, const OpenRegStream& stream) = nullptr;
 };
 
-// There is one kind. Set while the library is loaded, by a static initializer.
+// There is one kind. Set by a static initializer while the library is loaded.
 ForeignMemory& foreignMemory();
 
 }  // namespace c10::openreg

@@ -1,4 +1,4 @@
-// Annotations: named stretches of time on host threads, and which of them were open at a moment.
+// Annotations: named time ranges on host threads, and a search for those open at a given time.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Annotation {
   int thread_id = 0;
   int64_t start_ns = 0;  // times are the runtime's
   int64_t end_ns = kOpen;
-  uint64_t torch_id = 0;  // the user correlation id of torch; 0 for a range of the runtime's
+  uint64_t torch_id = 0;  // torch's user correlation id; 0 for a range of the runtime
   std::string name;       // of a range of the runtime's
 };
 
@@ -33,10 +33,11 @@ class AnnotationIndex {
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
 
   std::vector<Annotation> annotations_;  // by thread, then start
-  // Parallel to it: what was open when the annotation began. What is open at some time is on the
-  // path of parents from the annotation that began last; ended ones may be on it, too.
+  // Parallel to it: the annotation that was open when each one began. The annotations that are open
+  // at some time are on the path of parents from the one that began last, which may also have ended
+  // ones.
   std::vector<size_t> parents_;
-  std::unordered_map<int, std::pair<size_t, size_t>> threads_;  // begin and end of a thread's
+  std::unordered_map<int, std::pair<size_t, size_t>> threads_;  // begin and end of a thread's part
 };
 
 }  // namespace at::openreg

@@ -11,18 +11,18 @@ namespace {
 
 struct Owner {
   c10::openreg::Mutex mutex;                       // before the runtime's
-  uint64_t session OPENREG_GUARDED_BY(mutex) = 0;  // 0: nobody
+  uint64_t session OPENREG_GUARDED_BY(mutex) = 0;  // 0: none
   unsigned kinds OPENREG_GUARDED_BY(mutex) = 0;
   bool is_paused OPENREG_GUARDED_BY(mutex) = false;
 };
 
-// Leaked: a session may end with the process.
+// Leaked, because a session may end with the process.
 Owner& owner() {
   static Owner* owner = new Owner();
   return *owner;
 }
 
-// Forgets what was recorded and starts anew.
+// Discards earlier records and starts recording.
 void take(Owner& current, uint64_t session, unsigned kinds) OPENREG_REQUIRES(current.mutex) {
   OPENREG_CHECK(orTraceConsume(nullptr, nullptr));
   OPENREG_CHECK(orTraceStart(kinds));
@@ -51,7 +51,7 @@ bool Collection::end(uint64_t session) {
     return false;
   }
   current.session = 0;
-  // Fails in a forked child only, whose trace is its parent's.
+  // Fails only in a forked child, because the trace belongs to its parent.
   std::ignore = orTraceStop();
   return true;
 }
@@ -59,8 +59,7 @@ bool Collection::end(uint64_t session) {
 uint64_t Collection::beginAlone() {
   Owner& current = owner();
   const c10::openreg::Lock lock(current.mutex);
-  TORCH_CHECK(current.session == 0,
-              "collect: expected no session of a profiler to be running, got one");
+  TORCH_CHECK(current.session == 0, "collect: expected no running profiler session, got one");
   const uint64_t session = nextSession();
   take(current, session, orActivityAll);
   return session;
@@ -68,7 +67,7 @@ uint64_t Collection::beginAlone() {
 
 std::vector<orActivityRecord> Collection::endAlone(uint64_t session) {
   TORCH_CHECK(end(session),
-              "collect: expected to have the trace to the end, but torch.profiler took it");
+              "collect: torch.profiler took over the trace before the collection ended");
   return takeRecords();
 }
 

@@ -1,4 +1,4 @@
-// The runtime's trace, which is one per process, and the session that has it.
+// The runtime's trace, of which there is one per process, and the session that owns it.
 #pragma once
 
 #include <openreg/trace.h>
@@ -12,28 +12,27 @@ namespace at::openreg {
 
 class OPENREG_EXPORT Collection {
  public:
-  // Forgets earlier records and starts to record for a session; whoever recorded before loses the
+  // Discards earlier records and starts recording for a session; the previous owner loses the
   // trace. Throws in a forked process.
   static void begin(uint64_t session, unsigned kinds);
 
-  // Stops, if the session still has the trace; returns whether it had.
+  // Stops recording if the session still owns the trace; returns whether it does.
   static bool end(uint64_t session);
 
   // A number for a session, from 1.
   static uint64_t nextSession();
 
-  // Does the same for a session of no profiler's, with all kinds of record, and returns its
-  // number. Throws if another session has the trace.
+  // Starts a session without a profiler, with all kinds of records, and returns its number. Throws
+  // if another session owns the trace.
   static uint64_t beginAlone();
 
-  // Ends it and returns its records. Throws if a session of torch.profiler took the trace.
+  // Ends that session and returns its records. Throws if a torch.profiler session took the trace.
   static std::vector<orActivityRecord> endAlone(uint64_t session);
 
-  // All records made so far, which are then forgotten.
+  // Takes all records made so far.
   static std::vector<orActivityRecord> takeRecords();
 
-  // Interrupts and continues the recording of the session that has the trace. Without one they do
-  // nothing.
+  // Pauses and resumes the recording of the session that owns the trace. Does nothing without one.
   static void pause();
   static void resume();
 };

@@ -1,8 +1,8 @@
 // Kineto's interface for plug-ins.
 //
-// torch's wheels bring Kineto's headers and, inside libtorch_cpu, its code. They are compiled
-// with USE_KINETO, which the headers of torch do not say, and bring fmt's headers but not its
-// library.
+// torch's wheels contain Kineto's headers and, inside libtorch_cpu, its code. torch was compiled
+// with USE_KINETO, but its headers do not define it, and the wheels contain fmt's headers but not
+// its library.
 #pragma once
 
 #ifndef FMT_HEADER_ONLY

@@ -1,5 +1,4 @@
-// Registers the backend with Kineto, which asks for a session whenever torch.profiler prepares
-// one.
+// Registers the backend with Kineto, which creates a session whenever torch.profiler prepares one.
 
 #include <memory>
 #include <set>
@@ -9,7 +8,7 @@
 #include "csrc/profiler/TraceSession.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
-// After Kineto.h, which says that torch has Kineto.
+// After Kineto.h, which defines USE_KINETO.
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
 
 namespace at::openreg {
@@ -26,7 +25,7 @@ class KinetoProfiler final : public libkineto::IActivityProfiler {
     return at::openreg::availableActivities();
   }
 
-  // No session if nothing of ours is asked for.
+  // No session if no activity of the device is requested.
   Session configure(const std::set<ActivityType>& types,
                     const libkineto::Config& /*config*/) override {
     std::set<ActivityType> ours;
@@ -38,7 +37,7 @@ class KinetoProfiler final : public libkineto::IActivityProfiler {
     return ours.empty() ? nullptr : std::make_unique<TraceSession>(ours);
   }
 
-  // Kineto starts and stops the session itself, also one with a time plan.
+  // Kineto starts and stops the session itself, also with a time plan.
   Session configure(int64_t /*start_ms*/, int64_t /*duration_ms*/,
                     const std::set<ActivityType>& types, const libkineto::Config& config) override {
     return configure(types, config);
@@ -53,7 +52,7 @@ struct ProfilerRegistration {
   ProfilerRegistration() {
     auto& registry = torch::profiler::impl::PrivateUse1ProfilerRegistry::instance();
     registry.registerFactory([] { return std::make_unique<KinetoProfiler>(); });
-    // torch tells it only where PrivateUse1 is in use. Kineto is up since `import torch`.
+    // torch enables it only for PrivateUse1. `import torch` has initialized Kineto.
     if (c10::openreg::servesCuda()) {
       registry.onKinetoInit();
     }

@@ -1,5 +1,6 @@
-// What torch's older profiler asks of a device: torch.autograd.profiler.profile(use_device=...)
-// without Kineto. It brackets each operator by two events.
+// The device's functions for torch's older profiler:
+// torch.autograd.profiler.profile(use_device=...) without Kineto. It records an event before and
+// after each operator.
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/ApproximateClock.h>
@@ -45,7 +46,7 @@ class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
   }
   // docs: end
 
-  // In microseconds. 0, with a warning, if the stream failed and took no time.
+  // In microseconds. Returns 0 with a warning if the stream failed and the times are missing.
   float elapsed(const ProfilerVoidEventStub* start,
                 const ProfilerVoidEventStub* end) const override {
     const BlockingRegion region;
@@ -77,7 +78,7 @@ class ProfilerStubs final : public torch::profiler::impl::ProfilerStubs {
 };
 
 struct StubsRegistration {
-  // Leaked: torch keeps the pointer.
+  // Leaked, because torch keeps the pointer.
   StubsRegistration() {
     if (c10::openreg::servesCuda()) {
       torch::profiler::impl::registerCUDAMethods(new ProfilerStubs());

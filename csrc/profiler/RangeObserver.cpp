@@ -1,5 +1,5 @@
-// The profiler state PRIVATEUSE1: every operator becomes a range (openreg/range.h), and nothing
-// else is kept.
+// The profiler state PRIVATEUSE1: records every operator as a range (openreg/range.h), and nothing
+// else.
 
 #include <ATen/record_function.h>
 #include <openreg/range.h>
@@ -20,7 +20,7 @@ using torch::profiler::impl::ActiveProfilerType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerStateBase;
 
-// Torch finds it, and removes the callback, when the profiler is disabled.
+// torch looks it up, and removes the callback, when the profiler is disabled.
 class RangeState final : public ProfilerStateBase {
  public:
   explicit RangeState(const ProfilerConfig& config) : ProfilerStateBase(config) {}

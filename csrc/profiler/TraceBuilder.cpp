@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "torch_openreg/core/HostWork.h"
+#include "torch_openreg/core/TraceScope.h"
 
 namespace at::openreg {
 namespace {
@@ -44,7 +44,7 @@ ActivityType typeOf(const orActivityRecord& record) {
   }
 }
 
-// The runtime's own copies and fills bear the names of its functions.
+// The runtime's copies and fills are named after its functions.
 const char* nameOf(const orActivityRecord& record) {
   const bool is_kernel_or_call = record.kind != orActivityMemcpy && record.kind != orActivityMemset;
   return is_kernel_or_call ? record.name
@@ -55,7 +55,7 @@ const char* nameOf(const orActivityRecord& record) {
 
 int streamOf(const orActivityRecord& record) { return static_cast<int>(record.stream_id); }
 
-// Kineto writes names into the file as they are; these would end the text they are in.
+// Kineto writes names into the file unescaped; these characters would end the string.
 std::string printable(std::string name) {
   for (char& one : name) {
     if (one == '"' || one == '\\') {
@@ -67,7 +67,7 @@ std::string printable(std::string name) {
   return name;
 }
 
-// Kineto writes a value as it is: a number has to look like one in JSON, in every locale.
+// Kineto writes a value unescaped, so a number must be valid JSON in every locale.
 std::string microseconds(int64_t ns) {
   return fmt::format("{:.3f}", static_cast<double>(ns) / 1e3);
 }
@@ -101,7 +101,7 @@ void TraceBuilder::build(const std::vector<orActivityRecord>& records,
     }
   }
   for (const orActivityRecord& record : records) {
-    // The call of work that is shown is in the window, too.
+    // The window also contains the call of work that is shown.
     if (isWork(record) && isShown(typeOf(record), record) && types_.count(kCallActivity) != 0) {
       connected_.insert(record.correlation_id);
     }
@@ -145,7 +145,7 @@ GenericTraceActivity& TraceBuilder::add(ActivityType type, const std::string& na
   return activity;
 }
 
-// What a host thread did: a call, a wait, a range.
+// Adds an activity of a host thread: a call, a wait, a range.
 void TraceBuilder::addCall(const orActivityRecord& record) {
   GenericTraceActivity& activity =
       add(typeOf(record), nameOf(record), {record.start_ns, record.end_ns});
@@ -172,7 +172,7 @@ void TraceBuilder::addCall(const orActivityRecord& record) {
   }
 }
 
-// What ran on a stream.
+// Adds an activity of a stream.
 void TraceBuilder::addWork(const orActivityRecord& record) {
   GenericTraceActivity& activity =
       add(typeOf(record), nameOf(record), {record.start_ns, record.end_ns});
@@ -199,7 +199,7 @@ void TraceBuilder::addWork(const orActivityRecord& record) {
   }
 }
 
-// An annotation covers, on each stream, the work of the calls made while it was open.
+// An annotation spans, on each stream, the work of the calls that were made while it was open.
 void TraceBuilder::addAnnotations(const std::vector<orActivityRecord>& records,
                                   const AnnotationIndex& annotations) {
   std::map<std::tuple<size_t, int, int>, Span> spans;  // annotation, device, stream
@@ -219,7 +219,7 @@ void TraceBuilder::addAnnotations(const std::vector<orActivityRecord>& records,
     const auto& [index, device, stream] = key;
     const std::string name = textOf(annotations[index]);
     if (name.empty()) {
-      continue;  // torch did not record the block
+      continue;  // torch did not record the annotation
     }
     GenericTraceActivity& activity = add(ActivityType::GPU_USER_ANNOTATION, name, span);
     activity.device = device;
@@ -229,8 +229,8 @@ void TraceBuilder::addAnnotations(const std::vector<orActivityRecord>& records,
 }
 
 // docs: profiler-link
-// Makes an activity a part of the operator that its external id names. The id of an activity that
-// belongs to none stays 0: torch takes any other for that of an operator.
+// Links an activity to the operator with its external id. The id of an activity without an operator
+// must stay 0: torch treats every other value as an operator's id.
 void TraceBuilder::link(GenericTraceActivity& activity, const orActivityRecord& record) const {
   if (record.has_external_id == 0) {
     return;

@@ -1,4 +1,4 @@
-// Activity records of the runtime, turned into activities of Kineto.
+// Converts activity records of the runtime to activities of Kineto.
 #pragma once
 
 #include <openreg/trace.h>
@@ -19,8 +19,8 @@
 
 namespace at::openreg {
 
-// The activities of host threads: calls of the runtime, and ranges and marks. torch keeps its own
-// annotations under a type of their own, and warns about one it does not know.
+// The activity type of host threads: calls of the runtime, ranges and marks. torch's own
+// annotations have a separate type, and torch warns about unknown types.
 inline const libkineto::ActivityType kCallActivity =
     c10::openreg::servesCuda() ? libkineto::ActivityType::CUDA_RUNTIME
                                : libkineto::ActivityType::PRIVATEUSE1_RUNTIME;
@@ -28,25 +28,26 @@ inline const libkineto::ActivityType kRangeActivity =
     c10::openreg::servesCuda() ? libkineto::ActivityType::CUDA_DRIVER
                                : libkineto::ActivityType::PRIVATEUSE1_DRIVER;
 
-// What part of time a trace shows. Times are Kineto's.
+// The time range that a trace shows. Times are Kineto's.
 struct TraceWindow {
   int64_t start_ns;
   int64_t end_ns;
 };
 
 // Note [Rows of a trace]
-// A device is a process of the trace, a stream one of its threads. A call is on the row of the
-// host thread that made it. An arrow leads from a call to the work that it submitted, if both are
+// A device is shown as a process, a stream as one of its threads. A call is on the row of the host
+// thread that made it. An arrow leads from a call to the work that it submitted, if the trace has
+// both. Activities that are partly outside of the window are omitted.
 // in the trace. What lies partly outside of the window is left out.
 class TraceBuilder {
  public:
   TraceBuilder(const std::set<libkineto::ActivityType>& types, TraceClock clock, TraceWindow window,
                libkineto::getLinkedActivityCallback find_operator);
 
-  // Makes the activities. Called once.
+  // Builds the activities. Call once.
   void build(const std::vector<orActivityRecord>& records, const AnnotationIndex& annotations);
 
-  // Hands the activities to Kineto, which looks at them until the buffer is destroyed.
+  // Passes the activities to Kineto, which reads them until the buffer is destroyed.
   void log(libkineto::ActivityLogger& logger) const;
   std::unique_ptr<libkineto::CpuTraceBuffer> takeBuffer() { return std::move(buffer_); }
 
@@ -61,8 +62,8 @@ class TraceBuilder {
   };
 
   bool isInWindow(const orActivityRecord& record) const;
-  // Work is shown with the call that has submitted it: the end of the session may cut a call off
-  // whose work is over already.
+  // Work is shown only with its call: a session that ends may truncate a call whose work has
+  // already ended.
   bool isShown(libkineto::ActivityType type, const orActivityRecord& record) const;
   libkineto::GenericTraceActivity& add(libkineto::ActivityType type, const std::string& name,
                                        Span span);

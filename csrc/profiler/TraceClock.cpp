@@ -10,7 +10,7 @@
 namespace at::openreg {
 namespace {
 
-// Enough for one pair of readings that no interruption separates.
+// Enough for one pair of readings without an interruption between them.
 constexpr int kReadings = 16;
 
 int64_t epochTimeNs() {

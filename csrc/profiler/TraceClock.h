@@ -1,4 +1,4 @@
-// The runtime's clock and Kineto's.
+// Converts between the runtime's clock and Kineto's.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace at::openreg {
 // The runtime's time, in nanoseconds of the machine's monotonic clock.
 int64_t runtimeTimeNs();
 
-// Turns the runtime's times into Kineto's, which are nanoseconds since the Unix epoch. Both clocks
-// are slewed alike, so that one offset serves a session.
+// Converts the runtime's times to Kineto's, which are nanoseconds since the Unix epoch. Both clocks
+// are adjusted in the same way, so one offset is valid for a session.
 class TraceClock {
  public:
   // Measures the offset.

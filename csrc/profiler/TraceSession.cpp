@@ -19,8 +19,8 @@ namespace {
 
 using libkineto::ActivityType;
 
-// The runtime's record kinds that a session with these types needs. Calls are always among them:
-// they lead from work to its operator.
+// The runtime's record kinds for a session with these types. Calls are always included, because
+// they link work to its operator.
 unsigned kindsFor(const std::set<ActivityType>& types) {
   unsigned kinds = orActivityRuntime;
   const auto add = [&](ActivityType type, unsigned more) {
@@ -42,7 +42,7 @@ std::string nameOfDevice(int device) {
 // Below the rows of host threads.
 int64_t sortIndexOf(int device) { return libkineto::kExceedMaxPid + device; }
 
-// Text in a JSON string. Kineto writes what it gets.
+// Escapes text for a JSON string, because Kineto does not.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char one : text) {
@@ -68,13 +68,13 @@ const std::set<ActivityType>& availableActivities() {
   return *types;
 }
 
-// What a thread has pushed and not popped. Sessions end while operators run on other threads, so
-// that a pop may come without its push, or never: the counts are those of one session, and what
-// an earlier one left behind is dropped.
+// The ids that a thread has pushed and not popped. Sessions may end while operators run on other
+// threads, so a pop may come without its push, or be missing: the counts belong to one session, and
+// those of an earlier one are dropped.
 struct TraceSession::ThreadState {
   uint64_t session = 0;
   size_t external_ids = 0;
-  std::vector<size_t> blocks;  // places in the session's blocks_
+  std::vector<size_t> blocks;  // indexes in the session's blocks_
 
   void beginSession(uint64_t number) {
     if (session == number) {
@@ -106,7 +106,7 @@ void TraceSession::start() {
     Collection::begin(number_, kindsFor(types_));
     status_ = libkineto::TraceStatus::RECORDING;
   } catch (const c10::Error& error) {
-    // A forked process: it has no work of its own to show, and can profile its CPU.
+    // In a forked process: it has no device work, but can profile the CPU.
     errors_.emplace_back(error.what_without_backtrace());
     status_ = libkineto::TraceStatus::ERROR;
   }
@@ -114,7 +114,7 @@ void TraceSession::start() {
 
 void TraceSession::stop() {
   if (status_ == libkineto::TraceStatus::RECORDING) {
-    // Another session may have taken the trace; its records are not ours.
+    // If another session took the trace, its records must not be used.
     status_ = Collection::end(number_) ? libkineto::TraceStatus::PROCESSING
                                        : libkineto::TraceStatus::ERROR;
   }
@@ -156,7 +156,7 @@ void TraceSession::processTrace(libkineto::ActivityLogger& logger,
                                            std::move(find_operator));
   result_->build(records, AnnotationIndex(std::move(annotations)));
   result_->log(logger);
-  // Kineto asks for the description of one device, see getDeviceInfo().
+  // Kineto queries the description of one device only, see getDeviceInfo().
   for (const int device : result_->devices()) {
     if (device != *result_->devices().begin()) {
       logger.handleDeviceInfo({device, sortIndexOf(device), nameOfDevice(device), "OpenReg"},
@@ -192,7 +192,7 @@ std::unique_ptr<libkineto::CpuTraceBuffer> TraceSession::getTraceBuffer() {
 
 std::string TraceSession::getDeviceProperties() {
   std::string objects;
-  // Programs for CUDA are told another capability than that of the runtime's interface.
+  // For CUDA programs, the capability differs from that of the runtime's interface.
   const bool is_cuda = c10::openreg::servesCuda();
   std::string_view capability;
   int count = 0;

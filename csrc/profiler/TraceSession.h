@@ -1,11 +1,11 @@
-// One session of torch.profiler, as Kineto sees it from configuration to result.
+// One session of torch.profiler, from its configuration by Kineto to the result.
 //
 // Note [Three kinds of id]
-//   correlation id   the runtime's: of a call, and of the work that the call submitted
-//   external id      torch's: of the operator inside which the call was made; 0 is one, too
+//   correlation id   the runtime's: of a call, and of the work that it submitted
+//   external id      torch's: of the operator that made the call; 0 is a valid one
 //   user id          torch's: of a record_function block; it contains operators and calls
-// Kineto pushes the last two while operators and blocks run. The runtime stamps the innermost
-// external id on what is submitted; blocks are remembered here with their times.
+// Kineto pushes the last two while operators and blocks run. The runtime adds the innermost
+// external id to submitted work; blocks are recorded here with their times.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@
 
 namespace at::openreg {
 
-// Which activities a session may be asked for.
+// The activities that a session can record.
 const std::set<libkineto::ActivityType>& availableActivities();
 
 class TraceSession final : public libkineto::IActivityProfilerSession {
@@ -36,11 +36,11 @@ class TraceSession final : public libkineto::IActivityProfilerSession {
   std::vector<std::string> errors() override;
 
 #if OPENREG_TORCH_HAS_DYNAMIC_COLLECTION
-  // Interrupts and continues what start() has begun.
+  // Pauses and resumes the recording that start() has begun.
   void toggleCollectionDynamic(bool enable) override;
 #endif
 
-  // Kineto calls the second one. The first knows no window and no operators.
+  // Kineto calls the second overload. The first one has no window and no operators.
   void processTrace(libkineto::ActivityLogger& logger) override;
   void processTrace(libkineto::ActivityLogger& logger,
                     libkineto::getLinkedActivityCallback find_operator, int64_t start_ns,
@@ -51,7 +51,7 @@ class TraceSession final : public libkineto::IActivityProfilerSession {
   std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override;
   std::string getDeviceProperties() override;
 
-  // Called by any thread that runs operators, between configuration and reset.
+  // Called on every thread that runs operators, between configuration and reset.
   void pushCorrelationId(uint64_t id) override;
   void popCorrelationId() override;
   void pushUserCorrelationId(uint64_t id) override;

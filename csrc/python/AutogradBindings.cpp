@@ -1,4 +1,4 @@
-// The threads of torch's autograd engine, at the end of the process.
+// Waits for the threads of torch's autograd engine at the end of the process.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -16,21 +16,21 @@
 namespace torch_openreg {
 namespace {
 
-// A backward pass without kernels. Its nodes run on the device's autograd thread, after all that
-// the thread was given before.
+// A backward pass without kernels. Its nodes run on the device's autograd thread, after all earlier
+// work of that thread.
 void runEmptyBackward(c10::Device device) {
   const c10::AutoGradMode enable_grad(true);
   const at::Tensor leaf = at::empty({0}, device).requires_grad_();
   leaf.view({0}).backward(at::empty({0}, device));
 }
 
-// Waits until the autograd thread of a device has let go of its earlier backward passes.
-// Returns whether it has; it may stand in a kernel's way for ever.
+// Waits until the device's autograd thread has finished its earlier backward passes. Returns false
+// on timeout, because a kernel may block the thread indefinitely.
 bool waitForAutograd(int64_t device, double timeout_s) {
   auto done = std::make_shared<std::promise<bool>>();
   std::future<bool> has_run = done->get_future();
   const c10::Device one(c10::openreg::kDeviceType, c10::openreg::resolveDeviceIndex(device));
-  // A thread of its own, which can be left behind and holds no state of Python's.
+  // A separate thread, which can be abandoned and holds no Python state.
   std::thread([one, done] {
     try {
       runEmptyBackward(one);

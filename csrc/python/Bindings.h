@@ -1,6 +1,6 @@
-// The parts of torch_openreg._C, one per noun, and what several of them use.
+// The parts of torch_openreg._C, one per subject, and their shared helpers.
 //
-// Every file of bindings includes this one, so it declares what it can and includes little.
+// Every file of bindings includes this header, so it includes little.
 #pragma once
 
 #include <cstdint>
@@ -36,14 +36,14 @@ class Bindings {
   static void addAll(pybind11::module_& m);
 };
 
-// The stream that Python names by the fields of a torch.Stream.
+// The stream given by the fields of a torch.Stream.
 c10::openreg::OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type);
 
 // The event in a torch.Event, or in an instance of a subclass.
 // Errors: TypeError for another object, with the name of the operation.
 c10::Event& asEvent(pybind11::handle object, const char* operation);
 
-// Binds a function that may wait: it runs without the GIL.
+// Call policy for functions that may wait: they run without the GIL.
 using ReleaseGil = pybind11::call_guard<pybind11::gil_scoped_release>;
 
 }  // namespace torch_openreg

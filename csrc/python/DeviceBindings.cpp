@@ -34,8 +34,7 @@ bool canAccessPeer(int64_t device, int64_t peer) {
   return can_access != 0;
 }
 
-// A negative index changes nothing and comes back, as torch.cuda's functions of these names have
-// it.
+// As in torch.cuda, a negative index changes nothing and is returned.
 int64_t exchangeDevice(int64_t device) {
   return device < 0 ? -1 : exchange_device(resolveDeviceIndex(device));
 }
@@ -47,14 +46,16 @@ int64_t maybeExchangeDevice(int64_t device) {
 }
 
 // Note [Initialization]
-// torch.accelerator.synchronize() and others skip a device type that torch believes to be unused,
-// and torch calls the module's _lazy_init() before it makes a first tensor only. But a device is in
-// use from the moment when the runtime has created it, which streams, events, allocations and
-// extensions in C++ make it do as well. So the runtime tells, and torch hears of it here.
+// torch.accelerator.synchronize() and other functions skip a device type that torch considers
+// unused, and torch calls the module's _lazy_init() only before it creates the first tensor. But a
+// device is in use as soon as the runtime has created it, which streams, events, allocations and
+// C++ extensions do as well. So the runtime calls a function here, which informs torch.
 //
-// With the GIL, _lazy_init() runs at once; within _lazy_init(), which calls initialize() below,
-// torch is only told. Without the GIL, nothing may wait for it: its owner may wait for this thread.
-// Then torch is told, too, and the main thread calls _lazy_init() as soon as it runs Python code,
+// If the thread holds the GIL, _lazy_init() runs at once; inside _lazy_init(), which calls
+// initialize() below, torch is only marked as initialized. Without the GIL, the thread must not
+// wait for it, because its owner may wait for this thread. Then torch is marked as initialized as
+// well, and the main thread calls _lazy_init() the next time it runs Python code, to run the calls
+// that were deferred until then.
 // for what has been put off until then.
 thread_local bool is_initializing = false;
 
@@ -70,7 +71,7 @@ void initializeFromPython() {
   tellTorch();
 }
 
-// A pending call, so that the GIL is held.
+// Called with the GIL held, as a pending call.
 int initializeModule(void* /*unused*/) {
   try {
     py::module_::import(servesCuda() ? "torch.cuda" : "torch.openreg").attr("_lazy_init")();
@@ -93,7 +94,7 @@ void onDeviceCreated(int /*device*/) {
   try {
     torch::utils::device_lazy_init(kDeviceType);
   } catch (const python_error&) {
-    // The function that creates the device cannot raise it. The main thread does, soon.
+    // The function that creates the device cannot raise it. The main thread raises it soon.
     PyErr_Clear();
     Py_AddPendingCall(&initializeModule, nullptr);
   }
@@ -212,7 +213,7 @@ void bindDevice(py::module_& m) {
   m.def("_is_device_active",
         [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });
   m.def("_is_in_bad_fork", &isInBadFork);
-  // PyTorch's pages for integrators use these spellings, too.
+  // Aliases with the spellings of PyTorch's pages for integrators.
   m.attr("_exchangeDevice") = m.attr("_exchange_device");
   m.attr("_isInBadFork") = m.attr("_is_in_bad_fork");
   m.def("_settings", &settings);

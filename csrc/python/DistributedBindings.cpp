@@ -1,4 +1,4 @@
-// The distributed backend, as torch.distributed knows it.
+// The bindings of the distributed backend for torch.distributed.
 
 #include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 #include "csrc/distributed/DeviceGloo.h"
 #include "csrc/distributed/MessageFormat.h"
 #include "csrc/distributed/ProcessGroupOCCL.h"
@@ -32,9 +32,9 @@ using Options = ProcessGroupOCCL::Options;
 template <typename T>
 using Pointer = c10::intrusive_ptr<T>;
 
-// Python makes the instances of Gloo's backend.
+// Instances of the Gloo backend are created in Python.
 void setGlooFactory(py::function factory) {
-  // Leaked: the last group may go after the interpreter.
+  // Leaked, because the last group may be destroyed after the interpreter.
   auto* function = new py::function(std::move(factory));
   ProcessGroupOCCL::setGlooFactory([function](const Pointer<c10d::Store>& store, int rank, int size,
                                               std::chrono::milliseconds timeout) {
@@ -53,7 +53,7 @@ Pointer<Options> copyOptions(const Options& options, const py::dict& /*memo*/) {
   return c10::make_intrusive<Options>(options);
 }
 
-// c10d calls it on ranks that have no part in a new group, where NCCL needs it.
+// c10d calls it on ranks outside a new group, where NCCL requires it.
 void performNoColorSplit(ProcessGroupOCCL& /*group*/, py::handle /*device*/) {}
 
 std::vector<std::tuple<int64_t, int64_t, int64_t>> packedStreams(ProcessGroupOCCL& group) {
@@ -75,7 +75,7 @@ bool waitUntilHeld(std::chrono::milliseconds timeout) {
   return at::openreg::StageGate::instance().waitUntilReached(timeout);
 }
 
-// For tests of what other programs may send.
+// For tests of messages from other programs.
 std::string findHeaderFault(const std::string& own, const std::string& other, int peer) {
   using at::openreg::Header;
   return at::openreg::findFault(Header::read(own.data(), own.size()),
@@ -95,7 +95,7 @@ void monitoredBarrier(ProcessGroupOCCL& group, std::chrono::milliseconds timeout
 }
 
 void bindDistributed(py::module_& m) {
-  // The base classes are those of torch.distributed.
+  // The base classes are defined there.
   py::module_::import("torch._C._distributed_c10d");
   py::class_<ProcessGroupOCCL, Pointer<ProcessGroupOCCL>, c10d::Backend> group(m,
                                                                                "ProcessGroupOCCL");

@@ -8,7 +8,7 @@ namespace {
 
 namespace py = pybind11;
 
-// As torch.Event.elapsed_time, which refuses instances of subclasses.
+// As torch.Event.elapsed_time, which rejects instances of subclasses.
 double elapsedTime(py::handle start, py::handle end) {
   return asEvent(start, "elapsed_time").elapsedTime(asEvent(end, "elapsed_time"));
 }

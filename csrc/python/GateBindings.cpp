@@ -1,4 +1,4 @@
-// A gate that holds streams until it is opened: deterministic order for tests.
+// A gate that holds streams until it is opened, for tests with a deterministic order.
 
 #include <openreg/stream.h>
 #include <pybind11/pybind11.h>
@@ -21,7 +21,7 @@ namespace py = pybind11;
 using c10::openreg::observe;
 using c10::openreg::Observer;
 
-std::atomic<int> closed_gates = 0;  // which hold streams
+std::atomic<int> closed_gates = 0;  // that hold streams
 
 class Gate {
  public:
@@ -36,7 +36,7 @@ class Gate {
     const c10::openreg::OpenRegStream stream = unpackStream(id, index, type);
     observe(&Observer::eventRecord, this, stream);
     ++blocked_streams_;
-    // The enqueued wait owns a share, so the gate may be dropped while it is pending.
+    // The enqueued wait shares ownership, so the gate may be destroyed while it is pending.
     auto share = std::make_unique<std::shared_ptr<State>>(state_);
     OPENREG_CHECK(orLaunchHostFunc(stream.stream(), &Gate::wait, share.get()));
     std::ignore = share.release();
@@ -53,7 +53,7 @@ class Gate {
     state.changed.notify_all();
   }
 
-  // How many gates hold streams.
+  // The number of gates that hold streams.
   static int countClosed() { return closed_gates; }
 
   bool isOpen() const {
@@ -62,7 +62,7 @@ class Gate {
     return state.is_open;
   }
 
-  // Waits until a stream has come to the gate; false if none has within the time.
+  // Waits until a stream has reached the gate; returns false on timeout.
   bool waitUntilReached(double timeout_s) {
     const auto duration = std::chrono::duration<double>(timeout_s);
     const auto deadline = std::chrono::steady_clock::now() +
@@ -76,7 +76,8 @@ class Gate {
         }
       }
     }
-    // A host function comes behind what its stream did before. Of several streams, it may be any.
+    // A host function runs after the earlier work of its stream. With several streams, it may be
+    // any of them.
     if (blocked_streams_ == 1) {
       observe(&Observer::eventSynchronization, this);
     }

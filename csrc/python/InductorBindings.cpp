@@ -1,5 +1,5 @@
-// What wrappers that Inductor has generated call for each allocation and each kernel: plain C
-// functions, as a call through pybind11 costs more than the launch.
+// The functions that Inductor's wrappers call for each allocation and each kernel. They are plain C
+// functions, because a call by pybind11 costs more than the launch.
 
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>

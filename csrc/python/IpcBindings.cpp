@@ -11,7 +11,7 @@ namespace {
 namespace py = pybind11;
 using namespace c10::openreg;
 
-// Sharing and receiving may wait for room in a stream's queue: they run without the GIL.
+// Sharing and receiving may wait for room in a stream's queue, so they run without the GIL.
 py::bytes share(const at::Storage& storage) {
   std::string message;
   {

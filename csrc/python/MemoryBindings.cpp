@@ -46,11 +46,11 @@ void recordPinnedHistory(const std::optional<std::string>& enabled,
 #else
   std::ignore = std::tie(enabled, context, has_native_frames, max_entries, clears);
   TORCH_CHECK(false, "_record_memory_history: expected record_pinned_host_memory=False, got True; ",
-              "torch ", TORCH_VERSION, " does not record who allocates pinned memory");
+              "torch ", TORCH_VERSION, " does not record allocations of pinned memory");
 #endif
 }
 
-// The function is kept for the life of the process.
+// The function is kept until the process ends.
 void observeOutOfMemory(const py::object& function) {
   PyObject* kept = function.inc_ref().ptr();
   addOutOfMemoryObserver(

@@ -15,8 +15,8 @@
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/TorchRelease.h"
 
-// torch exports these two, but the header that declares them needs a JSON library that torch does
-// not install.
+// torch exports these two functions, but the header that declares them needs a JSON library that
+// torch does not install.
 namespace torch {
 std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
 void freeDeadCapturedTracebackFrames();
@@ -50,7 +50,7 @@ auto withoutGil(const Function& function) {
   return function();
 }
 
-// Puts lists of frames into dictionaries, all at once, as looking frames up one by one is slow.
+// Converts lists of frames to dictionaries in one pass, because looking up single frames is slow.
 class Frames {
  public:
   void put(py::dict where, const std::shared_ptr<c10::GatheredContext>& context) {
@@ -133,7 +133,7 @@ constexpr std::array<const char*, TraceEntry::OOM + 1> kActions = {
     "segment_map", "segment_unmap",  "snapshot",       "oom",
 };
 
-// Converts the times of entries. It must exist before the first of them is made.
+// Converts the times of entries. It must be created before the first entry.
 c10::ApproximateClockToUnixTimeConverter& clockOfHistory() {
   static c10::ApproximateClockToUnixTimeConverter clock;
   return clock;
@@ -198,7 +198,7 @@ py::list describePinnedSegments() {
 py::list describePinnedHistory() {
   const auto entries =
       withoutGil([] { return at::getHostAllocator(c10::openreg::kDeviceType)->get_traces(); });
-  // Its times are in microseconds already.
+  // Its times are already in microseconds.
   return describeEntries(entries, [](const TraceEntry& entry) { return entry.time_.t_; });
 }
 #else

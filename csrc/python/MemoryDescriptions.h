@@ -1,6 +1,6 @@
-// What the backend says about memory, as Python dictionaries in the formats of torch.cuda.
+// The state of memory as Python dictionaries, in the formats of torch.cuda.
 //
-// The caller holds the GIL. What waits releases it.
+// The caller holds the GIL. Functions that wait release it.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,18 +11,18 @@
 
 namespace torch_openreg {
 
-// The calling thread's stack: of Python and TorchScript, and with C++.
+// The calling thread's stack: Python and TorchScript frames, and C++ frames.
 std::shared_ptr<c10::GatheredContext> gatherPythonStack();
 std::shared_ptr<c10::GatheredContext> gatherWholeStack();
 
-// The segments and their blocks, of one private pool unless the id is (0, 0).
+// The segments and their blocks; those of one private pool unless the id is (0, 0).
 pybind11::list describeSegments(c10::MempoolId_t pool);
 
-// A device's history. Its clock must have been started before the first entry was made.
+// A device's history. The clock must be started before the first entry.
 void startClockOfHistory();
 pybind11::list describeHistory(int64_t device);
 
-// The blocks and the history of pinned memory; none with a torch that does not record it.
+// The blocks and the history of pinned memory; empty with a torch that does not record it.
 pybind11::list describePinnedSegments();
 pybind11::list describePinnedHistory();
 
@@ -32,7 +32,7 @@ pybind11::dict describeSettings();
 // Waits for all devices.
 pybind11::list describeCorruptions();
 
-// What core's own binding of a device's statistics leaves out.
+// The statistics that torch's own binding omits.
 pybind11::dict describePrivatePools(int64_t device);
 
 // The statistics of the cache of pinned memory.

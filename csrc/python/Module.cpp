@@ -1,4 +1,5 @@
-// torch_openreg._C, which every file of bindings adds to. The types are in torch_openreg/_C.pyi.
+// torch_openreg._C: adds the bindings of each subject, and sets the hooks that the backend needs
+// from Python. The types are in torch_openreg/_C.pyi.
 
 #include <pybind11/pybind11.h>
 
@@ -21,7 +22,7 @@ void restoreGil(void* state) {
   }
 }
 
-// Runs the handlers of signals that have come, and returns what one has raised.
+// Runs the handlers of pending signals, and returns the exception that one of them raised.
 std::exception_ptr takeInterrupt() {
   if (Py_IsInitialized() == 0) {
     return nullptr;

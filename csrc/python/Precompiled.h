@@ -1,5 +1,5 @@
-// What most bindings include, compiled once for all of them; setup.py puts it in front of every
-// source. Headers of torch and Python only: files include what they need all the same.
+// Headers of torch and Python that most bindings include, compiled once; setup.py includes this
+// file before every source. Files still include what they need.
 #pragma once
 
 #include <pybind11/pybind11.h>

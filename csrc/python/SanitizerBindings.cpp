@@ -20,8 +20,8 @@ namespace {
 namespace py = pybind11;
 using namespace c10::openreg;
 
-// The function of torch_openreg.openreg.sanitizer that takes findings. Leaked, as is the
-// interpreter for those who find something while it ends.
+// The function of torch_openreg.openreg.sanitizer that receives findings. Leaked: findings may be
+// reported while the interpreter ends.
 py::object& handler() {
   static auto* instance = new py::object;
   return *instance;
@@ -80,8 +80,8 @@ const char* nameOf(FindingKind kind) {
   return "";
 }
 
-// torch drops the exceptions of those who observe operators. So the main thread raises them, before
-// it goes on with its next line.
+// torch drops exceptions of operator observers. So the main thread raises them before its next
+// line.
 int raisePending(void* error) {
   const std::unique_ptr<py::error_already_set> pending(static_cast<py::error_already_set*>(error));
   pending->restore();
@@ -95,7 +95,7 @@ void raiseSoon(const py::error_already_set& error) {
   }
 }
 
-// What reportHostTouches() of this thread is to raise, while it runs.
+// Receives the exception that reportHostTouches() of this thread must raise; null otherwise.
 thread_local std::unique_ptr<py::error_already_set>* error_to_raise = nullptr;
 
 void report(const Finding& finding) {
@@ -133,7 +133,7 @@ void report(const Finding& finding) {
     if (finding.kind == FindingKind::Capture) {
       return;  // the call raises the runtime's error
     }
-    // As torch's own, so that the autograd engine carries it to the thread that waits.
+    // As torch's own exceptions, so that the autograd engine passes it to the waiting thread.
     error.restore();
     python_error persistent;
     persistent.persist();

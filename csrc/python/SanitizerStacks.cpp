@@ -17,7 +17,7 @@ namespace py = pybind11;
 using c10::openreg::DumpedFrames;
 using c10::openreg::Stack;
 
-// A line of Python that is being run, or of a caller: its code and instruction.
+// A position in Python code: of the current line, or of a caller.
 struct CodePosition {
   PyCodeObject* code;
   int instruction;
@@ -25,17 +25,18 @@ struct CodePosition {
   bool operator==(const CodePosition&) const = default;
 };
 
-// What a stack is found by. Borrows the code, which lives as long as its frames are on the stack.
+// The key of a stack. Borrows the code objects, which live as long as their frames are on the
+// stack.
 struct StackKey {
   c10::SmallVector<CodePosition, 32> frames;
-  std::shared_ptr<const c10::GatheredContext> backward;  // what follows
+  std::shared_ptr<const c10::GatheredContext> backward;  // the frames that follow
 };
 
 // Note [Shared stacks]
 // A program launches its work from a limited number of lines, so stacks with the same frames are
-// one object, which a table finds by them. The table owns it as well, so the last one to let go of
-// a stack is the table, which has the GIL: the frames' code can then be released. It lets go of
-// what nobody else has, when it has doubled since it last did.
+// one object, which is found in a table. The table owns it as well, so the last reference to a
+// stack is dropped by the table, with the GIL held: only then can the frames' code be released. It
+// drops stacks without other owners whenever its size has doubled since the last time.
 struct SharedFrames final : c10::GatheredContext {
   explicit SharedFrames(const StackKey& key)
       : frames(key.frames.begin(), key.frames.end()), backward(key.backward) {
@@ -44,7 +45,7 @@ struct SharedFrames final : c10::GatheredContext {
     }
   }
 
-  const std::vector<CodePosition> frames;  // owns a reference to each code
+  const std::vector<CodePosition> frames;  // owns a reference to each code object
   const std::shared_ptr<const c10::GatheredContext> backward;
 };
 
@@ -80,8 +81,8 @@ struct Equal {
   }
 };
 
-// The GIL guards it. Making frame objects and releasing code may run any Python, which may gather
-// stacks itself; so neither happens while the table is in use.
+// Guarded by the GIL. Creating frame objects and releasing code may run arbitrary Python code,
+// which may gather stacks itself; so neither happens while the table is being accessed.
 class StackTable {
  public:
   SharedFramesPtr find(const StackKey& key) {
@@ -96,8 +97,8 @@ class StackTable {
   }
 
   void sweep() {
-    // Nobody else can come by a stack that only the table has. Those behind it go in the next
-    // round.
+    // A stack that only the table owns cannot get other owners. Those that it refers to are dropped
+    // in the next round.
     std::vector<PyCodeObject*> released;
     size_t before = 0;
     do {
@@ -134,7 +135,7 @@ class StackTable {
   size_t size_after_sweep_ = 0;
 };
 
-// Leaked, as stacks are kept by what lives until the process ends.
+// Leaked, because stacks have owners that live until the process ends.
 StackTable& table() {
   static auto* const instance = new StackTable;
   return *instance;
@@ -151,7 +152,7 @@ bool isInterpreterEnding() {
 }  // namespace
 
 Stack gatherSharedStack(const Stack& backward) {
-  // A thread that runs no Python has no frames, and need not wait for the GIL.
+  // A thread without Python code has no frames, and need not wait for the GIL.
   if (Py_IsInitialized() == 0 || isInterpreterEnding() ||
       PyGILState_GetThisThreadState() == nullptr) {
     return backward;

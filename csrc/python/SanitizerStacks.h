@@ -1,4 +1,4 @@
-// Python stacks that are kept once, however many launches have them.
+// Python stacks that are stored once, however many launches share them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,12 +9,12 @@
 
 namespace torch_openreg {
 
-// The calling thread's frames, then those of `backward`. A GatherFrames. Takes the GIL, if the
-// thread runs Python.
+// The calling thread's frames, followed by those of `backward`. A GatherFrames function. Takes the
+// GIL if the thread runs Python.
 c10::openreg::Stack gatherSharedStack(const c10::openreg::Stack& backward);
 
-// A list of dicts with filename, line and name, innermost frame first; of frames that have been
-// dumped one dict with their text. GIL: held.
+// A list of dicts with filename, line and name, innermost frame first; for dumped frames, one dict
+// with their text. GIL: held.
 pybind11::list describeFrames(const c10::openreg::Stack& stack);
 
 struct SharedStackCounts {
@@ -22,10 +22,10 @@ struct SharedStackCounts {
   size_t bytes = 0;
 };
 
-// Of the stacks that are there. GIL: held.
+// The number of existing stacks. GIL: held.
 SharedStackCounts sharedStackCounts();
 
-// Drops those that nobody has. GIL: held.
+// Drops stacks without other owners. GIL: held.
 void dropUnusedStacks();
 
 }  // namespace torch_openreg

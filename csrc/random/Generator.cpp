@@ -28,7 +28,7 @@ at::CPUGeneratorImpl* implOf(const Generator& engine) {
   return static_cast<at::CPUGeneratorImpl*>(engine.unsafeGetGeneratorImpl());
 }
 
-// Makes one engine draw what the other would. The mutexes are torch's, so clang cannot check them.
+// Copies the state of one engine to another. The mutexes are torch's, so clang cannot check them.
 void copyState(Generator target, Generator source) {
   const std::scoped_lock locks(target.mutex(), source.mutex());
   at::CPUGeneratorImpl* to = implOf(target);
@@ -43,10 +43,10 @@ void checkNotCapturing(c10::Device device) {
                   !c10::openreg::getCurrentOpenRegStream(device.index()).isCapturing(),
               "The state of the OpenReg generator of ", device,
               " cannot be read or set while the current stream captures: the kernels of a graph "
-              "draw from the state they find when it is replayed");
+              "read the state when the graph is replayed");
 }
 
-// Where an engine is in the sequence of its seed.
+// The position of an engine in the sequence of its seed.
 struct Position {
   at::mt19937_data_pod numbers;
   int64_t offset;
@@ -54,10 +54,10 @@ struct Position {
 
 constexpr int64_t kBlock = at::MERSENNE_STATE_N;  // numbers that the algorithm makes at once
 
-// How far a state is looked for.
+// How many numbers a search for a state draws at most.
 constexpr int64_t kSearchLimit = int64_t{1} << 32;
 
-// Makes the next block of numbers, and takes the first.
+// Computes the next block of numbers, and takes the first.
 void makeBlock(at::mt19937_data_pod& numbers) {
   numbers.left_ = 1;
   at::mt19937 engine;
@@ -66,8 +66,8 @@ void makeBlock(at::mt19937_data_pod& numbers) {
   numbers = engine.data();
 }
 
-// How many numbers of the present block have been taken. Before the first there is no block: it
-// counts as one that has been used up.
+// How many numbers of the current block have been taken. Before the first, there is no block; it
+// counts as a used-up one.
 int64_t takenOf(const at::mt19937_data_pod& numbers) {
   const bool is_fresh = numbers.left_ == 1 && numbers.next_ == 0;
   return is_fresh ? kBlock : static_cast<int64_t>(numbers.next_);
@@ -87,7 +87,7 @@ std::optional<int64_t> findOffset(Position known, const at::mt19937_data_pod& wa
 
 Position startOf(uint64_t seed) { return {at::mt19937(seed).data(), 0}; }
 
-// The state after a number of draws.
+// The state after `offset` draws.
 at::mt19937_data_pod stateAt(uint64_t seed, int64_t offset) {
   at::mt19937_data_pod numbers = startOf(seed).numbers;
   if (offset == 0) {
@@ -110,11 +110,11 @@ struct GeneratorState::Current {
 
   c10::openreg::Mutex mutex;
   Generator engine OPENREG_GUARDED_BY(mutex);
-  // What it began with.
+  // The seed it was created with.
   uint64_t seed OPENREG_GUARDED_BY(mutex);
-  // The one that drew last from it.
+  // The stream of the last kernel that draws from it.
   std::optional<OpenRegStream> last_stream OPENREG_GUARDED_BY(mutex);
-  // A position of this engine, to find later ones from; none stands for the start.
+  // A known position of this engine, from which later ones are searched; none means the start.
   std::optional<Position> known OPENREG_GUARDED_BY(mutex);
 };
 
@@ -134,7 +134,7 @@ void GeneratorState::replaceEngine(Generator engine) {
   const Lock lock(current_->mutex);
   current_->seed = implOf(engine)->current_seed();
   current_->engine = std::move(engine);
-  current_->last_stream.reset();  // nothing draws from this one yet
+  current_->last_stream.reset();  // no kernel draws from this one yet
   current_->known.reset();
 }
 
@@ -152,8 +152,8 @@ uint64_t GeneratorState::offset() {
   const auto offset =
       findOffset(current_->known.value_or(startOf(current_->seed)), present.numbers);
   TORCH_CHECK(offset.has_value(), "The offset of the generator of ", device_,
-              " is not known: its state is none of the first ", kSearchLimit, " that seed ",
-              current_->seed, " leads to");
+              " is unknown: its state is not among the first ", kSearchLimit, " states after seed ",
+              current_->seed);
   present.offset = *offset;
   if (current_->engine.unsafeGetGeneratorImpl() == engine.unsafeGetGeneratorImpl()) {
     current_->known = present;
@@ -278,7 +278,7 @@ struct CapturedUse {
   OpenRegStream last_stream;
 };
 
-// The captures under way whose kernels draw.
+// The current captures that have kernels that draw.
 struct CapturedUses {
   c10::openreg::Mutex mutex;
   std::unordered_map<uint64_t, std::vector<CapturedUse>> of_captures OPENREG_GUARDED_BY(mutex);
@@ -289,7 +289,7 @@ CapturedUses& capturedUses() {
   return *uses;
 }
 
-// Orders a launch after those of the same capture that draw.
+// Orders a launch after earlier launches of the same capture that draw.
 void orderCapturedLaunch(const std::shared_ptr<GeneratorState>& generator,
                          const OpenRegStream& stream, uint64_t capture_id) {
   CapturedUses& uses = capturedUses();
@@ -319,8 +319,8 @@ Generator OpenRegGeneratorImpl::engineForLaunch(const OpenRegStream& stream) {
 
 Generator GeneratorState::engineForLaunch(const OpenRegStream& stream) {
   const Lock lock(current_->mutex);
-  // To wait for a stream that captures would be to join its capture. Whoever began that has waited
-  // for the stream, or has left the order open.
+  // Waiting for a capturing stream would join its capture. The program that began the capture has
+  // waited for the stream, or has left the order undefined.
   std::optional<OpenRegStream>& last_stream = current_->last_stream;
   if (last_stream.has_value() && !(last_stream->isAlive() && last_stream->isCapturing())) {
     c10::openreg::waitForStream(stream, *last_stream);
@@ -388,7 +388,7 @@ const Generator& getDefaultOpenRegGenerator(c10::DeviceIndex device) {
     std::once_flag created;
     Generator generator;
   };
-  // Leaked, as all state that workers use.
+  // Leaked, like all state that workers use.
   static auto* generators = new std::array<DefaultGenerator, OPENREG_MAX_DEVICES>();
   c10::openreg::ensureHasDevice();
   const c10::DeviceIndex index = c10::openreg::resolveDeviceIndex(device);
@@ -419,8 +419,7 @@ OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::Dev
               chosen.device(), " and cpu! (the generator, and the tensor to fill)");
   TORCH_CHECK(chosen.device().index() == device, "Generator device index ",
               static_cast<int>(chosen.device().index()), " does not match the device index ",
-              static_cast<int>(device),
-              " of the tensors it is to draw for; expected a generator of ",
+              static_cast<int>(device), " of the tensors to fill; expected a generator of ",
               c10::Device(c10::openreg::kDeviceType, device));
   return static_cast<OpenRegGeneratorImpl*>(chosen.unsafeGetGeneratorImpl());
 }

@@ -1,4 +1,4 @@
-// The last accesses to a piece of memory.
+// The recent accesses to an allocation.
 //
 // Not thread-safe.
 #pragma once
@@ -22,9 +22,9 @@
 
 namespace c10::openreg {
 
-// A launch, which its accesses share.
+// A launch, shared by its accesses.
 struct Work {
-  uint64_t serial = 0;  // later launches, on any stream, have higher ones
+  uint64_t serial = 0;  // increases with each launch, on all streams
   const char* kernel = "";
   LaunchCount count = 0;
   StreamNumber stream = 0;
@@ -32,12 +32,12 @@ struct Work {
   std::unique_ptr<const Stack> captured{};  // of a replay: where the kernel was captured
 };
 
-// Sizes of a tensor. All tensors of the same sizes share them, until the process ends; those beyond
-// a number that no program should reach have none.
+// Sizes of a tensor. All tensors with the same sizes share one object, which is never freed. Their
+// number is limited; tensors with further sizes have none.
 using Sizes = const std::vector<int64_t>*;
 Sizes shareSizes(IntArrayRef sizes);
 
-// What a launch does with a tensor.
+// An access of a launch to a tensor.
 struct Access {
   std::shared_ptr<const Work> work{};
   ByteRuns runs{};
@@ -46,19 +46,19 @@ struct Access {
   int16_t operand = 0;
   ScalarType dtype = ScalarType::Undefined;
   bool is_write = false;
-  bool is_allocation = false;  // stands for the owner's earlier use of memory that is new
+  bool is_allocation = false;  // stands for the owner's earlier use of new memory
   bool is_host_memory = false;
-  mutable bool is_watched = false;  // there is, or has been, a HostWatch of it
+  mutable bool is_watched = false;  // it has, or had, a HostWatch
 };
 
-// What the heap takes for a block of so many bytes.
+// The size of the heap block for an allocation of `nbytes`.
 size_t heapSize(size_t nbytes);
 
 // Note [Many accesses to one allocation]
-// Most memory has a few accesses, which are looked at one after the other. Where there are more
-// than kMaxListed, as in a buffer that is written piece by piece, they are sorted by where they
-// begin, in one list for each magnitude of their length: those near some bytes are then found
-// without a look at the others.
+// Most allocations have a few accesses, which are checked one after the other. If there are more
+// than kMaxListed, as in a buffer that is written in parts, they are sorted by their start, in one
+// list for each magnitude of their length. Then accesses near given bytes are found without
+// visiting all others.
 class AccessSet {
  public:
   static constexpr size_t kMaxListed = 16;
@@ -68,7 +68,7 @@ class AccessSet {
 
   size_t size() const { return sorted_ == nullptr ? listed_.size() : sorted_count_; }
 
-  // Returns whether room had to be made, so that the older half has been forgotten.
+  // Returns true if the set was full and the older half was dropped.
   bool add(Access access);
 
   void clear() {
@@ -76,7 +76,7 @@ class AccessSet {
     sorted_.reset();
   }
 
-  // The bytes on the heap, without the launches.
+  // Heap memory in bytes, without the launches.
   size_t memory() const;
 
   template <typename Visit>
@@ -93,12 +93,12 @@ class AccessSet {
     }
   }
 
-  // All whose first to last byte meet those of `runs`, and perhaps others. Valid until the next
-  // change.
+  // The accesses whose range of bytes intersects that of `runs`, and possibly others. Valid until
+  // the next change.
   using Near = c10::SmallVector<const Access*, kMaxListed>;
   Near near(const ByteRuns& runs) const;
 
-  // Drops those of them for which `is_dropped` says so.
+  // Drops those accesses for which `is_dropped` returns true.
   template <typename Predicate>
   void eraseNear(const ByteRuns& runs, const Predicate& is_dropped) {
     if (sorted_ == nullptr) {
@@ -130,7 +130,7 @@ class AccessSet {
   using Row = std::multiset<Access, ByFirstByte>;
   using Rows = std::map<int, Row>;  // by the magnitude of the length
 
-  // An access of this magnitude that begins here, or before, ends before `runs`.
+  // Accesses of this magnitude that begin before the result end before `runs`.
   static uintptr_t firstBegin(int magnitude, const ByteRuns& runs) {
     const auto length = magnitude >= 63 ? ~uintptr_t(0) : uintptr_t(2) << magnitude;
     return runs.begin() > length ? runs.begin() - length : 0;

@@ -44,7 +44,7 @@ size_t ByteRuns::runCount() const {
   return count;
 }
 
-// Where the runs begin, in order.
+// The begins of the runs, in order.
 ByteRuns::Begins ByteRuns::begins() const {
   Begins begins{begin_};
   for (const Step& step : steps_.all()) {
@@ -91,13 +91,13 @@ bool ByteRuns::contains(uintptr_t address) const {
          containsOffset(address - begin_, steps_.all().size());
 }
 
-// Whether it is in a run of the tensor that the first steps make.
+// Whether the offset is in a run of the tensor that the first `step_count` steps describe.
 bool ByteRuns::containsOffset(size_t offset, size_t step_count) const {
   if (step_count == 0) {
     return offset < run_;
   }
   const Step& step = steps_.all()[step_count - 1];
-  // Runs may overlap, so the last one that begins before it need not be the only one.
+  // Runs may overlap, so runs before the last candidate must be checked as well.
   for (size_t i = std::min(offset / step.stride, step.count - 1) + 1; i > 0; --i) {
     if (containsOffset(offset - (i - 1) * step.stride, step_count - 1)) {
       return true;

@@ -1,4 +1,4 @@
-// The bytes that an access to a tensor touches: runs of bytes, at regular distances.
+// The bytes that an access to a tensor covers: runs of bytes at regular distances.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -15,7 +15,7 @@
 
 namespace c10::openreg {
 
-// An answer that is not always looked for to the end.
+// The result of a check that is abandoned if it takes too long.
 enum class Overlap : uint8_t { No, Yes, Undecided };
 
 class OPENREG_EXPORT ByteRuns {
@@ -26,7 +26,7 @@ class OPENREG_EXPORT ByteRuns {
   // One run.
   ByteRuns(uintptr_t begin, size_t nbytes) : begin_(begin), end_(begin + nbytes), run_(nbytes) {}
 
-  // Those of a strided tensor whose first element is at `begin`. Strides are counted in elements.
+  // The bytes of a strided tensor whose first element is at `begin`. Strides are in elements.
   ByteRuns(uintptr_t begin, IntArrayRef sizes, IntArrayRef strides, size_t itemsize);
 
   bool isEmpty() const { return begin_ == end_; }
@@ -34,24 +34,26 @@ class OPENREG_EXPORT ByteRuns {
   // Whether it is one run.
   bool isDense() const { return steps_.all().empty(); }
 
-  // The first byte, and the one behind the last.
+  // The first byte, and the end of the last one.
   uintptr_t begin() const { return begin_; }
   uintptr_t end() const { return end_; }
 
-  // How many bytes lie in the runs; those that several runs share count several times.
+  // The number of bytes of all runs; bytes in several runs are counted several times.
   size_t byteCount() const { return runCount() * run_; }
 
-  // Whether a byte is in both. Undecided if that would need more than kMaxRuns runs of either.
+  // Whether both have a byte in common. Undecided if this would need more than kMaxRuns runs of
+  // either.
   Overlap overlap(const ByteRuns& other) const;
 
-  // Whether the byte is in a run. Async-signal-safe.
+  // Whether a run contains the byte. Async-signal-safe.
   bool contains(uintptr_t address) const;
 
-  // Whether each byte of the other is here, too. May say no where that takes a look at each run.
+  // Whether all bytes of the other are included. May return false where an answer would need all
+  // runs.
   bool covers(const ByteRuns& other) const;
 
-  // Visits the runs in order, with the first byte of each and the one behind the last. Returns
-  // false, and visits none, if there are more than kMaxRuns.
+  // Calls `visit` with begin and end of each run, in order. Returns false, without a call, if there
+  // are more than kMaxRuns.
   template <typename Visit>
   bool forEachRun(const Visit& visit) const {
     if (isEmpty()) {
@@ -66,12 +68,12 @@ class OPENREG_EXPORT ByteRuns {
     return true;
   }
 
-  // Bytes on the heap.
+  // Heap memory in bytes.
   size_t memory() const { return steps_.memory(); }
 
   bool operator==(const ByteRuns& other) const = default;
 
-  // Some order.
+  // An arbitrary total order.
   auto operator<=>(const ByteRuns& other) const = default;
 
   static constexpr size_t kMaxRuns = 4096;
@@ -83,7 +85,7 @@ class OPENREG_EXPORT ByteRuns {
     auto operator<=>(const Step&) const = default;
   };
 
-  // The steps of a tensor, most of which have none. A pointer in size, as there are many.
+  // The steps of a tensor; most have none. The size of a pointer, because there are many objects.
   class Steps {
    public:
     Steps() = default;

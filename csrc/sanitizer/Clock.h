@@ -1,8 +1,8 @@
 // Vector clocks of streams.
 //
-// A stream has a number, and counts its launches. An epoch is a stream and such a count: the
-// launch. The clock of a stream says, for each stream, up to which launch it is ordered behind that
-// one.
+// A stream has a number, and counts its launches. An epoch is a stream and a count, and so
+// identifies a launch. The clock of a stream contains, for each stream, the last launch that
+// precedes the stream's next work.
 #pragma once
 
 #include <algorithm>
@@ -36,11 +36,11 @@ class Clock {
     }
   }
 
-  // How many streams it may know of.
+  // The number of streams with an entry.
   size_t size() const { return counts_.size(); }
 
  private:
-  std::vector<LaunchCount> counts_;  // streams beyond its end: 0
+  std::vector<LaunchCount> counts_;  // streams beyond the end: 0
 };
 
 }  // namespace c10::openreg

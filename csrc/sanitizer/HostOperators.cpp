@@ -31,8 +31,8 @@ Observer& observer() {
   return *instance;
 }
 
-// Whether calls of the operator read or write memory by themselves: views do not, and operators
-// that are made of others leave it to those.
+// Whether calls of the operator access memory themselves: views do not, and composite operators
+// leave it to the operators that they call.
 bool touchesMemory(const c10::OperatorHandle& op) {
   static const auto* metadata =
       new std::set<std::string>{"aten::resize_", "aten::resize_as_", "aten::set_"};

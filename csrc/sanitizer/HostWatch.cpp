@@ -14,24 +14,24 @@
 namespace c10::openreg {
 namespace {
 
-// Dumps are appended to the file until it has this size; then the next one overwrites the first.
+// Dumps are appended to the file up to this size; then the next one overwrites the first.
 constexpr uint64_t kFileSize = uint64_t{64} << 20;
-// More than Python writes of one thread: 100 frames of two texts each.
+// More than Python writes for one thread: 100 frames with two texts each.
 constexpr uint64_t kMaxDumpSize = uint64_t{1} << 20;
 
 std::atomic<int> frame_signal{0};
 std::atomic<int> frame_file{-1};
-std::atomic<uint64_t> frames_end{0};  // counts on where the file begins again
+std::atomic<uint64_t> frames_end{0};  // keeps increasing when the file wraps around
 std::atomic<uint64_t> touch_count{0};
 
-// Of calls that fail only in a forked child, in which nothing is watched.
+// For calls that can only fail in a forked child, where nothing is watched.
 void attempt(orError_t error) {
   if (error != orSuccess) {
     std::ignore = orGetLastError();
   }
 }
 
-// Async-signal-safe, and called by one thread at a time, as an orWatchObserver is.
+// Async-signal-safe, and called on one thread at a time, as every orWatchObserver.
 void dumpFrames(HostTouch& touch) {
   const int signal = frame_signal.load();
   const int file = frame_file.load();

@@ -1,16 +1,16 @@
-// How the host is seen to touch pinned memory that a copy uses: the sanitizer's side of the
-// runtime's watches (openreg/watch.h).
+// Detects host accesses to pinned memory that a copy uses, by the runtime's watches
+// (openreg/watch.h).
 //
 // Note [Frames of a host that faults]
-// The thread that touches watched memory runs the handler of the fault, in which nothing may be
-// allocated, no lock of Python's taken and no count of references changed: NumPy, for one, gives
-// the GIL up in its loops, so the thread may not own it. Python's faulthandler is made for that. It
-// walks the frames of the calling thread, which stand still while the thread is in the handler,
-// reads their code objects, which the frames own, and writes file, line and function of each as
-// text: nothing is left that would have to be kept alive until the report is made. The one way to
-// it in all releases of Python is the signal that faulthandler.register() was given. So the handler
-// raises that signal, in its own thread, and remembers what has been appended to the file since.
-// A thread that Python does not know has no frames.
+// A thread that accesses watched memory runs the fault handler, which must not allocate memory,
+// acquire a lock of Python or change reference counts. The thread may not even hold the GIL,
+// because NumPy, for example, releases it in its loops. Python's faulthandler is made for this
+// case. It walks the frames of the calling thread, which do not change while the thread is in the
+// handler. It reads their code objects, which the frames own, and writes file, line and function of
+// each as text, so no object has to be kept alive until the report is made. The only entry point in
+// all releases of Python is the signal passed to faulthandler.register(). So the handler raises
+// that signal in its own thread, and records what was appended to the file. A thread that is
+// unknown to Python has no frames.
 #pragma once
 
 #include <atomic>
@@ -23,16 +23,16 @@
 
 namespace c10::openreg {
 
-// From now on, `signal` makes Python write the frames of the thread that gets it to `file`, a
-// memory file that is nobody else's. Called once, by the bindings; without it touches have no
+// From now on, `signal` makes Python write the frames of the thread that receives it to `file`, a
+// memory file for this purpose only. Called once, by the bindings; otherwise touches have no
 // frames.
 OPENREG_EXPORT void setFrameDumper(int signal, int file);
 
 // Whether memory that is pinned from now on can be watched.
 void letHostBeWatched(bool is_watched);
 
-// Pages that the host has opened by touching bytes that no copy uses, since the process began; they
-// are watched again from protectOpenedPages() on.
+// The number of pages since the process began that were opened by host accesses to bytes that no
+// copy uses. protectOpenedPages() watches them again.
 uint64_t countOpenedPages();
 void protectOpenedPages();
 
@@ -40,17 +40,17 @@ struct HostTouch {
   uintptr_t address = 0;
   bool is_write = false;
   int thread = 0;      // the operating system's number
-  uint64_t order = 0;  // later ones have higher numbers
+  uint64_t order = 0;  // increases with each touch
   uint64_t frames_begin = 0;
   size_t frames_size = 0;
 
-  // Not async-signal-safe. Empty if too many others have been dumped since.
+  // Not async-signal-safe. Empty if too many other stacks have been dumped since.
   Stack stack() const;
 };
 
-// Of bytes that a stream reads or writes: watches for the host's first access that conflicts.
+// Watches bytes that a stream reads or writes for the host's first conflicting access.
 //
-// Not thread-safe, but for what the host does meanwhile.
+// Not thread-safe, except for concurrent host accesses.
 class HostWatch {
  public:
   HostWatch(const ByteRuns& runs, bool is_written);
@@ -64,7 +64,7 @@ class HostWatch {
   // False if the memory cannot be watched.
   bool isWatching() const { return number_ != 0; }
 
-  // Returns whether there is a touch.
+  // Returns whether a conflicting access happened.
   bool end();
 
   bool isTouched() const { return is_touched_.load(std::memory_order_acquire); }
@@ -72,7 +72,7 @@ class HostWatch {
 
   static bool isAnyAlive() { return alive_.load(std::memory_order_relaxed) > 0; }
 
-  // Whether one has been touched since the last call.
+  // Whether any watch has found an access since the last call.
   static bool takeAnyTouched() { return is_any_touched_.exchange(false); }
 
  private:
@@ -84,7 +84,7 @@ class HostWatch {
   const ByteRuns runs_;
   unsigned long long number_ = 0;
   HostTouch touch_{};
-  std::atomic<bool> is_touched_{false};  // then touch_ does not change any more
+  std::atomic<bool> is_touched_{false};  // touch_ does not change afterwards
 };
 
 }  // namespace c10::openreg

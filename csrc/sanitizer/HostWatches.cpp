@@ -11,7 +11,7 @@
 namespace c10::openreg {
 
 void HostWatches::watch(State& state, Allocation& allocation) {
-  // It may have been turned off since the caller asked.
+  // The sanitizer may have been turned off since the caller's check.
   if (!isSanitizerOn() || !state.options.finds_host_accesses || !state.options.watches_pages) {
     return;
   }
@@ -30,9 +30,9 @@ void HostWatches::watch(State& state, Allocation& allocation) {
   });
 }
 
-void HostWatches::endOrdered(const Universe& universe) {
+void HostWatches::endOrdered(const HappensBefore& happens_before) {
   std::erase_if(watched_, [&](Watched& one) {
-    return universe.isKnownToHost(one.access) && !one.watch->end();
+    return happens_before.isKnownToHost(one.access) && !one.watch->end();
   });
 }
 

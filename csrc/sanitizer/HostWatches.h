@@ -19,21 +19,21 @@ namespace c10::openreg {
 
 class HostWatches {
  public:
-  // Watches what streams do to the allocation and the host is not ordered behind.
+  // Watches the accesses of streams to the allocation that the host is not ordered after.
   void watch(State& state, Allocation& allocation);
 
-  // End the watches that are of no use any more, but for those with a touch to report.
-  void endOrdered(const Universe& universe);
+  // Ends the watches that are no longer needed, except for those with a touch to report.
+  void endOrdered(const HappensBefore& happens_before);
   void endFreed(uintptr_t address);
 
-  // One finding for each place of the host and stream, about the latest copy. `until` is raised to
-  // what the findings are about.
+  // One finding for each line of host code and stream, about the latest copy. `until` is raised to
+  // the launches that the findings are about.
   std::vector<Finding> takeTouches(const State& state, Clock& until);
 
   void clear() { watched_.clear(); }
 
  private:
-  // With what a finding tells of it.
+  // A watch, and the data for its finding.
   struct Watched {
     Access access;
     uintptr_t base;  // of the allocation

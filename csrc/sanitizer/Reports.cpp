@@ -4,7 +4,7 @@ namespace c10::openreg {
 
 namespace {
 
-// All but who made it and where.
+// All fields except for the launch and its stack.
 AccessReport describeBytes(const Access& access, uintptr_t base) {
   AccessReport report;
   report.argument = access.argument;
@@ -42,15 +42,15 @@ AccessReport describe(const State& state, const Access& access, uintptr_t base) 
   return report;
 }
 
-AccessReport describe(const State& state, const Launch& launch, const Touch& touch,
+AccessReport describe(const State& state, const Launch& launch, const MemoryAccess& memory_access,
                       uintptr_t base) {
-  AccessReport report = describeBytes(touch.access, base);
+  AccessReport report = describeBytes(memory_access.access, base);
   report.kernel = launch.kernel;
   report.stream = state.streams()[launch.place.stream];
   report.stack = launch.stack;
-  if (touch.captured != nullptr) {
-    report.kernel = touch.captured->kernel;
-    report.captured = touch.captured->stack;
+  if (memory_access.captured != nullptr) {
+    report.kernel = memory_access.captured->kernel;
+    report.captured = memory_access.captured->stack;
   }
   return report;
 }

@@ -1,6 +1,6 @@
-// What findings say of accesses and memory.
+// Descriptions of accesses and memory for findings.
 //
-// Not thread-safe, as State is.
+// Not thread-safe, as State.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -11,9 +11,9 @@
 
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Finding.h"
+#include "csrc/sanitizer/MemoryAccess.h"
 #include "csrc/sanitizer/Shadow.h"
 #include "csrc/sanitizer/State.h"
-#include "csrc/sanitizer/Touch.h"
 
 namespace c10::openreg {
 
@@ -21,9 +21,10 @@ AllocationReport describe(const State& state, const Allocation& allocation);
 
 // Offsets are counted from `base`.
 AccessReport describe(const State& state, const Access& access, uintptr_t base);
-AccessReport describe(const State& state, const Launch& launch, const Touch& touch, uintptr_t base);
+AccessReport describe(const State& state, const Launch& launch, const MemoryAccess& memory_access,
+                      uintptr_t base);
 
-// Of an access of the host's own by an operator, which has the stream of the one before it.
+// Describes a host access by an operator; its stream is that of the conflicting access.
 AccessReport describeHost(const Access& access, const char* kernel, const Stack& stack,
                           const Stream& stream, uintptr_t base);
 

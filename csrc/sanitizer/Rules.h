@@ -1,6 +1,6 @@
-// What counts as a mistake. docs/sanitizer.md describes it.
+// The rules that define findings. docs/sanitizer.md describes them.
 //
-// Not thread-safe, as State is.
+// Not thread-safe, as State.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,29 @@
 
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Finding.h"
+#include "csrc/sanitizer/HappensBefore.h"
+#include "csrc/sanitizer/MemoryAccess.h"
 #include "csrc/sanitizer/Stack.h"
 #include "csrc/sanitizer/State.h"
-#include "csrc/sanitizer/Touch.h"
-#include "csrc/sanitizer/Universe.h"
 
 namespace c10::openreg {
 
-// Of work that is about to be launched. Changes nothing but what a repetition would change as well.
-std::vector<Finding> findAll(State& state, const Launch& launch, const std::vector<Touch>& touches);
+// For work that is about to be launched. Repeating the call gives the same result.
+std::vector<Finding> findAll(State& state, const Launch& launch,
+                             const std::vector<MemoryAccess>& memory_accesses);
 
-// From here on the work counts as ordered behind all that was found. See
-// Note [One finding for each mistake].
-void takeAsOrdered(State& state, const Launch& launch, const std::vector<Touch>& touches);
+// From here on, the work counts as ordered after everything that was found. See Note [One finding
+// for each mistake].
+void takeAsOrdered(State& state, const Launch& launch,
+                   const std::vector<MemoryAccess>& memory_accesses);
 
-// Of a replay: an allocation from outside that has been freed.
+// For a replay: an allocation from outside the graph that has been freed.
 Finding freedInput(const State& state, const Launch& replay, const Capture::Kept& kept);
 
-// Of each branch that the capture's first stream has not waited for, the last launch.
+// For each branch that the capture's first stream has not waited for, its last launch.
 std::vector<Finding> findUnjoined(const State& state, Capture& capture);
 
-// The latest access that the host's own one conflicts with, or null.
+// The latest access that conflicts with the host's access, or null.
 const Access* findHostConflict(const State& state, const Allocation& allocation,
                                const Access& access);
 

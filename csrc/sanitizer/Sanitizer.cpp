@@ -15,14 +15,14 @@
 #include "csrc/core/PinnedMemory.h"
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/Clock.h"
+#include "csrc/sanitizer/HappensBefore.h"
 #include "csrc/sanitizer/HostOperators.h"
 #include "csrc/sanitizer/HostWatch.h"
 #include "csrc/sanitizer/HostWatches.h"
+#include "csrc/sanitizer/MemoryAccess.h"
 #include "csrc/sanitizer/Reports.h"
 #include "csrc/sanitizer/Rules.h"
 #include "csrc/sanitizer/State.h"
-#include "csrc/sanitizer/Touch.h"
-#include "csrc/sanitizer/Universe.h"
 #include "csrc/sanitizer/WrittenOperands.h"
 #include "torch_openreg/core/Observer.h"
 
@@ -38,7 +38,7 @@ bool turnOff() noexcept;
 
 std::atomic<ReportFinding> reporter{nullptr};
 
-// Whether this thread has reported the accesses of the kernel that it launches next.
+// Whether this thread has recorded the accesses of the kernel that it launches next.
 thread_local bool has_recorded = false;
 
 void report(const std::vector<Finding>& findings) {
@@ -49,7 +49,7 @@ void report(const std::vector<Finding>& findings) {
   }
 }
 
-// One lock for all that is known. Stacks are gathered and findings reported without it.
+// One lock guards the whole state. Stacks are gathered and findings reported without it.
 class Sanitizer {
  public:
   // --- Control
@@ -60,7 +60,7 @@ class Sanitizer {
     const bool watches_pages = options.finds_host_accesses && options.watches_pages;
     letHostBeWatched(watches_pages);
     setPinnedMemoryProtected(watches_pages);
-    // The model does not apply to a child, and its lock may be held there for ever.
+    // A child has no record of its parent's work, and another thread may hold the lock at the fork.
     [[maybe_unused]] static const int is_off_in_children =
         pthread_atfork(nullptr, nullptr, [] { turnOff(); });
     if (!isSanitizerOn()) {
@@ -98,21 +98,22 @@ class Sanitizer {
     const Lock lock(mutex_);
     ++state_.counts.not_seen;
     ++state_.not_seen[kernel];
-    state_.giveUpWritten();  // it may have written anything
+    state_.giveUpWritten();  // the graph may have written anything
   }
 
   // --- Launches
 
-  void launch(const OpenRegStream& stream, const char* kernel, std::vector<Touch> touches) {
+  void launch(const OpenRegStream& stream, const char* kernel,
+              std::vector<MemoryAccess> memory_accesses) {
     reportHostTouches();
-    settle(stream, {kernel, gatherStack(), stream.captureId(), 0}, std::move(touches), {});
+    settle(stream, {kernel, gatherStack(), stream.captureId(), 0}, std::move(memory_accesses), {});
   }
 
   void replay(uint64_t capture, const OpenRegStream& stream) {
     reportHostTouches();
     const Call call{"", gatherStack(), 0, capture};
     std::vector<Finding> findings;
-    std::vector<Touch> touches;
+    std::vector<MemoryAccess> memory_accesses;
     {
       const Lock lock(mutex_);
       const auto found = state_.captures.find(capture);
@@ -120,18 +121,18 @@ class Sanitizer {
         return;
       }
       const Launch launch = launchOf(stream, call);
-      launch.place.universe.clockOf(launch.place.stream).join(found->second.last_replay);
+      launch.place.happens_before.clockOf(launch.place.stream).join(found->second.last_replay);
       for (const auto& [key, kept] : found->second.kept) {
         const Allocation& allocation = *kept.allocation;
         if (allocation.is_live || allocation.capture != 0) {
-          touches.push_back({kept.access, allocation.address, allocation.size, kept.is_read, true,
-                             kept.allocation, kept.access.work});
+          memory_accesses.push_back({kept.access, allocation.address, allocation.size, kept.is_read,
+                                     true, kept.allocation, kept.access.work});
         } else {
           findings.push_back(freedInput(state_, launch, kept));
         }
       }
     }
-    settle(stream, call, std::move(touches), std::move(findings));
+    settle(stream, call, std::move(memory_accesses), std::move(findings));
   }
 
   void moved(const void* to, const void* from, size_t nbytes) {
@@ -146,7 +147,7 @@ class Sanitizer {
     }
   }
 
-  // The host's own accesses to pinned memory. What is launched later is ordered behind them.
+  // Host accesses to pinned memory. Later launches are ordered after them.
   void hostAccess(const char* kernel, const std::vector<Access>& accesses) {
     reportHostTouches();
     const Stack stack = gatherStack();
@@ -209,7 +210,7 @@ class Sanitizer {
     }
   }
 
-  // Reports what the host has done to watched memory since the last call.
+  // Reports the host's accesses to watched memory since the last call.
   void reportHostTouches() {
     if (!isSanitizerOn() || !HostWatch::isAnyAlive()) {
       return;
@@ -252,7 +253,7 @@ class Sanitizer {
       return;
     }
     found->second.is_under_way = false;
-    found->second.universe = Universe();
+    found->second.happens_before = HappensBefore();
     found->second.touched.clear();
     found->second.last_work.clear();
   }
@@ -262,7 +263,7 @@ class Sanitizer {
     state_.forgetGraph(capture);
   }
 
-  // `own_capture` is that of the calling thread's current stream.
+  // `own_capture` is the capture of the calling thread's current stream.
   void refusedCall(orError_t error, const char* caller, const OpenRegStream& current,
                    uint64_t own_capture) {
     const Stack stack = gatherStack();
@@ -301,8 +302,8 @@ class Sanitizer {
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
-    state_.events[event] = {std::make_shared<const Clock>(place.universe.clockOf(place.stream)),
-                            capture};
+    state_.events[event] = {
+        std::make_shared<const Clock>(place.happens_before.clockOf(place.stream)), capture};
   }
 
   void eventAwaited(const void* event, const OpenRegStream& stream) {
@@ -313,18 +314,18 @@ class Sanitizer {
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == capture) {
       const Place place = state_.placeOf(stream, capture);
-      place.universe.await(place.stream, *found->second.clock, stack);
+      place.happens_before.await(place.stream, *found->second.clock, stack);
     }
   }
 
   void streamAwaited(const OpenRegStream& stream, const OpenRegStream& other) {
     reportHostTouches();
     const Stack stack = gatherStack();
-    const uint64_t capture = other.captureId();  // the wait takes the stream there
+    const uint64_t capture = other.captureId();  // the wait adds the stream to this capture
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
-    const Clock clock = place.universe.clockOf(state_.numberOf(other));
-    place.universe.await(place.stream, clock, stack);
+    const Clock clock = place.happens_before.clockOf(state_.numberOf(other));
+    place.happens_before.await(place.stream, clock, stack);
   }
 
   void eventDestroyed(const void* event) {
@@ -380,14 +381,14 @@ class Sanitizer {
     {
       const Lock lock(mutex_);
       allocation = state_.shadow.take(reinterpret_cast<uintptr_t>(address));
-      // Of a graph's own memory only what it frees itself is given out again, to itself.
+      // Memory of a graph is reused only within the graph, after the graph itself has freed it.
       if (allocation == nullptr || (allocation->capture != 0 && allocation->capture != capture)) {
         return;
       }
       hazards = state_.hazardsOf(state_.placeOf(owner, allocation->capture), allocation);
       is_graph_input = allocation->is_graph_input;
     }
-    // Nearly always. Nobody would see the stack.
+    // The usual case. The stack would not be shown.
     if (hazards.empty() && !is_graph_input) {
       return;
     }
@@ -403,7 +404,7 @@ class Sanitizer {
   }
 
  private:
-  // A launch, as long as the lock is not held.
+  // A launch, while the lock is not held.
   struct Call {
     const char* kernel;
     Stack stack;
@@ -415,46 +416,48 @@ class Sanitizer {
     return {state_.placeOf(stream, call.capture), call.kernel, call.stack, call.replayed};
   }
 
-  // Reports what is wrong with the work, besides `findings`, and remembers it. If a report throws,
-  // the work is left out.
-  void settle(const OpenRegStream& stream, const Call& call, std::vector<Touch> touches,
-              std::vector<Finding> findings) OPENREG_EXCLUDES(mutex_) {
+  // Reports the findings about the work, and `findings`, and records the work. If a report throws,
+  // the work is not recorded.
+  void settle(const OpenRegStream& stream, const Call& call,
+              std::vector<MemoryAccess> memory_accesses, std::vector<Finding> findings)
+      OPENREG_EXCLUDES(mutex_) {
     {
       const Lock lock(mutex_);
-      state_.resolve(touches);
+      state_.resolve(memory_accesses);
       const Launch launch = launchOf(stream, call);
-      std::vector<Finding> found = findAll(state_, launch, touches);
+      std::vector<Finding> found = findAll(state_, launch, memory_accesses);
       std::move(found.begin(), found.end(), std::back_inserter(findings));
       if (findings.empty()) {
-        commit(launch, touches);
+        commit(launch, memory_accesses);
         return;
       }
     }
     report(findings);
     const Lock lock(mutex_);
     const Launch launch = launchOf(stream, call);
-    takeAsOrdered(state_, launch, touches);
-    commit(launch, touches);
+    takeAsOrdered(state_, launch, memory_accesses);
+    commit(launch, memory_accesses);
   }
 
-  void commit(const Launch& launch, std::vector<Touch>& touches) OPENREG_REQUIRES(mutex_) {
-    state_.commit(launch, touches);
+  void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses)
+      OPENREG_REQUIRES(mutex_) {
+    state_.commit(launch, memory_accesses);
     if (launch.replayed != 0) {
-      for (const Touch& touch : touches) {
-        if (touch.allocation->is_host_memory) {
-          watches_.watch(state_, *touch.allocation);
+      for (const MemoryAccess& memory_access : memory_accesses) {
+        if (memory_access.allocation->is_host_memory) {
+          watches_.watch(state_, *memory_access.allocation);
         }
       }
     }
   }
 
-  // Of the streams that run.
+  // For streams outside of captures.
   void hostAwaits(const Clock& clock) OPENREG_REQUIRES(mutex_) {
     state_.live.hostAwaits(clock);
     watches_.endOrdered(state_.live);
   }
 
-  // The given capture, or else the one that began last; null if there is none.
+  // The given capture, or the latest one for 0; null if there is none.
   Capture* captureUnderWay(uint64_t id) OPENREG_REQUIRES(mutex_) {
     std::pair<uint64_t, Capture*> latest{0, nullptr};
     for (auto& [number, capture] : state_.captures) {
@@ -475,10 +478,10 @@ class Sanitizer {
   State state_ OPENREG_GUARDED_BY(mutex_);
   HostWatches watches_ OPENREG_GUARDED_BY(mutex_);
   uint64_t first_opened_ OPENREG_GUARDED_BY(mutex_) = 0;  // pages, when it was enabled
-  uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // when it last looked
+  uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // at the last check
 };
 
-// Leaked, as the observer below.
+// Leaked, because memory may be freed by static destructors. So is the observer below.
 Sanitizer& sanitizer() {
   static Sanitizer* instance = new Sanitizer;
   return *instance;
@@ -488,20 +491,20 @@ Sanitizer& sanitizer() {
 
 namespace {
 
-// --- What the backend reports
+// --- Reports of the backend
 
 class SanitizerObserver final : public Observer {
  public:
   void kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
                     bool schema_only) override {
-    std::vector<Touch> touches = touchesOf(kernel, operands);
+    std::vector<MemoryAccess> accesses = memoryAccessesOf(kernel, operands);
     if (schema_only && !isOfTorch(kernel)) {
-      for (Touch& touch : touches) {
-        touch.is_read = false;  // as far as is known
+      for (MemoryAccess& access : accesses) {
+        access.is_read = false;  // unknown
       }
     }
     has_recorded = true;
-    sanitizer().launch(stream, kernel, std::move(touches));
+    sanitizer().launch(stream, kernel, std::move(accesses));
   }
 
   void rangeAccess(const OpenRegStream& stream, const char* kernel, const void* address,
@@ -509,9 +512,9 @@ class SanitizerObserver final : public Observer {
     if (nbytes == 0) {
       return;
     }
-    Touch touch = touchOf(address, nbytes, is_written);
-    touch.is_read = !is_written;
-    sanitizer().launch(stream, kernel, {std::move(touch)});
+    MemoryAccess access = memoryAccessOf(address, nbytes, is_written);
+    access.is_read = !is_written;
+    sanitizer().launch(stream, kernel, {std::move(access)});
   }
 
   void byteCopy(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
@@ -520,9 +523,9 @@ class SanitizerObserver final : public Observer {
       return;
     }
     const bool is_captured = stream.isCapturing();
-    Touch written = touchOf(to, nbytes, true);
-    written.is_filled = is_captured;  // what it holds is not followed further
-    sanitizer().launch(stream, kernel, {touchOf(from, nbytes, false), std::move(written)});
+    MemoryAccess written = memoryAccessOf(to, nbytes, true);
+    written.is_filled = is_captured;  // its contents are not tracked
+    sanitizer().launch(stream, kernel, {memoryAccessOf(from, nbytes, false), std::move(written)});
     if (!is_captured) {
       sanitizer().moved(to, from, nbytes);
     }
@@ -551,7 +554,7 @@ class SanitizerObserver final : public Observer {
   void eventSynchronization(const void* event) override { sanitizer().eventDone(event); }
   void eventCompletion(const void* event) override { sanitizer().eventDone(event); }
   void streamSynchronization(const OpenRegStream& stream) override {
-    has_recorded = false;  // what was recorded ran on the calling thread
+    has_recorded = false;  // the accesses recorded before were on the calling thread
     sanitizer().streamDone(stream);
   }
   void streamCompletion(const OpenRegStream& stream) override { sanitizer().streamDone(stream); }
@@ -599,14 +602,14 @@ class SanitizerObserver final : public Observer {
       case orErrorCapturedEvent:
       case orErrorStreamCaptureWrongThread:
         break;
-      default:  // orErrorStreamCaptureInvalidated comes after one of these
+      default:  // orErrorStreamCaptureInvalidated follows one of these
         return;
     }
     try {
       const OpenRegStream current = getCurrentOpenRegStream();
       sanitizer().refusedCall(error, caller, current, current.captureId());
     } catch (const std::exception& failure) {
-      // The error itself is about to be thrown, and is what counts.
+      // The runtime's error is about to be thrown, and has precedence.
       std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
     }
   }

@@ -1,4 +1,4 @@
-// What is known of memory: who allocated it, and its last accesses.
+// The state of memory: its allocation, and the recent accesses to it.
 //
 // Not thread-safe.
 #pragma once
@@ -20,22 +20,22 @@
 namespace c10::openreg {
 
 struct Allocation {
-  uint64_t serial = 0;  // later allocations and frees have higher ones
+  uint64_t serial = 0;  // increases with each allocation and free
   uintptr_t address = 0;
   size_t size = 0;
-  std::optional<StreamNumber> owner{};  // unknown of memory from before the sanitizer
+  std::optional<StreamNumber> owner{};  // unknown if allocated before the sanitizer was on
   MempoolId_t pool{0, 0};
-  uint64_t capture = 0;  // the one that it was allocated in; it is the graph's own then
+  uint64_t capture = 0;  // the capture that allocated it; it then belongs to the graph
   bool is_host_memory = false;
   bool is_live = true;
-  bool is_graph_input = false;  // a replay needs it, and it is not the graph's own
+  bool is_graph_input = false;  // a replay needs it, and it does not belong to the graph
   Stack allocated{};
-  Stack freed{};                        // of such an input
+  Stack freed{};                        // for such an input
   std::vector<StreamNumber> used_on{};  // by record_stream
   AccessSet accesses{};
-  std::unique_ptr<WrittenBytes> written{};  // null: all of it, or nobody asks
+  std::unique_ptr<WrittenBytes> written{};  // null: all of it, or not tracked
 
-  // Whether a new access to the same memory, that comes after an old one, makes that needless.
+  // Whether a new access to the same memory, after an old one, makes the old one redundant.
   static bool isReplaced(const Access& old, const Access& by) {
     const bool is_same_kind =
         by.is_write || (!old.is_write && !old.is_allocation && old.work->stream == by.work->stream);
@@ -48,16 +48,16 @@ class Shadow {
  public:
   using AllocationPtr = std::shared_ptr<Allocation>;
 
-  // The allocation that the address is in. Null if it is in none.
+  // The allocation that contains the address; null if there is none.
   AllocationPtr find(uintptr_t address) const;
 
-  // The same; memory that is in none becomes one, of unknown origin.
+  // The same; unknown memory is added as an allocation of unknown origin.
   const AllocationPtr& findOrAdd(uintptr_t address, size_t size);
 
-  // Adds one in place of what was at its addresses.
+  // Adds an allocation, and removes those at its addresses.
   const AllocationPtr& add(uintptr_t address, size_t size);
 
-  // Takes out the one that begins there.
+  // Removes the allocation that begins at the address.
   AllocationPtr take(uintptr_t address);
 
   // Of the latest allocation or free.

@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<GatherFrames> gatherer{nullptr};
 
-constexpr std::string_view kBackwardName = "torch_openreg: who asked for the backward pass";
+constexpr std::string_view kBackwardName = "torch_openreg: caller of the backward pass";
 const DebugInfoKind kBackward(&kBackwardName);
 
 struct BackwardCaller final : DebugInfoBase {

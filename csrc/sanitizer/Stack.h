@@ -1,4 +1,4 @@
-// Where in the program something happened.
+// Positions in the program.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,31 +11,31 @@
 
 namespace c10::openreg {
 
-// Python's frames, not looked up yet. Equal stacks are one object.
+// Python frames, not symbolized yet. Equal stacks are one object.
 //
 // Note [Stacks of a backward pass]
-// The threads of the autograd engine run no Python, but for hooks. What they do happens in the
-// program where it asked for the backward pass. While that runs, its stack is debug information of
-// the asking thread (c10::ThreadLocalDebugInfo), which the engine passes on to its threads.
+// The threads of the autograd engine run no Python code, except for hooks. Their work is attributed
+// to the line that started the backward pass. While that runs, its stack is debug information of
+// the calling thread (c10::ThreadLocalDebugInfo), which the engine passes to its threads.
 struct Stack {
   std::shared_ptr<const GatheredContext> here{};
 };
 
-// Frames as Python's faulthandler writes them; see Note [Frames of a host that faults].
+// Frames as text written by Python's faulthandler; see Note [Frames of a host that faults].
 struct DumpedFrames final : GatheredContext {
   explicit DumpedFrames(std::string text) : text(std::move(text)) {}
   const std::string text;
 };
 
-// What gathers a thread's Python frames, with those of who asked for the backward pass, if it is in
-// one, behind them. The gatherer is set once, by the bindings; without it stacks are empty.
+// Gathers a thread's Python frames, followed by those of the caller of the backward pass, if the
+// thread is in one. Set once, by the bindings; without it stacks are empty.
 using GatherFrames = Stack (*)(const Stack& backward);
 OPENREG_EXPORT void setStackGatherer(GatherFrames gather);
 
-// The calling thread's. Takes the GIL: no lock may be held.
+// The calling thread's stack. Takes the GIL: no lock may be held.
 Stack gatherStack();
 
-// Between the two calls, the stack of the first is that of a backward pass. They nest.
+// Between the two calls, the stack of the first one is that of a backward pass. They nest.
 OPENREG_EXPORT void beginBackward();
 OPENREG_EXPORT void endBackward();
 

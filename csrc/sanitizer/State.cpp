@@ -26,7 +26,7 @@ void State::forget() {
   captures.clear();
   streams_.clear();
   numbers_.clear();
-  live = Universe();
+  live = HappensBefore();
 }
 
 // --- Streams
@@ -46,17 +46,18 @@ Place State::placeOf(const OpenRegStream& stream, uint64_t capture) {
     return {live, number, 0, nullptr};
   }
   Capture& begun = captures[capture];
-  return {begun.universe, number, capture, &begun};
+  return {begun.happens_before, number, capture, &begun};
 }
 
 // --- Memory
 
-void State::resolve(std::vector<Touch>& touches) {
-  for (Touch& touch : touches) {
-    if (touch.allocation == nullptr) {
-      touch.allocation = shadow.findOrAdd(touch.storage, touch.storage_size);
+void State::resolve(std::vector<MemoryAccess>& memory_accesses) {
+  for (MemoryAccess& memory_access : memory_accesses) {
+    if (memory_access.allocation == nullptr) {
+      memory_access.allocation =
+          shadow.findOrAdd(memory_access.storage, memory_access.storage_size);
     }
-    touch.allocation->is_host_memory |= touch.access.is_host_memory;
+    memory_access.allocation->is_host_memory |= memory_access.access.is_host_memory;
   }
 }
 
@@ -121,12 +122,12 @@ void State::addAllocation(const Launch& by, const void* address, size_t size, Me
   if (place.id != 0 || options.finds_uninitialized) {
     allocation.written = std::make_unique<WrittenBytes>(allocation.address, size);
   }
-  // No launch of its own: what the owner has launched so far may still use the memory.
+  // Has no launch of its own: all launches of the owner so far may still use the memory.
   Access access;
   access.runs = ByteRuns(allocation.address, size);
   access.is_write = true;
   access.is_allocation = true;
-  const LaunchCount count = place.universe.clockOf(place.stream).of(place.stream);
+  const LaunchCount count = place.happens_before.clockOf(place.stream).of(place.stream);
   access.work =
       std::make_shared<const Work>(Work{last_launch_, by.kernel, count, place.stream, by.stack});
   accessesOf(place, allocation).add(std::move(access));
@@ -144,7 +145,8 @@ std::vector<Hazard> State::hazardsOf(const Place& place,
     const StreamNumber user = access.work->stream;
     const bool is_announced =
         std::count(allocation->used_on.begin(), allocation->used_on.end(), user) > 0;
-    if (!access.is_allocation && !is_announced && !place.universe.isOrdered(access, place.stream)) {
+    if (!access.is_allocation && !is_announced &&
+        !place.happens_before.isOrdered(access, place.stream)) {
       hazards.push_back({shadow.serial(), access, allocation, {}});
     }
   });
@@ -152,7 +154,7 @@ std::vector<Hazard> State::hazardsOf(const Place& place,
 }
 
 void State::addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard> hazards) {
-  std::vector<Hazard>& known = place.universe.hazards[{place.stream, pool}];
+  std::vector<Hazard>& known = place.happens_before.hazards[{place.stream, pool}];
   std::move(hazards.begin(), hazards.end(), std::back_inserter(known));
   if (known.size() > kMaxHazards) {
     known.erase(known.begin(), known.begin() + kMaxHazards / 2);
@@ -162,10 +164,10 @@ void State::addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard>
 
 // --- Work
 
-void State::commit(const Launch& launch, std::vector<Touch>& touches) {
+void State::commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses) {
   const Place& place = launch.place;
-  place.universe.takeOverHost(place.stream);
-  Clock& clock = place.universe.clockOf(place.stream);
+  place.happens_before.takeOverHost(place.stream);
+  Clock& clock = place.happens_before.clockOf(place.stream);
   const LaunchCount count = clock.of(place.stream) + 1;
   clock.raise(place.stream, count);
   ++counts.launches;
@@ -174,58 +176,58 @@ void State::commit(const Launch& launch, std::vector<Touch>& touches) {
   if (place.capture != nullptr) {
     place.capture->last_work[place.stream] = work;
   }
-  for (Touch& touch : touches) {
-    Allocation& allocation = *touch.allocation;
-    touch.access.work =
-        touch.captured == nullptr
+  for (MemoryAccess& memory_access : memory_accesses) {
+    Allocation& allocation = *memory_access.allocation;
+    memory_access.access.work =
+        memory_access.captured == nullptr
             ? work
             : std::make_shared<const Work>(
-                  Work{last_launch_, touch.captured->kernel, count, place.stream, launch.stack,
-                       std::make_unique<const Stack>(touch.captured->stack)});
+                  Work{last_launch_, memory_access.captured->kernel, count, place.stream,
+                       launch.stack, std::make_unique<const Stack>(memory_access.captured->stack)});
     if (place.capture != nullptr) {
-      keepForReplay(place, touch);
+      keepForReplay(place, memory_access);
     }
-    if (touch.access.is_write && touch.is_filled) {
-      markWritten(writtenOf(place, allocation), touch.access.runs);
+    if (memory_access.access.is_write && memory_access.is_filled) {
+      markWritten(writtenOf(place, allocation), memory_access.access.runs);
     }
     AccessSet& accesses = accessesOf(place, allocation);
-    accesses.eraseNear(touch.access.runs, [&](const Access& old) {
-      return Allocation::isReplaced(old, touch.access) &&
-             place.universe.isOrdered(old, place.stream);
+    accesses.eraseNear(memory_access.access.runs, [&](const Access& old) {
+      return Allocation::isReplaced(old, memory_access.access) &&
+             place.happens_before.isOrdered(old, place.stream);
     });
-    counts.forgotten += accesses.add(std::move(touch.access)) ? 1 : 0;
+    counts.forgotten += accesses.add(std::move(memory_access.access)) ? 1 : 0;
   }
   if (launch.replayed != 0) {
-    endReplay(launch, touches);
+    endReplay(launch, memory_accesses);
   }
 }
 
-void State::endReplay(const Launch& launch, const std::vector<Touch>& touches) {
+void State::endReplay(const Launch& launch, const std::vector<MemoryAccess>& memory_accesses) {
   if (!options.finds_uninitialized) {
-    for (const Touch& touch : touches) {
-      touch.allocation->written.reset();  // only the first replay matters
+    for (const MemoryAccess& memory_access : memory_accesses) {
+      memory_access.allocation->written.reset();  // only the first replay matters
     }
   }
   if (const auto found = captures.find(launch.replayed); found != captures.end()) {
-    found->second.last_replay = launch.place.universe.clockOf(launch.place.stream);
+    found->second.last_replay = launch.place.happens_before.clockOf(launch.place.stream);
   }
 }
 
-void State::keepForReplay(const Place& place, const Touch& touch) {
-  Allocation& allocation = *touch.allocation;
+void State::keepForReplay(const Place& place, const MemoryAccess& memory_access) {
+  Allocation& allocation = *memory_access.allocation;
   const auto& written = writtenOf(place, allocation);
-  // Of what it has not written itself, the replay needs the contents.
-  const bool needs_contents = touch.is_read && allocation.capture != place.id &&
+  // The replay needs the contents that it has not written itself.
+  const bool needs_contents = memory_access.is_read && allocation.capture != place.id &&
                               written != nullptr &&
-                              written->lacks(touch.access.runs, nullptr) != Overlap::No;
+                              written->lacks(memory_access.access.runs, nullptr) != Overlap::No;
   const auto [entry, is_new] =
-      place.capture->kept.try_emplace({touch.access.runs, touch.access.is_write});
-  entry->second = {touch.access, touch.allocation,
+      place.capture->kept.try_emplace({memory_access.access.runs, memory_access.access.is_write});
+  entry->second = {memory_access.access, memory_access.allocation,
                    needs_contents || (!is_new && entry->second.is_read)};
   allocation.is_graph_input = allocation.capture == 0;
 }
 
-// Of a pool that no other graph uses, nothing is needed any more.
+// A pool that no other graph uses needs no state any more.
 void State::forgetGraph(uint64_t id) {
   captures.erase(id);
   std::erase_if(pools_, [&](const auto& pool) {

@@ -1,4 +1,4 @@
-// All that the sanitizer knows: what has been done to which memory, and who has waited for whom.
+// The state of the sanitizer: the accesses to memory, and the order of streams.
 //
 // Not thread-safe: Sanitizer.cpp has the lock.
 #pragma once
@@ -16,26 +16,26 @@
 #include "csrc/sanitizer/AccessSet.h"
 #include "csrc/sanitizer/ByteRuns.h"
 #include "csrc/sanitizer/Clock.h"
+#include "csrc/sanitizer/HappensBefore.h"
+#include "csrc/sanitizer/MemoryAccess.h"
 #include "csrc/sanitizer/Sanitizer.h"
 #include "csrc/sanitizer/Shadow.h"
 #include "csrc/sanitizer/Stack.h"
-#include "csrc/sanitizer/Touch.h"
-#include "csrc/sanitizer/Universe.h"
 #include "csrc/sanitizer/WrittenBytes.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 
-// Where something happens: a stream, in the universe that runs or in a capture. Valid until the
-// lock is given back.
+// Where work is launched: a stream, outside of captures or in one. Valid until the lock is
+// released.
 struct Place {
-  Universe& universe;
+  HappensBefore& happens_before;
   StreamNumber stream;
   uint64_t id;       // of the capture, or 0
   Capture* capture;  // or null
 };
 
-// Work that is about to be done.
+// Work that is about to be launched.
 struct Launch {
   Place place;
   const char* kernel;
@@ -45,7 +45,7 @@ struct Launch {
 
 struct RecordedEvent {
   std::shared_ptr<const Clock> clock;
-  uint64_t capture;  // that it was recorded in, or 0
+  uint64_t capture;  // that contains the record, or 0
 };
 
 class State {
@@ -54,11 +54,11 @@ class State {
   SanitizerCounts counts{};
   std::map<std::string, uint64_t> not_seen{};
   Shadow shadow{};
-  Universe live{};  // of what runs
+  HappensBefore live{};  // outside of captures
   std::unordered_map<uint64_t, Capture> captures{};
   std::unordered_map<const void*, RecordedEvent> events{};
 
-  // Forgets what happened. The options and counts stay.
+  // Discards everything except for the options and counts.
   void forget();
 
   // --- Streams
@@ -69,49 +69,50 @@ class State {
 
   // --- Memory
 
-  // Finds the allocations of those that have none yet.
-  void resolve(std::vector<Touch>& touches);
+  // Sets the allocations of those that have none yet.
+  void resolve(std::vector<MemoryAccess>& memory_accesses);
 
-  // What has been done to the allocation, as far as it concerns work at the place. Graphs that
-  // share a pool share its memory: what their replays do to it is kept by address.
+  // The accesses to the allocation that are relevant at the place. Graphs that share a pool share
+  // its memory: accesses of their replays are stored by address.
   AccessSet& accessesOf(const Place& place, Allocation& allocation);
 
-  // What has been written of the allocation; of another one than the capture's own, by the capture.
+  // The written bytes of the allocation. For memory from outside of a capture: those that the
+  // capture has written.
   std::unique_ptr<WrittenBytes>& writtenOf(const Place& place, Allocation& allocation);
   void markWritten(std::unique_ptr<WrittenBytes>& written, const ByteRuns& runs);
 
-  // Of bytes that have been copied as they were.
+  // For bytes that were copied without being interpreted.
   void moveWritten(uintptr_t to, uintptr_t from, size_t nbytes);
 
-  // Nothing is known any more of what has been written.
+  // Marks all bytes as written.
   void giveUpWritten();
 
   void addAllocation(const Launch& by, const void* address, size_t size, MempoolId_t pool);
 
-  // Of memory that has been freed: what its owner is not ordered behind and has not been told of.
-  // See Note [Hazards].
+  // The uses of freed memory that its owner is not ordered after, and that were not announced. See
+  // Note [Hazards].
   std::vector<Hazard> hazardsOf(const Place& place, const std::shared_ptr<Allocation>& allocation);
   void addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard> hazards);
 
   // --- Work
 
-  // Remembers it.
-  void commit(const Launch& launch, std::vector<Touch>& touches);
+  // Records the work.
+  void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses);
 
   void forgetGraph(uint64_t id);
 
-  // Computes those that are of now.
+  // Computes the counts that are marked "now".
   SanitizerCounts countNow();
 
  private:
   static constexpr size_t kMaxHazards = 4096;  // of a stream and pool
   static constexpr size_t kMaxPoolAccesses = size_t(1) << 16;
 
-  void keepForReplay(const Place& place, const Touch& touch);
-  void endReplay(const Launch& launch, const std::vector<Touch>& touches);
+  void keepForReplay(const Place& place, const MemoryAccess& memory_access);
+  void endReplay(const Launch& launch, const std::vector<MemoryAccess>& memory_accesses);
 
   std::vector<Stream> streams_{};
-  // By the handle: an external stream can be another name of the same one.
+  // By handle, because an external stream can be another name of the same stream.
   std::unordered_map<orStream_t, StreamNumber> numbers_{};
   std::map<MempoolId_t, AccessSet> pools_{};  // of graphs
   uint64_t last_launch_ = 0;

@@ -58,7 +58,7 @@ Overlap WrittenBytes::lacks(const ByteRuns& runs, uintptr_t* first) const {
   if (is_decided) {
     return is_lacking ? Overlap::Yes : Overlap::No;
   }
-  // Too many runs: sure only if there is nothing in between.
+  // Too many runs to check: certain only if nothing in between is written.
   const auto next = ranges_.lower_bound(runs.begin());
   const bool is_untouched = (next == ranges_.end() || next->first >= runs.end()) &&
                             (next == ranges_.begin() || std::prev(next)->second <= runs.begin());

@@ -1,4 +1,4 @@
-// Which bytes of an allocation have been written.
+// The bytes of an allocation that have been written.
 //
 // Not thread-safe.
 #pragma once
@@ -12,27 +12,27 @@
 namespace c10::openreg {
 
 // Note [Written bytes]
-// A kernel that reads what nobody wrote is a mistake only if that is sure, so whatever is not known
-// exactly counts as written: what lies between the runs of a tensor that has too many of them, and
-// everything once there are too many gaps.
+// A read of uninitialized memory is reported only if it is certain. So bytes count as written if
+// this is not known exactly: those between the runs of a tensor with too many runs, and the whole
+// allocation once it has too many gaps.
 class WrittenBytes {
  public:
   static constexpr size_t kMaxRanges = 4096;
 
-  // Of an allocation of which nothing has been written.
+  // For a new allocation, of which nothing has been written.
   WrittenBytes(uintptr_t address, size_t size) : begin_(address), end_(address + size) {}
 
-  // Returns whether it took more than was written.
+  // Returns true if it added more bytes than were written.
   bool add(const ByteRuns& runs);
 
   // Whether all bytes have been written.
   bool isWhole() const { return is_whole_; }
 
-  // Whether one of the bytes has not been written. If so, and `first` is not null, it gets the
-  // first one of those that were looked for.
+  // Whether one of the bytes has not been written. If so, and if `first` is not null, it gets the
+  // first such byte.
   Overlap lacks(const ByteRuns& runs, uintptr_t* first) const;
 
-  // What has been written, from begin to end, unless that is all.
+  // The written ranges, from begin to end, unless everything is written.
   const std::map<uintptr_t, uintptr_t>& ranges() const { return ranges_; }
 
  private:
@@ -44,7 +44,7 @@ class WrittenBytes {
   uintptr_t begin_;
   uintptr_t end_;
   bool is_whole_ = false;
-  std::map<uintptr_t, uintptr_t> ranges_{};  // from begin to end; none touches another
+  std::map<uintptr_t, uintptr_t> ranges_{};  // from begin to end; none are adjacent
 };
 
 }  // namespace c10::openreg

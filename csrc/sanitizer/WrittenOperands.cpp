@@ -10,9 +10,9 @@ constexpr std::string_view kOnlyWriting[] = {
     "aten::_addmm_activation_",
     "aten::_foreach_copy_",
     "aten::_foreach_zero_",
-    "aten::_fused_sgd_",  // reads no momentum in its first step
+    "aten::_fused_sgd_",  // does not read the momentum in its first step
     "aten::_index_put_impl_",
-    "aten::addbmm_",  // as those below: with beta=0 it reads nothing
+    "aten::addbmm_",  // as those below: with beta=0 it is not read
     "aten::addmm_",
     "aten::addmv_",
     "aten::addr_",
@@ -27,7 +27,7 @@ constexpr std::string_view kOnlyWriting[] = {
     "aten::index_copy_",
     "aten::index_fill_",
     "aten::index_put_",
-    "aten::index_reduce_",  // with include_self=False it reads nothing
+    "aten::index_reduce_",  // with include_self=False it is not read
     "aten::log_normal_",
     "aten::masked_fill_",
     "aten::masked_scatter_",
@@ -71,7 +71,7 @@ bool isOfTorch(std::string_view kernel) { return kernel.starts_with("aten::"); }
 bool onlyWrites(std::string_view kernel) {
   const std::string_view base = baseOf(kernel);
   if (!isOfTorch(kernel)) {
-    return true;  // as far as anybody knows
+    return true;  // unknown
   }
   return std::ranges::any_of(kOnlyWriting, [&](std::string_view one) {
     return base == one || base == one.substr(0, one.size() - 1);

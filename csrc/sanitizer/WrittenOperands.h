@@ -1,4 +1,4 @@
-// What operators do with the old contents of what they write.
+// How operators use the old contents of tensors that they write.
 #pragma once
 
 #include <string_view>
@@ -7,19 +7,18 @@
 
 namespace c10::openreg {
 
-// Whether an operator with this name is torch's own.
+// Whether the operator is one of torch's.
 bool isOfTorch(std::string_view kernel);
 
-// Whether an operator with this name, such as "aten::fill_.Scalar", or "aten::scatter.src" if that
-// is called in place, reads nothing of what it writes: each element is new, or as it was.
-// test/sanitizer/test_uninitialized.py derives it. Of operators that are not torch's nobody knows.
+// Whether the operator, such as "aten::fill_.Scalar", or "aten::scatter.src" called in place, does
+// not read the old contents of what it writes: each element is new or unchanged.
+// test/sanitizer/test_uninitialized.py derives the list. It is unknown for operators outside torch.
 OPENREG_EXPORT bool onlyWrites(std::string_view kernel);
 
-// Whether the name is that of an operator in place.
+// Whether the name is that of an in-place operator.
 bool isInPlace(std::string_view kernel);
 
-// Whether an operator with this name looks, in one of its modes at least, at nothing of a first
-// argument but its sizes.
+// Whether the operator, in at least one of its modes, reads only the sizes of its first argument.
 OPENREG_EXPORT bool readsOnlySizes(std::string_view kernel);
 
 }  // namespace c10::openreg

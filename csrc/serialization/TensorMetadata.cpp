@@ -1,9 +1,9 @@
-// What a tensor of this device carries besides its data, and how that gets into files.
+// Serialization of a tensor's backend metadata.
 //
-// A vendor keeps here what its kernels must know of a tensor: a private memory format, say, or the
-// version of a packing. torch.save stores it as a dictionary of booleans by name, torch.load hands
-// it back if the tensor is loaded to the device, and drops it on others. Our kernels need none: two
-// flags, `version_number` and `format_number`, show the way.
+// A vendor stores here what its kernels need for a tensor, such as a private memory format or the
+// version of a packing. torch.save stores it as a dictionary of booleans by name; torch.load passes
+// it on if the tensor is loaded to the device, and drops it on other devices. Our kernels need no
+// metadata: the two flags, `version_number` and `format_number`, are examples.
 
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/jit/serialization/pickler_helper.h>
@@ -21,7 +21,7 @@ using Flags = std::unordered_map<std::string, bool>;
 
 constexpr std::array<const char*, 2> kFlags = {"version_number", "format_number"};
 
-// Immutable, as c10 shares it between a tensor and its shallow copies.
+// Immutable, because c10 shares it between a tensor and its shallow copies.
 struct TensorMetadata final : c10::BackendMeta {
   std::array<bool, kFlags.size()> values{};
 };
@@ -47,7 +47,7 @@ void loadMetadata(const Tensor& tensor, Flags& flags) {
 }
 
 struct MetadataRegistration {
-  // torch keeps metadata for the device types of a list, on which CUDA is not.
+  // torch keeps metadata only for a list of device types, which does not include CUDA.
   MetadataRegistration() {
     if (!c10::openreg::servesCuda()) {
       torch::jit::TensorBackendMetaRegistry(c10::openreg::kDeviceType, &saveMetadata,

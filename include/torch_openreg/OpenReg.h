@@ -1,8 +1,9 @@
-// All that a backend shows of itself, in one header: devices, streams, events, random generators.
+// The public interface of the backend in one header: devices, streams, events, random number
+// generators.
 //
 // The names are those of PyTorch's pages for integrators of accelerators, in namespace
-// c10::openreg; docs/from_pytorch_openreg.md lists them. Launches of kernels have headers of their
-// own: core/Launch.h and aten/OpLaunch.h.
+// c10::openreg; docs/from_pytorch_openreg.md lists them. Kernel launches have separate headers:
+// core/Launch.h and aten/OpLaunch.h.
 #pragma once
 
 #include "torch_openreg/core/Event.h"
@@ -12,7 +13,7 @@
 
 namespace c10::openreg {
 
-// The names of PyTorch's pages for integrators, which have all of a backend in one namespace.
+// The names of PyTorch's pages for integrators, which use one namespace for a backend.
 using at::openreg::createOpenRegGenerator;
 using at::openreg::getDefaultOpenRegGenerator;
 

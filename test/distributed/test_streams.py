@@ -109,7 +109,7 @@ def host_waits(rank, size):
         try:
             work.wait(timedelta(milliseconds=50))
         except dist.DistBackendError as error:
-            assert "to end within 50 ms" in str(error), error
+            assert "timed out after 50 ms" in str(error), error
         else:
             raise AssertionError("the wait did not end by its timeout")
         gate.open()

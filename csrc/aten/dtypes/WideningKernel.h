@@ -32,10 +32,10 @@ bool hasDtypeIn(DtypeSet /*dtypes*/, const Other& /*argument*/) {
   return false;
 }
 
-// The operator of this name, with the namespace.
+// The operator with this name, which includes the namespace.
 OPENREG_EXPORT c10::OperatorHandle operatorNamed(const char* name, const char* overload);
 
-// Operators as template arguments: what they are called, and which dtypes the table has of them.
+// Operators as template arguments: their names, and the dtypes that the table lists for them.
 
 // "aten::add.out"
 template <c10::openreg::KernelName Name>
@@ -79,7 +79,7 @@ struct WideningKernel<Operator, Kernel, Result (*)(Args...)> {
  private:
   static Result callWider(const c10::OperatorHandle& op, Args... args) {
     if constexpr (std::is_same_v<Result, const Tensor&>) {
-      // torch's wrapper would take it for an in-place operator and return the first argument.
+      // torch's wrapper would treat it as an in-place operator and return the first argument.
       torch::jit::Stack stack = c10::impl::boxArgs<Args...>(args...);
       runWider(op, {}, &stack);
       return std::get<sizeof...(Args) - 1>(std::tie(args...));
@@ -101,8 +101,8 @@ consteval auto wideningKernel() {
 
 }  // namespace detail
 
-// What to register for `Kernel` of an operator such as "aten::add.out": the same, or if the table
-// has an entry for the operator, a function that looks at the dtypes first.
+// The function to register for `Kernel` of an operator such as "aten::add.out": `Kernel` itself or,
+// if the table has an entry for the operator, a function that checks the dtypes first.
 template <c10::openreg::KernelName Name, auto Kernel>
 consteval auto widening() {
   return detail::wideningKernel<detail::OperatorOfName<Name>, Kernel>();

@@ -14,7 +14,7 @@
 namespace at::openreg {
 namespace {
 
-// Of a dtype without a wider one, itself.
+// A dtype without a wider one is returned unchanged.
 ScalarType widerOf(ScalarType dtype) {
   switch (dtype) {
     case ScalarType::Bool:
@@ -29,7 +29,7 @@ ScalarType widerOf(ScalarType dtype) {
   }
 }
 
-// What a result becomes that has `dtype` when computed in the wider type of `asked`.
+// The dtype of a result that has `dtype` when it is computed in the wider type of `asked`.
 ScalarType narrowedFor(ScalarType asked, ScalarType dtype) {
   const ScalarType wider = widerOf(asked);
   if (dtype == wider) {
@@ -44,7 +44,7 @@ ScalarType narrowedFor(ScalarType asked, ScalarType dtype) {
   return dtype;
 }
 
-// Whether it is of this type or an optional one.
+// Whether the argument is of this type, or an optional of it.
 bool isOfKind(const c10::Argument& argument, c10::TypeKind kind) {
   const c10::TypePtr& type = argument.real_type();
   return type->kind() == kind ||
@@ -68,7 +68,7 @@ c10::ArrayRef<c10::IValue> lastOf(const torch::jit::Stack& stack, size_t count) 
   return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count, count);
 }
 
-// Whether a tensor is of a dtype that can make the call compute in one of `dtypes`.
+// Whether the dtype of a tensor can make the call compute in one of `dtypes`.
 bool hasPromotingTensor(DtypeSet dtypes, c10::ArrayRef<c10::IValue> arguments) {
   const DtypeSet promoting = dtypesThatPromoteTo(dtypes);
   return std::any_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
@@ -85,7 +85,7 @@ bool hasDtypeArgument(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
   return false;
 }
 
-// The dtype that the call computes in.
+// The dtype in which the call computes.
 ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
   at::native::ResultTypeState state;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -106,7 +106,7 @@ ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::I
   return at::native::result_type(state);
 }
 
-// The arguments of one call in the wider type, and what it writes back to the caller's.
+// The arguments of a call in the wider type, and the tensors that it copies back to the caller's.
 class WiderCall {
  public:
   WiderCall(const c10::OperatorHandle& op, torch::jit::Stack* stack)
@@ -150,7 +150,7 @@ class WiderCall {
     return (*stack_)[stack_->size() - schema_.arguments().size() + index];
   }
 
-  // The wider tensors have memory of their own: what the kernel would refuse has to be found here.
+  // The wider tensors do not share memory, so overlap that the kernel would refuse is checked here.
   void checkOverlap() const {
     for (size_t i = 0; i < schema_.arguments().size(); ++i) {
       if (!isWrittenByCall(schema_.arguments()[i]) || !isStrided(argument(i))) {
@@ -198,7 +198,7 @@ class WiderCall {
       }
     }
     const ScalarType dtype = widerOf(tensor.scalar_type());
-    // Nobody reads what `out=` holds.
+    // The previous contents of `out=` are not read.
     const bool is_only_written = argument.is_out() && tensor.layout() == at::kStrided;
     Tensor wider =
         is_only_written ? at::empty_like(tensor, tensor.options().dtype(dtype)) : tensor.to(dtype);

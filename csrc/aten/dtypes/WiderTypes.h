@@ -1,23 +1,23 @@
-// Dtypes that CUDA has for an operator and the CPU lacks.
+// Dtypes that CUDA supports for an operator and the CPU does not.
 //
 // Note [Wider types]
 // Programs written for CUDA use dtypes for which the CPU has no kernel, such as complex32 in
-// Fourier transforms. Such a call is computed in the next wider type that the CPU has, and each
-// result is rounded once, to the dtype that the call asks for:
+// Fourier transforms. Such a call is computed in the next wider type that the CPU supports, and
+// each result is rounded once, to the dtype of the call:
 //
 //   complex32           complex64
 //   float16, bfloat16   float32
 //   bool                uint8
 //
 // The tensors are converted, the operator is called again with the wider ones, and its results are
-// converted back, all by the operators of this device. So such a call is as asynchronous as the
-// wider one is, waits in its first run only if that does, and can be captured by a graph.
+// converted back, all by operators of this device. So the call is as asynchronous as the wider
+// call: it waits in its first run only if that does, and a graph can capture it.
 //
-// The table below is the only place that says which operators have such dtypes. Generated
-// operators and composite ones ask it when they are compiled (WideningKernel.h), the fallback asks
-// it once per operator; a call of an operator without an entry does not ask at all. A dtype that
-// CUDA lacks, too, stays the error that it is on the CPU. test/test_dtypes.py compares the table
-// with what torch's OpInfos say of CUDA and with what the CPU's kernels refuse.
+// The table below is the only list of operators with such dtypes. Generated and composite operators
+// look it up at compile time (WideningKernel.h), the fallback once per operator; calls of an
+// operator without an entry look up nothing. A dtype that CUDA does not support either raises the
+// CPU's error. test/test_dtypes.py compares the table with torch's OpInfos for CUDA and with what
+// the CPU's kernels refuse.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -41,7 +41,7 @@ constexpr DtypeSet setOf(ScalarType dtype) { return DtypeSet(1) << static_cast<i
 namespace detail {
 
 struct DtypesToWiden {
-  std::string_view name;  // of all overloads, also the in-place one
+  std::string_view name;  // of all overloads, including the in-place one
   DtypeSet dtypes;
   DispatchKey layout = DispatchKey::Dense;
 };
@@ -134,8 +134,8 @@ constexpr std::string_view baseNameOf(std::string_view name) {
 
 }  // namespace detail
 
-// The dtypes in which calls of the operator, of tensors of this layout, are computed in a wider
-// one. `name` may have the namespace and the overload.
+// The dtypes of calls of the operator, on tensors of this layout, that are computed in a wider
+// dtype. `name` may have the namespace and the overload.
 constexpr DtypeSet dtypesToWiden(std::string_view name, DispatchKey layout) {
   const std::string_view base_name = detail::baseNameOf(name);
   DtypeSet dtypes = 0;
@@ -147,20 +147,20 @@ constexpr DtypeSet dtypesToWiden(std::string_view name, DispatchKey layout) {
   return dtypes;
 }
 
-// The dtypes of tensors that can make a call one that computes in one of `dtypes`: with a complex
-// number, float16 becomes complex32.
+// The dtypes of tensors that can make a call compute in one of `dtypes`: with a complex number,
+// float16 becomes complex32.
 constexpr DtypeSet dtypesThatPromoteTo(DtypeSet dtypes) {
   return (dtypes & detail::kComplexHalves) != 0 ? dtypes | detail::kHalves : dtypes;
 }
 
-// Whether the call, whose arguments are the last on the stack, computes in one of `dtypes`: the one
-// that it asks for, or the one that its inputs are promoted to.
+// Whether the call, whose arguments are the last on the stack, computes in one of `dtypes`: the
+// dtype argument, or the dtype that its inputs are promoted to.
 OPENREG_EXPORT bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op,
                                const torch::jit::Stack& stack);
 
-// Runs a call that computes in a dtype which has a wider one, in that.
-// Errors: those of the wider call; and, as CUDA's kernels, throws if a tensor to write overlaps
-// itself or another argument.
+// Runs a call in the wider dtype.
+// Errors: those of the wider call. Also throws, as CUDA's kernels do, if a tensor to be written
+// overlaps itself or another argument.
 OPENREG_EXPORT void runWider(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                              torch::jit::Stack* stack);
 

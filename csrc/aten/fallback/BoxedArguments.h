@@ -13,8 +13,8 @@
 
 namespace at::openreg {
 
-// What the schema says of an argument or a result: that the call writes it, or that results are
-// views of it, or it is one.
+// What the schema states about an argument or a result: that the call writes it, or that it is a
+// view or has views among the results.
 inline bool isWritten(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
@@ -22,14 +22,14 @@ inline bool isViewed(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
 }
 
-// The arguments of the call, the last values on the stack.
+// The arguments of the call: the last values on the stack.
 inline c10::ArrayRef<c10::IValue> argumentsOnStack(const c10::FunctionSchema& schema,
                                                    const torch::jit::Stack& stack) {
   const size_t count = schema.arguments().size();
   return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count, count);
 }
 
-// Whether the operator draws from a generator there.
+// Whether the argument is the operator's random number generator.
 inline bool isGenerator(const c10::Argument& argument) {
   const c10::TypePtr& type = argument.type();
   return type->kind() == c10::TypeKind::GeneratorType ||
@@ -38,14 +38,14 @@ inline bool isGenerator(const c10::Argument& argument) {
               c10::TypeKind::GeneratorType);
 }
 
-// Calls the one function of `visitor` that is for arguments of this kind, and returns what it
-// returns. What differs between the host and the device is told apart here and nowhere else:
+// Calls the function of `visitor` for arguments of this kind, and returns its result. Only this
+// function distinguishes the kinds:
 //   tensor(const Tensor&)                        a tensor, which may be undefined
 //   tensors(c10::ArrayRef<c10::IValue>)          a list of tensors
 //   optionalTensors(c10::ArrayRef<c10::IValue>)  the same, and elements may be None
 //   device(c10::Device)                          an openreg device
 //   generator(std::optional<Generator>)          also None, where the operator takes a generator
-//   plain(const c10::IValue&)                    anything else; None for a tensor that is left out
+//   plain(const c10::IValue&)                    anything else; None for an omitted tensor
 template <typename Visitor>
 decltype(auto) visitArgument(const c10::IValue& value, const c10::Argument& argument,
                              Visitor&& visitor) {
@@ -70,7 +70,7 @@ decltype(auto) visitArgument(const c10::IValue& value, const c10::Argument& argu
   return visitor.plain(value);
 }
 
-// A visitor that calls `visit` with each tensor, also those in lists, in order.
+// A visitor that calls `visit` with each tensor in order, including those in lists.
 template <typename Visit>
 struct TensorVisitor {
   const Visit& visit;

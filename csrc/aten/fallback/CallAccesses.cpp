@@ -33,7 +33,7 @@ class CallOperands {
     }
   }
 
-  // Results that are arguments are there already, and known to be written or not.
+  // Results that are arguments have been added before, as read or written.
   void addResult(const c10::IValue& result) {
     if (result.isTensor()) {
       add(result.toTensor(), /*is_written=*/true, nullptr);
@@ -62,10 +62,10 @@ class CallOperands {
 
   c10::SmallVector<Operand, 8> all_;
   FirstPlaces<const TensorImpl*> places_;  // in `all_`; see Note [Long lists]
-  c10::SmallVector<Tensor, 8> kept_;       // components are made for us
+  c10::SmallVector<Tensor, 8> kept_;       // components are temporaries
 };
 
-// The one operator that writes arguments of which its schema does not say so.
+// The only operator that writes arguments that its schema does not mark as written.
 bool isWrittenInSilence(const c10::FunctionSchema& schema, const c10::Argument& argument,
                         c10::ArrayRef<c10::IValue> arguments) {
   return (argument.name() == "running_mean" || argument.name() == "running_var") &&

@@ -1,4 +1,4 @@
-// Reports to observers what a call of the fallback reads and writes.
+// Reports the memory accesses of a call of the fallback to observers.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,18 +1,19 @@
-// What is known about the results of a call before it runs.
+// A plan: the properties of a call's results that are known before it runs.
 //
 // Note [Calls that repeat]
-// The host can go on before a kernel has run if it knows what results the kernel will have. For an
-// operator without a shape function we learn that: the first call with a signature runs on the
-// calling thread, and a plan of its results is kept (Note [Signatures]). A call with a signature
-// that has a plan allocates the results and enqueues. So a training loop waits in its first step
-// only.
+// The host can continue before a kernel has run if the metadata of the kernel's results are known.
+// For an operator without a shape function they are learned: the first call with a signature runs
+// on the calling thread, and a plan of its results is kept (Note [Signatures]). Later calls with
+// that signature allocate the results by the plan, and are enqueued. So a training loop waits only
+// in its first step.
 //
-// This is for operators of ATen whose results do not depend on data in other ways than by their
-// values, and whose checks at the call do not look at data. Nothing of a plan is taken on trust:
-//   - how a kernel writes a planned result is tried before it is used, see Writing;
-//   - after each run, sizes, strides, type and memory of every result are compared with the plan.
-//     A plan that proves wrong is an error and not a wrong result, and it is forgotten: the next
-//     call learns anew.
+// This applies to operators of ATen if data affects only the values of their results, and if their
+// checks at the call do not read data. A plan is always verified:
+//   - how a kernel writes a planned result is tested before it is used, see Writing;
+//   - after each run, sizes, strides, type and memory of every result are compared with the plan. A
+//     wrong plan raises an error and never gives a wrong result. It is discarded, and the next call
+//     makes a new one.
+//
 // With OPENREG_FALLBACK_VERIFY=1, each planned call is also compared bit by bit with the functional
 // operator.
 #pragma once
@@ -31,7 +32,7 @@ namespace at::openreg {
 struct PlannedTensor {
   enum class Kind : uint8_t {
     Undefined,
-    Argument,  // the openreg tensor at `argument_index`, not counting repetitions
+    Argument,  // the openreg tensor at `argument_index`, without repetitions
     New,
   };
 
@@ -39,10 +40,10 @@ struct PlannedTensor {
   static PlannedTensor argument(size_t index);
   static PlannedTensor likeNew(const TensorBase& tensor);
 
-  // A tensor on the current device as planned, whose contents are to come. For Kind::New.
+  // Allocates an uninitialized tensor on the current device according to the plan. For Kind::New.
   Tensor allocate() const;
 
-  // Whether a tensor that the kernel returned is as planned. For Kind::New.
+  // Whether a tensor returned by the kernel matches the plan. For Kind::New.
   bool describes(const TensorBase& result) const;
 
   Kind kind = Kind::Undefined;
@@ -54,13 +55,13 @@ struct PlannedTensor {
   c10::SmallVector<int64_t, 5> strides = {};
 };
 
-// One value that the operator returns: a tensor or a list of tensors.
+// One return value of the operator: a tensor or a list of tensors.
 struct PlannedResult {
   bool is_list;
   std::vector<PlannedTensor> tensors;
 };
 
-// An empty `out=` argument that gets sizes and memory for the result.
+// An empty `out=` argument that is resized to hold the result.
 struct PlannedResize {
   PlannedResize(size_t index, IntArrayRef new_sizes, IntArrayRef new_strides)
       : argument_index(index), sizes(new_sizes), strides(new_strides) {}
@@ -79,7 +80,7 @@ struct CallPlan {
     OnStream,
   };
 
-  // How new results come about.
+  // How new results are written.
   enum class Writing : uint8_t {
     ByOperator,  // the operator allocates them, see Note [Results in place]
     OutVariant,  // its out variant writes them
@@ -89,12 +90,12 @@ struct CallPlan {
   Writing writing = Writing::ByOperator;
   std::vector<PlannedResize> resizes = {};
   std::vector<PlannedResult> results = {};
-  std::vector<c10::Warning> warnings = {};  // what each call warns of
+  std::vector<c10::Warning> warnings = {};  // the warnings of each call
 
-  // Set by the worker that finds the plan wrong.
+  // Set by the worker if a run contradicts the plan.
   mutable std::atomic<bool> is_refuted = false;
 
-  // Whether all results are single tensors that a kernel can write as they are.
+  // Whether all results are single new tensors that a kernel can write directly.
   bool areAllNew() const;
 };
 

@@ -18,7 +18,7 @@
 namespace at::openreg {
 namespace {
 
-// What begins each part of a signature, so that no two calls have the same words.
+// The first word of each part of a signature. Tags make signatures of different calls differ.
 enum Tag : int64_t {
   kNone,
   kUndefined,
@@ -41,7 +41,7 @@ int64_t flagsOf(const TensorBase& tensor) {
          int64_t(impl->is_wrapped_number()) << 2;
 }
 
-// The kind of the argument, or of its elements if it is a list or optional.
+// The kind of the argument, or of its elements if it is a list or an optional.
 c10::TypeKind kindOf(const c10::Argument& argument) {
   c10::TypePtr type = argument.type();
   while (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType) {
@@ -50,27 +50,27 @@ c10::TypeKind kindOf(const c10::Argument& argument) {
   return type->kind();
 }
 
-// Whether an argument is a number that may have a fraction. Of integers, each value counts.
+// Whether the argument is a number that may have a fraction. For integers, each value has its own
+// signature.
 bool takesNumbers(const c10::Argument& argument) {
   return kindOf(argument) == c10::TypeKind::NumberType ||
          kindOf(argument) == c10::TypeKind::FloatType;
 }
 
-// Whether the number that a tensor holds has a class: those of types that only kernels know have
-// none.
+// Whether the number in a tensor has a class: types that only kernels can read have none.
 bool hasClass(ScalarType dtype) {
   return dtype != ScalarType::Float4_e2m1fn_x2 &&
          (dtype == ScalarType::Bool || c10::isIntegralType(dtype, /*includeBool=*/false) ||
           c10::isFloatingType(dtype) || c10::isComplexType(dtype));
 }
 
-// The number of a host tensor without dimensions.
+// The number in a host tensor without dimensions.
 Scalar numberOf(const Tensor& tensor) {
   if (C10_UNLIKELY(tensor.is_conj() || tensor.is_neg())) {
     return tensor.item();
   }
   const Scalar number = at::native::_local_scalar_dense_cpu(tensor);
-  // No int64 has what a uint64 may be.
+  // A uint64 may not fit into an int64.
   return tensor.scalar_type() == kUInt64 ? Scalar(static_cast<double>(number.toUInt64())) : number;
 }
 
@@ -83,7 +83,7 @@ int64_t bitsOf(double number) {
 
 }  // namespace
 
-// A visitor of arguments. Each function returns whether the signature describes the argument.
+// A visitor of arguments. Each function returns whether the signature can describe the argument.
 class CallSignature::Builder {
  public:
   Builder(const FallbackOperator& op, CallSignature& signature)
@@ -207,7 +207,7 @@ class CallSignature::Builder {
     return true;
   }
 
-  // Whether the tensor is new, and what the words from there on describe.
+  // Whether the tensor is new and like the one described by the words from `described` on.
   bool isAlike(const Tensor& tensor, size_t described) {
     const auto dims = static_cast<size_t>(tensor.dim());
     const c10::ArrayRef<int64_t> words = c10::ArrayRef<int64_t>(words_).slice(described);
@@ -224,8 +224,8 @@ class CallSignature::Builder {
     return true;
   }
 
-  // How the tensor's memory overlaps that of those before it, if they share a storage: kernels
-  // refuse some overlaps.
+  // How the tensor's memory overlaps that of earlier tensors on the same storage: kernels refuse
+  // some overlaps.
   void addOverlaps(const Tensor& tensor) {
     for (TensorImpl* other : tensors_) {
       if (other->unsafe_storage().is_alias_of(tensor.unsafeGetTensorImpl()->unsafe_storage())) {

@@ -1,4 +1,4 @@
-// What distinguishes one call of an operator from another, before either has run.
+// The properties of a call that determine its plan.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,19 +14,19 @@
 namespace at::openreg {
 
 // Note [Signatures]
-// Calls of one signature have results of the same sizes, strides and types, and the checks that the
-// host makes of their arguments pass or fail alike. It consists of
+// Calls with the same signature have results of the same sizes, strides and types, and the host's
+// checks of their arguments pass or fail alike. A signature consists of
 //   - the operator and the environment of the call (Note [The environment of a kernel]);
-//   - per tensor the metadata, which tensors are the same one, and how their memory overlaps; of
-//     tensors in a row of a list whose metadata is the same, how many there are;
-//   - integers, flags and texts as they are;
-//   - numbers, by their class and by how they compare with the number before
-//     (Note [Classes of numbers]); as they are where results are counted by them;
+//   - for each tensor, its metadata, which tensors are the same, and how their memory overlaps; for
+//     consecutive tensors of a list with equal metadata, their number;
+//   - integers, flags and strings by value;
+//   - numbers by their class and by how they compare with the number before (Note [Classes of
+//     numbers]); by value where they determine the size of results;
 //   - host tensors without dimensions, which are numbers as well, by metadata and class.
 class CallSignature {
  public:
-  // std::nullopt if the arguments have something that no signature describes: CPU tensors with
-  // dimensions, other layouts than strided, symbolic sizes.
+  // std::nullopt if a signature cannot describe the arguments: CPU tensors with dimensions, layouts
+  // other than strided, symbolic sizes.
   static std::optional<CallSignature> of(const FallbackOperator& op,
                                          const c10::FunctionSchema& schema,
                                          c10::ArrayRef<c10::IValue> arguments);

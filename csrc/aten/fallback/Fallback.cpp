@@ -25,13 +25,13 @@ namespace {
 
 using c10::openreg::kDeviceType;
 
-// What makes a call unfit for a graph.
+// Why a call cannot be captured in a graph.
 constexpr const char* kFirstCall =
     ", whose first call with such arguments runs on the host: make it once before the capture";
 constexpr const char* kHostCall = ", which runs on the host";
 
-// Whether the argument may be a CPU tensor beside openreg tensors, as on CUDA: index tensors, and
-// tensors that describe the shape of nested ones.
+// Whether the argument may be a CPU tensor in a call with openreg tensors, as on CUDA: index
+// tensors, and tensors that describe the shape of nested ones.
 bool takesCpuTensors(const std::string& operator_name, const c10::Argument& argument) {
   static const auto* names = new std::map<std::string, std::set<std::string>>{
       {"aten::_index_put_impl_", {"indices"}},
@@ -46,8 +46,7 @@ bool takesCpuTensors(const std::string& operator_name, const c10::Argument& argu
   return found != names->end() && found->second.count(argument.name()) == 1;
 }
 
-// What the arguments say about the device that the call is about: that of its tensors, or else of
-// its device argument.
+// Finds the device of a call: that of its tensors, else its device argument.
 struct DeviceFinder {
   const c10::FunctionSchema& schema;
   std::optional<c10::Device> of_tensors = std::nullopt;
@@ -79,7 +78,8 @@ struct DeviceFinder {
   void plain(const c10::IValue& /*value*/) {}
 };
 
-// Throws if there is a CPU tensor which is neither a number that is read nor taken by name.
+// Throws if there is a CPU tensor that is neither a number that is only read nor explicitly
+// allowed.
 void checkCpuTensors(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
                      c10::Device device) {
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -94,7 +94,7 @@ void checkCpuTensors(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   }
 }
 
-// The openreg device that the call is about, the current one if the arguments say nothing.
+// The openreg device of the call; the current one if the arguments do not determine it.
 // Errors: throws if tensors are on two devices.
 c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
   DeviceFinder found{schema};
@@ -111,7 +111,7 @@ c10::Device deviceOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   return device;
 }
 
-// The key of the CPU kernel that corresponds to this one.
+// The dispatch key of the corresponding CPU kernel.
 c10::DispatchKey cpuKey(c10::DispatchKeySet keys) {
   return c10::toRuntimePerBackendFunctionalityKey(functionalityOf(keys),
                                                   c10::BackendComponent::CPUBit);

@@ -1,4 +1,4 @@
-// What happens when the fallback makes the host wait.
+// What the fallback does when it makes the host wait.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@ namespace at::openreg {
 
 enum class FallbackMode { Silent, Warn, Error };
 
-// The mode: what the setting OPENREG_FALLBACK says until it is set.
+// The mode; initially the setting OPENREG_FALLBACK.
 OPENREG_EXPORT FallbackMode fallbackMode();
 OPENREG_EXPORT void setFallbackMode(FallbackMode mode);
 
-// How often the mode was set, from 1 on: in mode "warn", an operator warns once per setting.
+// How often the mode was set, starting at 1: in mode "warn", an operator warns once per setting.
 int fallbackModeNumber();
 
 // A mode's name is "silent", "warn" or "error". parseFallbackMode throws ValueError for any other.

@@ -39,7 +39,7 @@ void visitOperators(const Visit& visit) {
   }
 }
 
-// Operators of ATen whose results' sizes depend on data, and that no tag says so of.
+// Operators of ATen whose result sizes depend on data, but that lack the tag for it.
 bool hasUntaggedDynamicShape(const std::string& name) {
   static const auto* names = new std::set<std::string>{
       "aten::_ctc_loss.Tensor",
@@ -53,8 +53,8 @@ bool hasUntaggedDynamicShape(const std::string& name) {
 
 }  // namespace
 
-// When the code of an operator looks at data on the host before it launches, on every device, and
-// raises what it finds.
+// When an operator checks data on the host before it launches, on every device, and raises an
+// error.
 struct DataChecks {
   enum When : uint8_t {
     Always,
@@ -73,7 +73,7 @@ struct DataChecks {
 
 namespace {
 
-// Those of an operator; null if it looks at none.
+// The data checks of an operator; null if it has none.
 const DataChecks* findDataChecks(const std::string& name) {
   static const auto* operators = new std::map<std::string, DataChecks>{
       {"aten::_histogramdd_bin_edges", {DataChecks::Always}},
@@ -115,7 +115,7 @@ const DataChecks* findDataChecks(const std::string& name) {
   return found == operators->end() ? nullptr : &found->second;
 }
 
-// Here, or on CUDA.
+// On this device, or on CUDA.
 bool checksData(const DataChecks& checks, const c10::FunctionSchema& schema,
                 c10::ArrayRef<c10::IValue> arguments, bool on_cuda) {
   const auto named = [&](const char* name) -> const c10::IValue& {
@@ -148,7 +148,7 @@ bool isTensorOrTensors(const c10::Argument& result) {
          type->isSubtypeOf(*c10::ListType::ofTensors());
 }
 
-// Operators of other libraries may leave their tags out, so nothing is concluded from those.
+// Operators outside ATen may lack tags, so nothing is concluded from missing ones.
 bool isPredictableOperator(const c10::OperatorHandle& op, const std::string& name) {
   const auto& results = op.schema().returns();
   return op.operator_name().getNamespace() == "aten" && !op.hasTag(at::Tag::dynamic_output_shape) &&
@@ -157,7 +157,7 @@ bool isPredictableOperator(const c10::OperatorHandle& op, const std::string& nam
          !hasUntaggedDynamicShape(name);
 }
 
-// Those that cuSPARSE computes on the stream if one operand is sparse.
+// Products that cuSPARSE computes on the stream if one operand is sparse.
 bool isMatrixProduct(const std::string& name) {
   static const auto* names = new std::set<std::string>{
       "aten::addmm", "aten::addmm.out", "aten::addmv", "aten::addmv.out",
@@ -180,8 +180,8 @@ bool takesTheSameAndResults(const c10::FunctionSchema& schema, const c10::Functi
          std::all_of(others.begin() + static_cast<ptrdiff_t>(own.size()), others.end(), is_result);
 }
 
-// Only where both have kernels of their own: an `out=` that ATen makes of the functional operator
-// would copy as well.
+// Only if both have kernels of their own: an `out=` variant that ATen derives from the functional
+// operator would copy as well.
 std::optional<c10::OperatorHandle> findOutVariant(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
   const std::string overload = name.overload_name.empty() ? "out" : name.overload_name + "_out";
@@ -256,8 +256,8 @@ bool FallbackOperator::waitsOnCuda(const c10::FunctionSchema& schema,
       (data_checks_ != nullptr && checksData(*data_checks_, schema, arguments, /*on_cuda=*/true))) {
     return true;
   }
-  // What a tensor of another layout consists of depends on data. Two sparse operands make a sparse
-  // result, and of the uncoalesced ones equal indices are found first.
+  // The components of a tensor of another layout depend on data. Two sparse operands have a sparse
+  // result, and uncoalesced operands are coalesced first.
   int sparse_count = 0;
   bool is_coalesced = true;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -278,13 +278,14 @@ void FallbackOperator::countSynchronousCall() {
     return;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      current == FallbackMode::Warn, name_, " has no kernel for ", c10::openreg::kDeviceType,
-      " and the fallback mode is \"error\". With "
-      "torch.openreg.set_fallback_mode(\"silent\") the host waits and runs the CPU kernel.");
+      current == FallbackMode::Warn, name_, ": this call makes the host wait for ",
+      c10::openreg::kDeviceType,
+      " and run the CPU kernel, which the fallback mode \"error\" forbids; call "
+      "torch.openreg.set_fallback_mode(\"silent\") to allow it");
   if (warned_in_.exchange(fallbackModeNumber(), std::memory_order_relaxed) !=
       fallbackModeNumber()) {
-    TORCH_WARN(name_, " has no kernel for ", c10::openreg::kDeviceType,
-               ": the host waits and runs the CPU kernel.");
+    TORCH_WARN(name_, ": the host waits for ", c10::openreg::kDeviceType,
+               " and runs the CPU kernel.");
   }
 }
 

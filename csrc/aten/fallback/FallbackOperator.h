@@ -1,4 +1,4 @@
-// What the fallback knows about an operator, and how often it was called.
+// The fallback's properties of an operator, and its call counts.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,12 +22,12 @@ struct FallbackCount {
 };
 
 // Calls per operator, such as {"aten::cholesky", {2, 1}}, since the start or the last reset.
-// Operators that were not called are left out.
+// Operators without calls are omitted.
 OPENREG_EXPORT std::map<std::string, FallbackCount> fallbackStats();
 OPENREG_EXPORT void resetFallbackStats();
 
-// How the stream's worker runs calls of an operator whose kernel has this name. The name lives as
-// long as the process.
+// Returns the kernel descriptor for calls of an operator; `name` is the kernel's name, and must
+// live as long as the process.
 using DescribeKernel = orKernel(const char* name);
 
 // The layout of a call's tensors, such as Dense or NestedTensor. Tracers leave a key of their own
@@ -43,37 +43,39 @@ class FallbackOperator {
   // With the overload, such as "aten::add.out". Lives as long as the process.
   const std::string& name() const { return name_; }
 
-  // Whether sizes, strides and types of the results follow from the arguments' metadata, and
-  // errors at the call as well, so that a call can be repeated without waiting for its results; see
-  // Note [Calls that repeat].
+  // Whether sizes, strides and types of the results, and errors at the call, follow from the
+  // arguments' metadata, so that a call can be repeated without waiting for its results; see Note
+  // [Calls that repeat].
   bool canPlan(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) const;
 
-  // Whether CUDA's kernel of such a call makes the host wait as well. What only waits here orders
-  // nothing that a program may rely on.
+  // Whether CUDA's kernel of such a call also makes the host wait. Programs may rely only on waits
+  // that CUDA has as well.
   bool waitsOnCuda(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) const;
 
-  // Whether it takes a generator.
+  // Whether the operator takes a random number generator.
   bool drawsNumbers() const { return draws_numbers_; }
 
-  // Whether sizes depend on numbers such as the end of a range, and not only on integers.
+  // Whether result sizes depend on floating-point numbers, such as the end of a range, and not only
+  // on integers.
   bool countsWithNumbers() const { return counts_with_numbers_; }
 
-  // The CPU's variant that writes results which the caller has allocated, in the order in which
-  // this operator returns them: what this operator takes, and the results.
+  // The CPU's out variant, which writes results that the caller has allocated. It takes the
+  // arguments of this operator, and then the results in the order in which this operator returns
+  // them.
   const std::optional<c10::OperatorHandle>& outVariant() const { return out_variant_; }
 
-  // The dtypes of calls that are computed in a wider one, for tensors of the layout that `keys`
-  // say; see Note [Wider types].
+  // The dtypes in which calls are computed in a wider dtype, for tensors of the layout given by
+  // `keys`; see Note [Wider types].
   DtypeSet dtypesToWiden(c10::DispatchKeySet keys) const;
 
-  // How the stream's worker runs a call. Its name is that of the calling thread's calls, too.
+  // The kernel descriptor of a call on the stream. Calls on the calling thread use the same name.
   const orKernel& kernel() const { return kernel_; }
 
   // Counts a call that runs on the stream.
   void countAsynchronousCall() { asynchronous_calls_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Counts a call that makes the host wait, and does what the mode says: nothing, warn once, or
-  // throw NotImplementedError.
+  // Counts a call that makes the host wait, and acts according to the mode: does nothing, warns
+  // once, or throws NotImplementedError.
   void countSynchronousCall();
 
   FallbackCount count() const;
@@ -97,7 +99,7 @@ class FallbackOperator {
   std::atomic<int> warned_in_ = 0;  // fallbackModeNumber() of the last warning
 };
 
-// The same object for each call with the same operator.
+// Returns the same object for each call of an operator.
 FallbackOperator& fallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel);
 
 }  // namespace at::openreg

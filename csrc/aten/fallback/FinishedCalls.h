@@ -1,9 +1,9 @@
-// Memory of finished calls, for the next ones.
+// Reuses the memory of finished calls.
 //
 // Note [Finished calls]
-// A calling thread allocates what a call needs, and a worker is done with it. If workers freed it,
-// both would meet at the lock of malloc's arena, with a system call each time. So finished calls
-// are kept as they are, and the next calls use their memory.
+// The calling thread allocates a call's memory, and a worker is the last to use it. If workers
+// freed it, both threads would contend for the lock of malloc's arena, with a system call each
+// time. So finished calls are kept as they are, and later calls reuse their memory.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,14 @@
 
 namespace at::openreg {
 
-// `Call` has a member `Call* next_finished`, and isWorthKeeping(). As many calls are kept as were
-// unfinished at a time; a thread that ends frees those that it has taken.
+// `Call` has a member `Call* next_finished`, and isWorthKeeping(). The number of kept calls is at
+// most the largest number of unfinished calls so far; a thread that ends frees those that it has
+// taken.
 template <typename Call>
 class FinishedCalls {
  public:
   // docs: finished-calls
-  // A finished call, or a new one: to be prepared.
+  // A finished call to be prepared again, or a new one.
   static Call* take() {
     thread_local OwnList own;
     if (own.first == nullptr) {
@@ -31,7 +32,7 @@ class FinishedCalls {
     return std::exchange(own.first, own.first->next_finished);
   }
 
-  // From any thread. The call keeps no memory of the device and no tensor.
+  // From any thread. The call must hold no device memory and no tensor.
   static void giveBack(Call* call) {
     if (!call->isWorthKeeping()) {
       destroy(call);
@@ -53,7 +54,8 @@ class FinishedCalls {
     count_.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  // Taken from the others all at once, so that nobody takes a call that has been back meanwhile.
+  // Takes all finished calls at once, so that a call that was returned meanwhile cannot be taken
+  // twice.
   struct OwnList {
     ~OwnList() {
       while (first != nullptr) {

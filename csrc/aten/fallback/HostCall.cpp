@@ -12,7 +12,7 @@
 
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/CallAccesses.h"
-#include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/fallback/OutVariantProbe.h"
 #include "csrc/aten/kernel/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
 #include "csrc/memory/StorageResize.h"
@@ -26,12 +26,12 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
-using c10::openreg::HostWork;
 using c10::openreg::kDeviceType;
 using c10::openreg::OpenRegStream;
+using c10::openreg::TraceScope;
 using c10::openreg::WorkDescription;
 
-// Passes warnings on, and remembers them.
+// Forwards warnings, and records them.
 class WarningRecorder : public c10::WarningHandler {
  public:
   WarningRecorder() : next_(c10::WarningUtils::get_warning_handler()), guard_(this) {}
@@ -65,7 +65,7 @@ const void* addressSeenByKernels(const Tensor& tensor) {
 
 }  // namespace
 
-// A visitor that makes of an argument what the CPU kernel takes.
+// A visitor that converts an argument to what the CPU kernel takes.
 struct HostCall::Aliases {
   HostCall& call;
 
@@ -118,7 +118,7 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   recordArguments();
   waitForArguments();
   replaceArguments();
-  WritingTrial trial(known_, op_, argumentsOnStack(schema_, *stack_));
+  OutVariantProbe probe(known_, op_, argumentsOnStack(schema_, *stack_));
   {
     WarningRecorder recorder;
     callCpuKernel();
@@ -133,7 +133,7 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   } else if (!plan_->warnings.empty() && !has_warned_before) {
     plan_->kind = CallPlan::Kind::WarnedOnce;
   } else if (plan_->areAllNew()) {
-    plan_->writing = trial.best(results);
+    plan_->writing = probe.best(results);
   }
   return plan_;
 }
@@ -179,7 +179,7 @@ Tensor HostCall::aliasOf(const Tensor& tensor) {
     return keepAlias(tensor, hostViewOnStorageOf(aliases_[first].second, tensor));
   }
   Tensor alias = hostView(tensor);
-  // A kernel may resize its result. The alias then gets memory of its own, from here.
+  // A kernel may resize its result. The alias then allocates from this allocator.
   StorageImpl* storage = alias.storage().unsafeGetStorageImpl();
   storage->set_allocator(c10::GetCPUAllocator());
   storage->set_resizable(true);
@@ -192,7 +192,7 @@ Tensor HostCall::keepAlias(const Tensor& tensor, Tensor alias) {
   return aliases_.back().second;
 }
 
-// Kernels of sparse matrices compute what only their backward needs if somebody requires it.
+// Kernels of sparse matrices compute values for their backward only if an argument requires grad.
 void HostCall::passOnRequiresGrad() {
   if (cpu_key_ == c10::DispatchKey::CPU || !c10::GradMode::is_enabled()) {
     return;
@@ -219,11 +219,11 @@ void HostCall::callCpuKernel() {
       " nor the CPU has a kernel for it. Register one with "
       "torch.library.impl(\"",
       schema_.name(), "\", \"", kDeviceType, "\") or TORCH_LIBRARY_IMPL.");
-  const HostWork work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
+  const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
   op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
 }
 
-// Gives an openreg tensor the sizes, and if it outgrew its memory the contents, of its alias.
+// Gives an openreg tensor the sizes of its alias, and the contents if the alias outgrew the memory.
 void HostCall::takeOverResize(size_t index) {
   const auto& [original, alias] = aliases_[index];
   if (!isPlain(original)) {
@@ -249,17 +249,17 @@ void HostCall::takeOverResize(size_t index) {
   if (!has_moved) {
     return;
   }
-  // All of it: another result may be a view of what the kernel added.
+  // The whole memory, because another result may view what the kernel added.
   copyMemory(original, alias);
 }
 
-// Copies the memory of a CPU tensor to that of an openreg tensor, which is as large.
+// Copies the memory of a CPU tensor to that of an openreg tensor of the same size.
 void HostCall::copyMemory(const Tensor& to, const Tensor& from) const {
   const size_t nbytes = from.storage().nbytes();
-  // An allocation may reuse memory that work has yet to leave.
+  // The allocation may reuse memory that earlier work of the stream still uses.
   const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
   stream.synchronize(known_.name().c_str());
-  const HostWork work(stream, WorkDescription::copy(orMemcpyHostToDevice, nbytes));
+  const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, nbytes));
   std::memcpy(hostView(to).storage().mutable_data(), from.storage().data(), nbytes);
 }
 
@@ -302,7 +302,7 @@ void HostCall::replaceResult(c10::IValue& value) {
   }
 }
 
-// The openreg tensor for a tensor that the kernel returned, and the plan of it.
+// Converts a tensor that the kernel returned to an openreg tensor, and plans it.
 Tensor HostCall::resultOf(const Tensor& result) {
   if (const auto place = alias_places_.find(result.unsafeGetTensorImpl())) {
     plan(PlannedTensor::argument(*place));
@@ -315,7 +315,7 @@ Tensor HostCall::resultOf(const Tensor& result) {
   return found;
 }
 
-// The openreg tensor for a CPU tensor: an argument, a view of one, or new.
+// The openreg tensor for a CPU tensor: an argument, a view of one, or a new tensor.
 Tensor HostCall::deviceTensor(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cpu()) {
     can_be_planned_ = can_be_planned_ && !tensor.defined();
@@ -338,7 +338,7 @@ Tensor HostCall::deviceTensor(const Tensor& tensor) {
   return moveToDevice(tensor);
 }
 
-// The components of a CPU tensor as openreg tensors: those of an argument, views, or new.
+// The components of a CPU tensor as openreg tensors: those of an argument, views, or new tensors.
 std::vector<Tensor> HostCall::deviceComponents(const Tensor& tensor) {
   std::vector<Tensor> components = componentsOf(tensor);
   for (Tensor& component : components) {
@@ -347,7 +347,7 @@ std::vector<Tensor> HostCall::deviceComponents(const Tensor& tensor) {
   return components;
 }
 
-// `result` is not used afterwards, so it need not be copied aside.
+// `result` is not used afterwards, so it needs no intermediate copy.
 Tensor HostCall::moveToDevice(const Tensor& result) const {
   Tensor moved =
       at::has_internal_overlap(result) == at::MemOverlap::Yes
@@ -357,10 +357,10 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
   moved.unsafeGetTensorImpl()->_set_neg(result.is_neg());
   if (result.numel() > 0) {
     observeResult(known_, device_, moved);
-    // An allocation may reuse memory that work has yet to leave.
+    // The allocation may reuse memory that earlier work of the stream still uses.
     const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
     stream.synchronize(known_.name().c_str());
-    const HostWork work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
+    const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
     hostView(moved).copy_(result);
   }
   return moved;

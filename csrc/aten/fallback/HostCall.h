@@ -15,21 +15,21 @@
 namespace at::openreg {
 
 // Note [One call of the fallback]
-// The arguments of one call, on their way to the CPU kernel and back. Every openreg tensor has one
-// alias, however often it is passed, so that the kernel sees what is the same tensor as the same.
+// Converts the arguments of one call for the CPU kernel, and its results back. Every openreg tensor
+// has one alias, however often it is passed, so that the kernel can compare tensors for identity.
 //
-// A call waits for the current stream of `device`, which is the current device, calls the CPU
-// kernel with CPU tensors that alias the openreg tensors, and puts the results in place of the
-// arguments. What the kernel wrote or resized in place is written and resized in place, what it
-// returned as a view is a view, and new results move into device memory.
+// A call waits for the current stream of `device`, which must be the current device, calls the CPU
+// kernel with CPU tensors that alias the openreg tensors, and replaces the arguments on the stack
+// by the results. Arguments that the kernel wrote or resized in place are written or resized in
+// place, results that are views stay views, and new results are copied to device memory.
 class HostCall {
  public:
   // `cpu_key` is the kernel's: c10::DispatchKey::CPU, or that of CPU tensors of another layout.
   HostCall(const FallbackOperator& known, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
            c10::Device device, torch::jit::Stack* stack);
 
-  // One of the two, once. The second returns the plan by which such a call can run on the stream,
-  // and tries how a kernel writes the results.
+  // Call one of the two, once. The second returns the plan for running such a call on the stream,
+  // and tests how a kernel writes the results.
   void run();
   std::shared_ptr<const CallPlan> runAndLearn(bool has_warned_before);
 
@@ -65,8 +65,8 @@ class HostCall {
   std::vector<std::pair<Tensor, Tensor>> aliases_;  // openreg tensor, its CPU alias
   // Places in `aliases_`; see Note [Long lists].
   FirstPlaces<const TensorImpl*> originals_;
-  FirstPlaces<const void*> storages_;  // of the originals that are plain, by identityOf()
-  // The same for the aliases, when the kernel has run: it may have given them other storages.
+  FirstPlaces<const void*> storages_;  // of the plain originals, by identityOf()
+  // The same for the aliases after the kernel has run, because it may have changed their storages.
   FirstPlaces<const TensorImpl*> alias_places_;
   FirstPlaces<const void*> alias_storages_;
   std::shared_ptr<CallPlan> plan_ = std::make_shared<CallPlan>();

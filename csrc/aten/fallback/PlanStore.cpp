@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxPlans = 1 << 15;
 constexpr size_t kMaxWords = 1 << 21;  // 16 MiB
 
-// A signature as it is kept: no larger than it has to be.
+// A signature as it is stored: shrunk to its size.
 struct KeptSignature {
   explicit KeptSignature(const CallSignature& signature)
       : words(signature.words().begin(), signature.words().end()), hash(signature.hash()) {}
@@ -41,7 +41,7 @@ struct Equal {
 
 using Plan = std::shared_ptr<const CallPlan>;
 
-// Words that a plan and its signature take, roughly.
+// Approximate number of words of a plan and its signature.
 size_t sizeOf(const CallSignature& signature, const CallPlan& plan) {
   size_t size = signature.words().size();
   for (const PlannedResult& result : plan.results) {

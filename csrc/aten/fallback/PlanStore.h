@@ -11,18 +11,18 @@
 namespace at::openreg {
 
 // Note [The store of plans]
-// A program that goes on finding new signatures must neither fill the memory nor wait for all of
-// its calls at once because the store was emptied. So there are two generations of plans: a plan
-// is kept in the young one, or gets there when it is used again; when the young one is full, it
-// becomes the old one, and the plans that nobody has used since the last time go. Together they
-// hold at most 2 * kMaxPlans plans, and signatures and results of at most 2 * kMaxWords words.
+// A program that keeps producing new signatures must neither fill the memory, nor have all of its
+// calls wait at once because the store was cleared. So there are two generations of plans. A plan
+// is inserted into the young generation, and moved there when it is used again. When the young
+// generation is full, it becomes the old one, and the previous old one is dropped. Together they
+// hold at most 2 * kMaxPlans plans, whose signatures and results take at most 2 * kMaxWords words.
 
-// The plan under a signature; null if it has none, or one that has proved wrong.
-// Threads: any may call both functions.
+// The plan for a signature; null if there is none, or if it has been refuted.
+// Threads: any thread may call both functions.
 std::shared_ptr<const CallPlan> findPlan(const CallSignature& signature);
 void keepPlan(const CallSignature& signature, std::shared_ptr<const CallPlan> plan);
 
-// How many plans there are, and how many words their signatures and results take.
+// The number of plans, and of the words of their signatures and results.
 struct PlanCount {
   size_t plans;
   size_t words;

@@ -13,7 +13,7 @@
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/fallback/FinishedCalls.h"
-#include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/fallback/OutVariantProbe.h"
 #include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/kernel/ListTensors.h"
 #include "csrc/aten/kernel/ResultMemory.h"
@@ -28,13 +28,13 @@ namespace {
 
 std::atomic<int64_t> copied_results{0};
 
-// The tensors among a call's arguments, which outlive it. Each travels once, however often it is
-// passed, so that the kernel sees what is the same tensor as the same.
+// The tensors among a call's arguments, which outlive this object. A tensor is added once, however
+// often it is passed, so that the kernel can compare tensors for identity.
 class ArgumentTensors {
  public:
   explicit ArgumentTensors(std::vector<TensorAlias>& aliases) : aliases_(aliases) {}
 
-  // The tensor's place in the aliases, where it is put if it is new.
+  // The tensor's index in the aliases; a new tensor is added.
   size_t slotOf(const Tensor& tensor) {
     const size_t slot = slots_.findOrAdd(tensor.unsafeGetTensorImpl(), aliases_.size());
     if (slot < aliases_.size()) {
@@ -47,7 +47,7 @@ class ArgumentTensors {
     return slot;
   }
 
-  // The `index`th openreg tensor, as PlannedTensor counts them.
+  // The `index`th openreg tensor, counted as in PlannedTensor.
   const Tensor& onDevice(size_t index) const { return *on_device_[index]; }
 
  private:
@@ -56,10 +56,10 @@ class ArgumentTensors {
   c10::SmallVector<const Tensor*, 8> on_device_;
 };
 
-// A boxed call on its way to the worker.
+// A boxed call that is enqueued for the worker.
 class StreamCall {
  public:
-  // Takes the arguments, allocates the results and puts them on `results`.
+  // Takes the arguments, allocates the results and appends them to `results`.
   void prepare(const FallbackOperator& known, const c10::OperatorHandle& op,
                std::shared_ptr<const CallPlan> plan, c10::Device device,
                c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack* results) {
@@ -92,7 +92,7 @@ class StreamCall {
     }
   }
 
-  // On the worker, each time the call runs; see Note [Kernels run again] in openreg/stream.h.
+  // Runs on the worker, each time the call runs; see Note [Kernels run again] in openreg/stream.h.
   void run() const {
     torch::jit::Stack stack;
     stack.reserve(values_.size() + destinations_.size());
@@ -125,13 +125,13 @@ class StreamCall {
  private:
   enum class Kind : uint8_t { Plain, Tensor, TensorList, OptionalTensorList };
 
-  // For Kind::Plain the value, for lists their length; tensors are in `slots_`, in order.
+  // For Kind::Plain the value, for lists their length; the tensors are in `slots_`, in order.
   struct Value {
     Kind kind;
     c10::IValue plain;
   };
 
-  // A visitor that makes of an argument what the call keeps of it.
+  // A visitor that converts an argument to what the call stores of it.
   struct Holder {
     StreamCall& call;
     c10::ArrayRef<c10::IValue> all_arguments;
@@ -163,7 +163,7 @@ class StreamCall {
     }
   };
 
-  // Takes memory for all tensors at once.
+  // Reserves memory for all tensors at once.
   void reserveForLists(c10::ArrayRef<c10::IValue> arguments) {
     size_t count = arguments.size();
     for (const c10::IValue& value : arguments) {
@@ -175,7 +175,7 @@ class StreamCall {
     aliases_.reserve(count);
   }
 
-  // Drops the warnings that the calling thread has given for the call.
+  // Drops warnings that were already given on the calling thread.
   class KnownWarnings : public c10::WarningHandler {
    public:
     explicit KnownWarnings(const CallPlan& plan) : plan_(plan) {
@@ -198,7 +198,7 @@ class StreamCall {
     std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
   };
 
-  // A result for the caller, and where the kernel's goes.
+  // Allocates a result for the caller, and records where the kernel must write it.
   Tensor allocate(const PlannedTensor& planned, const ArgumentTensors& arguments) {
     switch (planned.kind) {
       case PlannedTensor::Kind::Undefined:
@@ -240,7 +240,7 @@ class StreamCall {
     TORCH_INTERNAL_ASSERT(false);
   }
 
-  // Has the operator's out variant write the results.
+  // The operator's out variant writes the results.
   void write(torch::jit::Stack arguments) const {
     const std::vector<Tensor> results = tensorsOf(destinations_);
     callOutVariant(*known_, std::move(arguments), results);
@@ -253,7 +253,7 @@ class StreamCall {
   }
 
   // docs: results-in-place
-  // Has the operator compute the results, and copies what it has not computed in place.
+  // The operator computes the results; those that are not in place are copied.
   void compute(torch::jit::Stack stack) const {
     const ResultMemory memory(destinations_);
     op_->redispatchBoxed(kCpu, &stack);
@@ -261,7 +261,7 @@ class StreamCall {
     for (size_t i = 0; i < plan_->results.size(); ++i) {
       gather(plan_->results[i], stack[i], computed);
     }
-    // First what lies where another result belongs.
+    // First the results that lie in the memory of another result.
     for (size_t i = 0; i < computed.size(); ++i) {
       if (!isInPlace(computed[i], i) && memory.holds(computed[i].tensor)) {
         computed[i].tensor = computed[i].tensor.clone();
@@ -283,7 +283,7 @@ class StreamCall {
       plan_->is_refuted.store(true, std::memory_order_relaxed);
       TORCH_CHECK(false, "OPENREG_FALLBACK_VERIFY: expected result ", *wrong, " of ",
                   op_->operator_name(),
-                  " to be bit-identical to the functional operator's, got other bits");
+                  " to be bit-identical to that of the functional operator, got different bits");
     }
   }
 
@@ -333,7 +333,7 @@ class StreamCall {
            result.tensor.is_neg() == result.planned->is_neg;
   }
 
-  // The plan is wrong: this call fails, and the next one learns anew.
+  // The plan is wrong: this call fails, and the next one makes a new plan.
   template <typename... Got>
   [[noreturn]] void refute(const char* expected, const auto& number, const auto& what,
                            const Got&... got) const {
@@ -387,7 +387,7 @@ void resizeArguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
   }
 }
 
-// The closure: small, as the queue stores it in place.
+// The closure; small, because the queue stores it in place.
 struct RunCall {
   CallPtr call;
 

@@ -14,20 +14,20 @@
 
 namespace at::openreg {
 
-// Enqueues the CPU kernel on the current stream of `device`, the current one, and puts the results
-// in place of the arguments. The plan is of kind OnStream.
-// Errors: c10::OutOfMemoryError; the arguments are then as they were.
+// Enqueues the CPU kernel on the current stream of `device`, which must be the current device, and
+// replaces the arguments on the stack by the results. The plan is of kind OnStream.
+// Errors: c10::OutOfMemoryError; the arguments are then unchanged.
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
                   std::shared_ptr<const CallPlan> plan, c10::Device device,
                   torch::jit::Stack* stack);
 
-// How many results the worker has copied, since the start, as their kernel had not computed them in
-// place; see Note [Results in place].
+// How many results the worker has copied since the start because their kernel did not compute them
+// in place; see Note [Results in place].
 OPENREG_EXPORT int64_t copiedResultCount();
-// How many calls' memory there is: of calls that have not run yet, and of finished ones.
+// The number of calls in memory: pending and finished ones.
 OPENREG_EXPORT size_t keptCallCount();
 
-// A DescribeKernel.
+// A DescribeKernel function.
 orKernel describeStreamCall(const char* name);
 
 }  // namespace at::openreg

@@ -15,7 +15,7 @@
 namespace at::openreg {
 namespace {
 
-// Of larger tensors, the CPU's kernel may copy several at a time.
+// For larger tensors, the CPU's kernel may copy several tensors at a time.
 constexpr int64_t kMaxMeanBytes = 4096;
 
 struct Piece {
@@ -23,7 +23,7 @@ struct Piece {
   size_t row_nbytes;
 };
 
-// Copies a row of each piece, row after row.
+// Copies row after row of each piece.
 struct CopyRows {
   std::vector<Piece> pieces;
   std::byte* out;
@@ -49,7 +49,7 @@ bool isCopied(ScalarType dtype) {
          (c10::isFloatingType(dtype) && c10::elementSize(dtype) > 1);
 }
 
-// Whether it is a tensor of which bytes say all. What is like one has the same keys and dtype.
+// Whether the tensor is fully described by its bytes. Tensors like it have the same keys and dtype.
 bool isModel(const Tensor& tensor) {
   return isOpenReg(tensor) && tensor.layout() == kStrided && !tensor.is_quantized() &&
          !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor() &&

@@ -1,10 +1,10 @@
 // The concatenation of many small tensors.
 //
 // Note [Many small tensors]
-// To make a CPU tensor of each of ten thousand arguments takes several times as long as to copy
-// what is in them. So where tensors are alike and contiguous, their addresses are all that the
-// kernel gets: it copies bytes, which are those that the CPU's kernel writes. Everything else,
-// short lists included, goes the usual way.
+// Creating a CPU tensor for each of ten thousand arguments takes several times as long as copying
+// their contents. So if the tensors are alike and contiguous, the kernel receives only their
+// addresses. It copies bytes, and produces the same bytes as the CPU's kernel. All other calls,
+// including short lists, take the usual path.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -17,7 +17,7 @@
 
 namespace at::openreg {
 
-// How many tensors are no long list.
+// Lists of up to this length are short.
 constexpr size_t kShortList = 16;
 
 namespace detail {
@@ -25,8 +25,8 @@ OPENREG_EXPORT std::optional<Tensor> joinMany(const ITensorListRef& tensors, int
                                               bool is_stack);
 }
 
-// The result of aten::cat, or aten::stack, if these are many small tensors; enqueued on the current
-// stream of their device. std::nullopt for all others, wrong ones among them.
+// The result of aten::cat, or aten::stack, if the arguments are many small tensors; enqueued on the
+// current stream of their device. std::nullopt otherwise, also for invalid arguments.
 inline std::optional<Tensor> catOfMany(const ITensorListRef& tensors, int64_t dim) {
   return tensors.size() <= kShortList ? std::nullopt : detail::joinMany(tensors, dim, false);
 }

@@ -1,4 +1,4 @@
-// Tensors whose contents are to come.
+// Uninitialized tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

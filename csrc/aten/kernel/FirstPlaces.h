@@ -1,11 +1,11 @@
-// Where things first appeared in a list.
+// A map from list elements to the positions at which they first appeared.
 //
 // Note [Long lists]
-// An operator may take a list of many thousand tensors, each of which has to be told from those
-// before it: the same tensor twice is one argument, and two on one storage stay on one storage. So
-// whatever walks through arguments looks a tensor up in a time that does not depend on how many
-// came before. Of the few arguments that most calls have, it compares each: that is faster than any
-// table, and allocates nothing.
+// An operator may take a list of many thousand tensors. Each must be compared with those before it:
+// the same tensor passed twice is one argument, and two tensors on one storage must stay on one
+// storage. So a walk through the arguments must look up a tensor in constant time. For the few
+// arguments that most calls have, comparing with each is faster than a hash table, and allocates
+// nothing.
 #pragma once
 
 #include <c10/core/RefcountedDeleter.h>
@@ -22,7 +22,7 @@
 
 namespace at::openreg {
 
-// Memory, by its beginning and its size.
+// A memory range: its start and its size.
 struct MemoryKey {
   const void* data;
   size_t nbytes;
@@ -30,7 +30,7 @@ struct MemoryKey {
   bool operator==(const MemoryKey& other) const = default;
 };
 
-// Equal for two storages exactly if one is an alias of the other.
+// Equal for two storages if and only if they are aliases of each other.
 inline const void* identityOf(const c10::Storage& storage) {
   const c10::DataPtr& data = storage.data_ptr();
   return data.get_deleter() == &c10::refcounted_deleter
@@ -38,15 +38,15 @@ inline const void* identityOf(const c10::Storage& storage) {
              : static_cast<const void*>(storage.unsafeGetStorageImpl());
 }
 
-// A map from keys to places, for one pass through a list. A key is a pointer, a size or a
+// A map from keys to positions, for one pass through a list. A key is a pointer, a size or a
 // MemoryKey. Not thread-safe.
 template <typename Key>
 class FirstPlaces {
  public:
-  // How many keys are compared one by one.
+  // Up to how many keys a search compares one by one.
   static constexpr size_t kCompared = 16;
 
-  // The place that the key was added with, if it was.
+  // The position that the key was added with, if it was added.
   std::optional<size_t> find(const Key& key) const {
     if (C10_LIKELY(table_.empty())) {
       const auto* found = std::find_if(entries_.begin(), entries_.end(),
@@ -57,7 +57,7 @@ class FirstPlaces {
     return slot == kFree ? std::nullopt : std::optional<size_t>(entries_[slot].place);
   }
 
-  // Adds a key that find() does not find.
+  // Adds a key that is not in the map.
   void add(const Key& key, size_t place) {
     entries_.push_back({key, place});
     if (entries_.size() > kCompared && 2 * entries_.size() > table_.size()) {
@@ -67,7 +67,7 @@ class FirstPlaces {
     }
   }
 
-  // The place that the key was added with before; if it was not, it is added with this one.
+  // The position of the key; a new key is added with `place`.
   size_t findOrAdd(const Key& key, size_t place) {
     const std::optional<size_t> found = find(key);
     if (!found.has_value()) {
@@ -88,9 +88,10 @@ class FirstPlaces {
   static uint64_t bitsOf(size_t nbytes) { return nbytes; }
   static uint64_t bitsOf(const MemoryKey& key) { return bitsOf(key.data) ^ (key.nbytes << 48); }
 
-  // Where the key is in the table, or belongs: at least half of it is free.
+  // The slot of the key, or a free slot for it: at least half of the table is free.
   size_t slotOf(const Key& key) const {
-    // The high bits of a product depend on all bits; those of addresses differ in the middle.
+    // The high bits of the product depend on all bits of the key; addresses differ in their middle
+    // bits.
     constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
     const size_t mask = table_.size() - 1;
     size_t slot = (bitsOf(key) * kGoldenRatio) >> shift_;

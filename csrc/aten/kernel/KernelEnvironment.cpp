@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "csrc/aten/kernel/KernelSettings.h"
-#include "csrc/aten/kernel/ThreadTeam.h"
+#include "csrc/aten/kernel/OpenMpTeam.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {
@@ -31,7 +31,7 @@ void setFloatMode(uint16_t mode) { _mm_setcsr((_mm_getcsr() & ~kFloatModeBits) |
 #elif defined(__aarch64__)
 
 constexpr int kFloatModeShift = 16;
-constexpr uint64_t kFloatModeBits = 0x01C80000;  // flush to zero, rounding, the same for half
+constexpr uint64_t kFloatModeBits = 0x01C80000;  // flush to zero, rounding, the same for float16
 
 uint64_t controlRegister() {
   uint64_t value = 0;
@@ -50,20 +50,20 @@ void setFloatMode(uint16_t mode) {
 
 #endif
 
-// A thread that launches kernels, and when it last gave up its team.
+// A thread that launches kernels, and when it last released its team.
 struct LaunchingThread {
-  static constexpr int kLaunchesPerLook = 64;  // so that the clock costs a launch nothing
+  static constexpr int kLaunchesPerLook = 64;  // so that most launches do not read the clock
   static constexpr std::chrono::seconds kPause{1};
 
   int launches_until_look = 1;
-  bool is_worker = false;  // gives its team up when it is idle
+  bool is_worker = false;  // releases its team when it is idle
   std::chrono::steady_clock::time_point next;
 
   void look() {
     launches_until_look = kLaunchesPerLook;
     const auto now = std::chrono::steady_clock::now();
     if (!is_worker && floatMode() != 0) {
-      launches_until_look = 1;  // the first launch in the default mode looks, and gives it up
+      launches_until_look = 1;  // the first launch in the default mode checks, and releases it
       next = now;
       return;
     }
@@ -77,8 +77,8 @@ struct LaunchingThread {
 
 thread_local constinit LaunchingThread this_launching_thread;
 
-// Whether a thread that calls operators has ever had another mode than the default. Until then,
-// so has no thread of a team.
+// Whether a thread that calls operators has ever had a mode other than the default. Until then, the
+// threads of all teams have the default mode.
 std::atomic<bool> have_modes_changed = false;
 
 uint16_t callersFloatMode() {
@@ -89,7 +89,7 @@ uint16_t callersFloatMode() {
   return mode;
 }
 
-// Of a thread in a team: the modes that it had before the kernels that it is in, which nest.
+// For a thread of a team: the modes that it had before the nested kernels that it is running.
 thread_local c10::SmallVector<uint16_t, 4> modes_before_kernels;
 
 void enterMode(uint16_t mode) {
@@ -97,7 +97,7 @@ void enterMode(uint16_t mode) {
   setFloatMode(mode);
 }
 
-// A thread that has joined the team since has the default mode.
+// A thread that has joined the team since then has the default mode.
 void leaveMode() {
   setFloatMode(modes_before_kernels.empty() ? 0 : modes_before_kernels.pop_back_val());
 }
@@ -105,10 +105,10 @@ void leaveMode() {
 }  // namespace
 
 // Note [Teams]
-// A kernel shares its work with the worker's OpenMP team. Its threads have settings and a
-// floating-point mode of their own, which would be the process's and those of whoever started
-// them. Programs that never change one need not care, and starting a team for each worker costs
-// threads. So teams get the kernel's environment from the first time on that a change was seen.
+// A kernel shares its work with the worker's OpenMP team. The threads of a team have settings and a
+// floating-point mode of their own: by default those of the process, and those of the thread that
+// started them. Most programs never change these, and starting a team for each worker costs
+// threads. So teams get the kernel's environment only after the first change has been seen.
 class KernelEnvironment::Worker {
  public:
   static Worker& ofThisThread() {
@@ -121,7 +121,8 @@ class KernelEnvironment::Worker {
     if (C10_LIKELY(wanted == current_ && (has_team_ || !is_changed))) {
       return;
     }
-    // If the settings cannot be entered, the thread is left in an environment that is no kernel's.
+    // If the settings cannot be entered, the thread is left in an environment that equals no
+    // kernel's.
     const KernelEnvironment previous = std::exchange(current_, KernelEnvironment());
     c10::GradMode::set_enabled(wanted.is_grad_enabled_);
     if (wanted.num_threads_ != previous.num_threads_) {
@@ -156,7 +157,7 @@ class KernelEnvironment::Worker {
     useSettings(wanted.settings_);
   }
 
-  // Whether the process has ever had other settings than the first kernel's, or other modes than
+  // Whether the process has ever had settings other than the first kernel's, or a mode other than
   // the default.
   static bool haveChanged(const KernelEnvironment& wanted) {
     static std::atomic<bool> have_changed = false;

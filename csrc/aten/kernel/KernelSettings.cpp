@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "csrc/aten/kernel/ImportTable.h"
+#include "csrc/aten/kernel/SymbolInterposer.h"
 #include "csrc/core/Mutex.h"
 
 namespace at::openreg {
@@ -22,8 +22,8 @@ using PrecisionKey = std::pair<Float32Backend, Float32Op>;
 using Precisions = std::unordered_map<PrecisionKey, Float32Precision, c10::hash<PrecisionKey>>;
 
 // docs: context-settings
-// Members of at::Context that kernels of the CPU read: type, name, bits. A test compares the list
-// with torch's header.
+// Members of at::Context that CPU kernels read: type, name, bits. A test compares the list with
+// torch's header.
 #define OPENREG_CONTEXT_SETTINGS(X)                                \
   X(bool, _deterministic_algorithms, 1)                            \
   X(bool, _deterministic_algorithms_warn_only, 1)                  \
@@ -44,7 +44,7 @@ using Precisions = std::unordered_map<PrecisionKey, Float32Precision, c10::hash<
   X(bool, release_original_weights, 1)
 // docs: end
 
-// The entries of its member fp32_precision that are about the CPU.
+// The CPU's entries of the member fp32_precision.
 constexpr std::array<PrecisionKey, 5> kPrecisionKeys = {{
     {Float32Backend::GENERIC, Float32Op::ALL},
     {Float32Backend::MKLDNN, Float32Op::ALL},
@@ -56,8 +56,8 @@ constexpr std::array<PrecisionKey, 5> kPrecisionKeys = {{
 constexpr int kPrecisionBits = 3;
 constexpr int kDtypeBits = 8;
 
-// The members are private, and asking for them one by one through the class costs more than a small
-// kernel may. An explicit instantiation may name what is private.
+// The members are private, and reading them through the public getters can cost more than a small
+// kernel. An explicit instantiation may name private members.
 template <typename Name, auto Pointer>
 struct Expose {
   friend auto memberOf(Name /*name*/) { return Pointer; }
@@ -73,7 +73,7 @@ OPENREG_CONTEXT_SETTINGS(OPENREG_EXPOSE)
 OPENREG_EXPOSE(Precisions, fp32_precision, 0)
 #undef OPENREG_EXPOSE
 
-// A context, and where its map has the precisions.
+// A context, and the iterators of the precisions in its map.
 struct Settings {
   explicit Settings(Context& of) : context(of) {
     Precisions& map = context.*memberOf(fp32_precision_name());
@@ -86,7 +86,7 @@ struct Settings {
   std::array<Float32Precision*, kPrecisionKeys.size()> precisions;
 };
 
-// Visits all settings of a context in one order.
+// Visits all settings of a context in a fixed order.
 template <typename Visit>
 void visitSettings(const Settings& settings, const Visit& visit) {
 #define OPENREG_VISIT(type, name, bits) visit(settings.context.*memberOf(name##_name()), bits);
@@ -127,7 +127,7 @@ ScalarType dtypeOf(KernelSettings settings) {
   return static_cast<ScalarType>(settings & ((1U << kDtypeBits) - 1));
 }
 
-// A context with these settings. Lives as long as the process; threads share it and change nothing.
+// A context with these settings. It is never destroyed; threads share it and do not modify it.
 Context* contextWith(KernelSettings settings) {
   struct Contexts {
     c10::openreg::Mutex mutex;
@@ -148,7 +148,7 @@ Context* contextWith(KernelSettings settings) {
   return context.get();
 }
 
-// What the calling thread sees in place of the process's settings. Null: nothing.
+// Overrides the process's settings on the calling thread. Null: no override.
 struct ThreadSettings {
   Context* context = nullptr;
   ScalarType default_dtype = ScalarType::Undefined;
@@ -183,7 +183,7 @@ const caffe2::TypeMeta defaultComplexTypeOfThread() {  // NOLINT(readability-con
   }
 }
 
-// Whether libtorch_cpu sees the thread's settings where it asks for those of the process.
+// Whether libtorch_cpu reads the thread's settings in place of the process's.
 bool areThreadSettingsSeen() {
   const ThreadSettings before = thread_settings;
   KernelSettings other = currentSettings() & ~uint64_t((1U << kDtypeBits) - 1);
@@ -199,24 +199,24 @@ bool areThreadSettingsSeen() {
     Context::alertNotDeterministic("openreg: settings of a thread");
     is_seen = false;
   } catch (const c10::Error&) {
-    // This is what a deterministic context does.
+    // Called if and only if the context is deterministic.
   }
   thread_settings = before;
   return is_seen;
 }
 
-// Enters the functions above into libtorch_cpu's table, once. Returns whether they are called.
+// Redirects libtorch_cpu to the functions above, once. Returns whether it calls them.
 bool enableThreadSettings() {
   static const bool is_enabled = [] {
-    const ImportTable imports(reinterpret_cast<const void*>(&at::globalContext));
+    const SymbolInterposer interposer(reinterpret_cast<const void*>(&at::globalContext));
     const bool are_found =
-        imports.redirect("_ZN2at13globalContextEv", reinterpret_cast<void*>(&contextOfThread)) &&
-        imports.redirect("_ZN3c1031get_default_dtype_as_scalartypeEv",
-                         reinterpret_cast<void*>(&defaultDtypeOfThread)) &&
-        imports.redirect("_ZN3c1017get_default_dtypeEv",
-                         reinterpret_cast<void*>(&defaultTypeOfThread)) &&
-        imports.redirect("_ZN3c1025get_default_complex_dtypeEv",
-                         reinterpret_cast<void*>(&defaultComplexTypeOfThread));
+        interposer.redirect("_ZN2at13globalContextEv", reinterpret_cast<void*>(&contextOfThread)) &&
+        interposer.redirect("_ZN3c1031get_default_dtype_as_scalartypeEv",
+                            reinterpret_cast<void*>(&defaultDtypeOfThread)) &&
+        interposer.redirect("_ZN3c1017get_default_dtypeEv",
+                            reinterpret_cast<void*>(&defaultTypeOfThread)) &&
+        interposer.redirect("_ZN3c1025get_default_complex_dtypeEv",
+                            reinterpret_cast<void*>(&defaultComplexTypeOfThread));
     return are_found && areThreadSettingsSeen();
   }();
   return is_enabled;
@@ -240,10 +240,11 @@ void useSettings(KernelSettings settings) {
     thread_settings = {contextWith(settings), dtypeOf(settings)};
     return;
   }
-  TORCH_CHECK(settings == currentSettings(),
-              "openreg kernel: expected the settings of the process, such as the default dtype or "
-              "the precision of matrix products, to be those of the call, got others; with this "
-              "build of torch, synchronize before you change one");
+  TORCH_CHECK(
+      settings == currentSettings(),
+      "openreg kernel: a process-wide setting, such as the default dtype or the precision of "
+      "matrix products, changed between the call and its kernel; with this build of torch, "
+      "synchronize before you change one");
 }
 
 }  // namespace at::openreg

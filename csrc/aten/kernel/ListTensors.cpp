@@ -33,7 +33,7 @@ ListTensors::ListTensors(const std::vector<TensorAlias>& aliases) {
   }
 }
 
-// Those that share a storage come after its first tensor, so they leave before it.
+// Tensors that share a storage come after its first tensor, so they are returned before it.
 ListTensors::~ListTensors() {
   if (C10_LIKELY(tensors_.size() <= FirstPlaces<MemoryKey>::kCompared)) {
     return;

@@ -1,4 +1,4 @@
-// The CPU tensors of a long list of arguments, while a kernel runs.
+// The CPU tensors for a long list of arguments, while a kernel runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,10 @@
 
 namespace at::openreg {
 
-// As tensorsOf(). Of a long list, it takes tensors that this thread has kept, and keeps those that
-// nobody else holds when it ends, as Note [Tensors of kernels] has it: malloc takes as long for as
-// many as some kernels. A thread keeps kMaxKept at most, 5 MiB, and only if it ran such a list.
-// Note [Long lists] is in FirstPlaces.h.
+// As tensorsOf(). For a long list, it reuses tensors that this thread has kept. When it ends, it
+// keeps those that have no other owner, as in Note [Tensors of kernels]: allocating so many can
+// take as long as the kernel. A thread keeps at most kMaxKept, 5 MiB, and only if it ran such a
+// list. Note [Long lists] is in FirstPlaces.h.
 class ListTensors {
  public:
   // The aliases must outlive the tensors.

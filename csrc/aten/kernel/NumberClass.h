@@ -1,4 +1,4 @@
-// What a check of an operator can find out about a number.
+// Classes of numbers that an operator's checks cannot tell apart.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -11,11 +11,12 @@
 namespace at::openreg {
 
 // Note [Classes of numbers]
-// Operators check their numbers: whether a probability is below 1, a norm negative, a fill value
-// one that the dtype has. Which numbers pass depends on how they compare with a few limits, so
-// numbers of one class pass or fail alike, and a check that has passed for one need not be made
-// again for another. A class says between which limits the number lies, or which it equals, and
-// whether it is an integer. Learning rates and the like stay in their class from step to step.
+// Operators check their numbers: whether a probability is at most 1, a norm is negative, a fill
+// value fits the dtype. The result of such a check depends on how the number compares with a few
+// limits. So all numbers of one class pass or fail alike, and a check that has passed for one need
+// not be repeated for another. A class states between which limits the number lies, or which limit
+// it equals, and whether it is an integer. Learning rates and similar numbers stay in their class
+// from step to step.
 inline uint64_t classOf(double number) {
   constexpr std::array<double, 22> kLimits = {-3.4028234663852886e38,
                                               -9223372036854775808.0,
@@ -39,7 +40,7 @@ inline uint64_t classOf(double number) {
                                               9223372036854775808.0,
                                               18446744073709551616.0,
                                               3.4028234663852886e38};
-  // Most numbers are these.
+  // Most numbers are in these classes.
   constexpr auto kClassOfLimit = [](uint64_t index) { return 1 + (index << 2 | 3U); };
   if (number == 1) {
     return kClassOfLimit(9);
@@ -60,7 +61,7 @@ inline uint64_t classOf(double number) {
          (std::isinf(number) ? uint64_t(number > 0 ? 2 : 1) << 16 : 0);
 }
 
-// How two numbers of one call compare, as the ends of a range do.
+// How two numbers of one call compare, for checks such as that of a range's ends.
 inline uint64_t orderOf(double one, double other) {
   return one < other ? 1 : one == other ? 2 : one > other ? 3 : 0;
 }

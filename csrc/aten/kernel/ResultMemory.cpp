@@ -7,29 +7,29 @@
 #include <algorithm>
 #include <utility>
 
-#include "csrc/aten/kernel/ImportTable.h"
+#include "csrc/aten/kernel/SymbolInterposer.h"
 
 namespace at::openreg {
 namespace {
 
-// Whoever offers memory on this thread.
+// The object that offers memory on this thread.
 thread_local ResultMemory* current = nullptr;
 
-// The CPU's allocator for a thread with offers. Storages keep their allocator, to grow with it, so
-// it goes on to serve them when the offers are gone.
+// The CPU's allocator for a thread with offers. A storage keeps its allocator for later resizes, so
+// the allocator must also work when there are no offers.
 class PlacingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
     if (current != nullptr && nbytes > 0) {
       if (void* data = current->take(nbytes)) {
-        return {data, c10::Device(c10::kCPU)};  // without a context: nobody frees it
+        return {data, c10::Device(c10::kCPU)};  // without a context: not freed
       }
     }
     return c10::GetCPUAllocator()->allocate(nbytes);
   }
 
-  // None: it has no memory without an owner. What libtorch_cpu asks raw_allocate() for in kernels,
-  // the scratch memory of oneDNN, it takes from c10::GetAllocator(), which is not redirected.
+  // Null: this allocator returns no memory without an owner. libtorch_cpu calls raw_allocate() in
+  // kernels for oneDNN's scratch memory, but on c10::GetAllocator(), which is not redirected.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
 
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {
@@ -46,11 +46,11 @@ c10::Allocator* cpuAllocatorOfThread() {
   return C10_UNLIKELY(current != nullptr) ? placing : c10::GetCPUAllocator();
 }
 
-// Lets libtorch_cpu ask us for the CPU's allocator, from the first offer on. Where that cannot be
-// done, offers are not taken.
+// Redirects libtorch_cpu's function that returns the CPU's allocator, from the first offer on. If
+// that is impossible, offers are not used.
 void enableOffers() {
   [[maybe_unused]] static const bool is_enabled =
-      ImportTable(reinterpret_cast<const void*>(&at::globalContext))
+      SymbolInterposer(reinterpret_cast<const void*>(&at::globalContext))
           .redirect("_ZN3c1015GetCPUAllocatorEv", reinterpret_cast<void*>(&cpuAllocatorOfThread));
 }
 
@@ -95,7 +95,7 @@ void* ResultMemory::take(size_t nbytes) {
   return found->data;
 }
 
-// The first of that size that is not taken, which then is for the caller; null if there is none.
+// Takes the first free offer of that size; null if there is none.
 ResultMemory::Offer* ResultMemory::findFree(size_t nbytes) {
   if (C10_UNLIKELY(is_indexed_)) {
     const auto place = sizes_.find(nbytes);

@@ -1,12 +1,11 @@
-// Memory of results that exists before the kernel allocates them.
+// Result memory that is allocated before the kernel runs.
 //
 // Note [Results in place]
-// Most functions of the CPU allocate their results, but a planned call has allocated them before,
-// on the device. So while such a function runs, its first request for memory of just the size of a
-// planned result gets that result's. Where a result then is what was planned, nothing is left to
-// copy. The request may as well have come from something that the function needs on its way: then
-// the result is elsewhere, and is copied as it would be without all this. In no case does the
-// function see anything but uninitialized memory, as from any allocator.
+// Most CPU functions allocate their results, but a planned call has already allocated them on the
+// device. So while such a function runs, its first allocation of exactly the size of a planned
+// result returns that result's memory. If the function computes the planned result there, nothing
+// needs to be copied. If the allocation was for a temporary, the result is elsewhere and is copied
+// as usual. In both cases, the function gets uninitialized memory, as from any allocator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,23 +17,23 @@
 
 namespace at::openreg {
 
-// Offers memory to what libtorch_cpu allocates on the calling thread, for as long as it lives. Of
-// two that live at a time, the older one offers nothing meanwhile. It also has to outlive what was
-// allocated: that does not own the memory.
-// Threads: those that an operator's own threads allocate on are offered nothing.
+// Offers memory for the allocations of libtorch_cpu on the calling thread, during its lifetime. If
+// two such objects are alive, the older one is inactive. It must outlive what was allocated from
+// it, because allocations do not own the memory.
+// Threads: threads that an operator starts get no offers.
 class ResultMemory {
  public:
-  // Offers the memory of these results. They have storages of their own.
+  // Offers the memory of these results. Each must have a storage of its own.
   explicit ResultMemory(c10::ArrayRef<TensorAlias> results);
   ~ResultMemory();
 
   ResultMemory(const ResultMemory&) = delete;
   ResultMemory& operator=(const ResultMemory&) = delete;
 
-  // Whether a tensor's storage begins in memory that was offered and taken.
+  // Whether the tensor's storage starts in memory that was offered and taken.
   bool holds(const Tensor& tensor) const;
 
-  // The memory for a request; null if there is none of that size left.
+  // The memory for an allocation; null if no offer of that size is left.
   void* take(size_t nbytes);
 
  private:
@@ -45,7 +44,7 @@ class ResultMemory {
     size_t next_alike = kNone;  // in a long list: the next one of this size
   };
 
-  // Of a long list, those of one size that are not taken yet.
+  // In a long list: the offers of one size that are not taken yet.
   struct Alike {
     size_t first;
     size_t last;
@@ -58,7 +57,7 @@ class ResultMemory {
 
   c10::SmallVector<Offer, 4> offers_;
   size_t first_free_ = 0;
-  // Of a long list; see Note [Long lists].
+  // Set for a long list; see Note [Long lists].
   bool is_indexed_ = false;
   FirstPlaces<size_t> sizes_;  // in `alike_`
   c10::SmallVector<Alike, 1> alike_;

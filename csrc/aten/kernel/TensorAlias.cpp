@@ -132,11 +132,11 @@ Tensor TensorAlias::tensorOn(Storage storage) const {
 // Sets all metadata but the dtype.
 void TensorAlias::describe(TensorImpl* impl) const {
   if (impl->is_wrapped_number()) {
-    impl->set_wrapped_number(false);  // first: only tensors of 0 dimensions take it
+    impl->set_wrapped_number(false);  // first: only tensors of 0 dimensions support it
   }
   if (sizes().empty()) {
-    // Kernels of torch, such as linalg_vector_norm's with dim=-1, read the first size of a tensor
-    // that has none: what the tensor had there before. In a new tensor that is 0.
+    // Some torch kernels, such as linalg_vector_norm's with dim=-1, read the first size of a tensor
+    // without dimensions, which holds the previous metadata. In a new tensor it is 0.
     impl->set_sizes_contiguous({0});
   }
   impl->set_sizes_and_strides(sizes_and_strides_.sizes_arrayref(),
@@ -155,9 +155,9 @@ void TensorAlias::describe(TensorImpl* impl) const {
 void TensorAlias::throwNotWritten(const Tensor& tensor) const {
   TORCH_CHECK(false, "expected the kernel to write its result of sizes ",
               sizes_and_strides_.sizes_arrayref(), " and strides ",
-              sizes_and_strides_.strides_arrayref(), " where it is, but it left one of sizes ",
+              sizes_and_strides_.strides_arrayref(), " in place, but it returned one of sizes ",
               tensor.sizes(), " and strides ", tensor.strides(),
-              tensor.storage().data() == storage_data_ ? "" : " in memory of its own");
+              tensor.storage().data() == storage_data_ ? "" : " in other memory");
 }
 
 std::optional<Tensor> TensorAlias::optionalTensor() const {
@@ -193,7 +193,7 @@ std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
   for (size_t i = 0; i < aliases.size(); ++i) {
     const TensorAlias& alias = aliases[i];
     const size_t first =
-        alias.sharesStorageWith(alias)  // which tensors without a storage to share do not
+        alias.sharesStorageWith(alias)  // false for tensors without a storage to share
             ? storages.findOrAdd(MemoryKey{alias.storageData(), alias.storageNbytes()}, i)
             : i;
     tensors.push_back(first < i ? alias.tensorOnStorageOf(tensors[first]) : alias.tensor());

@@ -1,10 +1,10 @@
-// CPU tensors that one kernel after the other uses.
+// CPU tensors that are reused by successive kernels.
 //
 // Note [Tensors of kernels]
-// A tensor consists of three heap objects, and a worker needs some tensors per kernel, for as long
-// as the kernel runs. With small kernels that was 40 percent of the worker's time. So a tensor that
-// nobody holds when its kernel returns is kept, and the next kernel on the thread gets it with its
-// own address and metadata.
+// A tensor consists of three heap objects, and a worker needs a few tensors while a kernel runs.
+// For small kernels, allocating them took 40 percent of the worker's time. So a tensor that has no
+// other owner when its kernel returns is kept, and the next kernel on the thread uses it with new
+// metadata and a new address.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,12 +22,12 @@ class OPENREG_EXPORT TensorPool {
   static TensorPool& ofThisThread();
 
   // docs: tensor-pool
-  // A tensor that nobody else holds, on a storage that no other tensor has. Undefined if there is
-  // none. Its metadata and address are those of its last use.
+  // A tensor with no other owner, on a storage that no other tensor uses. Undefined if there is
+  // none. It still has the metadata and the address of its last use.
   Tensor take() { return size_ > 0 ? std::move(tensors_[--size_]) : Tensor(); }
 
-  // Keeps the tensor, one that TensorAlias made, or drops the reference to it: if there is another,
-  // if its storage has another, or if there are enough.
+  // Keeps a tensor made by TensorAlias. Drops the reference if the tensor or its storage has
+  // another owner, or if the pool is full.
   void giveBack(Tensor tensor) {
     if (tensor.defined() && tensor.use_count() == 1 && tensor.storage().use_count() == 1 &&
         size_ < tensors_.size()) {

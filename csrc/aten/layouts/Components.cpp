@@ -41,7 +41,7 @@ Tensor bufferOf(const Tensor& nested) {
   return viewMemory(nested, nested.scalar_type(), {size}, {1}, 0);
 }
 
-// Whether an element takes a part of a byte, so that sizes and strides do not tell of the memory.
+// Whether several elements share a byte, so that sizes and strides do not describe the memory.
 bool isPacked(const Tensor& quantized) {
   return quantized.scalar_type() == kQUInt4x2 || quantized.scalar_type() == kQUInt2x4;
 }
@@ -55,15 +55,15 @@ Tensor integersOf(const Tensor& quantized) {
                     quantized.strides(), quantized.storage_offset());
 }
 
-// The quantizer for a tensor on `device` made after `model`. A result's own: the tensors of the
-// quantizer that a kernel made may lie in the arguments' memory.
+// A quantizer for a tensor on `device`, like that of `model`. It owns its tensors, because those of
+// a quantizer made by a kernel may alias the arguments' memory.
 QuantizerPtr quantizerFor(c10::Device device, const Tensor& model) {
   QuantizerPtr quantizer = at::get_qtensorimpl(model)->quantizer();
   if (device.is_cpu()) {
     return quantizer;
   }
   if (const auto* channels = dynamic_cast<const PerChannelAffineQuantizer*>(
-          quantizer.get())) {  // or with float points
+          quantizer.get())) {  // or with floating-point zero points
     const bool has_float_points = quantizer->qscheme() == kPerChannelAffineFloatQParams;
     const Tensor scales = channels->scales().clone();
     const Tensor points = channels->zero_points().clone();
@@ -89,7 +89,7 @@ void assembleCoo(SparseTensorImpl* impl, const Tensor& model, const std::vector<
   impl->set_coalesced(metadata->coalesced());
 }
 
-// The layout of the elements in memory is that of the components, unless these are bytes.
+// The elements have the memory layout of the components, except for packed elements.
 void describeQuantized(const Tensor& tensor, const Tensor& model, const Tensor& integers) {
   const Tensor& described = isPacked(model) ? model : integers;
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(described.sizes(), described.strides(),
@@ -101,8 +101,8 @@ bool areSame(const std::vector<Tensor>& some, const std::vector<Tensor>& others)
                     [](const Tensor& one, const Tensor& other) { return one.is_same(other); });
 }
 
-// Whether assembleInto() would change nothing. A tensor that is only read must not be written, as
-// other threads may read it as well.
+// Whether assembleInto() would change nothing. A tensor that is only read must not be written,
+// because other threads may read it at the same time.
 bool isAssembled(const Tensor& tensor, const Tensor& model, const std::vector<Tensor>& components) {
   if (tensor.is_sparse()) {
     const auto* impl = implOf<SparseTensorImpl>(tensor);
@@ -124,7 +124,7 @@ bool isAssembled(const Tensor& tensor, const Tensor& model, const std::vector<Te
            tensor.sizes() == described.sizes() && tensor.strides() == described.strides() &&
            tensor.storage_offset() == described.storage_offset();
   }
-  return true;  // ATen writes no nested tensor's shape in place
+  return true;  // ATen never changes a nested tensor's shape in place
 }
 
 }  // namespace
@@ -177,7 +177,7 @@ Tensor assemble(const Tensor& model, const std::vector<Tensor>& components) {
     return tensor;
   }
   const auto* nested = at::native::get_nested_tensor_impl(model);
-  // As of the quantizer: a result owns the tensors that describe it.
+  // As with the quantizer: a result owns the tensors that describe it.
   const auto own = [&](const Tensor& shape) { return memory.is_cpu() ? shape : shape.clone(); };
   return at::detail::make_tensor<NestedTensorImpl>(
       Storage(memory.storage()),

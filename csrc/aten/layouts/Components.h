@@ -1,11 +1,11 @@
-// Tensors of other layouts than strided, and quantized tensors, as what they consist of.
+// Decomposes quantized tensors and tensors of layouts other than strided.
 //
-// Each consists of strided tensors, its components, and of metadata that the host keeps:
+// Such a tensor consists of strided tensors, its components, and of metadata in host memory:
 //   sparse COO             indices, values
 //   sparse CSR, CSC, ...   compressed indices, plain indices, values
-//   quantized              the integers, or the bytes if these are smaller; the host keeps the
-//                          quantizer
-//   nested                 the buffer; the host keeps sizes, strides and offsets
+//   quantized              the integers, or bytes if several elements share one; the quantizer is
+//                          on the host
+//   nested                 the buffer; sizes, strides and offsets are on the host
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,18 +15,18 @@
 
 namespace at::openreg {
 
-// Whether the tensor is its own and only component.
+// Whether the tensor is its own only component.
 bool isPlain(const Tensor& tensor);
 
-// The components of a tensor that is not plain; they share its memory.
+// The components of a tensor that is not plain; they alias its memory.
 std::vector<Tensor> componentsOf(const Tensor& tensor);
 
-// A tensor like `model`, which is not plain, of the components given and on their device. On an
-// openreg device it owns what the host keeps; on the CPU it shares that with `model`.
+// A tensor like `model`, which is not plain, made of the given components and on their device. On
+// an openreg device it owns its host metadata; on the CPU it shares them with `model`.
 Tensor assemble(const Tensor& model, const std::vector<Tensor>& components);
 
-// Makes `tensor` what `model` is, of the components given. Neither is plain. Writes nothing if
-// `tensor` is that already.
+// Makes `tensor` equal to `model`, with the given components. Neither is plain. Writes nothing if
+// `tensor` is already equal.
 void assembleInto(const Tensor& tensor, const Tensor& model, const std::vector<Tensor>& components);
 
 }  // namespace at::openreg

@@ -17,7 +17,7 @@ Tensor relu(const Tensor& self) {
   TORCH_CHECK(self.scalar_type() != kBool, "Boolean inputs not supported for relu");
   const c10::DeviceGuard guard(self.device());
   Tensor result = at::empty_like(self);
-  // The CPU's relu is this clamp, and the clamp has a form that takes the result.
+  // The CPU computes relu as this clamp, which has an out variant.
   enqueue<"aten::relu">(
       self.device(),
       [](Tensor& out, const Tensor& in) { at::cpu::clamp_min_outf(in, Scalar(0), out); }, result,

@@ -1,6 +1,6 @@
-// Scaled dot product attention. torch asks the backend which algorithm to use, and for the fused
-// one calls the operator that is left to backends, `..._overrideable`. The choice is the CPU's,
-// and the fused algorithm its flash attention.
+// Scaled dot product attention. torch lets the backend select the algorithm, and calls
+// `..._overrideable` for the fused one. The selection is the CPU's, and the fused algorithm is the
+// CPU's flash attention.
 
 #include <ATen/Context.h>
 #include <ATen/ExpandUtils.h>
@@ -29,23 +29,23 @@
 namespace at::openreg {
 namespace {
 
-// A CPU tensor with the metadata that the choice depends on, and without memory: under a transform
-// of functorch, the tensor itself has none.
-Tensor standIn(const Tensor& tensor) {
+// A CPU tensor without memory that has the metadata that the selection depends on. Under a
+// transform of functorch, the tensor itself has no memory.
+Tensor dummyOf(const Tensor& tensor) {
   if (!isOpenReg(tensor) || !isPlain(tensor)) {
     return tensor;
   }
-  Tensor stand_in = at::detail::make_tensor<TensorImpl>(
+  Tensor dummy = at::detail::make_tensor<TensorImpl>(
       Storage(Storage::use_byte_size_t(), 0, DataPtr(nullptr, kCPU), /*allocator=*/nullptr,
               /*resizable=*/false),
       DispatchKeySet(DispatchKey::CPU), tensor.dtype());
-  // Symbolic ones stay so: each size of a compiled function would have a graph of its own.
-  stand_in.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sym_sizes(), tensor.sym_strides());
-  return stand_in.set_requires_grad(tensor.requires_grad());
+  // Symbolic sizes must stay symbolic, else a compiled function would have a graph for each size.
+  dummy.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sym_sizes(), tensor.sym_strides());
+  return dummy.set_requires_grad(tensor.requires_grad());
 }
 
-// Whether torch.nn.attention.sdpa_kernel allows fused algorithms of CUDA's only. All of them are
-// one here.
+// Whether torch.nn.attention.sdpa_kernel allows only fused algorithms, under their CUDA names. They
+// all stand for the same fused algorithm here.
 bool isFusedOnly() {
   const Context& context = at::globalContext();
   return !context.userEnabledFlashSDP() && !context.userEnabledMathSDP() &&
@@ -53,7 +53,7 @@ bool isFusedOnly() {
           context.userEnabledOverrideableSDP());
 }
 
-// What the CPU's fused algorithm demands, as torch's choice checks it if that is allowed.
+// The requirements of the CPU's fused algorithm, as torch's selection checks them.
 bool canBeFused(const sdp::sdp_params& params) {
   constexpr bool kWarns = false;
   return sdp::check_nested_tensor(params, kWarns) && sdp::check_for_dropout(params, kWarns) &&
@@ -71,13 +71,13 @@ int64_t chooseAlgorithm(const Tensor& query, const Tensor& key, const Tensor& va
                         const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
                         std::optional<double> scale, bool enable_gqa) {
   const std::optional<Tensor> mask =
-      attn_mask.has_value() ? std::optional<Tensor>(standIn(*attn_mask)) : std::nullopt;
-  if (isFusedOnly() && canBeFused({standIn(query), standIn(key), standIn(value), mask, dropout_p,
+      attn_mask.has_value() ? std::optional<Tensor>(dummyOf(*attn_mask)) : std::nullopt;
+  if (isFusedOnly() && canBeFused({dummyOf(query), dummyOf(key), dummyOf(value), mask, dropout_p,
                                    is_causal, enable_gqa})) {
     return static_cast<int64_t>(SDPBackend::overrideable);
   }
   const int64_t choice = at::native::_fused_sdp_choice_cpp(
-      standIn(query), standIn(key), standIn(value), mask, dropout_p, is_causal, scale, enable_gqa);
+      dummyOf(query), dummyOf(key), dummyOf(value), mask, dropout_p, is_causal, scale, enable_gqa);
   return choice == static_cast<int64_t>(SDPBackend::flash_attention)
              ? static_cast<int64_t>(SDPBackend::overrideable)
              : choice;
@@ -94,7 +94,7 @@ FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tens
                               "return_debug_mask=False, got True; openreg keeps no debug mask");
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, dropout_p, is_causal, attn_bias, scale);
-  // Of sequences of different lengths and of dropout, which this algorithm does not have.
+  // For sequences of different lengths and for dropout, which this algorithm does not support.
   const Tensor none = at::empty({0}, query.options().dtype(kLong));
   return {std::move(output),
           std::move(logsumexp),
@@ -107,8 +107,8 @@ FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tens
           none};
 }
 
-// The CPU's backward leaves out the bias. Its gradient is that of the scores before the softmax,
-// from probabilities that are computed once more.
+// The CPU's backward does not compute the gradient of the bias. It is the gradient of the scores
+// before the softmax, computed from probabilities that are recomputed here.
 Tensor gradientOfBias(const Tensor& grad_out, const Tensor& query, const Tensor& key,
                       const Tensor& value, const Tensor& bias, bool is_causal, const Tensor& out,
                       const Tensor& logsumexp, std::optional<double> scale) {
@@ -157,8 +157,8 @@ OPENREG_LIBRARY_IMPL(aten, Dense, m) {
          TORCH_FN(fusedAttentionBackward));
 }
 
-// Under vmap the CPU's operators take the place of ours, which no fallback of functorch serves: it
-// cannot batch the sizes among the results.
+// Under vmap, the CPU's operators are used, because the fallback of functorch cannot batch the
+// sizes among the results of ours.
 TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
   m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fusedAttention));
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward",

@@ -1,7 +1,7 @@
-// Batch norm in evaluation: what it returns beside the output.
+// Batch norm in evaluation mode: the results other than the output.
 //
-// On the CPU the saved statistics are empty then; torch's decompositions, and with them fake
-// tensors and compilers, expect of every other device those that it has normalized with.
+// The CPU returns empty saved statistics. torch's decompositions, and so fake tensors and
+// compilers, expect that every other device returns the statistics used for the normalization.
 
 #include <ATen/OpMathType.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -43,8 +43,8 @@ void batchNorm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   torch::jit::push(*stack, std::move(mean), std::move(inverse_deviation));
 }
 
-// Without saved statistics in evaluation: the CPU's kernel ignores them then, but refuses those of
-// another dtype than the running ones, such as the float32 that ours are for float16.
+// In evaluation mode, without the saved statistics: the CPU's kernel ignores them, but refuses a
+// dtype other than that of the running statistics, such as our float32 for float16.
 void batchNormBackward(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                        torch::jit::Stack* stack) {
   const size_t first = stack->size() - op.schema().arguments().size();

@@ -1,6 +1,6 @@
-// Operators that ATen would compose of others on a device like this one, and that run as a whole
-// on the CPU: as one kernel instead of several, and with the CPU's bits where its own kernel rounds
-// otherwise than the composition does. They take the fallback's way; see Note [Calls that repeat].
+// Operators that ATen would decompose on a device like this one, but that run as a whole on the
+// CPU: as one kernel instead of several, and with the CPU's bits where its kernel rounds
+// differently. They use the fallback; see Note [Calls that repeat].
 
 #include <torch/library.h>
 
@@ -25,7 +25,7 @@ constexpr const char* kNames[] = {
     "native_layer_norm",
     "pixel_shuffle",
     "pixel_unshuffle",
-    // The composition knows some devices only.
+    // The composition supports only some devices.
     "_conj_physical",
     "conj_physical_",
     "kaiser_window",
@@ -36,7 +36,7 @@ constexpr const char* kNames[] = {
     "kaiser_window.periodic_out",
     "mode",
     "mode.values",
-    // The composition reads or writes the tensor's memory on the host.
+    // The composition accesses the tensor's memory on the host.
     "_choose_qparams_per_tensor",
     "_reshape_from_tensor",
     "_saturate_weight_to_fp16",
@@ -56,12 +56,12 @@ constexpr const char* kNames[] = {
     "fbgemm_pack_quantized_matrix",
     "fbgemm_pack_quantized_matrix.KN",
     "range.out_",
-    // The CPU chooses among several kernels. "convolution" stays composite: torch.jit.trace records
-    // what it calls, "_convolution", and not itself.
+    // The CPU selects one of several kernels. "convolution" stays composite: torch.jit.trace
+    // records the "_convolution" that it calls, not itself.
     "_convolution",
     "conv_tbc",
     "convolution_backward",
-    // Chains of small kernels, or of one and a copy.
+    // Sequences of small kernels, or a kernel and a copy.
     "_safe_softmax",
     "binary_cross_entropy_with_logits",
     "constant_pad_nd",

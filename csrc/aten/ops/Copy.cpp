@@ -105,7 +105,7 @@ void copyOnCallingThread(const OpenRegStream& stream, const WorkDescription& des
   if (is_promised) {
     observe(&Observer::streamSynchronization, stream);
   }
-  const c10::openreg::HostWork work(stream, description);
+  const c10::openreg::TraceScope work(stream, description);
   if (description.bytes <= kStagedCopyLimit && isSameInBytes(destination, source)) {
     std::memcpy(destination.mutable_data_ptr(), source.const_data_ptr(), description.bytes);
     return;

@@ -1,4 +1,4 @@
-// torch asks, of tensors on CUDA, whether a library of the vendor's is to compute the CTC loss.
+// torch asks, for CUDA tensors, whether a vendor library should compute the CTC loss.
 
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -24,7 +24,7 @@ bool hasNoLibraryForTensors(const Tensor& /*log_probs*/, const Tensor& /*targets
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   if (!c10::openreg::servesCuda()) {
-    return;  // nobody asks
+    return;  // not called by torch
   }
   m.impl("_use_cudnn_ctc_loss", TORCH_FN(hasNoLibrary));
   m.impl("_use_cudnn_ctc_loss.Tensor", TORCH_FN(hasNoLibraryForTensors));

@@ -1,11 +1,11 @@
 // Products of vectors whose factors may be zero tensors.
 //
-// torch gives zero tensors, which autograd makes of derivatives that vanish and which have no
-// memory, to few backend kernels: of those that compute, only to these. See Note [Zero tensors].
+// Autograd uses zero tensors, which have no memory, for derivatives that vanish. torch passes them
+// to few backend kernels: of those that compute, only to these. See Note [Zero tensors].
 //
 // Note [Zero tensors]
-// For all other operators torch's fallback for them makes real zeros first, or answers itself.
-// `copy_` is one of the exceptions, too: see Copy.cpp.
+// For other operators, torch's fallback for zero tensors materializes them, or computes the result
+// itself. `copy_` is another exception: see Copy.cpp.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/dot_native.h>
@@ -21,8 +21,8 @@ namespace {
 
 using Product = Tensor (*)(const Tensor&, const Tensor&);
 
-// The CPU's function checks the factors, and returns a zero tensor if one is, before it looks at
-// any memory.
+// The CPU's function checks the factors, and returns a zero tensor if one of them is, before it
+// accesses memory.
 template <Product cpu_product>
 void product(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto arguments = argumentsOnStack(op.schema(), *stack);

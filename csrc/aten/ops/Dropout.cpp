@@ -1,5 +1,5 @@
-// Dropout, with the bits of the CPU's: there F.dropout is a product with noise that is
-// bernoulli(1 - p) / (1 - p), of the input's type.
+// Dropout with the CPU's bits: there, F.dropout is a product with noise of the input's type,
+// bernoulli(1 - p) / (1 - p).
 
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
@@ -33,7 +33,7 @@ Tensor nativeDropoutBackward(const Tensor& grad, const Tensor& mask, double scal
   if (scale == 0 || !(grad.is_floating_point() || grad.is_complex())) {
     return at::mul(at::mul(grad, mask), scale);
   }
-  // scale is 1 / (1 - p); the division by (1 - p) is what rounds as the forward's noise does.
+  // scale is 1 / (1 - p); dividing by (1 - p) rounds as the noise of the forward pass does.
   return at::mul(grad, mask.to(grad.scalar_type()).div_(1 / scale));
 }
 

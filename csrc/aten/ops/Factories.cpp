@@ -1,4 +1,4 @@
-// Tensors without contents, and storages of another size.
+// Uninitialized tensors, and resizing of storages.
 
 #include "csrc/aten/ops/Factories.h"
 
@@ -43,7 +43,7 @@ c10::Device targetDevice(const std::optional<Device>& device, const std::optiona
 }
 
 Tensor finished(Tensor result) {
-  // Deterministic mode asks that memory nobody wrote yet does not vary from run to run.
+  // Deterministic mode requires that uninitialized memory has the same contents in every run.
   if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
                    at::globalContext().deterministicFillUninitializedMemory())) {
     fillDeterministically(result);
@@ -65,7 +65,7 @@ Tensor emptyStrided(IntArrayRef size, IntArrayRef stride, std::optional<ScalarTy
   return finished(emptyStridedOnCurrentDevice(size, stride, c10::dtype_or_default(dtype)));
 }
 
-// All zeros, without memory: what autograd uses for a derivative that vanishes.
+// A tensor of zeros without memory, which autograd uses for a derivative that vanishes.
 Tensor efficientZeroTensor(IntArrayRef size, std::optional<ScalarType> dtype,
                            std::optional<Layout> layout, std::optional<Device> device,
                            std::optional<bool> pin_memory) {
@@ -75,10 +75,10 @@ Tensor efficientZeroTensor(IntArrayRef size, std::optional<ScalarType> dtype,
                                           c10::dtype_or_default(dtype), std::nullopt));
 }
 
-// Makes the storage large enough for a tensor of these sizes. Called before the tensor gets them:
-// if the storage cannot be resized, the tensor stays as it was.
+// Makes the storage large enough for a tensor of these sizes. Call before the tensor gets them: if
+// the storage cannot be resized, the tensor stays unchanged.
 void growStorage(TensorImpl* impl, IntArrayRef size, size_t new_size) {
-  // Storage is only ever grown, and never for a tensor without elements.
+  // A storage only grows, and not for a tensor without elements.
   if (c10::multiply_integers(size) > 0 && new_size > impl->unsafe_storage().nbytes()) {
     c10::openreg::resizeStorage(impl->unsafe_storage(), new_size);
   }
@@ -114,7 +114,7 @@ Tensor& setStorage(Tensor& self, Storage source, int64_t storage_offset, IntArra
                    IntArrayRef stride) {
   at::native::checkSetStorage(self, source, storage_offset, size, stride);
   TensorImpl* impl = self.unsafeGetTensorImpl();
-  // The old sizes do not fit the new storage: if that cannot grow, the tensor ends up empty.
+  // The old sizes do not fit the new storage: if it cannot grow, the tensor becomes empty.
   auto empty = c10::make_scope_exit([impl] {
     impl->set_storage_offset(0);
     impl->set_sizes_contiguous({0});
@@ -136,11 +136,11 @@ Tensor& setStorage(Tensor& self, Storage source, int64_t storage_offset, IntArra
 
 namespace {
 
-// Registered, as the fallback would wait for each new end.
+// Has a kernel, because the fallback would wait for each new end.
 Tensor& arange(const Scalar& start, const Scalar& end, const Scalar& step, Tensor& out) {
   const int64_t size =
       AT_DISPATCH_ALL_TYPES_AND2(kHalf, kBFloat16, out.scalar_type(), "arange_cpu", [&] {
-        // The kernel computes in this type; its numbers have to fit.
+        // The kernel computes in this type, so the numbers have to fit it.
         using Wide = at::acc_type<scalar_t, /*is_cuda=*/false>;
         const int64_t count = at::native::compute_arange_size<scalar_t>(start, end, step);
         static_cast<void>(start.to<Wide>());

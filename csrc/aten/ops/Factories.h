@@ -1,4 +1,4 @@
-// Storages of another size, for other operator families.
+// Resizing of storages, for other operator families.
 #pragma once
 
 #include <ATen/core/Tensor.h>

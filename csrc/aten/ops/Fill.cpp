@@ -23,18 +23,18 @@ namespace {
 using FillScalar = Tensor& (*)(Tensor&, const Scalar&);
 using FillTensor = Tensor& (*)(Tensor&, const Tensor&);
 
-// Numbers that every dtype holds: the integers reach from -2^7 up to 2^7, and unsigned ones wrap.
+// Numbers that fit every dtype: integers from -2^7 up to 2^7; negative ones wrap if unsigned.
 bool fitsEveryDtype(const Scalar& value) {
   constexpr int64_t kLimit = 127;
   if (value.isIntegral(/*includeBool=*/true)) {
     const auto number = value.to<int64_t>();
     return -kLimit <= number && number <= kLimit;
   }
-  return value.isFloatingPoint() && std::abs(value.to<double>()) <= kLimit;  // a NaN is not
+  return value.isFloatingPoint() && std::abs(value.to<double>()) <= kLimit;  // false for NaN
 }
 
-// Throws unless the number fits the tensor's dtype, as the kernel would: it fills some elements on
-// the calling thread first. What it makes of one element differs from what it makes of several.
+// Throws unless the number fits the tensor's dtype. The kernel makes this check, so it first fills
+// a few elements on the calling thread. Its checks differ between one element and several.
 void checkFits(const Tensor& self, const Scalar& value) {
   const ScalarType dtype = self.scalar_type();
   static_assert(static_cast<int>(ScalarType::NumOptions) <= 64);
@@ -60,7 +60,7 @@ Tensor& fillTensor(Tensor& self, const Tensor& value) {
   return InPlace<"aten::fill_.Tensor", static_cast<FillTensor>(&at::cpu::fill_)>::call(self, value);
 }
 
-// A trace shows it as a fill of memory if that is what the kernel comes to.
+// Traced as a memory fill if the kernel is equivalent to one.
 Tensor& zero(Tensor& self) {
   const c10::DeviceGuard guard(self.device());
   if (self.is_non_overlapping_and_dense()) {

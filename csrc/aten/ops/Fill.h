@@ -5,8 +5,8 @@
 
 namespace at::openreg {
 
-// Fills a fresh tensor as torch.utils.deterministic.fill_uninitialized_memory asks: NaN or the
-// type's largest value.
+// Fills a new tensor as torch.utils.deterministic.fill_uninitialized_memory requires: with NaN or
+// the type's largest value.
 void fillDeterministically(Tensor& tensor);
 
 }  // namespace at::openreg

@@ -1,7 +1,7 @@
-// Flash attention as CUDA's operators have it, which torch.nn.attention.varlen calls: sequences
-// before heads, sequences of different lengths one behind the other, and windows. Each call is one
-// kernel, which runs the CPU's flash attention sequence by sequence. The lengths are read there, so
-// that the host does not wait for them.
+// Flash attention with the interface of CUDA's operators, which torch.nn.attention.varlen calls:
+// sequences before heads, concatenated sequences of different lengths, and windows. Each call is
+// one kernel, which runs the CPU's flash attention for each sequence. The kernel reads the lengths,
+// so the host does not wait for them.
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -30,17 +30,17 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// How many keys a query sees before and behind its own one; a negative number stands for all. The
-// last query and the last key are at the same place.
+// How many keys a query sees before and after its own position; negative means all. The last query
+// and the last key have the same position.
 using Window = std::array<int64_t, 2>;
 
-// The following run on the worker, on tensors of [batch, heads, length, numbers].
+// The functions below run on the worker, on tensors of [batch, heads, length, numbers].
 
-// What the CPU's kernel takes for a window.
+// The mask for the CPU's kernel that implements a window.
 struct FlashMask {
   bool is_causal = false;
   std::optional<Tensor> bias = std::nullopt;      // [queries, keys]; added to the scores
-  std::optional<Tensor> is_blind = std::nullopt;  // [queries]; which see no key
+  std::optional<Tensor> is_blind = std::nullopt;  // [queries]; those that see no key
 };
 
 FlashMask maskOf(const Tensor& query, const Tensor& key, const Window& window) {
@@ -66,7 +66,7 @@ FlashMask maskOf(const Tensor& query, const Tensor& key, const Window& window) {
           .is_blind = is_hidden.all(1)};
 }
 
-// Each head of the keys and values serves as many heads of the queries.
+// Each head of the keys and values is used by the same number of heads of the queries.
 Tensor repeatHeads(const Tensor& tensor, const Tensor& query) {
   const int64_t times = query.size(1) / tensor.size(1);
   return times == 1 ? tensor : tensor.repeat_interleave(times, 1);
@@ -120,7 +120,7 @@ void attendBackward(const Tensor& grad_output, const Tensor& query, const Tensor
   grad_value.copy_(sumOfHeads(of_value, value));
 }
 
-// Where the sequences begin and end, which follow each other along a dimension of `length`.
+// The start and end offsets of sequences that are concatenated along a dimension of `length`.
 std::vector<int64_t> boundsOf(const Tensor& cum_seq, int64_t length) {
   const Tensor numbers = cum_seq.to(kLong).contiguous();
   std::vector<int64_t> bounds(numbers.const_data_ptr<int64_t>(),
@@ -128,15 +128,15 @@ std::vector<int64_t> boundsOf(const Tensor& cum_seq, int64_t length) {
   int64_t last = 0;
   for (const int64_t bound : bounds) {
     TORCH_CHECK(last <= bound && bound <= length,
-                "_flash_attention_forward: expected lengths of sequences that ascend from 0 to ",
-                length, ", got ", bound, " behind ", last);
+                "_flash_attention_forward: expected sequence offsets that ascend from 0 to ",
+                length, ", got ", bound, " after ", last);
     last = bound;
   }
   return bounds;
 }
 
-// Calls `function` with the sequences' numbers and with the part of each tensor that is theirs, as
-// [1, heads, length, numbers].
+// Calls `function` with the index of each sequence and its part of each tensor, as [1, heads,
+// length, numbers].
 class Sequences {
  public:
   Sequences(const std::optional<Tensor>& cum_seq, const Tensor& tensor)
@@ -149,7 +149,7 @@ class Sequences {
     return narrowed(tensor, 0, number).transpose(0, 1).unsqueeze(0);
   }
 
-  // Of [heads, lengths].
+  // For tensors of [heads, lengths].
   Tensor partOfSums(const Tensor& sums, size_t number) const {
     return narrowed(sums, 1, number).unsqueeze(0);
   }
@@ -173,7 +173,7 @@ void flashForwardKernel(const Tensor& query, const Tensor& key, const Tensor& va
   }
   const Sequences queries(cum_seq_q, query);
   const Sequences keys(cum_seq_k, key);
-  output.zero_();  // what is in no sequence
+  output.zero_();  // for elements outside of all sequences
   logsumexp.fill_(kInfinity);
   for (size_t i = 0; i < queries.size(); ++i) {
     attend(queries.part(query, i), keys.part(key, i), keys.part(value, i), window, scale,
@@ -208,7 +208,7 @@ void flashBackwardKernel(const Tensor& grad_output, const Tensor& query, const T
   }
 }
 
-// The rest runs on the calling thread.
+// The functions below run on the calling thread.
 
 void checkFlash(const char* operation, const Tensor& query, const Tensor& key, const Tensor& value,
                 const std::optional<Tensor>& cum_seq_q, const std::optional<Tensor>& cum_seq_k,
@@ -228,7 +228,7 @@ void checkFlash(const char* operation, const Tensor& query, const Tensor& key, c
   }
   TORCH_CHECK(key.sizes() == value.sizes() && key.size(-1) == query.size(-1) &&
                   (has_lengths || key.size(0) == query.size(0)),
-              operation, ": expected queries, keys and values of fitting sizes, got ",
+              operation, ": expected queries, keys and values of matching sizes, got ",
               query.sizes(), ", ", key.sizes(), " and ", value.sizes());
   TORCH_CHECK(key.size(-2) > 0 && query.size(-2) % key.size(-2) == 0, operation,
               ": expected the number of query heads to be a multiple of that of key heads, got ",
@@ -245,7 +245,7 @@ void checkFlash(const char* operation, const Tensor& query, const Tensor& key, c
   checkSameDevice(operation, query.device(), {&key, &value});
 }
 
-// Operators have -1 for a bound that there is not, or none.
+// Operators represent a missing bound by -1 or none.
 Window windowOf(bool is_causal, const std::optional<c10::SymInt>& left,
                 const std::optional<c10::SymInt>& right) {
   const auto number = [](const std::optional<c10::SymInt>& bound) {
@@ -254,7 +254,7 @@ Window windowOf(bool is_causal, const std::optional<c10::SymInt>& left,
   return {number(left), is_causal ? 0 : number(right)};
 }
 
-// Operators whose arguments are not optional have undefined tensors for lengths that there are not.
+// Operators whose arguments are not optional represent missing lengths by undefined tensors.
 std::optional<Tensor> ifDefined(const Tensor& tensor) {
   return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
 }
@@ -303,7 +303,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flashForward(
   flashForwardInto(query, key, value, cum_seq_q, cum_seq_k, dropout_p, is_causal, return_debug_mask,
                    scale, window_size_left, window_size_right, seqused_k, alibi_slopes, block_table,
                    output, logsumexp);
-  // The state of CUDA's random numbers for dropout, which there is not.
+  // CUDA's random state for dropout, which is not supported here.
   const TensorOptions numbers = query.options().dtype(kUInt64);
   return {std::move(output), std::move(logsumexp), at::zeros({2}, numbers), at::zeros({}, numbers),
           emptyOnCurrentDevice({0}, query.scalar_type())};
@@ -355,8 +355,8 @@ std::tuple<Tensor, Tensor, Tensor> flashBackward(
   return {std::move(grad_query), std::move(grad_key), std::move(grad_value)};
 }
 
-// Registers a function if the operator has its arguments, which releases of torch add to. An
-// operator that is left out raises NotImplementedError.
+// Registers a function if the operator has its parameters; newer releases of torch may have more.
+// An operator that is skipped raises NotImplementedError.
 template <typename Operator, auto kFunction>
 void registerIfSame(torch::Library& library, const char* name) {
   if constexpr (std::is_same_v<typename Operator::schema,

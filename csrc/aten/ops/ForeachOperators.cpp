@@ -23,7 +23,7 @@
 namespace at::openreg {
 namespace {
 
-// Whether all tensors in lists are on one openreg device.
+// Whether all tensors in the lists are on one openreg device.
 bool haveListsOneDevice(c10::ArrayRef<c10::IValue> arguments) {
   std::optional<c10::Device> device;
   for (const c10::IValue& value : arguments) {
@@ -43,8 +43,8 @@ bool haveListsOneDevice(c10::ArrayRef<c10::IValue> arguments) {
   return true;
 }
 
-// One kernel for whole lists of tensors; tensor by tensor if they are on several devices, as on
-// CUDA. ATen's own kernel, which the CPU has, too, goes that way.
+// One kernel for whole lists of tensors. If the lists are on several devices, one call per tensor,
+// as on CUDA; that is ATen's own kernel, which the CPU also uses.
 void runForeach(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (C10_LIKELY(haveListsOneDevice(argumentsOnStack(op.schema(), *stack)))) {
     runFallback(op, keys, stack);
@@ -53,7 +53,7 @@ void runForeach(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   }
 }
 
-// The overloads whose numbers are in a CPU tensor, as on CUDA, are those that take a list of them.
+// The overloads with a CPU tensor of numbers do the same as those with a list of numbers.
 template <auto Function>
 std::vector<Tensor> withNumbersOf(TensorList self, TensorList tensor1, TensorList tensor2,
                                   const Tensor& scalars) {
@@ -71,7 +71,7 @@ void writeWithNumbersOf(TensorList self, TensorList tensor1, TensorList tensor2,
   Function(self, tensor1, tensor2, at::native::convert_tensor_to_scalar_list(scalars, count));
 }
 
-// Whether a copy is a plain one on a device: nothing to broadcast, to convert or to refuse.
+// Whether a copy stays on one device and needs no broadcast, conversion or error.
 bool isPlainCopy(const Tensor& self, const Tensor& source, c10::Device device) {
   if (!isOpenReg(self) || !isOpenReg(source) || self.device() != device ||
       source.device() != device || source._is_zerotensor()) {
@@ -95,7 +95,7 @@ void copyListKernel(std::vector<Tensor>& self, const std::vector<Tensor>& source
   }
 }
 
-// Plain copies on one device are one kernel; others are made one by one.
+// Plain copies on one device are one kernel; others are copied one by one.
 void copyList(TensorList self, TensorList sources, bool non_blocking) {
   at::native::check_foreach_api_restrictions(self, sources);
   const c10::Device device = self[0].device();

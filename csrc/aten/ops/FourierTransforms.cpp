@@ -1,9 +1,9 @@
-// Fourier transforms of float16 and complex32, which CUDA has and the CPU lacks.
+// Fourier transforms of float16 and complex32, which CUDA supports and the CPU does not.
 //
-// torch.fft is composed of transforms that the fallback runs. Composed in a wider type, it rounds
-// once, and does not come to the checks of its arguments that know CUDA alone to have float16. On
-// the keys of gradients the conversions are differentiated with the rest, as everything else that
-// a composite operator calls.
+// torch.fft is composed of transforms that use the fallback. Composing them in a wider type rounds
+// only once, and avoids argument checks that allow float16 only for CUDA. The functions are
+// registered for autograd keys, so autograd differentiates the conversions together with the other
+// operators.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/fft_fft2_ops.h>
@@ -40,7 +40,7 @@ struct Transform;
 
 template <typename Op, typename Result, typename... Args>
 struct Transform<Op, Result(Args...)> {
-  // ATen's composite kernel, which the CPU has, too.
+  // ATen's composite kernel, which the CPU also uses.
   static Result compose(Args... args) {
     return Op::redispatch(c10::DispatchKeySet(DispatchKey::CPU), std::forward<Args>(args)...);
   }

@@ -1,7 +1,6 @@
-// Products of groups of matrices of 8-bit floating-point numbers, with a scale for each row of the
-// left one and each column of the right one. The CPU has such a product of two matrices alone; it
-// runs group by group, in one kernel. The groups' bounds are read there, so that the host does not
-// wait for them.
+// Products of groups of 8-bit floating-point matrices, with a scale for each row of the left matrix
+// and each column of the right one. The CPU has such a product only for two matrices; one kernel
+// calls it for each group. The kernel reads the groups' bounds, so the host does not wait for them.
 
 #include <ATen/BlasBackend.h>
 #include <ATen/TensorOperators.h>
@@ -21,16 +20,16 @@ namespace {
 
 constexpr const char* kGrouped = "_scaled_grouped_mm";
 
-// The following run on the worker.
+// The functions below run on the worker.
 
-// The bounds of the groups along a dimension of `length`; that of 0 is the first.
+// The bounds of the groups along a dimension of `length`, starting at 0.
 std::vector<int64_t> groupBounds(const Tensor& offs, int64_t length) {
   const Tensor ends = offs.to(kLong).contiguous();
   std::vector<int64_t> bounds{0};
   for (int64_t i = 0; i < ends.numel(); ++i) {
     const int64_t end = ends.const_data_ptr<int64_t>()[i];
     TORCH_CHECK(bounds.back() <= end && end <= length, kGrouped,
-                ": expected offs that ascend up to ", length, ", got ", end, " behind ",
+                ": expected offs that ascend up to ", length, ", got ", end, " after ",
                 bounds.back());
     bounds.push_back(end);
   }
@@ -63,14 +62,14 @@ void multiplyGroups(const Tensor& left, const Tensor& right, const Tensor& scale
     }
     return;
   }
-  // The groups are along the rows of the left matrix, the columns of the right one, or what both
-  // have in common.
+  // The groups divide the rows of the left matrix, the columns of the right one, or the dimension
+  // that is summed over.
   const int64_t length = has_right_groups  ? left.size(0)
                          : has_left_groups ? right.size(1)
                                            : left.size(1);
   const std::vector<int64_t> bounds = groupBounds(*offs, length);
   if (has_left_groups != has_right_groups) {
-    output.zero_();  // what is in no group
+    output.zero_();  // for elements outside of all groups
   }
   for (int64_t i = 0; i < offs->numel(); ++i) {
     const int64_t begin = bounds[static_cast<size_t>(i)];
@@ -92,9 +91,9 @@ void multiplyGroups(const Tensor& left, const Tensor& right, const Tensor& scale
   }
 }
 
-// The rest runs on the calling thread.
+// The functions below run on the calling thread.
 
-// `dim` is that of a matrix which has the scales.
+// `dim` is the dimension of the matrix that the scales belong to.
 void checkScale(const char* name, const Tensor& scale, const Tensor& matrix, int64_t dim,
                 int64_t times) {
   TORCH_CHECK_NOT_IMPLEMENTED(scale.scalar_type() != kFloat8_e8m0fnu, kGrouped, ": expected ", name,
@@ -113,7 +112,7 @@ void checkScale(const char* name, const Tensor& scale, const Tensor& matrix, int
   }
 }
 
-// The number of groups. Throws where CUDA does, but for what its memory accesses demand of strides.
+// The number of groups. Throws where CUDA does, except for its requirements on strides.
 int64_t checkGroups(const Tensor& left, const Tensor& right, const std::optional<Tensor>& offs) {
   TORCH_CHECK(left.scalar_type() == kFloat8_e4m3fn && right.scalar_type() == kFloat8_e4m3fn,
               kGrouped, ": expected matrices of Float8_e4m3fn, got ", left.scalar_type(), " and ",
@@ -178,7 +177,7 @@ using Scales = const ITensorListRef&;
 using Scales = TensorList;
 #endif
 
-// The same with the kind of each scale, of which the CPU has that of rows alone.
+// The same with a recipe for each scale; the CPU supports only scales of rows.
 Tensor scaledGroupedProductByRecipe(const Tensor& self, const Tensor& mat2, Scales scale_a,
                                     IntArrayRef recipe_a, IntArrayRef /*swizzle_a*/, Scales scale_b,
                                     IntArrayRef recipe_b, IntArrayRef /*swizzle_b*/,

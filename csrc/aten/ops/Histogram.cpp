@@ -1,5 +1,5 @@
-// torch.histc of integers, which CUDA counts and the CPU refuses. Of floating point numbers, it is
-// the CPU's.
+// torch.histc of integers, which CUDA supports and the CPU does not. Floating-point tensors use the
+// CPU's kernel.
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,9 +19,9 @@
 namespace at::openreg {
 namespace {
 
-// Counts the numbers from `lower` to `upper` in bins of equal width, whose last one includes
-// `upper`. Equal bounds stand for the smallest and the largest number. The counts have the type of
-// the numbers, and wrap as they do.
+// Counts the numbers from `lower` to `upper` in bins of equal width; the last bin includes `upper`.
+// If the bounds are equal, the minimum and maximum of the numbers are used. The counts have the
+// type of the numbers, and may wrap.
 void countIntegers(Tensor& counts, const Tensor& self, int64_t min, int64_t max) {
   // Wide enough for the bounds around the smallest and the largest int64.
   __int128 lower = min;

@@ -1,6 +1,6 @@
-// Writing through index tensors. The shape of what is written follows from the indices' shapes, so
-// that only masks, whose positions have to be counted, make the host wait. A tensor of the CPU may
-// be written through indices of the device, as on CUDA.
+// Writing through index tensors. The shape of the written part follows from the indices' shapes, so
+// the host waits only for masks, whose positions must be counted. As on CUDA, a CPU tensor may be
+// written through device indices.
 
 #include <ATen/DimVector.h>
 #include <ATen/ExpandUtils.h>
@@ -32,8 +32,8 @@ void indexPutKernel(Tensor& self, const std::vector<Tensor>& indices, const Tens
   at::cpu::_index_put_impl_(self, optional_indices, values, accumulate, unsafe);
 }
 
-// The shape of self[indices], where no index is a mask: the indexed dimensions become those that
-// the indices have in common, in their place if they are neighbors and else in front.
+// The shape of self[indices], without masks: the indexed dimensions are replaced by the broadcast
+// shape of the indices, in place if they are adjacent, else in front.
 DimVector indexedShape(const Tensor& self, const std::vector<Tensor>& indices) {
   DimVector common;
   DimVector shape(self.sizes());
@@ -68,7 +68,7 @@ DimVector indexedShape(const Tensor& self, const std::vector<Tensor>& indices) {
   return result;
 }
 
-// What the kernel would complain about.
+// The checks of the kernel.
 void checkIndexPut(const Tensor& self, const std::vector<Tensor>& indices, const Tensor& values) {
   TORCH_CHECK(values.scalar_type() == self.scalar_type(),
               "Index put requires the source and destination dtypes match, got ",
@@ -86,9 +86,9 @@ void checkIndexPut(const Tensor& self, const std::vector<Tensor>& indices, const
   }
 }
 
-// Of a CPU tensor: torch's CPU kernel, and that of CUDA, move the indices to where the tensor is.
-// The call goes through the dispatcher, so that observers of the CPU's operators see it.
-// Capture: an error, as of each copy to the host.
+// For a CPU tensor: as torch's CPU and CUDA kernels do, copies the indices to the device of the
+// tensor. The call uses the dispatcher, so that observers of CPU operators see it.
+// Capture: an error, as for each copy to the host.
 Tensor& indexPutOnHost(Tensor& self, const Indices& indices, const Tensor& values, bool accumulate,
                        bool unsafe) {
   at::native::checkIndexTensorTypes(indices, /*allow_int=*/true);
@@ -108,7 +108,7 @@ Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& given, bool
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
                     "too many indices for tensor of dimension ", self.dim(), " (got ",
                     indices.size(), ")");
-  // A number may be on any device. One of the CPU is read by the kernel's launch.
+  // A number may be on any device. The launch reads a CPU number.
   const Tensor values = given.dim() == 0 && isOpenReg(given) && given.device() != self.device()
                             ? given.to(self.device())
                             : given;

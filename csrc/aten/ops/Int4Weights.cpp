@@ -1,6 +1,6 @@
-// Products with weights of four bits. CUDA packs the weights in an order of its own, in tiles of 8
-// rows and 16 columns as its tensor cores take them; a checkpoint may contain them, so they have
-// that order here, too. The product puts them in the CPU's order and runs the CPU's kernel.
+// Products with 4-bit weights. CUDA packs the weights in tiles of 8 rows and 16 columns, as its
+// tensor cores take them. A checkpoint may contain packed weights, so they have the same order
+// here. The product converts them to the CPU's order and runs the CPU's kernel.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_convert_weight_to_int4pack_for_cpu.h>
@@ -19,22 +19,22 @@ namespace {
 constexpr int64_t kTileRows = 8;
 constexpr int64_t kTileColumns = 16;
 constexpr int64_t kLanes = 32;
-constexpr int64_t kRowsOnCpu = 16;  // of which the CPU's kernel takes multiples
+constexpr int64_t kRowsOnCpu = 16;  // the CPU's kernel requires multiples
 
 // Note [Order of packed weights]
-// An int32 has eight weights of a row, of two tiles: from each of both halves of a tile a pair of
-// neighbors. Its lower four are the even ones of the pairs, its upper four the odd ones. A lane,
-// one of 32, has a row of the tile and the pairs at one of four places; its int32s are neighbors in
-// memory. So a column's number is made of, from the slowest to the fastest: group of tiles, pair of
-// tiles, tile, half, place, and which of a pair.
-//   weights [tile of rows, row, group, pair of tiles, tile, half, place, odd]
-//   packed  [tile of rows, group, row, place, pair of tiles, odd, tile, half]
+// An int32 holds eight weights of a row, from two tiles: a pair of neighbors from each half of each
+// tile. Its lower four are the even elements of the pairs, its upper four the odd ones. Each of 32
+// lanes holds a row of the tile and the pairs at one of four positions; the int32s of a lane are
+// adjacent in memory. So a column index consists of, from slowest to fastest: group of tiles, pair
+// of tiles, tile, half, position, element of the pair.
+//   weights [tile of rows, row, group, pair of tiles, tile, half, position, odd]
+//   packed  [tile of rows, group, row, position, pair of tiles, odd, tile, half]
 
-// The following run on the worker.
+// The functions below run on the worker.
 
 void packWeights(const Tensor& weight, int64_t inner_k_tiles, Tensor& packed) {
   const int64_t columns = weight.size(1) * 2;
-  // The first of two weights is in the upper half of a byte.
+  // The upper half of a byte holds the first of its two weights.
   const Tensor numbers =
       at::stack({weight.bitwise_right_shift(4), weight.bitwise_and(15)}, -1)
           .view({weight.size(0) / kTileRows, kTileRows, columns / (inner_k_tiles * kTileColumns),
@@ -68,7 +68,7 @@ void multiplyWeights(const Tensor& input, const Tensor& packed, int64_t group_si
   output.copy_(product.narrow(1, 0, rows));
 }
 
-// The rest runs on the calling thread.
+// The functions below run on the calling thread.
 
 void checkInnerTiles(const char* operation, int64_t inner_k_tiles) {
   TORCH_CHECK(inner_k_tiles == 2 || inner_k_tiles == 4 || inner_k_tiles == 8, operation,

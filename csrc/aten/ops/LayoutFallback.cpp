@@ -17,7 +17,7 @@ bool isViewOperator(const c10::FunctionSchema& schema) {
   return std::any_of(arguments.begin(), arguments.end(), &isViewed);
 }
 
-// Whether the call views a tensor that was made outside inference mode.
+// Whether the call views a tensor that was created outside inference mode.
 bool viewsNormalTensor(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (isViewed(schema.arguments()[i]) && arguments[i].isTensor() &&
@@ -28,9 +28,8 @@ bool viewsNormalTensor(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVa
   return false;
 }
 
-// In inference mode, a view of a normal tensor is a normal tensor, too. A kernel for strided ones
-// makes it of the original's keys; those for other layouts make a tensor of its own, which follows
-// the mode.
+// In inference mode, a view of a normal tensor is a normal tensor. Kernels for strided tensors take
+// the keys of the original; kernels for other layouts make a new tensor, which follows the mode.
 template <typename Run>
 void runOutsideInferenceMode(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                              const Run& run) {
@@ -50,7 +49,7 @@ void runLayoutFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   runOutsideInferenceMode(op, *stack, [&] { runFallback(op, keys, stack); });
 }
 
-// A view that ATen composes of other operators, on this device as on the CPU.
+// A view that ATen composes of other operators, as on the CPU.
 void runComposedView(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack) {
   const DispatchKey functionality = c10::toFunctionalityKey(keys.highestPriorityTypeId());

@@ -6,13 +6,13 @@
 
 namespace at::openreg {
 
-// A boxed kernel for any operator: runFallback(), with views as they are in inference mode.
+// A boxed kernel for any operator: runFallback(), with correct views in inference mode.
 torch::CppFunction layoutFallback();
 
-// Registers it under `key` for each operator of ATen that the CPU has a kernel for under `cpu_key`
-// and that has none yet under `key`: call it last. A library's fallback alone would yield to
-// kernels that are composed of other operators, and ATen has some that only say that a backend
-// lacks its own. Composed views get a kernel that heeds inference mode and leaves them composed.
+// Registers it under `key` for each operator of ATen that has a CPU kernel under `cpu_key` and no
+// kernel under `key` yet: call it last. A fallback of the dispatcher would not suffice, because
+// composite kernels take precedence over it, and some of ATen's only raise that a backend lacks a
+// kernel. Composed views get a kernel that respects inference mode and leaves them composed.
 void registerLayoutFallback(c10::DispatchKey cpu_key, c10::DispatchKey key, torch::Library& m);
 
 }  // namespace at::openreg

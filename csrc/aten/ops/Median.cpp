@@ -1,6 +1,7 @@
-// The median along a dimension. The CPU's kernel walks through a copy of its input with the strides
-// of the input, which are not the copy's if elements share memory or have gaps between them: it
-// reads what is not part of either. CUDA's makes its input contiguous, and so does this.
+// The median along a dimension. The CPU's kernel reads a copy of its input with the strides of the
+// input. If elements of the input share memory or have gaps between them, the strides of the copy
+// differ, and the kernel reads outside of it. CUDA's kernel makes its input contiguous, and so does
+// this one.
 
 #include <torch/library.h>
 

@@ -1,5 +1,6 @@
-// torch.isin with a number first. ATen's shape function reports no elements for it, and its kernel
-// resizes the result, which a kernel on a worker cannot; with the number as a tensor, both agree.
+// torch.isin with a number as its first argument. ATen's shape function reports no elements, and
+// its kernel resizes the result, which a kernel on a worker cannot do. With the number as a tensor,
+// both agree.
 
 #include <ATen/ops/isin.h>
 #include <ATen/ops/scalar_tensor.h>

@@ -1,5 +1,5 @@
-// torch.nansum of complex numbers, which CUDA sums and the CPU refuses: a number counts as zero if
-// one of its parts is not a number. Of real numbers, it is the CPU's.
+// torch.nansum of complex numbers, which CUDA supports and the CPU does not: a number counts as
+// zero if its real or imaginary part is NaN. Real numbers use the CPU's kernel.
 
 #include <ATen/DimVector.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,7 +18,7 @@
 namespace at::openreg {
 namespace {
 
-// complex32 goes through the fallback, which widens it and comes back.
+// complex32 uses the fallback, which widens it and calls this function again.
 bool isOfWideComplexNumbers(const Tensor& self) {
   return self.is_complex() && self.scalar_type() != kComplexHalf;
 }

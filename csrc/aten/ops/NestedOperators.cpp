@@ -1,4 +1,5 @@
-// Operators on nested tensors. What only reads metadata is ATen's own; the rest is the fallback's.
+// Operators on nested tensors. Those that only read metadata are ATen's; the others use the
+// fallback.
 
 #include <ATen/ops/_nested_tensor_size_native.h>
 #include <ATen/ops/_nested_tensor_storage_offsets_native.h>
@@ -15,7 +16,7 @@ namespace at::openreg {
 OPENREG_LIBRARY_IMPL(_, NestedTensor, m) { m.fallback(layoutFallback()); }
 
 OPENREG_LIBRARY_IMPL(aten, NestedTensor, m) {
-  // The shape of a nested tensor is in CPU tensors, on all devices.
+  // The shape of a nested tensor is in CPU tensors on all devices.
   m.impl("_nested_tensor_size", TORCH_FN(at::native::_nested_tensor_size));
   m.impl("_nested_tensor_storage_offsets", TORCH_FN(at::native::_nested_tensor_storage_offsets));
   m.impl("_nested_tensor_strides", TORCH_FN(at::native::_nested_tensor_strides));

@@ -1,5 +1,5 @@
-// Operators on quantized tensors. What only reads the quantizer is ATen's own; the rest is the
-// fallback's.
+// Operators on quantized tensors. Those that only read the quantizer are ATen's; the others use the
+// fallback.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/q_scale_native.h>
@@ -18,8 +18,8 @@
 namespace at::openreg {
 namespace {
 
-// How many bytes the elements of the last dimension take in which several share one: a row starts
-// with a byte of its own.
+// The bytes of elements of which several share a byte; each row of the last dimension starts with a
+// new byte.
 int64_t packedBytes(IntArrayRef size, ScalarType dtype) {
   const int64_t elements_per_byte = dtype == kQUInt4x2 ? 2 : 4;
   if (size.empty()) {
@@ -29,7 +29,7 @@ int64_t packedBytes(IntArrayRef size, ScalarType dtype) {
          ((size.back() + elements_per_byte - 1) / elements_per_byte);
 }
 
-// Uninitialized integers with the quantizer of `model`, on the device asked for.
+// Uninitialized integers with the quantizer of `model`, on the requested device.
 Tensor emptyQuantized(IntArrayRef size, const Tensor& model, std::optional<ScalarType> dtype,
                       std::optional<Layout> layout, std::optional<Device> device,
                       std::optional<bool> pin_memory, std::optional<MemoryFormat> memory_format) {
@@ -49,7 +49,8 @@ Tensor emptyQuantized(IntArrayRef size, const Tensor& model, std::optional<Scala
   return assemble(model, {integers});
 }
 
-// Between devices, or between tensors with quantizers of their own: the integers and the quantizer.
+// Copies the integers and the quantizer, between devices or between tensors with quantizers of
+// their own.
 Tensor& copyQuantized(Tensor& self, const Tensor& source, bool non_blocking) {
   if (!source.is_quantized()) {
     TORCH_CHECK(isOpenReg(self), "copy_: expected a quantized tensor for a copy to ", self.device(),

@@ -1,4 +1,4 @@
-// Operators that fill a tensor with random numbers: the CPU's, in stream order.
+// Operators that fill a tensor with random numbers, with the CPU's kernels and in stream order.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -27,15 +27,15 @@ namespace {
 
 using OptionalGenerator = std::optional<Generator>;
 
-// Numbers from it go nowhere.
+// A generator whose numbers are discarded.
 const Generator& scratchGenerator() {
   static thread_local const Generator generator = at::detail::createCPUGenerator();
   return generator;
 }
 
-// A fill with bad parameters, or of a dtype that it lacks, must fail in the call. The kernel itself
-// checks them, so it fills one element on the calling thread first: of none it would not ask the
-// dtype.
+// A fill with invalid parameters or an unsupported dtype must fail at the call. The kernel makes
+// these checks, so it first fills one element on the calling thread; without elements, it does not
+// check the dtype.
 template <c10::openreg::KernelName Name, auto Kernel>
 struct RandomFill;
 
@@ -49,7 +49,7 @@ struct RandomFill<Name, Kernel> {
   }
 
  private:
-  // The argument for one element on the CPU.
+  // Replaces a tensor by one CPU element; other arguments stay unchanged.
   template <typename T>
   static std::decay_t<T> withoutDevice(const T& argument) {
     if constexpr (std::is_same_v<T, OptionalGenerator>) {
@@ -63,12 +63,12 @@ struct RandomFill<Name, Kernel> {
   }
 };
 
-// The numbers from 0 to n - 1 in any order. Registered, as the fallback would wait for each new n.
+// A random permutation of 0 to n - 1. Has a kernel, because the fallback would wait for each new n.
 Tensor& randomPermutation(int64_t n, OptionalGenerator generator, Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   Tensor on_cpu(at::detail::empty_cpu({0}, out.scalar_type()));
   at::native::check_supported_max_int_with_precision(n, on_cpu);
-  at::cpu::randperm_outf(1, scratchGenerator(), on_cpu);  // throws if it lacks the dtype
+  at::cpu::randperm_outf(1, scratchGenerator(), on_cpu);  // throws if the dtype is not supported
   out.resize_({n});
   enqueue<"aten::randperm.generator_out">(
       out.device(),

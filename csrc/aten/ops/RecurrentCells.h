@@ -1,11 +1,11 @@
 // One step of a recurrent network.
 //
 // Note [Recurrent networks]
-// ATen composes recurrent networks of other operators, differently for each kind of device: on one
-// like this it calls fused cells that only CUDA has. Here they are composed as on the CPU, with the
-// same sums in the same order, so that results and gradients have the CPU's bits;
-// test_recurrent_networks.py compares them over all cells and options. The functions are registered
-// for autograd, too: gradients come from the operators that they call.
+// ATen composes recurrent networks of other operators, differently for each kind of device. On a
+// device like this one it calls fused cells that only CUDA has. Here they are composed as on the
+// CPU, with the same sums in the same order, so that results and gradients have the CPU's bits;
+// test_recurrent_networks.py compares them for all cells and options. The functions are also
+// registered for autograd: the operators that they call compute the gradients.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -19,7 +19,7 @@
 
 namespace at::openreg {
 
-// Parameters of one layer in one direction; undefined where the network has none.
+// Parameters of one layer in one direction; undefined if the network does not have them.
 struct LayerParameters {
   Tensor input_weight;
   Tensor hidden_weight;
@@ -43,8 +43,8 @@ struct LayerParameters {
   }
 };
 
-// A cell has a type State, the function step, and the state's tensors for reordering sequences.
-// `input_gates` are those of the input alone.
+// A cell has a type State, the function step, and access to the state's tensors for reordering
+// sequences. `input_gates` are the gates computed from the input only.
 
 struct PlainState {
   Tensor hidden;

@@ -1,4 +1,4 @@
-// LSTM, GRU and plain recurrent networks: their cells, over sequences, directions and layers. See
+// LSTM, GRU and plain recurrent networks: cells applied to sequences, directions and layers. See
 // Note [Recurrent networks].
 
 #include <ATen/Context.h>
@@ -45,7 +45,7 @@ std::vector<LayerParameters> splitParameters(const char* name, TensorList params
   return result;
 }
 
-// The steps of one layer in one direction: the outputs in the order of time, and the last state.
+// The result of one layer in one direction: the outputs in time order, and the last state.
 template <typename State>
 struct LayerResult {
   Tensor outputs;
@@ -71,8 +71,8 @@ LayerResult<typename Cell::State> runLayer(const Tensor& input, typename Cell::S
   return {at::stack(outputs, 0), std::move(state)};
 }
 
-// Sequences of several lengths, longest first, one time step after the other: `batch_sizes` says
-// how many sequences have each step.
+// Sequences of different lengths, sorted by decreasing length, stored step by step: `batch_sizes`
+// has the number of sequences at each step.
 struct PackedInput {
   Tensor data;
   std::vector<int64_t> batch_sizes;
@@ -85,7 +85,7 @@ LayerResult<typename Cell::State> runPackedLayer(const PackedInput& input,
   using State = typename Cell::State;
   const Tensor gates = layer.inputGates(input.data);
   std::vector<Tensor> outputs;
-  std::vector<State> ended;  // states of sequences that have ended, shortest last
+  std::vector<State> ended;  // states of finished sequences, shortest last
   int64_t offset = 0;
   int64_t previous = input.batch_sizes.front();
   for (const int64_t size : input.batch_sizes) {
@@ -160,7 +160,7 @@ struct Options {
   }
 };
 
-// All layers; `states` and the states returned are in the order of layer, direction.
+// All layers. `states` and the returned states are ordered by layer, then direction.
 template <typename Cell, typename Input>
 std::pair<Tensor, std::vector<typename Cell::State>> runLayers(
     Input input, const std::vector<typename Cell::State>& states,
@@ -252,10 +252,10 @@ Lstm runLstm(Input input, TensorList hx, TensorList params, bool has_biases, int
   return {std::move(output), stacked.hidden, stacked.cell};
 }
 
-// oneDNN's LSTM, layer by layer.
+// oneDNN's LSTM, one layer at a time.
 constexpr int64_t kOneDnnLstm = 2;
 
-// Asks oneDNN's operator of this name, "mkldnn::...", what the machine has instructions for.
+// Calls an operator "mkldnn::..." that returns whether the machine supports its instructions.
 bool askOneDnn(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<bool()>().call();
 }

@@ -1,4 +1,4 @@
-// Operators that give the host a value, and therefore wait for the stream.
+// Operators that return a value to the host, and therefore wait for the stream.
 
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/equal_native.h>
@@ -15,14 +15,14 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::getCurrentOpenRegStream;
-using c10::openreg::HostWork;
 using c10::openreg::observe;
 using c10::openreg::observeAccesses;
 using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
+using c10::openreg::TraceScope;
 using c10::openreg::WorkDescription;
 
-// Waits, so that the host may read the tensors.
+// Waits until the host can read the tensors.
 void readOnHost(const char* operation, const OpenRegStream& stream,
                 std::initializer_list<const Tensor*> tensors) {
   observeAccesses(stream.device_index(), operation, [&](c10::openreg::OperandList& operands) {
@@ -38,7 +38,7 @@ void readOnHost(const char* operation, const OpenRegStream& stream,
 Scalar localScalarDense(const Tensor& self) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   readOnHost("aten::_local_scalar_dense", stream, {&self});
-  const HostWork work(stream, WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
+  const TraceScope work(stream, WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
   return at::native::_local_scalar_dense_cpu(hostView(self));
 }
 
@@ -48,7 +48,7 @@ bool equal(const Tensor& self, const Tensor& other) {
               self.device(), " and ", other.device(), "! (aten::equal)");
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   readOnHost("aten::equal", stream, {&self, &other});
-  const HostWork work(stream, kKernelName<"aten::equal">.text);
+  const TraceScope work(stream, kKernelName<"aten::equal">.text);
   return at::native::cpu_equal(hostView(self), hostView(other));
 }
 

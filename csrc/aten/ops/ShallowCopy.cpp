@@ -1,8 +1,8 @@
-// Which tensors may take over what another one has, its device included: `tensor.data = other`.
+// Which tensors can be assigned another tensor's contents and device by `tensor.data = other`.
 //
-// Module.to() asks this for each parameter. If it may, the parameter stays the same object, so that
-// optimizers and modules that share it keep it. ATen's own kernel says so of the device types that
-// it knows.
+// Module.to() checks this for each parameter. If it is possible, the parameter stays the same
+// object, so optimizers and modules that share it keep it. ATen's kernel supports only its own
+// device types.
 
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>

@@ -1,5 +1,5 @@
-// Operators on sparse tensors, of coordinates (COO) and compressed (CSR, CSC, BSR, BSC). What only
-// reads metadata or gives out a component is ATen's own; the rest is the fallback's.
+// Operators on sparse tensors, of coordinates (COO) and compressed (CSR, CSC, BSR, BSC). Those that
+// only read metadata or return a component are ATen's; the others use the fallback.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DispatchStub.h>
@@ -24,8 +24,8 @@
 namespace at::openreg {
 namespace {
 
-// For each column of `indices`, the place that it names in a tensor of `size`: what tells whether
-// columns are sorted and differ.
+// For each column of `indices`, the linear index in a tensor of `size`, by which columns are
+// checked for order and duplicates.
 Tensor flattenIndices(const Tensor& indices, IntArrayRef size) {
   Tensor places = indices.select(0, 0).clone();
   for (int64_t dim = 1; dim < indices.size(0); ++dim) {
@@ -70,7 +70,7 @@ OPENREG_LIBRARY_IMPL(aten, SparseCsr, m) {
 
 namespace at::native {
 
-// Composed kernels ask for these by device. torch installs no header that declares them.
+// Composite kernels look these up by device. torch installs no header that declares them.
 using flatten_indices_fn = Tensor (*)(const Tensor& indices, IntArrayRef size);
 DECLARE_DISPATCH(flatten_indices_fn, flatten_indices_stub)
 

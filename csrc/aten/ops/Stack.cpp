@@ -1,4 +1,4 @@
-// Stacks of tensors: the CPU's kernel by way of the fallback, but for many small tensors.
+// Stacks of tensors: the CPU's kernel by the fallback, except for many small tensors.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>

@@ -1,5 +1,5 @@
-// The operators of torch.nn.SyncBatchNorm, which torch has for accelerators only. Each is one
-// kernel, composed of the CPU's. As on CUDA, statistics and sums of float16 and bfloat16 are of
+// The operators of torch.nn.SyncBatchNorm, which torch implements only for accelerators. Each is
+// one kernel, composed of the CPU's. As on CUDA, statistics and sums of float16 and bfloat16 are
 // float32.
 
 #include <ATen/AccumulateType.h>
@@ -39,11 +39,11 @@ ScalarType accumulateType(const Tensor& input) {
 void checkInput(const char* operation, const Tensor& input) {
   TORCH_CHECK(input.dim() >= 2, operation, ": expected an input of at least 2 dimensions, got ",
               input.dim());
-  TORCH_CHECK(input.is_floating_point(), operation, ": expected an input of floating points, got ",
+  TORCH_CHECK(input.is_floating_point(), operation, ": expected a floating-point input, got ",
               input.scalar_type());
 }
 
-// `tensor`, if given, has one number for each channel of the input.
+// Checks that `tensor`, if defined, has one number for each channel of the input.
 void checkChannels(const char* operation, const char* name, const Tensor& input,
                    const MaybeTensor& tensor) {
   TORCH_CHECK(!isGiven(tensor) || tensor->sizes() == IntArrayRef{input.size(1)}, operation,
@@ -56,7 +56,7 @@ Tensor emptyOfChannels(const Tensor& input, ScalarType dtype) {
   return emptyOnCurrentDevice({input.size(1)}, dtype);
 }
 
-// The following run on the worker.
+// The functions below run on the worker.
 
 std::vector<int64_t> allButChannels(const Tensor& input) {
   std::vector<int64_t> dims = {0};
@@ -66,7 +66,7 @@ std::vector<int64_t> allButChannels(const Tensor& input) {
   return dims;
 }
 
-// One number for each channel, as the input's accumulate type and so that it broadcasts with it.
+// One number for each channel, in the input's accumulate type and shaped to broadcast with it.
 Tensor perChannel(const Tensor& numbers, const Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = input.size(1);
@@ -104,8 +104,8 @@ void updateRunning(const MaybeTensor& running, double momentum, const Tensor& cu
   }
 }
 
-// `mean` and `invstd` have a row for each process, `counts` how many elements that process has in a
-// channel. Rows are joined one after the other, by the formula of Chan, Golub and LeVeque.
+// `mean` and `invstd` have a row for each process, `counts` the number of elements of each process
+// in a channel. Rows are combined one after the other by the formula of Chan, Golub and LeVeque.
 void gatherStats(const Tensor& mean, const Tensor& invstd, MaybeTensor& running_mean,
                  MaybeTensor& running_var, double momentum, double eps, const Tensor& counts,
                  Tensor& joined_mean, Tensor& joined_invstd) {

@@ -1,5 +1,5 @@
-// Views: other sizes, strides or types on the same storage. They enqueue nothing, so ATen's own
-// kernels serve. All other views are composites of these.
+// Views: other sizes, strides or types on the same storage. They enqueue nothing, so ATen's kernels
+// are used. All other views are composites of these.
 
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/alias_native.h>

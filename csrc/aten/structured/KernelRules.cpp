@@ -15,10 +15,10 @@ namespace at::openreg {
 void setMemoryFormat(const Tensor& output, const Tensor& model) {
   const size_t nbytes = at::detail::computeStorageNbytesContiguous(
       output.sizes(), output.itemsize(), output.storage_offset());
-  TORCH_CHECK(nbytes <= output.storage().nbytes(), "out=: expected a tensor with a storage of ",
-              nbytes,
-              " bytes or more, as the kernel gives it the memory format of the input, got one of ",
-              output.storage().nbytes(), " bytes");
+  TORCH_CHECK(
+      nbytes <= output.storage().nbytes(), "out=: expected a tensor with a storage of ", nbytes,
+      " bytes or more, because the kernel gives it the memory format of the input, got one of ",
+      output.storage().nbytes(), " bytes");
   output.unsafeGetTensorImpl()->empty_tensor_restride(model.suggest_memory_format());
 }
 
@@ -27,8 +27,8 @@ namespace detail {
 void tryOverlapping(ArrayRef<const Tensor*> operands, size_t output_count,
                     c10::function_ref<void(Tensor*)> kernel) {
   const CpuKernelScope scope;
-  std::vector<Tensor> stand_ins;
-  std::vector<std::pair<Storage, Storage>> storages;  // of the operands, of their stand-ins
+  std::vector<Tensor> dummies;
+  std::vector<std::pair<Storage, Storage>> storages;  // of the operands, of their dummies
   const auto storage_for = [&](const Tensor& operand) {
     const auto known = std::find_if(storages.begin(), storages.end(), [&](const auto& pair) {
       return pair.first.is_alias_of(operand.storage());
@@ -45,23 +45,23 @@ void tryOverlapping(ArrayRef<const Tensor*> operands, size_t output_count,
     return zeros;
   };
   for (const Tensor* operand : operands) {
-    const auto outputs = operands.slice(0, std::min(stand_ins.size(), output_count));
+    const auto outputs = operands.slice(0, std::min(dummies.size(), output_count));
     const auto* same = std::find_if(outputs.begin(), outputs.end(), [&](const Tensor* output) {
       return operand->is_same(*output);
     });
     if (!operand->defined()) {
-      stand_ins.emplace_back();
+      dummies.emplace_back();
     } else if (same != outputs.end()) {
-      stand_ins.push_back(stand_ins[static_cast<size_t>(same - outputs.begin())]);
+      dummies.push_back(dummies[static_cast<size_t>(same - outputs.begin())]);
     } else {
-      Tensor stand_in(at::detail::empty_cpu({0}, operand->scalar_type()));
-      TensorImpl* impl = stand_in.unsafeGetTensorImpl();
+      Tensor dummy(at::detail::empty_cpu({0}, operand->scalar_type()));
+      TensorImpl* impl = dummy.unsafeGetTensorImpl();
       impl->set_storage_keep_dtype(storage_for(*operand));
       impl->set_sizes_and_strides(operand->sizes(), operand->strides(), operand->storage_offset());
-      stand_ins.push_back(std::move(stand_in));
+      dummies.push_back(std::move(dummy));
     }
   }
-  kernel(stand_ins.data());
+  kernel(dummies.data());
 }
 
 }  // namespace detail

@@ -1,5 +1,5 @@
-// What the CPU's kernels demand of their arguments, or do with their outputs, and their shape
-// functions do not say. codegen/model.py lists the operators that have rules of their own.
+// Requirements and effects of CPU kernels that their shape functions do not cover. codegen/model.py
+// lists the operators that need them.
 #pragma once
 
 #include <ATen/MemoryOverlap.h>
@@ -13,8 +13,8 @@
 namespace at::openreg {
 
 // Gives an output that the shape function has sized the memory format that `model` suggests, as
-// `output.resize_(output.sizes(), model.suggest_memory_format())` does on the CPU: whatever strides
-// the caller's tensor had are lost. Throws if its storage is too small for them.
+// `output.resize_(output.sizes(), model.suggest_memory_format())` does on the CPU. The strides of
+// the caller's tensor are lost. Throws if its storage is too small.
 OPENREG_EXPORT void setMemoryFormat(const Tensor& output, const Tensor& model);
 
 namespace detail {
@@ -25,11 +25,11 @@ OPENREG_EXPORT void tryOverlapping(ArrayRef<const Tensor*> operands, size_t outp
 }  // namespace detail
 
 // Note [Outputs that overlap]
-// Most kernels refuse to write a tensor of which several elements are one, such as an expanded one,
-// or one that shares some memory with an input, and some do not. A TensorIterator refuses in the
-// shape function; what the other kernels do shows when they run, too late for the caller. Overlap
-// is rare, so then the kernel runs first on the calling thread: on CPU tensors of the operands'
-// sizes that are all zeros and overlap as the operands do. What it throws, the call throws.
+// Most kernels refuse an output that overlaps itself, such as an expanded tensor, or that overlaps
+// an input; some do not. A TensorIterator refuses it in the shape function; other kernels do so
+// when they run, which is too late for the caller. Overlap is rare, so in that case the kernel
+// first runs on the calling thread, on CPU tensors with the operands' sizes that are all zeros and
+// overlap as the operands do. The call rethrows its exception.
 inline bool overlaps(ArrayRef<const Tensor*> operands, size_t output_count) {
   for (const Tensor* output : operands.slice(0, output_count)) {
     if (!output->defined()) {
@@ -58,7 +58,8 @@ inline void checkOverlap(ArrayRef<const Tensor*> operands, size_t output_count,
 
 // For kernels that cannot run on such tensors.
 constexpr const char* kOverlapText =
-    "out=: expected a tensor of which every element has memory of its own, got one that overlaps "
+    "out=: expected a tensor without internal overlap that overlaps no input, got one that "
+    "overlaps "
     "itself, such as an expanded one, or an input; clone it first";
 
 }  // namespace at::openreg

@@ -1,4 +1,4 @@
-// The second half of a generated operator: its operands, and the launch of its kernel.
+// The second phase of a generated operator: its operands, and the launch of its kernel.
 #pragma once
 
 #include <ATen/DimVector.h>
@@ -14,19 +14,19 @@
 #include <utility>
 
 #include "csrc/aten/kernel/TensorPool.h"
+#include "csrc/aten/structured/DryRun.h"
 #include "csrc/aten/structured/KernelRules.h"
-#include "csrc/aten/structured/Trial.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/OpLaunch.h"
 
 namespace at::openreg {
 
-// The tensors of one call as the worker will see them: outputs, then inputs.
-// An input that is an output becomes the same CPU tensor, as kernels ask `self.is_same(out)`.
+// The tensors of a call for the worker: outputs, then inputs. An input that is an output becomes
+// the same CPU tensor, because kernels test `self.is_same(out)`.
 template <size_t Count>
-class Operands {
+class StructuredOperands {
  public:
-  Operands(const std::array<const Tensor*, Count>& tensors, size_t output_count) {
+  StructuredOperands(const std::array<const Tensor*, Count>& tensors, size_t output_count) {
     for (size_t index = 0; index < Count; ++index) {
       same_as_[index] = static_cast<uint8_t>(firstSame(tensors, index, output_count));
       if (same_as_[index] == index) {
@@ -48,9 +48,9 @@ class Operands {
     return tensors;
   }
 
-  // Throws unless the first `output_count` tensors, of those that tensors() made, still are what
-  // the caller's outputs are: a kernel that gives its output other sizes, strides or memory has
-  // left the caller's unwritten, or written in another order.
+  // Throws unless the first `output_count` tensors returned by tensors() still match the caller's
+  // outputs. A kernel that changed the sizes, strides or memory of an output did not write the
+  // caller's tensor, or wrote it in another order.
   void checkWritten(const Tensor* tensors, size_t output_count) const {
     for (size_t index = 0; index < output_count; ++index) {
       if (C10_UNLIKELY(!aliases_[index].isDescriptionOf(tensors[index])) &&
@@ -61,7 +61,7 @@ class Operands {
   }
 
  private:
-  // Of a tensor without elements, strides say nothing.
+  // The strides of a tensor without elements do not matter.
   bool isEmptyAsBefore(const Tensor& tensor, size_t index) const {
     return tensor.numel() == 0 && aliases_[index].sizes() == tensor.sizes();
   }
@@ -70,14 +70,15 @@ class Operands {
   std::array<uint8_t, Count> same_as_;
 };
 
-// The tensors of operands while a kernel runs. They come from this thread's pool and go back there.
+// The tensors of the operands while a kernel runs. They are taken from this thread's pool and
+// returned to it.
 template <size_t Count>
 class KernelTensors {
  public:
-  explicit KernelTensors(const Operands<Count>& operands)
+  explicit KernelTensors(const StructuredOperands<Count>& operands)
       : pool_(TensorPool::ofThisThread()), tensors_(operands.tensors(pool_)) {}
 
-  // Those that share a storage come after its first tensor, so they leave before it.
+  // Tensors that share a storage come after its first tensor, so they are returned before it.
   ~KernelTensors() {
     for (size_t index = Count; index-- > 0;) {
       pool_.giveBack(std::move(tensors_[index]));
@@ -94,9 +95,9 @@ class KernelTensors {
   std::array<Tensor, Count> tensors_;
 };
 
-enum class Launch : uint8_t {
-  Tried,            // on the worker, see Note [Trials]
-  Untried,          // on the worker; for kernels that cannot run on stand-ins
+enum class LaunchMode : uint8_t {
+  AfterDryRun,      // on the worker, see Note [Dry runs]
+  WithoutDryRun,    // on the worker; for kernels that cannot run on dummies
   OnCallingThread,  // here, after the stream's work; for kernels that throw what they find in the
                     // data and whose caller has to see that
 };
@@ -110,8 +111,8 @@ OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 void addOutputsAndInputs(c10::openreg::OperandList& list, ArrayRef<const Tensor*> operands,
                          size_t output_count);
 
-// Some kernels conjugate an output by setting its conjugate bit, which the device tensor does not
-// see. This remembers the bits and, where one has changed, conjugates the memory instead.
+// Some kernels conjugate an output by setting its conjugate bit, which does not reach the device
+// tensor. This class records the bits and, where one has changed, conjugates the memory instead.
 class OPENREG_EXPORT ConjugateBits {
  public:
   ConjugateBits(const Tensor* outputs, size_t count) : bits_(read(outputs, count)) {}
@@ -143,14 +144,14 @@ void callKernel(const Kernel& kernel, Tensor* tensors, std::index_sequence<Index
 
 }  // namespace detail
 
-// Runs `kernel` with the CPU tensors of the operator's outputs and of the inputs, as parameters in
-// this order. An input is a Tensor or a std::optional<Tensor>; `others` are the other arguments,
-// lists of tensors among them, which the kernel has captured.
+// Runs `kernel` with CPU tensors of the operator's outputs and inputs, as parameters in this order.
+// An input is a Tensor or a std::optional<Tensor>; `others` are the remaining arguments, including
+// lists of tensors, which the kernel has captured.
 template <c10::openreg::KernelName Name, typename Op, typename... Inputs, typename... Others,
           typename Kernel>
 void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                       const std::tuple<Others&...>& others, Kernel kernel,
-                      Launch mode = Launch::Tried) {
+                      LaunchMode mode = LaunchMode::AfterDryRun) {
   constexpr size_t kOutputs = Op::kOutputs;
   using Indices = std::make_index_sequence<kOutputs + sizeof...(Inputs)>;
   std::array<const Tensor*, Indices::size()> operands;
@@ -158,19 +159,19 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                              [](const Tensor& output) { return &output; });
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
 
-  // A TensorIterator has looked for overlap.
-  if (!Op::kChecksSizes && mode != Launch::OnCallingThread) {
-    checkOverlap(operands, kOutputs, [&](Tensor* stand_ins) {
-      TORCH_CHECK(mode == Launch::Tried, kOverlapText);
-      detail::callKernel(kernel, stand_ins, Indices());
+  // A TensorIterator has already checked for overlap.
+  if (!Op::kChecksSizes && mode != LaunchMode::OnCallingThread) {
+    checkOverlap(operands, kOutputs, [&](Tensor* dummies) {
+      TORCH_CHECK(mode == LaunchMode::AfterDryRun, kOverlapText);
+      detail::callKernel(kernel, dummies, Indices());
     });
   }
-  if (mode == Launch::Tried) {
-    static Trials trials;
+  if (mode == LaunchMode::AfterDryRun) {
+    static DryRuns dry_runs;
     ArgumentsKey key;
     std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
-    trials.check(operands, kOutputs, key, Op::kChecksSizes,
-                 [&](Tensor* stand_ins) { detail::callKernel(kernel, stand_ins, Indices()); });
+    dry_runs.check(operands, kOutputs, key, Op::kChecksSizes,
+                   [&](Tensor* dummies) { detail::callKernel(kernel, dummies, Indices()); });
   }
   const Device device = op.outputs()[0].device();
   c10::openreg::observeAccesses(device.index(), Name.text, [&](c10::openreg::OperandList& seen) {
@@ -178,7 +179,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
     std::apply([&](const auto&... other) { (detail::addOperands(seen, other, false), ...); },
                others);
   });
-  auto run = [operands = Operands<Indices::size()>(operands, kOutputs),
+  auto run = [operands = StructuredOperands<Indices::size()>(operands, kOutputs),
               kernel = std::move(kernel)] {
     KernelTensors<Indices::size()> tensors(operands);
     const detail::ConjugateBits bits(tensors.data(), kOutputs);
@@ -186,7 +187,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
     bits.restore(tensors.data(), kOutputs);
     operands.checkWritten(tensors.data(), kOutputs);
   };
-  if (mode == Launch::OnCallingThread) {
+  if (mode == LaunchMode::OnCallingThread) {
     waitForCurrentStream(device, Name.text);
     const HostKernelScope scope;
     run();

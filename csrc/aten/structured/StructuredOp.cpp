@@ -28,7 +28,7 @@ void checkInPlaceProperty(const char* name, const Property& given, const Propert
               " and output tensor ", name, " ", wanted, " should match");
 }
 
-// A TensorIterator checks these by itself; shape functions without one rely on us.
+// A TensorIterator checks these itself; shape functions without one rely on this check.
 void checkInPlace(const Tensor& self, IntArrayRef sizes, const TensorOptions& options) {
   checkInPlaceProperty("dtype", self.dtype(), options.dtype());
   checkInPlaceProperty("device", self.device(), options.device());
@@ -42,7 +42,7 @@ void resizeOut(const Tensor& out, IntArrayRef sizes, IntArrayRef strides,
   TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ",
               options.device(), ", but got ", out.device(), " instead");
   if (!at::native::resize_output(out, sizes)) {
-    return;  // the caller's strides stay
+    return;  // keeps the caller's strides
   }
   if (!strides.empty()) {
     out.as_strided_(sizes, strides);
@@ -75,8 +75,8 @@ c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
            (index->device() == self.device() && index->scalar_type() != kBool &&
             index->scalar_type() != kByte);
   };
-  // The shape function rejects a list that is too long, and indices of the device into a tensor of
-  // the CPU; expanding them would fail with less to say.
+  // The shape function rejects a list that is too long, and device indices for a CPU tensor;
+  // expanding the indices would fail with a less helpful error.
   const bool is_wrong = static_cast<int64_t>(indices.size()) > self.dim() || !isOpenReg(self);
   if (is_wrong || std::all_of(indices.begin(), indices.end(), is_ready)) {
     return indices;

@@ -1,4 +1,4 @@
-// The first half of a generated operator: its shape function, with the outputs that it describes.
+// The first phase of a generated operator: its shape function, and the outputs that it describes.
 //
 // A structured operator has a shape function (at::meta::structured_*) that reports each output by
 // calling set_output_*, and a CPU kernel (at::cpu::*_outf). codegen/gen_structured.py emits per
@@ -13,9 +13,9 @@
 //       });
 //
 // Note [Outputs with other strides]
-// Some kernels need an output of certain strides. Where torch's own backends then compute into a
-// temporary and copy it back, we pass the caller's tensor on: the CPU kernel makes the same
-// decision again on the worker, and its temporary is host memory.
+// Some kernels require certain strides of an output. torch's own backends then compute into a
+// temporary and copy it back. Here, the caller's tensor is passed on: the CPU kernel makes the same
+// decision on the worker, and its temporary is in host memory.
 #pragma once
 
 #include <ATen/TensorIterator.h>
@@ -59,12 +59,12 @@ class DeviceCheck {
 // that the caller gave and that may be resized.
 enum class OutputForm : uint8_t { Functional, InPlace, Out };
 
-// Makes `output` what the shape function asks for, or throws.
+// Makes `output` match the description of the shape function, or throws.
 OPENREG_EXPORT void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes,
                                         IntArrayRef strides, const TensorOptions& options);
 
-// A shape function together with the outputs it describes. While it lives, the current device is
-// that of the outputs.
+// A shape function and the outputs it describes. During its lifetime, the current device is that of
+// the outputs.
 template <typename Meta, size_t Count>
 class StructuredOp final : public Meta {
  public:
@@ -92,7 +92,7 @@ class StructuredOp final : public Meta {
       guard_.reset_device(options.device());
     }
     setStructuredOutput(form_, outputs_[index], sizes, strides, options);
-    // Last, as a TensorIterator asks for the output here.
+    // Last, because a TensorIterator reads the output here.
     if constexpr (kChecksSizes) {
       Meta::set_output_raw_strided(index, sizes, strides, options);
     }
@@ -128,12 +128,12 @@ inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
   return scalar.has_value() ? OptionalScalarRef(*scalar) : OptionalScalarRef();
 }
 
-// Indices as an index kernel on the device of `self` takes them: masks become lists of positions,
-// which reads the masks and therefore waits for them, and host tensors move to the device.
+// Converts indices to what an index kernel on the device of `self` takes: masks become lists of
+// positions, which requires waiting for the masks, and host tensors are copied to the device.
 OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
     const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
 
-// A check that a CPU kernel makes of its argument and the shape function does not.
+// A check that a CPU kernel makes and the shape function does not.
 
 OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
 

@@ -1,23 +1,23 @@
-// How the arguments of a CPU function get to a worker.
+// Passes the arguments of a CPU function to a worker.
 //
 // enqueue<"aten::name">(device, function, arguments...) calls `function` on the current stream of
-// `device`, with every argument as the worker has to see it:
+// `device`. The worker passes each argument as follows:
 //   Tensor, optional<Tensor>, TensorList,     CPU tensors on the same memory (TensorAlias)
 //     ITensorListRef, List<optional<Tensor>>
 //   optional<Generator>                       the engine of the device's generator, in launch order
 //   ArrayRef, string_view, and optional ones  the same, of a copy that the closure owns
 //   a value that owns its data (OwnsItsData)  a copy
 //   any other type: a pointer, another view   does not compile
-// Tensors that the host makes for the kernel, such as staged data, go as StagedTensor.
+// Tensors that the host creates for the kernel, such as staged data, are passed as StagedTensor.
 //
-// Observers (Observer.h) see a tensor as written if the parameter for it is a reference that is not
-// const, such as Tensor&, and else as read. Of a function with several or generic forms of call
-// they see nothing.
+// Observers (Observer.h) see a tensor as written if the parameter for it is a non-const reference,
+// such as Tensor&, and otherwise as read. They see nothing of functions that are overloaded or
+// generic.
 //
-// Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. Besides: arguments
-// are taken over before the call returns and may change or go away then, but for the memory of
-// tensors (Note [Lifetimes of enqueued work] in TensorAlias.h). An argument that cannot be taken
-// over throws at the call. In a graph, every replay sees the arguments that were captured.
+// Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. In addition,
+// arguments are copied before the call returns and may then change or be destroyed, except for the
+// memory of tensors (Note [Lifetimes of enqueued work] in TensorAlias.h). An argument that cannot
+// be copied throws at the call. In a graph, every replay uses the captured arguments.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -44,18 +44,18 @@
 
 namespace at::openreg {
 
-// A CPU tensor that the closure owns, passed to the kernel as it is.
+// A CPU tensor that the closure owns, passed to the kernel unchanged.
 struct StagedTensor {
   Tensor tensor;
 };
 
-// A CPU tensor that the caller keeps alive and unchanged until the kernel has run.
+// A CPU tensor that the caller must keep alive and unchanged until the kernel has run.
 struct HostTensor {
   const Tensor& tensor;
 };
 
-// Whether a copy of a T refers to nothing that its source does not share the ownership of, so that
-// the worker may read it at any time. Specialize it for a type of your own that is so.
+// Whether a copy of a T refers only to data that it owns or whose ownership it shares, so that the
+// worker may read it at any time. Specialize it for such a type.
 template <typename T>
 inline constexpr bool OwnsItsData = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
@@ -148,7 +148,7 @@ struct Argument<HostTensor> {
   static Tensor release(const TensorAlias& held) { return held.tensor(); }
 };
 
-// A view, by what owns the like of its data.
+// A view, stored as an owner of its data.
 template <typename View, typename Owner>
 struct ViewArgument {
   static Owner hold(const View& view, c10::Device /*device*/) {
@@ -195,7 +195,7 @@ struct Argument<std::optional<Generator>> {
 
 }  // namespace detail
 
-// The call of `function` as a closure, with the arguments as described above.
+// The call of `function` as a closure, with the arguments converted as described above.
 template <typename Function, typename... Args>
 auto bindArguments(c10::Device device, Function function, const Args&... args) {
   return [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)] {
@@ -210,7 +210,7 @@ auto bindArguments(c10::Device device, Function function, const Args&... args) {
 
 namespace detail {
 
-// The types of a function's parameters, as a tuple; void if they cannot be told.
+// The types of a function's parameters, as a tuple; void if they cannot be determined.
 template <typename Function>
 struct ParametersOf {
   using Types = void;
@@ -261,8 +261,8 @@ void addArguments(c10::openreg::OperandList& operands, std::index_sequence<Index
 
 }  // namespace detail
 
-// Reports to observers what the call of `function` reads and writes. `kernel` lives as long as the
-// process. Errors: see Observer.h.
+// Reports to observers what the call of `function` reads and writes. `kernel` must live as long as
+// the process. Errors: see Observer.h.
 template <typename Function, typename... Args>
 void observeArguments(const char* kernel, c10::Device device, const Function& /*function*/,
                       const Args&... args) {
@@ -281,11 +281,11 @@ void enqueue(c10::Device device, Function function, const Args&... args) {
 }
 
 // Throws unless all tensors are on the device or are CPU tensors of 0 dimensions. `operation` is
-// named in the text.
+// used in the error text.
 OPENREG_EXPORT void checkSameDevice(const char* operation, c10::Device device,
                                     std::initializer_list<const TensorBase*> tensors);
 
-// The operator whose CPU kernel writes its first argument and nothing else:
+// An operator whose CPU kernel writes only its first argument:
 //   m.impl("relu_", &InPlace<"aten::relu_", &at::cpu::relu_>::call);
 template <c10::openreg::KernelName Name, auto Kernel>
 struct InPlace;

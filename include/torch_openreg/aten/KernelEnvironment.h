@@ -1,11 +1,11 @@
-// What a kernel of the CPU finds around it, besides its arguments.
+// The thread state in which a CPU kernel runs.
 //
 // Note [The environment of a kernel]
-// A kernel is bit-identical to the CPU's only if it runs as the CPU would run it: with the
-// settings, the number of intra-op threads and the floating-point mode that its caller has, below
-// autograd, and without autocast, as the dispatcher has dealt with both. The calling thread
-// captures what varies (KernelEnvironment) and the worker enters it; both run kernels in a
-// CpuKernelScope. These are the only places that know what an environment consists of.
+// A kernel is bit-identical to the CPU's only if it runs as the CPU would run it: with its caller's
+// settings, number of intra-op threads and floating-point mode, below autograd, and without
+// autocast, because the dispatcher has handled both. The calling thread captures the variable part
+// (KernelEnvironment) and the worker enters it; both run kernels in a CpuKernelScope. Only these
+// classes define what an environment consists of.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -21,11 +21,11 @@ namespace at::openreg {
 // docs: kernel-environment
 class OPENREG_EXPORT KernelEnvironment {
  public:
-  // That of the calling thread. Costs some loads.
+  // The environment of the calling thread. Costs a few loads.
   static KernelEnvironment current();
 
-  // Makes it the environment of the calling thread, which runs kernels and nothing else: the
-  // worker of a stream.
+  // Makes this the environment of the calling thread, which must run only kernels: the worker of a
+  // stream.
   // Errors: throws if the thread cannot have the settings; see Note [Settings at the call].
   void enter() const;
 
@@ -42,18 +42,18 @@ class OPENREG_EXPORT KernelEnvironment {
   class Worker;
 
   uint64_t settings_ = 0;         // of the process: Note [Settings at the call]
-  int32_t num_threads_ = 0;       // as at::get_num_threads(); reductions split work by it
+  int32_t num_threads_ = 0;       // as at::get_num_threads(); determines how reductions split work
   uint16_t float_mode_ = 0;       // treatment of denormal numbers, and rounding
-  bool is_grad_enabled_ = false;  // some kernels save what a backward needs only if it is
+  bool is_grad_enabled_ = false;  // some kernels save values for a backward only if it is
 };
 // docs: end
 
-// Behind each launch of a kernel, for the thread that launches: see Note [Idle teams] in
-// csrc/aten/kernel/ThreadTeam.h. In a forked child, whose threads are gone, nothing launches.
+// Call on the launching thread after each launch of a kernel: see Note [Idle teams] in
+// csrc/aten/kernel/OpenMpTeam.h. Not called in a forked child, because launches fail there.
 OPENREG_EXPORT void noteKernelLaunched();
 
-// While it lives, operators that the calling thread calls are those of a CPU kernel: below
-// autograd, and not autocast a second time.
+// During its lifetime, operators called on this thread run as in a CPU kernel: below autograd, and
+// without a second autocast.
 class CpuKernelScope {
  public:
   CpuKernelScope() : without_autocast_(c10::autocast_dispatch_keyset) {}
@@ -63,9 +63,9 @@ class CpuKernelScope {
   c10::impl::ExcludeDispatchKeyGuard without_autocast_;
 };
 
-// The same, for a kernel that computes on the thread that calls its operator. All OpenMP threads of
-// the kernel have the caller's floating-point mode, as if a worker ran it; afterwards, they have
-// again what they had. Scopes of a thread nest.
+// The same for a kernel that runs on the thread that calls its operator. All OpenMP threads of the
+// kernel have the caller's floating-point mode, as on a worker; the destructor restores their
+// modes. Scopes of a thread may nest.
 class OPENREG_EXPORT HostKernelScope {
  public:
   HostKernelScope();
@@ -75,7 +75,7 @@ class OPENREG_EXPORT HostKernelScope {
 
  private:
   CpuKernelScope scope_;
-  int team_size_ = 0;  // of the team that has got the mode; 0 for none
+  int team_size_ = 0;  // of the team whose mode was set; 0 for none
 };
 
 }  // namespace at::openreg

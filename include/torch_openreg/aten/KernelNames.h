@@ -1,11 +1,10 @@
-// What the kernels of operators are called.
+// Names of the kernels of operators.
 //
 // Note [Names of kernels]
-// A kernel is not its operator, and traces and error texts call it by a name of its own, as on
-// CUDA: whoever looks an operator up by its name finds the operator alone. The kernel of
-// "aten::add.out" is "openreg_kernel<aten::add.out>", whether the stream's worker runs it or the
-// calling thread. Copies and fills are not called by an operator at all; see WorkDescription in
-// HostWork.h.
+// As on CUDA, the name of a kernel in traces and error texts differs from that of its operator, so
+// a search for the operator's name does not find its kernels. The kernel of "aten::add.out" is
+// "openreg_kernel<aten::add.out>", on the stream's worker and on the calling thread. Copies and
+// fills are not named after an operator; see WorkDescription in TraceScope.h.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +36,7 @@ consteval auto kernelNameOf(const c10::openreg::KernelName<Size>& op) {
 template <c10::openreg::KernelName Operator>
 inline constexpr auto kKernelName = detail::kernelNameOf(Operator);
 
-// The same for an operator whose name is known when the program runs.
+// The same for an operator whose name is known only at run time.
 inline std::string kernelNameOf(std::string_view op) {
   return std::string(detail::kKernelNameBegin).append(op).append(detail::kKernelNameEnd);
 }

@@ -1,4 +1,4 @@
-// How an operator enqueues its CPU kernel.
+// Enqueues the CPU kernel of an operator.
 //
 //   Tensor out = ...;                               // shape, dtype: on the calling thread
 //   launchOp<"aten::relu">(out.device(), [in = TensorAlias(self), out_ = TensorAlias(out)] {
@@ -7,7 +7,7 @@
 //   });
 //
 // Threads, GIL, capture, ownership and errors of a launch are those of Launch.h. The functions that
-// wait do not release the GIL: torch's bindings do, before they call an operator.
+// wait do not release the GIL, because torch's bindings do so before they call an operator.
 #pragma once
 
 #include <array>
@@ -18,21 +18,21 @@
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/KernelNames.h"
 #include "torch_openreg/aten/TensorAlias.h"
-#include "torch_openreg/core/HostWork.h"
 #include "torch_openreg/core/Launch.h"
 #include "torch_openreg/core/Observer.h"
+#include "torch_openreg/core/TraceScope.h"
 
 namespace at::openreg {
 
-// Waits for the calling thread's current stream of the device: for operators that give the host a
-// value. `operation` is who waits, for error texts.
-// Capture: an error, and the capture is invalid then, as no graph can repeat the wait.
+// Waits for the calling thread's current stream of the device: for operators that return a value to
+// the host. `operation` is used in error texts.
+// Capture: an error, which invalidates the capture, because a graph cannot repeat the wait.
 // Errors: the stream's asynchronous error, which is cleared; AcceleratorError while it captures.
 OPENREG_EXPORT void waitForCurrentStream(c10::Device device, const char* operation);
 
-// For operations that no graph can repeat, as the host waits in them. Does not wait itself.
-// Capture: an error, and the capture is invalid then.
-// Errors: AcceleratorError while the stream captures. Takes no asynchronous error.
+// For operations that a graph cannot repeat because the host waits in them. Does not wait itself.
+// Capture: an error, which invalidates the capture.
+// Errors: AcceleratorError while the stream captures. Does not report an asynchronous error.
 OPENREG_EXPORT void checkNotCapturing(const c10::openreg::OpenRegStream& stream,
                                       const char* operation);
 
@@ -50,7 +50,7 @@ struct InEnvironment {
   }
 };
 
-// A kernel and what a trace says about it.
+// A kernel with a description for traces.
 template <typename Kernel>
 struct Described {
   Kernel kernel;
@@ -64,7 +64,7 @@ struct Described {
 
 // docs: launch-op
 // Enqueues the kernel of an operator on the current stream of `device`, in the environment of the
-// calling thread. Its name is as Note [Names of kernels] has it.
+// calling thread. The kernel's name follows Note [Names of kernels].
 template <c10::openreg::KernelName Operator, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
   c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, Operator.text);
@@ -91,7 +91,7 @@ void launchWork(c10::Device device, const c10::openreg::WorkDescription& descrip
   noteKernelLaunched();
 }
 
-// The same for a type of kernel whose name is known when it runs: `kernel` is describeOp's.
+// The same for a type of kernel whose name is known only at run time: `kernel` is describeOp's.
 template <typename Kernel>
 void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
   c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, described.name);
@@ -101,7 +101,7 @@ void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
   noteKernelLaunched();
 }
 
-// `name` is the kernel's, as kernelNameOf() makes it, and lives as long as the process.
+// `name` is the kernel's, as made by kernelNameOf(), and must live as long as the process.
 template <typename Kernel>
 constexpr orKernel describeOp(const char* name) {
   return c10::openreg::describeKernel<detail::InEnvironment<Kernel>>(name);

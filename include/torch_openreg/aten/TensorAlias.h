@@ -1,19 +1,19 @@
-// Device tensors as a kernel sees them: CPU tensors on the kernel addresses of device memory.
+// Aliases of device tensors for kernels: CPU tensors on the kernel addresses of device memory.
 //
 // Note [Lifetimes of enqueued work]
-// A TensorAlias holds an address and metadata, not a reference. The memory may go back to the
-// allocator while the work is still queued: the allocator reuses it on the same stream only, so
-// whatever overwrites it runs later. For memory used on a second stream, record_stream must be
-// called, as on CUDA.
+// A TensorAlias holds an address and metadata, not a reference. The memory may return to the
+// allocator while the work is still queued: the allocator reuses it only on the same stream, so
+// later writes run later. For memory used on a second stream, record_stream must be called, as on
+// CUDA.
 //
 // Unless a function says otherwise:
-//   Threads  The calling thread makes aliases. Any thread may turn one into a tensor, several at a
-//            time: the alias does not change.
-//   GIL      Neither needed nor released; nothing here waits.
-//   Capture  Allowed. Replays use the addresses that were captured: memory that is allocated while
-//            a stream captures stays the graph's, and of all other memory the program keeps the
+//   Threads  Aliases are made on the calling thread. Any thread may convert one to a tensor,
+//            several threads at a time: the alias does not change.
+//   GIL      Neither needed nor released; no function waits.
+//   Capture  Allowed. Replays use the captured addresses: memory that is allocated while a stream
+//            captures belongs to the graph; for all other memory, the program must keep the
 //            tensors.
-//   Owns     Neither an alias nor its tensor keeps memory.
+//   Owns     Neither an alias nor its tensor keeps memory alive.
 //   Errors   Throws c10::Error, at the call.
 #pragma once
 
@@ -39,29 +39,30 @@ inline bool isOpenReg(const TensorBase& tensor) {
   return tensor.defined() && tensor.device().type() == c10::openreg::kDeviceType;
 }
 
-// What the worker needs to rebuild a tensor as a CPU tensor. Made on the calling thread, moved
-// into the closure, turned into a tensor by the worker.
+// The data for rebuilding a tensor as a CPU tensor. Made on the calling thread, moved into the
+// closure, converted to a tensor by the worker.
 class OPENREG_EXPORT TensorAlias {
  public:
   // An undefined tensor.
   TensorAlias() = default;
 
-  // Takes one of:
+  // Accepts
   //   - a strided openreg tensor;
   //   - a strided CPU tensor of 0 dimensions, whose value is copied now;
   //   - an undefined tensor.
-  // Throws for anything else, naming it. Conjugate and negative bits and "wrapped number" are
+  //
+  // Throws for other tensors, and names them. Conjugate and negative bits and "wrapped number" are
   // kept.
   explicit TensorAlias(const TensorBase& tensor) { assign(tensor); }
 
-  // The same for an alias that is undefined so far, in place.
+  // The same for an alias that is still undefined, in place.
   void assign(const TensorBase& tensor);
 
   // As above, and undefined for an empty optional.
   explicit TensorAlias(const std::optional<Tensor>& tensor);
 
-  // As above, but a CPU tensor of any size is aliased, not copied: the caller keeps it alive and
-  // unchanged until the kernel has run.
+  // As above, but a CPU tensor of any size is aliased, not copied: the caller must keep it alive
+  // and unchanged until the kernel has run.
   static TensorAlias ofHostMemory(const TensorBase& tensor);
 
   TensorAlias(TensorAlias&&) noexcept = default;
@@ -74,18 +75,18 @@ class OPENREG_EXPORT TensorAlias {
   // Of the tensor; empty if it is undefined.
   IntArrayRef sizes() const { return sizes_and_strides_.sizes_arrayref(); }
 
-  // The CPU tensor. It points into the alias when that holds a value, so the alias must outlive
-  // it. Each call makes a new tensor.
+  // The CPU tensor. If the alias holds a value, the tensor points to it, so the alias must outlive
+  // the tensor. Each call makes a new tensor.
   Tensor tensor() const;
 
   // The same, with a tensor of the pool if it has one.
   Tensor tensor(TensorPool& pool) const;
 
-  // The same on the storage of `other`, a tensor of this kind on the same device storage, so that
-  // kernels can tell that the two overlap.
+  // The same on the storage of `other`, a tensor made by this class for the same device storage, so
+  // that kernels detect that the two overlap.
   Tensor tensorOnStorageOf(const Tensor& other) const;
 
-  // Where a kernel finds the storage, and its size.
+  // The address of the storage for a kernel, and its size.
   void* storageData() const { return storage_data_; }
   size_t storageNbytes() const { return storage_nbytes_; }
 
@@ -95,7 +96,7 @@ class OPENREG_EXPORT TensorAlias {
            storage_data_ == other.storage_data_ && storage_nbytes_ == other.storage_nbytes_;
   }
 
-  // Whether a tensor that the alias made still has its sizes, strides and memory.
+  // Whether a tensor made by this alias still has the alias's sizes, strides and memory.
   bool isDescriptionOf(const Tensor& tensor) const {
     return !defined() || (tensor.storage().data() == storage_data_ &&
                           tensor.storage_offset() == storage_offset_ &&
@@ -103,7 +104,7 @@ class OPENREG_EXPORT TensorAlias {
                           tensor.strides() == sizes_and_strides_.strides_arrayref());
   }
 
-  // For a result of which that is not so. Errors: RuntimeError with both descriptions.
+  // For a result for which that is false. Errors: RuntimeError with both descriptions.
   [[noreturn]] void throwNotWritten(const Tensor& tensor) const;
 
   // As tensor(), std::nullopt if undefined.
@@ -129,8 +130,8 @@ class OPENREG_EXPORT TensorAlias {
   alignas(16) std::array<std::byte, 16> value_{};  // the widest scalar, complex<double>
 };
 
-// The first of the aliases on the storage of the one at `index`, or that one. Kernels that look for
-// overlap compare storages, so the tensors of these have to share theirs.
+// The index of the first alias on the same storage as the one at `index`, or `index`. Kernels that
+// check for overlap compare storages, so the tensors of these aliases must share theirs.
 inline size_t firstSharing(c10::ArrayRef<TensorAlias> aliases, size_t index) {
   size_t first = 0;
   while (first < index && !aliases[index].sharesStorageWith(aliases[first])) {
@@ -143,21 +144,21 @@ inline size_t firstSharing(c10::ArrayRef<TensorAlias> aliases, size_t index) {
 OPENREG_EXPORT std::vector<TensorAlias> aliasAll(const ITensorListRef& tensors);
 OPENREG_EXPORT std::vector<TensorAlias> aliasAll(const c10::List<std::optional<Tensor>>& tensors);
 
-// Their tensors, in order, on one storage if they share it.
+// Their tensors, in order. Tensors that share a storage on the device share one here.
 OPENREG_EXPORT std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases);
 
-// Each by itself, nothing for one that is undefined.
+// One for each alias; std::nullopt for an undefined one.
 OPENREG_EXPORT c10::List<std::optional<Tensor>> optionalTensorsOf(
     const std::vector<TensorAlias>& aliases);
 
-// A CPU tensor on the kernel addresses of an openreg tensor's memory, for the calling thread.
-// The caller has synchronized with the work that uses the memory, and keeps it alive.
+// A CPU tensor on the kernel addresses of an openreg tensor's memory, for the calling thread. The
+// caller must have synchronized with the work that uses the memory, and must keep it alive.
 OPENREG_EXPORT Tensor hostView(const TensorBase& tensor);
 
 // The same on the storage of `other`, the host view of a tensor that shares the device storage.
 OPENREG_EXPORT Tensor hostViewOnStorageOf(const Tensor& other, const TensorBase& tensor);
 
-// What to add to a device address to get the address a kernel uses.
+// The offset from a device address to the address that a kernel uses.
 OPENREG_EXPORT ptrdiff_t kernelOffset();
 
 }  // namespace at::openreg

@@ -1,15 +1,16 @@
-// Which of torch's device types the library serves, and the keys that follow from it.
+// The device type that the library serves, and the keys that follow from it.
 //
 // Note [Device type]
-// One library serves either of two device types. PrivateUse1 is torch's place for backends outside
-// of its tree, which Python renames to "openreg". With OPENREG_DEVICE_TYPE=cuda the library serves
-// CUDA, in a build of torch that has no CUDA of its own: programs written for CUDA run on it as
-// they are. The choice is made when the library is loaded, from the environment, and holds for the
-// process. It is read apart from the other settings, which are read at the first call that needs
-// one; the table has a row for it, so that a bad value is refused in the same words.
+// One library serves either of two device types. PrivateUse1 is torch's device type for backends
+// outside of its tree, which Python renames to "openreg". With OPENREG_DEVICE_TYPE=cuda the library
+// serves CUDA, in a build of torch without CUDA: programs written for CUDA run unchanged. The
+// choice is made from the environment when the library is loaded, and holds for the process. It is
+// read separately from the other settings, which are read at the first call that needs one; the
+// settings table has a row for it, so that invalid values raise the usual error.
 //
-// Whatever names a device type, a backend component or a dispatch key of one takes it from here: a
-// test looks for literals elsewhere. Static objects may use all of it, in any order.
+// All code that names a device type, a backend component or a dispatch key of one uses this header;
+// a test checks that there are no literals elsewhere. Static objects may use everything, in any
+// order.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -28,13 +29,13 @@ inline const DeviceType kDeviceType = servesCuda() ? DeviceType::CUDA : DeviceTy
 inline const BackendComponent kBackendComponent =
     servesCuda() ? BackendComponent::CUDABit : BackendComponent::PrivateUse1Bit;
 
-// The key of a functionality on this device type: of DispatchKey::Dense the one of strided tensors,
-// of AutogradFunctionality the one of their gradients, of Sparse and so on.
+// The dispatch key of a functionality on this device type: for DispatchKey::Dense that of strided
+// tensors, for AutogradFunctionality that of their gradients, and likewise for Sparse and others.
 inline DispatchKey keyOf(DispatchKey functionality) {
   return toRuntimePerBackendFunctionalityKey(functionality, kBackendComponent);
 }
 
-// Gives a stub of ATen the kernel for this device type. For OPENREG_REGISTER_DISPATCH.
+// Registers a kernel for this device type with a stub of ATen. For OPENREG_REGISTER_DISPATCH.
 struct DispatchRegistration {
   template <typename Stub>
   DispatchRegistration(Stub& stub, typename Stub::FnPtr kernel) {

@@ -1,9 +1,9 @@
-// An event of the runtime, owned.
+// An owned event of the runtime.
 //
-// Used where the backend itself orders streams, and by extensions; torch.Event goes through the
-// guard's virtuals. The defaults are those of Functions.h. An event of a stream that captures is
-// part of the graph: other streams may wait for it, which makes them part of the capture, and the
-// host may not.
+// For ordering streams inside the backend, and for extensions; torch.Event uses the guard's
+// virtuals. The defaults are those of Functions.h. An event that is recorded on a capturing stream
+// is part of the graph: other streams may wait for it, which adds them to the capture, and the host
+// may not.
 #pragma once
 
 #include <openreg/event.h>
@@ -18,14 +18,14 @@
 
 namespace c10::openreg {
 
-// The runtime's event is created by the first record, and is then bound to that stream's device.
-// Before, there is nothing to wait for: queries say that it is done, and waits return at once.
+// The first record creates the runtime's event, and binds it to the device of that stream. Before
+// that, queries return true and waits return at once.
 // Threads: one at a time, as for c10::Event.
 class OpenRegEvent {
  public:
   explicit OpenRegEvent(unsigned flags = orEventDisableTiming) noexcept : flags_(flags) {}
 
-  // A bool says whether the event takes times. Only a bool: a number is flags.
+  // `Bool` states whether the event has timing. Only bool is accepted; other numbers are flags.
   template <std::same_as<bool> Bool>
   explicit OpenRegEvent(Bool enable_timing) noexcept
       : OpenRegEvent(enable_timing ? orEventDefault : orEventDisableTiming) {}
@@ -45,7 +45,7 @@ class OpenRegEvent {
 
   bool isCreated() const { return event_ != nullptr; }
 
-  // The device that the event is bound to, if it is; device_index() is -1 then.
+  // The device that the event is bound to, if it is; otherwise device_index() is -1.
   std::optional<Device> device() const {
     return isCreated() ? std::optional<Device>(Device(kDeviceType, device_index_)) : std::nullopt;
   }
@@ -54,20 +54,20 @@ class OpenRegEvent {
   // Records on the current stream.
   void record() { record(getCurrentOpenRegStream()); }
 
-  // Errors: RuntimeError if the event is bound to another device than the stream's.
+  // Errors: RuntimeError if the event is bound to a device other than the stream's.
   void record(const OpenRegStream& stream) {
     if (!isCreated()) {
       OPENREG_CHECK(orEventCreateWithFlags(&event_, flags_));
       device_index_ = stream.device_index();
     }
     TORCH_CHECK(device_index_ == stream.device_index(),
-                "OpenRegEvent.record: expected a stream of ", *device(),
-                ", the event's device, got ", stream);
+                "OpenRegEvent.record: event was created on ", *device(), ", but the stream is ",
+                stream);
     OPENREG_CHECK(orEventRecord(event_, stream.stream()));
     was_recorded_ = true;
   }
 
-  // Does nothing if the event has been recorded.
+  // Does nothing if the event was recorded before.
   void recordOnce(const OpenRegStream& stream) {
     if (!was_recorded_) {
       record(stream);
@@ -92,7 +92,7 @@ class OpenRegEvent {
     return true;
   }
 
-  // Waits for the latest record; the caller has released the GIL.
+  // Waits for the latest record; the caller must have released the GIL.
   // Errors: the asynchronous error that it completed with.
   void synchronize() const {
     if (isCreated()) {
@@ -101,12 +101,12 @@ class OpenRegEvent {
   }
 
   // Milliseconds from this event's latest record to the other's.
-  // Errors: ValueError unless both take times and have been recorded; RuntimeError unless both are
+  // Errors: ValueError unless both have timing and were recorded; RuntimeError unless both are
   // complete.
   float elapsed_time(const OpenRegEvent& other) const {
     TORCH_CHECK_VALUE(((flags_ | other.flags_) & orEventDisableTiming) == 0,
-                      "OpenRegEvent.elapsed_time: expected two events that take times, got one "
-                      "that was made without");
+                      "OpenRegEvent.elapsed_time: expected two events created with timing, "
+                      "got one created without");
     TORCH_CHECK_VALUE(was_recorded_ && other.was_recorded_,
                       "OpenRegEvent.elapsed_time: expected two recorded events, got one that was "
                       "never recorded");
@@ -117,15 +117,15 @@ class OpenRegEvent {
   }
 
   // As synchronize(), but a failure of the recorded stream only ends the wait; the stream reports
-  // it.
+  // the error.
   void waitUntilComplete() const noexcept {
     if (isCreated()) {
       std::ignore = orEventSynchronize(event_);
     }
   }
 
-  // As query(), but a failure of the recorded stream counts as complete; the stream reports it.
-  // Lets nothing run, whatever the schedule is.
+  // As query(), but a failure of the recorded stream counts as complete; the stream reports the
+  // error. Does not advance streams, whatever the schedule is.
   bool isComplete() const noexcept {
     int is_complete = 0;
     return !isCreated() || orEventIsComplete(&is_complete, event_) != orSuccess || is_complete != 0;
@@ -145,7 +145,7 @@ class OpenRegEvent {
   bool was_recorded_ = false;
 };
 
-// Makes later work on `stream` wait for all work submitted to `other` so far. If `other` has been
+// Makes later work on `stream` wait for all work submitted to `other` so far. If `other` was
 // destroyed, the host waits instead.
 inline void waitForStream(const OpenRegStream& stream, const OpenRegStream& other) {
   if (stream == other) {

@@ -19,13 +19,13 @@
 
 namespace c10::openreg {
 
-// Throws what a failed runtime call stands for, with what the runtime says about the calling
-// thread's last error, which it clears. `raised_by` completes "Raised by ...": it is what the user
-// called, such as "torch.Event.synchronize", or the function of the runtime.
+// Throws the exception for a failed runtime call, with the text of the calling thread's last error,
+// which it clears. `raised_by` completes "Raised by ...": the function that the user called, such
+// as "torch.Event.synchronize", or the function of the runtime.
 [[noreturn]] OPENREG_EXPORT void throwRuntimeError(orError_t error, const char* raised_by,
                                                    SourceLocation location);
 
-// The same for the launch of a kernel of this name. Out of line: every launch has a call of it.
+// The same for the launch of a kernel. Not inline, because every launch contains a call of it.
 [[noreturn]] OPENREG_EXPORT void throwLaunchError(orError_t error, const char* kernel,
                                                   SourceLocation location);
 
@@ -33,16 +33,16 @@ namespace c10::openreg {
 // overrides.
 OPENREG_EXPORT void warnRuntimeError(orError_t error, const char* raised_by) noexcept;
 
-// Hands the exception that a kernel threw to the runtime and returns the code to fail with.
-// Called in the worker, inside the catch block.
+// Passes the exception that a kernel threw to the runtime, and returns the error code for the
+// kernel. Call on the worker, inside the catch block.
 OPENREG_EXPORT orError_t reportKernelException(std::exception_ptr exception) noexcept;
 
 namespace detail {
 
-// The name of the function of the runtime that a piece of source calls: users read names, not C++.
+// The name of the runtime function that a piece of source calls, for error texts.
 template <std::size_t Size>
 struct CalledFunction {
-  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is meant to convert
+  // NOLINTNEXTLINE(google-explicit-constructor): a string literal must convert
   consteval CalledFunction(const char (&source)[Size]) {
     std::size_t length = 0;
     while (source[length] != '(' && source[length] != '\0') {
@@ -73,7 +73,7 @@ struct CalledFunction {
     }                                                                              \
   } while (false)
 
-// Calls the runtime, and throws if that fails. Does not compile with anything but a call.
+// Calls the runtime, and throws on failure. Compiles only with a call.
 #define OPENREG_CHECK(call)                                                       \
   do {                                                                            \
     static constexpr ::c10::openreg::detail::CalledFunction openreg_call_(#call); \
@@ -81,7 +81,7 @@ struct CalledFunction {
   } while (false)
 // docs: end
 
-// Calls the runtime, and warns if that fails.
+// Calls the runtime, and warns on failure.
 #define OPENREG_WARN_IF_FAILED(call)                                              \
   do {                                                                            \
     static constexpr ::c10::openreg::detail::CalledFunction openreg_call_(#call); \

@@ -1,34 +1,33 @@
-// The only way by which work reaches a stream.
+// Launches of kernels: all work of streams is enqueued by the functions of this header.
 //
 // launchKernel<"aten::add.out">(stream, closure) moves the closure into the stream's queue and
-// returns; the stream's worker calls it later. Closures up to OPENREG_MAX_INLINE_CLOSURE_SIZE
-// bytes cost no heap allocation.
+// returns; the stream's worker calls it later. Closures up to OPENREG_MAX_INLINE_CLOSURE_SIZE bytes
+// cost no heap allocation.
 //
-// What a closure may hold: anything that can be moved without throwing. It must not hold an
-// openreg tensor only to keep its memory alive: memory is reused in stream order, so the
-// address is enough (see Note [Lifetimes of enqueued work] in
-// include/torch_openreg/aten/TensorAlias.h).
+// What a closure may hold: anything that can be moved without throwing. It should not hold an
+// openreg tensor only to keep its memory alive: memory is reused in stream order, so the address is
+// enough (see Note [Lifetimes of enqueued work] in include/torch_openreg/aten/TensorAlias.h).
 //
-// How often a closure is called: once, or not at all if the stream holds an error by then; captured
-// into a graph, once per replay. So it is const.
+// How often a closure is called: once, or not at all if the stream is in an error state; if it is
+// captured in a graph, once per replay. So it is const.
 //
 // What a closure may do: throw. The stream then fails, and the next synchronizing call throws the
 // exception with the kernel's name (include/torch_openreg/core/Exception.h). A closure must not
 // wait for its own stream and must not take the GIL. If it has describe(orActivityRecord*), that
-// function completes the record that a trace keeps of it (openreg/stream.h).
+// function completes its trace record (openreg/stream.h).
 //
-// Of every launch below:
-//   Threads  Any thread may launch, several at a time onto one stream. What one thread launches
-//            onto a stream runs in the order of its calls. The stream's worker calls the closure
-//            and destroys it; the stream's device is current there.
+// For every launch below:
+//   Threads  Any thread may launch, several at a time onto one stream. Launches of one thread onto
+//            a stream run in the order of the calls. The stream's worker calls the closure and
+//            destroys it; the stream's device is current there.
 //   GIL      Neither needed nor released. A launch onto a full queue waits for room, with the GIL
-//            if the caller holds it: the reason why no closure may take it.
+//            if the caller holds it; this is why closures must not take it.
 //   Capture  Allowed. While the stream captures, the closure becomes a node of the graph, which
 //            owns it, and nothing runs.
-//   Owns     The closure, once the launch has returned; before, the caller's frame.
-//   Errors   Throws if nothing was enqueued: in a forked child, onto a stream that has been
-//            destroyed, into a capture that is invalid. What the kernel throws comes later, but
-//            with OPENREG_LAUNCH_BLOCKING=1, where a launch waits for its kernel.
+//   Owns     The queue owns the closure once the launch has returned; before, the caller's frame.
+//   Errors   Throws if nothing was enqueued: in a forked child, onto a stream that was destroyed,
+//            into an invalid capture. The kernel's own errors are reported later, except with
+//            OPENREG_LAUNCH_BLOCKING=1, where a launch waits for its kernel.
 #pragma once
 
 #include <openreg/stream.h>
@@ -48,7 +47,7 @@ namespace c10::openreg {
 // A kernel's name as a template argument, so that it lives as long as the process.
 template <std::size_t Size>
 struct KernelName {
-  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is meant to convert
+  // NOLINTNEXTLINE(google-explicit-constructor): a string literal must convert
   constexpr KernelName(const char (&literal)[Size]) {
     for (std::size_t i = 0; i < Size; ++i) {
       text[i] = literal[i];
@@ -81,7 +80,7 @@ void destroyClosure(void* closure) {
   static_cast<Fn*>(closure)->~Fn();
 }
 
-// Closures that have describe(orActivityRecord*) say more about themselves in a trace.
+// Closures with describe(orActivityRecord*) add details to their trace records.
 template <typename Fn>
 concept Describable =
     requires(const Fn& function, orActivityRecord* record) { function.describe(record); };
@@ -102,7 +101,7 @@ constexpr orClosureDescribeFn describerOf() {
 
 }  // namespace detail
 
-// What the runtime needs to know to run closures of one type. `name` lives as long as the process.
+// The runtime's descriptor for closures of one type. `name` must live as long as the process.
 template <typename Fn>
 constexpr orKernel describeKernel(const char* name) {
   return {
@@ -122,8 +121,8 @@ inline constexpr orKernel kKernel = describeKernel<Fn>(Name.text);
 }  // namespace detail
 
 // docs: launch-kernel
-// Enqueues a call of `function` on the stream. `kernel` describes its type. It, and its name, live
-// until the call is done, and as long as the graph if the stream is capturing.
+// Enqueues a call of `function` on the stream. `kernel` describes its type. It and its name must
+// live until the call is done, and as long as the graph if the stream is capturing.
 template <typename Function>
 void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function) {
   using Fn = std::decay_t<Function>;
@@ -139,7 +138,7 @@ void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&
   }
 }
 
-// The same for a kernel whose name is known when it is compiled.
+// The same for a kernel whose name is known at compile time.
 template <KernelName Name, typename Function>
 void launchKernel(const OpenRegStream& stream, Function&& function) {
   launchKernel(detail::kKernel<Name, std::decay_t<Function>>, stream,

@@ -1,6 +1,5 @@
-// What libtorch_openreg.so exports.
+// Export macro of libtorch_openreg.so.
 #pragma once
 
-// Marks what libtorch_openreg.so offers to the bindings and to extension authors; all else is
-// hidden.
+// Marks symbols for the bindings and for authors of extensions; all others are hidden.
 #define OPENREG_EXPORT __attribute__((visibility("default")))

@@ -1,8 +1,8 @@
-// Masks of vectorized kernels that are bool tensors in memory. torch's headers convert these lane
-// by lane, through memory, which is more than nine tenths of the time of relu with its mask.
-// Conversions of whole vectors take their place here; the values are the same.
+// Fast loads of bool tensors as masks of vectorized kernels. torch's headers convert them lane by
+// lane, through memory, which takes more than nine tenths of the time of relu with its mask. This
+// header converts whole vectors; the values are the same.
 //
-// The text becomes part of a kernel's source that has masks, behind torch's headers.
+// This text becomes part of the source of kernels with masks, after torch's headers.
 #pragma once
 
 #include <cstdint>

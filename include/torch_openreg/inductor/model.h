@@ -1,15 +1,15 @@
-// What programs that AOTInductor compiles have before torch's runtime for them, besides wrapper.h.
+// Definitions that precede torch's runtime in programs compiled by AOTInductor, besides wrapper.h.
 //
 // Note [Weights of compiled programs]
-//     torch's runtime for compiled programs (aoti_runtime/model_base.h, model_container.h) knows
-//     the devices CPU, CUDA, XPU and MPS. Of these, MPS is the one that the runtime reaches through
-//     functions alone: for memory, copies and its number. No program for MPS runs where we do, so
-//     its functions are replaced by ours before the runtime is included. A program that stands
-//     on "mps:1" there is on our device 1; nobody but our runner sees that name.
+// torch's runtime for compiled programs (aoti_runtime/model_base.h, model_container.h) supports the
+// devices CPU, CUDA, XPU and MPS. It accesses MPS only through functions: for memory, copies and
+// the device index. Programs for MPS do not run on our platforms, so this header replaces those
+// functions by ours before the runtime is included. In such a program, device "mps:1" means device
+// 1 of ours; only our runner sees that name.
 #pragma once
 
 #if defined(USE_CUDA) || defined(USE_XPU) || defined(USE_MPS)
-#error "a program on openreg: expected torch's runtime for no other device"
+#error "torch_openreg/inductor/model.h cannot be combined with torch's runtime of another device"
 #endif
 #define USE_MPS 1
 
@@ -30,14 +30,14 @@ inline AOTITorchError freeWeights(void* memory) {
   return AOTI_TORCH_SUCCESS;
 }
 
-// From the weights that are a part of the library.
+// Copies from the weights that are part of the library.
 inline AOTITorchError loadWeights(void* memory, size_t offset, size_t source_offset,
                                   size_t size_bytes, uint8_t* source) {
   check(functions().copy_from_host(memory, offset, source + source_offset, size_bytes));
   return AOTI_TORCH_SUCCESS;
 }
 
-// From a tensor on the device.
+// Copies from a tensor on the device.
 inline AOTITorchError copyWeights(void* source, void* memory, size_t size_bytes,
                                   size_t source_offset, size_t offset) {
   if (source_offset != 0) {

@@ -1,8 +1,8 @@
-// What wrappers in C++ that Inductor generates and the backend agree on. Its text becomes part of
-// the wrapper's source, which is compiled without our headers and not linked with our library: the
-// functions come from a table, which is looked up in the process.
+// The interface between C++ wrappers that Inductor generates and the backend. This text becomes
+// part of the wrapper's source, which is compiled without our headers and not linked with our
+// library: the functions come from a table, which is looked up in the process.
 //
-// A function of the table returns null, or the text of an error; that lives until the thread's next
+// A function of the table returns null, or an error text that is valid until the thread's next
 // error.
 #pragma once
 
@@ -32,8 +32,8 @@ struct OpenRegValue {
     Flags,           // const int32_t*
     Numbers,         // const double*
     Tensors,         // AtenTensorHandle*: one, some, or where to put a result
-    TensorPointers,  // const AtenTensorHandle**: some that may be absent
-    Other,           // a pointer of a type that no operator takes
+    TensorPointers,  // const AtenTensorHandle**: optional ones
+    Other,           // a pointer of a type that operators do not take
   };
 
   Kind kind;
@@ -47,22 +47,22 @@ struct OpenRegValue {
 struct OpenRegWrapperFunctions {
   int64_t version;
 
-  // The kernel of this name, with a letter for each parameter: see GeneratedParameter. The library
-  // that holds it is not unloaded any more.
+  // The kernel with this name, with a letter for each parameter: see GeneratedParameter. Its
+  // library is never unloaded.
   const char* (*get_kernel)(const char* name, OpenRegKernelCall call, const char* parameters,
                             const void** kernel);
   // Enqueues a call on the current stream of the device.
   const char* (*launch)(const void* kernel, int32_t device, const OpenRegValue* values,
                         size_t count);
   // Calls an operator through the dispatcher. The values are those of the C function that torch
-  // generates for it: out arguments, the others in their order, and a pointer for each result.
+  // generates for it: out arguments, the others in order, and a pointer for each result.
   const char* (*call)(const char* name, const char* overload, const OpenRegValue* values,
                       size_t count);
 
-  // Memory for weights, on the current device.
+  // Allocates memory for weights on the current device.
   const char* (*allocate)(size_t size_bytes, void** memory);
   void (*free)(void* memory);
-  // Copies into such memory.
+  // Copies to such memory.
   const char* (*copy_from_host)(void* memory, size_t offset, const void* source, size_t size_bytes);
   const char* (*copy_on_device)(void* memory, size_t offset, const void* source, size_t size_bytes);
 };
@@ -71,8 +71,8 @@ struct OpenRegWrapperFunctions {
 #define OPENREG_WRAPPER_FUNCTIONS "openreg_wrapper_functions"
 
 namespace openreg_wrapper {
-// Of each library by itself: its kernels have names that others use, too, and the variables of
-// functions that are inline are one in the whole process.
+// Local to each library: its kernels have names that other libraries use as well, and static
+// variables of inline functions are shared in the whole process.
 namespace {
 
 inline void check(const char* error) {
@@ -86,7 +86,7 @@ inline const OpenRegWrapperFunctions& functions() {
     using Get = const OpenRegWrapperFunctions* (*)();
     void* get = dlsym(RTLD_DEFAULT, OPENREG_WRAPPER_FUNCTIONS);
     if (get == nullptr) {
-      // Python loads libraries for themselves alone.
+      // Python loads libraries with local symbols.
       if (void* library = dlopen("libtorch_openreg.so", RTLD_LAZY | RTLD_NOLOAD)) {
         get = dlsym(library, OPENREG_WRAPPER_FUNCTIONS);
         dlclose(library);
@@ -128,7 +128,7 @@ OpenRegValue valueOf(const T& given) {
     value.kind = OpenRegValue::Number;
     value.number = given;
   } else if constexpr (!std::is_class_v<T> && std::is_convertible_v<T, int64_t>) {
-    // Inductor writes the least int64_t as a literal of more bits.
+    // Inductor writes the smallest int64_t as a literal of more bits.
     value.kind = OpenRegValue::Integer;
     value.integer = static_cast<int64_t>(given);
   } else if constexpr (std::is_convertible_v<const T&, AtenTensorHandle>) {
@@ -152,7 +152,7 @@ OpenRegValue valueOf(const T& given) {
                          std::is_same_v<Pointee, const AtenTensorHandle*>) {
       return pointerValue(pointer, OpenRegValue::TensorPointers);
     } else if constexpr (std::is_pointer_v<Pointee>) {
-      // A list that may be absent.
+      // An optional list.
       return pointer == nullptr ? valueOf(nullptr) : valueOf<Pointee>(*pointer);
     } else {
       return pointerValue(pointer, OpenRegValue::Other);
@@ -168,7 +168,7 @@ OpenRegValue hostScalar(const T& handle) {
   return value;
 }
 
-// Returns what the C functions of torch return if all went well.
+// Returns the success code of torch's C functions.
 template <typename... Values>
 AOTITorchError call(const char* name, const char* overload, const Values&... values) {
   const OpenRegValue packed[] = {valueOf(values)...};
@@ -208,7 +208,7 @@ class Kernel {
 template <typename... Parameters>
 Kernel<Parameters...> kernelOf(void (*)(Parameters...));
 
-// A kernel of the wrapper's own library.
+// A kernel in the wrapper's own library.
 template <auto kFunction>
 const void* getKernel(const char* name, const char* parameters) {
   static const void* const kernel = [&] {
@@ -229,7 +229,7 @@ void launch(const void* kernel, int32_t device, const Values&... values) {
 
 [[noreturn, maybe_unused]] inline void throwShimError(const char* call) {
   std::string text = torch_exception_get_what_without_backtrace();
-  // An error that passes through Python loses its text; allocations of a first call go there.
+  // An error that passes through Python, as do allocations of a first call, loses its text.
   if (text.empty()) {
     text = "the call failed";
   }
@@ -240,7 +240,7 @@ void launch(const void* kernel, int32_t device, const Values&... values) {
 }  // namespace
 }  // namespace openreg_wrapper
 
-// torch's says where the call is in the generated code, not why it failed.
+// torch's macro reports the position in the generated code, but not the cause.
 #undef AOTI_TORCH_ERROR_CODE_CHECK
 #define AOTI_TORCH_ERROR_CODE_CHECK(call)   \
   if ((call) != AOTI_TORCH_SUCCESS) {       \

@@ -1,15 +1,15 @@
 // Captures: streams whose commands become a graph instead of running. See openreg/graph.h.
 //
-// A capture belongs to its streams, to the events recorded in them, and, while it lasts, to the
-// list of captures. What a stream submits next follows the stream's frontier: the last node of
-// its own, and what it waited for since.
+// A capture belongs to its streams, to the events recorded in them and, while it is active, to the
+// list of captures. The next submission of a stream follows the stream's frontier: the last node of
+// its own, and the nodes it has waited for since.
 //
 // Note [Frontiers]
-// A frontier has no node that another of its nodes follows, so a node of the graph has an edge only
-// where no other path says the same. The nodes of one lane follow each other: the latest one of
-// each lane that a frontier is or follows, its reach, tells everything that it follows. So a
-// frontier has at most one node per lane, and to record it, or to wait for it, takes time in
-// proportion to the lanes, however many nodes there are.
+// No node of a frontier is followed by another one, so a node of the graph has only edges that are
+// not implied by other paths. The nodes of one lane follow each other. So the latest node of each
+// lane that belongs to a frontier or precedes it, its reach, determines all nodes that it covers. A
+// frontier therefore has at most one node per lane, and recording it, or waiting for it, takes time
+// proportional to the number of lanes, however many nodes there are.
 //
 // Lock order: the list of captures is a leaf; a capture's mutex comes before a stream's. None is
 // held while a closure's functions run.
@@ -35,14 +35,14 @@ class Stream;
 
 // See Note [Frontiers].
 struct Frontier {
-  // Whether the node is one of these or followed by one.
+  // Whether the node is one of these or precedes one.
   bool covers(size_t node, size_t lane) const { return lane < reach.size() && node < reach[lane]; }
 
   std::vector<size_t> nodes;  // indexes, ascending; none follows another
   std::vector<size_t> reach;  // per lane, one more than its latest node covered; 0 beyond the end
 };
 
-// What an event recorded in a capturing stream stands for.
+// The nodes that precede an event recorded in a capturing stream.
 struct CaptureMark {
   std::shared_ptr<Capture> capture;
   Frontier frontier;
@@ -50,7 +50,7 @@ struct CaptureMark {
 
 class Capture : public std::enable_shared_from_this<Capture> {
  public:
-  // Puts the stream into a new capture.
+  // Begins a capture on the stream.
   static orError_t begin(Stream& origin, orStreamCaptureMode mode);
 
   Capture(Stream& origin, orStreamCaptureMode mode);
@@ -61,16 +61,16 @@ class Capture : public std::enable_shared_from_this<Capture> {
   orError_t end(Stream& stream, std::shared_ptr<Graph>* graph);
 
   // Makes a node of a command. On success the closure has been moved out of the submission; on
-  // error it has not. If the capture has ended meanwhile it takes nothing and says so.
+  // error it has not. If the capture has ended meanwhile, does nothing and sets `has_ended`.
   orError_t take(Stream& stream, const Submission& submission, bool* has_ended);
 
-  // Stores what an event recorded on the stream stands for, unless the capture has ended.
+  // Stores the mark of an event recorded on the stream, unless the capture has ended.
   orError_t mark(Stream& stream, CaptureMark* mark, bool* has_ended);
 
-  // Makes later commands of the stream follow the frontier, and pulls the stream into the capture.
+  // Makes later commands of the stream follow the frontier, and adds the stream to the capture.
   orError_t follow(Stream& stream, const Frontier& frontier);
 
-  // Invalidates it, for the reason that fail() would be given. Does nothing if it has ended.
+  // Invalidates it, with a reason as for fail(). Does nothing if it has ended.
   void invalidate(const std::string& reason);
 
   // Invalidates it and fails.
@@ -102,16 +102,16 @@ class Capture : public std::enable_shared_from_this<Capture> {
   const uint64_t id_;
   Stream& origin_;
   const orStreamCaptureMode mode_;
-  const uint64_t thread_;  // that began it
+  const uint64_t thread_;  // the thread that began it
 
   mutable Mutex mutex_;
   State state_ OPENREG_GUARDED_BY(mutex_) = State::Active;
-  std::string reason_ OPENREG_GUARDED_BY(mutex_);  // what invalidated it
+  std::string reason_ OPENREG_GUARDED_BY(mutex_);  // why it was invalidated
   std::vector<Member> members_ OPENREG_GUARDED_BY(mutex_);
   std::shared_ptr<Graph> graph_ OPENREG_GUARDED_BY(mutex_);
 };
 
-// Makes later commands of the stream, capturing or not, follow what the mark stands for.
+// Makes later commands of the stream, capturing or not, follow the mark.
 orError_t wait_for(Stream& stream, const CaptureMark& mark);
 
 // The checks below fail with orErrorStreamCaptureUnsupported and invalidate the captures that
@@ -120,16 +120,16 @@ orError_t wait_for(Stream& stream, const CaptureMark& mark);
 // Fails if the stream is capturing.
 orError_t check_not_capturing(const Stream& stream, const char* function);
 
-// Fails if a capture forbids the calling thread to make unsafe calls.
+// Fails if a capture forbids unsafe calls on the calling thread.
 orError_t check_safe(const char* function);
 
-// Both: for functions that wait for the stream or ask how far it has got.
+// Both: for functions that wait for the stream or query its progress.
 orError_t check_may_wait(const Stream& stream, const char* function);
 
 // The same for a device: none of its streams may be capturing.
 orError_t check_may_wait(int device, const char* function);
 
-// For functions that deal with an event recorded in a capture as if it came to an end.
+// For functions that would wait for an event that was recorded in a capture.
 orError_t fail_captured(const CaptureMark& mark, const char* function);
 
 }  // namespace openreg

@@ -6,7 +6,7 @@
 namespace openreg {
 namespace {
 
-// Completions that nobody uses. It grows to the largest number that were in use at once.
+// Unused completions. It grows to the largest number that were in use at once.
 struct Pool {
   Mutex mutex;
   Completion* first OPENREG_GUARDED_BY(mutex) = nullptr;

@@ -1,13 +1,13 @@
-// Completions: what one record of an event comes to. See Note [One completion per record] in
+// Completions: the results of records of events. See Note [One completion per record] in
 // openreg/event.h.
 //
-// A completion names a command of a stream, its record, and is complete when that has retired.
-// So there is one way to wait, the stream's timeline, and no lock of its own: the worker stores
-// the result before it retires the record, and others read it after they saw that.
+// A completion refers to a command of a stream, its record, and is complete when that has retired.
+// So waits use the stream's timeline, and it needs no lock: the worker stores the result before it
+// retires the record, and other threads read it after they have seen that.
 //
-// Two kinds reach across processes: that of an event which other processes may wait for is told to
-// them through the ledger, and that of another process's event is found there. The latter is made
-// for one wait, and used by one thread at a time.
+// Two kinds reach across processes: that of an event that other processes may wait for is published
+// in the ledger, and that of another process's event is read from there. The latter is made for one
+// wait, and used by one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -25,10 +25,10 @@ class Stream;
 
 class Completion {
  public:
-  // Host: binds it to its record. Called once, before another thread may see it.
+  // Host: binds it to its record. Called once, before another thread can access it.
   void bind(Stream& stream, uint64_t sequence);
 
-  // Host: makes it known to other processes when it is complete. Called before bind().
+  // Host: publishes its completion to other processes. Called before bind().
   orError_t share();
   RecordName shared_name() const { return *shared_; }
 
@@ -65,7 +65,7 @@ class Completion {
   Completion* next_free_ = nullptr;
 };
 
-// A counted reference to a completion. The last one gives it back to a pool.
+// A counted reference to a completion. The last one returns it to a pool.
 class CompletionRef {
  public:
   CompletionRef() = default;

@@ -12,8 +12,8 @@
 namespace openreg {
 namespace {
 
-// Up to this size a copy from unregistered host memory takes a private copy of the source, and
-// does not wait. Beyond it the second pass over the data costs more than the wait.
+// Up to this size, a copy from unregistered host memory makes a private copy of the source and does
+// not wait. Beyond it, the second pass over the data costs more than the wait.
 constexpr size_t max_staged_size = size_t{64} << 10;
 
 struct CopyTask {
@@ -35,7 +35,7 @@ orError_t run_copy(void* closure) {
   return orSuccess;
 }
 
-// The closure of a staged copy: the task and behind it the bytes.
+// The closure of a staged copy: the task, followed by the bytes.
 orError_t run_staged_copy(void* closure) {
   CopyTask task = *static_cast<CopyTask*>(closure);
   task.source = static_cast<CopyTask*>(closure) + 1;
@@ -129,8 +129,8 @@ orError_t check_kind(orMemcpyKind kind, const char* function) {
               concat(function, ": expected an orMemcpyKind, got ", static_cast<int>(kind)));
 }
 
-// Copies and waits. With nothing to wait for, the calling thread copies by itself: that saves
-// waking the worker and being woken.
+// Copies and waits. If there is nothing to wait for, the calling thread copies by itself, which
+// avoids waking the worker and being woken.
 orError_t copy_and_wait(Stream& stream, const Copy& copy) {
   if (const orError_t error = check_may_wait(stream, copy.function)) return error;
   CopyTask task = copy.task();
@@ -169,7 +169,7 @@ orError_t enqueue_copy(Stream& stream, const Copy& copy) {
   return stream.launch(copy.submission(stream, copy_kernel, &task, sizeof(task)));
 }
 
-// The default stream of the device involved, the destination's if two are.
+// The default stream of the device involved; that of the destination if there are two.
 orError_t find_default_stream(const Place& destination, const Place& source, Stream** stream) {
   int index = destination.device >= 0 ? destination.device : source.device;
   if (index < 0) index = current_device();

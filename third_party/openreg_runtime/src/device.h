@@ -28,14 +28,15 @@ class Device {
   // The device, null if it has not been created. Async-signal-safe.
   static Device* active(int index);
 
-  // Takes over the file behind the device's memory.
+  // Takes ownership of the file behind the device's memory.
   Device(int index, const AddressSpace& space, int memory_file);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   int index() const { return index_; }
 
-  // The file of its memory, open for as long as the process lives: others open it by its number.
+  // The file of its memory, open for as long as the process lives: other processes open it by
+  // number.
   int memory_file() const { return memory_file_; }
 
   Arena& arena() { return arena_; }
@@ -53,7 +54,7 @@ class Device {
   // Whether work that was submitted is not done.
   bool is_busy();
 
-  // Waits for all work submitted so far; does not look at failures. Fails as Stream::wait().
+  // Waits for all work submitted so far; ignores failures. Fails as Stream::wait().
   orError_t wait();
 
  private:

@@ -1,10 +1,10 @@
-// Memory faults: names the allocation when the host touches device memory, and lets the host go on
-// where it touches watched memory.
+// Memory faults: reports the allocation if the host accessed device memory, and continues the host
+// if it accessed watched memory.
 #pragma once
 
 namespace openreg {
 
-// Sees to it that the fault handler is there, in front of all others. Fails as os.h says.
+// Makes sure that the fault handler is installed, before all others. Fails as os.h says.
 bool install_fault_handler();
 
 }  // namespace openreg

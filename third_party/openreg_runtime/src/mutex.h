@@ -1,7 +1,7 @@
-// Mutexes whose use clang checks: python tools/lint.py thread-safety.
+// Mutexes with annotations that clang checks: python tools/lint.py thread-safety.
 //
-// A member says which mutex guards it, a function which mutex its caller holds. clang follows every
-// path and refuses an access without the lock; other compilers see nothing.
+// A member states which mutex guards it, a function which mutex its caller must hold. clang follows
+// every path and rejects an access without the lock; other compilers ignore the annotations.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,18 @@
 #define OPENREG_THREAD_ANNOTATION(annotation)
 #endif
 
-// Of a variable: it is read and written with the mutex held.
+// For a variable: it is read and written only with the mutex held.
 #define OPENREG_GUARDED_BY(mutex) OPENREG_THREAD_ANNOTATION(guarded_by(mutex))
-// Of a function: the caller holds the mutex, or must not hold it.
+// For a function: the caller must hold the mutex, or must not hold it.
 #define OPENREG_REQUIRES(...) OPENREG_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define OPENREG_EXCLUDES(...) OPENREG_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
-// Of a function: it takes the mutex, or gives it up.
+// For a function: it locks or unlocks the mutex.
 #define OPENREG_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define OPENREG_TRY_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define OPENREG_RELEASE(...) OPENREG_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
-// Of a function: which mutex it returns.
+// For a function: which mutex it returns.
 #define OPENREG_RETURNS(mutex) OPENREG_THREAD_ANNOTATION(lock_returned(mutex))
-// Of a function that clang cannot follow; a comment says what takes the check's place.
+// For a function that clang cannot follow; a comment states what replaces the check.
 #define OPENREG_UNCHECKED_LOCKING OPENREG_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace openreg {
@@ -41,7 +41,7 @@ class OPENREG_THREAD_ANNOTATION(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex to the end of a block.
+// Holds a mutex until the end of a block.
 class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
  public:
   explicit Lock(Mutex& mutex) OPENREG_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
@@ -56,10 +56,10 @@ class OPENREG_THREAD_ANNOTATION(scoped_lockable) Lock {
   void lock() OPENREG_ACQUIRE() { lock_.lock(); }
   void unlock() OPENREG_RELEASE() { lock_.unlock(); }
 
-  // Gives the mutex up while it waits, and holds it again when it returns.
+  // Releases the mutex while it waits, and holds it again when it returns.
   void wait(std::condition_variable& changed) { changed.wait(lock_); }
 
-  // The same, but not longer than that; may end early. Returns false if the time has passed.
+  // The same with a time limit; may end early. Returns false if the time has passed.
   bool wait_for(std::condition_variable& changed, std::chrono::milliseconds duration) {
     return changed.wait_for(lock_, duration) == std::cv_status::no_timeout;
   }

@@ -1,7 +1,7 @@
-// The operating system, as the rest of the library sees it. Only os.cpp includes its headers.
+// The interface to the operating system. Only os.cpp includes its headers.
 //
 // Unless a function says otherwise: any thread may call it, sizes are bytes, and a function that
-// can fail returns false, null or -1 and leaves the cause to error_text().
+// can fail returns false, null or -1; error_text() then describes the cause.
 #pragma once
 
 #include <atomic>
@@ -29,27 +29,27 @@ void set_thread_name(const std::string& name);
 // thread still arrive.
 void block_process_signals();
 
-// Gives up the processor once.
+// Yields the processor once.
 void yield();
 
 // Blocks the calling thread for about that long.
 void sleep_ns(int64_t duration_ns);
 
-// As the duration of a sleep: until it is woken.
+// As the duration of a sleep: no limit.
 constexpr int64_t no_time_limit = -1;
 
-// Sleeps while the word, of this process, has the value, but not longer than that; may end early.
-// Returns false if the time has passed.
+// Sleeps while the word, in private memory, has the value, for at most `duration_ns`; may end
+// early. Returns false if the time has passed.
 bool sleep_while(const std::atomic<uint32_t>& word, uint32_t value, int64_t duration_ns);
 
-// Wakes a thread that sleeps on the word, if there is one. Only the address counts: the word need
-// not exist any more.
+// Wakes a thread that sleeps on the word, if there is one. Only the address is used: the word may
+// no longer exist.
 void wake_sleeper(const std::atomic<uint32_t>* word);
 
 // Blocks the calling thread for the rest of the process's life.
 [[noreturn]] void park();
 
-// One turn of a loop that waits for another thread's store.
+// One iteration of a loop that waits for another thread's store.
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -60,7 +60,7 @@ inline void relax() {
 
 // --- Machine
 
-// What processors exchange at once. A constant: the layout of objects depends on it.
+// The unit of cache coherence. A constant, because the layout of objects depends on it.
 constexpr size_t cache_line_size = 64;
 
 size_t page_size();
@@ -79,7 +79,7 @@ int processor_clock_khz();
 
 // --- Memory
 
-// Reserves addresses that nothing may access. Takes no memory.
+// Reserves addresses that cannot be accessed. Uses no memory.
 void* reserve_addresses(size_t size);
 
 // Maps fresh, zeroed, private memory; pages are taken when first touched.
@@ -95,7 +95,7 @@ int create_memory_file(const char* name, size_t size);
 // file.
 int open_memory_file(int process, int file);
 
-// What tells a memory file from all others of the machine, and its size.
+// The identity of a memory file on this machine, and its size.
 struct FileIdentity {
   uint64_t number;
   uint64_t size;
@@ -105,20 +105,20 @@ bool identify_file(int file, FileIdentity* identity);
 
 void close_file(int file);
 
-// Maps a memory file, readable and writable, over reserved addresses. A forked child gets the
-// mapping only if it is said to inherit it.
+// Maps a memory file, readable and writable, over reserved addresses. A forked child inherits the
+// mapping only if `is_inherited`.
 bool map_memory_file(void* address, size_t size, int file, bool is_inherited = false);
 
-// The same in place of what is mapped there, for this process alone: what it writes, nobody else
-// sees. Async-signal-safe.
+// The same in place of the existing mapping, private to this process: its writes are not visible to
+// others. Async-signal-safe.
 bool map_private_copy(void* address, size_t size, int file);
 
 enum class Protection : uint8_t { None, Read, ReadWrite };
 
-// Says what may be done with mapped pages. Async-signal-safe.
+// Sets the protection of mapped pages. Async-signal-safe.
 bool protect(void* address, size_t size, Protection protection);
 
-// Gives whole pages of a memory file back to the machine; they read as zeros afterwards.
+// Returns whole pages of a memory file to the system; they read as zeros afterwards.
 bool discard(void* address, size_t size);
 
 // --- Other processes
@@ -126,16 +126,16 @@ bool discard(void* address, size_t size);
 // The number of this process.
 int process_id();
 
-// When a process started, in a unit of the operating system's. With the number it names a process
-// for the time the machine is up. 0 if there is no such process, or it has ended and its parent has
-// not noticed.
+// When a process started, in a unit of the operating system's. Together with its number it
+// identifies a process while the machine is up. 0 if there is no such process, or if it is a
+// zombie.
 uint64_t process_start(int process);
 
-// Fills memory with numbers that nobody can guess.
+// Fills memory with unpredictable numbers.
 bool fill_random(void* memory, size_t size);
 
-// Waits while the word has the value, but not longer than that; may end early. The word may lie in
-// memory that processes share.
+// Waits while the word has the value, for at most `duration_ns`; may end early. The word may be in
+// memory that is shared between processes.
 void wait_for_change(const std::atomic<uint32_t>& word, uint32_t value, int64_t duration_ns);
 
 // Ends all waits for the word to change.
@@ -156,13 +156,12 @@ struct Fault {
   FaultAccess access;
 };
 
-// Sees a memory fault, and returns whether the access may be tried again. Must be
-// async-signal-safe.
+// Called for a memory fault. Returns whether the access can be retried. Must be async-signal-safe.
 using FaultObserver = bool (*)(const Fault& fault);
 
-// Shows every memory fault to the observer, before all others who handle faults now. Unless the
-// observer has dealt with it, the others get it next, the latest first. Not to be called by several
-// threads at once, and cheap if nothing has changed.
+// Installs the observer for all memory faults, before other handlers. Faults that it does not
+// resolve are passed to the other handlers, the latest first. Must not be called concurrently;
+// cheap if nothing has changed.
 bool observe_faults(FaultObserver observer);
 
 // Writes to the standard error stream. Async-signal-safe.

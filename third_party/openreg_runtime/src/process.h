@@ -18,12 +18,12 @@ namespace openreg {
 constexpr int64_t max_exit_wait_ns = 2'000'000'000;
 
 struct ProcessHooks {
-  void (*before_fork)();  // takes the locks that a child needs to find free
-  void (*after_fork)();   // gives them back, in parent and child
+  void (*before_fork)();  // takes the locks that must be free in a child
+  void (*after_fork)();   // releases them, in parent and child
   void (*at_exit)();
 };
 
-// Watches for fork() and exit() from now on: the process uses devices. Called once.
+// Observes fork() and exit() from now on, because the process uses devices. Called once.
 orError_t watch_process(const ProcessHooks& hooks);
 
 // True in a child forked from a process that used a device.

@@ -1,4 +1,4 @@
-// Spinning: looking for another thread's store for a short time, before sleeping.
+// Spinning: waiting for another thread's store for a short time before sleeping.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,13 @@
 
 namespace openreg {
 
-// Looks whether the condition holds, again and again, until it does or the time is over. Returns
-// whether it does. When that takes long, it offers its processor to other threads now and then:
-// with few processors, the thread we wait for may be one of them.
+// Checks the condition repeatedly until it holds or the time has passed. Returns whether it holds.
+// If that takes long, it yields the processor now and then: with few processors, the thread that it
+// waits for may need it.
 template <typename Condition>
 bool spin_until(Condition&& is_met, int64_t duration_ns) {
-  // Between two looks at the clock. About a microsecond, a few times what a store takes to arrive.
+  // Checks between two readings of the clock. About a microsecond, a few times the latency of a
+  // store.
   constexpr int looks_per_turn = 32;
   // Longer than the time between two operators of a busy host, so that a stream which is kept
   // busy makes no system call.

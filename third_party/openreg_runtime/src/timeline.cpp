@@ -10,8 +10,8 @@
 namespace openreg {
 namespace {
 
-// How long a thread looks for the end of a wait before it sleeps: about the time in which it
-// would fall asleep. Longer would take a core from the kernel it waits for.
+// How long a thread spins for the end of a wait before it sleeps: about the time that falling
+// asleep takes. A longer time would take a core from the kernel it waits for.
 constexpr int64_t wait_spin_ns = 4'000;
 
 constexpr int64_t check_interval_ns = std::chrono::nanoseconds(wait_check::interval).count();
@@ -42,7 +42,7 @@ Timeline::WaitEnd Timeline::wait(uint64_t count) {
   }
   bool is_ended = false;
   while (waiter.is_woken.load(std::memory_order_acquire) == 0) {
-    // Once it is ended, another thread is about to wake it.
+    // If the wait has been ended, another thread is about to wake this one.
     const bool asks = ends_early != nullptr && !is_ended;
     const int64_t duration_ns = asks ? check_interval_ns : os::no_time_limit;
     if (os::sleep_while(waiter.is_woken, 0, duration_ns) || !asks) continue;
@@ -69,7 +69,7 @@ void Timeline::stop() {
 }
 
 void Timeline::add(Waiter& waiter) {
-  Waiter* after = nullptr;  // what it goes before, null at the end
+  Waiter* after = nullptr;  // the next one in the list, null at the end
   if (last_ != nullptr && last_->count > waiter.count) {
     after = first_;
     while (after->count <= waiter.count) after = after->next;
@@ -87,7 +87,7 @@ void Timeline::remove(Waiter& waiter) {
   waiter.is_listed = false;
 }
 
-// Takes the waiters for that count or less off the list, and returns the first of them.
+// Removes the waiters for that count or less from the list, and returns the first of them.
 Timeline::Waiter* Timeline::take(uint64_t count) {
   Waiter* const taken = first_;
   Waiter* end = nullptr;
@@ -102,14 +102,14 @@ Timeline::Waiter* Timeline::take(uint64_t count) {
   return taken;
 }
 
-// Wakes what take() returned.
+// Wakes the waiters that take() returned.
 void Timeline::wake(Waiter* first) {
   while (first != nullptr) {
     Waiter* const next = first->next;
     std::atomic<uint32_t>* const word = &first->is_woken;
     word->store(1, std::memory_order_release);
-    // The waiter may be gone. To wake an address where no thread sleeps does nothing; a thread that
-    // sleeps there for another reason finds its condition unmet and sleeps on.
+    // The waiter may no longer exist. Waking an address without a sleeping thread has no effect; a
+    // thread that sleeps there for another reason checks its condition and sleeps on.
     os::wake_sleeper(word);
     first = next;
   }

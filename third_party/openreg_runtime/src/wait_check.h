@@ -1,4 +1,4 @@
-// Wait checks: what may end a wait of the calling thread early. See orSetWaitCheck.
+// Wait checks, which can end a wait of the calling thread early. See orSetWaitCheck.
 #pragma once
 
 #include <openreg/device.h>
@@ -9,16 +9,16 @@
 
 namespace openreg::wait_check {
 
-// How long a thread that has a check waits before it asks.
+// The interval at which a waiting thread calls its check.
 constexpr std::chrono::milliseconds interval{50};
 
 // The calling thread's check, null if it has none.
 orWaitCheckFn current();
 
-// The failure of a wait that a check has ended.
+// The failure of a wait that was ended by a check.
 orError_t fail_ended_early();
 
-// Gives the calling thread another check for as long as it lives.
+// Replaces the calling thread's check during its lifetime.
 class Substitution {
  public:
   explicit Substitution(orWaitCheckFn other);
@@ -30,7 +30,7 @@ class Substitution {
   orWaitCheckFn replaced_;
 };
 
-// Suspends the calling thread's check, for waits that have to be waited out.
+// Suspends the calling thread's check, for waits that must not end early.
 class Suspension : public Substitution {
  public:
   Suspension() : Substitution(nullptr) {}

@@ -20,7 +20,7 @@ class Worker {
   // The stream whose worker the calling thread is, null for other threads.
   static Stream* current_stream();
 
-  // Says what the worker that is the calling thread calls when it is idle; see orSetIdleFunction.
+  // Sets the idle function of the worker that is the calling thread; see orSetIdleFunction.
   static void set_idle_function(void (*function)());
 
  private:

@@ -98,7 +98,7 @@ def operator_text(operator: Operator) -> str:
 
 
 def _enqueue(operator: Operator) -> list[str]:
-    """The function that all forms end in: it enqueues the CPU kernel."""
+    """The function that all forms call last: it enqueues the CPU kernel."""
     operands = [a for a in operator.inputs if a.passing.is_operand]
     captured = [a for a in operator.inputs if not a.passing.is_operand]
     captures = [a.passing.capture.format(a.name) for a in captured]
@@ -159,7 +159,7 @@ def _form(operator: Operator, form: Form) -> list[str]:
 
 
 def _rewrite(operator: Operator, form: Form) -> list[str]:
-    """The call that takes the place of one that does not go to the CPU's kernel as it is."""
+    """The call that replaces one that is not passed to the CPU's kernel; see Rewrite."""
     if operator.rewrite is None:
         return []
     if operator.rewrite.is_functional_only and form.kind is not SchemaKind.functional:
@@ -200,7 +200,7 @@ def _parameters(arguments: Iterable[Argument]) -> list[str]:
 
 
 def _ties(start: str, first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """The two tuples of a launch's operands: on one line, on one each, or broken themselves."""
+    """The two tuples of a launch's operands: on one line, on a line each, or wrapped."""
     line = f"{start}std::tie({', '.join(first)}), std::tie({', '.join(second)}),"
     if len(line) <= LINE_LENGTH:
         return [line]
@@ -212,7 +212,7 @@ def _ties(start: str, first: Sequence[str], second: Sequence[str]) -> list[str]:
 
 
 def _list(start: str, items: Sequence[str], end: str) -> list[str]:
-    """`start item, item end`, broken and aligned where a line gets too long."""
+    """`start item, item end`, wrapped and aligned if a line is too long."""
     line = start + ", ".join(items) + end
     if len(line) <= LINE_LENGTH:
         return [line]

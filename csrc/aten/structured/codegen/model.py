@@ -1,7 +1,7 @@
-"""What the generator knows about torch's structured operators.
+"""The generator's model of torch's structured operators.
 
-`load_operators` reads the operators that the installed torch declares and says, for each, how its
-C++ forms look and how its arguments travel from the calling thread to the worker.
+`load_operators` reads the operators that the installed torch declares, and determines for each its
+C++ forms and how its arguments are passed from the calling thread to the worker.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from torchgen.model import (
 
 # Groups that this backend does not generate: functional overload name -> why.
 EXCLUDED: dict[str, str] = {
-    "isin.Scalar_Tensor": "the shape function reports no elements, and the kernel gives one",
+    "isin.Scalar_Tensor": "the shape function reports no elements, and the kernel returns one",
 }
 
 # Groups that are not launched as usual: the C++ expression of the launch mode.
 #
-# Kernels that throw torch.linalg.LinAlgError for what they find in the data, which the caller has
-# to see at the call, as on CUDA.
-ALWAYS_THROWING = "Launch::OnCallingThread"
-THROWING_ON_REQUEST = "check_errors ? Launch::OnCallingThread : Launch::Tried"
-# Kernels that take lists of tensors, of which there are no stand-ins, or use pivots unchecked.
-WITHOUT_STAND_INS = "Launch::Untried"
+# Kernels that throw torch.linalg.LinAlgError because of their data, which must happen at the call,
+# as on CUDA.
+ALWAYS_THROWING = "LaunchMode::OnCallingThread"
+THROWING_ON_REQUEST = "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterDryRun"
+# Kernels that take lists of tensors, for which there are no dummies, or use unchecked pivots.
+WITHOUT_DUMMIES = "LaunchMode::WithoutDryRun"
 LAUNCH_MODES: dict[str, str] = {
     "_linalg_eigh": ALWAYS_THROWING,
     "_linalg_solve_ex": THROWING_ON_REQUEST,
     "_linalg_svd": ALWAYS_THROWING,
-    "cat": WITHOUT_STAND_INS,
-    "index.Tensor": WITHOUT_STAND_INS,
+    "cat": WITHOUT_DUMMIES,
+    "index.Tensor": WITHOUT_DUMMIES,
     "linalg_cholesky_ex": THROWING_ON_REQUEST,
     "linalg_inv_ex": THROWING_ON_REQUEST,
     "linalg_ldl_factor_ex": THROWING_ON_REQUEST,
-    "linalg_ldl_solve": WITHOUT_STAND_INS,
+    "linalg_ldl_solve": WITHOUT_DUMMIES,
     "linalg_lu_factor_ex": THROWING_ON_REQUEST,
-    "linalg_lu_solve": WITHOUT_STAND_INS,
-    "lu_unpack": WITHOUT_STAND_INS,
+    "linalg_lu_solve": WITHOUT_DUMMIES,
+    "lu_unpack": WITHOUT_DUMMIES,
 }
 
 # Checks of arguments that the kernel makes and the shape function does not.
@@ -63,14 +63,14 @@ CHECKS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A call that does not go to the CPU's kernel as it is, and one that means the same."""
+    """A call that is not passed to the CPU's kernel, and the equivalent call that replaces it."""
 
     condition: str
-    result: str  # what the functional form returns
-    is_functional_only: bool = False  # `out=` goes the usual way
+    result: str  # of the functional form
+    is_functional_only: bool = False  # `out=` is not rewritten
 
 
-# torch converts what CUDA's softmax reads or gives on the way: from half to float, and back.
+# Arguments and results of CUDA's softmax are converted by torch: from half to float, and back.
 REWRITES: dict[str, Rewrite] = {
     "_log_softmax": Rewrite("half_to_float", "functional(self.to(kFloat), dim, false)"),
     "_softmax": Rewrite("half_to_float", "functional(self.to(kFloat), dim, false)"),
@@ -90,9 +90,9 @@ REWRITES: dict[str, Rewrite] = {
     ),
 }
 
-# Kernels that give their output the memory format of an argument, whatever the shape function or,
-# with `out=`, the caller says. The output gets it before the launch, as the kernel cannot restride
-# a tensor of the device.
+# Kernels that give their output the memory format of an argument, whatever the shape function
+# reports or the caller passes as `out=`. The output gets it before the launch, because the kernel
+# cannot restride a device tensor.
 MEMORY_FORMATS: dict[str, str] = {
     "reflection_pad3d": "self",
     "reflection_pad3d_backward": "self",
@@ -100,9 +100,9 @@ MEMORY_FORMATS: dict[str, str] = {
     "replication_pad3d": "self",
 }
 
-# Statements before the kernel. The CPU's function runs the shape function again. That of these
-# losses gives the result the input's sizes before it gives it none, and resizing a result that has
-# an element warns.
+# Statements before the kernel. The CPU's function runs the shape function again. For these losses,
+# it first resizes the result to the input's sizes and then to none, and resizing a non-empty
+# result warns.
 RESIZED_TWICE = "if (reduction != Reduction::None) { out.resize_({0}); }"
 PREPARATIONS: dict[str, str] = {
     "mse_loss": RESIZED_TWICE,
@@ -112,7 +112,7 @@ PREPARATIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Passing:
-    """How an argument of one C++ type travels. `{0}` stands for the argument's name."""
+    """How an argument of one C++ type is passed. `{0}` stands for the argument's name."""
 
     is_operand: bool = False  # a tensor that the launch helper aliases
     capture: str = "{0}"  # in the kernel's capture list
@@ -167,7 +167,7 @@ class Argument:
 
     @property
     def for_meta(self) -> str:
-        """The expression that the shape function gets."""
+        """The expression that is passed to the shape function."""
         return self.passing.meta.format(self.on_host)
 
 
@@ -303,7 +303,7 @@ def _form(function: NativeFunction) -> Form:
 
 
 def _shorten(cpp_type: str) -> str:
-    """A type as one writes it inside namespace at."""
+    """A type as written inside namespace at."""
     return (
         cpp_type.replace("::std::", "std::")
         .replace("at::", "")

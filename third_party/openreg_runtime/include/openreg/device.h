@@ -36,8 +36,9 @@ OPENREG_EXTERN_C_BEGIN
  * Errors: orErrorInvalidSetting if a setting that it reads is bad. Never orErrorForked. */
 OPENREG_API orError_t orGetDeviceCount(int* count) OPENREG_CHECKED;
 
-/* Prepares the process for its first device, and creates none. From then on the process uses
- * devices: a child that it forks cannot. What creates a device does this by itself.
+/* Prepares the process for its first device, and creates none. From then on the process counts as
+ * one that uses devices: children that it forks cannot use them. Functions that create a device
+ * call this themselves.
  * Errors: orErrorInvalidSetting, orErrorInitializationError. */
 OPENREG_API orError_t orInit(void) OPENREG_CHECKED;
 
@@ -59,11 +60,11 @@ OPENREG_API orError_t orDeviceIsActive(int device, int* is_active) OPENREG_CHECK
  * never orErrorForked (a forked child gets 0). */
 OPENREG_API orError_t orDeviceIsBusy(int device, int* is_busy) OPENREG_CHECKED;
 
-/* Has the library call a function for each device of the process: now for those that have been
- * created, and for each later one when it has been created. NULL: none. A new function replaces the
- * one before.
- * Threads: called by the thread whose call creates the device, before that call goes on; no lock is
- * held. If this function and the creation of a device overlap, it may be called twice for that
+/* Makes the library call a function for each device of the process: now for those that were created
+ * before, and for each later one when it has been created. NULL: no function. A new function
+ * replaces the previous one.
+ * Threads: called on the thread whose call creates the device, before that call continues; no lock
+ * is held. If this function and the creation of a device overlap, it may be called twice for that
  * device. */
 OPENREG_API orError_t orSetDeviceCreatedFunction(orDeviceFn function) OPENREG_CHECKED;
 
@@ -85,19 +86,20 @@ OPENREG_API orError_t orDeviceSynchronizeIndex(int device) OPENREG_CHECKED;
 OPENREG_API orError_t orDeviceSynchronizeAll(void) OPENREG_CHECKED;
 
 /* For the end of a program, or of a part of it that must not leave errors to the next. Waits until
- * all work submitted to all devices before the call is done, but no longer than that, and returns
- * the first asynchronous error of any stream, which nobody has been told of; clears them all.
- * orSuccess if there is none so far, also if the time is over, and in a forked child.
+ * all work submitted to all devices before the call is done, for at most `timeout_ms`, and returns
+ * the first asynchronous error of any stream that was not reported yet; clears them all. Returns
+ * orSuccess if there is none so far, also on timeout, and in a forked child.
  * Capture: allowed. */
 OPENREG_API orError_t orDeviceTakeErrorAll(int timeout_ms) OPENREG_CHECKED;
 
-/* Whether a wait is to end early: not 0 ends it. */
+/* Returns whether a wait is to end early: nonzero ends it. */
 typedef int (*orWaitCheckFn)(void);
 
-/* Has the calling thread's waits ask a function every 50 ms whether they are to end early; null,
- * the default, is none. A wait that does returns orErrorNotReady: what was waited for is not done,
- * and goes on. It concerns the functions named Synchronize, and no copy. Threads: the function is
- * called without locks, by the thread that waits; it may use the runtime. */
+/* Sets a function that waits of the calling thread call every 50 ms to check whether they are to
+ * end early; null, the default, for none. A wait that ends early returns orErrorNotReady: the work
+ * that it waited for is not done, and continues. This applies to the functions named Synchronize,
+ * and not to copies. Threads: the function is called without locks, on the waiting thread; it may
+ * use the runtime. */
 OPENREG_API orError_t orSetWaitCheck(orWaitCheckFn check) OPENREG_CHECKED;
 
 /* Stores 1 if a device may copy from and to the memory of the other, else 0. Any two

@@ -42,8 +42,8 @@ OPENREG_API orError_t orEventRecord(orEvent_t event, orStream_t stream) OPENREG_
 OPENREG_API orError_t orEventQuery(orEvent_t event) OPENREG_CHECKED;
 
 /* Stores 1 if the latest record is complete, with or without an error, or there is none, else 0.
- * For those who can go on without it, as they look at many events now and then: whatever the
- * schedule is, nothing runs because of it. */
+ * For callers that poll many events and do not depend on the result: under every schedule, it
+ * advances no stream. */
 OPENREG_API orError_t orEventIsComplete(int* is_complete, orEvent_t event) OPENREG_CHECKED;
 
 /* Waits for the latest record; returns at once if there is none.

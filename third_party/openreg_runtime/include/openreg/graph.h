@@ -92,8 +92,8 @@ OPENREG_API orError_t orThreadExchangeStreamCaptureMode(orStreamCaptureMode* mod
 /* Stores how many nodes a graph has: one for each kernel, host function, copy and fill. */
 OPENREG_API orError_t orGraphGetNodeCount(orGraph_t graph, size_t* count) OPENREG_CHECKED;
 
-/* Stores how many pairs of nodes there are of which one directly follows the other: no path by way
- * of further nodes says the same. */
+/* Stores the number of pairs of nodes of which one directly follows the other: without those that
+ * are implied by a longer path. */
 OPENREG_API orError_t orGraphGetEdgeCount(orGraph_t graph, size_t* count) OPENREG_CHECKED;
 
 /* Writes the graph as a file for graphviz: for each node its kind, name, stream, device and bytes.
@@ -102,7 +102,7 @@ OPENREG_API orError_t orGraphGetEdgeCount(orGraph_t graph, size_t* count) OPENRE
 OPENREG_API orError_t orGraphDebugDotPrint(orGraph_t graph, const char* path,
                                            unsigned flags) OPENREG_CHECKED;
 
-/* Destroys a graph. What was instantiated from it stays. Null is allowed. */
+/* Destroys a graph. Executable graphs made from it stay valid. Null is allowed. */
 OPENREG_API orError_t orGraphDestroy(orGraph_t graph) OPENREG_CHECKED;
 
 /* Makes an executable graph. Work captured on one stream will run on one stream; that of the

@@ -6,16 +6,17 @@
  * namespace of process ids; nothing appears in a file system.
  *
  * Note [Ledger]
- * A process that shares has one more memory file, its ledger: it says where the arenas are, how far
- * events have got, and who holds which lease. A process that opens a handle maps the other's
- * ledger and arena once each, and unmaps them when the last thing opened from them is closed.
+ * A process that shares has another memory file, its ledger: it contains the positions of the
+ * arenas, the progress of events, and the holders of leases. A process that opens a handle maps the
+ * other's ledger and arena once each, and unmaps them when the last object opened from them is
+ * closed.
  * Handles name the ledger by process, start time and a random key, so a handle of a process that
  * has ended is recognized even if another process has its number now.
  *
  * Note [Leases]
- * The owner of shared memory must not free it while others use it. Leases tell it who does: the
- * owner grants one for each handle it sends; the receiver takes it, once, and ends it when it no
- * longer uses the memory. A lease whose holder dies ends by itself. What is mapped stays readable
+ * The owner of shared memory must not free it while other processes use it. Leases record this use:
+ * the owner grants one for each handle it sends; the receiver takes it, once, and ends it when it
+ * no longer uses the memory. A lease whose holder dies ends by itself. Mapped memory stays readable
  * and writable after its owner has ended.
  *
  * Unless a function says otherwise: any bytes are a valid handle, and a handle that is damaged, of
@@ -75,11 +76,11 @@ OPENREG_API orError_t orIpcCloseMemHandle(void* pointer) OPENREG_CHECKED;
 OPENREG_API orError_t orIpcGetEventHandle(orIpcEventHandle_t* handle,
                                           orEvent_t event) OPENREG_CHECKED;
 
-/* Opens the event of another process. The event stored can be queried, waited for and destroyed,
- * but not recorded; it follows the owner's records. If the owner ends before a record that is
- * waited for completes, the wait ends with orErrorProcessEnded; if a stream of the owner had
- * failed, with orErrorLaunchFailure. Errors: orErrorNotPermitted for a handle that this process
- * made. */
+/* Opens the event of another process. It can be queried, waited for and destroyed, but not
+ * recorded; it follows the owner's records. If the owner ends before a record that is waited for
+ * completes, the wait ends with orErrorProcessEnded; if a stream of the owner had failed, with
+ * orErrorLaunchFailure.
+ * Errors: orErrorNotPermitted for a handle that this process made. */
 OPENREG_API orError_t orIpcOpenEventHandle(orEvent_t* event,
                                            orIpcEventHandle_t handle) OPENREG_CHECKED;
 
@@ -92,7 +93,7 @@ OPENREG_API orError_t orIpcLeaseGrant(unsigned long long* lease,
 OPENREG_API orError_t orIpcLeaseFind(unsigned long long* lease,
                                      orIpcLeaseHandle_t handle) OPENREG_CHECKED;
 
-/* Takes back a lease that nobody has taken yet.
+/* Revokes a lease that has not been taken.
  * Errors: orErrorInvalidValue if there is no such lease, orErrorNotPermitted if it was taken. */
 OPENREG_API orError_t orIpcLeaseRevoke(unsigned long long lease) OPENREG_CHECKED;
 
@@ -107,7 +108,7 @@ OPENREG_API orError_t orIpcLeaseEnd(orIpcLease_t lease) OPENREG_CHECKED;
 
 /* Calls the function for each lease of this process that has ended since the last call, and forgets
  * the lease. No lock is held during the calls. If `checks_holders` is not 0, it checks whether each
- * holder is still alive, which takes time; otherwise it only reads what holders reported. */
+ * holder is still alive, which takes time; otherwise it uses only the holders' reports. */
 OPENREG_API orError_t orIpcLeaseCollect(orIpcLeaseFn ended, void* user_data,
                                         int checks_holders) OPENREG_CHECKED;
 

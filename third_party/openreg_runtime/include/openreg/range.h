@@ -31,7 +31,7 @@ OPENREG_API orError_t orRangeStart(const char* name, uint64_t* id) OPENREG_CHECK
  * Errors: orErrorInvalidValue if no such range is open. */
 OPENREG_API orError_t orRangeEnd(uint64_t id) OPENREG_CHECKED;
 
-/* Marks a moment.
+/* Marks a point in time.
  * Owns: the name is copied. */
 OPENREG_API orError_t orMark(const char* name) OPENREG_CHECKED;
 

@@ -1,9 +1,8 @@
-/* Tracing: what ran when, on which stream.
+/* Tracing: records of the work of streams and of calls, with times.
  *
- * Tracing is off until orTraceStart. While it is on, every submission gets a correlation id,
- * and each piece of work leaves a record when it retires. Records stay in per-thread buffers
- * until they are consumed. While it is off, a submission pays one relaxed load.
- */
+ * Tracing is off until orTraceStart. While it is on, every submission gets a correlation id, and
+ * each piece of work leaves a record when it retires. Records stay in per-thread buffers until they
+ * are consumed. While it is off, a submission costs one relaxed load more. */
 #ifndef OPENREG_TRACE_H
 #define OPENREG_TRACE_H
 
@@ -65,8 +64,8 @@ OPENREG_API orError_t orTraceIsOn(int* is_on) OPENREG_CHECKED;
 OPENREG_API orError_t orTraceRecordWork(orStream_t stream, const char* call,
                                         const orActivityRecord* work) OPENREG_CHECKED;
 
-/* Hands every record made so far to `consume`, ordered by end_ns, and forgets them. A null
- * function only forgets. No lock is held during the calls. */
+/* Passes every record made so far to `consume`, ordered by end_ns, and discards them. With a null
+ * function only discards. No lock is held during the calls. */
 OPENREG_API orError_t orTraceConsume(orActivityFn consume, void* user_data) OPENREG_CHECKED;
 
 /* Sets or restores the external id of what this thread submits. Calls nest.

@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/ImportTable.h"
+#include "csrc/aten/kernel/SymbolInterposer.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -12,7 +12,7 @@
 namespace at::openreg {
 namespace {
 
-// The parts of a library's dynamic section that say where the slots are.
+// The entries of a library's dynamic section that locate the slots.
 struct Relocations {
   const ElfW(Sym) * symbols = nullptr;
   const char* names = nullptr;
@@ -43,7 +43,7 @@ Relocations relocationsOf(const ElfW(Dyn) * entry) {
   return found;
 }
 
-// Linkers may leave the table read-only once it is filled.
+// Linkers may make the table read-only once it is filled.
 bool write(void** slot, void* value) {
   const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<uintptr_t>(slot);
@@ -85,9 +85,9 @@ int visitLibrary(dl_phdr_info* library, size_t /*size*/, void* data) {
 
 }  // namespace
 
-ImportTable::ImportTable(const void* address) : image_(address) {}
+SymbolInterposer::SymbolInterposer(const void* address) : image_(address) {}
 
-bool ImportTable::redirect(const char* symbol, void* target) const {
+bool SymbolInterposer::redirect(const char* symbol, void* target) const {
   Search search{image_, {}, 0};
   if (dl_iterate_phdr(&visitLibrary, &search) == 0 || search.relocations.symbols == nullptr ||
       search.relocations.names == nullptr) {

@@ -1,10 +1,10 @@
-// What is ordered among each other: the streams, or the streams of one capture.
+// The happens-before relation of streams, or of the streams of one capture.
 //
 // Note [Captures]
-// Work that is captured does not run, so nothing orders it before or after what does: a capture is
-// a universe of its own, with clocks that start with it and know no host. Two kernels of it that
-// nothing in the capture orders are a race on each replay. A replay is one piece of work in the
-// universe that runs, with all accesses of its kernels.
+// Captured work does not run, so it is not ordered with work that does: each capture has a
+// happens-before relation of its own, with clocks that start with it and without the host. Two
+// kernels of a capture that it does not order are a race in each replay. A replay counts as one
+// piece of work outside of captures, with all accesses of its kernels.
 //
 // Not thread-safe.
 #pragma once
@@ -26,7 +26,7 @@
 
 namespace c10::openreg {
 
-// What freed memory may still be used for; see Note [Hazards].
+// A possible use of freed memory; see Note [Hazards].
 struct Hazard {
   uint64_t serial;  // of the free
   Access access;
@@ -36,7 +36,7 @@ struct Hazard {
 
 using PoolKey = std::pair<StreamNumber, MempoolId_t>;
 
-struct Universe {
+struct HappensBefore {
   std::map<PoolKey, std::vector<Hazard>> hazards;
   // Where the first stream last waited for work of the second.
   std::map<std::pair<StreamNumber, StreamNumber>, Stack> waits;
@@ -49,7 +49,7 @@ struct Universe {
     ++host_version_;
   }
 
-  // Before a launch on the stream: what the host knows, the stream will know.
+  // Before a launch on the stream: merges the host's clock into the stream's.
   void takeOverHost(StreamNumber stream) {
     StreamState& state = stateOf(stream);
     if (state.host_version != host_version_) {
@@ -58,7 +58,7 @@ struct Universe {
     }
   }
 
-  // `clock` is of no stream of this universe.
+  // `clock` is not that of a stream of this object.
   void await(StreamNumber stream, const Clock& clock, const Stack& stack) {
     for (StreamNumber other = 0; other < clock.size(); ++other) {
       if (other != stream && clock.of(other) > 0) {
@@ -82,7 +82,7 @@ struct Universe {
  private:
   struct StreamState {
     Clock clock;
-    uint64_t host_version = 0;  // the version of the host's clock that it knows
+    uint64_t host_version = 0;  // the version of the host's clock that was merged
   };
 
   StreamState& stateOf(StreamNumber stream) {
@@ -98,29 +98,29 @@ struct Universe {
 
 // A graph, from the beginning of its capture.
 struct Capture {
-  // Of a kernel. Two with the same bytes are one.
+  // An access of a kernel. Accesses to the same bytes are merged.
   struct Kept {
     Access access;
     std::shared_ptr<Allocation> allocation;
-    bool is_read = false;  // and the replay needs contents from outside
+    bool is_read = false;  // the replay needs contents from outside
   };
 
-  // What the capture does with an allocation, while it lasts.
+  // The capture's accesses to an allocation, during the capture.
   struct Touched {
     AccessSet accesses;
-    std::unique_ptr<WrittenBytes> written;  // of its own ones; null if that is not followed
+    std::unique_ptr<WrittenBytes> written;  // of its own ones; null if not tracked
   };
 
   StreamNumber origin = 0;
   Stack begun{};
   bool is_under_way = false;
 
-  Universe universe;
+  HappensBefore happens_before;
   std::unordered_map<uint64_t, Touched> touched;  // by the allocation's serial
   std::map<StreamNumber, std::shared_ptr<const Work>> last_work;
 
   std::map<std::pair<ByteRuns, bool>, Kept> kept;  // bool: it is written
-  Clock last_replay;                               // the next one waits for it, on whatever stream
+  Clock last_replay;                               // the next one waits for it, on every stream
 };
 
 }  // namespace c10::openreg

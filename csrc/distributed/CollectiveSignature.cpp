@@ -1,4 +1,4 @@
-#include "csrc/distributed/Contract.h"
+#include "csrc/distributed/CollectiveSignature.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -12,7 +12,7 @@
 namespace at::openreg {
 namespace {
 
-// FNV-1a, over whole numbers.
+// FNV-1a over integers.
 class Digest {
  public:
   void add(uint64_t value) {
@@ -26,19 +26,19 @@ class Digest {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// Bytes are bytes, whatever they stand for, unless they are computed with.
-int32_t dtypeThatMatters(const Contract& contract) {
-  return contract.reduce_op < 0 ? -1 : static_cast<int32_t>(contract.dtype);
+// The dtype matters only to reductions; other collectives compare bytes.
+int32_t dtypeThatMatters(const CollectiveSignature& signature) {
+  return signature.reduce_op < 0 ? -1 : static_cast<int32_t>(signature.dtype);
 }
 
-uint64_t digest(c10::ArrayRef<Contract> contracts, int peer, bool is_to) {
+uint64_t digest(c10::ArrayRef<CollectiveSignature> signatures, int peer, bool is_to) {
   Digest sum;
-  for (const Contract& contract : contracts) {
-    sum.add(static_cast<uint64_t>(contract.kind));
-    sum.add(static_cast<uint64_t>(dtypeThatMatters(contract)));
-    sum.add(static_cast<uint64_t>(contract.reduce_op));
-    sum.add(static_cast<uint64_t>(contract.root));
-    sum.add(static_cast<uint64_t>(is_to ? contract.bytesTo(peer) : contract.bytesFrom(peer)));
+  for (const CollectiveSignature& signature : signatures) {
+    sum.add(static_cast<uint64_t>(signature.kind));
+    sum.add(static_cast<uint64_t>(dtypeThatMatters(signature)));
+    sum.add(static_cast<uint64_t>(signature.reduce_op));
+    sum.add(static_cast<uint64_t>(signature.root));
+    sum.add(static_cast<uint64_t>(is_to ? signature.bytesTo(peer) : signature.bytesFrom(peer)));
   }
   return sum.value();
 }
@@ -47,7 +47,7 @@ std::string nameOfKind(uint32_t kind) {
   return kind < kCollectiveKindCount ? nameOf(static_cast<CollectiveKind>(kind)) : "another";
 }
 
-// Also of what another rank has sent.
+// Also accepts values sent by another rank, which may be invalid.
 std::string dtypeName(int32_t dtype) {
   if (dtype < 0 || dtype >= static_cast<int32_t>(c10::ScalarType::NumOptions)) {
     return dtype == -1 ? "none" : "another";
@@ -72,7 +72,7 @@ const char* nameOf(CollectiveKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-std::string Contract::describeTensors() const {
+std::string CollectiveSignature::describeTensors() const {
   return c10::str("[", c10::Join(", ", sizes), "] of ", dtypeName(static_cast<int32_t>(dtype)));
 }
 
@@ -97,24 +97,24 @@ bool Header::isComplete() const {
 
 std::string Header::readText() const { return replaceInvalidUtf8(text.data()); }
 
-Header makeHeader(c10::ArrayRef<Contract> contracts, uint64_t number, int peer) {
+Header makeHeader(c10::ArrayRef<CollectiveSignature> signatures, uint64_t number, int peer) {
   Header header;
   header.number = number;
-  header.count = static_cast<uint32_t>(contracts.size());
+  header.count = static_cast<uint32_t>(signatures.size());
   header.kind = static_cast<uint32_t>(CollectiveKind::Coalesced);
-  for (const Contract& contract : contracts) {
-    header.bytes_to += contract.bytesTo(peer);
-    header.bytes_from += contract.bytesFrom(peer);
+  for (const CollectiveSignature& signature : signatures) {
+    header.bytes_to += signature.bytesTo(peer);
+    header.bytes_from += signature.bytesFrom(peer);
   }
-  if (contracts.size() == 1) {
-    const Contract& contract = contracts.front();
-    header.kind = static_cast<uint32_t>(contract.kind);
-    header.dtype = dtypeThatMatters(contract);
-    header.reduce_op = contract.reduce_op;
-    header.root = contract.root;
+  if (signatures.size() == 1) {
+    const CollectiveSignature& signature = signatures.front();
+    header.kind = static_cast<uint32_t>(signature.kind);
+    header.dtype = dtypeThatMatters(signature);
+    header.reduce_op = signature.reduce_op;
+    header.root = signature.root;
   }
-  header.digest_to = digest(contracts, peer, /*is_to=*/true);
-  header.digest_from = digest(contracts, peer, /*is_to=*/false);
+  header.digest_to = digest(signatures, peer, /*is_to=*/true);
+  header.digest_from = digest(signatures, peer, /*is_to=*/false);
   return header;
 }
 
@@ -122,24 +122,23 @@ namespace {
 
 std::string findDifference(const Header& own, const Header& other, int peer) {
   const auto differ = [&](const char* what, const auto& mine, const auto& theirs) {
-    return c10::str("this rank has come with ", what, " ", mine, ", rank ", peer, " with ", theirs);
+    return c10::str("ranks disagree on the ", what, ": ", mine, " on this rank, ", theirs,
+                    " on rank ", peer);
   };
   if (own.number != other.number) {
-    return c10::str("this rank has come to collective ", own.number, " of the group, rank ", peer,
-                    " to ", other.number);
+    return differ("sequence number of the collective", own.number, other.number);
   }
   if (own.kind != other.kind) {
-    return c10::str("this rank calls ", nameOfKind(own.kind), ", rank ", peer, " calls ",
-                    nameOfKind(other.kind));
+    return differ("operation", nameOfKind(own.kind), nameOfKind(other.kind));
   }
   if (own.count != other.count) {
-    return differ("a number of coalesced operations of", own.count, other.count);
+    return differ("number of coalesced operations", own.count, other.count);
   }
   if (own.root != other.root) {
     return differ("root", own.root, other.root);
   }
   if (own.reduce_op != other.reduce_op) {
-    return differ("the reduction", reduceOpName(own.reduce_op), reduceOpName(other.reduce_op));
+    return differ("reduction", reduceOpName(own.reduce_op), reduceOpName(other.reduce_op));
   }
   if (own.dtype != other.dtype) {
     return differ("dtype", dtypeName(own.dtype), dtypeName(other.dtype));
@@ -153,8 +152,8 @@ std::string findDifference(const Header& own, const Header& other, int peer) {
                     ", which sends ", other.bytes_to);
   }
   if (own.digest_to != other.digest_from || own.digest_from != other.digest_to) {
-    return c10::str("the operations that this rank has coalesced are not those of rank ", peer,
-                    ", in kind, order, dtype or size");
+    return c10::str("the coalesced operations of this rank differ from those of rank ", peer,
+                    " in kind, order, dtype or size");
   }
   return "";
 }
@@ -163,7 +162,7 @@ std::string findDifference(const Header& own, const Header& other, int peer) {
 
 std::string findFault(const Header& own, const Header& other, int peer) {
   if (!other.isComplete() || other.state == Header::Leaving) {
-    return c10::str("rank ", peer, " sends what is not a header");
+    return c10::str("rank ", peer, " sent an invalid header");
   }
   if (other.state == Header::Failed) {
     return c10::str("rank ", peer, " has failed: ", other.readText());

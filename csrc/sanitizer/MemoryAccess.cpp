@@ -1,4 +1,4 @@
-#include "csrc/sanitizer/Touch.h"
+#include "csrc/sanitizer/MemoryAccess.h"
 
 #include <c10/core/UndefinedTensorImpl.h>
 
@@ -26,7 +26,7 @@ bool hasSame(ArrayRef<Operand> operands, const Operand& operand, bool is_written
   });
 }
 
-// Whether the kernel needs the contents; `index` counts the operands that are read.
+// Whether the kernel reads the contents; `index` counts the operands that are read.
 bool isRead(const char* kernel, ArrayRef<Operand> operands, const Operand& operand, int index) {
   if (!operand.is_written) {
     return index > 0 || !readsOnlySizes(kernel);
@@ -36,7 +36,7 @@ bool isRead(const char* kernel, ArrayRef<Operand> operands, const Operand& opera
   return is_passed_in && !onlyWrites(kernel);
 }
 
-// Whether it is what a call in place is called on.
+// Whether it is the tensor that an in-place operator is called on.
 bool isSelf(ArrayRef<Operand> operands, const Operand& operand) {
   const auto* const first_read = std::find_if(
       operands.begin(), operands.end(), [](const Operand& other) { return !other.is_written; });
@@ -62,9 +62,9 @@ Access accessOf(const Operand& operand) {
   return access;
 }
 
-std::vector<Touch> touchesOf(const char* kernel, ArrayRef<Operand> operands) {
-  std::vector<Touch> touches;
-  touches.reserve(operands.size());
+std::vector<MemoryAccess> memoryAccessesOf(const char* kernel, ArrayRef<Operand> operands) {
+  std::vector<MemoryAccess> memory_accesses;
+  memory_accesses.reserve(operands.size());
   int read_count = 0;
   int written_count = 0;
   for (const Operand& operand : operands) {
@@ -74,25 +74,26 @@ std::vector<Touch> touchesOf(const char* kernel, ArrayRef<Operand> operands) {
       continue;
     }
     const Storage& storage = operand.tensor->storage();
-    Touch touch{accessOf(operand), reinterpret_cast<uintptr_t>(storage.data()), storage.nbytes()};
-    touch.access.operand = static_cast<int16_t>(index);
-    touch.is_read = isRead(kernel, operands, operand, index);
+    MemoryAccess memory_access{accessOf(operand), reinterpret_cast<uintptr_t>(storage.data()),
+                               storage.nbytes()};
+    memory_access.access.operand = static_cast<int16_t>(index);
+    memory_access.is_read = isRead(kernel, operands, operand, index);
     if (operand.name == nullptr && isSelf(operands, operand)) {
-      touch.access.argument = "self";
+      memory_access.access.argument = "self";
     }
-    if (!touch.access.runs.isEmpty()) {
-      touches.push_back(std::move(touch));
+    if (!memory_access.access.runs.isEmpty()) {
+      memory_accesses.push_back(std::move(memory_access));
     }
   }
-  return touches;
+  return memory_accesses;
 }
 
-Touch touchOf(const void* address, size_t nbytes, bool is_written) {
+MemoryAccess memoryAccessOf(const void* address, size_t nbytes, bool is_written) {
   const auto begin = reinterpret_cast<uintptr_t>(address);
-  Touch touch{Access(), begin, nbytes};
-  touch.access.runs = ByteRuns(begin, nbytes);
-  touch.access.is_write = is_written;
-  return touch;
+  MemoryAccess memory_access{Access(), begin, nbytes};
+  memory_access.access.runs = ByteRuns(begin, nbytes);
+  memory_access.access.is_write = is_written;
+  return memory_access;
 }
 
 }  // namespace c10::openreg

@@ -1,4 +1,4 @@
-#include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/fallback/OutVariantProbe.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
-// What memory holds before something is written there: a pattern that no kernel writes by chance.
+// A fill pattern that kernels are unlikely to write.
 constexpr int kPattern = 0xA5;
 
 // A visitor that copies tensors and their memory.
@@ -104,7 +104,7 @@ bool haveSameBytes(const std::vector<Tensor>& ones, const std::vector<Tensor>& o
   return std::equal(ones.begin(), ones.end(), others.begin(), others.end(), &hasSameBytes);
 }
 
-// Memory for a result, as a plan would allocate it.
+// Memory for a result, allocated as by a plan.
 Tensor destinationFor(const Tensor& result) {
   Tensor destination = at::has_internal_overlap(result) == at::MemOverlap::Yes
                            ? Tensor(at::detail::empty_cpu(result.sizes(), result.scalar_type()))
@@ -117,7 +117,7 @@ Tensor destinationFor(const Tensor& result) {
   return destination;
 }
 
-// Counts warnings instead of giving them.
+// Counts warnings and drops them.
 class WarningCounter : public c10::WarningHandler {
  public:
   WarningCounter() : guard_(this) {}
@@ -157,8 +157,8 @@ torch::jit::Stack copiesOf(const c10::OperatorHandle& op, c10::ArrayRef<c10::IVa
   return copies;
 }
 
-WritingTrial::WritingTrial(const FallbackOperator& known, const c10::OperatorHandle& op,
-                           c10::ArrayRef<c10::IValue> arguments)
+OutVariantProbe::OutVariantProbe(const FallbackOperator& known, const c10::OperatorHandle& op,
+                                 c10::ArrayRef<c10::IValue> arguments)
     : known_(known), op_(op), writing_(writingToTry(known)) {
   if (writing_ != CallPlan::Writing::ByOperator) {
     arguments_ = arguments.vec();
@@ -166,29 +166,29 @@ WritingTrial::WritingTrial(const FallbackOperator& known, const c10::OperatorHan
   }
 }
 
-CallPlan::Writing WritingTrial::best(c10::ArrayRef<c10::IValue> results) {
+CallPlan::Writing OutVariantProbe::best(c10::ArrayRef<c10::IValue> results) {
   return writing_ != CallPlan::Writing::ByOperator && matches(results)
              ? writing_
              : CallPlan::Writing::ByOperator;
 }
 
-bool WritingTrial::matches(c10::ArrayRef<c10::IValue> results) {
+bool OutVariantProbe::matches(c10::ArrayRef<c10::IValue> results) {
   const HostKernelScope scope;
   std::vector<Tensor> destinations;
   std::vector<Tensor> given;
   for (const c10::IValue& result : results) {
     destinations.push_back(destinationFor(result.toTensor()));
-    // A kernel may give these another storage.
+    // A kernel may give the tensors in this list another storage.
     given.push_back(destinations.back().alias());
   }
   const WarningCounter warnings;
   try {
     callOutVariant(known_, copies_, given);
   } catch (const c10::Error&) {
-    return false;  // what the operator itself takes
+    return false;  // the operator's own arguments
   }
   if (warnings.count() > 0) {
-    return false;  // of what the operator does not warn of, or would warn of twice
+    return false;  // the operator does not warn, or would warn twice
   }
   for (size_t i = 0; i < destinations.size(); ++i) {
     const Tensor& written = given[i];

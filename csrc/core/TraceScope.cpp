@@ -1,23 +1,23 @@
-#include "torch_openreg/core/HostWork.h"
+#include "torch_openreg/core/TraceScope.h"
 
 #include "torch_openreg/core/Exception.h"
 
 namespace c10::openreg {
 
-HostWork::HostWork(const OpenRegStream& stream, const char* name) : stream_(stream.stream()) {
+TraceScope::TraceScope(const OpenRegStream& stream, const char* name) : stream_(stream.stream()) {
   record_.kind = orActivityKernel;
   record_.memcpy_kind = -1;
   record_.peer_device = -1;
   begin(name);
 }
 
-HostWork::HostWork(const OpenRegStream& stream, const WorkDescription& description)
+TraceScope::TraceScope(const OpenRegStream& stream, const WorkDescription& description)
     : stream_(stream.stream()) {
   description.describe(&record_);
   begin(description.name());
 }
 
-void HostWork::begin(const char* name) {
+void TraceScope::begin(const char* name) {
   int is_on = 0;
   OPENREG_CHECK(orTraceIsOn(&is_on));
   if (C10_LIKELY(is_on == 0)) {
@@ -28,7 +28,7 @@ void HostWork::begin(const char* name) {
   OPENREG_CHECK(orTraceGetTime(&record_.start_ns));
 }
 
-HostWork::~HostWork() {
+TraceScope::~TraceScope() {
   if (C10_LIKELY(!is_traced_)) {
     return;
   }

@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/ThreadTeam.h"
+#include "csrc/aten/kernel/OpenMpTeam.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
@@ -11,14 +11,14 @@
 namespace at::openreg {
 namespace {
 
-// What the threads of a team call. Exceptions must not leave a parallel region.
+// The call that the threads of a team make. Exceptions must not leave a parallel region.
 class TeamCall {
  public:
   explicit TeamCall(c10::function_ref<void()> function) : function_(function) {}
 
   static void run(void* call) { static_cast<TeamCall*>(call)->runOnThisThread(); }
 
-  // Behind the parallel region.
+  // Call after the parallel region.
   void rethrow() {
     const c10::openreg::Lock lock(mutex_);
     if (error_ != nullptr) {
@@ -41,7 +41,7 @@ class TeamCall {
   std::exception_ptr error_ OPENREG_GUARDED_BY(mutex_);
 };
 
-// Functions of the libraries that torch computes with; null where it has no such library.
+// Functions of the libraries that torch computes with; null if a library is not loaded.
 class ThreadLibraries {
  public:
   static const ThreadLibraries& get() {
@@ -54,7 +54,8 @@ class ThreadLibraries {
       set_open_mp_(count);
     }
     if (set_mkl_ != nullptr) {
-      // A number of its own, even the same, makes MKL start threads within a parallel region, too.
+      // If a thread sets a number, even the default, MKL also starts threads within a parallel
+      // region.
       set_mkl_(count == mkl_default_ ? 0 : count);
     }
   }
@@ -96,9 +97,9 @@ class ThreadLibraries {
         set_mkl_(previous);
       }
     }
-    // What a compiler makes of a parallel region; LLVM's and Intel's libraries have it, too.
+    // What compilers call for a parallel region; LLVM's and Intel's libraries also export it.
     run_parallel_ = reinterpret_cast<ParallelRegion>(dlsym(library, "GOMP_parallel"));
-    // LLVM's and Intel's have one team for the whole process; this is a function of theirs alone.
+    // Only LLVM's and Intel's libraries, which have one team per process, export this function.
     const bool is_libgomp = dlsym(library, "__kmpc_fork_call") == nullptr;
     auto* initial_device = reinterpret_cast<Counter>(dlsym(library, "omp_get_initial_device"));
     if (is_libgomp && initial_device != nullptr) {
@@ -110,7 +111,7 @@ class ThreadLibraries {
 
   Setter set_open_mp_ = nullptr;
   CountingSetter set_mkl_ = nullptr;
-  int mkl_default_ = 0;  // of threads without a number of their own
+  int mkl_default_ = 0;  // for threads that have set no number
   ParallelRegion run_parallel_ = nullptr;
   Pause pause_ = nullptr;
   int initial_device_ = 0;

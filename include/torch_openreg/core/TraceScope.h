@@ -1,6 +1,5 @@
-// Records of work that a host thread does in place of a stream, for traces: a copy or a kernel that
-// it runs itself, after it has waited for the stream, leaves the records that it would have left on
-// the stream.
+// Trace records of work that a host thread runs in place of a stream. A copy or a kernel that the
+// host runs after it has waited for the stream leaves the same records as on the stream.
 #pragma once
 
 #include <openreg/memory.h>
@@ -15,21 +14,21 @@
 
 namespace c10::openreg {
 
-// What a trace says about a copy or a fill, besides its times. As a member of a closure it makes
-// the closure describable; see Launch.h.
+// The description of a copy or a fill in a trace, except for its times. A closure with this member
+// is describable; see Launch.h.
 struct WorkDescription {
   orActivityKind kind;
   uint64_t bytes;
   int memcpy_kind;
   int peer_device;
 
-  // An orMemcpyKind, and the other device of a copy between two.
+  // `memcpy_kind` is an orMemcpyKind, `peer_device` the other device of a copy between two.
   static WorkDescription copy(int memcpy_kind, uint64_t bytes, int peer_device = -1) {
     return {orActivityMemcpy, bytes, memcpy_kind, peer_device};
   }
   static WorkDescription fill(uint64_t bytes) { return {orActivityMemset, bytes, -1, -1}; }
 
-  // The names by which tools know such work, CUDA's.
+  // CUDA's names, which tools recognize.
   static constexpr std::array<const char*, 6> kNames = {
       "Memset", "Memcpy HtoH", "Memcpy HtoD", "Memcpy DtoH", "Memcpy DtoD", "Memcpy PtoP"};
 
@@ -58,18 +57,19 @@ struct WorkDescription {
   }
 };
 
-// The time from construction to destruction is the work's. Does nothing while tracing is off.
-// Threads: the one that does the work makes and destroys it, after it has waited for the stream.
+// Records the time from construction to destruction. Does nothing while tracing is off.
+// Threads: created and destroyed on the thread that does the work, after it has waited for the
+// stream.
 // Errors: the destructor warns and never throws.
-class OPENREG_EXPORT HostWork {
+class OPENREG_EXPORT TraceScope {
  public:
-  // A kernel. `name` lives as long as the process.
-  HostWork(const OpenRegStream& stream, const char* name);
+  // A kernel. `name` must live as long as the process.
+  TraceScope(const OpenRegStream& stream, const char* name);
   // A copy or a fill.
-  HostWork(const OpenRegStream& stream, const WorkDescription& description);
-  HostWork(const HostWork&) = delete;
-  HostWork& operator=(const HostWork&) = delete;
-  ~HostWork();
+  TraceScope(const OpenRegStream& stream, const WorkDescription& description);
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+  ~TraceScope();
 
  private:
   void begin(const char* name);

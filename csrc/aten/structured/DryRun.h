@@ -1,17 +1,19 @@
-// What a kernel has against its arguments, found out at the call.
+// Runs a kernel once at the call, to find out whether it rejects the arguments.
 //
-// Note [Trials]
-// Most of an operator's checks are in its shape function, which runs at the call. What is left the
-// kernel says when it runs. On the worker that is too late: the caller has to see the error at the
-// call. So before an operator's first launch with arguments of one kind, its kernel runs once on
-// the calling thread, on small CPU tensors that are all zeros and whose dtypes, sizes and identity
-// are to each other as the operands' are. If it complains, it runs on zeros of the operands' own
-// sizes, then on ones, and if it complains of all three, its exception is the call's. Later
-// launches with arguments of that kind cost the comparison of a key.
+// Note [Dry runs]
+// Most checks of an operator are in its shape function, which runs at the call. The kernel makes
+// the remaining checks when it runs. On the worker that is too late, because the caller must see
+// the error at the call. So before an operator's first launch with arguments of one kind, its
+// kernel runs once on the calling thread, on small CPU tensors that are all zeros. Their dtypes,
+// sizes and identity have the same relations as those of the operands. If the kernel throws, it
+// runs again on zeros with the operands' own sizes, then on ones. If all three runs throw, the call
+// throws the last exception. Later launches with arguments of that kind cost only the comparison of
+// a key.
 //
-// A kind is the dtypes of the operands, which inputs are outputs, too, the values or classes of all
-// other arguments (Note [Classes of numbers]), and, of operators whose shape function is not a
-// TensorIterator, which checks sizes by itself, the sizes that the small tensors have.
+// A kind consists of the dtypes of the operands, of which inputs are outputs as well, and of the
+// values or classes of all other arguments (Note [Classes of numbers]). For operators whose shape
+// function is not a TensorIterator, which checks sizes itself, it also has the sizes of the small
+// tensors.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -30,7 +32,7 @@
 
 namespace at::openreg {
 
-// The kind of a call's arguments, as a number.
+// The kind of a call's arguments, as a hash.
 class ArgumentsKey {
  public:
   void add(uint64_t word) { key_ = (key_ ^ word) * 0x9E3779B97F4A7C15U + (key_ >> 29); }
@@ -53,7 +55,7 @@ class ArgumentsKey {
       add(*values);
     }
   }
-  // Operators with lists of tensors, of which there are no stand-ins, are not tried out.
+  // Operators that take lists of tensors, for which there are no dummies, have no dry run.
   void add(const ITensorListRef& /*tensors*/) {}
   void add(const c10::List<std::optional<Tensor>>& /*tensors*/) {}
   template <typename T>
@@ -64,14 +66,14 @@ class ArgumentsKey {
     }
   }
 
-  uint64_t value() const { return key_ | 1; }  // 0 is no key
+  uint64_t value() const { return key_ | 1; }  // 0 means no key
 
  private:
   uint64_t key_ = 0;
 };
 
-// The first of `output_count` outputs that the operand at `index` is; the index itself if it is
-// none of those before it.
+// The index of the first of `output_count` outputs that is the same tensor as the operand at
+// `index`; `index` itself if there is none before it.
 inline size_t firstSame(ArrayRef<const Tensor*> operands, size_t index, size_t output_count) {
   for (size_t output = 0; output < output_count && output < index; ++output) {
     if (operands[index]->is_same(*operands[output])) {
@@ -81,13 +83,13 @@ inline size_t firstSame(ArrayRef<const Tensor*> operands, size_t index, size_t o
   return index;
 }
 
-// The trials of one operator.
-class OPENREG_EXPORT Trials {
+// The dry runs of one operator.
+class OPENREG_EXPORT DryRuns {
  public:
-  // Runs `kernel` with stand-ins of the operands, outputs first, unless that was done for such
-  // arguments before. `key` has the arguments that are no operands. `are_sizes_checked` says
-  // whether the shape function has checked the operands' sizes.
-  // Errors: what the kernel throws.
+  // Runs `kernel` on dummies of the operands, outputs first, unless that was done before for
+  // arguments of this kind. `key` has the arguments that are not operands. `are_sizes_checked`: the
+  // shape function has checked the operands' sizes.
+  // Errors: those of the kernel.
   void check(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey key,
              bool are_sizes_checked, c10::function_ref<void(Tensor*)> kernel) {
     for (size_t index = 0; index < operands.size(); ++index) {
@@ -102,17 +104,17 @@ class OPENREG_EXPORT Trials {
     if (C10_LIKELY(known.load(std::memory_order_relaxed) == key.value())) {
       return;
     }
-    tryOut(operands, output_count, kernel);
+    dryRun(operands, output_count, kernel);
     known.store(key.value(), std::memory_order_relaxed);
   }
 
  private:
   static void addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key);
 
-  static void tryOut(ArrayRef<const Tensor*> operands, size_t output_count,
+  static void dryRun(ArrayRef<const Tensor*> operands, size_t output_count,
                      c10::function_ref<void(Tensor*)> kernel);
 
-  // Kinds that share a place take turns.
+  // Kinds with the same slot replace each other.
   std::array<std::atomic<uint64_t>, 64> known_{};
 };
 
