@@ -218,8 +218,16 @@ orError_t find_place(const void* pointer, size_t size, const char* function, Pla
                 concat(function, ": expected a device address, got the kernel address ", pointer));
   }
   const std::optional<PinnedAllocation> pinned = find_pinned(address);
-  const bool is_inside = pinned && size <= pinned->size - (address - pinned->address);
-  *place = {is_inside ? orMemoryTypeHost : orMemoryTypeUnregistered, -1,
+  if (pinned && size > pinned->size - (address - pinned->address)) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": ", size, " bytes at offset ", address - pinned->address,
+                       " exceed their pinned allocation of ", pinned->size, " bytes"));
+  }
+  if (size > UINTPTR_MAX - address) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": ", size, " bytes do not fit behind the address ", pointer));
+  }
+  *place = {pinned ? orMemoryTypeHost : orMemoryTypeUnregistered, -1,
             reinterpret_cast<void*>(address + watchable_offset(address))};
   return orSuccess;
 }

@@ -369,9 +369,9 @@ orError_t end_capture(orStream_t handle, orGraph_t* graph) {
     return fail(orErrorIllegalState,
                 concat("orStreamEndCapture: stream ", stream->id(), " is not capturing"));
   }
-  auto result = std::make_unique<orGraph>();
-  if (const orError_t error = capture->end(*stream, &result->graph)) return error;
-  *graph = result.release();
+  std::shared_ptr<Graph> captured;
+  if (const orError_t error = capture->end(*stream, &captured)) return error;
+  *graph = add_graph(std::move(captured));
   return orSuccess;
 }
 

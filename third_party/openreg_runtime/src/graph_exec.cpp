@@ -8,6 +8,7 @@
 #include "completion.h"
 #include "device.h"
 #include "event.h"
+#include "handle.h"
 #include "mutex.h"
 #include "process.h"
 #include "setting.h"
@@ -244,29 +245,31 @@ orError_t GraphProgram::launch(Stream& stream, uint64_t* sequence) {
 
 namespace {
 
+constinit HandleTable<std::shared_ptr<GraphProgram>, HandleKind::GraphExec> programs;
+
 orError_t instantiate(orGraphExec_t* exec, orGraph_t graph, unsigned long long flags) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (graph == nullptr) {
-    return fail(orErrorInvalidResourceHandle, "orGraphInstantiate: graph is null");
-  }
+  std::shared_ptr<Graph> found;
+  if (const orError_t error = find_graph(graph, "orGraphInstantiate", &found)) return error;
   if (exec == nullptr || flags != 0) {
     return fail(orErrorInvalidValue,
                 exec == nullptr ? std::string("orGraphInstantiate: exec is null")
                                 : concat("orGraphInstantiate: expected flags 0, got ", flags));
   }
-  *exec = new orGraphExec{GraphProgram::make(graph->graph)};
+  *exec = to_handle<orGraphExec_t>(programs.add(GraphProgram::make(std::move(found))));
   return orSuccess;
 }
 
 orError_t launch(orGraphExec_t exec, orStream_t handle) {
   Stream* stream = nullptr;
   if (const orError_t error = find_stream(handle, &stream)) return error;
-  if (exec == nullptr) return fail(orErrorInvalidResourceHandle, "orGraphLaunch: exec is null");
+  std::shared_ptr<GraphProgram> program;
+  if (!programs.get(number_of(exec), &program)) {
+    return fail_stale(number_of(exec), "orGraphLaunch", "an executable graph");
+  }
   if (Worker::current_stream() != nullptr) {
     return fail(orErrorNotPermitted, "orGraphLaunch: work on a stream cannot launch a graph");
   }
   if (const orError_t error = check_not_capturing(*stream, "orGraphLaunch")) return error;
-  const std::shared_ptr<GraphProgram> program = exec->program;
   uint64_t sequence = 0;
   if (const orError_t error = program->launch(*stream, &sequence)) return error;
   return settings().is_launch_blocking && sequence > 0 ? stream->finish(sequence) : orSuccess;
@@ -287,8 +290,11 @@ orError_t orGraphLaunch(orGraphExec_t exec, orStream_t stream) {
 
 orError_t orGraphExecDestroy(orGraphExec_t exec) {
   return openreg::guarded([&] {
-    if (!openreg::is_forked()) delete exec;
-    return orSuccess;
+    using namespace openreg;
+    if (exec == nullptr || is_forked()) return orSuccess;
+    std::shared_ptr<GraphProgram> removed;
+    if (programs.remove(number_of(exec), &removed)) return orSuccess;
+    return fail_stale(number_of(exec), "orGraphExecDestroy", "an executable graph");
   });
 }
 

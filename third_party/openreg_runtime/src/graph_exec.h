@@ -76,8 +76,3 @@ class SegmentLaunch {
 };
 
 }  // namespace openreg
-
-// What a handle points at.
-struct orGraphExec {
-  std::shared_ptr<openreg::GraphProgram> program;
-};

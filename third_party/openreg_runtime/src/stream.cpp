@@ -1,14 +1,15 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 
 #include "capture.h"
 #include "completion.h"
 #include "device.h"
+#include "handle.h"
 #include "mutex.h"
 #include "os.h"
 #include "process.h"
@@ -23,15 +24,13 @@ namespace {
 
 constexpr std::align_val_t closure_alignment{OPENREG_CLOSURE_ALIGNMENT};
 
-// The handles of all streams ever made.
-struct Handles {
-  Mutex mutex;  // a leaf
-  std::unordered_set<const orStream*> all OPENREG_GUARDED_BY(mutex);
-};
+// All streams ever made. None is taken out, and a slot's stream never changes.
+constinit HandleTable<Stream*, HandleKind::Stream> streams;
 
-Handles& handles() {
-  static Handles* handles = new Handles;
-  return *handles;
+// The stream of a handle, null if the value is not that of one. It may have been destroyed.
+Stream* look_up(orStream_t handle) OPENREG_UNCHECKED_LOCKING {
+  HandleSlot<Stream*>* slot = streams.find(number_of(handle));
+  return slot == nullptr ? nullptr : slot->object;
 }
 
 struct HostCall {
@@ -270,10 +269,9 @@ void Stream::destroy() {
 bool Stream::has_ended() const { return is_destroyed() && is_idle() && !has_failure(); }
 
 Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority) {
-  auto* stream = new orStream(device, id, flags, priority);
-  const Lock lock(handles().mutex);
-  handles().all.insert(stream);
-  return stream;
+  auto stream = std::make_unique<Stream>(device, id, flags, priority);
+  stream->handle_ = to_handle<orStream_t>(streams.add(stream.get()));
+  return stream.release();
 }
 
 orError_t find_stream(orStream_t handle, Stream** stream) {
@@ -284,11 +282,13 @@ orError_t find_stream(orStream_t handle, Stream** stream) {
     *stream = &device->default_stream();
     return orSuccess;
   }
-  if (handle->is_destroyed()) {
+  Stream* found = look_up(handle);
+  if (found == nullptr) return fail_stale(number_of(handle), "", "a stream");
+  if (found->is_destroyed()) {
     return fail(orErrorInvalidResourceHandle,
-                concat("stream ", handle->id(), " has been destroyed"));
+                concat("stream ", found->id(), " has been destroyed"));
   }
-  *stream = handle;
+  *stream = found;
   return orSuccess;
 }
 
@@ -303,7 +303,7 @@ orError_t create_stream(orStream_t* stream, unsigned flags, int priority) {
   Device* device = nullptr;
   if (const orError_t error = Device::get(current_device(), &device)) return error;
   priority = std::clamp(priority, greatest_stream_priority, least_stream_priority);
-  *stream = static_cast<orStream*>(device->create_stream(flags, priority));
+  *stream = device->create_stream(flags, priority)->handle();
   return orSuccess;
 }
 
@@ -312,6 +312,11 @@ orError_t launch_kernel(const orKernel* kernel, void* closure, size_t closure_si
   if (kernel == nullptr || kernel->run == nullptr || (closure == nullptr && closure_size > 0)) {
     return fail(orErrorInvalidValue,
                 "orLaunchKernel: expected a kernel with a run function, and a closure");
+  }
+  if (closure_size > OPENREG_MAX_CLOSURE_SIZE) {
+    return fail(orErrorInvalidValue,
+                concat("orLaunchKernel: expected a closure of at most ", OPENREG_MAX_CLOSURE_SIZE,
+                       " bytes, got ", closure_size));
   }
   Stream* stream = nullptr;
   if (const orError_t error = find_stream(handle, &stream)) return error;
@@ -379,7 +384,7 @@ orError_t orGetDefaultStream(orStream_t* stream, int device) {
     if (stream == nullptr) return fail(orErrorInvalidValue, "orGetDefaultStream: stream is null");
     Device* found = nullptr;
     if (const orError_t error = Device::get(device, &found)) return error;
-    *stream = static_cast<orStream*>(&found->default_stream());
+    *stream = found->default_stream().handle();
     return orSuccess;
   });
 }
@@ -466,7 +471,9 @@ orError_t orStreamHasEnded(int* has_ended, orStream_t stream) {
     if (has_ended == nullptr || stream == nullptr) {
       return fail(orErrorInvalidValue, "orStreamHasEnded: a pointer is null");
     }
-    *has_ended = stream->is_destroyed() && stream->is_idle() ? 1 : 0;
+    const Stream* found = look_up(stream);
+    if (found == nullptr) return fail_stale(number_of(stream), "orStreamHasEnded", "a stream");
+    *has_ended = found->is_destroyed() && found->is_idle() ? 1 : 0;
     return orSuccess;
   });
 }
@@ -491,9 +498,8 @@ orError_t orStreamValidate(uintptr_t handle) {
   return openreg::guarded([&] {
     using namespace openreg;
     if (const orError_t error = check_not_forked()) return error;
-    const auto* stream = reinterpret_cast<const orStream*>(handle);
-    const Lock lock(handles().mutex);
-    if (handles().all.contains(stream) && !stream->is_destroyed()) return orSuccess;
+    const Stream* stream = look_up(reinterpret_cast<orStream_t>(handle));
+    if (stream != nullptr && !stream->is_destroyed()) return orSuccess;
     return fail(orErrorInvalidResourceHandle,
                 concat("orStreamValidate: ", handle, " is not the handle of a live stream"));
   });

@@ -22,8 +22,8 @@ namespace openreg {
 class Capture;
 class Device;
 
-// Made once per handle and never destroyed: a stale handle still points at a stream, which then
-// says that it is destroyed.
+// Made once per handle and never destroyed: work, completions and schedules refer to it, and its
+// handle says that it is destroyed.
 class Stream {
  public:
   Stream(Device& device, uint64_t id, unsigned flags, int priority);
@@ -32,6 +32,7 @@ class Stream {
 
   Device& device() const { return device_; }
   uint64_t id() const { return id_; }
+  orStream_t handle() const { return handle_; }
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
 
@@ -114,6 +115,7 @@ class Stream {
 
  private:
   friend class Worker;
+  friend Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority);
 
   orError_t start();
   CommandRing::Status reserve(size_t closure_size, bool is_scheduled, CommandRing::Slot* slot);
@@ -122,6 +124,7 @@ class Stream {
   const uint64_t id_;
   const unsigned flags_;
   const int priority_;
+  orStream_t handle_ = nullptr;  // set before another thread may see the stream
   std::atomic<bool> is_started_{false};
   std::atomic<bool> is_destroyed_{false};
 
@@ -146,8 +149,3 @@ Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority);
 orError_t find_stream(orStream_t handle, Stream** stream);
 
 }  // namespace openreg
-
-// What a handle points at.
-struct orStream : openreg::Stream {
-  using Stream::Stream;
-};

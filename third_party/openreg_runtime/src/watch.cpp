@@ -48,7 +48,7 @@ class WatchableMemory {
   // Null if the operating system does not give it.
   static WatchableMemory* create();
 
-  uintptr_t allocate(size_t size) { return arena_.allocate(round_up(size)); }
+  uintptr_t allocate(size_t size) { return size > capacity_ ? 0 : arena_.allocate(round_up(size)); }
 
   void release(uintptr_t address, size_t size) {
     {
@@ -61,6 +61,9 @@ class WatchableMemory {
   }
 
   bool contains(uintptr_t address) const { return address - base_ < capacity_; }
+  bool contains(uintptr_t address, size_t size) const {
+    return contains(address) && size <= capacity_ - (address - base_);
+  }
   bool is_kernel_address(uintptr_t address) const {
     const uintptr_t offset = offset_;
     return offset != 0 && contains(address - offset);
@@ -299,7 +302,7 @@ orError_t add_watch(unsigned long long* number, const void* pointer, size_t size
   const auto begin = reinterpret_cast<uintptr_t>(pointer);
   WatchableMemory* found = memory_of(begin);
   *number = 0;
-  if (found == nullptr || !found->contains(begin + size - 1) || found->is_inherited() ||
+  if (found == nullptr || !found->contains(begin, size) || found->is_inherited() ||
       !install_fault_handler()) {
     return orSuccess;
   }

@@ -300,3 +300,19 @@ TEST(a_blocking_launch_from_work_on_the_same_stream_does_not_wait) {
   CHECK_OK(orStreamSynchronize(nullptr));
   CHECK(ran);
 }
+
+TEST(a_closure_above_the_limit_is_refused) {
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  char closure[64] = {};
+  for (const size_t size : {SIZE_MAX, SIZE_MAX - 64, OPENREG_MAX_CLOSURE_SIZE + 1}) {
+    CHECK_ERROR(orLaunchKernel(&kernel, closure, size, nullptr), orErrorInvalidValue);
+    CHECK_CONTAINS(orGetLastErrorMessage(), "expected a closure of at most 1073741824 bytes, got");
+  }
+  const orStream_t stream = test::make_stream();
+  CHECK_OK(orStreamBeginCapture(stream, orStreamCaptureModeRelaxed));
+  CHECK_ERROR(orLaunchKernel(&kernel, closure, SIZE_MAX, stream), orErrorInvalidValue);
+  orGraph_t graph = nullptr;
+  CHECK_OK(orStreamEndCapture(stream, &graph));
+  CHECK_OK(orGraphDestroy(graph));
+  CHECK_OK(orStreamDestroy(stream));
+}

@@ -444,3 +444,18 @@ TEST(bad_arguments_are_refused) {
   CHECK_ERROR(orWatchGetCounts(nullptr), orErrorInvalidValue);
   CHECK_ERROR(orHostGetKernelPointer(nullptr, memory), orErrorInvalidValue);
 }
+
+TEST(sizes_beyond_all_memory_are_no_watchable_memory) {
+  CHECK_OK(orWatchStart());
+  char* memory = test::host_malloc(64);
+  for (const size_t size : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 4095, SIZE_MAX / 2}) {
+    void* pointer = memory;
+    CHECK_ERROR(orMallocHost(&pointer, size), orErrorMemoryAllocation);
+    CHECK(pointer == memory);
+    unsigned long long watch = 1;
+    const auto observer = [](void*, const void*, int) { return 0; };
+    CHECK_OK(orWatchAdd(&watch, memory, size, 1, observer, nullptr));
+    CHECK_EQUAL(watch, 0u);
+  }
+  CHECK_OK(orFreeHost(memory));
+}

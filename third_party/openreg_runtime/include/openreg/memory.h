@@ -10,8 +10,10 @@
  * distance is 0.
  *
  * On submission, copies and fills check that a device range lies inside one live allocation
- * (orErrorIllegalAddress if it begins in none, orErrorInvalidValue if it exceeds it) and
- * that the kind fits both pointers. Kernel addresses are not valid arguments.
+ * (orErrorIllegalAddress if it begins in none, orErrorInvalidValue if it exceeds it), that a range
+ * which begins in pinned memory does not exceed its allocation (orErrorInvalidValue), and that the
+ * kind fits both pointers. Kernel addresses are not valid arguments. The size of a range of other
+ * host memory is the caller's to get right.
  */
 #ifndef OPENREG_MEMORY_H
 #define OPENREG_MEMORY_H

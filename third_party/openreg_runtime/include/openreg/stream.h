@@ -53,6 +53,9 @@ typedef struct orKernel {
  * allocation each. The limit keeps one launch from filling a noticeable part of a queue. */
 #define OPENREG_MAX_INLINE_CLOSURE_SIZE 4096
 
+/* The size of the largest closure: 1 GiB, far above what a launch encloses. */
+#define OPENREG_MAX_CLOSURE_SIZE ((size_t)1 << 30)
+
 /* Closures are stored at this alignment. */
 #define OPENREG_CLOSURE_ALIGNMENT 16
 
@@ -94,7 +97,8 @@ OPENREG_API orError_t orStreamWaitEvent(orStream_t stream, orEvent_t event,
 /* Enqueues a kernel. `run` is called once, unless the stream holds an error, then `destroy`. If
  * the stream is capturing, `run` is called on each launch of the graph, and `destroy` with it.
  * Owns: takes over the closure on success only; on error it is unchanged and the caller's.
- * Closures still queued when the process exits are leaked.
+ * Closures still queued when the process exits are leaked. `closure_size` is at most
+ * OPENREG_MAX_CLOSURE_SIZE (orErrorInvalidValue).
  * Threads: `run`, `describe` and `destroy` are called by the worker, `move` by this thread. No lock
  * is held during any of them. With OPENREG_LAUNCH_BLOCKING the closure stays where it is. Errors:
  * with OPENREG_LAUNCH_BLOCKING, the kernel's own. */
