@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <new>
 #include <optional>
 
 #include "arena.h"
@@ -145,8 +146,13 @@ orError_t allocate_pinned(void** pointer, size_t size) {
   const uintptr_t address = to_address(memory);
   describe(span, current_device(), address, size);
   PinnedMemory& pinned = pinned_memory();
-  const Lock lock(pinned.mutex);
-  pinned.live[address] = {address, size, current_device()};
+  try {
+    const Lock lock(pinned.mutex);
+    pinned.live[address] = {address, size, current_device()};
+  } catch (const std::bad_alloc&) {
+    if (!release_watchable(address, size)) std::free(memory);
+    throw;
+  }
   *pointer = memory;
   return orSuccess;
 }

@@ -152,7 +152,7 @@ orError_t Capture::end(Stream& stream, std::shared_ptr<Graph>* graph) {
     state_ = State::Ended;
     captured = std::move(graph_);
     captured->lane_count = members_.size();
-    captured->end = members_.front().frontier;
+    captured->end = std::move(members_.front().frontier);
     members = std::move(members_);
   }
   for (const Member& member : members) member.stream->leave_capture();

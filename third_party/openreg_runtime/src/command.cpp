@@ -61,7 +61,12 @@ CapturedCommand::CapturedCommand(const Submission& submission) {
   command_->entry_size = static_cast<uint32_t>(size);
   command_->correlation_id = 0;
   command_->is_large = false;
-  move_closure(submission, command_->closure());
+  try {
+    move_closure(submission, command_->closure());
+  } catch (...) {
+    free_memory();
+    throw;
+  }
 }
 
 CapturedCommand::~CapturedCommand() {

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <tuple>
 
 #include "allocation.h"
@@ -215,9 +216,16 @@ orError_t Device::create(int index, bool* is_new) {
   if (const orError_t error = prepare_process(&space)) return error;
   int memory_file = -1;
   if (const orError_t error = map_memory(index, *space, &memory_file)) return error;
+  Device* device = nullptr;
+  try {
+    device = new Device(index, *space, memory_file);
+  } catch (const std::bad_alloc&) {
+    os::close_file(memory_file);
+    throw;
+  }
   // Sequentially consistent, as the other side is in orSetDeviceCreatedFunction(): either this
   // thread sees the function, or that one sees the device.
-  devices[static_cast<size_t>(index)].store(new Device(index, *space, memory_file));
+  devices[static_cast<size_t>(index)].store(device);
   *is_new = true;
   return orSuccess;
 }
@@ -231,16 +239,19 @@ Device::Device(int index, const AddressSpace& space, int memory_file)
     : index_(index),
       memory_file_(memory_file),
       arena_(space.base_of(index), space.kernel_offset, space.capacity),
+      streams_(1),
       default_stream_(make_stream(*this, static_cast<uint64_t>(index), orStreamDefault,
                                   least_stream_priority)) {
-  streams_.push_back(default_stream_);
+  streams_.front() = default_stream_;
 }
 
 Stream* Device::create_stream(unsigned flags, int priority) {
   const uint64_t id = static_cast<uint64_t>(visible_count()) + streams_created.fetch_add(1);
-  Stream* stream = make_stream(*this, id, flags, priority);
   const Lock lock(mutex_);
   std::erase_if(streams_, [](const Stream* other) { return other->has_ended(); });
+  // The memory first, as a stream is never destroyed.
+  if (streams_.size() == streams_.capacity()) streams_.reserve(2 * streams_.size());
+  Stream* stream = make_stream(*this, id, flags, priority);
   streams_.push_back(stream);
   if (is_exiting()) stream->stop();
   return stream;

@@ -234,11 +234,17 @@ orError_t GraphProgram::launch(Stream& stream, uint64_t* sequence) {
   const trace::Span call(orActivityRuntime, "orGraphLaunch", stream.device().index(), stream.id());
   const Lock lock(graph_->launch_mutex);
   Launch launch(*this, stream, graph_->latest_launch, call);
-  const orError_t error = launch.run();
+  CompletionRef completion = CompletionRef::make();  // first: what a launch began is always known
+  orError_t error = orSuccess;
+  try {
+    error = launch.run();
+  } catch (const std::bad_alloc&) {
+    error = fail_out_of_memory();
+  }
   *sequence = launch.last_sequence();
   if (*sequence > 0) {
-    graph_->latest_launch = CompletionRef::make();
-    graph_->latest_launch->bind(stream, *sequence);
+    completion->bind(stream, *sequence);
+    graph_->latest_launch = std::move(completion);
   }
   return error;
 }

@@ -47,6 +47,8 @@ std::optional<uint32_t> SlotPool::take() {
     return slot;
   }
   if (used_ == LedgerFile::slot_count) return std::nullopt;
+  // What give_back() needs comes now, as it must not fail.
+  if (free_.capacity() <= used_) free_.reserve(2 * size_t{used_} + 1);
   return used_++;
 }
 
@@ -78,7 +80,13 @@ orError_t Ledger::make(Ledger** ledger) {
   auto* file = static_cast<LedgerFile*>(memory);
   file->identity = {process, number, start, key};
   file->version = LedgerFile::current_version;
-  *ledger = new Ledger(file);
+  try {
+    *ledger = new Ledger(file);
+  } catch (const std::bad_alloc&) {
+    os::unmap(memory, sizeof(LedgerFile));
+    os::close_file(number);
+    throw;
+  }
   ledger_of_process.store(*ledger, std::memory_order_release);
   return orSuccess;
 }
@@ -176,6 +184,9 @@ std::vector<uint64_t> Ledger::collect(bool checks_holders) {
   if (!checks_holders && file_->first_ended.load(std::memory_order_relaxed) == 0) return numbers;
   const Lock lock(mutex_);
   std::vector<uint32_t> ended;
+  // What is taken must not be lost, so the memory for all comes first.
+  ended.reserve(2 * size_t{leases_.used()});
+  numbers.reserve(leases_.used());
   // A holder reports before it dies, or not at all: look for the dead before taking the reports.
   if (checks_holders) find_dead_holders(&ended);
   take_ended(&ended);

@@ -96,7 +96,10 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free, "processes share no lo
 class SlotPool {
  public:
   std::optional<uint32_t> take();
-  void give_back(uint32_t slot) { free_.push_back(slot); }
+  void give_back(uint32_t slot) { free_.push_back(slot); }  // never throws
+
+  // How many slots were ever taken.
+  uint32_t used() const { return used_; }
 
  private:
   uint32_t used_ = 0;

@@ -78,9 +78,9 @@ orError_t orRangePush(const char* name, int* depth) {
   return openreg::guarded([&] {
     using namespace openreg;
     if (const orError_t error = check_name(name, "orRangePush")) return error;
-    const OpenRange range = open_range(orActivityRange, name);
-    store(depth);
-    pushed_ranges().push_back(range);
+    std::vector<OpenRange>& ranges = pushed_ranges();
+    ranges.push_back(open_range(orActivityRange, name));
+    if (depth != nullptr) *depth = static_cast<int>(ranges.size()) - 1;
     return orSuccess;
   });
 }

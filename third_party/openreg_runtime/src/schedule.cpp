@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -161,6 +162,15 @@ class Scheduler {
     settle(lock);
   }
 
+  // Lets the work up to that number run without turns: what add() could not list.
+  void let_go(Stream& stream, uint64_t sequence) {
+    const Lock lock(mutex_);
+    StreamTurns& turns = stream.turns();
+    turns.waiting.erase(turns.waiting.begin(), turns.waiting.upper_bound(sequence));
+    turns.granted = std::max(turns.granted, sequence);
+    turns.is_granted.notify_one();
+  }
+
   void let_run(Stream& stream, uint64_t count, bool is_waiting) {
     Lock lock(mutex_);
     ask(stream, count);
@@ -213,7 +223,9 @@ class Scheduler {
   bool is_empty() const OPENREG_REQUIRES(mutex_) { return streams_.empty(); }
 
   void list(Stream& stream) OPENREG_REQUIRES(mutex_) {
-    if (!std::exchange(stream.turns().is_listed, true)) streams_.push_back(&stream);
+    if (stream.turns().is_listed) return;
+    streams_.push_back(&stream);
+    stream.turns().is_listed = true;
   }
 
   void ask(Stream& stream, uint64_t count) OPENREG_REQUIRES(mutex_) {
@@ -428,7 +440,11 @@ orError_t get_schedule(char* text, size_t size) {
 void schedule::begin() { scheduler().begin(settings().schedule); }
 
 void schedule::add(Stream& stream, uint64_t sequence, Command& command) {
-  scheduler().add(stream, sequence, describe(command));
+  try {
+    scheduler().add(stream, sequence, describe(command));
+  } catch (const std::bad_alloc&) {
+    scheduler().let_go(stream, sequence);
+  }
 }
 
 void schedule::let_run(Stream& stream, uint64_t count, bool is_waiting) {

@@ -70,7 +70,8 @@ inline bool is_on() { return is_on_now.load(std::memory_order_relaxed); }
 // Begins with the setting. Called before the first submission; further calls do nothing.
 void begin();
 
-// Says that a marked command has been committed. Unless the calling thread is a worker it returns
+// Says that a marked command has been committed. If the host is out of memory, the command runs out
+// of turn. Unless the calling thread is a worker it returns
 // when nobody has the turn.
 void add(Stream& stream, uint64_t sequence, Command& command);
 

@@ -44,6 +44,10 @@ orError_t run_host_function(void* closure) {
   return orSuccess;
 }
 
+// Work that does nothing.
+constexpr orKernel nothing_kernel{"nothing", [](void*) { return orSuccess; }, nullptr, nullptr};
+constexpr Submission nothing{CommandKind::Fill, "nothing", &nothing_kernel, nullptr, 0};
+
 constexpr orKernel host_function_kernel{"host function", run_host_function, nullptr, nullptr};
 
 // With OPENREG_LAUNCH_BLOCKING a kernel runs on the caller's own closure: if it fails, the caller
@@ -99,10 +103,16 @@ Stream::Stream(Device& device, uint64_t id, unsigned flags, int priority)
 orError_t Stream::start() {
   const Lock lock(mutex_);
   if (is_started_.load(std::memory_order_relaxed)) return orSuccess;
+  prepare_spare_failures();
   if (const orError_t error = ring_.allocate()) return error;
-  if (const orError_t error = Worker::start(*this)) {
+  try {
+    if (const orError_t error = Worker::start(*this)) {
+      ring_.free();
+      return error;
+    }
+  } catch (const std::bad_alloc&) {
     ring_.free();
-    return error;
+    throw;
   }
   is_started_.store(true, std::memory_order_release);
   return orSuccess;
@@ -147,8 +157,17 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
     command.submit_ns = call.record().start_ns;
   }
   if (is_large) *static_cast<void**>(command.inline_closure()) = large_closure;
-  move_closure(submission, command.closure());
   command.is_scheduled = is_scheduled;
+  try {
+    move_closure(submission, command.closure());
+  } catch (...) {
+    // The command has its place and its number: an empty one takes it.
+    command.describe(nothing);
+    command.correlation_id = 0;
+    ring_.commit(slot);
+    if (is_scheduled) schedule::add(*this, slot.sequence, command);
+    throw;
+  }
   ring_.commit(slot);
   *sequence = slot.sequence;
   if (is_scheduled) [[unlikely]]
@@ -309,9 +328,10 @@ orError_t create_stream(orStream_t* stream, unsigned flags, int priority) {
 
 orError_t launch_kernel(const orKernel* kernel, void* closure, size_t closure_size,
                         orStream_t handle) {
-  if (kernel == nullptr || kernel->run == nullptr || (closure == nullptr && closure_size > 0)) {
+  if (kernel == nullptr || kernel->name == nullptr || kernel->run == nullptr ||
+      (closure == nullptr && closure_size > 0)) {
     return fail(orErrorInvalidValue,
-                "orLaunchKernel: expected a kernel with a run function, and a closure");
+                "orLaunchKernel: expected a kernel with a name and a run function, and a closure");
   }
   if (closure_size > OPENREG_MAX_CLOSURE_SIZE) {
     return fail(orErrorInvalidValue,

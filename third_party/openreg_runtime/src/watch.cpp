@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <map>
+#include <new>
 #include <utility>
 
 #include "arena.h"
@@ -73,17 +74,18 @@ class WatchableMemory {
   // The number of the new watch, 0 if there is no room for it.
   uint64_t add(Watch watch) {
     const Lock lock(mutex_);
+    const auto added = watches_.emplace(last_number_ + 1, watch).first;  // first, as it may throw
     const bool is_protected = change(watch.begin, watch.end, [&watch](Page& page) {
       ++(watch.is_written ? page.writes : page.reads);
       page.is_open = false;
     });
     if (!is_protected) {
-      end(watch);
+      end(added->second);
+      watches_.erase(added);
       ++lost_;
       return 0;
     }
-    watches_.emplace(++last_number_, watch);
-    return last_number_;
+    return ++last_number_;
   }
 
   bool remove(uint64_t number) {
@@ -260,7 +262,11 @@ WatchableMemory* WatchableMemory::create() {
   if (table != nullptr && base != nullptr &&
       os::map_memory_file(base, capacity, file, /*is_inherited=*/true) &&
       os::map_memory_file(reinterpret_cast<void*>(address + capacity), capacity, file)) {
-    return new WatchableMemory(address, capacity, file, static_cast<Page*>(table));
+    try {
+      return new WatchableMemory(address, capacity, file, static_cast<Page*>(table));
+    } catch (const std::bad_alloc&) {
+      // There is none to be had.
+    }
   }
   if (base != nullptr) os::unmap(base, 2 * capacity);
   if (table != nullptr) os::unmap(table, table_size);

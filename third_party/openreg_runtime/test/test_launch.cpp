@@ -301,6 +301,48 @@ TEST(a_blocking_launch_from_work_on_the_same_stream_does_not_wait) {
   CHECK(ran);
 }
 
+TEST(a_kernel_without_a_name_is_refused) {
+  const orKernel kernel{nullptr, [](void*) { return orSuccess; }, nullptr, nullptr};
+  CHECK_ERROR(orLaunchKernel(&kernel, nullptr, 0, nullptr), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "expected a kernel with a name");
+}
+
+TEST(a_move_that_throws_fails_its_launch_and_the_stream_goes_on) {
+  struct Large {
+    char bytes[OPENREG_MAX_INLINE_CLOSURE_SIZE + 1];
+  };
+  const orKernel kernel{"throws", [](void*) -> orError_t { std::abort(); },
+                        [](void*, void*) { throw std::runtime_error("cannot move"); },
+                        [](void*) { std::abort(); }};
+  const orKernel throws_number{"throws", kernel.run, [](void*, void*) { throw 1; }, kernel.destroy};
+  const orStream_t stream = test::make_stream();
+  Large closure = {};
+  const auto check_launches = [&](orError_t error) {
+    for (const size_t size : {sizeof(closure), size_t{8}}) {
+      CHECK_ERROR(orLaunchKernel(&kernel, &closure, size, stream), error);
+      CHECK_CONTAINS(orGetLastErrorMessage(), "cannot move");
+      CHECK_ERROR(orLaunchKernel(&throws_number, &closure, size, stream), error);
+    }
+  };
+  for (const char* schedule : {"free", "lazy", "eager", "7"}) {
+    CHECK_OK(orSetSchedule(schedule));
+    check_launches(orErrorUnknown);
+    bool ran = false;
+    CHECK_OK(test::launch(stream, "runs", [&ran] { return ran = true, orSuccess; }));
+    CHECK_OK(orStreamSynchronize(stream));
+    CHECK(ran);
+  }
+  CHECK_OK(orStreamBeginCapture(stream, orStreamCaptureModeRelaxed));
+  check_launches(orErrorUnknown);
+  orGraph_t graph = nullptr;
+  CHECK_OK(orStreamEndCapture(stream, &graph));
+  size_t count = 1;
+  CHECK_OK(orGraphGetNodeCount(graph, &count));
+  CHECK_EQUAL(count, 0u);
+  CHECK_OK(orGraphDestroy(graph));
+  CHECK_OK(orStreamDestroy(stream));
+}
+
 TEST(a_closure_above_the_limit_is_refused) {
   const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
   char closure[64] = {};

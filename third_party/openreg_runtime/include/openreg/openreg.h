@@ -19,9 +19,18 @@
  * Fork      In a child forked from a process that used a device, every function that
  *           returns an orError_t and needs a device returns orErrorForked. Counting
  *           devices does not count as use.
+ * Handles   A handle is a number that no other object of the process ever has. A value that is
+ *           no handle of the kind that a function expects, or that of an object which has been
+ *           destroyed, is orErrorInvalidResourceHandle, also in a function that destroys, and
+ *           even if another thread destroys the object during the call. So are 1 and 2, which
+ *           CUDA takes for its legacy and per-thread default streams.
+ * Memory    If the host has no memory for what a function needs, it returns
+ *           orErrorMemoryAllocation. No function aborts for that reason, and work that has been
+ *           submitted runs.
  * Exit      Nothing has to be freed before the process ends. When exit() runs, work that
- *           is still queued is dropped, and so is work submitted later; a function that
- *           would wait for it returns orErrorNotPermitted.
+ *           is still queued is dropped, and so is work submitted later: threads that go on
+ *           submitting meet no error, and closures are leaked. A function that would wait for
+ *           such work returns orErrorNotPermitted.
  */
 #ifndef OPENREG_OPENREG_H
 #define OPENREG_OPENREG_H

@@ -39,10 +39,12 @@ typedef void (*orHostFn)(void* user_data);
  * graph, one run after the other. So `run` must leave the closure unchanged and must not move
  * anything out of it. */
 typedef struct orKernel {
-  const char* name;           /* for errors and traces; not copied, so it must stay alive */
+  const char* name;           /* for errors and traces; not null, nor copied: it must stay alive */
   orKernelFn run;             /* returns orSuccess, or an error after orSetKernelError */
   orClosureMoveFn move;       /* moves a closure into fresh storage and destroys the old one;
-                                 NULL: the closure may be moved by copying its bytes */
+                                 NULL: the closure may be moved by copying its bytes. In C++, it
+                                 should not throw: the launch fails then (orErrorUnknown), and the
+                                 closure is as `move` has left it, the caller's */
   orClosureDestroyFn destroy; /* NULL: nothing to destroy */
   /* NULL, or completes the record that a trace keeps of the work (trace.h): kind (kernel, memcpy
    * or memset), bytes, memcpy_kind and peer_device. Called before `run`, if the work is traced. */
