@@ -43,12 +43,45 @@ struct sigaction previous_actions[max_previous_actions];
 std::atomic<int> previous_action_count{0};
 std::atomic<int> passed_action{-1};  // the last one that got a signal
 
+// What `read` makes of a file, `otherwise` if it cannot be read. A stream swallows what is thrown
+// while it reads, which may be a bad_alloc, unless it is told not to.
+template <typename Value, typename Read>
+Value read_file(const std::string& path, Value otherwise, const Read& read) {
+  try {
+    std::ifstream file(path);
+    file.exceptions(std::ios::badbit);
+    return read(file);
+  } catch (const std::ios_base::failure&) {
+    return otherwise;
+  }
+}
+
 // Reads a number from the first line of a file; 0 if there is none, as in "max".
 uint64_t read_number(const char* path) {
-  std::ifstream file(path);
-  uint64_t number = 0;
-  file >> number;
-  return file ? number : 0;
+  return read_file(path, uint64_t{0}, [](std::ifstream& file) {
+    uint64_t number = 0;
+    file >> number;
+    return file ? number : 0;
+  });
+}
+
+// See proc(5): the 22nd field. 0 if the process has ended.
+uint64_t parse_process_start(std::ifstream& file) {
+  std::string line;
+  if (!std::getline(file, line)) return 0;
+  // The second field, in parentheses, is the program's name and may contain anything.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(line.substr(name_end + 1));
+  fields.exceptions(std::ios::badbit);
+  std::string field;
+  fields >> field;
+  if (field == "Z" || field == "X") return 0;
+  constexpr int start_field = 22;
+  for (int number = 4; number < start_field; ++number) fields >> field;
+  uint64_t start = 0;
+  fields >> start;
+  return fields ? start : 0;
 }
 
 void pass_to_previous_action(int signal, siginfo_t* info, void* context) {
@@ -164,13 +197,14 @@ int processor_count() {
 }
 
 std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("model name")) continue;
-    const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
+  return read_file("/proc/cpuinfo", std::string(), [](std::ifstream& file) -> std::string {
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with("model name")) continue;
+      const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
+      return begin == std::string::npos ? "" : line.substr(begin);
+    }
+    return "";
+  });
 }
 
 int processor_clock_khz() {
@@ -252,21 +286,7 @@ bool discard(void* address, size_t size) { return madvise(address, size, MADV_RE
 int process_id() { return getpid(); }
 
 uint64_t process_start(int process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  // The second field, in parentheses, is the program's name and may contain anything.
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string field;
-  fields >> field;
-  if (field == "Z" || field == "X") return 0;
-  constexpr int start_field = 22;
-  for (int number = 4; number < start_field; ++number) fields >> field;
-  uint64_t start = 0;
-  fields >> start;
-  return fields ? start : 0;
+  return read_file("/proc/" + std::to_string(process) + "/stat", uint64_t{0}, parse_process_start);
 }
 
 bool fill_random(void* memory, size_t size) {
