@@ -63,6 +63,7 @@ orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_
   *space = AddressSpace::get();
   if (*space != nullptr) return orSuccess;
   schedule::begin();
+  prepare_spare_failures();
   static bool is_watched = false;  // under the creation mutex, like all here
   if (!is_watched) {
     if (const orError_t error =

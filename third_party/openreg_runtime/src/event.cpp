@@ -33,15 +33,20 @@ orError_t submit(Stream& stream, CommandKind kind, const orKernel& kernel,
                  const CompletionRef& completion, const trace::Span* call, uint64_t* sequence) {
   alignas(CompletionRef) std::byte closure[sizeof(CompletionRef)];
   auto* reference = new (closure) CompletionRef(completion);
-  const orError_t error = stream.submit({.kind = kind,
-                                         .function = kernel.name,
-                                         .kernel = &kernel,
-                                         .closure = reference,
-                                         .closure_size = sizeof(closure),
-                                         .call = call},
-                                        sequence);
-  if (error != orSuccess) reference->~CompletionRef();
-  return error;
+  try {
+    const orError_t error = stream.submit({.kind = kind,
+                                           .function = kernel.name,
+                                           .kernel = &kernel,
+                                           .closure = reference,
+                                           .closure_size = sizeof(closure),
+                                           .call = call},
+                                          sequence);
+    if (error != orSuccess) reference->~CompletionRef();
+    return error;
+  } catch (...) {
+    reference->~CompletionRef();
+    throw;
+  }
 }
 
 constinit HandleTable<Event, HandleKind::Event> events;

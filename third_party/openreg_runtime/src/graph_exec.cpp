@@ -154,10 +154,15 @@ class GraphProgram::Launch {
     if (const orError_t error = wait_for_all(segment.waits, stream)) return error;
     alignas(SegmentLaunch) std::byte closure[sizeof(SegmentLaunch)];
     auto* launch = new (closure) SegmentLaunch(program_.shared_from_this(), index);
-    if (const orError_t error =
-            submit(stream, CommandKind::Segment, segment_kernel, launch, sizeof(closure))) {
+    try {
+      if (const orError_t error =
+              submit(stream, CommandKind::Segment, segment_kernel, launch, sizeof(closure))) {
+        launch->~SegmentLaunch();
+        return error;
+      }
+    } catch (...) {
       launch->~SegmentLaunch();
-      return error;
+      throw;
     }
     return segment.has_follower ? record(stream, &done_[index]) : orSuccess;
   }

@@ -103,7 +103,6 @@ Stream::Stream(Device& device, uint64_t id, unsigned flags, int priority)
 orError_t Stream::start() {
   const Lock lock(mutex_);
   if (is_started_.load(std::memory_order_relaxed)) return orSuccess;
-  prepare_spare_failures();
   if (const orError_t error = ring_.allocate()) return error;
   try {
     if (const orError_t error = Worker::start(*this)) {
