@@ -160,7 +160,17 @@ orError_t allocate_pinned(void** pointer, size_t size) {
 orError_t release_pinned(void* pointer) {
   if (const orError_t error = check_not_forked()) return error;
   if (pointer == nullptr) return orSuccess;
+  const std::optional<PinnedAllocation> found = find_pinned(to_address(pointer));
+  if (!found || found->address != to_address(pointer)) {
+    return fail_not_allocated("orFreeHost", pointer);
+  }
   if (const orError_t error = check_safe("orFreeHost")) return error;
+  if (is_exiting()) return orSuccess;  // as in release()
+  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
+    Device* device = Device::active(i);
+    if (device == nullptr) continue;
+    if (const orError_t error = device->wait()) return error;
+  }
   trace::Span span(orActivityMemory, "orFreeHost");
   PinnedMemory& memory = pinned_memory();
   std::map<uintptr_t, PinnedAllocation>::node_type node;

@@ -207,6 +207,10 @@ class Scheduler {
     advance();
   }
 
+  // Clang cannot follow a lock from one function to another.
+  void lock() OPENREG_UNCHECKED_LOCKING { mutex_.lock(); }
+  void unlock() OPENREG_UNCHECKED_LOCKING { mutex_.unlock(); }
+
   void stop() {
     const Lock lock(mutex_);
     is_stopped_ = true;
@@ -460,6 +464,10 @@ void schedule::take_turn(Stream& stream, uint64_t sequence) {
 void schedule::end_turn(Stream& stream) { scheduler().end_turn(stream); }
 
 void schedule::stop() { scheduler().stop(); }
+
+void schedule::lock() { scheduler().lock(); }
+
+void schedule::unlock() { scheduler().unlock(); }
 
 }  // namespace openreg
 

@@ -91,5 +91,9 @@ void end_turn(Stream& stream);
 // Ends all waits of host threads, as the process exits.
 void stop();
 
+// Held over fork(), so that a child may ask for the schedule.
+void lock();
+void unlock();
+
 }  // namespace schedule
 }  // namespace openreg

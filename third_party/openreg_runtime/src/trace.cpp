@@ -252,6 +252,16 @@ void keep(const orActivityRecord& record) {
   }
 }
 
+void lock_buffers() OPENREG_UNCHECKED_LOCKING {
+  buffers().mutex.lock();
+  for (Buffer* buffer : buffers().all) buffer->mutex.lock();
+}
+
+void unlock_buffers() OPENREG_UNCHECKED_LOCKING {
+  for (Buffer* buffer : buffers().all) buffer->mutex.unlock();
+  buffers().mutex.unlock();
+}
+
 Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) : record_{} {
   if (!trace::is_on()) return;
   record_ = host_record(kind, name);

@@ -1,5 +1,8 @@
 // Device allocations, pinned allocations, and what a pointer points at.
+#include <atomic>
 #include <cstdlib>
+#include <cstring>
+#include <string>
 #include <thread>
 
 #include "check.h"
@@ -189,4 +192,39 @@ TEST(any_pointer_has_attributes) {
     CHECK(attributes.allocationBase == nullptr);
     CHECK_EQUAL(attributes.allocationSize, size_t{0});
   }
+}
+
+TEST(a_free_of_pinned_memory_waits_for_the_work_that_may_use_it) {
+  constexpr size_t size = size_t{1} << 20;
+  char* pinned = host_malloc(size);
+  char* memory = device_malloc(size);
+  const orStream_t stream = test::make_stream(1);
+  std::memset(pinned, 'p', size);
+  test::Gate gate;
+  gate.hold(stream);
+  CHECK_OK(orMemcpyAsync(memory, pinned, size, orMemcpyHostToDevice, stream));
+  std::atomic<bool> is_open{false};
+  gate.wait_until_reached();
+  std::thread opener([&] {
+    // The other thread is in the call, or about to be: either way it must see the copy done.
+    is_open = true;
+    gate.open();
+  });
+  CHECK_OK(orFreeHost(pinned));
+  CHECK(is_open);
+  CHECK_OK(orStreamQuery(stream));
+  opener.join();
+  std::string host(size, '?');
+  CHECK_OK(orMemcpy(host.data(), memory, size, orMemcpyDeviceToHost));
+  CHECK(host == std::string(size, 'p'));
+  CHECK_OK(orFree(memory));
+}
+
+TEST(work_may_not_free_pinned_memory) {
+  char* pinned = host_malloc(64);
+  orError_t error = orSuccess;
+  CHECK_OK(test::launch(nullptr, "frees", [&] { return error = orFreeHost(pinned), orSuccess; }));
+  CHECK_OK(orStreamSynchronize(nullptr));
+  CHECK_EQUAL(error, orErrorNotPermitted);
+  CHECK_OK(orFreeHost(pinned));
 }

@@ -54,7 +54,9 @@ OPENREG_API orError_t orMalloc(void** pointer, size_t size) OPENREG_CHECKED;
 
 /* Frees device memory, of any device. Null is allowed. Waits for the device to finish all
  * submitted work first, and leaves asynchronous errors where they are.
- * Errors: orErrorInvalidValue if the pointer is not the start of a live allocation. */
+ * Errors: orErrorInvalidValue if the pointer is not the start of a live allocation;
+ * orErrorMemoryAllocation if the host has no memory for the range that becomes free: then nothing
+ * is freed. */
 OPENREG_API orError_t orFree(void* pointer) OPENREG_CHECKED;
 
 /* Allocates pinned host memory: ordinary memory, known to the runtime, so that copies from
@@ -68,8 +70,10 @@ OPENREG_API orError_t orMallocHost(void** pointer, size_t size) OPENREG_CHECKED;
 OPENREG_API orError_t orHostGetKernelPointer(void** kernel_pointer,
                                              const void* pointer) OPENREG_CHECKED;
 
-/* Frees pinned host memory. Null is allowed. Does not wait: the caller orders it after the
- * work that uses the memory. */
+/* Frees pinned host memory. Null is allowed. Waits for all devices to finish all submitted work
+ * first, as any of it may use the memory, and leaves asynchronous errors where they are.
+ * Errors: orErrorInvalidValue if the pointer is not the start of a live allocation;
+ * orErrorNotPermitted from work on a stream, which would wait for itself. */
 OPENREG_API orError_t orFreeHost(void* pointer) OPENREG_CHECKED;
 
 /* Copies and waits. Enqueued on the default stream of the device involved (of the

@@ -18,7 +18,8 @@
  *           during the call, unless "Owns:" says otherwise.
  * Fork      In a child forked from a process that used a device, every function that
  *           returns an orError_t and needs a device returns orErrorForked. Counting
- *           devices does not count as use.
+ *           devices does not count as use. Ranges, marks, external ids and orGetSchedule work in
+ *           a child, whatever other threads of the parent did at the fork.
  * Handles   A handle is a number that no other object of the process ever has. A value that is
  *           no handle of the kind that a function expects, or that of an object which has been
  *           destroyed, is orErrorInvalidResourceHandle, also in a function that destroys, and
