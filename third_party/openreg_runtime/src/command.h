@@ -72,6 +72,8 @@ struct Submission {
   int peer_device = -1;
   // The call that submits, if it makes several submissions.
   const trace::Span* call = nullptr;
+  // For captures: the caller waits for it, so it cannot be captured.
+  bool is_awaited = false;
   // For captures: takes data of the host's along, which a graph would repeat.
   bool is_staged = false;
   // For captures: what to capture in its place, as `closure` points at something short-lived.

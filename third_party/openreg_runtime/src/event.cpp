@@ -54,7 +54,8 @@ constinit HandleTable<Event, HandleKind::Event> events;
 }  // namespace
 
 orEvent_t add_event(Event event, unsigned flags) {
-  return to_handle<orEvent_t>(events.add(std::move(event), flags));
+  return to_handle<orEvent_t>(
+      events.make(flags, [&event](Event& made) { made = std::move(event); }));
 }
 
 orError_t EventRef::find(orEvent_t handle, const char* function, EventRef* event) {
@@ -71,7 +72,7 @@ orError_t EventRef::find(orEvent_t handle, const char* function, EventRef* event
 template <typename Use>
 bool EventRef::use(Use&& use) const {
   const Lock lock(slot_->mutex);
-  if (slot_->handle.load(std::memory_order_relaxed) != handle_) return false;
+  if (slot_->handle.load(std::memory_order_acquire) != handle_) return false;
   use(slot_->object);
   return true;
 }
@@ -199,7 +200,7 @@ orError_t create_event(orEvent_t* event, unsigned flags) {
                        orEventDisableTiming, " and ", orEventInterprocess, ", got ", flags));
   }
   if ((flags & orEventInterprocess) == 0) {
-    *event = add_event({}, flags);
+    *event = to_handle<orEvent_t>(events.make(flags, [](Event&) {}));
     return orSuccess;
   }
   if ((flags & orEventDisableTiming) == 0) {

@@ -62,27 +62,30 @@ class HandleTable {
   }
 
   // Stores an object and returns its handle.
-  uint64_t add(Object object, unsigned flags = 0) {
+  uint64_t add(Object object) OPENREG_UNCHECKED_LOCKING {
     Slot& slot = take_empty();
-    const Lock lock(slot.mutex);
-    slot.object = std::move(object);
-    slot.flags.store(flags, std::memory_order_relaxed);
-    const uint64_t handle = static_cast<uint64_t>(kind) << kind_shift |
-                            uint64_t{slot.generation} << generation_shift |
-                            uint64_t{slot.index} << index_shift;
-    slot.handle.store(handle, std::memory_order_release);
-    return handle;
+    slot.object = std::move(object);  // an empty slot is nobody else's
+    return publish(slot, 0);
   }
 
-  // Takes an object out. Returns false if the handle is not that of one.
+  // The same for an object that is made without arguments; `change` may then change it.
+  template <typename Change>
+  uint64_t make(unsigned flags, Change&& change) OPENREG_UNCHECKED_LOCKING {
+    Slot& slot = take_empty();
+    change(slot.object);
+    return publish(slot, flags);
+  }
+
+  // Swaps an object with a new one, and takes it out. Returns false if the handle is not that of
+  // one.
   bool remove(uint64_t handle, Object* object) {
     Slot* slot = find(handle);
     if (slot == nullptr) return false;
     {
       const Lock lock(slot->mutex);
-      if (slot->handle.load(std::memory_order_relaxed) != handle) return false;
+      if (slot->handle.load(std::memory_order_acquire) != handle) return false;
       slot->handle.store(0, std::memory_order_release);
-      *object = std::exchange(slot->object, {});
+      std::swap(*object, slot->object);
     }
     if (++slot->generation > max_generation) return true;
     const Lock lock(mutex_);
@@ -95,7 +98,7 @@ class HandleTable {
     Slot* slot = find(handle);
     if (slot == nullptr) return false;
     const Lock lock(slot->mutex);
-    if (slot->handle.load(std::memory_order_relaxed) != handle) return false;
+    if (slot->handle.load(std::memory_order_acquire) != handle) return false;
     *object = slot->object;
     return true;
   }
@@ -121,6 +124,15 @@ class HandleTable {
     const uint64_t unit = index / first_chunk_size + 1;
     const auto chunk = static_cast<size_t>(std::bit_width(unit) - 1);
     return {chunk, index - first_chunk_size * ((uint64_t{1} << chunk) - 1)};
+  }
+
+  static uint64_t publish(Slot& slot, unsigned flags) {
+    slot.flags.store(flags, std::memory_order_relaxed);
+    const uint64_t handle = static_cast<uint64_t>(kind) << kind_shift |
+                            uint64_t{slot.generation} << generation_shift |
+                            uint64_t{slot.index} << index_shift;
+    slot.handle.store(handle, std::memory_order_release);
+    return handle;
   }
 
   Slot& take_empty() {

@@ -120,6 +120,13 @@ orError_t Stream::start() {
 orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   *sequence = 0;
   while (const std::shared_ptr<Capture> capture = this->capture()) {
+    if (submission.is_awaited) {  // the capture began after the caller had looked
+      return capture->refuse(orErrorStreamCaptureUnsupported,
+                             concat(submission.function,
+                                    ": expected a stream that is not "
+                                    "capturing, got stream ",
+                                    id_));
+    }
     bool has_ended = false;
     const orError_t error = capture->take(*this, submission, &has_ended);
     if (error != orSuccess || !has_ended) return error;
@@ -204,9 +211,10 @@ bool Stream::is_idle() const {
   return retired() >= count;
 }
 
-orError_t Stream::launch_and_finish(const Submission& submission) {
+orError_t Stream::launch_and_finish(Submission submission) {
   if (Worker::current_stream() == this) return fail_own_wait(id_);
   if (const orError_t error = check_may_wait(*this, submission.function)) return error;
+  submission.is_awaited = true;
   uint64_t sequence = 0;
   if (const orError_t error = submit(submission, &sequence)) return error;
   if (sequence == 0) return fail_exiting();

@@ -47,7 +47,7 @@ class Stream {
 
   // Does the same and always finish(). Fails if the command is dropped, or the calling thread is
   // the stream's worker.
-  orError_t launch_and_finish(const Submission& submission);
+  orError_t launch_and_finish(Submission submission);
 
   // --- Waiting
 

@@ -408,11 +408,17 @@ TEST(actions_of_others_get_all_other_faults_the_latest_first) {
       _exit(5);
     });
     char* memory = watchable(page);
-    // As Python's faulthandler, which hands on by raising the signal again.
-    std::signal(SIGSEGV, [](int) {
+    // As Python's faulthandler, which hands on by installing what it replaced and raising the
+    // signal again.
+    static struct sigaction replaced;
+    struct sigaction later = {};
+    later.sa_flags = SA_NODEFER | SA_ONSTACK;
+    later.sa_handler = [](int) {
       CHECK(write(STDERR_FILENO, "second\n", 7) > 0);
+      CHECK_EQUAL(sigaction(SIGSEGV, &replaced, nullptr), 0);
       raise(SIGSEGV);
-    });
+    };
+    CHECK_EQUAL(sigaction(SIGSEGV, &later, &replaced), 0);
     Watch watch(memory, page, true);
     write_byte(memory);
     CHECK_EQUAL(watch.seen, 1);

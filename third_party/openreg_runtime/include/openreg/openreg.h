@@ -28,6 +28,11 @@
  * Memory    If the host has no memory for what a function needs, it returns
  *           orErrorMemoryAllocation. No function aborts for that reason, and work that has been
  *           submitted runs.
+ * Signals   The library handles SIGSEGV from the creation of the first device, or the first
+ *           orWatchStart with memory, on, unless OPENREG_MEMORY_PROTECTION=0. A fault that is not
+ *           its own, and a signal that a process sent, go to the handler that was there before,
+ *           with its flags, its mask and the signal's siginfo, as from the kernel. A handler that
+ *           the program installs later and that calls the one it replaced goes one step back.
  * Exit      Nothing has to be freed before the process ends. When exit() runs, work that
  *           is still queued is dropped, and so is work submitted later: threads that go on
  *           submitting meet no error, and closures are leaked. A function that would wait for
