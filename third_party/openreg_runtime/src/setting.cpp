@@ -116,6 +116,12 @@ bool parse_OPENREG_SCHEDULE(const char* text, Settings& settings) {
   return schedule.has_value();
 }
 
+bool parse_OPENREG_QUEUE_MEMORY(const char* text, Settings& settings) {
+  const std::optional<size_t> size = parse_size(text);
+  settings.queue_memory = size.value_or(0);
+  return size.has_value();
+}
+
 // What the layers above read: the runtime only checks the text.
 
 bool parse_OPENREG_DEVICE_TYPE(const char* text, Settings&) {

@@ -18,6 +18,7 @@ struct Settings {
   std::vector<int> visible_devices;  // position: a device's number; value: its physical number
   bool has_memory_protection = true;
   bool is_launch_blocking = false;
+  size_t queue_memory = 0;  // 0: no limit
   Schedule schedule;
 };
 

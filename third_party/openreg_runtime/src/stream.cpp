@@ -141,13 +141,17 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   const trace::Span& call = submission.call == nullptr ? *own_call : *submission.call;
 
   const bool is_large = submission.closure_size > OPENREG_MAX_INLINE_CLOSURE_SIZE;
+  size_t counted_bytes = is_large ? submission.closure_size : 0;
+  if (submission.kernel->owned_bytes != nullptr) {
+    counted_bytes += submission.kernel->owned_bytes(submission.closure);
+  }
   void* large_closure = nullptr;
   if (is_large) large_closure = ::operator new(submission.closure_size, closure_alignment);
 
   CommandRing::Slot slot;
   const bool is_scheduled = schedule::is_on();
-  const CommandRing::Status status =
-      reserve(is_large ? sizeof(void*) : submission.closure_size, is_scheduled, &slot);
+  const CommandRing::Status status = reserve(is_large ? sizeof(void*) : submission.closure_size,
+                                             counted_bytes, is_scheduled, &slot);
   if (status != CommandRing::Status::Granted) {
     ::operator delete(large_closure, closure_alignment);
     return refuse(status, submission.function, id_);
@@ -182,19 +186,19 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
 }
 
 // Waits while the ring is full, unless the calling thread is the stream's worker.
-CommandRing::Status Stream::reserve(size_t closure_size, bool is_scheduled,
+CommandRing::Status Stream::reserve(size_t closure_size, size_t counted_bytes, bool is_scheduled,
                                     CommandRing::Slot* slot) {
   const bool may_wait = Worker::current_stream() != this;
   if (is_scheduled && may_wait) [[unlikely]] {
     const wait_check::Suspension suspension;
     // What nobody waits for may not be running. An error means that the process exits.
     for (;;) {
-      const CommandRing::Status status = ring_.reserve(closure_size, false, slot);
+      const CommandRing::Status status = ring_.reserve(closure_size, counted_bytes, false, slot);
       if (status != CommandRing::Status::Full) return status;
       if (wait(submitted()) != orSuccess) break;
     }
   }
-  return ring_.reserve(closure_size, may_wait, slot);
+  return ring_.reserve(closure_size, counted_bytes, may_wait, slot);
 }
 
 orError_t Stream::launch(const Submission& submission) {

@@ -118,7 +118,8 @@ class Stream {
   friend Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority);
 
   orError_t start();
-  CommandRing::Status reserve(size_t closure_size, bool is_scheduled, CommandRing::Slot* slot);
+  CommandRing::Status reserve(size_t closure_size, size_t counted_bytes, bool is_scheduled,
+                              CommandRing::Slot* slot);
 
   Device& device_;
   const uint64_t id_;

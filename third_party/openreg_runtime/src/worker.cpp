@@ -91,6 +91,7 @@ void Worker::execute(Command& command) {
   if (command.is_large) {
     ::operator delete(closure, std::align_val_t{OPENREG_CLOSURE_ALIGNMENT});
   }
+  if (command.is_counted) stream_.ring_.uncount(command.counted_bytes());
 }
 
 bool Worker::waits(const Command& command) const {

@@ -20,7 +20,7 @@
 
 // User memory: copies of several streams on one address race, as the calls are random. What the
 // library itself does is checked.
-extern "C" const char* __tsan_default_suppressions();
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "race:run_copy\nrace:run_staged_copy\nrace:run_fill\nrace:copy_and_wait\n"
          "race:discard_pages\nrace:Arena::clear\nrace:touch_own_memory\n";
@@ -38,6 +38,8 @@ constexpr size_t place_count = 12;
 std::atomic<long> launched{0};
 std::atomic<long> destroyed{0};
 std::atomic<long> calls_left{0};
+std::atomic<long> made{0};
+std::atomic<long> succeeded{0};
 std::array<std::atomic<long>, thread_count> progress{};
 std::array<std::atomic<const char*>, thread_count> current_calls{};
 
@@ -99,6 +101,19 @@ void check_known(const char* call, orError_t error) {
                  orGetLastErrorMessage() + ")");
 }
 
+// Asks until it is so, and fails if that takes too long.
+template <typename IsSo>
+void wait_until(const char* what, IsSo is_so) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!is_so()) {
+    if (std::chrono::steady_clock::now() - begin > hang_after) {
+      test::fail(__FILE__, __LINE__,
+                 std::string("not within a minute: ") + what + "; " + orGetLastErrorMessage());
+    }
+    std::this_thread::yield();
+  }
+}
+
 class Fuzzer {
  public:
   Fuzzer(Shared& shared, int number, unsigned seed)
@@ -129,6 +144,8 @@ class Fuzzer {
 
   orError_t check(const char* call, orError_t error) {
     check_known(call, error);
+    ++call_count_;
+    if (error == orSuccess || error == orErrorNotReady) ++success_count_;
     return error;
   }
 
@@ -447,8 +464,7 @@ class Fuzzer {
   void keep(char* memory) { kept_.push_back(memory); }
 
   void capture() {
-    orStreamCaptureMode mode =
-        static_cast<orStreamCaptureMode>(one_in(30) ? 3 + pick(5) : 1 + pick(2));
+    orStreamCaptureMode mode = static_cast<orStreamCaptureMode>(one_in(30) ? 3 : 1 + pick(2));
     if (one_in(20)) mode = orStreamCaptureModeGlobal;
     if (!captured_.empty() && one_in(2)) return end_capture();
     if (captured_.size() >= 2) return end_capture();
@@ -467,7 +483,9 @@ class Fuzzer {
         return;
       }
       default: {
-        const orStream_t begun = stream();
+        orStream_t begun = stream();
+        // By name, as the current device may be another one when the capture ends.
+        if (begun == nullptr) CHECK_OK(orGetDefaultStream(&begun, static_cast<int>(pick(2))));
         if (CALL(orStreamBeginCapture(begun, mode)) == orSuccess) captured_.push_back(begun);
         return;
       }
@@ -794,12 +812,14 @@ class Fuzzer {
     while (!captured_.empty()) end_capture();
     CHECK_OK(orStreamDestroy(own_stream_));
     for (char* memory : own_pinned_) {
-      while (CALL(orFreeHost(memory)) != orSuccess) std::this_thread::yield();
+      wait_until("it is free", [&] { return CALL(orFreeHost(memory)) == orSuccess; });
     }
     for (char* memory : kept_) {
-      while (CALL(orFree(memory)) != orSuccess) std::this_thread::yield();
+      wait_until("it is free", [&] { return CALL(orFree(memory)) == orSuccess; });
     }
     ended_streams_ = std::move(kept_streams_);
+    made += call_count_;
+    succeeded += success_count_;
     const std::lock_guard lock(rest_mutex);
     rest.insert(rest.end(), ended_streams_.begin(), ended_streams_.end());
   }
@@ -811,6 +831,8 @@ class Fuzzer {
  private:
   Shared& shared_;
   const int number_;
+  long call_count_ = 0;
+  long success_count_ = 0;
   std::mt19937_64 random_;
   orStream_t own_stream_ = nullptr;
   std::vector<char*> own_pinned_;
@@ -840,12 +862,6 @@ void fill(Shared& shared) {
   }
 }
 
-// Calls until there is no error: streams fail on purpose, and tell of that once.
-template <typename Call>
-void insist(Call call) {
-  while (call() != orSuccess) std::this_thread::yield();
-}
-
 void clear(Shared& shared) {
   // Captures in mode relaxed may have been begun by a thread that lost them to another one.
   for (size_t i = 0; i < place_count; ++i) {
@@ -859,7 +875,7 @@ void clear(Shared& shared) {
     if (orStreamEndCapture(stream, &graph) == orSuccess) CHECK_OK(orGraphDestroy(graph));
   }
   CHECK_OK(orTraceStop());
-  insist([] { return orDeviceSynchronizeAll(); });
+  wait_until("all work is done", [] { return orDeviceSynchronizeAll() == orSuccess; });
   for (size_t i = 0; i < place_count; ++i) {
     CHECK_OK(orEventDestroy(shared.events.live(i)));
     CHECK_OK(orGraphDestroy(shared.graphs.live(i)));
@@ -867,8 +883,12 @@ void clear(Shared& shared) {
     CHECK_OK(orStreamDestroy(shared.streams.live(i)));
     CHECK_OK(orFree(shared.memory.live(i)));
   }
-  for (const orStream_t stream : Fuzzer::rest) CHECK_OK(orStreamDestroy(stream));
-  insist([] { return orDeviceSynchronizeAll(); });
+  for (const orStream_t stream : Fuzzer::rest) {
+    // Another thread may have destroyed it, by its stale handle.
+    const orError_t error = orStreamDestroy(stream);
+    if (error != orErrorInvalidResourceHandle) CHECK_OK(error);
+  }
+  wait_until("all work is done", [] { return orDeviceSynchronizeAll() == orSuccess; });
   CHECK_OK(orFreeHost(shared.pinned));
   CHECK_OK(orTraceConsume(nullptr, nullptr));
 }
@@ -881,22 +901,24 @@ void report_hang() {
 
 // Waits for the threads. Fails if none gets on.
 void watch_over(std::vector<std::thread>& threads) {
-  std::atomic<bool> is_over{false};
-  std::thread guard([&is_over] {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_over = false;
+  std::thread guard([&] {
     long last = -1;
-    auto since = std::chrono::steady_clock::now();
-    while (!is_over) {
-      timespec pause{0, 50'000'000};
-      nanosleep(&pause, nullptr);
+    std::unique_lock lock(mutex);
+    while (!changed.wait_for(lock, hang_after, [&] { return is_over; })) {
       long sum = 0;
       for (const auto& count : progress) sum += count;
-      const auto now = std::chrono::steady_clock::now();
-      if (std::exchange(last, sum) != sum) since = now;
-      if (now - since > hang_after) report_hang();
+      if (std::exchange(last, sum) == sum) report_hang();
     }
   });
   for (std::thread& thread : threads) thread.join();
-  is_over = true;
+  {
+    const std::lock_guard lock(mutex);
+    is_over = true;
+  }
+  changed.notify_all();
   guard.join();
 }
 
@@ -932,9 +954,10 @@ int main(int argc, char** argv) {
     CHECK_EQUAL(free_size, total_size);
   }
   // Those of the default streams stay.
-  while (os_thread_count() > 3) std::this_thread::yield();
+  wait_until("all other threads have ended", [] { return os_thread_count() <= 3; });
   const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - begin;
-  std::cout << call_count << " calls, seed " << seed << ", " << launched.load() << " launches, "
-            << duration.count() << " s" << std::endl;
+  std::cout << made.load() << " calls, seed " << seed << ", of which " << succeeded.load()
+            << " succeeded, " << launched.load() << " launches, " << duration.count() << " s"
+            << std::endl;
   return 0;
 }

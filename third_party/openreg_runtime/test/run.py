@@ -125,7 +125,7 @@ def build(configuration: Configuration, directory: Path) -> Build:
         return [*CXX, *flags, *includes, "-c", str(source), "-o", target]
 
     sources = sorted(SOURCE.glob("*.cpp"))
-    tests = sorted([*TEST.glob("test_*.cpp"), TEST / "stress.cpp"])
+    tests = sorted([*TEST.glob("test_*.cpp"), TEST / "stress.cpp", TEST / "fuzz.cpp"])
     run_compilers(compile_command(source) for source in [*sources, *tests])
     result.objects = [directory / f"{source.stem}.o" for source in sources]
     objects = [str(path) for path in result.objects]

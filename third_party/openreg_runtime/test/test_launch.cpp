@@ -358,3 +358,78 @@ TEST(a_closure_above_the_limit_is_refused) {
   CHECK_OK(orGraphDestroy(graph));
   CHECK_OK(orStreamDestroy(stream));
 }
+
+namespace {
+
+// How many times work on a stream can submit to its own stream, where it never waits: the error
+// says that another thread would.
+template <typename Launch>
+int count_until_full(orStream_t stream, int most, Launch launch_one) {
+  int count = 0;
+  orError_t error = orSuccess;
+  CHECK_OK(launch(stream, "submits", [&] {
+    while (count < most && (error = launch_one()) == orSuccess) ++count;
+    return orSuccess;
+  }));
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_EQUAL(error, count < most ? orErrorNotPermitted : orSuccess);
+  return count;
+}
+
+}  // namespace
+
+TEST(a_queue_holds_so_many_bytes_of_large_closures) {
+  setenv("OPENREG_QUEUE_MEMORY", "1MiB", 1);
+  const orStream_t stream = make_stream();
+  static std::array<char, 100'000> closure{};
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  const auto launch_one = [&] {
+    return orLaunchKernel(&kernel, closure.data(), closure.size(), stream);
+  };
+  CHECK_EQUAL(count_until_full(stream, 50, launch_one), 10);
+  CHECK_EQUAL(count_until_full(stream, 50, launch_one), 10);
+}
+
+TEST(a_queue_counts_what_closures_own) {
+  setenv("OPENREG_QUEUE_MEMORY", "64KiB", 1);
+  const orStream_t stream = make_stream();
+  const orKernel kernel{"owns",  [](void*) { return orSuccess; },           nullptr, nullptr,
+                        nullptr, [](const void*) -> size_t { return 1000; }};
+  char closure = 0;
+  CHECK_EQUAL(
+      count_until_full(stream, 200, [&] { return orLaunchKernel(&kernel, &closure, 1, stream); }),
+      65);
+}
+
+TEST(a_closure_above_the_limit_of_a_queue_goes_alone) {
+  setenv("OPENREG_QUEUE_MEMORY", "4KiB", 1);
+  const orStream_t stream = make_stream();
+  static std::array<char, 10'000> closure{};
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  CHECK_EQUAL(count_until_full(
+                  stream, 5,
+                  [&] { return orLaunchKernel(&kernel, closure.data(), closure.size(), stream); }),
+              1);
+}
+
+TEST(a_queue_without_a_limit_holds_any_closures) {
+  setenv("OPENREG_QUEUE_MEMORY", "0", 1);
+  const orStream_t stream = make_stream();
+  static std::array<char, 1'000'000> closure{};
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  CHECK_EQUAL(count_until_full(
+                  stream, 200,
+                  [&] { return orLaunchKernel(&kernel, closure.data(), closure.size(), stream); }),
+              200);
+}
+
+TEST(a_thread_waits_until_a_queue_has_memory_again) {
+  setenv("OPENREG_QUEUE_MEMORY", "1MiB", 1);
+  const orStream_t stream = make_stream();
+  static std::array<char, 100'000> closure{};
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  for (int i = 0; i < 500; ++i) {
+    CHECK_OK(orLaunchKernel(&kernel, closure.data(), closure.size(), stream));
+  }
+  CHECK_OK(orStreamSynchronize(stream));
+}

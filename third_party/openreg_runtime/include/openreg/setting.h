@@ -33,6 +33,8 @@
     "1: every launch waits until its work is done and returns its error.")               \
   X(OPENREG_SCHEDULE, "free", "free, lazy, eager or a seed, an integer from 0",          \
     "Which of the streams that could run gets on next; free: each runs when it can.")    \
+  X(OPENREG_QUEUE_MEMORY, "64MiB", "a size, such as 64MiB; 0: no limit",                 \
+    "Memory of what waits in a stream's queue, beyond which a submission waits.")        \
   X(OPENREG_DEVICE_TYPE, "openreg", "openreg, cuda or none",                             \
     "The device type that the PyTorch backend serves. Read when its library is loaded.") \
   X(OPENREG_CUDA_CAPABILITY, "8.0", "a major and a minor version, such as 9.0",          \

@@ -9,7 +9,14 @@
  * closure has been destroyed. "The stream is idle" means retired == submitted; an empty queue
  * proves nothing, since the last kernel may still be running.
  *
- * The queue is bounded: a submission to a full queue waits until there is room.
+ * Note [Bounded queues]
+ * A submission to a full queue waits until there is room. A queue is full when its 512 KiB are,
+ * which is after about 1,600 launches with a closure of 200 bytes, or when its entries have
+ * OPENREG_QUEUE_MEMORY of memory elsewhere: closures above OPENREG_MAX_INLINE_CLOSURE_SIZE, data of
+ * the host's that a copy has taken along, and what orKernel's `owned_bytes` tells. By default these
+ * are 64 MiB: a thousand closures of 64 KiB, so that a host that prepares large work runs as far
+ * ahead as a worker needs, and all queues of a process with 32 busy streams have 2 GiB. An entry
+ * that has more than the limit on its own is taken when no other has any.
  *
  * Work runs with the stream's device as the current device. It may not wait for its own
  * stream: that is orErrorNotPermitted. A kernel may submit work to other streams.
@@ -30,6 +37,7 @@ typedef orError_t (*orKernelFn)(void* closure);
 typedef void (*orClosureMoveFn)(void* to, void* from);
 typedef void (*orClosureDestroyFn)(void* closure);
 typedef void (*orClosureDescribeFn)(const void* closure, struct orActivityRecord* record);
+typedef size_t (*orClosureSizeFn)(const void* closure);
 typedef void (*orHostFn)(void* user_data);
 
 /* What the runtime needs to know about a kind of kernel. One static object per kind.
@@ -49,6 +57,9 @@ typedef struct orKernel {
   /* NULL, or completes the record that a trace keeps of the work (trace.h): kind (kernel, memcpy
    * or memset), bytes, memcpy_kind and peer_device. Called before `run`, if the work is traced. */
   orClosureDescribeFn describe OPENREG_OPTIONAL;
+  /* NULL, or returns how much memory a closure owns besides its own bytes; see
+   * Note [Bounded queues]. Called before `move`, by the thread that submits. */
+  orClosureSizeFn owned_bytes OPENREG_OPTIONAL;
 } orKernel;
 
 /* Closures up to this size are stored in the queue itself; larger ones cost one heap
@@ -63,7 +74,10 @@ typedef struct orKernel {
 
 OPENREG_EXTERN_C_BEGIN
 
-/* Creates a stream on the current device with default flags and priority. */
+/* Creates a stream on the current device with default flags and priority. What a stream costs: a
+ * thread and a queue of 512 KiB of addresses from its first submission until it has been destroyed
+ * and its work is done, and about 900 bytes for the life of the process, since its handle and its
+ * completions stay valid. A program that creates streams without end grows by these. */
 OPENREG_API orError_t orStreamCreate(orStream_t* stream) OPENREG_CHECKED;
 
 /* Creates a stream on the current device. The priority is clamped to the device's range. It
