@@ -444,9 +444,11 @@ class Fuzzer {
     return wanted == SIZE_MAX / 2 ? 1 : wanted;
   }
 
+  // Never the start of an allocation, which another thread may own.
   char* device_pointer_inside() {
     char* memory = device_pointer();
-    return memory == nullptr ? nullptr : memory + 1;
+    if (memory == nullptr) return nullptr;
+    return memory + (reinterpret_cast<uintptr_t>(memory) % 2 == 0 ? 1 : 0);
   }
 
   // Copies with memory that this thread alone frees, on a stream that is in no capture.
