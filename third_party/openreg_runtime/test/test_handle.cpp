@@ -165,6 +165,7 @@ TEST(the_handle_of_a_destroyed_object_is_refused_by_every_function) {
   const orGraphExec_t exec = make_exec();
   CHECK_OK(orGraphExecDestroy(exec));
   check_refused(exec, exec_calls());
+  CHECK_OK(orDeviceSynchronize());
 }
 
 TEST(a_stale_handle_is_refused_when_another_object_has_taken_its_place) {
@@ -184,6 +185,7 @@ TEST(a_stale_handle_is_refused_when_another_object_has_taken_its_place) {
   CHECK_OK(orEventRecord(live, nullptr));
   CHECK_OK(orEventSynchronize(live));
   CHECK_OK(orEventDestroy(live));
+  CHECK_OK(orDeviceSynchronize());
 }
 
 TEST(a_handle_is_refused_as_one_of_another_kind) {

@@ -372,6 +372,7 @@ int count_until_full(orStream_t stream, int most, Launch launch_one) {
     return orSuccess;
   }));
   CHECK_OK(orStreamSynchronize(stream));
+  CHECK_OK(orStreamSynchronize(stream));  // what the work submitted
   CHECK_EQUAL(error, count < most ? orErrorNotPermitted : orSuccess);
   return count;
 }
