@@ -17,6 +17,7 @@ from bench import (
     copies,
     distributed,
     graphs,
+    growth,
     imports,
     ipc,
     operators,
@@ -44,6 +45,7 @@ _TOPICS = (
     compile,
     profiler,
     sanitizer,
+    growth,
     imports,
     system_calls,
 )

@@ -18,7 +18,13 @@ _version = re.search(r'__version__ = "(.*)"', _version_file.read_text(encoding="
 assert _version, "torch_openreg/_version.py: expected __version__"
 version = release = _version[1]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tables"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "tables",
+]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -28,7 +34,13 @@ html_static_path = ["_static"]
 html_css_files = ["page.css"]
 html_title = f"torch_openreg {release}"
 html_copy_source = False
+# Prompts are not copied.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 html_show_sphinx = False
+# Prompts are not copied.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 # A name that is not found is an error, not a plain text.
 nitpicky = True
 # The site has no names of other projects, and no private ones, which annotations have.

@@ -30,6 +30,11 @@ _CLIPPED_CODE = """
   .map(one => one.textContent.slice(0, 60))
 """
 _BROKEN_PICTURES = "[...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
+# Blocks of code that no button copies.
+_WITHOUT_BUTTON = """
+[...document.querySelectorAll('.content .highlight')].filter(one => !one.querySelector('.copybtn'))
+  .map(one => one.textContent.slice(0, 60))
+"""
 # Results come one by one; the last one is there when the page says so.
 _FOUND_PAGES = """
 new Promise((resolve) => {
@@ -115,6 +120,13 @@ def test_code_fits_its_column(browser, width):
         browser.open(page.as_uri())
         clipped[page.name] = browser.evaluate(_CLIPPED_CODE)
     assert {name: texts for name, texts in clipped.items() if texts} == {}
+
+
+def test_code_has_a_button_that_copies_it(browser):
+    browser.show(WIDTHS["desktop"])
+    browser.open((_SITE / "guard.html").as_uri())
+    assert browser.evaluate("document.querySelectorAll('.content .copybtn').length") > 0
+    assert browser.evaluate(_WITHOUT_BUTTON) == []
 
 
 def test_dark_pages_are_dark(browser):

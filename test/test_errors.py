@@ -286,7 +286,7 @@ class TestOutOfMemory(OpenRegTestCase):
         for part in (
             "out of memory",
             "Tried to allocate",
-            "Device 0",
+            "GPU 0" if DEVICE_TYPE == "cuda" else "Device 0",
             "total capacity",
             "is free",
             "is allocated by PyTorch",

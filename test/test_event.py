@@ -245,6 +245,22 @@ class TestEventTiming(OpenRegTestCase):
         start, end = self.record(2)
         self.assertEqual(end.elapsed_time(start), -start.elapsed_time(end))
 
+    def test_time_needs_timing_and_records_and_says_so_in_torch_s_words(self):
+        (start,) = self.record(1)
+        for other, text in (
+            (
+                torch.openreg.Event(),
+                "Both events must be created with argument 'enable_timing=True'.",
+            ),
+            (
+                torch.openreg.Event(enable_timing=True),
+                "Both events must be recorded before calculating elapsed time.",
+            ),
+        ):
+            for first, second in ((start, other), (other, start)):
+                with self.assertRaisesRegex(ValueError, f"Event.elapsed_time: {text}"):
+                    first.elapsed_time(second)
+
     @requires_two_devices
     def test_events_of_two_devices_are_refused(self):
         (start,) = self.record(1)

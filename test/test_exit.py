@@ -13,6 +13,8 @@ from common import (
 )
 
 REPEATS = 10
+# Many at a time: those with work that cannot end wait for seconds, without load.
+JOBS = 6
 
 PRELUDE = """
 import atexit, os, sys, threading
@@ -269,7 +271,7 @@ class TestExit(OpenRegTestCase):
     def setUpClass(cls):
         super().setUpClass()
         names = list(ENDINGS) * REPEATS
-        children = run_children([(PRELUDE + ENDINGS[name][0], {}) for name in names])
+        children = run_children([(PRELUDE + ENDINGS[name][0], {}) for name in names], JOBS)
         cls.children = {name: [] for name in ENDINGS}
         for name, child in zip(names, children, strict=True):
             cls.children[name].append(child)

@@ -268,7 +268,7 @@ class TestGuardStream(CppTestCase):
             self.assertFalse(self.cpp.query_stream(external))
 
     def test_id_that_names_no_stream_is_refused(self):
-        for stream_id in (-8, 3, 8 * 1000 + 1, 8 * 12345):
+        for stream_id in (-8, 2**40, 8 * 1000 + 1, 8 * 12345):
             stream = torch.Stream(
                 stream_id=stream_id,
                 device_index=0,

@@ -198,6 +198,69 @@ class TestMemPool(MemoryTestCase):
             SMALL_DEVICE,
         )
 
+    def test_pool_that_may_serve_others_does_before_memory_runs_out(self):
+        run_program(
+            """
+            import torch
+            MIB = 1 << 20
+            allocate = lambda size: torch.empty(size, dtype=torch.uint8, device="openreg")
+            closed, open_ = torch.openreg.MemPool(), torch.openreg.MemPool(use_on_oom=True)
+            with torch.openreg.use_mem_pool(closed):
+                x = allocate(20 * MIB)
+            with torch.openreg.use_mem_pool(open_):
+                y = allocate(30 * MIB)
+            address = y.data_ptr()
+            del x, y
+            z = allocate(25 * MIB)
+            assert z.data_ptr() == address
+            assert torch.openreg.memory_stats()["num_ooms"] == 0
+            try:
+                allocate(18 * MIB)  # the closed pool would have room for it
+            except torch.OutOfMemoryError as error:
+                assert "Private pools of graphs and of MemPool hold 50.00 MiB" in str(error), error
+            else:
+                raise AssertionError
+            del z
+            with torch.openreg.use_mem_pool(open_):
+                assert allocate(28 * MIB).data_ptr() == address
+            """,
+            SMALL_DEVICE,
+        )
+
+    def test_pool_that_is_gone_serves_nobody(self):
+        run_program(
+            """
+            import torch
+            allocate = lambda size: torch.empty(size << 20, dtype=torch.uint8, device="openreg")
+            for _ in range(10):
+                pool = torch.openreg.MemPool(use_on_oom=True)
+                with torch.openreg.use_mem_pool(pool):
+                    x = allocate(50)
+                del x, pool
+            x, y = allocate(25), allocate(25)
+            """,
+            SMALL_DEVICE,
+        )
+
+    def test_blocks_of_a_pool_without_splits_are_segments(self):
+        pools = memory.MemPool(), memory.MemPool(no_split=True)
+        tensors = []
+        for pool in pools * 2:
+            with memory.use_mem_pool(pool):
+                tensors.append(allocate(4 * MIB))
+                tensors.append(allocate(4096))
+        split, whole = (pool.snapshot() for pool in pools)
+        self.assertEqual([len(segment["blocks"]) for segment in whole], [1, 1, 1, 1])
+        self.assertEqual([len(segment["blocks"]) for segment in split], [3, 3])
+        self.assertTrue(_C._is_allocator_valid(0))
+        with memory.use_mem_pool(pools[1]):
+            address = tensors.pop().data_ptr()
+            self.assertEqual(allocate(1024).data_ptr(), address)
+
+    def test_options_that_are_no_booleans_are_refused(self):
+        with self.assertRaisesRegex(TypeError, "MemPool: expected a bool as no_split, got 1"):
+            memory.MemPool(no_split=1)
+
     def test_pool_may_outlive_the_program(self):
         run_child(
             """

@@ -269,6 +269,20 @@ class TestHistory(SnapshotTestCase):
         self.assertEqual(frames["alloc"], with_alloc)
         self.assertEqual(frames["free_requested"], with_free)
 
+    @parametrize("context,is_here", [("alloc", False), ("all", True)])
+    def test_segment_is_given_back_with_the_stack_of_who_did_that(self, context, is_here):
+        def give_back():
+            torch.openreg.empty_cache()
+
+        memory._record_memory_history(context=context, stacks="python", clear_history=True)
+        allocate(self.SIZE)
+        give_back()
+        (event,) = [
+            e for e in memory._snapshot()["device_traces"][0] if e["action"] == "segment_free"
+        ]
+        self.assertEqual("give_back" in functions(event["frames"]), is_here)
+        self.assertTrue(functions(event["frames"]))
+
     def test_stacks_of_all_have_native_frames(self):
         def files(stacks):
             memory._record_memory_history(stacks=stacks, clear_history=True)

@@ -1001,7 +1001,8 @@ class TestOlderProfiler(ProfilerTestCase):
         with self.assertRaisesRegex(RuntimeError, "aten::gather"):
             profiler.__exit__(None, None, None)
         profiler.__exit__(None, None, None)
-        self.assertEqual(self.operator(profiler, "aten::gather").device_time_total, 0)
+        # Without the time of aten::to, which gather calls before its kernel fails.
+        self.assertEqual(self.operator(profiler, "aten::gather").kernels, [])
 
     def test_emit_nvtx_says_that_there_is_none(self):
         no_cuda = self.assertRaisesRegex((RuntimeError, AssertionError), "CUDA|NVTX|NVIDIA")

@@ -14,6 +14,7 @@ from common import (
     instantiate_parametrized_tests,
     parametrize,
     requires_two_devices,
+    run_program,
     run_tests,
     subtest,
 )
@@ -150,8 +151,47 @@ class TestStream(OpenRegTestCase):
     def test_repr_names_device_and_stream(self):
         self.assertRegex(
             repr(torch.openreg.Stream(0)),
-            rf"<torch\.openreg\.Stream device={DEVICE_TYPE}:0 stream_id=0x[0-9a-f]+>",
+            rf"<torch\.openreg\.Stream device={DEVICE_TYPE}:0 stream_id=[0-9]+>",
         )
+
+    def test_stream_has_one_number_everywhere(self):
+        for index in {0, LAST}:
+            for stream in (torch.openreg.default_stream(index), torch.openreg.Stream(index)):
+                number = stream.stream_id
+                memory = torch.ones(8, device=stream.device)
+                torch.openreg.synchronize(index)
+                with stream, torch.openreg.profiler.collect() as activities:
+                    memory.relu()
+                    stream.synchronize()
+                kernels = [one for one in activities if one.kind == "kernel"]
+                self.assertEqual([(one.device, one.stream) for one in kernels], [(index, number)])
+                with stream, torch.openreg.sanitizer.check(action="collect"):
+                    memory.add_(1)
+                    with torch.openreg.stream(torch.openreg.Stream(index, priority=-1)):
+                        memory.add_(1)
+                    torch.openreg.synchronize()
+                    (finding,) = torch.openreg.sanitizer.findings()
+                torch.openreg.sanitizer.clear()
+                self.assertEqual(finding.accesses[1].stream, number)
+                with stream:
+                    memory[torch.tensor([99], device=stream.device)]
+                with self.assertRaisesRegex(
+                    IndexError, f" on stream {number} of device {index} failed"
+                ):
+                    stream.synchronize()
+                self.assertIn(f" stream_id={number}>", repr(stream))
+
+    @requires_two_devices
+    def test_first_streams_of_two_devices_have_the_same_numbers(self):
+        program = """
+import torch
+for device in (0, 1):
+    with torch.accelerator.device_index(device):
+        streams = [torch.accelerator.current_stream(), *(torch.Stream() for _ in range(32))]
+        streams += [torch.Stream(priority=-1) for _ in range(32)]
+    print([one.stream_id for one in streams] == [*range(65)])
+"""
+        self.assertEqual(run_program(program).stdout.split(), ["True", "True"])
 
     def test_pool_gives_32_different_streams_and_then_shares(self):
         streams = [torch.openreg.Stream(0) for _ in range(64)]
@@ -292,7 +332,7 @@ class TestStreamContext(OpenRegTestCase):
 
     def test_id_that_names_no_stream_is_refused(self):
         kind = torch.openreg.current_stream().device_type
-        for stream_id in (7, 8 * 1000 + 1, -8):
+        for stream_id in (2**40, 8 * 1000 + 1, -8):
             with self.assertRaises(RuntimeError):
                 torch.openreg._set_stream_by_id(stream_id, 0, kind)
 

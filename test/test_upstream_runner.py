@@ -1,4 +1,4 @@
-"""The command that runs PyTorch's tests of its OpenReg, on made-up test files."""
+"""The commands that run PyTorch's own tests, on made-up test files."""
 
 import json
 import subprocess
@@ -10,7 +10,6 @@ from pathlib import Path
 from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
 
 _TOOLS = Path(__file__).resolve().parent.parent / "tools"
-_TOOL = _TOOLS / "upstream_openreg.py"
 
 _GOOD = """
 import unittest
@@ -77,8 +76,10 @@ reason = "it is odd"
 """
 
 
-def run_tool(files, *arguments, listed=(), flag="", expected=None, report=None):
-    """Runs the command on a folder with these files; returns its result and all outcomes."""
+def run_tool(
+    files, *arguments, tool="upstream_openreg.py", listed=(), flag="", expected=None, report=None
+):
+    """Runs a command on a folder with these files; returns its result and all outcomes."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, report = Path(scratch, "tests"), Path(report or Path(scratch, "report.json"))
         folder.mkdir()
@@ -88,7 +89,7 @@ def run_tool(files, *arguments, listed=(), flag="", expected=None, report=None):
         (Path(scratch) / "list.toml").write_text(expected or _LIST + entries)
         result = subprocess.run(
             [
-                *(sys.executable, str(_TOOL), str(folder), *arguments),
+                *(sys.executable, str(_TOOLS / tool), str(folder), *arguments),
                 *("--expected", str(Path(scratch, "list.toml")), "--report", str(report)),
             ],
             capture_output=True,
@@ -110,7 +111,7 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("3 tests in 1 files: 1 passed, 1 skipped", result.stdout)
 
     def test_a_crash_or_hang_is_one_failure_and_later_tests_run(self):
-        result, outcomes = run_tool({"test_bad.py": _BAD}, "--timeout=20")
+        result, outcomes = run_tool({"test_bad.py": _BAD}, "--timeout=10")
         self.assertEqual(result.returncode, 1)
         self.assertEqual(
             {name.rpartition("::")[2]: one["kind"] for name, one in outcomes.items()},
@@ -127,7 +128,7 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("'left' != 'right'", texts["test_a_fails"])
         self.assertIn("SIGABRT", texts["test_b_crashes"])
         self.assertIn("ended with status 0", texts["test_c_exits"])
-        self.assertIn("took more than 20 s", texts["test_d_hangs"])
+        self.assertIn("took more than 10 s", texts["test_d_hangs"])
         for text in texts.values():
             self.assertIn(text.strip(), result.stdout)
 
@@ -261,16 +262,113 @@ class TestUpstreamRunner(TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn(text, result.stderr)
 
-    def test_our_list_has_a_known_category_and_a_reason_for_each_test(self):
-        code = "import upstream_openreg as u; c, e = u.read_list(u._LIST); print(len(e), *c)"
+    def test_an_entry_may_stand_for_the_tests_of_a_class(self):
+        bad = "import unittest\n\nclass TestBad(unittest.TestCase):\n"
+        bad += "".join(
+            f"    def test_{name}(self):\n        {body}\n\n"
+            for name, body in (
+                ("a", "assert False"),
+                ("b", "assert False"),
+                ("c", "self.skipTest('')"),
+            )
+        )
+        files, listed = {"test_bad.py": bad}, ["test_bad.py::TestBad::*"]
+        result, _ = run_tool(files, listed=listed)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("failed as listed: 2 because it does odd things", result.stdout)
+        bad += "    def test_d(self):\n        pass\n"
+        result, _ = run_tool({"test_bad.py": bad}, listed=listed)
+        self.assertEqual(result.returncode, 1)
+        text = "passes, but is listed: test_bad.py::TestBad::test_d: it is odd"
+        self.assertIn(text, result.stdout)
+        result, _ = run_tool({"test_good.py": _PASSES}, listed=listed)
+        self.assertIn("does not exist: test_bad.py::TestBad::*", result.stdout)
+        self.assertEqual(result.returncode, 1)
+
+    @parametrize("suite", ["openreg", "cuda"])
+    def test_our_list_has_a_known_category_and_a_reason_for_each_test(self, suite):
+        code = (
+            f"import upstream_suites as u, upstream_{suite} as s; "
+            "c, e = u.read_list(s.SUITE.list); "
+            "assert set(c) == {one.category for one in e.values()}; print(len(e))"
+        )
         result = subprocess.run(
             [sys.executable, "-c", code], cwd=_TOOLS, capture_output=True, text=True, check=True
         )
-        count, *categories = result.stdout.split()
-        self.assertGreater(int(count), 0)
+        self.assertGreater(int(result.stdout), 0)
+
+
+# As a test of graphs in torch's test_cuda.py begins, and one that needs a process of its own.
+_CUDA = """
+import os
+import unittest
+
+import torch
+from torch.testing._internal.common_utils import TEST_CUDA, TEST_CUDA_GRAPH, TestCase
+
+class TestCuda(TestCase):
+    @unittest.skipIf(not TEST_CUDA_GRAPH, "CUDA >= 11.0 required for graphs")
+    def test_graph(self):
+        x = torch.ones(4, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        graph.replay()
+        self.assertEqual(y.tolist(), [2.0] * 4)
+
+    def test_version(self):
+        self.assertGreaterEqual(tuple(map(int, torch.version.cuda.split("."))), (12, 0))
+
+    def test_own_mistake(self):
+        self.assertEqual(torch.ones(1, device="cuda").item(), 2)
+"""
+
+_FIRST_USE = """
+import torch
+
+def test_first():
+    assert not torch._C._cuda_hasPrimaryContext(0)
+    torch.ones(1, device="cuda:0")
+
+test_second = test_first
+"""
+
+_CONFTEST = "raise ImportError('needs the machines of PyTorch')"
+
+
+class TestUpstreamCuda(TestCase):
+    def test_files_of_cuda_run_as_cuda_and_others_do_not(self):
+        files = {
+            "test_cuda.py": _CUDA,
+            "test_cuda_primary_ctx.py": _FIRST_USE,
+            "test_other.py": _FAILS,
+            "conftest.py": _CONFTEST,
+        }
+        listed = ["test_cuda.py::TestCuda::test_own_mistake", "test_cuda_trace.py::TestTrace::*"]
+        result, outcomes = run_tool(files, tool="upstream_cuda.py", listed=listed)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertEqual(
-            categories, ["newer-torch", "contradicts-torch", "assumes-dummies", "old-autocast"]
+            {name: one["kind"] for name, one in outcomes.items()},
+            {
+                "test_cuda.py::TestCuda::test_graph": "passed",
+                "test_cuda.py::TestCuda::test_own_mistake": "failed",
+                "test_cuda.py::TestCuda::test_version": "passed",
+                "test_cuda_primary_ctx.py::test_first": "passed",
+                "test_cuda_primary_ctx.py::test_second": "passed",
+            },
         )
+        self.assertIn("2 files", result.stdout)
+
+    def test_file_that_cannot_be_imported_alone_is_a_failure(self):
+        files = {"test_cuda_primary_ctx.py": "import no_such_module"}
+        result, outcomes = run_tool(files, tool="upstream_cuda.py")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(list(outcomes), ["test_cuda_primary_ctx.py::<import>"])
+
+    def test_folder_without_files_of_cuda_fails(self):
+        result, _ = run_tool({"test_other.py": _PASSES}, tool="upstream_cuda.py")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("nothing ran", result.stderr)
 
 
 instantiate_parametrized_tests(TestUpstreamRunner)

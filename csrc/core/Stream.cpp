@@ -3,6 +3,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <openreg/openreg.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -15,48 +16,70 @@
 namespace c10::openreg {
 namespace {
 
-enum class StreamKind : StreamId { NormalPool = 1, HighPool = 2 };
-
-constexpr StreamId kKindCount =
-    8;  // ids are index * kKindCount + kind; handles are multiples of it
 constexpr std::array<int, 2> kPoolPriorities = {0, -1};
+constexpr size_t kPoolStreams = kPoolPriorities.size() * kStreamsPerPool;
 
-// Hands out streams of one priority on one device.
+StreamId idOf(orStream_t stream) {
+  unsigned long long id = 0;
+  OPENREG_CHECK(orStreamGetId(stream, &id));
+  return static_cast<StreamId>(id);
+}
+
+// The streams of one device that requests share: those of normal priority, then those of high.
 class StreamPool {
  public:
-  orStream_t at(int slot, DeviceIndex device, int priority) {
+  // Creates the streams at the first call.
+  void prepare(DeviceIndex device) {
     if (C10_UNLIKELY(!is_created_.load(std::memory_order_acquire))) {
       // The device is created first: Python hears of it, and may run meanwhile in another thread,
       // which must not wait here with the GIL.
       orStream_t of_device = nullptr;
       OPENREG_CHECK(orGetDefaultStream(&of_device, device));
-      std::call_once(created_, [&] { create(device, priority); });
+      std::call_once(created_, [&] { create(device); });
     }
-    return streams_[slot];
   }
 
-  int nextSlot() { return static_cast<int>(next_.fetch_add(1) % kStreamsPerPool); }
+  // The id of the stream whose turn it is.
+  StreamId next(int kind) {
+    const size_t slot = next_[kind].fetch_add(1) % kStreamsPerPool;
+    return ids_[kind * kStreamsPerPool + slot];
+  }
+
+  // Null if the id is that of no stream of the pool.
+  orStream_t find(StreamId id) const {
+    // The ids follow one another unless other threads created streams of the device meanwhile.
+    if (const auto slot = static_cast<size_t>(id - ids_.front());
+        C10_LIKELY(slot < kPoolStreams && ids_[slot] == id)) {
+      return streams_[slot];
+    }
+    const auto* const found = std::lower_bound(ids_.begin(), ids_.end(), id);
+    return found != ids_.end() && *found == id ? streams_[found - ids_.begin()] : nullptr;
+  }
 
  private:
-  void create(DeviceIndex device, int priority) {
+  void create(DeviceIndex device) {
     const DeviceGuard guard(Device(kDeviceType, device));
-    for (orStream_t& stream : streams_) {
-      OPENREG_CHECK(orStreamCreateWithPriority(&stream, orStreamNonBlocking, priority));
+    for (size_t i = 0; i < kPoolStreams; ++i) {
+      const int priority = kPoolPriorities[i / kStreamsPerPool];
+      OPENREG_CHECK(orStreamCreateWithPriority(&streams_[i], orStreamNonBlocking, priority));
+      ids_[i] = idOf(streams_[i]);
     }
     is_created_.store(true, std::memory_order_release);
   }
 
   std::once_flag created_;
   std::atomic<bool> is_created_{false};
-  std::array<orStream_t, kStreamsPerPool> streams_{};
-  std::atomic<uint32_t> next_{0};
+  std::array<orStream_t, kPoolStreams> streams_{};
+  std::array<StreamId, kPoolStreams> ids_{};  // ascending
+  std::array<std::atomic<uint32_t>, kPoolPriorities.size()> next_{};
 };
 
 // Leaked: streams are in use until the process ends.
-StreamPool& pool(DeviceIndex device, int kind) {
-  using Pools = std::array<std::array<StreamPool, kPoolPriorities.size()>, OPENREG_MAX_DEVICES>;
-  static Pools* pools = new Pools();
-  return (*pools)[device][kind];
+StreamPool& poolOf(DeviceIndex device) {
+  static auto* pools = new std::array<StreamPool, OPENREG_MAX_DEVICES>();
+  StreamPool& pool = (*pools)[device];
+  pool.prepare(device);
+  return pool;
 }
 
 struct CurrentStream {
@@ -77,23 +100,12 @@ orStream_t lookUpHandle(const Stream& stream) {
     OPENREG_CHECK(orGetDefaultStream(&handle, device));
     return handle;
   }
-  const StreamId kind = id % kKindCount;
-  if (kind == 0) {
-    OPENREG_CHECK(orStreamValidate(static_cast<uintptr_t>(id)));
-    handle = reinterpret_cast<orStream_t>(id);
-    int owner = -1;
-    OPENREG_CHECK(orStreamGetDevice(handle, &owner));
-    TORCH_CHECK(owner == device, "OpenRegStream: expected a stream of device ",
-                static_cast<int>(device), ", got one of device ", owner);
-    return handle;
+  if (const orStream_t found = poolOf(device).find(id); C10_LIKELY(found != nullptr)) {
+    return found;
   }
-  const StreamId slot = id / kKindCount;
-  const StreamId pool_index = kind - 1;
-  TORCH_CHECK(id > 0 && slot < kStreamsPerPool &&
-                  pool_index < static_cast<StreamId>(kPoolPriorities.size()),
-              "OpenRegStream: expected the id of an OpenReg stream, got ", id);
-  return pool(device, static_cast<int>(pool_index))
-      .at(static_cast<int>(slot), device, kPoolPriorities[pool_index]);
+  TORCH_CHECK(id > 0, "OpenRegStream: expected the id of a stream, at least 0, got ", id);
+  OPENREG_CHECK(orStreamGetById(&handle, device, static_cast<unsigned long long>(id)));
+  return handle;
 }
 
 }  // namespace
@@ -106,8 +118,8 @@ OpenRegStream::OpenRegStream(Stream stream) : stream_(stream), handle_(nullptr) 
 }
 
 bool OpenRegStream::isAlive() const {
-  const bool is_external = id() != 0 && id() % kKindCount == 0;
-  if (!is_external || orStreamValidate(reinterpret_cast<uintptr_t>(handle_)) == orSuccess) {
+  const bool is_ours = id() == 0 || poolOf(device_index()).find(id()) != nullptr;
+  if (is_ours || orStreamValidate(reinterpret_cast<uintptr_t>(handle_)) == orSuccess) {
     return true;
   }
   // An answer, not this thread's last error.
@@ -179,17 +191,19 @@ OpenRegStream getStreamFromPool(bool is_high_priority, DeviceIndex index) {
 // docs: stream-from-pool
 OpenRegStream getStreamFromPool(int priority, DeviceIndex index) {
   const DeviceIndex device = resolveDeviceIndex(index);
-  const int kind = priority < 0 ? 1 : 0;
-  const StreamId slot = pool(device, kind).nextSlot();
-  return OpenRegStream(makeStream(device, slot * kKindCount + kind + 1));
+  return OpenRegStream(makeStream(device, poolOf(device).next(priority < 0 ? 1 : 0)));
 }
 // docs: end
 
 OpenRegStream getStreamFromExternal(orStream_t handle, DeviceIndex index) {
   TORCH_CHECK(handle != nullptr, "ExternalStream: expected a stream handle, got a null pointer");
-  const auto id = reinterpret_cast<StreamId>(handle);
-  TORCH_CHECK(id % kKindCount == 0, "ExternalStream: expected a stream handle, got ", id);
-  return OpenRegStream(makeStream(resolveDeviceIndex(index), id));
+  const DeviceIndex device = resolveDeviceIndex(index);
+  OPENREG_CHECK(orStreamValidate(reinterpret_cast<uintptr_t>(handle)));
+  int owner = -1;
+  OPENREG_CHECK(orStreamGetDevice(handle, &owner));
+  TORCH_CHECK(owner == device, "ExternalStream: expected a stream of device ",
+              static_cast<int>(device), ", got one of device ", owner);
+  return OpenRegStream(makeStream(device, idOf(handle)), handle);
 }
 
 }  // namespace c10::openreg

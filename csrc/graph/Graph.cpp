@@ -131,7 +131,8 @@ void OpenRegGraph::capture_end() {
 void OpenRegGraph::instantiate() {
   TORCH_CHECK(has_captured_, "Graph.instantiate: expected a graph that has captured");
   TORCH_CHECK(graph_ != nullptr,
-              "Graph.instantiate: expected a graph made with keep_graph=True; others are "
+              "Graph.instantiate: expected a graph made with keep_graph=True; instantiate() is "
+              "intended to be called by the user only when keep_graph=true, as other graphs are "
               "instantiated when their capture ends");
   OPENREG_CHECK(orGraphExecDestroy(std::exchange(exec_, nullptr)));
   OPENREG_CHECK(orGraphInstantiate(&exec_, graph_, 0));

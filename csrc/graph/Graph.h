@@ -68,7 +68,7 @@ class OpenRegGraph final : public at::GraphImplInterface {
   bool has_captured_ = false;
   orGraph_t graph_ = nullptr;  // null if nobody will ask for it
   orGraphExec_t exec_ = nullptr;
-  std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> generators_;  // that its kernels draw from
+  std::vector<std::shared_ptr<GeneratorState>> generators_;  // that its kernels draw from
 };
 
 }  // namespace at::openreg

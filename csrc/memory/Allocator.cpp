@@ -313,6 +313,10 @@ MempoolId_t createPoolId(bool by_user) {
 
 void retainPool(DeviceIndex device, MempoolId_t id) { allocator().cacheOf(device).retainPool(id); }
 
+void setPoolOptions(DeviceIndex device, MempoolId_t id, PoolOptions options) {
+  allocator().cacheOf(device).setPoolOptions(id, options);
+}
+
 void releasePool(DeviceIndex device, MempoolId_t id) {
   allocator().cacheOf(device).releasePool(id);
 }

@@ -58,6 +58,7 @@ OPENREG_EXPORT MempoolId_t createPoolId(bool by_user);
 // Creates a device's pool, or adds a user to it; takes a user away. A pool without users gives its
 // memory back when the cache is emptied.
 OPENREG_EXPORT void retainPool(DeviceIndex device, MempoolId_t id);
+void setPoolOptions(DeviceIndex device, MempoolId_t id, PoolOptions options);
 OPENREG_EXPORT void releasePool(DeviceIndex device, MempoolId_t id);
 OPENREG_EXPORT int poolUseCount(DeviceIndex device, MempoolId_t id);
 

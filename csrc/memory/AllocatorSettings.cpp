@@ -102,8 +102,8 @@ size_t checkValue(const ConfigTokenizer& tokens, size_t i, const std::string& ke
   const bool has_value = i + 2 < tokens.size() && tokens[i + 1] == ":";
   const std::string value = has_value ? tokens[i + 2] : "";
   const char* allowed = check(value);
-  TORCH_CHECK_VALUE(allowed == nullptr, "PYTORCH_CUDA_ALLOC_CONF: expected ", allowed, " for ", key,
-                    ", got '", value, "'");
+  TORCH_CHECK_VALUE(allowed == nullptr, "PYTORCH_CUDA_ALLOC_CONF: ", key, " is invalid: expected ",
+                    allowed, ", got '", value, "'");
   if (key == kFraction) {
     initial_memory_fraction = *parseNumber<double>(value);
   }

@@ -92,6 +92,24 @@ Block* BlockCache::reuse(const BlockRequest& request) {
   return handOut(*place, request);
 }
 
+Block* BlockCache::reuseOfPools(const BlockRequest& request) {
+  if (poolFor(request).owner != nullptr) {
+    return nullptr;
+  }
+  for (auto& [id, pool] : private_pools_) {
+    if (!pool.options.serves_others) {
+      continue;
+    }
+    const bool is_small = request.rounded <= kSmallSize;
+    const FreeBlocks& free_blocks = (is_small ? pool.small : pool.large).free_blocks;
+    const auto place = free_blocks.bestFit(request.stream, request.rounded);
+    if (place.has_value() && !isTooLarge(***place, request)) {
+      return handOut(*place, request);
+    }
+  }
+  return nullptr;
+}
+
 Block* BlockCache::reserve(const BlockRequest& request) {
   const size_t size = segmentSize(request.rounded);
   if (statistics_.reservedBytes() + size > limit()) {
@@ -165,6 +183,9 @@ Block* BlockCache::handOut(FreeBlocks::Place place, const BlockRequest& request)
 
 // Returns what is left, or null if nothing was cut off.
 Block* BlockCache::splitIfWorthwhile(Block* block, size_t size) {
+  if (const PrivatePool* owner = block->pool->owner; owner != nullptr && !owner->options.is_split) {
+    return nullptr;
+  }
   const size_t remaining = block->size - size;
   const bool is_worthwhile =
       block->pool->isSmall()
@@ -294,20 +315,22 @@ std::vector<BlockPool*> BlockCache::allPools() {
   return pools;
 }
 
-void BlockCache::detachFreeSegments(BlockPool& pool, std::vector<Block*>& segments) {
+void BlockCache::detachFreeSegments(BlockPool& pool,
+                                    const std::shared_ptr<GatheredContext>& context,
+                                    std::vector<Block*>& segments) {
   for (auto it = pool.free_blocks.begin(); it != pool.free_blocks.end();) {
     Block* block = *it++;
     if (!block->isSplit()) {
-      detachSegment(block, segments);
+      detachSegment(block, context, segments);
     }
   }
 }
 
-std::vector<Block*> BlockCache::detachUnused() {
+std::vector<Block*> BlockCache::detachUnused(const std::shared_ptr<GatheredContext>& context) {
   std::vector<Block*> segments;
   for (BlockPool* pool : allPools()) {
     if (pool->owner == nullptr || pool->owner->use_count == 0) {
-      detachFreeSegments(*pool, segments);
+      detachFreeSegments(*pool, context, segments);
     }
   }
   std::erase_if(private_pools_, [](const auto& entry) {
@@ -316,20 +339,22 @@ std::vector<Block*> BlockCache::detachUnused() {
   return segments;
 }
 
-std::vector<Block*> BlockCache::detachUnused(MempoolId_t pool) {
+std::vector<Block*> BlockCache::detachUnused(MempoolId_t pool,
+                                             const std::shared_ptr<GatheredContext>& context) {
   if (pool == kDefaultPools) {
-    return detachUnused();
+    return detachUnused(context);
   }
   std::vector<Block*> segments;
   if (const auto found = private_pools_.find(pool); found != private_pools_.end()) {
-    detachFreeSegments(found->second.small, segments);
-    detachFreeSegments(found->second.large, segments);
+    detachFreeSegments(found->second.small, context, segments);
+    detachFreeSegments(found->second.large, context, segments);
   }
   return segments;
 }
 
 // `block` is free and all of its segment. From here on it is in no book.
-void BlockCache::detachSegment(Block* block, std::vector<Block*>& segments) {
+void BlockCache::detachSegment(Block* block, const std::shared_ptr<GatheredContext>& context,
+                               std::vector<Block*>& segments) {
   segments.push_back(block);
   FreeBlocks& free_blocks = block->pool->free_blocks;
   free_blocks.erase(free_blocks.find(block));
@@ -341,7 +366,7 @@ void BlockCache::detachSegment(Block* block, std::vector<Block*>& segments) {
     --owner->segment_count;
   }
   statistics_.removeSegment(*block);
-  record(TraceEntry::SEGMENT_FREE, *block, block->segmentContext());
+  record(TraceEntry::SEGMENT_FREE, *block, context != nullptr ? context : block->segmentContext());
 }
 
 bool BlockCache::isGarbageDue() const {
@@ -375,7 +400,7 @@ std::vector<Block*> BlockCache::detachGarbage() {
       if (!isGarbageDue() || search_count_ - block->freed_at < average_age) {
         break;
       }
-      detachSegment(block, segments);
+      detachSegment(block, nullptr, segments);
     }
   }
   return segments;
@@ -389,6 +414,10 @@ PrivatePool& BlockCache::findOrCreatePool(MempoolId_t id) {
 }
 
 void BlockCache::retainPool(MempoolId_t id) { ++findOrCreatePool(id).use_count; }
+
+void BlockCache::setPoolOptions(MempoolId_t id, PoolOptions options) {
+  findOrCreatePool(id).options = options;
+}
 
 void BlockCache::releasePool(MempoolId_t id) {
   const auto found = private_pools_.find(id);

@@ -53,6 +53,10 @@ class BlockCache {
   // Gives out a free block of the request's pool and stream. Null if none fits.
   Block* reuse(const BlockRequest& request);
 
+  // Gives out a free block of a private pool that serves others before memory runs out. Null if
+  // none fits.
+  Block* reuseOfPools(const BlockRequest& request);
+
   // Gives out a block of a new segment. Null if the device, or the limit, has no room for it.
   Block* reserve(const BlockRequest& request);
 
@@ -78,9 +82,11 @@ class BlockCache {
   // and deletes their only blocks.
 
   // Detaches all segments without a block in use: those of the default pools, and of private pools
-  // that nobody uses any more. Given the id of a private pool, those of that one instead.
-  std::vector<Block*> detachUnused();
-  std::vector<Block*> detachUnused(MempoolId_t pool);
+  // that nobody uses any more. Given the id of a private pool, those of that one instead. History
+  // has the context, or if it is null that of the segment's allocation.
+  std::vector<Block*> detachUnused(const std::shared_ptr<GatheredContext>& context);
+  std::vector<Block*> detachUnused(MempoolId_t pool,
+                                   const std::shared_ptr<GatheredContext>& context);
 
   // Whether more is reserved than the setting garbage_collection_threshold allows.
   bool isGarbageDue() const;
@@ -91,6 +97,7 @@ class BlockCache {
   // --- Private pools; see Note [Memory of graphs] and DeviceCachingAllocator
 
   void retainPool(MempoolId_t id);
+  void setPoolOptions(MempoolId_t id, PoolOptions options);
   void releasePool(MempoolId_t id);
   int poolUseCount(MempoolId_t id) const;
   void beginAllocateToPool(MempoolId_t id, StreamFilter filter);
@@ -133,8 +140,10 @@ class BlockCache {
   std::optional<FreeBlocks::Place> placeToJoin(Block* neighbor);
   Block* join(Block* lower, Block* upper);
 
-  void detachFreeSegments(BlockPool& pool, std::vector<Block*>& segments);
-  void detachSegment(Block* block, std::vector<Block*>& segments);
+  void detachFreeSegments(BlockPool& pool, const std::shared_ptr<GatheredContext>& context,
+                          std::vector<Block*>& segments);
+  void detachSegment(Block* block, const std::shared_ptr<GatheredContext>& context,
+                     std::vector<Block*>& segments);
 
   void record(TraceEntry::Action action, size_t address, size_t size, const OpenRegStream& stream,
               MempoolId_t pool, std::shared_ptr<GatheredContext> context);

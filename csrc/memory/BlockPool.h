@@ -164,12 +164,19 @@ struct BlockPool {
   MempoolId_t id() const;
 };
 
+// What a program may ask of its own pool.
+struct PoolOptions {
+  bool serves_others = false;  // where an allocation outside of it would run out of memory
+  bool is_split = true;        // else a block is the whole segment
+};
+
 struct PrivatePool {
   explicit PrivatePool(MempoolId_t id) : id(id) {}
 
   const MempoolId_t id;
   int use_count = 0;         // at 0 its memory may go back to the device
   size_t segment_count = 0;  // at 0, too, it may be deleted
+  PoolOptions options;
   BlockPool small{CachingAllocator::StatType::SMALL_POOL, this};
   BlockPool large{CachingAllocator::StatType::LARGE_POOL, this};
 };

@@ -86,10 +86,15 @@ Block* DeviceCachingAllocator::retryAllocate(const BlockRequest& request) {
     if (Block* block = cache_.reuse(request)) {
       return block;
     }
-    segments = cache_.detachUnused();
+    segments = cache_.detachUnused(nullptr);
   }
   giveBack(segments);
-  return take(request);
+  Block* block = take(request);
+  if (block == nullptr) {
+    const Lock lock(mutex_);
+    block = cache_.reuseOfPools(request);
+  }
+  return block;
 }
 // docs: end
 
@@ -226,13 +231,14 @@ void DeviceCachingAllocator::giveBack(const std::vector<Block*>& segments) {
 }
 
 void DeviceCachingAllocator::emptyCache(MempoolId_t pool) {
+  const auto context = gatherContext(RecordContext::ALL);
   const Lock turn(waiting_mutex_);
   waitForOtherStreams();
   std::vector<Block*> segments;
   {
     const Lock lock(mutex_);
     cache_.endQuarantine();
-    segments = cache_.detachUnused(pool);
+    segments = cache_.detachUnused(pool, context);
   }
   giveBack(segments);
 }
@@ -266,16 +272,16 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
     pools = c10::str(" Private pools of graphs and of MemPool hold ",
                      format_size(reserved_privately), ".");
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, servesCuda() ? "CUDA" : "OpenReg",
-                   " out of memory. Tried to allocate ", format_size(request.size), ". Device ",
-                   static_cast<int>(device_), " has a total capacity of ", format_size(total_size),
-                   " of which ", format_size(free_size), " is free.", limits,
-                   " Of the memory in use, ", format_size(allocated),
-                   " is allocated by PyTorch, and ", format_size(reserved - allocated),
-                   " is reserved by PyTorch but unallocated.", pools,
-                   " The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
-                   "unallocated, it may be fragmented: see torch.openreg.memory_summary(), and "
-                   "max_split_size_mb in PYTORCH_ALLOC_CONF.");
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, servesCuda() ? "CUDA" : "OpenReg",
+      " out of memory. Tried to allocate ", format_size(request.size),
+      servesCuda() ? ". GPU " : ". Device ", static_cast<int>(device_), " has a total capacity of ",
+      format_size(total_size), " of which ", format_size(free_size), " is free.", limits,
+      " Of the memory in use, ", format_size(allocated), " is allocated by PyTorch, and ",
+      format_size(reserved - allocated), " is reserved by PyTorch but unallocated.", pools,
+      " The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
+      "unallocated, it may be fragmented: see torch.openreg.memory_summary(), and "
+      "max_split_size_mb in PYTORCH_ALLOC_CONF.");
 }
 
 // --- Private pools
@@ -283,6 +289,11 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
 void DeviceCachingAllocator::retainPool(MempoolId_t id) {
   const Lock lock(mutex_);
   cache_.retainPool(id);
+}
+
+void DeviceCachingAllocator::setPoolOptions(MempoolId_t id, PoolOptions options) {
+  const Lock lock(mutex_);
+  cache_.setPoolOptions(id, options);
 }
 
 void DeviceCachingAllocator::releasePool(MempoolId_t id) {

@@ -61,6 +61,9 @@ class DeviceCachingAllocator {
   // Creates a pool, or adds a user to it.
   void retainPool(MempoolId_t id);
 
+  // What the pool, which has a user, does where it differs from other pools.
+  void setPoolOptions(MempoolId_t id, PoolOptions options);
+
   // Takes a user away. Without users a pool's memory goes back when the cache is emptied.
   void releasePool(MempoolId_t id);
 

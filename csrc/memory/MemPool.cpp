@@ -8,8 +8,10 @@
 
 namespace c10::openreg {
 
-MemPool::MemPool() : device_(current_device()), id_(createPoolId(/*by_user=*/true)) {
+MemPool::MemPool(PoolOptions options)
+    : device_(current_device()), id_(createPoolId(/*by_user=*/true)) {
   retainPool(device_, id_);
+  setPoolOptions(device_, id_, options);
 }
 
 MemPool::~MemPool() {

@@ -3,6 +3,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "csrc/memory/BlockPool.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
@@ -10,7 +11,7 @@ namespace c10::openreg {
 // A user of a new pool of the current device. When the last user goes, so does the memory.
 class OPENREG_EXPORT MemPool {
  public:
-  MemPool();
+  explicit MemPool(PoolOptions options = {});
   MemPool(const MemPool&) = delete;
   MemPool& operator=(const MemPool&) = delete;
   ~MemPool();

@@ -26,7 +26,13 @@ HistorySettings currentSettings() {
   return shared().settings;
 }
 
+thread_local std::string metadata;
+
 }  // namespace
+
+void setMemoryMetadata(std::string text) { metadata = std::move(text); }
+
+const std::string& memoryMetadata() { return metadata; }
 
 HistorySettings namedHistorySettings(const std::optional<std::string>& enabled,
                                      const std::optional<std::string>& context,
@@ -75,7 +81,7 @@ void MemoryHistory::record(TraceEntry::Action action, DeviceIndex device, size_t
     context = nullptr;
   }
   add(TraceEntry(action, device, address, size, reinterpret_cast<void*>(stream), pool,
-                 getApproximateTime(), std::move(context)),
+                 getApproximateTime(), std::move(context), /*compile_context=*/"", metadata),
       settings.max_entries);
 }
 

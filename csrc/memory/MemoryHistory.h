@@ -52,6 +52,10 @@ inline bool isHistoryEnabled() {
 // Replaces the settings. Threads: any; events that happen meanwhile go by the old ones or the new.
 void setHistorySettings(const HistorySettings& settings);
 
+// A text that entries have which events on the calling thread leave; empty at first.
+OPENREG_EXPORT void setMemoryMetadata(std::string text);
+OPENREG_EXPORT const std::string& memoryMetadata();
+
 // Gathers the calling thread's stack if contexts are recorded at this level, else returns null.
 // It takes the GIL, if Python's frames were asked for: no lock may be held.
 std::shared_ptr<GatheredContext> gatherContext(CachingDeviceAllocator::RecordContext level);

@@ -179,9 +179,8 @@ std::vector<libkineto::ResourceInfo> TraceSession::getResourceInfos() {
   std::vector<libkineto::ResourceInfo> rows;
   if (result_ != nullptr) {
     for (const auto& [device, stream] : result_->streams()) {
-      // The default stream of a device has the device's number; see openreg/stream.h.
-      rows.push_back({stream, stream, device,
-                      c10::str("stream ", stream, stream == device ? " (default)" : "")});
+      rows.push_back(
+          {stream, stream, device, c10::str("stream ", stream, stream == 0 ? " (default)" : "")});
     }
   }
   return rows;

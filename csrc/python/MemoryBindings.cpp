@@ -64,7 +64,10 @@ void observeOutOfMemory(const py::object& function) {
 
 void bindMemory(py::module_& m) {
   py::class_<MemPool>(m, "_MemPool")
-      .def(py::init<>())
+      .def(py::init([](bool use_on_oom, bool no_split) {
+             return new MemPool({.serves_others = use_on_oom, .is_split = !no_split});
+           }),
+           py::arg("use_on_oom") = false, py::arg("no_split") = false)
       .def_property_readonly("id", &MemPool::id)
       .def_property_readonly("device", &MemPool::device)
       .def("use_count", &MemPool::useCount);
@@ -90,6 +93,8 @@ void bindMemory(py::module_& m) {
   m.def("_record_pinned_memory_history", &recordPinnedHistory);
   m.def("_pinned_memory_segments", &describePinnedSegments);
   m.def("_pinned_memory_history", &describePinnedHistory);
+  m.def("_set_memory_metadata", &setMemoryMetadata);
+  m.def("_memory_metadata", &memoryMetadata);
   m.def("_memory_settings", &describeSettings);
   m.def("_memory_corruptions", &describeCorruptions);
   m.def("_is_memory_poisoned", &isPoisonOn);

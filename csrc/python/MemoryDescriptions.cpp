@@ -158,6 +158,7 @@ py::list describeEntries(const std::vector<TraceEntry>& entries, const TimeUs& t
     item["device"] = entry.device_;
     item["pool_id"] = entry.mempool_;
     item["time_us"] = time_us(entry);
+    item["user_metadata"] = entry.user_metadata_;
     frames.put(item, entry.context_);
     result.append(item);
   }

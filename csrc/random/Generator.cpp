@@ -38,15 +38,13 @@ void copyState(Generator target, Generator source) {
   to->set_next_double_normal_sample(from->next_double_normal_sample());
 }
 
-// Note [Offsets]
-// CUDA's generators count; programs that recompute, such as checkpoints of activations, ask for the
-// count and set it. Where the library serves CUDA, the offset of a generator is the number of
-// 32-bit numbers that have been drawn since it was seeded. The engine does not count them: they are
-// found by drawing from where the offset was last known until the state is the present one, which
-// costs a small part of what drawing them cost. An engine also keeps the second number of a pair of
-// normal ones, which an offset cannot say: reading the offset drops it, so that what is drawn next
-// is what is drawn after the offset has been set. Reading waits with what its caller holds, as
-// get_state() does; see Note [The generator's mutex] in the header.
+void checkNotCapturing(c10::Device device) {
+  TORCH_CHECK(!c10::openreg::isDeviceActive(device.index()) ||
+                  !c10::openreg::getCurrentOpenRegStream(device.index()).isCapturing(),
+              "The state of the OpenReg generator of ", device,
+              " cannot be read or set while the current stream captures: the kernels of a graph "
+              "draw from the state they find when it is replayed");
+}
 
 // Where an engine is in the sequence of its seed.
 struct Position {
@@ -105,17 +103,9 @@ at::mt19937_data_pod stateAt(uint64_t seed, int64_t offset) {
   return numbers;
 }
 
-void checkNotCapturing(c10::Device device) {
-  TORCH_CHECK(!c10::openreg::isDeviceActive(device.index()) ||
-                  !c10::openreg::getCurrentOpenRegStream(device.index()).isCapturing(),
-              "The state of the OpenReg generator of ", device,
-              " cannot be read or set while the current stream captures: the kernels of a graph "
-              "draw from the state they find when it is replayed");
-}
-
 }  // namespace
 
-struct OpenRegGeneratorImpl::Current {
+struct GeneratorState::Current {
   explicit Current(uint64_t seed) : engine(at::detail::createCPUGenerator(seed)), seed(seed) {}
 
   c10::openreg::Mutex mutex;
@@ -128,59 +118,27 @@ struct OpenRegGeneratorImpl::Current {
   std::optional<Position> known OPENREG_GUARDED_BY(mutex);
 };
 
-OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device, uint64_t seed)
-    : c10::GeneratorImpl(c10::Device(device_type(), device),
-                         c10::DispatchKeySet(c10::openreg::keyOf(c10::DispatchKey::Dense))),
+GeneratorState::GeneratorState(c10::Device device, uint64_t seed)
+    : device_(device),
       graph_engine_(at::detail::createCPUGenerator()),
       current_(std::make_unique<Current>(seed)) {}
 
-OpenRegGeneratorImpl::~OpenRegGeneratorImpl() = default;
+GeneratorState::~GeneratorState() = default;
 
-// docs: generator-seed
-void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
-  checkNotCapturing(device());
-  replaceEngine(at::detail::createCPUGenerator(seed));
-}
-// docs: end
-
-uint64_t OpenRegGeneratorImpl::current_seed() const {
-  checkNotCapturing(device());
+uint64_t GeneratorState::seed() const {
   const Lock lock(current_->mutex);
   return current_->seed;
 }
 
-uint64_t OpenRegGeneratorImpl::seed() {
-  checkNotCapturing(device());
-  Generator engine = at::detail::createCPUGenerator();
-  const uint64_t seed = implOf(engine)->seed();
-  replaceEngine(std::move(engine));
-  return seed;
-}
-
-void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
-  TORCH_CHECK(c10::openreg::servesCuda(),
-              "The OpenReg generator does not support set_offset; use set_state");
-  checkNotCapturing(device());
-  TORCH_CHECK(offset <= static_cast<uint64_t>(kSearchLimit),
-              "set_offset: expected an offset of at most ", kSearchLimit, ", got ", offset);
-  const uint64_t seed = current_seed();
-  const Position position{stateAt(seed, static_cast<int64_t>(offset)),
-                          static_cast<int64_t>(offset)};
-  Generator engine = at::detail::createCPUGenerator(seed);
-  at::mt19937 numbers;
-  numbers.set_data(position.numbers);
-  implOf(engine)->set_engine(numbers);
-  const at::CPUGeneratorImpl* impl = implOf(engine);
-  replaceEngine(std::move(engine));
+void GeneratorState::replaceEngine(Generator engine) {
   const Lock lock(current_->mutex);
-  if (implOf(current_->engine) == impl) {
-    current_->known = position;
-  }
+  current_->seed = implOf(engine)->current_seed();
+  current_->engine = std::move(engine);
+  current_->last_stream.reset();  // nothing draws from this one yet
+  current_->known.reset();
 }
 
-uint64_t OpenRegGeneratorImpl::get_offset() const {
-  TORCH_CHECK(c10::openreg::servesCuda(),
-              "The OpenReg generator does not support get_offset; use get_state");
+uint64_t GeneratorState::offset() {
   Generator engine = waitForKernels();
   Position present{};
   {
@@ -192,15 +150,105 @@ uint64_t OpenRegGeneratorImpl::get_offset() const {
   }
   const Lock lock(current_->mutex);
   const auto offset =
-      findOffset(current_->known.value_or(startOf(present.numbers.seed_)), present.numbers);
-  TORCH_CHECK(offset.has_value(), "The offset of the generator of ", device(),
-              " is not known: its state is none of the first ", kSearchLimit,
-              " that its seed leads to");
+      findOffset(current_->known.value_or(startOf(current_->seed)), present.numbers);
+  TORCH_CHECK(offset.has_value(), "The offset of the generator of ", device_,
+              " is not known: its state is none of the first ", kSearchLimit, " that seed ",
+              current_->seed, " leads to");
   present.offset = *offset;
-  if (implOf(current_->engine) == implOf(engine)) {
+  if (current_->engine.unsafeGetGeneratorImpl() == engine.unsafeGetGeneratorImpl()) {
     current_->known = present;
   }
   return static_cast<uint64_t>(present.offset);
+}
+
+void GeneratorState::setOffset(uint64_t offset) {
+  TORCH_CHECK(offset <= static_cast<uint64_t>(kSearchLimit),
+              "set_offset: expected an offset of at most ", kSearchLimit, ", got ", offset);
+  const uint64_t seed = this->seed();
+  const Position position{stateAt(seed, static_cast<int64_t>(offset)),
+                          static_cast<int64_t>(offset)};
+  Generator engine = at::detail::createCPUGenerator(seed);
+  at::mt19937 numbers;
+  numbers.set_data(position.numbers);
+  implOf(engine)->set_engine(numbers);
+  replaceEngine(std::move(engine));
+  const Lock lock(current_->mutex);
+  if (current_->seed == seed) {
+    current_->known = position;
+  }
+}
+
+struct OpenRegGeneratorImpl::Shared {
+  explicit Shared(std::shared_ptr<GeneratorState> state) : state(std::move(state)) {}
+
+  c10::openreg::Mutex mutex;
+  std::shared_ptr<GeneratorState> state OPENREG_GUARDED_BY(mutex);
+};
+
+OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device, uint64_t seed)
+    : OpenRegGeneratorImpl(
+          device, std::make_shared<GeneratorState>(c10::Device(device_type(), device), seed)) {}
+
+OpenRegGeneratorImpl::OpenRegGeneratorImpl(c10::DeviceIndex device,
+                                           std::shared_ptr<GeneratorState> state)
+    : c10::GeneratorImpl(c10::Device(device_type(), device),
+                         c10::DispatchKeySet(c10::openreg::keyOf(c10::DispatchKey::Dense))),
+      shared_(std::make_unique<Shared>(std::move(state))) {}
+
+OpenRegGeneratorImpl::~OpenRegGeneratorImpl() = default;
+
+std::shared_ptr<GeneratorState> OpenRegGeneratorImpl::state() const {
+  const Lock lock(shared_->mutex);
+  return shared_->state;
+}
+
+// docs: generator-seed
+void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
+  checkNotCapturing(device());
+  state()->replaceEngine(at::detail::createCPUGenerator(seed));
+}
+// docs: end
+
+uint64_t OpenRegGeneratorImpl::current_seed() const {
+  checkNotCapturing(device());
+  return state()->seed();
+}
+
+uint64_t OpenRegGeneratorImpl::seed() {
+  checkNotCapturing(device());
+  Generator engine = at::detail::createCPUGenerator();
+  const uint64_t seed = implOf(engine)->seed();
+  state()->replaceEngine(std::move(engine));
+  return seed;
+}
+
+void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
+  TORCH_CHECK(c10::openreg::servesCuda(),
+              "The OpenReg generator does not support set_offset; use set_state");
+  checkNotCapturing(device());
+  state()->setOffset(offset);
+}
+
+uint64_t OpenRegGeneratorImpl::get_offset() const {
+  TORCH_CHECK(c10::openreg::servesCuda(),
+              "The OpenReg generator does not support get_offset; use get_state");
+  checkNotCapturing(device());
+  return state()->offset();
+}
+
+c10::intrusive_ptr<c10::GeneratorImpl> OpenRegGeneratorImpl::graphsafe_get_state() const {
+  return c10::make_intrusive<OpenRegGeneratorImpl>(device().index(), state());
+}
+
+void OpenRegGeneratorImpl::graphsafe_set_state(
+    const c10::intrusive_ptr<c10::GeneratorImpl>& other) {
+  const auto* own = dynamic_cast<const OpenRegGeneratorImpl*>(other.get());
+  TORCH_CHECK(own != nullptr && own->device() == device(),
+              "graphsafe_set_state: expected a generator of ", device(), ", got ",
+              other.defined() ? c10::str("one of ", other->device()) : "none");
+  std::shared_ptr<GeneratorState> state = own->state();
+  const Lock lock(shared_->mutex);
+  shared_->state = std::move(state);
 }
 
 #if OPENREG_TORCH_HAS_PHILOX_STATE
@@ -214,7 +262,7 @@ void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& state) {
   checkNotCapturing(device());
   Generator engine = at::detail::createCPUGenerator();
   implOf(engine)->set_state(state);
-  replaceEngine(std::move(engine));
+  this->state()->replaceEngine(std::move(engine));
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
@@ -223,18 +271,10 @@ c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
   return implOf(engine)->get_state();
 }
 
-void OpenRegGeneratorImpl::replaceEngine(Generator engine) {
-  const Lock lock(current_->mutex);
-  current_->seed = implOf(engine)->current_seed();
-  current_->engine = std::move(engine);
-  current_->last_stream.reset();  // nothing draws from this one yet
-  current_->known.reset();
-}
-
 namespace {
 
 struct CapturedUse {
-  c10::intrusive_ptr<OpenRegGeneratorImpl> generator;
+  std::shared_ptr<GeneratorState> generator;
   OpenRegStream last_stream;
 };
 
@@ -250,17 +290,15 @@ CapturedUses& capturedUses() {
 }
 
 // Orders a launch after those of the same capture that draw.
-void orderCapturedLaunch(OpenRegGeneratorImpl* generator, const OpenRegStream& stream,
-                         uint64_t capture_id) {
+void orderCapturedLaunch(const std::shared_ptr<GeneratorState>& generator,
+                         const OpenRegStream& stream, uint64_t capture_id) {
   CapturedUses& uses = capturedUses();
   const Lock lock(uses.mutex);
   std::vector<CapturedUse>& of_capture = uses.of_captures[capture_id];
-  const auto use = std::find_if(of_capture.begin(), of_capture.end(), [&](const CapturedUse& one) {
-    return one.generator.get() == generator;
-  });
+  const auto use = std::find_if(of_capture.begin(), of_capture.end(),
+                                [&](const CapturedUse& one) { return one.generator == generator; });
   if (use == of_capture.end()) {
-    of_capture.push_back(
-        {c10::intrusive_ptr<OpenRegGeneratorImpl>::reclaim_copy(generator), stream});
+    of_capture.push_back({generator, stream});
     return;
   }
   c10::openreg::waitForStream(stream, use->last_stream);
@@ -271,10 +309,15 @@ void orderCapturedLaunch(OpenRegGeneratorImpl* generator, const OpenRegStream& s
 
 // docs: generator-order
 Generator OpenRegGeneratorImpl::engineForLaunch(const OpenRegStream& stream) {
+  const std::shared_ptr<GeneratorState> state = this->state();
   if (const uint64_t capture_id = stream.captureId(); capture_id != 0) {
-    orderCapturedLaunch(this, stream, capture_id);
-    return graph_engine_;
+    orderCapturedLaunch(state, stream, capture_id);
+    return state->graphEngine();
   }
+  return state->engineForLaunch(stream);
+}
+
+Generator GeneratorState::engineForLaunch(const OpenRegStream& stream) {
   const Lock lock(current_->mutex);
   // To wait for a stream that captures would be to join its capture. Whoever began that has waited
   // for the stream, or has left the order open.
@@ -288,6 +331,10 @@ Generator OpenRegGeneratorImpl::engineForLaunch(const OpenRegStream& stream) {
 
 Generator OpenRegGeneratorImpl::waitForKernels() const {
   checkNotCapturing(device());
+  return state()->waitForKernels();
+}
+
+Generator GeneratorState::waitForKernels() const {
   std::optional<OpenRegStream> stream;
   Generator engine;
   {
@@ -304,21 +351,21 @@ Generator OpenRegGeneratorImpl::waitForKernels() const {
   return engine;
 }
 
-Generator OpenRegGeneratorImpl::beginReplay(const OpenRegStream& stream) {
+Generator GeneratorState::beginReplay(const OpenRegStream& stream) {
   Generator engine = engineForLaunch(stream);
   c10::openreg::launchKernel<"random state to graph">(
       stream, [graph = graph_engine_, engine] { copyState(graph, engine); });
   return engine;
 }
 
-void OpenRegGeneratorImpl::endReplay(const OpenRegStream& stream, const Generator& engine) {
+void GeneratorState::endReplay(const OpenRegStream& stream, const Generator& engine) {
   c10::openreg::launchKernel<"random state from graph">(
       stream, [graph = graph_engine_, engine = engine] { copyState(engine, graph); });
 }
 // docs: end
 
-std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(uint64_t capture_id) {
-  std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> generators;
+std::vector<std::shared_ptr<GeneratorState>> takeGeneratorsOfCapture(uint64_t capture_id) {
+  std::vector<std::shared_ptr<GeneratorState>> generators;
   CapturedUses& uses = capturedUses();
   const Lock lock(uses.mutex);
   if (const auto node = uses.of_captures.extract(capture_id); !node.empty()) {

@@ -102,6 +102,8 @@ INTERFACES: dict[str, str] = {
     "raises",
     "OpenRegGeneratorImpl::set_state": "`torch.Generator.set_state`",
     "OpenRegGeneratorImpl::get_state": "`torch.Generator.get_state`",
+    "OpenRegGeneratorImpl::graphsafe_get_state": "`torch.Generator.graphsafe_get_state`",
+    "OpenRegGeneratorImpl::graphsafe_set_state": "`torch.Generator.graphsafe_set_state`",
     "OpenRegGeneratorImpl::clone_impl": "`torch.Generator.clone_state`",
     # --- libkineto::IActivityProfiler
     "KinetoProfiler::name": "Kineto, for its log",

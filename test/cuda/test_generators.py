@@ -1,4 +1,4 @@
-"""Generators, in the words of programs for CUDA: offsets, and several in a graph."""
+"""Generators, in the words of programs for CUDA: offsets, and states that are shared."""
 
 import torch
 from common import (
@@ -6,6 +6,7 @@ from common import (
     StreamGate,
     instantiate_parametrized_tests,
     parametrize,
+    requires_two_devices,
     run_tests,
 )
 
@@ -81,7 +82,39 @@ class TestOffset(OpenRegTestCase):
                     call()
 
 
-class TestGraphs(OpenRegTestCase):
+class TestSharedStates(OpenRegTestCase):
+    def setUp(self):
+        super().setUp()
+        self.generator = torch.Generator("cuda").manual_seed(3)
+
+    def test_a_state_is_shared(self):
+        shared = self.generator.graphsafe_get_state()
+        expected = draw(torch.Generator("cuda").manual_seed(3), 10)
+        self.assert_bit_equal(torch.cat([draw(self.generator), draw(shared)]), expected)
+        self.assertEqual(self.generator.get_offset(), 10)
+
+    def test_a_copy_is_not(self):
+        copy = self.generator.clone_state()
+        self.assert_bit_equal(draw(copy), draw(self.generator))
+        draw(copy)
+        self.assertEqual((copy.get_offset(), self.generator.get_offset()), (10, 5))
+
+    def test_a_generator_takes_another_state_and_gets_its_own_back(self):
+        own = self.generator.graphsafe_get_state()
+        other = torch.Generator("cuda").manual_seed(11)
+        self.generator.graphsafe_set_state(other)
+        draw(self.generator)
+        self.assertEqual((other.get_offset(), own.get_offset()), (5, 0))
+        self.generator.graphsafe_set_state(own)
+        draw(self.generator)
+        self.assertEqual((other.get_offset(), own.get_offset()), (5, 5))
+
+    @requires_two_devices
+    def test_a_state_of_another_device_is_refused(self):
+        for other in (torch.Generator("cuda:1"), torch.Generator()):
+            with self.assertRaisesRegex(RuntimeError, "expected a generator of cuda:0, got one of"):
+                self.generator.graphsafe_set_state(other)
+
     def capture(self, *generators):
         graph, outputs = torch.cuda.CUDAGraph(), []
         for generator in generators:
@@ -102,6 +135,21 @@ class TestGraphs(OpenRegTestCase):
                 expected = draw(torch.Generator("cuda").manual_seed(seed), 5 * turn)[-5:]
                 self.assert_bit_equal(output, expected)
                 self.assertEqual(generator.get_offset(), 5 * turn)
+
+    def test_a_graph_keeps_the_state_that_it_was_captured_with(self):
+        default = torch.cuda.default_generators[0]
+        own, captured = default.graphsafe_get_state(), torch.Generator("cuda").manual_seed(5)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            default.graphsafe_set_state(captured)
+            with torch.cuda.graph(graph):
+                x = torch.rand(5, device="cuda")
+        finally:
+            default.graphsafe_set_state(own)
+        before = default.get_offset()
+        graph.replay()
+        self.assert_bit_equal(x, draw(torch.Generator("cuda").manual_seed(5)))
+        self.assertEqual((default.get_offset(), captured.get_offset()), (before, 5))
 
     def test_register_generator_state_takes_generators_of_devices(self):
         graph = torch.cuda.CUDAGraph()

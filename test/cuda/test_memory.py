@@ -3,6 +3,7 @@
 import pickle
 import re
 import tempfile
+import threading
 import warnings
 from pathlib import Path
 
@@ -72,7 +73,10 @@ class TestMemory(OpenRegTestCase):
             torch.cuda.set_per_process_memory_fraction(1.0)
 
     def test_out_of_memory_says_cuda(self):
-        with self.assertRaisesRegex(torch.OutOfMemoryError, "CUDA out of memory. Tried"):
+        with self.assertRaisesRegex(
+            torch.OutOfMemoryError,
+            "CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of ",
+        ):
             torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
 
     def test_history_and_snapshot(self):
@@ -97,6 +101,30 @@ class TestMemory(OpenRegTestCase):
         self.assertIn("test_history_and_snapshot", {frame["name"] for frame in frames})
         self.assertIsNone(torch.cuda.memory._allocation_traceback(1))
 
+    def test_history_has_the_metadata_of_the_thread_that_allocates(self):
+        torch.cuda.memory._record_memory_history(max_entries=1000, clear_history=True)
+        try:
+            torch.cuda.memory._set_memory_metadata("step 3")
+            self.assertEqual(torch.cuda.memory._get_memory_metadata(), "step 3")
+            x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+            other = threading.Thread(target=lambda: torch.empty(5 * MIB, device="cuda"))
+            other.start()
+            other.join()
+            torch.cuda.memory._set_memory_metadata("")
+            del x
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+            torch.cuda.memory._set_memory_metadata("")
+        found = {
+            (e["action"], e["size"] // MIB): e["user_metadata"]
+            for e in events
+            if e["action"] in ("alloc", "free_completed")
+        }
+        self.assertEqual(found["alloc", 3], "step 3")
+        self.assertEqual(found["alloc", 20], "")
+        self.assertEqual(found["free_completed", 3], "")
+
     def test_legacy_form_of_the_history(self):
         torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=10)
         torch.cuda.memory._record_memory_history(False)
@@ -112,9 +140,16 @@ class TestMemory(OpenRegTestCase):
         self.assertNotIn(y.data_ptr(), addresses)
         self.assertEqual(pool.use_count(), 1)
 
+    def test_options_of_a_mem_pool(self):
+        pool = torch.cuda.MemPool(use_on_oom=True, no_split=True)
+        with torch.cuda.use_mem_pool(pool):
+            x = torch.ones(MIB, device="cuda")
+        self.assertEqual([len(segment["blocks"]) for segment in pool.snapshot()], [1])
+        self.assertEqual(x.sum().item(), MIB)
+
     def test_pluggable_allocators_are_refused(self):
         with self.assertRaisesRegex(NotImplementedError, "torch_openreg has one allocator"):
-            torch.cuda.MemPool(use_on_oom=True)
+            torch.cuda.MemPool(allocator=object())
         with self.assertRaisesRegex(NotImplementedError, "has one allocator"):
             torch.cuda.memory._get_current_allocator()
 
@@ -191,8 +226,11 @@ GOOD_SETTINGS = (
     "max_split_size_mb:64, backend:cudaMallocAsync, roundup_power2_divisions:[64:8,>:1]",
 )
 BAD_SETTINGS = (
-    ("backend:jemalloc", "expected native or cudaMallocAsync for backend, got 'jemalloc'"),
-    ("release_lock_on_cudamalloc:1", "expected True or False for release_lock_on_cudamalloc"),
+    ("backend:jemalloc", "backend is invalid: expected native or cudaMallocAsync, got 'jemalloc'"),
+    (
+        "release_lock_on_cudamalloc:1",
+        "release_lock_on_cudamalloc is invalid: expected True or False",
+    ),
     ("pinned_num_register_threads:3", "expected a power of 2 from 1 to 128"),
     ("pinned_num_register_threads:256", "expected a power of 2 from 1 to 128"),
     ("pinned_reserve_segment_size_mb:0", "expected a number of MiB, at least 1"),

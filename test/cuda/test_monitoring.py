@@ -150,6 +150,7 @@ class TestModule(OpenRegTestCase):
             properties = torch.cuda.get_device_properties(index)
             uuid = self.nvml.nvmlDeviceGetUUID(handle)
             self.assertEqual(uuid, f"GPU-{properties.uuid}")
+            self.assertEqual(bytes(properties.uuid.bytes).hex(), properties.uuid.replace("-", ""))
             self.assertEqual(self.nvml.nvmlDeviceGetName(handle), properties.name)
             self.assertEqual(
                 self.nvml.nvmlDeviceGetMemoryInfo(handle).total, properties.total_memory

@@ -205,6 +205,13 @@ class TestGraphs(OpenRegTestCase):
         with self.assertRaisesRegex(NotImplementedError, "expected a graph of CUDA's driver"):
             getattr(graph, method)()
 
+    def test_handle_of_a_graph_that_is_not_kept_is_an_error_of_cuda_too(self):
+        with self.assertRaisesRegex(
+            RuntimeError, "^You cannot access the raw cudaGraph_t instance unless CUDAGraph was "
+        ) as context:
+            torch.cuda.CUDAGraph().raw_cuda_graph()
+        self.assertNotIsInstance(context.exception, NotImplementedError)
+
     def test_make_graphed_callables_trains_as_without(self):
         def train(graphs: bool) -> list[float]:
             torch.manual_seed(0)

@@ -1,9 +1,12 @@
 """The interface of torch.openreg.sanitizer, from Python and from the environment."""
 
+import contextlib
 import json
+import os
 import re
 import tempfile
 import threading
+import unittest.mock
 import warnings
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from common import OpenRegTestCase, requires_two_devices, run_program, run_tests
 from sanitizer.programs import device
 
 from torch_openreg import _C
+from torch_openreg.openreg import _report_file
 from torch_openreg.openreg import sanitizer as checker
 
 _module = getattr(torch, device.type)
@@ -34,6 +38,14 @@ def _race():
     x, side = torch.zeros(64, device=device), _module.Stream()
     with _module.stream(side):
         return x * 2
+
+
+@contextlib.contextmanager
+def _no_variable(name):
+    """Lets a block set a variable of the environment that is not set."""
+    with unittest.mock.patch.dict(os.environ):
+        os.environ.pop(name, None)
+        yield
 
 
 class TestInterface(OpenRegTestCase):
@@ -380,6 +392,34 @@ class TestInterface(OpenRegTestCase):
                 thread.join()
             _module.synchronize()
         self.assertEqual(checker.findings(), [])
+
+
+class TestReportFile(OpenRegTestCase):
+    def test_a_finding_goes_to_the_end_without_reading_what_is_there(self):
+        with tempfile.TemporaryDirectory() as folder, _no_variable(_report_file._BEGUN):
+            report = _report_file.ReportFile(str(Path(folder) / "findings.json"))
+            self.assertIsNone(report.begin())
+            findings = [{"title": f"]\n\u00e4 {i}", "accesses": [{"line": i}]} for i in range(5)]
+            report.add(findings[0])
+            with unittest.mock.patch.object(_report_file, "_read", side_effect=AssertionError):
+                for finding in findings[1:]:
+                    report.add(finding)
+            written = Path(report.path).read_text(encoding="utf-8")
+            self.assertEqual(
+                [one["title"] for one in json.loads(written)], [one["title"] for one in findings]
+            )
+            report.end(findings)
+            self.assertEqual(Path(report.path).read_text(encoding="utf-8"), written)
+            self.assertIsNone(report.problem)
+
+    def test_a_file_that_a_crash_has_cut_is_begun_again(self):
+        with tempfile.TemporaryDirectory() as folder, _no_variable(_report_file._BEGUN):
+            report = _report_file.ReportFile(str(Path(folder) / "findings.json"))
+            self.assertIsNone(report.begin())
+            Path(report.path).write_text('[\n {"title": "cu', encoding="utf-8")
+            report.add({"title": "whole"})
+            (one,) = json.loads(Path(report.path).read_text(encoding="utf-8"))
+            self.assertEqual(one["title"], "whole")
 
 
 class TestEnvironment(OpenRegTestCase):

@@ -121,10 +121,14 @@ class CudaEventBase(Event):
 class CudaGraphBase(_acceleratorGraph):
     """What ``torch.cuda.CUDAGraph`` is derived from."""
 
+    _keeps_graph: bool
+
     def __new__(cls, keep_graph: bool = False) -> Self:
         """Makes a graph without a capture."""
         torch.cuda._lazy_init()
-        return super().__new__(cls, keep_graph)
+        graph = super().__new__(cls, keep_graph)
+        graph._keeps_graph = keep_graph
+        return graph
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Does nothing: a graph finds the generators that its kernels draw from by itself.
@@ -143,13 +147,24 @@ class CudaGraphBase(_acceleratorGraph):
             )
 
     def raw_cuda_graph(self) -> int:
-        """Raises NotImplementedError: there is no ``cudaGraph_t``."""
+        """Raises NotImplementedError: there is no ``cudaGraph_t``.
+
+        Raises:
+            RuntimeError: On CUDA, too, the graph would not have one.
+        """
+        if not self._keeps_graph:
+            raise RuntimeError(
+                "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized "
+                "with keep_graph=true"
+            )
+        return self.raw_cuda_graph_exec()
+
+    def raw_cuda_graph_exec(self) -> int:
+        """Raises NotImplementedError: there is no ``cudaGraphExec_t``."""
         raise NotImplementedError(
             "CUDAGraph.raw_cuda_graph: expected a graph of CUDA's driver, got one of "
             "torch_openreg; keep_graph=True and debug_dump() show what is in it"
         )
-
-    raw_cuda_graph_exec = raw_cuda_graph
 
 
 class MemPoolBase:
@@ -165,16 +180,16 @@ class MemPoolBase:
         """Makes an empty pool.
 
         Raises:
-            NotImplementedError: an argument asks for more than a private pool.
+            NotImplementedError: there is an allocator.
         """
         del is_user_created
-        if allocator is not None or use_on_oom or no_split:
+        if allocator is not None:
             raise NotImplementedError(
-                "torch.cuda.MemPool: expected allocator=None, use_on_oom=False and no_split=False, "
-                f"got {allocator!r}, {use_on_oom} and {no_split}; torch_openreg has one allocator"
+                f"torch.cuda.MemPool: expected allocator=None, got {allocator!r}; torch_openreg "
+                "has one allocator"
             )
         torch.cuda._lazy_init()
-        self._pool = _C._MemPool()
+        self._pool = _C._MemPool(use_on_oom, no_split)
 
     @property
     def id(self) -> tuple[int, int]:

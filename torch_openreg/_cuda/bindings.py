@@ -5,7 +5,7 @@ that ``torch.cuda`` uses.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -204,6 +204,20 @@ def _release_pool(device: int, pool: tuple[int, int]) -> None:
     del device, pool
 
 
+def _check_pool_live_allocations(
+    device: int, pool: tuple[int, int], addresses: Collection[int]
+) -> bool:
+    """Returns whether the tensors in a pool are those at these addresses, and no others."""
+    live = {
+        block["address"]
+        for segment in memory.memory_snapshot(pool)
+        if segment["device"] == device
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+    return live == set(addresses)
+
+
 # --- Libraries of CUDA: there are none
 
 
@@ -219,10 +233,13 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_canDeviceAccessPeer": _C._device_can_access_peer,
     "_cuda_clearCublasWorkspaces": _nothing_to_clear,
     "_cuda_cudaCachingAllocator_enable": _enable_cache,
+    "_cuda_getMemoryMetadata": _C._memory_metadata,
+    "_cuda_setMemoryMetadata": _C._set_memory_metadata,
     "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
     "_cuda_cudaCachingAllocator_raw_alloc": _raw_alloc,
     "_cuda_cudaCachingAllocator_raw_delete": _C._raw_free,
     "_cuda_emptyCache": memory.empty_cache,
+    "_cuda_checkPoolLiveAllocations": _check_pool_live_allocations,
     "_cuda_endAllocateToPool": _end_allocate_to_pool,
     "_cuda_exchangeDevice": exchange_device,
     "_cuda_getAllocatorBackend": lambda: "native",

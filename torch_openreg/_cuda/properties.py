@@ -2,12 +2,24 @@
 
 import os
 import re
+import uuid
 from dataclasses import dataclass
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import _setting
 
 __all__ = ["CudaDeviceProperties", "device_properties", "version_of_cuda"]
+
+
+class CudaUuid(str):
+    """The UUID of a device: its text, and its 16 bytes."""
+
+    __slots__ = ()
+
+    @property
+    def bytes(self) -> list[int]:
+        """The bytes as numbers."""
+        return list(uuid.UUID(self).bytes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,7 +37,7 @@ class CudaDeviceProperties:
     total_memory: int
     multi_processor_count: int
     index: int
-    uuid: str
+    uuid: CudaUuid
     is_integrated: int = 1
     is_multi_gpu_board: int = 0
     max_threads_per_block: int = 1024
@@ -83,6 +95,6 @@ def device_properties(device: int) -> CudaDeviceProperties:
         total_memory=own.total_memory,
         multi_processor_count=own.multi_processor_count,
         index=own.physical_index,
-        uuid=f"00000000-0000-0000-0000-{own.physical_index:012x}",
+        uuid=CudaUuid(uuid.UUID(int=own.physical_index)),
         clock_rate=own.clock_rate,
     )

@@ -7,7 +7,9 @@ Note [A report of several processes]
     the environment, by which those that it starts know that the file is theirs, too. From then on,
     a process replaces nothing but what it has written itself, under a lock of the file.
 
-    What is found is written at once, as a launcher kills the other ranks when one of them ends.
+    What is found is written at once, as a launcher kills the other ranks when one of them ends. It
+    goes to the end of the file, whatever is there already; how often each was found stands in the
+    file when the process ends.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ import json
 import os
 import socket
 import stat
+import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import IO, Any
@@ -75,13 +78,23 @@ class ReportFile:
         self._process = _describe_process()
         self._has_written = False
 
-    def write(self, findings: Sequence[dict[str, Any]], is_last: bool) -> None:
+    def add(self, finding: dict[str, Any]) -> None:
+        """Writes one more finding of this process, unless it is no regular file; never raises."""
+        entry = {"process": self._process, **finding}
+        try:
+            with _locked(self.path) as file:
+                if _is_regular(file):
+                    if not _append(file, entry):
+                        _replace(file, [*_read(file), entry])
+                    self._has_written = True
+        except (OSError, ValueError) as error:
+            self.problem = f"{_VARIABLE}: {self.path}: {error}"
+
+    def end(self, findings: Sequence[dict[str, Any]]) -> None:
         """Writes what this process has found, beside what others have; never raises.
 
         Args:
             findings: All findings of this process.
-            is_last: Whether no others will follow. What is no regular file, such as a terminal,
-                gets the findings then.
         """
         if not findings and not self._has_written and self.problem is None:
             return
@@ -93,7 +106,7 @@ class ReportFile:
                     others = [one for one in _read(file) if one.get("process") != self._process]
                     _replace(file, [*others, *entries])
                     self._has_written = True
-                elif is_last:
+                else:
                     file.write(_text_of(entries))
         except (OSError, ValueError) as error:
             self.problem = f"{_VARIABLE}: {self.path}: {error}"
@@ -133,6 +146,19 @@ def _read(file: IO[str]) -> list[dict[str, Any]]:
     except ValueError:
         return []
     return found if isinstance(found, list) else []
+
+
+def _append(file: IO[str], entry: dict[str, Any]) -> bool:
+    """Adds an entry to those in the file; returns False if what is there has no such end."""
+    size = os.fstat(file.fileno()).st_size
+    last, end = "}", "\n]\n"
+    tail = os.pread(file.fileno(), len(last + end), max(0, size - len(last + end)))
+    if tail != (last + end).encode():
+        return False
+    file.seek(size - len(end))
+    file.write(",\n" + textwrap.indent(json.dumps(entry, indent=1), " ") + end)
+    file.flush()
+    return True
 
 
 def _replace(file: IO[str], entries: Sequence[dict[str, Any]]) -> None:

@@ -178,9 +178,13 @@ class Event(torch.Event):
         # torch 2.13 refuses events of a subclass.
         for event in (self, other):
             if not event._has_timing:
-                raise ValueError(f"{operation}: expected events with enable_timing=True")
+                raise ValueError(
+                    f"{operation}: Both events must be created with argument 'enable_timing=True'."
+                )
             if event.event_id == 0:
-                raise ValueError(f"{operation}: expected events that have been recorded")
+                raise ValueError(
+                    f"{operation}: Both events must be recorded before calculating elapsed time."
+                )
             if not event.query():
                 raise ValueError(f"{operation}: expected events that are complete; synchronize")
         return _C._event_elapsed_time(self, other)

@@ -430,12 +430,19 @@ class MemPool:
 
     A pool belongs to the device that is current when it is created. Its memory goes back to the
     device when the pool and all tensors in it are gone. Use it with :func:`use_mem_pool`.
+
+    Args:
+        use_on_oom: Whether its free memory serves an allocation outside of the pool that would
+            raise :class:`torch.OutOfMemoryError` without it.
+        no_split: Whether each block is a whole segment, so that it never neighbors another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, use_on_oom: bool = False, no_split: bool = False) -> None:
         """Makes an empty pool."""
+        for name, value in (("use_on_oom", use_on_oom), ("no_split", no_split)):
+            _boolean("torch.openreg.MemPool", name, value)
         _lazy_init()
-        self._pool = _C._MemPool()
+        self._pool = _C._MemPool(use_on_oom, no_split)
 
     @property
     def id(self) -> tuple[int, int]:

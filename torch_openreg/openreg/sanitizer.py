@@ -424,7 +424,7 @@ def _tell() -> None:
     """Writes the report, and to stderr the summary; what no file has taken goes there, too."""
     texts = [summary()] if _state.has_unhandled else []
     if _state.report is not None:
-        _state.report.write([one.as_dict() for one in findings()], is_last=True)
+        _state.report.end([one.as_dict() for one in findings()])
         if (problem := _state.report.problem) is not None:
             texts = [problem, *map(str, findings()), *texts]
     if texts and sys.stderr is not None:
@@ -486,7 +486,7 @@ def _take(raw: dict[str, Any]) -> None:
         _state.found[finding._key] = finding
         if _state.report is not None:
             # This process may be killed; see Note [A report of several processes].
-            _state.report.write([one.as_dict() for one in _state.found.values()], is_last=False)
+            _state.report.add(finding.as_dict())
     is_raised = _state.action == "raise" and finding.kind != "capture"
     _state.has_unhandled = _state.has_unhandled or not (is_raised and _state.is_in_check > 0)
     if is_raised:

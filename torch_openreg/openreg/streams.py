@@ -222,7 +222,7 @@ class Stream(torch.Stream):
 
     def __repr__(self) -> str:
         """Returns the device and the number of the stream."""
-        return f"<torch.openreg.Stream device={self.device} stream_id={self.stream_id:#x}>"
+        return f"<torch.openreg.Stream device={self.device} stream_id={self.stream_id}>"
 
 
 class ExternalStream(Stream):

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/layouts/Components.h"
 #include "csrc/core/OperatorCalls.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -48,20 +49,21 @@ class CallOperands {
 
  private:
   void addPlain(const Operand& operand, const Tensor& tensor) {
-    auto* const known = std::find_if(
-        all_.begin(), all_.end(), [&](const Operand& one) { return one.tensor == operand.tensor; });
-    if (known == all_.end()) {
+    const size_t place = places_.findOrAdd(operand.tensor, all_.size());
+    if (place == all_.size()) {
       kept_.push_back(tensor);
       all_.push_back(operand);
     } else if (operand.is_written && operand.name != nullptr) {
-      known->is_updated = known->is_updated || operand.is_updated || !known->is_written;
-      known->is_written = true;
-      known->name = operand.name;
+      Operand& known = all_[place];
+      known.is_updated = known.is_updated || operand.is_updated || !known.is_written;
+      known.is_written = true;
+      known.name = operand.name;
     }
   }
 
   c10::SmallVector<Operand, 8> all_;
-  c10::SmallVector<Tensor, 8> kept_;  // components are made for us
+  FirstPlaces<const TensorImpl*> places_;  // in `all_`; see Note [Long lists]
+  c10::SmallVector<Tensor, 8> kept_;       // components are made for us
 };
 
 // The one operator that writes arguments of which its schema does not say so.

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/kernel/NumberClass.h"
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
@@ -23,6 +25,7 @@ enum Tag : int64_t {
   kDeviceTensor,
   kHostScalar,
   kRepeated,
+  kAlike,
   kList,
   kValue,
   kNumber,
@@ -102,13 +105,29 @@ class CallSignature::Builder {
 
   bool optionalTensors(c10::ArrayRef<c10::IValue> list) {
     words_.push_back(pack(kList, static_cast<int64_t>(list.size())));
-    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& element) {
+    // Of tensors in a row that are alike, the first one is described, and the others are counted.
+    size_t described = words_.size();  // where that one begins
+    int64_t alike = 0;
+    const auto end_row = [&] {
+      if (alike > 0) {
+        words_.push_back(pack(kAlike, std::exchange(alike, 0)));
+      }
+      described = words_.size();
+    };
+    for (const c10::IValue& element : list) {
+      if (element.isTensor() && isAlike(element.toTensor(), described)) {
+        ++alike;
+        continue;
+      }
+      end_row();
       if (element.isNone()) {
         words_.push_back(kNone);
-        return true;
+      } else if (!addTensor(element.toTensor())) {
+        return false;
       }
-      return addTensor(element.toTensor());
-    });
+    }
+    end_row();
+    return true;
   }
   bool device(c10::Device device) {
     words_.append({kValue, static_cast<int64_t>(std::hash<c10::Device>()(device))});
@@ -157,6 +176,11 @@ class CallSignature::Builder {
   }
 
  private:
+  static int64_t wordOf(const Tensor& tensor, Tag tag) {
+    return pack(tag, flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 |
+                         tensor.dim() << 16);
+  }
+
   bool addTensor(const Tensor& tensor) {
     if (!tensor.defined()) {
       words_.push_back(kUndefined);
@@ -167,20 +191,36 @@ class CallSignature::Builder {
         !(isOpenReg(tensor) || (is_host_scalar && hasClass(tensor.scalar_type())))) {
       return false;
     }
-    const auto* seen = std::find(tensors_.begin(), tensors_.end(), tensor.unsafeGetTensorImpl());
-    if (seen != tensors_.end()) {
-      words_.push_back(pack(kRepeated, seen - tensors_.begin()));
+    // See Note [Long lists].
+    const size_t place = places_.findOrAdd(tensor.unsafeGetTensorImpl(), tensors_.size());
+    if (place < tensors_.size()) {
+      words_.push_back(pack(kRepeated, static_cast<int64_t>(place)));
       return true;
     }
     tensors_.push_back(tensor.unsafeGetTensorImpl());
-    words_.push_back(pack(
-        is_host_scalar ? kHostScalar : kDeviceTensor,
-        flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 | tensor.dim() << 16));
+    words_.push_back(wordOf(tensor, is_host_scalar ? kHostScalar : kDeviceTensor));
     words_.append(tensor.sizes().begin(), tensor.sizes().end());
     words_.append(tensor.strides().begin(), tensor.strides().end());
     if (is_host_scalar) {
       addNumber(numberOf(tensor));
     }
+    return true;
+  }
+
+  // Whether the tensor is new, and what the words from there on describe.
+  bool isAlike(const Tensor& tensor, size_t described) {
+    const auto dims = static_cast<size_t>(tensor.dim());
+    const c10::ArrayRef<int64_t> words = c10::ArrayRef<int64_t>(words_).slice(described);
+    if (words.size() != 1 + 2 * dims || !tensor.defined() ||
+        tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || !isOpenReg(tensor) ||
+        !isPlain(tensor) || words[0] != wordOf(tensor, kDeviceTensor) ||
+        words.slice(1, dims) != tensor.sizes() || words.slice(1 + dims) != tensor.strides()) {
+      return false;
+    }
+    if (places_.findOrAdd(tensor.unsafeGetTensorImpl(), tensors_.size()) < tensors_.size()) {
+      return false;
+    }
+    tensors_.push_back(tensor.unsafeGetTensorImpl());
     return true;
   }
 
@@ -226,6 +266,7 @@ class CallSignature::Builder {
   const c10::Argument* argument_ = nullptr;
   std::optional<double> previous_;
   c10::SmallVector<c10::TensorImpl*, 8> tensors_;  // in order of appearance
+  FirstPlaces<const c10::TensorImpl*> places_;     // of `tensors_`
 };
 
 std::optional<CallSignature> CallSignature::of(const FallbackOperator& op,

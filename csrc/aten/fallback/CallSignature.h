@@ -17,7 +17,8 @@ namespace at::openreg {
 // Calls of one signature have results of the same sizes, strides and types, and the checks that the
 // host makes of their arguments pass or fail alike. It consists of
 //   - the operator and the environment of the call (Note [The environment of a kernel]);
-//   - per tensor the metadata, which tensors are the same one, and how their memory overlaps;
+//   - per tensor the metadata, which tensors are the same one, and how their memory overlaps; of
+//     tensors in a row of a list whose metadata is the same, how many there are;
 //   - integers, flags and texts as they are;
 //   - numbers, by their class and by how they compare with the number before
 //     (Note [Classes of numbers]); as they are where results are counted by them;

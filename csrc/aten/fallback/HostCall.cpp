@@ -58,7 +58,10 @@ Tensor viewOf(const Tensor& original, const Tensor& result) {
   return Tensor(std::move(impl));
 }
 
-const void* addressSeenByKernels(const Tensor& tensor) { return hostView(tensor).storage().data(); }
+const void* addressSeenByKernels(const Tensor& tensor) {
+  const auto* data = static_cast<const std::byte*>(tensor.storage().data());
+  return data == nullptr ? nullptr : data + kernelOffset();
+}
 
 }  // namespace
 
@@ -163,32 +166,32 @@ Tensor HostCall::aliasOf(const Tensor& tensor) {
   if (!isOpenReg(tensor)) {
     return tensor;
   }
-  for (const auto& [original, alias] : aliases_) {
-    if (original.is_same(tensor)) {
-      return alias;
-    }
+  if (const auto place = originals_.find(tensor.unsafeGetTensorImpl())) {
+    return aliases_[*place].second;
   }
   if (!isPlain(tensor)) {
     std::vector<Tensor> components = componentsOf(tensor);
     for (Tensor& component : components) {
       component = aliasOf(component);
     }
-    aliases_.emplace_back(tensor, assemble(tensor, components));
-    return aliases_.back().second;
+    return keepAlias(tensor, assemble(tensor, components));
   }
-  for (const auto& [original, alias] : aliases_) {
-    if (isPlain(original) && original.is_alias_of(tensor)) {
-      aliases_.emplace_back(tensor, hostViewOnStorageOf(alias, tensor));
-      return aliases_.back().second;
-    }
+  const size_t first = storages_.findOrAdd(identityOf(tensor.storage()), aliases_.size());
+  if (first < aliases_.size()) {
+    return keepAlias(tensor, hostViewOnStorageOf(aliases_[first].second, tensor));
   }
   Tensor alias = hostView(tensor);
   // A kernel may resize its result. The alias then gets memory of its own, from here.
   StorageImpl* storage = alias.storage().unsafeGetStorageImpl();
   storage->set_allocator(c10::GetCPUAllocator());
   storage->set_resizable(true);
-  aliases_.emplace_back(tensor, alias);
-  return alias;
+  return keepAlias(tensor, std::move(alias));
+}
+
+Tensor HostCall::keepAlias(const Tensor& tensor, Tensor alias) {
+  originals_.add(tensor.unsafeGetTensorImpl(), aliases_.size());
+  aliases_.emplace_back(tensor, std::move(alias));
+  return aliases_.back().second;
 }
 
 // Kernels of sparse matrices compute what only their backward needs if somebody requires it.
@@ -224,7 +227,7 @@ void HostCall::callCpuKernel() {
 
 // Gives an openreg tensor the sizes, and if it outgrew its memory the contents, of its alias.
 void HostCall::takeOverResize(size_t index) {
-  auto [original, alias] = aliases_[index];
+  const auto& [original, alias] = aliases_[index];
   if (!isPlain(original)) {
     can_be_planned_ = false;
     assembleInto(original, alias, deviceComponents(alias));
@@ -264,7 +267,18 @@ void HostCall::copyMemory(const Tensor& to, const Tensor& from) const {
   std::memcpy(hostView(to).storage().mutable_data(), from.storage().data(), nbytes);
 }
 
+void HostCall::findAliases() {
+  for (size_t i = 0; i < aliases_.size(); ++i) {
+    const Tensor& alias = aliases_[i].second;
+    alias_places_.findOrAdd(alias.unsafeGetTensorImpl(), i);
+    if (isPlain(alias)) {
+      alias_storages_.findOrAdd(identityOf(alias.storage()), i);
+    }
+  }
+}
+
 void HostCall::takeOverResizes() {
+  findAliases();
   for (size_t i = 0; i < aliases_.size(); ++i) {
     takeOverResize(i);
   }
@@ -294,11 +308,9 @@ void HostCall::replaceResult(c10::IValue& value) {
 
 // The openreg tensor for a tensor that the kernel returned, and the plan of it.
 Tensor HostCall::resultOf(const Tensor& result) {
-  for (size_t i = 0; i < aliases_.size(); ++i) {
-    if (aliases_[i].second.is_same(result)) {
-      plan(PlannedTensor::argument(i));
-      return aliases_[i].first;
-    }
+  if (const auto place = alias_places_.find(result.unsafeGetTensorImpl())) {
+    plan(PlannedTensor::argument(*place));
+    return aliases_[*place].first;
   }
   Tensor found = deviceTensor(result);
   plan(!found.defined()                     ? PlannedTensor::undefined()
@@ -313,10 +325,8 @@ Tensor HostCall::deviceTensor(const Tensor& tensor) {
     can_be_planned_ = can_be_planned_ && !tensor.defined();
     return tensor;
   }
-  for (const auto& [original, alias] : aliases_) {
-    if (alias.is_same(tensor)) {
-      return original;
-    }
+  if (const auto place = alias_places_.find(tensor.unsafeGetTensorImpl())) {
+    return aliases_[*place].first;
   }
   if (!isPlain(tensor)) {
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() != kMkldnn, known_.name(),
@@ -325,11 +335,9 @@ Tensor HostCall::deviceTensor(const Tensor& tensor) {
     can_be_planned_ = false;
     return assemble(tensor, deviceComponents(tensor));
   }
-  for (const auto& [original, alias] : aliases_) {
-    if (isPlain(alias) && alias.storage().is_alias_of(tensor.storage())) {
-      can_be_planned_ = false;
-      return viewOf(original, tensor);
-    }
+  if (const auto place = alias_storages_.find(identityOf(tensor.storage()))) {
+    can_be_planned_ = false;
+    return viewOf(aliases_[*place].first, tensor);
   }
   return moveToDevice(tensor);
 }

@@ -10,6 +10,7 @@
 
 #include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
+#include "csrc/aten/kernel/FirstPlaces.h"
 
 namespace at::openreg {
 
@@ -40,12 +41,14 @@ class HostCall {
   void recordArguments() const;
   void replaceArguments();
   Tensor aliasOf(const Tensor& tensor);
+  Tensor keepAlias(const Tensor& tensor, Tensor alias);
   void passOnRequiresGrad();
   void callCpuKernel();
   void takeOverResizes();
   void takeOverResize(size_t index);
   void replaceResults();
   void replaceResult(c10::IValue& value);
+  void findAliases();
   Tensor resultOf(const Tensor& result);
   Tensor deviceTensor(const Tensor& tensor);
   std::vector<Tensor> deviceComponents(const Tensor& tensor);
@@ -60,6 +63,12 @@ class HostCall {
   const c10::Device device_;
   torch::jit::Stack* stack_;
   std::vector<std::pair<Tensor, Tensor>> aliases_;  // openreg tensor, its CPU alias
+  // Places in `aliases_`; see Note [Long lists].
+  FirstPlaces<const TensorImpl*> originals_;
+  FirstPlaces<const void*> storages_;  // of the originals that are plain, by identityOf()
+  // The same for the aliases, when the kernel has run: it may have given them other storages.
+  FirstPlaces<const TensorImpl*> alias_places_;
+  FirstPlaces<const void*> alias_storages_;
   std::shared_ptr<CallPlan> plan_ = std::make_shared<CallPlan>();
   bool can_be_planned_ = true;
 };

@@ -14,6 +14,8 @@
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/fallback/FinishedCalls.h"
 #include "csrc/aten/fallback/WritingTrial.h"
+#include "csrc/aten/kernel/FirstPlaces.h"
+#include "csrc/aten/kernel/ListTensors.h"
 #include "csrc/aten/kernel/ResultMemory.h"
 #include "csrc/core/Settings.h"
 #include "csrc/memory/StorageResize.h"
@@ -26,34 +28,32 @@ namespace {
 
 std::atomic<int64_t> copied_results{0};
 
-// The tensors among a call's arguments. Each travels once, however often it is passed, so that the
-// kernel sees what is the same tensor as the same.
+// The tensors among a call's arguments, which outlive it. Each travels once, however often it is
+// passed, so that the kernel sees what is the same tensor as the same.
 class ArgumentTensors {
  public:
   explicit ArgumentTensors(std::vector<TensorAlias>& aliases) : aliases_(aliases) {}
 
   // The tensor's place in the aliases, where it is put if it is new.
   size_t slotOf(const Tensor& tensor) {
-    const TensorImpl* impl = tensor.unsafeGetTensorImpl();
-    const auto seen = std::find(impls_.begin(), impls_.end(), impl);
-    if (seen != impls_.end()) {
-      return static_cast<size_t>(seen - impls_.begin());
+    const size_t slot = slots_.findOrAdd(tensor.unsafeGetTensorImpl(), aliases_.size());
+    if (slot < aliases_.size()) {
+      return slot;
     }
-    impls_.push_back(impl);
     aliases_.emplace_back(tensor);
     if (isOpenReg(tensor)) {
-      on_device_.push_back(tensor);
+      on_device_.push_back(&tensor);
     }
-    return impls_.size() - 1;
+    return slot;
   }
 
   // The `index`th openreg tensor, as PlannedTensor counts them.
-  const Tensor& onDevice(size_t index) const { return on_device_[index]; }
+  const Tensor& onDevice(size_t index) const { return *on_device_[index]; }
 
  private:
   std::vector<TensorAlias>& aliases_;
-  c10::SmallVector<const TensorImpl*, 8> impls_;  // parallel to `aliases_`
-  c10::SmallVector<Tensor, 8> on_device_;
+  FirstPlaces<const TensorImpl*> slots_;  // in `aliases_`; see Note [Long lists]
+  c10::SmallVector<const Tensor*, 8> on_device_;
 };
 
 // A boxed call on its way to the worker.
@@ -74,8 +74,8 @@ class StreamCall {
     ArgumentTensors tensors(aliases_);
     const auto& schema = op.schema();
     for (size_t i = 0; i < arguments.size(); ++i) {
-      values_.push_back(
-          visitArgument(arguments[i], schema.arguments()[i], Holder{*this, device, tensors}));
+      values_.push_back(visitArgument(arguments[i], schema.arguments()[i],
+                                      Holder{*this, arguments, device, tensors}));
     }
     for (const PlannedResult& planned : plan_->results) {
       if (!planned.is_list) {
@@ -83,6 +83,8 @@ class StreamCall {
         continue;
       }
       c10::List<Tensor> list;
+      list.reserve(planned.tensors.size());
+      destinations_.reserve(planned.tensors.size());
       for (const PlannedTensor& one : planned.tensors) {
         list.push_back(allocate(one, tensors));
       }
@@ -94,7 +96,8 @@ class StreamCall {
   void run() const {
     torch::jit::Stack stack;
     stack.reserve(values_.size() + destinations_.size());
-    const std::vector<Tensor> tensors = tensorsOf(aliases_);
+    const ListTensors held(aliases_);
+    const std::vector<Tensor>& tensors = held.all();
     size_t next = 0;
     for (const Value& value : values_) {
       stack.push_back(release(value, tensors, next));
@@ -131,6 +134,7 @@ class StreamCall {
   // A visitor that makes of an argument what the call keeps of it.
   struct Holder {
     StreamCall& call;
+    c10::ArrayRef<c10::IValue> all_arguments;
     c10::Device current_device;
     ArgumentTensors& arguments;
 
@@ -149,12 +153,27 @@ class StreamCall {
     Value plain(const c10::IValue& value) const { return {Kind::Plain, value}; }
 
     Value all(c10::ArrayRef<c10::IValue> list, Kind kind) const {
+      if (C10_UNLIKELY(list.size() > call.aliases_.capacity() - call.aliases_.size())) {
+        call.reserveForLists(all_arguments);
+      }
       for (const c10::IValue& element : list) {
         call.slots_.push_back(element.isNone() ? kNoTensor : arguments.slotOf(element.toTensor()));
       }
       return {kind, static_cast<int64_t>(list.size())};
     }
   };
+
+  // Takes memory for all tensors at once.
+  void reserveForLists(c10::ArrayRef<c10::IValue> arguments) {
+    size_t count = arguments.size();
+    for (const c10::IValue& value : arguments) {
+      if (value.isTensorList() || value.isOptionalTensorList()) {
+        count += value.toListRef().size();
+      }
+    }
+    slots_.reserve(count);
+    aliases_.reserve(count);
+  }
 
   // Drops the warnings that the calling thread has given for the call.
   class KnownWarnings : public c10::WarningHandler {
@@ -202,6 +221,7 @@ class StreamCall {
         return tensors[slots_[next++]];
       case Kind::TensorList: {
         c10::List<Tensor> list;
+        list.reserve(static_cast<size_t>(value.plain.toInt()));
         for (int64_t i = 0; i < value.plain.toInt(); ++i) {
           list.push_back(tensors[slots_[next++]]);
         }
@@ -209,6 +229,7 @@ class StreamCall {
       }
       case Kind::OptionalTensorList: {
         c10::List<std::optional<Tensor>> list;
+        list.reserve(static_cast<size_t>(value.plain.toInt()));
         for (int64_t i = 0; i < value.plain.toInt(); ++i) {
           const size_t slot = slots_[next++];
           list.push_back(slot == kNoTensor ? std::optional<Tensor>() : tensors[slot]);
@@ -346,10 +367,11 @@ void resizeArguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
     return;
   }
   c10::SmallVector<Tensor, 8> tensors;
+  FirstPlaces<const TensorImpl*> places;
   for (size_t i = 0; i < arguments.size(); ++i) {
     visitTensors(arguments[i], schema.arguments()[i], [&](const Tensor& tensor) {
-      const auto is_same = [&](const Tensor& other) { return other.is_same(tensor); };
-      if (isOpenReg(tensor) && std::none_of(tensors.begin(), tensors.end(), is_same)) {
+      if (isOpenReg(tensor) &&
+          places.findOrAdd(tensor.unsafeGetTensorImpl(), tensors.size()) == tensors.size()) {
         tensors.push_back(tensor);
       }
     });

@@ -61,29 +61,68 @@ ResultMemory::ResultMemory(c10::ArrayRef<TensorAlias> results) : outer_(current)
   for (const TensorAlias& result : results) {
     offers_.push_back({result.storageData(), result.storageNbytes(), result.storageNbytes() == 0});
   }
+  if (C10_UNLIKELY(offers_.size() > FirstPlaces<size_t>::kCompared)) {
+    index();
+  }
   current = this;
 }
 
 ResultMemory::~ResultMemory() { current = outer_; }
 
+void ResultMemory::index() {
+  is_indexed_ = true;
+  for (size_t i = 0; i < offers_.size(); ++i) {
+    if (offers_[i].is_taken) {
+      continue;
+    }
+    places_.findOrAdd(offers_[i].data, i);
+    const size_t place = sizes_.findOrAdd(offers_[i].nbytes, alike_.size());
+    if (place == alike_.size()) {
+      alike_.push_back({i, i});
+    } else {
+      offers_[alike_[place].last].next_alike = i;
+      alike_[place].last = i;
+    }
+  }
+}
+
 void* ResultMemory::take(size_t nbytes) {
-  auto* const begin = offers_.begin() + first_free_;
-  auto* const found = std::find_if(begin, offers_.end(), [&](const Offer& offer) {
-    return !offer.is_taken && offer.nbytes == nbytes;
-  });
-  if (found == offers_.end()) {
+  Offer* found = findFree(nbytes);
+  if (found == nullptr) {
     return nullptr;
   }
   found->is_taken = true;
-  while (first_free_ < offers_.size() && offers_[first_free_].is_taken) {
-    ++first_free_;
-  }
   return found->data;
 }
 
+// The first of that size that is not taken, which then is for the caller; null if there is none.
+ResultMemory::Offer* ResultMemory::findFree(size_t nbytes) {
+  if (C10_UNLIKELY(is_indexed_)) {
+    const auto place = sizes_.find(nbytes);
+    if (!place.has_value() || alike_[*place].first == kNone) {
+      return nullptr;
+    }
+    Offer& offer = offers_[alike_[*place].first];
+    alike_[*place].first = offer.next_alike;
+    return &offer;
+  }
+  while (first_free_ < offers_.size() && offers_[first_free_].is_taken) {
+    ++first_free_;
+  }
+  auto* const found =
+      std::find_if(offers_.begin() + first_free_, offers_.end(),
+                   [&](const Offer& offer) { return !offer.is_taken && offer.nbytes == nbytes; });
+  return found == offers_.end() ? nullptr : found;
+}
+
 bool ResultMemory::holds(const Tensor& tensor) const {
+  const void* data = tensor.storage().data();
+  if (C10_UNLIKELY(is_indexed_)) {
+    const auto place = places_.find(data);
+    return place.has_value() && offers_[*place].is_taken;
+  }
   return std::any_of(offers_.begin(), offers_.end(), [&](const Offer& offer) {
-    return offer.nbytes > 0 && offer.is_taken && tensor.storage().data() == offer.data;
+    return offer.nbytes > 0 && offer.is_taken && data == offer.data;
   });
 }
 

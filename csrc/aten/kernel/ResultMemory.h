@@ -13,6 +13,7 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
+#include "csrc/aten/kernel/FirstPlaces.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {
@@ -41,10 +42,27 @@ class ResultMemory {
     void* data;
     size_t nbytes;
     bool is_taken;
+    size_t next_alike = kNone;  // in a long list: the next one of this size
   };
+
+  // Of a long list, those of one size that are not taken yet.
+  struct Alike {
+    size_t first;
+    size_t last;
+  };
+
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+
+  void index();
+  Offer* findFree(size_t nbytes);
 
   c10::SmallVector<Offer, 4> offers_;
   size_t first_free_ = 0;
+  // Of a long list; see Note [Long lists].
+  bool is_indexed_ = false;
+  FirstPlaces<size_t> sizes_;  // in `alike_`
+  c10::SmallVector<Alike, 1> alike_;
+  FirstPlaces<const void*> places_;  // in `offers_`, by their memory
   ResultMemory* outer_;
 };
 

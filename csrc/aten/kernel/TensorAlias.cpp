@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/kernel/TensorPool.h"
 #include "torch_openreg/core/Exception.h"
 
@@ -188,10 +189,14 @@ std::vector<TensorAlias> aliasAll(const c10::List<std::optional<Tensor>>& tensor
 std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
   std::vector<Tensor> tensors;
   tensors.reserve(aliases.size());
+  FirstPlaces<MemoryKey> storages;  // see Note [Long lists]
   for (size_t i = 0; i < aliases.size(); ++i) {
-    const size_t first = firstSharing(aliases, i);
-    tensors.push_back(first < i ? aliases[i].tensorOnStorageOf(tensors[first])
-                                : aliases[i].tensor());
+    const TensorAlias& alias = aliases[i];
+    const size_t first =
+        alias.sharesStorageWith(alias)  // which tensors without a storage to share do not
+            ? storages.findOrAdd(MemoryKey{alias.storageData(), alias.storageNbytes()}, i)
+            : i;
+    tensors.push_back(first < i ? alias.tensorOnStorageOf(tensors[first]) : alias.tensor());
   }
   return tensors;
 }

@@ -83,7 +83,6 @@ constexpr const char* kNames[] = {
     "smooth_l1_loss_backward",
     "soft_margin_loss",
     "soft_margin_loss_backward",
-    "stack",
 };
 
 }  // namespace

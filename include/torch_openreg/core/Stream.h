@@ -1,12 +1,12 @@
 // Streams, as c10 sees them, and the current stream of each device.
 //
 // Note [Stream ids]
-// A c10::Stream is a device and a 64-bit id. Its id says where the runtime's handle is found:
-//   0                          the device's default stream
-//   index * 8 + kind           stream `index` of the pool of that kind (see StreamKind)
-//   a multiple of 8, not 0     an external stream: the id is the handle itself
-// Pool streams are created together, on the first request for one; a stream without work has
-// no thread. They are never destroyed, so the id of a pool stream stays valid.
+// A c10::Stream is a device and a 64-bit id. The id is the runtime's number of the stream, which
+// errors, traces and the sanitizer show as well: 0 is the device's default stream. The streams of
+// the pools are created together, on the first request for one, so that a device's have the numbers
+// from 1, unless a program has created streams of the runtime's API before. A stream without work
+// has no thread. They are never destroyed, so the id of a pool stream stays valid; that of an
+// external stream is, until its owner destroys the stream.
 //
 // The defaults are those of Functions.h.
 #pragma once
@@ -77,6 +77,7 @@ class OPENREG_EXPORT OpenRegStream {
 
  private:
   friend OpenRegStream getCurrentOpenRegStream(DeviceIndex index);
+  friend OpenRegStream getStreamFromExternal(orStream_t handle, DeviceIndex index);
   OpenRegStream(Stream stream, orStream_t handle) : stream_(stream), handle_(handle) {}
 
   Stream stream_;
@@ -106,7 +107,7 @@ OPENREG_EXPORT OpenRegStream getStreamFromPool(int priority, DeviceIndex index =
 // Throws if the handle is not that of a live stream or the stream is on another device.
 OPENREG_EXPORT OpenRegStream getStreamFromExternal(orStream_t handle, DeviceIndex index = -1);
 
-// As c10::Stream, such as "stream 9 on device openreg:0".
+// As c10::Stream, such as "stream 1 on device openreg:0".
 inline std::ostream& operator<<(std::ostream& out, const OpenRegStream& stream) {
   return out << stream.unwrap();
 }

@@ -18,10 +18,10 @@
 // Note [The generator's mutex]
 // torch asks callers to lock a generator's mutex around each of its functions. Its Python bindings
 // do, with the GIL held; its JIT operators and many C++ callers do not. So no function here touches
-// that mutex, and none but get_state(), get_offset() and clone() waits. They keep what their caller
-// holds: if they gave up the GIL alone, a second thread would take it, wait for the mutex and never
-// give it back. Python programs wait before they call, by torch.openreg.get_rng_state(), where
-// neither is held.
+// that mutex, and none but get_state(), get_offset() and clone() waits. These keep what their
+// caller holds: if they gave up the GIL alone, a second thread would take it, wait for the mutex
+// and never give it back. Python programs wait before they call, by torch.openreg.get_rng_state(),
+// where neither is held.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -38,29 +38,31 @@
 
 namespace at::openreg {
 
-class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
+// What a generator draws from. Generators that graphsafe_get_state() made share one.
+class OPENREG_EXPORT GeneratorState {
  public:
-  explicit OpenRegGeneratorImpl(c10::DeviceIndex device, uint64_t seed = default_rng_seed_val);
-  ~OpenRegGeneratorImpl() override;
+  GeneratorState(c10::Device device, uint64_t seed);
+  GeneratorState(const GeneratorState&) = delete;
+  GeneratorState& operator=(const GeneratorState&) = delete;
+  ~GeneratorState();
 
-  void set_current_seed(uint64_t seed) override;
-  uint64_t current_seed() const override;
-  uint64_t seed() override;
-  // See Note [Offsets] in Generator.cpp. Both throw where the library does not serve CUDA.
-  void set_offset(uint64_t offset) override;
-  uint64_t get_offset() const override;
-  void set_state(const c10::TensorImpl& state) override;
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
-#if OPENREG_TORCH_HAS_PHILOX_STATE
-  void philox_state(uint64_t increment, at::Tensor& seed, at::Tensor& offset,
-                    at::Tensor& intragraph_offset) override;  // throws
-#endif
+  // The seed that the present engine began with.
+  uint64_t seed() const;
 
-  static c10::DeviceType device_type() { return c10::openreg::kDeviceType; }
+  // Puts an engine that nobody has drawn from into the place of the present one.
+  void replaceEngine(Generator engine);
+
+  // See Note [Offsets].
+  // Errors: RuntimeError if the state is none that the seed leads to.
+  uint64_t offset();
+  void setOffset(uint64_t offset);
 
   // The engine for the kernel that is enqueued on the stream next. That draws after everything
-  // enqueued so far or, in a capture, captured so far.
+  // enqueued so far.
   Generator engineForLaunch(const c10::openreg::OpenRegStream& stream);
+
+  // The engine for the kernels of graphs.
+  const Generator& graphEngine() const { return graph_engine_; }
 
   // Waits for all kernels that draw, and returns the engine that they drew from. Keeps the GIL.
   // Errors: the asynchronous error of their stream.
@@ -72,15 +74,60 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   void endReplay(const c10::openreg::OpenRegStream& stream, const Generator& engine);
 
  private:
-  OpenRegGeneratorImpl* clone_impl() const override;
-
-  // Puts an engine that nobody has drawn from into the place of the present one.
-  void replaceEngine(Generator engine);
-
+  const c10::Device device_;
   const Generator graph_engine_;  // what the kernels of all graphs draw from, one replay at a time
 
   struct Current;  // the engine of all other kernels, with its lock
   const std::unique_ptr<Current> current_;
+};
+
+// Note [Offsets]
+// CUDA's generators count; programs that recompute, such as checkpoints of activations, ask for the
+// count and set it. Where the library serves CUDA, the offset of a generator is the number of
+// 32-bit numbers that have been drawn since it was seeded. The engine does not count them: they are
+// found by drawing from where the offset was last known until the state is the present one, which
+// costs a small part of what drawing them cost. An engine also keeps the second number of a pair of
+// normal ones, which an offset cannot say: reading the offset drops it, so that what is drawn next
+// is what is drawn after the offset has been set.
+class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
+ public:
+  explicit OpenRegGeneratorImpl(c10::DeviceIndex device, uint64_t seed = default_rng_seed_val);
+  OpenRegGeneratorImpl(c10::DeviceIndex device, std::shared_ptr<GeneratorState> state);
+  ~OpenRegGeneratorImpl() override;
+
+  void set_current_seed(uint64_t seed) override;
+  uint64_t current_seed() const override;
+  uint64_t seed() override;
+  void set_offset(uint64_t offset) override;  // throws where the library does not serve CUDA
+  uint64_t get_offset() const override;       // the same
+  void set_state(const c10::TensorImpl& state) override;
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+#if OPENREG_TORCH_HAS_PHILOX_STATE
+  void philox_state(uint64_t increment, at::Tensor& seed, at::Tensor& offset,
+                    at::Tensor& intragraph_offset) override;  // throws
+#endif
+
+  // A generator that shares this one's state, and the reverse: takes the state of another one, to
+  // share it. Both are allowed in a capture. Kernels of graphs keep the state that they were
+  // captured with.
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override;
+
+  static c10::DeviceType device_type() { return c10::openreg::kDeviceType; }
+
+  // As GeneratorState::engineForLaunch(); in a capture, for the kernel that is captured next.
+  Generator engineForLaunch(const c10::openreg::OpenRegStream& stream);
+
+  // As GeneratorState::waitForKernels(), outside of captures.
+  Generator waitForKernels() const;
+
+ private:
+  OpenRegGeneratorImpl* clone_impl() const override;
+
+  std::shared_ptr<GeneratorState> state() const;
+
+  struct Shared;  // the state, with its lock
+  const std::unique_ptr<Shared> shared_;
 };
 
 // The default generator of a device. A negative index stands for the current device. Creates no
@@ -88,8 +135,8 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 // as the CPU's default generator has one: processes differ, and so do devices.
 OPENREG_EXPORT const Generator& getDefaultOpenRegGenerator(c10::DeviceIndex device = -1);
 
-// The generators that kernels of a capture draw from; forgets them. Called when it has ended.
-OPENREG_EXPORT std::vector<c10::intrusive_ptr<OpenRegGeneratorImpl>> takeGeneratorsOfCapture(
+// What kernels of a capture draw from; forgets it. Called when the capture has ended.
+OPENREG_EXPORT std::vector<std::shared_ptr<GeneratorState>> takeGeneratorsOfCapture(
     uint64_t capture_id);
 
 // A new generator for a device, with the seed that torch gives to every new generator.

@@ -67,27 +67,37 @@ const char* name_of(orStreamCaptureMode mode) {
   }
 }
 
-void add_missing(Frontier& frontier, const Frontier& added) {
-  for (const size_t node : added) {
-    if (std::find(frontier.begin(), frontier.end(), node) == frontier.end()) {
-      frontier.push_back(node);
+// What follows both; see Note [Frontiers].
+Frontier merged(const Frontier& one, const Frontier& other, const std::vector<GraphNode>& nodes) {
+  Frontier both;
+  both.nodes.reserve(one.nodes.size() + other.nodes.size());
+  // A node of both is taken from the first.
+  auto next = other.nodes.begin();
+  for (const size_t node : one.nodes) {
+    for (; next != other.nodes.end() && *next < node; ++next) {
+      if (!one.covers(*next, nodes[*next].lane)) both.nodes.push_back(*next);
     }
+    const bool is_of_both = next != other.nodes.end() && *next == node;
+    if (is_of_both) ++next;
+    if (is_of_both || !other.covers(node, nodes[node].lane)) both.nodes.push_back(node);
   }
+  for (; next != other.nodes.end(); ++next) {
+    if (!one.covers(*next, nodes[*next].lane)) both.nodes.push_back(*next);
+  }
+  both.reach = one.reach;
+  both.reach.resize(std::max(one.reach.size(), other.reach.size()));
+  for (size_t lane = 0; lane < other.reach.size(); ++lane) {
+    both.reach[lane] = std::max(both.reach[lane], other.reach[lane]);
+  }
+  return both;
 }
 
-// The first node that none of `end` is or follows, null if there is none.
+// The first node that the end does not cover, null if there is none.
 const GraphNode* find_unjoined(const Graph& graph, const Frontier& end) {
-  std::vector<bool> is_joined(graph.nodes.size());
-  for (const size_t node : end) is_joined[node] = true;
-  const GraphNode* unjoined = nullptr;
-  for (size_t i = graph.nodes.size(); i-- > 0;) {
-    if (!is_joined[i]) {
-      unjoined = &graph.nodes[i];
-      continue;
-    }
-    for (const size_t dependency : graph.nodes[i].dependencies) is_joined[dependency] = true;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!end.covers(i, graph.nodes[i].lane)) return &graph.nodes[i];
   }
-  return unjoined;
+  return nullptr;
 }
 
 // Why a command cannot become a node, null if it can.
@@ -113,9 +123,9 @@ orError_t Capture::begin(Stream& origin, orStreamCaptureMode mode) {
   add_capture(capture);
   if (origin.join(capture)) return orSuccess;
   remove_capture(capture);
-  return fail(orErrorIllegalState,
-              concat("orStreamBeginCapture: expected a stream that is not capturing, got stream ",
-                     origin.id()));
+  return fail(
+      orErrorIllegalState,
+      concat("orStreamBeginCapture: expected a stream that is not capturing, got ", origin.name()));
 }
 
 Capture::Capture(Stream& origin, orStreamCaptureMode mode)
@@ -144,15 +154,15 @@ orError_t Capture::end(Stream& stream, std::shared_ptr<Graph>* graph) {
     if (&stream != &origin_) {
       if (state_ == State::Invalidated) return fail_invalidated("orStreamEndCapture");
       state_ = State::Invalidated;
-      reason_ = concat("orStreamEndCapture: expected stream ", origin_.id(),
-                       ", where the capture began, got stream ", stream.id());
+      reason_ = concat("orStreamEndCapture: expected ", origin_.name(),
+                       ", where the capture began, got ", stream.name());
       return fail(orErrorStreamCaptureUnmatched, reason_);
     }
     error = check_end();
     state_ = State::Ended;
     captured = std::move(graph_);
     captured->lane_count = members_.size();
-    captured->end = std::move(members_.front().frontier);
+    captured->end = std::move(members_.front().frontier.nodes);
     members = std::move(members_);
   }
   for (const Member& member : members) member.stream->leave_capture();
@@ -166,9 +176,9 @@ orError_t Capture::check_end() const {
   const GraphNode* unjoined = find_unjoined(*graph_, members_.front().frontier);
   if (unjoined == nullptr) return orSuccess;
   return fail(orErrorStreamCaptureUnjoined,
-              concat("orStreamEndCapture: expected stream ", origin_.id(),
+              concat("orStreamEndCapture: expected ", origin_.name(),
                      " to wait for all captured work, got none for '", (*unjoined->command).name(),
-                     "' on stream ", unjoined->stream_id));
+                     "' on stream ", unjoined->stream_id, " of device ", unjoined->device));
 }
 
 // docs: capture-take
@@ -185,15 +195,19 @@ orError_t Capture::take(Stream& stream, const Submission& submission, bool* has_
     Member* member = find(stream);
     if (state_ == State::Active && member != nullptr) {
       std::vector<GraphNode>& nodes = graph_->nodes;
-      Frontier next{nodes.size()};
+      const auto lane = static_cast<size_t>(member - members_.data());
+      Frontier& frontier = member->frontier;
+      std::vector<size_t> dependencies{nodes.size()};
+      if (frontier.reach.size() <= lane) frontier.reach.resize(lane + 1);
       if (nodes.size() == nodes.capacity()) nodes.reserve(2 * nodes.size() + 1);
       // From here on nothing throws.
-      std::swap(member->frontier, next);
+      std::swap(frontier.nodes, dependencies);
+      frontier.reach[lane] = nodes.size() + 1;
       nodes.push_back({.command = std::move(command),
-                       .lane = static_cast<size_t>(member - members_.data()),
+                       .lane = lane,
                        .stream_id = stream.id(),
                        .device = stream.device().index(),
-                       .dependencies = std::move(next)});
+                       .dependencies = std::move(dependencies)});
       return orSuccess;
     }
     *has_ended = state_ == State::Ended || member == nullptr;
@@ -217,7 +231,7 @@ orError_t Capture::mark(Stream& stream, CaptureMark* mark, bool* has_ended) {
   return orSuccess;
 }
 
-orError_t Capture::follow(Stream& stream, const Frontier& nodes) {
+orError_t Capture::follow(Stream& stream, const Frontier& frontier) {
   const Lock lock(mutex_);
   if (state_ == State::Invalidated) return fail_invalidated("orStreamWaitEvent");
   if (state_ == State::Ended) {
@@ -225,14 +239,14 @@ orError_t Capture::follow(Stream& stream, const Frontier& nodes) {
                                              description(), ", which has ended"));
   }
   if (Member* member = find(stream)) {
-    add_missing(member->frontier, nodes);
+    member->frontier = merged(member->frontier, frontier, graph_->nodes);
     return orSuccess;
   }
-  members_.push_back({&stream, nodes});
+  members_.push_back({&stream, frontier});
   if (stream.join(shared_from_this())) return orSuccess;
   members_.pop_back();
   return fail(orErrorStreamCaptureMerge,
-              concat("orStreamWaitEvent: another thread began a capture on stream ", stream.id()));
+              concat("orStreamWaitEvent: another thread began a capture on ", stream.name()));
 }
 
 void Capture::invalidate(const std::string& reason) {
@@ -281,7 +295,7 @@ bool Capture::forbids_unsafe_calls(orStreamCaptureMode thread_mode) const {
 }
 
 std::string Capture::description() const {
-  return concat("capture ", id_, ", begun on stream ", origin_.id(), " in mode ", name_of(mode_));
+  return concat("capture ", id_, ", begun on ", origin_.name(), " in mode ", name_of(mode_));
 }
 
 Capture::Member* Capture::find(const Stream& stream) {
@@ -297,7 +311,7 @@ orError_t Capture::fail_invalidated(const char* function) const {
 
 orError_t wait_for(Stream& stream, const CaptureMark& mark) {
   const std::shared_ptr<Capture> own = stream.capture();
-  if (own == nullptr || own == mark.capture) return mark.capture->follow(stream, mark.nodes);
+  if (own == nullptr || own == mark.capture) return mark.capture->follow(stream, mark.frontier);
   const bool is_outside = mark.capture->has_ended();
   const std::string reason = concat("orStreamWaitEvent: expected an event of ", own->description(),
                                     ", got one recorded in ", mark.capture->description(),
@@ -312,7 +326,7 @@ orError_t check_not_capturing(const Stream& stream, const char* function) {
   if (capture == nullptr) return orSuccess;
   return capture->refuse(
       orErrorStreamCaptureUnsupported,
-      concat(function, ": expected a stream that is not capturing, got stream ", stream.id()));
+      concat(function, ": expected a stream that is not capturing, got ", stream.name()));
 }
 
 orError_t check_safe(const char* function) {
@@ -367,7 +381,7 @@ orError_t end_capture(orStream_t handle, orGraph_t* graph) {
   const std::shared_ptr<Capture> capture = stream->capture();
   if (capture == nullptr) {
     return fail(orErrorIllegalState,
-                concat("orStreamEndCapture: stream ", stream->id(), " is not capturing"));
+                concat("orStreamEndCapture: ", stream->name(), " is not capturing"));
   }
   std::shared_ptr<Graph> captured;
   if (const orError_t error = capture->end(*stream, &captured)) return error;

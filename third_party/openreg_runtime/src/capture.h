@@ -4,6 +4,13 @@
 // list of captures. What a stream submits next follows the stream's frontier: the last node of
 // its own, and what it waited for since.
 //
+// Note [Frontiers]
+// A frontier has no node that another of its nodes follows, so a node of the graph has an edge only
+// where no other path says the same. The nodes of one lane follow each other: the latest one of
+// each lane that a frontier is or follows, its reach, tells everything that it follows. So a
+// frontier has at most one node per lane, and to record it, or to wait for it, takes time in
+// proportion to the lanes, however many nodes there are.
+//
 // Lock order: the list of captures is a leaf; a capture's mutex comes before a stream's. None is
 // held while a closure's functions run.
 #pragma once
@@ -26,12 +33,19 @@ namespace openreg {
 class Capture;
 class Stream;
 
-using Frontier = std::vector<size_t>;  // indexes of nodes, each once
+// See Note [Frontiers].
+struct Frontier {
+  // Whether the node is one of these or followed by one.
+  bool covers(size_t node, size_t lane) const { return lane < reach.size() && node < reach[lane]; }
+
+  std::vector<size_t> nodes;  // indexes, ascending; none follows another
+  std::vector<size_t> reach;  // per lane, one more than its latest node covered; 0 beyond the end
+};
 
 // What an event recorded in a capturing stream stands for.
 struct CaptureMark {
   std::shared_ptr<Capture> capture;
-  Frontier nodes;
+  Frontier frontier;
 };
 
 class Capture : public std::enable_shared_from_this<Capture> {
@@ -53,8 +67,8 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // Stores what an event recorded on the stream stands for, unless the capture has ended.
   orError_t mark(Stream& stream, CaptureMark* mark, bool* has_ended);
 
-  // Makes later commands of the stream follow the nodes, and pulls the stream into the capture.
-  orError_t follow(Stream& stream, const Frontier& nodes);
+  // Makes later commands of the stream follow the frontier, and pulls the stream into the capture.
+  orError_t follow(Stream& stream, const Frontier& frontier);
 
   // Invalidates it, for the reason that fail() would be given. Does nothing if it has ended.
   void invalidate(const std::string& reason);

@@ -35,8 +35,6 @@ Mutex& creation_mutex() {
   return *mutex;
 }
 
-std::atomic<uint64_t> streams_created{0};  // default streams not counted
-
 std::atomic<orDeviceFn> created_function{nullptr};
 
 void tell_created(int index) {
@@ -241,18 +239,17 @@ Device::Device(int index, const AddressSpace& space, int memory_file)
       memory_file_(memory_file),
       arena_(space.base_of(index), space.kernel_offset, space.capacity),
       streams_(1),
-      default_stream_(make_stream(*this, static_cast<uint64_t>(index), orStreamDefault,
-                                  least_stream_priority)) {
+      default_stream_(make_stream(*this, 0, orStreamDefault, least_stream_priority)) {
   streams_.front() = default_stream_;
 }
 
 Stream* Device::create_stream(unsigned flags, int priority) {
-  const uint64_t id = static_cast<uint64_t>(visible_count()) + streams_created.fetch_add(1);
   const Lock lock(mutex_);
   std::erase_if(streams_, [](const Stream* other) { return other->has_ended(); });
   // The memory first, as a stream is never destroyed.
   if (streams_.size() == streams_.capacity()) streams_.reserve(2 * streams_.size());
-  Stream* stream = make_stream(*this, id, flags, priority);
+  Stream* stream = make_stream(*this, last_stream_id_ + 1, flags, priority);
+  ++last_stream_id_;
   streams_.push_back(stream);
   if (is_exiting()) stream->stop();
   return stream;
@@ -261,6 +258,15 @@ Stream* Device::create_stream(unsigned flags, int priority) {
 std::vector<Stream*> Device::streams() {
   const Lock lock(mutex_);
   return streams_;
+}
+
+Stream* Device::find_stream(uint64_t id) {
+  const Lock lock(mutex_);
+  const auto found =
+      std::lower_bound(streams_.begin(), streams_.end(), id,
+                       [](const Stream* stream, uint64_t wanted) { return stream->id() < wanted; });
+  const bool is_live = found != streams_.end() && (*found)->id() == id && !(*found)->is_destroyed();
+  return is_live ? *found : nullptr;
 }
 
 orError_t Device::wait() {

@@ -44,6 +44,9 @@ class Device {
 
   Stream* create_stream(unsigned flags, int priority);
 
+  // The live stream with this number, null if there is none.
+  Stream* find_stream(uint64_t id);
+
   // All streams that may have work or a failure, destroyed ones too.
   std::vector<Stream*> streams();
 
@@ -62,7 +65,8 @@ class Device {
   Arena arena_;
 
   Mutex mutex_;
-  std::vector<Stream*> streams_ OPENREG_GUARDED_BY(mutex_);
+  std::vector<Stream*> streams_ OPENREG_GUARDED_BY(mutex_);  // by their numbers
+  uint64_t last_stream_id_ OPENREG_GUARDED_BY(mutex_) = 0;
 
   Stream* const default_stream_;
 };

@@ -107,8 +107,8 @@ orError_t EventRef::record_shared(Stream& stream) const {
   if (const std::shared_ptr<Capture> capture = stream.capture()) {
     return capture->refuse(orErrorStreamCaptureUnsupported,
                            concat("orEventRecord: expected a stream that is not capturing for an "
-                                  "interprocess event, got stream ",
-                                  stream.id()));
+                                  "interprocess event, got ",
+                                  stream.name()));
   }
   CompletionRef completion = CompletionRef::make();
   if (const orError_t error = completion->share()) return error;

@@ -41,7 +41,7 @@ std::string label_of(const GraphNode& node) {
   const Command& command = *node.command;
   std::string label = name_of(command.kind);
   if (command.kind == CommandKind::Kernel) label += concat("\n", command.name());
-  label += concat("\nstream ", node.stream_id, ", device ", node.device);
+  label += concat("\nstream ", node.stream_id, " of device ", node.device);
   if (command.peer_device >= 0) label += concat(" from device ", int{command.peer_device});
   if (command.bytes > 0) label += concat("\n", command.bytes, " bytes");
   return label;

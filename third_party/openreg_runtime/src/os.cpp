@@ -360,6 +360,17 @@ void wake_all(const std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
 }
 
+bool sleep_while(const std::atomic<uint32_t>& word, uint32_t value, int64_t duration_ns) {
+  const timespec duration{duration_ns / 1'000'000'000, duration_ns % 1'000'000'000};
+  const timespec* limit = duration_ns == no_time_limit ? nullptr : &duration;
+  return syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, limit, nullptr, 0) == 0 ||
+         errno != ETIMEDOUT;
+}
+
+void wake_sleeper(const std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
+
 bool at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) {
   errno = pthread_atfork(before, in_parent, in_child);
   return errno == 0;

@@ -35,6 +35,17 @@ void yield();
 // Blocks the calling thread for about that long.
 void sleep_ns(int64_t duration_ns);
 
+// As the duration of a sleep: until it is woken.
+constexpr int64_t no_time_limit = -1;
+
+// Sleeps while the word, of this process, has the value, but not longer than that; may end early.
+// Returns false if the time has passed.
+bool sleep_while(const std::atomic<uint32_t>& word, uint32_t value, int64_t duration_ns);
+
+// Wakes a thread that sleeps on the word, if there is one. Only the address counts: the word need
+// not exist any more.
+void wake_sleeper(const std::atomic<uint32_t>* word);
+
 // Blocks the calling thread for the rest of the process's life.
 [[noreturn]] void park();
 

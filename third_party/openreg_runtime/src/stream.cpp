@@ -72,9 +72,9 @@ void describe_borrowed(const void* closure, orActivityRecord* record) {
   if (borrowed.original->describe != nullptr) borrowed.original->describe(borrowed.closure, record);
 }
 
-orError_t fail_own_wait(uint64_t id) {
+orError_t fail_own_wait(const Stream& stream) {
   return fail(orErrorNotPermitted,
-              concat("work on stream ", id, " cannot wait for its own stream"));
+              concat("work on ", stream.name(), " cannot wait for its own stream"));
 }
 
 orError_t fail_exiting() {
@@ -82,13 +82,13 @@ orError_t fail_exiting() {
 }
 
 // What a submission returns that the ring did not take.
-orError_t refuse(CommandRing::Status status, const char* function, uint64_t id) {
+orError_t refuse(CommandRing::Status status, const char* function, const Stream& stream) {
   switch (status) {
     case CommandRing::Status::Closed:
       return fail(orErrorInvalidResourceHandle,
-                  concat(function, ": stream ", id, " has been destroyed"));
+                  concat(function, ": ", stream.name(), " has been destroyed"));
     case CommandRing::Status::Full:
-      return fail(orErrorNotPermitted, concat(function, ": work on stream ", id,
+      return fail(orErrorNotPermitted, concat(function, ": work on ", stream.name(),
                                               " submitted to its own stream, whose queue is full"));
     default:  // stopped
       return orSuccess;
@@ -99,6 +99,8 @@ orError_t refuse(CommandRing::Status status, const char* function, uint64_t id) 
 
 Stream::Stream(Device& device, uint64_t id, unsigned flags, int priority)
     : device_(device), id_(id), flags_(flags), priority_(priority) {}
+
+std::string Stream::name() const { return concat("stream ", id_, " of device ", device_.index()); }
 
 orError_t Stream::start() {
   const Lock lock(mutex_);
@@ -154,7 +156,7 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
                                              counted_bytes, is_scheduled, &slot);
   if (status != CommandRing::Status::Granted) {
     ::operator delete(large_closure, closure_alignment);
-    return refuse(status, submission.function, id_);
+    return refuse(status, submission.function, *this);
   }
 
   Command& command = *slot.command;
@@ -216,7 +218,7 @@ bool Stream::is_idle() const {
 }
 
 orError_t Stream::launch_and_finish(Submission submission) {
-  if (Worker::current_stream() == this) return fail_own_wait(id_);
+  if (Worker::current_stream() == this) return fail_own_wait(*this);
   if (const orError_t error = check_may_wait(*this, submission.function)) return error;
   submission.is_awaited = true;
   uint64_t sequence = 0;
@@ -229,7 +231,7 @@ orError_t Stream::launch_and_finish(Submission submission) {
 
 orError_t Stream::wait(uint64_t count) {
   if (retired() >= count) return orSuccess;
-  if (Worker::current_stream() == this) return fail_own_wait(id_);
+  if (Worker::current_stream() == this) return fail_own_wait(*this);
   let_run(count);
   switch (timeline_.wait(count)) {
     case Timeline::WaitEnd::Stopped:
@@ -315,8 +317,7 @@ orError_t find_stream(orStream_t handle, Stream** stream) {
   Stream* found = look_up(handle);
   if (found == nullptr) return fail_stale(number_of(handle), "", "a stream");
   if (found->is_destroyed()) {
-    return fail(orErrorInvalidResourceHandle,
-                concat("stream ", found->id(), " has been destroyed"));
+    return fail(orErrorInvalidResourceHandle, concat(found->name(), " has been destroyed"));
   }
   *stream = found;
   return orSuccess;
@@ -493,6 +494,22 @@ orError_t orStreamGetFlags(orStream_t stream, unsigned* flags) {
 
 orError_t orStreamGetId(orStream_t stream, unsigned long long* id) {
   return openreg::get_property(stream, id, [](const Stream& found) { return found.id(); });
+}
+
+orError_t orStreamGetById(orStream_t* stream, int device, unsigned long long id) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (stream == nullptr) return fail(orErrorInvalidValue, "orStreamGetById: stream is null");
+    Device* found = nullptr;
+    if (const orError_t error = Device::get(device, &found)) return error;
+    const Stream* live = found->find_stream(id);
+    if (live == nullptr) {
+      return fail(orErrorInvalidResourceHandle,
+                  concat("orStreamGetById: device ", device, " has no live stream ", id));
+    }
+    *stream = live->handle();
+    return orSuccess;
+  });
 }
 
 orError_t orStreamHasEnded(int* has_ended, orStream_t stream) {

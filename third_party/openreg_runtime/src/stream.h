@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "command.h"
 #include "error.h"
@@ -33,6 +34,10 @@ class Stream {
   Device& device() const { return device_; }
   uint64_t id() const { return id_; }
   orStream_t handle() const { return handle_; }
+
+  // Such as "stream 1 of device 0", for error texts.
+  std::string name() const;
+
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
 

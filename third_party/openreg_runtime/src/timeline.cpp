@@ -1,6 +1,7 @@
 #include "timeline.h"
 
-#include <algorithm>
+#include <chrono>
+#include <limits>
 
 #include "mutex.h"
 #include "spin.h"
@@ -13,48 +14,105 @@ namespace {
 // would fall asleep. Longer would take a core from the kernel it waits for.
 constexpr int64_t wait_spin_ns = 4'000;
 
+constexpr int64_t check_interval_ns = std::chrono::nanoseconds(wait_check::interval).count();
+
 }  // namespace
 
 void Timeline::retire() {
-  bool wakes = false;
+  Waiter* done = nullptr;
   {
     const Lock lock(mutex_);
     const uint64_t count = retired_.load(std::memory_order_relaxed) + 1;
     retired_.store(count, std::memory_order_release);
-    wakes = count >= wake_count_;
-    if (wakes) wake_count_ = nobody_waits;
+    done = take(count);
   }
-  if (wakes) changed_.notify_all();
+  wake(done);
 }
 
 // docs: timeline-wait
 Timeline::WaitEnd Timeline::wait(uint64_t count) {
   if (spin_until([&] { return retired() >= count; }, wait_spin_ns)) return WaitEnd::Retired;
   const orWaitCheckFn ends_early = wait_check::current();
-  Lock lock(mutex_);
-  while (retired_.load(std::memory_order_relaxed) < count) {
+  Waiter waiter{count};
+  {
+    const Lock lock(mutex_);
+    if (retired_.load(std::memory_order_relaxed) >= count) return WaitEnd::Retired;
     if (is_stopped_) return WaitEnd::Stopped;
-    wake_count_ = std::min(wake_count_, count);
-    if (ends_early == nullptr) {
-      lock.wait(changed_);
-      continue;
-    }
-    if (lock.wait_for(changed_, wait_check::interval)) continue;
-    lock.unlock();
-    const bool is_ended = ends_early() != 0;
-    lock.lock();
-    if (is_ended) return WaitEnd::EndedEarly;
+    add(waiter);
   }
-  return WaitEnd::Retired;
+  bool is_ended = false;
+  while (waiter.is_woken.load(std::memory_order_acquire) == 0) {
+    // Once it is ended, another thread is about to wake it.
+    const bool asks = ends_early != nullptr && !is_ended;
+    const int64_t duration_ns = asks ? check_interval_ns : os::no_time_limit;
+    if (os::sleep_while(waiter.is_woken, 0, duration_ns) || !asks) continue;
+    is_ended = ends_early() != 0;
+    if (!is_ended) continue;
+    const Lock lock(mutex_);
+    if (!waiter.is_listed) continue;
+    remove(waiter);
+    break;
+  }
+  if (is_ended) return WaitEnd::EndedEarly;
+  return retired() >= count ? WaitEnd::Retired : WaitEnd::Stopped;
 }
 // docs: end
 
 void Timeline::stop() {
+  Waiter* all = nullptr;
   {
     const Lock lock(mutex_);
     is_stopped_ = true;
+    all = take(std::numeric_limits<uint64_t>::max());
   }
-  changed_.notify_all();
+  wake(all);
+}
+
+void Timeline::add(Waiter& waiter) {
+  Waiter* after = nullptr;  // what it goes before, null at the end
+  if (last_ != nullptr && last_->count > waiter.count) {
+    after = first_;
+    while (after->count <= waiter.count) after = after->next;
+  }
+  waiter.next = after;
+  waiter.previous = after == nullptr ? last_ : after->previous;
+  (waiter.previous == nullptr ? first_ : waiter.previous->next) = &waiter;
+  (after == nullptr ? last_ : after->previous) = &waiter;
+  waiter.is_listed = true;
+}
+
+void Timeline::remove(Waiter& waiter) {
+  (waiter.previous == nullptr ? first_ : waiter.previous->next) = waiter.next;
+  (waiter.next == nullptr ? last_ : waiter.next->previous) = waiter.previous;
+  waiter.is_listed = false;
+}
+
+// Takes the waiters for that count or less off the list, and returns the first of them.
+Timeline::Waiter* Timeline::take(uint64_t count) {
+  Waiter* const taken = first_;
+  Waiter* end = nullptr;
+  while (first_ != nullptr && first_->count <= count) {
+    end = first_;
+    end->is_listed = false;
+    first_ = end->next;
+  }
+  if (end == nullptr) return nullptr;
+  end->next = nullptr;
+  (first_ == nullptr ? last_ : first_->previous) = nullptr;
+  return taken;
+}
+
+// Wakes what take() returned.
+void Timeline::wake(Waiter* first) {
+  while (first != nullptr) {
+    Waiter* const next = first->next;
+    std::atomic<uint32_t>* const word = &first->is_woken;
+    word->store(1, std::memory_order_release);
+    // The waiter may be gone. To wake an address where no thread sleeps does nothing; a thread that
+    // sleeps there for another reason finds its condition unmet and sleeps on.
+    os::wake_sleeper(word);
+    first = next;
+  }
 }
 
 }  // namespace openreg

@@ -1,12 +1,17 @@
 // Timelines: how far a stream has got. See Note [Submit and retire] in openreg/stream.h.
 //
+// Note [Waiters]
+// A thread that waits sleeps on a word of its own, in a list that is ordered by what the threads
+// wait for. A command that retires wakes those that wait for it and no others, so the threads that
+// wait for later commands cost it nothing. A thread that joins the list passes at most those that
+// wait for something between the least and the greatest count; the first and the last place, which
+// most threads take, are found at once.
+//
 // Lock order: a timeline's mutex is a leaf.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <limits>
 
 #include "mutex.h"
 #include "os.h"
@@ -33,13 +38,25 @@ class alignas(os::cache_line_size) Timeline {
   void stop();
 
  private:
-  static constexpr uint64_t nobody_waits = std::numeric_limits<uint64_t>::max();
+  // A thread that waits. It lies on that thread's stack, and may be gone as soon as `is_woken` is
+  // set.
+  struct Waiter {
+    const uint64_t count;
+    std::atomic<uint32_t> is_woken{0};
+    bool is_listed = false;  // the list's neighbors are set
+    Waiter* previous = nullptr;
+    Waiter* next = nullptr;
+  };
+
+  void add(Waiter& waiter) OPENREG_REQUIRES(mutex_);
+  void remove(Waiter& waiter) OPENREG_REQUIRES(mutex_);
+  Waiter* take(uint64_t count) OPENREG_REQUIRES(mutex_);
+  static void wake(Waiter* first);
 
   Mutex mutex_;
-  std::condition_variable changed_;
+  Waiter* first_ OPENREG_GUARDED_BY(mutex_) = nullptr;  // the least count; see Note [Waiters]
+  Waiter* last_ OPENREG_GUARDED_BY(mutex_) = nullptr;
   std::atomic<uint64_t> retired_{0};  // changed under mutex_, read by anyone at any time
-  uint64_t wake_count_ OPENREG_GUARDED_BY(mutex_) =
-      nobody_waits;  // the least count that a thread waits for
   bool is_stopped_ OPENREG_GUARDED_BY(mutex_) = false;
 };
 

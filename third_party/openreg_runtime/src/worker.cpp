@@ -180,8 +180,7 @@ void Worker::fail_stream(const Command& command, orError_t code) {
     const std::string text = error.is_set ? error.text : orGetErrorString(code);
     stream_.set_failure(std::make_shared<Failure>(
         Failure{.code = code,
-                .message = concat(what, " on stream ", stream_.id(), " of device ",
-                                  stream_.device().index(), " failed: ", text),
+                .message = concat(what, " on ", stream_.name(), " failed: ", text),
                 .tag = error.tag,
                 .time_ns = os::now_ns()}));
   } catch (const std::bad_alloc&) {

@@ -1,8 +1,15 @@
 // Captures: which calls they take, which end them, and which they forbid. test_graph.cpp has what
 // comes of them.
 #include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "check.h"
 
@@ -42,6 +49,40 @@ void check_end(orStream_t stream, orError_t expected) {
 
 orError_t launch_nothing(orStream_t stream) {
   return test::launch(stream, "nothing", [] { return orSuccess; });
+}
+
+// Makes `later` wait for what `earlier` got so far.
+void follow(orStream_t later, orStream_t earlier) {
+  const orEvent_t event = test::make_event();
+  CHECK_OK(orEventRecord(event, earlier));
+  CHECK_OK(orStreamWaitEvent(later, event, 0));
+  CHECK_OK(orEventDestroy(event));
+}
+
+size_t count_edges(orGraph_t graph) {
+  size_t count = 0;
+  CHECK_OK(orGraphGetEdgeCount(graph, &count));
+  return count;
+}
+
+using Edges = std::set<std::pair<size_t, size_t>>;
+
+// The edges of a graph, as it prints them.
+Edges edges_of(orGraph_t graph) {
+  char path[] = "/tmp/openreg_capture_XXXXXX";
+  const int file = mkstemp(path);
+  CHECK(file >= 0);
+  CHECK_EQUAL(close(file), 0);
+  CHECK_OK(orGraphDebugDotPrint(graph, path, 0));
+  Edges edges;
+  std::ifstream text(path);
+  for (std::string line; std::getline(text, line);) {
+    size_t from = 0;
+    size_t to = 0;
+    if (std::sscanf(line.c_str(), " n%zu -> n%zu", &from, &to) == 2) edges.insert({from, to});
+  }
+  CHECK_EQUAL(unlink(path), 0);
+  return edges;
 }
 
 orStreamCaptureMode exchange_mode(orStreamCaptureMode mode) {
@@ -571,4 +612,105 @@ TEST(large_closures_are_captured) {
   CHECK_EQUAL(sum, 6 * OPENREG_MAX_INLINE_CLOSURE_SIZE);
   CHECK_OK(orGraphDestroy(graph));
   CHECK_OK(orGraphExecDestroy(exec));
+}
+
+// Each stream waits for the first one, computes, and is waited for, round after round.
+TEST(a_chain_of_forks_and_joins_has_one_edge_per_node) {
+  for (const size_t stream_count : {1u, 16u}) {
+    const size_t rounds = 8000 / stream_count;
+    const orStream_t origin = test::make_stream();
+    std::vector<orStream_t> streams;
+    while (streams.size() < stream_count) streams.push_back(test::make_stream());
+    begin(origin);
+    for (size_t round = 0; round < rounds; ++round) {
+      for (orStream_t stream : streams) {
+        follow(stream, origin);
+        CHECK_OK(launch_nothing(stream));
+        follow(origin, stream);
+      }
+    }
+    orGraph_t graph = nullptr;
+    CHECK_OK(orStreamEndCapture(origin, &graph));
+    CHECK_EQUAL(count_edges(graph), rounds * stream_count - 1);
+    CHECK_OK(orGraphDestroy(graph));
+  }
+}
+
+// All fork, then all join: nothing orders the nodes of one round, so each follows all of the one
+// before.
+TEST(a_fan_of_forks_and_joins_has_the_edges_between_its_rounds) {
+  constexpr size_t stream_count = 16;
+  constexpr size_t rounds = 100;
+  const orStream_t origin = test::make_stream();
+  std::vector<orStream_t> streams;
+  while (streams.size() < stream_count) streams.push_back(test::make_stream());
+  begin(origin);
+  for (size_t round = 0; round < rounds; ++round) {
+    for (orStream_t stream : streams) follow(stream, origin);
+    for (orStream_t stream : streams) CHECK_OK(launch_nothing(stream));
+    for (orStream_t stream : streams) follow(origin, stream);
+  }
+  orGraph_t graph = nullptr;
+  CHECK_OK(orStreamEndCapture(origin, &graph));
+  CHECK_EQUAL(count_edges(graph), stream_count * stream_count * (rounds - 1));
+  CHECK_OK(orGraphDestroy(graph));
+}
+
+// Random waits for old and new records: the edges are those of the least graph with these paths.
+TEST(an_edge_is_made_only_where_no_path_says_the_same) {
+  constexpr size_t stream_count = 5;
+  constexpr size_t event_count = 4;
+  constexpr size_t steps = 1500;
+  using Nodes = std::set<size_t>;
+  unsigned random = 11;
+  const auto pick = [&](size_t count) {
+    random = random * 1664525u + 1013904223u;
+    return (random >> 16) % count;
+  };
+  std::vector<orStream_t> streams;
+  while (streams.size() < stream_count) streams.push_back(test::make_stream());
+  std::vector<orEvent_t> events;
+  while (events.size() < event_count) events.push_back(test::make_event());
+
+  std::vector<Nodes> before;                 // per node, all that it follows
+  std::vector<Nodes> known(stream_count);    // per stream, all that its next node follows
+  std::vector<Nodes> recorded(event_count);  // per event
+  begin(streams[0]);
+  for (size_t i = 1; i < stream_count; ++i) follow(streams[i], streams[0]);
+  for (orEvent_t event : events) CHECK_OK(orEventRecord(event, streams[0]));
+  for (size_t step = 0; step < steps; ++step) {
+    const size_t stream = pick(stream_count);
+    const size_t event = pick(event_count);
+    switch (pick(3)) {
+      case 0:
+        CHECK_OK(orEventRecord(events[event], streams[stream]));
+        recorded[event] = known[stream];
+        break;
+      case 1:
+        CHECK_OK(orStreamWaitEvent(streams[stream], events[event], 0));
+        known[stream].insert(recorded[event].begin(), recorded[event].end());
+        break;
+      default:
+        CHECK_OK(launch_nothing(streams[stream]));
+        before.push_back(known[stream]);
+        known[stream].insert(before.size() - 1);
+    }
+  }
+  for (size_t i = 1; i < stream_count; ++i) follow(streams[0], streams[i]);
+  orGraph_t graph = nullptr;
+  CHECK_OK(orStreamEndCapture(streams[0], &graph));
+
+  Edges expected;
+  for (size_t node = 0; node < before.size(); ++node) {
+    Nodes direct = before[node];
+    for (const size_t earlier : before[node]) {
+      for (const size_t other : before[earlier]) direct.erase(other);
+    }
+    for (const size_t earlier : direct) expected.insert({earlier, node});
+  }
+  CHECK(expected.size() > before.size());
+  CHECK(edges_of(graph) == expected);
+  CHECK_EQUAL(count_edges(graph), expected.size());
+  CHECK_OK(orGraphDestroy(graph));
+  for (orEvent_t event : events) CHECK_OK(orEventDestroy(event));
 }

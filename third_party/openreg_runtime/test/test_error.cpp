@@ -65,7 +65,7 @@ TEST(a_failed_kernel_names_itself_its_stream_and_its_text) {
   CHECK_OK(launch_failure(stream, orErrorInvalidValue, "index 7 is out of bounds", 42));
   CHECK_ERROR(orStreamSynchronize(stream), orErrorInvalidValue);
   CHECK_EQUAL(std::string(orGetLastErrorMessage()),
-              "kernel 'failing' on stream 2 of device 1 failed: index 7 is out of bounds");
+              "kernel 'failing' on stream 1 of device 1 failed: index 7 is out of bounds");
   CHECK_EQUAL(orGetLastErrorTag(), 42);
   CHECK_ERROR(orSetDevice(9), orErrorInvalidDevice);
   CHECK_EQUAL(orGetLastErrorTag(), 0);
@@ -104,7 +104,7 @@ TEST(an_exception_becomes_a_failure_with_its_text) {
                         []() -> orError_t { throw std::runtime_error("thrown text"); }));
   CHECK_ERROR(orStreamSynchronize(stream), orErrorLaunchFailure);
   CHECK_EQUAL(std::string(orGetLastErrorMessage()),
-              "kernel 'aten::index' on stream 2 of device 0 failed: thrown text");
+              "kernel 'aten::index' on stream 1 of device 0 failed: thrown text");
 }
 
 TEST(any_thrown_object_becomes_a_failure) {

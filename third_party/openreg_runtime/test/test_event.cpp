@@ -1,6 +1,13 @@
 // Events: records, waits, times, and how they carry failures.
 #include <array>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "check.h"
 
@@ -30,6 +37,19 @@ std::array<Pair, 4> pairs() {
     }
   }
   return pairs;
+}
+
+// How often the threads of this process gave up their processors to wait.
+long count_sleeps() {
+  long sum = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      long count = 0;
+      if (std::sscanf(line.c_str(), "voluntary_ctxt_switches: %ld", &count) == 1) sum += count;
+    }
+  }
+  return sum;
 }
 
 }  // namespace
@@ -331,4 +351,102 @@ TEST(records_outlive_their_event_and_their_stream) {
   CHECK_OK(orEventDestroy(event));
   gate.open();
   CHECK_OK(orStreamSynchronize(waiting));
+}
+
+Gate* closed_gate = nullptr;
+
+// One thread waits for each command of a stream, while 64 streams wait for its last one. The
+// commands run when the thread has waited long enough to be asked whether it goes on.
+TEST(a_command_that_retires_wakes_those_that_wait_for_it_and_no_others) {
+  constexpr size_t rounds = 20;
+  constexpr size_t waiting = 64;
+  const orStream_t stream = make_stream();
+  std::vector<std::unique_ptr<Gate>> gates;
+  std::vector<orEvent_t> events;
+  for (size_t round = 0; round < rounds; ++round) {
+    gates.push_back(std::make_unique<Gate>());
+    gates.back()->hold(stream);
+    events.push_back(make_event());
+    CHECK_OK(orEventRecord(events.back(), stream));
+  }
+  Gate last;
+  last.hold(stream);
+  const orEvent_t end = make_event();
+  CHECK_OK(orEventRecord(end, stream));
+  std::vector<orStream_t> others;
+  std::atomic<size_t> passed{0};
+  for (size_t i = 0; i < waiting; ++i) {
+    others.push_back(make_stream());
+    // The worker is at its wait, or about to be.
+    gates.push_back(std::make_unique<Gate>());
+    gates.back()->hold(others.back());
+    CHECK_OK(orStreamWaitEvent(others.back(), end, 0));
+    CHECK_OK(launch(others.back(), "after", [&passed] { return ++passed, orSuccess; }));
+    gates.back()->wait_until_reached();
+    gates.back()->open();
+  }
+
+  CHECK_OK(orSetWaitCheck([] { return closed_gate->open(), 0; }));
+  long before = 0;
+  for (size_t round = 0; round < rounds; ++round) {
+    closed_gate = gates[round].get();
+    CHECK_OK(orEventSynchronize(events[round]));
+    if (round == 0) before = count_sleeps();  // by now, all of them wait
+  }
+  CHECK_OK(orSetWaitCheck(nullptr));
+  // Per round, the stream and this thread sleep a few times, and the others do not wake.
+  CHECK(count_sleeps() - before < long(waiting * rounds / 4));
+  CHECK_EQUAL(passed.load(), 0u);
+  last.open();
+  for (orStream_t other : others) CHECK_OK(orStreamSynchronize(other));
+  CHECK_EQUAL(passed.load(), waiting);
+  for (orEvent_t event : events) CHECK_OK(orEventDestroy(event));
+  CHECK_OK(orEventDestroy(end));
+}
+
+// Threads that wait for early, late and the same commands, in any order, with checks that end some
+// of the waits: each wait ends.
+TEST(no_wait_of_many_on_one_stream_is_lost) {
+  constexpr size_t rounds = 300;
+  constexpr size_t records_per_round = 5;
+  constexpr size_t thread_count = 8;
+  constexpr size_t waits = 400;
+  const orStream_t stream = make_stream();
+  std::vector<std::unique_ptr<Gate>> gates;
+  std::vector<orEvent_t> events;
+  for (size_t round = 0; round < rounds; ++round) {
+    gates.push_back(std::make_unique<Gate>());
+    gates.back()->hold(stream);
+    for (size_t i = 0; i < records_per_round; ++i) {
+      events.push_back(make_event());
+      CHECK_OK(orEventRecord(events.back(), stream));
+    }
+  }
+  std::atomic<size_t> complete{0};
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < thread_count; ++t) {
+    threads.emplace_back([&, t] {
+      const bool has_check = t % 2 == 1;
+      if (has_check) CHECK_OK(orSetWaitCheck([] { return 1; }));
+      unsigned random = static_cast<unsigned>(t);
+      for (size_t i = 0; i < waits; ++i) {
+        random = random * 1664525u + 1013904223u;
+        // Not far from where the stream may be.
+        const size_t range = 20 * records_per_round;
+        const size_t first = i * events.size() / waits;
+        const size_t index = std::min(first + (random >> 16) % range, events.size() - 1);
+        const orError_t error = orEventSynchronize(events[index]);
+        CHECK(error == orSuccess || (has_check && error == orErrorNotReady));
+        complete += error == orSuccess ? 1 : 0;
+      }
+    });
+  }
+  for (const auto& gate : gates) {
+    gate->wait_until_reached();
+    gate->open();
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(complete.load() >= thread_count / 2 * waits);
+  CHECK_OK(orStreamSynchronize(stream));
+  for (orEvent_t event : events) CHECK_OK(orEventDestroy(event));
 }

@@ -523,9 +523,9 @@ TEST(dot_files_name_kinds_kernels_streams_devices_and_bytes) {
   CHECK_EQUAL(unlink(path.c_str()), 0);
   CHECK_CONTAINS(text.str(), "digraph capture {");
   CHECK_CONTAINS(text.str(), "n0 [label=\"kernel\na \\\"quoted\\\" \\\\ name\nstream " +
-                                 std::to_string(ids[0]) + ", device 0\"]");
-  CHECK_CONTAINS(text.str(),
-                 "n1 [label=\"fill\nstream " + std::to_string(ids[1]) + ", device 1\n100 bytes\"]");
+                                 std::to_string(ids[0]) + " of device 0\"]");
+  CHECK_CONTAINS(text.str(), "n1 [label=\"fill\nstream " + std::to_string(ids[1]) +
+                                 " of device 1\n100 bytes\"]");
   CHECK_CONTAINS(text.str(), "n0 -> n1\n");
   CHECK_ERROR(orGraphDebugDotPrint(graph, "/nowhere/graph.dot", 0), orErrorOperatingSystem);
   CHECK_CONTAINS(orGetLastErrorMessage(), "/nowhere/graph.dot");

@@ -248,7 +248,7 @@ TEST(a_blocking_launch_returns_the_kernels_error_and_clears_it) {
   use_blocking_launches();
   const orStream_t stream = make_stream();
   CHECK_ERROR(launch_failure(stream, orErrorNotSupported, "at once", 8), orErrorNotSupported);
-  CHECK_CONTAINS(orGetLastErrorMessage(), "kernel 'failing' on stream 2 of device 0 failed");
+  CHECK_CONTAINS(orGetLastErrorMessage(), "kernel 'failing' on stream 1 of device 0 failed");
   CHECK_EQUAL(orGetLastErrorTag(), 8);
   CHECK_OK(orStreamQuery(stream));
   bool ran = false;

@@ -56,6 +56,7 @@ void check_everything_is_forked(void* memory, orStream_t stream, orEvent_t event
                                 orStreamGetPriority(stream, &value),
                                 orStreamGetFlags(stream, &flags),
                                 orStreamGetId(stream, &id),
+                                orStreamGetById(&stream, 0, 0),
                                 orStreamValidate(reinterpret_cast<uintptr_t>(stream)),
                                 orStreamHasEnded(&value, stream),
                                 orStreamIsAlone(&value, stream),

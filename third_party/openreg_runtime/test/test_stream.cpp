@@ -1,6 +1,5 @@
 // Streams: handles, order, waiting and failing.
 #include <memory>
-#include <set>
 #include <thread>
 
 #include "check.h"
@@ -75,21 +74,44 @@ TEST(bad_arguments_are_refused) {
   CHECK(stream == nullptr);
 }
 
-TEST(stream_numbers_are_unique_and_never_used_again) {
-  CHECK_EQUAL(id_of(default_stream(0)), 0u);
-  CHECK_EQUAL(id_of(default_stream(1)), 1u);
-  std::set<unsigned long long> ids = {0, 1};
-  for (int i = 0; i < 20; ++i) {
-    const orStream_t stream = make_stream(i % 2);
-    CHECK(ids.insert(id_of(stream)).second);
-    CHECK_OK(orStreamDestroy(stream));
+TEST(stream_numbers_are_unique_on_their_device_and_never_used_again) {
+  for (int device : {0, 1}) {
+    CHECK_EQUAL(id_of(default_stream(device)), 0u);
+    for (unsigned long long id = 1; id <= 20; ++id) {
+      const orStream_t stream = make_stream(device);
+      CHECK_EQUAL(id_of(stream), id);
+      CHECK_OK(orStreamDestroy(stream));
+    }
   }
+}
+
+TEST(a_stream_is_found_by_its_device_and_number) {
+  const orStream_t first = make_stream(0);
+  const orStream_t second = make_stream(0);
+  const orStream_t other = make_stream(1);
+  for (orStream_t stream : {default_stream(0), first, second, default_stream(1), other}) {
+    int device = -1;
+    CHECK_OK(orStreamGetDevice(stream, &device));
+    orStream_t found = nullptr;
+    CHECK_OK(orStreamGetById(&found, device, id_of(stream)));
+    CHECK(found == stream);
+  }
+  const unsigned long long id = id_of(first);
+  CHECK_OK(orStreamDestroy(first));
+  orStream_t found = nullptr;
+  CHECK_ERROR(orStreamGetById(&found, 0, id), orErrorInvalidResourceHandle);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "device 0 has no live stream 1");
+  CHECK_ERROR(orStreamGetById(&found, 1, 7), orErrorInvalidResourceHandle);
+  CHECK_ERROR(orStreamGetById(&found, 2, 0), orErrorInvalidDevice);
+  CHECK_ERROR(orStreamGetById(nullptr, 0, 0), orErrorInvalidValue);
+  CHECK(found == nullptr);
+  CHECK_OK(orStreamGetById(&found, 0, id_of(second)));
 }
 
 TEST(null_stands_for_the_default_stream_of_the_current_device) {
   for (int device : {0, 1}) {
     CHECK_OK(orSetDevice(device));
-    CHECK_EQUAL(id_of(nullptr), static_cast<unsigned>(device));
+    CHECK_EQUAL(id_of(nullptr), 0u);
     Gate gate;
     gate.hold(nullptr);
     CHECK_ERROR(orStreamQuery(default_stream(device)), orErrorNotReady);

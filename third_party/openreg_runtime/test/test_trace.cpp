@@ -77,7 +77,7 @@ TEST(a_kernel_leaves_a_record_linked_to_its_submission) {
   const orActivityRecord wait = only(records, orActivitySynchronize);
   CHECK_EQUAL(std::string(kernel.name), "aten::add");
   CHECK_EQUAL(kernel.device, 1);
-  CHECK_EQUAL(kernel.stream_id, 2u);
+  CHECK_EQUAL(kernel.stream_id, 1u);
   CHECK(kernel.correlation_id >= 1);
   CHECK_EQUAL(kernel.has_external_id, 0);
   CHECK_EQUAL(kernel.bytes, 0u);
@@ -88,7 +88,7 @@ TEST(a_kernel_leaves_a_record_linked_to_its_submission) {
   CHECK_EQUAL(std::string(runtime.name), "orLaunchKernel");
   CHECK_EQUAL(runtime.correlation_id, kernel.correlation_id);
   CHECK_EQUAL(runtime.device, 1);
-  CHECK_EQUAL(runtime.stream_id, 2u);
+  CHECK_EQUAL(runtime.stream_id, 1u);
   CHECK_EQUAL(runtime.thread_id, static_cast<int>(getpid()));
   CHECK(runtime.thread_id != kernel.thread_id);
   CHECK_EQUAL(std::string(wait.name), "orStreamSynchronize");
@@ -220,7 +220,7 @@ TEST(work_of_the_host_leaves_the_records_of_submitted_work) {
   CHECK_EQUAL(kernel.correlation_id, runtime.correlation_id);
   for (const orActivityRecord& record : records) {
     CHECK_EQUAL(record.device, 1);
-    CHECK_EQUAL(record.stream_id, 2u);
+    CHECK_EQUAL(record.stream_id, 1u);
     CHECK_EQUAL(record.thread_id, static_cast<int>(getpid()));
     CHECK_EQUAL(record.has_external_id, 1);
     CHECK_EQUAL(record.external_id, 5u);

@@ -16,6 +16,7 @@ SHARD = """\
 #include <torch/library.h>
 
 #include "csrc/aten/dtypes/WideningKernel.h"
+#include "csrc/aten/kernel/Concatenation.h"
 #include "csrc/aten/structured/KernelRules.h"
 #include "csrc/aten/structured/StructuredLaunch.h"
 #include "csrc/aten/structured/StructuredOp.h"
@@ -158,8 +159,10 @@ def _form(operator: Operator, form: Form) -> list[str]:
 
 
 def _rewrite(operator: Operator, form: Form) -> list[str]:
-    """The call that takes the place of one that the CPU's kernel does not understand."""
+    """The call that takes the place of one that does not go to the CPU's kernel as it is."""
     if operator.rewrite is None:
+        return []
+    if operator.rewrite.is_functional_only and form.kind is not SchemaKind.functional:
         return []
     start, result = f"  if ({operator.rewrite.condition}) {{", operator.rewrite.result
     if form.kind is SchemaKind.functional:

@@ -63,10 +63,11 @@ CHECKS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A call that the CPU's kernel does not understand, and one that means the same."""
+    """A call that does not go to the CPU's kernel as it is, and one that means the same."""
 
     condition: str
     result: str  # what the functional form returns
+    is_functional_only: bool = False  # `out=` goes the usual way
 
 
 # torch converts what CUDA's softmax reads or gives on the way: from half to float, and back.
@@ -80,6 +81,12 @@ REWRITES: dict[str, Rewrite] = {
     "_softmax_backward_data": Rewrite(
         "grad_output.scalar_type() != input_dtype",
         "functional(grad_output, output, dim, grad_output.scalar_type()).to(input_dtype)",
+    ),
+    # See Note [Many small tensors].
+    "cat": Rewrite(
+        "const auto joined = catOfMany(tensors, dim); joined.has_value()",
+        "*joined",
+        is_functional_only=True,
     ),
 }
 

@@ -92,7 +92,8 @@ OPENREG_API orError_t orThreadExchangeStreamCaptureMode(orStreamCaptureMode* mod
 /* Stores how many nodes a graph has: one for each kernel, host function, copy and fill. */
 OPENREG_API orError_t orGraphGetNodeCount(orGraph_t graph, size_t* count) OPENREG_CHECKED;
 
-/* Stores how many pairs of nodes there are of which one directly follows the other. */
+/* Stores how many pairs of nodes there are of which one directly follows the other: no path by way
+ * of further nodes says the same. */
 OPENREG_API orError_t orGraphGetEdgeCount(orGraph_t graph, size_t* count) OPENREG_CHECKED;
 
 /* Writes the graph as a file for graphviz: for each node its kind, name, stream, device and bytes.

@@ -138,9 +138,14 @@ OPENREG_API orError_t orStreamGetDevice(orStream_t stream, int* device) OPENREG_
 OPENREG_API orError_t orStreamGetPriority(orStream_t stream, int* priority) OPENREG_CHECKED;
 OPENREG_API orError_t orStreamGetFlags(orStream_t stream, unsigned* flags) OPENREG_CHECKED;
 
-/* Stores the stream's number: unique in the process, never used again, shown in errors and
- * traces. The default stream of device d has number d. */
+/* Stores the stream's number: unique on its device, never used again, shown in errors and traces.
+ * The default stream of each device has number 0, the others count from 1. */
 OPENREG_API orError_t orStreamGetId(orStream_t stream, unsigned long long* id) OPENREG_CHECKED;
+
+/* Stores the live stream of a device that has this number. Creates the device.
+ * Errors: orErrorInvalidResourceHandle if no stream has it, or the stream has been destroyed. */
+OPENREG_API orError_t orStreamGetById(orStream_t* stream, int device,
+                                      unsigned long long id) OPENREG_CHECKED;
 
 /* Returns orSuccess if the number is the handle of a live stream. Any value is a valid
  * argument; use it on handles that come from outside.

@@ -1,0 +1,129 @@
+#include "csrc/aten/kernel/Concatenation.h"
+
+#include <ATen/DimVector.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "csrc/aten/kernel/EmptyTensor.h"
+#include "torch_openreg/aten/OpLaunch.h"
+#include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/Sanitizer.h"
+
+namespace at::openreg {
+namespace {
+
+// Of larger tensors, the CPU's kernel may copy several at a time.
+constexpr int64_t kMaxMeanBytes = 4096;
+
+struct Piece {
+  const std::byte* data;  // for kernels
+  size_t row_nbytes;
+};
+
+// Copies a row of each piece, row after row.
+struct CopyRows {
+  std::vector<Piece> pieces;
+  std::byte* out;
+  int64_t row_count;
+
+  void operator()() const {
+    std::byte* to = out;
+    for (int64_t row = 0; row < row_count; ++row) {
+      for (const Piece& piece : pieces) {
+        std::memcpy(to, piece.data + static_cast<size_t>(row) * piece.row_nbytes, piece.row_nbytes);
+        to += piece.row_nbytes;
+      }
+    }
+  }
+};
+
+std::byte* kernelData(const Tensor& tensor) {
+  return static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr())) + kernelOffset();
+}
+
+bool isCopied(ScalarType dtype) {
+  return c10::isIntegralType(dtype, /*includeBool=*/true) || c10::isComplexType(dtype) ||
+         (c10::isFloatingType(dtype) && c10::elementSize(dtype) > 1);
+}
+
+// Whether it is a tensor of which bytes say all. What is like one has the same keys and dtype.
+bool isModel(const Tensor& tensor) {
+  return isOpenReg(tensor) && tensor.layout() == kStrided && !tensor.is_quantized() &&
+         !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor() &&
+         isCopied(tensor.scalar_type());
+}
+
+bool isLike(const Tensor& model, const Tensor& tensor) {
+  return tensor.defined() && tensor.key_set() == model.key_set() &&
+         tensor.device() == model.device() && tensor.dtype() == model.dtype() &&
+         tensor.dim() == model.dim() &&
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && tensor.is_contiguous() &&
+         (tensor.dim() < 4 || tensor.suggest_memory_format() == MemoryFormat::Contiguous);
+}
+
+int64_t product(IntArrayRef sizes) {
+  int64_t product = 1;
+  for (const int64_t size : sizes) {
+    product *= size;
+  }
+  return product;
+}
+
+}  // namespace
+
+namespace detail {
+
+std::optional<Tensor> joinMany(const ITensorListRef& tensors, int64_t dim, bool is_stack) {
+  const Tensor& model = *tensors.begin();
+  if (c10::openreg::isSanitizerOn() || !isModel(model)) {
+    return std::nullopt;
+  }
+  const int64_t dims = model.dim() + (is_stack ? 1 : 0);
+  if (dim < -dims || dim >= dims) {
+    return std::nullopt;
+  }
+  const auto joined = static_cast<size_t>(dim < 0 ? dim + dims : dim);
+  const IntArrayRef outer = model.sizes().slice(0, joined);
+  const IntArrayRef inner = model.sizes().slice(joined + (is_stack ? 0 : 1));
+  const int64_t inner_nbytes = product(inner) * static_cast<int64_t>(model.itemsize());
+  const int64_t row_count = product(outer);
+
+  std::vector<Piece> pieces;
+  pieces.reserve(tensors.size());
+  int64_t length = 0;
+  for (const Tensor& tensor : tensors) {
+    if (!isLike(model, tensor) || tensor.sizes().slice(0, joined) != outer ||
+        tensor.sizes().slice(joined + (is_stack ? 0 : 1)) != inner) {
+      return std::nullopt;
+    }
+    const int64_t size = is_stack ? 1 : tensor.sizes()[joined];
+    if (tensor.numel() == 0) {
+      return std::nullopt;
+    }
+    length += size;
+    pieces.push_back({kernelData(tensor), static_cast<size_t>(size * inner_nbytes)});
+  }
+  if (length * inner_nbytes * row_count > kMaxMeanBytes * static_cast<int64_t>(pieces.size())) {
+    return std::nullopt;
+  }
+
+  DimVector sizes(outer.begin(), outer.end());
+  sizes.push_back(length);
+  sizes.append(inner.begin(), inner.end());
+  const c10::DeviceGuard guard(model.device());
+  Tensor out = emptyOnCurrentDevice(sizes, model.scalar_type());
+  CopyRows copy{std::move(pieces), kernelData(out), row_count};
+  if (is_stack) {
+    launchOp<"aten::stack">(model.device(), std::move(copy));
+  } else {
+    launchOp<"aten::cat">(model.device(), std::move(copy));
+  }
+  return out;
+}
+
+}  // namespace detail
+
+}  // namespace at::openreg

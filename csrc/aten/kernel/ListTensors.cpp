@@ -1,0 +1,56 @@
+#include "csrc/aten/kernel/ListTensors.h"
+
+#include <utility>
+
+#include "csrc/aten/kernel/FirstPlaces.h"
+
+namespace at::openreg {
+
+ListTensors::ListTensors(const std::vector<TensorAlias>& aliases) {
+  if (C10_LIKELY(aliases.size() <= FirstPlaces<MemoryKey>::kCompared)) {
+    tensors_ = tensorsOf(aliases);
+    return;
+  }
+  std::vector<Tensor>& kept = keptByThisThread();
+  TensorPool next;
+  FirstPlaces<MemoryKey> storages;
+  tensors_.reserve(aliases.size());
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    const TensorAlias& alias = aliases[i];
+    const size_t first =
+        alias.sharesStorageWith(alias)
+            ? storages.findOrAdd(MemoryKey{alias.storageData(), alias.storageNbytes()}, i)
+            : i;
+    if (first < i) {
+      tensors_.push_back(alias.tensorOnStorageOf(tensors_[first]));
+      continue;
+    }
+    if (!kept.empty()) {
+      next.giveBack(std::move(kept.back()));
+      kept.pop_back();
+    }
+    tensors_.push_back(alias.tensor(next));
+  }
+}
+
+// Those that share a storage come after its first tensor, so they leave before it.
+ListTensors::~ListTensors() {
+  if (C10_LIKELY(tensors_.size() <= FirstPlaces<MemoryKey>::kCompared)) {
+    return;
+  }
+  std::vector<Tensor>& kept = keptByThisThread();
+  for (; !tensors_.empty(); tensors_.pop_back()) {
+    Tensor& tensor = tensors_.back();
+    if (kept.size() < kMaxKept && tensor.defined() && tensor.use_count() == 1 &&
+        tensor.storage().use_count() == 1 && !tensor.storage().resizable()) {
+      kept.push_back(std::move(tensor));
+    }
+  }
+}
+
+std::vector<Tensor>& ListTensors::keptByThisThread() {
+  thread_local std::vector<Tensor> kept;
+  return kept;
+}
+
+}  // namespace at::openreg
