@@ -157,30 +157,44 @@ orError_t allocate_pinned(void** pointer, size_t size) {
   return orSuccess;
 }
 
-orError_t release_pinned(void* pointer) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (pointer == nullptr) return orSuccess;
-  const std::optional<PinnedAllocation> found = find_pinned(to_address(pointer));
-  if (!found || found->address != to_address(pointer)) {
-    return fail_not_allocated("orFreeHost", pointer);
-  }
-  if (const orError_t error = check_safe("orFreeHost")) return error;
-  if (is_exiting()) return orSuccess;  // as in release()
+orError_t wait_for_all_devices() {
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
     Device* device = Device::active(i);
     if (device == nullptr) continue;
     if (const orError_t error = device->wait()) return error;
   }
-  trace::Span span(orActivityMemory, "orFreeHost");
+  return orSuccess;
+}
+
+// `is_unused`: the caller knows that no work that has not finished uses the memory.
+orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (pointer == nullptr) return orSuccess;
+  const std::optional<PinnedAllocation> found = find_pinned(to_address(pointer));
+  if (!found || found->address != to_address(pointer)) {
+    return fail_not_allocated(function, pointer);
+  }
+  if (const orError_t error = check_safe(function)) return error;
+  if (is_exiting()) return orSuccess;  // as in release()
+  if (!is_unused) {
+    if (const orError_t error = wait_for_all_devices()) return error;
+  }
+  trace::Span span(orActivityMemory, function);
   PinnedMemory& memory = pinned_memory();
   std::map<uintptr_t, PinnedAllocation>::node_type node;
   {
     const Lock lock(memory.mutex);
     node = memory.live.extract(to_address(pointer));
   }
-  if (node.empty()) return fail_not_allocated("orFreeHost", pointer);
+  if (node.empty()) return fail_not_allocated(function, pointer);
   describe(span, node.mapped().device, node.mapped().address, node.mapped().size);
-  if (!release_watchable(node.mapped().address, node.mapped().size)) std::free(pointer);
+  try {
+    if (!release_watchable(node.mapped().address, node.mapped().size)) std::free(pointer);
+  } catch (const std::bad_alloc&) {
+    const Lock lock(memory.mutex);
+    memory.live.insert(std::move(node));  // the node has its memory
+    throw;
+  }
   return orSuccess;
 }
 
@@ -282,7 +296,13 @@ orError_t orMallocHost(void** pointer, size_t size) {
 }
 
 orError_t orFreeHost(void* pointer) {
-  return openreg::guarded([&] { return openreg::release_pinned(pointer); });
+  return openreg::guarded(
+      [&] { return openreg::release_pinned(pointer, /*is_unused=*/false, "orFreeHost"); });
+}
+
+orError_t orFreeHostUnused(void* pointer) {
+  return openreg::guarded(
+      [&] { return openreg::release_pinned(pointer, /*is_unused=*/true, "orFreeHostUnused"); });
 }
 
 orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int device) {

@@ -5,6 +5,7 @@
 #include "os.h"
 #include "range.h"
 #include "schedule.h"
+#include "setting.h"
 #include "trace.h"
 
 namespace openreg {
@@ -33,6 +34,7 @@ void at_exit() {
 // their order does not matter. Taken from the moment that the library is loaded: a process may
 // trace and mark ranges long before it has a device.
 void lock_host_state() {
+  lock_settings();
   schedule::lock();
   lock_ranges();
   trace::lock_buffers();
@@ -42,6 +44,7 @@ void unlock_host_state() {
   trace::unlock_buffers();
   unlock_ranges();
   schedule::unlock();
+  unlock_settings();
 }
 
 [[maybe_unused]] const bool is_host_state_watched =

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mutex.h"
 #include "os.h"
 
 namespace openreg {
@@ -284,15 +285,30 @@ struct Environment {
 
 std::atomic<bool> is_environment_read{false};
 
+// A mutex of our own rather than the one of a static variable, as a fork has to hold it: a child
+// that is forked while another thread reads the environment would wait for that thread for ever.
+constinit Mutex environment_mutex;  // a leaf
+constinit std::atomic<const Environment*> read_environment{nullptr};
+
 const Environment& environment() {
-  static const Environment* environment = [] {
-    is_environment_read = true;
-    return new Environment;
-  }();
-  return *environment;
+  const Environment* found = read_environment.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    const Lock lock(environment_mutex);
+    found = read_environment.load(std::memory_order_relaxed);
+    if (found == nullptr) {
+      is_environment_read = true;
+      found = new Environment;
+      read_environment.store(found, std::memory_order_release);
+    }
+  }
+  return *found;
 }
 
 }  // namespace
+
+// Clang cannot follow a lock from one function to another.
+void lock_settings() OPENREG_UNCHECKED_LOCKING { environment_mutex.lock(); }
+void unlock_settings() OPENREG_UNCHECKED_LOCKING { environment_mutex.unlock(); }
 
 orError_t check_settings() {
   const std::vector<std::string>& errors = environment().errors;

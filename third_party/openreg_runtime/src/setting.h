@@ -28,6 +28,10 @@ orError_t check_settings();
 // The settings. Must not be used before check_settings() succeeded.
 const Settings& settings();
 
+// Hold the lock of the settings' first reading over a fork.
+void lock_settings();
+void unlock_settings();
+
 // Which variable of the environment leaves the process without a device, for error texts.
 std::string no_device_text();
 

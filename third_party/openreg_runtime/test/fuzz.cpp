@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -324,7 +325,8 @@ class Fuzzer {
     int value = 0;
     unsigned flags = 0;
     unsigned long long id = 0;
-    switch (pick(11)) {
+    orStream_t found = nullptr;
+    switch (pick(12)) {
       case 0:
         CALL(orStreamQuery(stream()));
         return;
@@ -355,11 +357,16 @@ class Fuzzer {
       case 9:
         CALL(orSetIdleFunction(nullptr));
         return;
-      default: {
-        orStream_t found = nullptr;
+      case 10:
+        // Often one that lives: the first ids are those of the shared streams.
+        if (CALL(orStreamGetById(or_null(&found), static_cast<int>(pick(4)) - 1,
+                                 one_in(4) ? random_() : pick(200))) == orSuccess) {
+          CALL(orStreamQuery(found));
+        }
+        return;
+      default:
         CALL(orGetDefaultStream(or_null(&found), static_cast<int>(pick(4)) - 1));
         return;
-      }
     }
   }
 
@@ -415,6 +422,7 @@ class Fuzzer {
         return;
       case 3:
         if (CALL(orMallocHost(or_null(&memory), own_size())) == orSuccess && memory != nullptr) {
+          if (one_in(2) && CALL(orFreeHostUnused(memory)) == orSuccess) return;
           own_pinned_.push_back(static_cast<char*>(memory));
         }
         return;
@@ -424,6 +432,7 @@ class Fuzzer {
         return;
       case 5:
         CALL(orFreeHost(one_in(2) ? shared_.pinned + 1 : shared_.plain.data()));
+        CALL(orFreeHostUnused(one_in(2) ? shared_.pinned + 1 : shared_.plain.data()));
         return;
       case 6:
         CALL(orMemGetInfo(or_null(&free_size), &total_size, static_cast<int>(pick(4)) - 1));
@@ -847,13 +856,18 @@ class Fuzzer {
   orIpcLeaseHandle_t lease_handle_{};
 };
 
-int os_thread_count() {
+// Workers, by the names of their threads: a sanitizer has a thread of its own.
+int worker_count() {
   DIR* directory = opendir("/proc/self/task");
   CHECK(directory != nullptr);
   int count = 0;
-  while (readdir(directory) != nullptr) ++count;
+  while (const dirent* entry = readdir(directory)) {
+    std::ifstream file(std::string("/proc/self/task/") + entry->d_name + "/comm");
+    std::string name;
+    if (std::getline(file, name) && name.starts_with("or-dev")) ++count;
+  }
   closedir(directory);
-  return count - 2;
+  return count;
 }
 
 void fill(Shared& shared) {
@@ -955,8 +969,8 @@ int main(int argc, char** argv) {
     CHECK_OK(orMemGetInfo(&free_size, &total_size, device));
     CHECK_EQUAL(free_size, total_size);
   }
-  // Those of the default streams stay.
-  wait_until("all other threads have ended", [] { return os_thread_count() <= 3; });
+  wait_until("all workers but those of the default streams have ended",
+             [] { return worker_count() <= 2; });
   const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - begin;
   std::cout << made.load() << " calls, seed " << seed << ", of which " << succeeded.load()
             << " succeeded, " << launched.load() << " launches, " << duration.count() << " s"

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <set>
 #include <thread>
@@ -152,6 +153,28 @@ void check_no_device_memory_is_left() {
 
 const orKernel good_kernel{"good", [](void*) { return orSuccess; }, nullptr, nullptr};
 
+// In the middle of others: the free range is a new one, if the memory is watchable.
+orError_t free_middle(orError_t (*free_host)(void*)) {
+  static void* pinned[3] = {};
+  const Failing kept = std::exchange(failing, {});
+  for (void*& each : pinned) {
+    if (each == nullptr) CHECK_OK(orMallocHost(&each, 1000));
+  }
+  failing = kept;
+  const orError_t error = free_host(pinned[1]);
+  if (error != orSuccess) return error;
+  const Failing after = std::exchange(failing, {});
+  for (const int other : {0, 2}) CHECK_OK(orFreeHost(pinned[other]));
+  std::fill(std::begin(pinned), std::end(pinned), nullptr);
+  failing = after;
+  return error;
+}
+
+void add_free_host_calls(std::vector<Call>& calls) {
+  calls.push_back({"orFreeHost", [] { return free_middle(orFreeHost); }});
+  calls.push_back({"orFreeHostUnused", [] { return free_middle(orFreeHostUnused); }});
+}
+
 void add_memory_calls(std::vector<Call>& calls) {
   static void* memory = nullptr;
   static void* pinned = nullptr;
@@ -184,6 +207,7 @@ void add_memory_calls(std::vector<Call>& calls) {
                    }});
   calls.push_back({"orMallocHost", [] { return orMallocHost(&pinned, 1000); },
                    [] { CHECK_OK(orFreeHost(pinned)); }});
+  add_free_host_calls(calls);
   calls.push_back(
       {"orMemcpy", [] { return orMemcpy(device, plain.data(), 1000, orMemcpyDefault); }});
   calls.push_back({"orMemcpyAsync of plain memory", [] {
@@ -279,6 +303,11 @@ void add_stream_calls(std::vector<Call>& calls) {
                      unsigned long long id = 0;
                      return orStreamGetId(stream, &id);
                    }});
+  calls.push_back({"orStreamGetById", [] { return orStreamGetById(&made, 0, 0); }});
+  calls.push_back({"orStreamGetById of none",
+                   [] { return orStreamGetById(&made, 0, 1u << 30); },
+                   [] {},
+                   {orErrorInvalidResourceHandle}});
   calls.push_back({"orGetDefaultStream", [] { return orGetDefaultStream(&made, 0); }});
   calls.push_back({"orStreamGetDevice of no stream",
                    [] {
@@ -507,6 +536,7 @@ void add_watch_and_ipc_calls(std::vector<Call>& calls) {
   const orWatchObserver observer = [](void*, const void*, int) { return 1; };
   calls.push_back({"orMallocHost of watchable memory", [] { return orMallocHost(&pinned, 1000); },
                    [] { CHECK_OK(orFreeHost(pinned)); }});
+  add_free_host_calls(calls);
   calls.push_back({"orWatchAdd",
                    [observer] { return orWatchAdd(&number, watched, 5000, 1, observer, nullptr); },
                    [] { CHECK_OK(orWatchRemove(number)); }});

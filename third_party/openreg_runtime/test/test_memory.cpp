@@ -220,6 +220,30 @@ TEST(a_free_of_pinned_memory_waits_for_the_work_that_may_use_it) {
   CHECK_OK(orFree(memory));
 }
 
+TEST(a_free_of_unused_pinned_memory_waits_for_nothing) {
+  char* used = host_malloc(64);
+  char* unused = host_malloc(64);
+  char* unused_too = host_malloc(64);
+  char* memory = device_malloc(64);
+  test::Gate gate;
+  gate.hold(nullptr);
+  CHECK_OK(orMemcpyAsync(memory, used, 64, orMemcpyHostToDevice, nullptr));
+  CHECK_OK(orFreeHostUnused(unused));  // would never return if it waited
+  CHECK_EQUAL(attributes_of(unused).type, orMemoryTypeUnregistered);
+  CHECK_ERROR(orFreeHostUnused(unused), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "orFreeHostUnused");
+  CHECK_ERROR(orFreeHostUnused(used + 1), orErrorInvalidValue);
+  CHECK_OK(orFreeHostUnused(nullptr));
+  gate.open();
+  orError_t error = orErrorUnknown;
+  CHECK_OK(test::launch(nullptr, "frees",
+                        [&] { return error = orFreeHostUnused(unused_too), orSuccess; }));
+  CHECK_OK(orStreamSynchronize(nullptr));
+  CHECK_OK(error);
+  CHECK_OK(orFreeHost(used));
+  CHECK_OK(orFree(memory));
+}
+
 TEST(work_may_not_free_pinned_memory) {
   char* pinned = host_malloc(64);
   orError_t error = orSuccess;

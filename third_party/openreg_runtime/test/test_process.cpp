@@ -35,6 +35,7 @@ void check_everything_is_forked(void* memory, orStream_t stream, orEvent_t event
                                 orFree(nullptr),
                                 orMallocHost(&pointer, 1),
                                 orFreeHost(nullptr),
+                                orFreeHostUnused(nullptr),
                                 orMemGetInfo(&size, &size, 0),
                                 orGetKernelOffset(&offset),
                                 orMemcpy(&byte, memory, 1, orMemcpyDefault),
