@@ -16,6 +16,7 @@ namespace at::openreg {
 // is kept in the young one, or gets there when it is used again; when the young one is full, it
 // becomes the old one, and the plans that nobody has used since the last time go. Together they
 // hold at most 2 * kMaxPlans plans, and signatures and results of at most 2 * kMaxWords words.
+// The plans that go are freed a few at a time, with each new one, as all of them are 50 ms.
 
 // The plan under a signature; null if it has none, or one that has proved wrong.
 // Threads: any may call both functions.

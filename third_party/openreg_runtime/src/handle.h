@@ -14,9 +14,11 @@
 // thread may have destroyed the object.
 //
 // The objects that have been destroyed leave their slots, which the next ones use. Streams do not:
-// work and completions refer to them.
+// work and completions refer to them. A thread keeps the slot that it emptied last for its next
+// object, and takes and gives up the others under the table's lock: one that makes and destroys
+// objects in turn takes the slot's lock alone.
 //
-// Lock order: a slot's mutex is a leaf, and so is that of a table.
+// Lock order: a table's mutex is a leaf. Under a slot's, only the ledger's is taken.
 #pragma once
 
 #include <array>
@@ -24,11 +26,13 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <utility>
 
 #include "error.h"
 #include "mutex.h"
+#include "thread_object.h"
 
 namespace openreg {
 
@@ -76,8 +80,7 @@ class HandleTable {
     return publish(slot, flags);
   }
 
-  // Swaps an object with a new one, and takes it out. Returns false if the handle is not that of
-  // one.
+  // Takes an object out and leaves a new one. Returns false if the handle is not that of one.
   bool remove(uint64_t handle, Object* object) {
     Slot* slot = find(handle);
     if (slot == nullptr) return false;
@@ -85,11 +88,16 @@ class HandleTable {
       const Lock lock(slot->mutex);
       if (slot->handle.load(std::memory_order_acquire) != handle) return false;
       slot->handle.store(0, std::memory_order_release);
-      std::swap(*object, slot->object);
+      replace(*object, std::move(slot->object));
+      replace(slot->object, Object{});
     }
     if (++slot->generation > max_generation) return true;
-    const Lock lock(mutex_);
-    slot->next_empty = std::exchange(empty_, slot);
+    Spare* spare = find_thread_object<Spare>();
+    if (spare != nullptr && spare->slot == nullptr) {
+      spare->slot = slot;
+    } else {
+      give_back(*slot);
+    }
     return true;
   }
 
@@ -126,6 +134,26 @@ class HandleTable {
     return {chunk, index - first_chunk_size * ((uint64_t{1} << chunk) - 1)};
   }
 
+  // An empty slot that a thread keeps for its next object.
+  struct Spare {
+    ~Spare() {
+      if (slot != nullptr) table->give_back(*slot);
+    }
+    HandleTable* table = nullptr;
+    Slot* slot = nullptr;
+  };
+
+  // Cheaper than an assignment, which would look at what the target holds for each member.
+  static void replace(Object& object, Object&& by) {
+    std::destroy_at(&object);
+    std::construct_at(&object, std::move(by));
+  }
+
+  void give_back(Slot& slot) {
+    const Lock lock(mutex_);
+    slot.next_empty = std::exchange(empty_, &slot);
+  }
+
   static uint64_t publish(Slot& slot, unsigned flags) {
     slot.flags.store(flags, std::memory_order_relaxed);
     const uint64_t handle = static_cast<uint64_t>(kind) << kind_shift |
@@ -136,6 +164,9 @@ class HandleTable {
   }
 
   Slot& take_empty() {
+    Spare& spare = thread_object<Spare>();
+    spare.table = this;
+    if (spare.slot != nullptr) return *std::exchange(spare.slot, nullptr);
     const Lock lock(mutex_);
     if (empty_ != nullptr) return *std::exchange(empty_, empty_->next_empty);
     if (used_ > max_index) throw std::bad_alloc();

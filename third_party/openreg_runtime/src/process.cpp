@@ -30,8 +30,8 @@ void at_exit() {
   process_hooks.at_exit();
 }
 
-// Locks of what a child may use whether or not the process has used a device. Each is a leaf, so
-// their order does not matter. Taken from the moment that the library is loaded: a process may
+// Locks of what a child may use whether or not the process has used a device. Each is a leaf, but
+// the list of trace buffers, so their order does not matter. Taken from the moment that the library is loaded: a process may
 // trace and mark ranges long before it has a device.
 void lock_host_state() {
   lock_settings();

@@ -73,8 +73,8 @@ OPENREG_API orError_t orHostGetKernelPointer(void** kernel_pointer,
 /* Frees pinned host memory. Null is allowed. Waits for all devices to finish all submitted work
  * first, as any of it may use the memory, and leaves asynchronous errors where they are.
  * Errors: orErrorInvalidValue if the pointer is not the start of a live allocation;
- * orErrorNotPermitted from work on a stream, which would wait for itself; orErrorMemoryAllocation as
- * orFree, if the memory was allocated while watching was on. */
+ * orErrorNotPermitted from work on a stream, which would wait for itself; orErrorMemoryAllocation
+ * as orFree, if the memory was allocated while watching was on. */
 OPENREG_API orError_t orFreeHost(void* pointer) OPENREG_CHECKED;
 
 /* The same without the wait, from any thread and from work on a stream, too: for a caller that

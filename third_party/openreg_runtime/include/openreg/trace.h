@@ -66,7 +66,8 @@ OPENREG_API orError_t orTraceRecordWork(orStream_t stream, const char* call,
                                         const orActivityRecord* work) OPENREG_CHECKED;
 
 /* Hands every record made so far to `consume`, ordered by end_ns, and forgets them. A null
- * function only forgets. No lock is held during the calls. */
+ * function only forgets. No lock is held during the calls. A record takes 94 bytes until then; the
+ * buffers are freed with what they hold. */
 OPENREG_API orError_t orTraceConsume(orActivityFn consume, void* user_data) OPENREG_CHECKED;
 
 /* Sets or restores the external id of what this thread submits. Calls nest.

@@ -50,7 +50,10 @@ OPENREG_API orError_t orWatchStart(void) OPENREG_CHECKED;
 /* Ends that. Watches that there are go on. */
 OPENREG_API orError_t orWatchStop(void) OPENREG_CHECKED;
 
-/* Starts to watch `size` bytes of pinned memory: for the host's writes, and with `is_written`,
+/* A fault, and each free of pinned memory that can be watched, take time in proportion to the number
+ * of watches in the process.
+ *
+ * Starts to watch `size` bytes of pinned memory: for the host's writes, and with `is_written`,
  * which says that a stream writes the bytes, for its reads, too. Stores a number for the watch, 0
  * if the memory cannot be watched: it was allocated while watching was off, or the operating system
  * has no room for one more.
