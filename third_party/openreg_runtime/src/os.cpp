@@ -179,8 +179,12 @@ int number_of(const struct sigaction& action) {
 bool is_same(const struct sigaction& a, const struct sigaction& b) {
   const bool is_handler_same = (a.sa_flags & SA_SIGINFO) != 0 ? a.sa_sigaction == b.sa_sigaction
                                                               : a.sa_handler == b.sa_handler;
-  return a.sa_flags == b.sa_flags && is_handler_same &&
-         std::memcmp(&a.sa_mask, &b.sa_mask, sizeof(a.sa_mask)) == 0;
+  // One by one: of what sigaction() gives back, only the bytes of signals that exist are set.
+  bool is_mask_same = true;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    is_mask_same &= sigismember(&a.sa_mask, signal) == sigismember(&b.sa_mask, signal);
+  }
+  return a.sa_flags == b.sa_flags && is_handler_same && is_mask_same;
 }
 
 int protection_flags(Protection protection) {
