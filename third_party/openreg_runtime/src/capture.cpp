@@ -123,6 +123,7 @@ orError_t Capture::begin(Stream& origin, orStreamCaptureMode mode) {
   add_capture(capture);
   if (origin.join(capture)) return orSuccess;
   remove_capture(capture);
+  if (origin.is_destroyed()) return fail_destroyed(origin);  // by another thread
   return fail(
       orErrorIllegalState,
       concat("orStreamBeginCapture: expected a stream that is not capturing, got ", origin.name()));
@@ -245,6 +246,7 @@ orError_t Capture::follow(Stream& stream, const Frontier& frontier) {
   members_.push_back({&stream, frontier});
   if (stream.join(shared_from_this())) return orSuccess;
   members_.pop_back();
+  if (stream.is_destroyed()) return fail_destroyed(stream);  // by another thread
   return fail(orErrorStreamCaptureMerge,
               concat("orStreamWaitEvent: another thread began a capture on ", stream.name()));
 }

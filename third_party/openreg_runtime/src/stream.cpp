@@ -279,7 +279,7 @@ std::shared_ptr<Capture> Stream::capture() const {
 
 bool Stream::join(std::shared_ptr<Capture> capture) {
   const Lock lock(mutex_);
-  if (capture_ != nullptr) return false;
+  if (capture_ != nullptr || is_destroyed()) return false;
   capture_ = std::move(capture);
   is_capturing_.store(true, std::memory_order_release);
   return true;
@@ -292,10 +292,15 @@ void Stream::leave_capture() {
   left.swap(capture_);
 }
 
-void Stream::destroy() {
-  is_destroyed_.store(true, std::memory_order_relaxed);
+bool Stream::destroy() {
+  {
+    const Lock lock(mutex_);
+    if (capture_ != nullptr || is_destroyed()) return false;
+    is_destroyed_.store(true, std::memory_order_relaxed);
+  }
   ring_.close();
   if (schedule::is_on()) schedule::let_run(*this, submitted(), false);
+  return true;
 }
 
 bool Stream::has_ended() const { return is_destroyed() && is_idle() && !has_failure(); }
@@ -316,11 +321,13 @@ orError_t find_stream(orStream_t handle, Stream** stream) {
   }
   Stream* found = look_up(handle);
   if (found == nullptr) return fail_stale(number_of(handle), "", "a stream");
-  if (found->is_destroyed()) {
-    return fail(orErrorInvalidResourceHandle, concat(found->name(), " has been destroyed"));
-  }
+  if (found->is_destroyed()) return fail_destroyed(*found);
   *stream = found;
   return orSuccess;
+}
+
+orError_t fail_destroyed(const Stream& stream) {
+  return fail(orErrorInvalidResourceHandle, concat(stream.name(), " has been destroyed"));
 }
 
 namespace {
@@ -404,8 +411,10 @@ orError_t orStreamDestroy(orStream_t handle) {
     if (stream == &stream->device().default_stream()) {
       return fail(orErrorNotPermitted, "orStreamDestroy: a default stream cannot be destroyed");
     }
-    if (const orError_t error = check_not_capturing(*stream, "orStreamDestroy")) return error;
-    stream->destroy();
+    do {
+      if (const orError_t error = check_not_capturing(*stream, "orStreamDestroy")) return error;
+      if (stream->is_destroyed()) return fail_destroyed(*stream);  // by another thread
+    } while (!stream->destroy());
     return orSuccess;
   });
 }

@@ -86,8 +86,9 @@ class Stream {
 
   // --- Ending
 
-  // Takes no more commands; those submitted still run.
-  void destroy();
+  // Takes no more commands; those submitted still run. Returns false if it is capturing or has been
+  // destroyed.
+  bool destroy();
 
   bool is_destroyed() const { return is_destroyed_.load(std::memory_order_relaxed); }
 
@@ -112,7 +113,8 @@ class Stream {
   // The capture that the stream is in, null if none.
   std::shared_ptr<Capture> capture() const;
 
-  // Puts the stream into a capture. Returns false if it is in one.
+  // Puts the stream into a capture. Returns false if it is in one or has been destroyed: a capture
+  // of a destroyed stream could not be ended.
   bool join(std::shared_ptr<Capture> capture);
 
   // Takes it out again.
@@ -150,6 +152,9 @@ class Stream {
 
 // Makes a stream for a device and registers its handle.
 Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority);
+
+// What a function returns for a stream that has been destroyed.
+orError_t fail_destroyed(const Stream& stream);
 
 // Finds the stream that a handle stands for. Fails in a forked child and for a destroyed stream.
 orError_t find_stream(orStream_t handle, Stream** stream);
