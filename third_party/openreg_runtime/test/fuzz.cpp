@@ -30,8 +30,13 @@ extern "C" const char* __tsan_default_suppressions() {
 namespace {
 
 constexpr int thread_count = 8;
+#if defined(__SANITIZE_THREAD__)
+constexpr long default_call_count = 10'000;  // a call takes about a millisecond
+constexpr long full_call_count = 30'000;
+#else
 constexpr long default_call_count = 30'000;
 constexpr long full_call_count = 1'000'000;
+#endif
 constexpr auto hang_after = std::chrono::seconds(60);
 constexpr size_t plain_size = size_t{1} << 20;
 
