@@ -8,6 +8,7 @@ from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
+    run_program,
     run_tests,
     subtest,
 )
@@ -235,6 +236,32 @@ class TestLongLists(OpenRegTestCase):
         short = cost_per_tensor(function, 500)
         long = cost_per_tensor(function, 8000)
         self.assertLess(long / short, 6, f"{1e6 * short:.2f} and {1e6 * long:.2f} us per tensor")
+
+    # Nothing runs under the schedule before the host waits, which it does when the queue is full.
+    @parametrize("name", ["foreach", "stack"])
+    @parametrize("limit", [subtest("1MiB", name="a_limit"), subtest("0", name="no_limit")])
+    def test_lists_count_in_the_memory_of_a_queue(self, name, limit):
+        run_program(
+            f"""
+            import torch
+            tensors = [torch.ones(2, device="openreg") for _ in range(3000)]
+            one = torch.ones(1, device="openreg")
+            host = torch.zeros(1, pin_memory=True)
+            call = {{
+                "foreach": lambda: torch._foreach_add_(tensors, 1),
+                "stack": lambda: torch.stack(tensors),
+            }}["{name}"]
+            for _ in range(3):
+                call()
+            torch.accelerator.synchronize()
+            host.copy_(one, non_blocking=True)
+            assert host.item() == 0, "the copy has run"
+            for _ in range(60):
+                call()
+            assert host.item() == ("{limit}" != "0"), host
+            """,
+            {"OPENREG_SCHEDULE": "lazy", "OPENREG_QUEUE_MEMORY": limit},
+        )
 
 
 instantiate_parametrized_tests(TestLongLists)

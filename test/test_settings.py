@@ -37,6 +37,8 @@ BAD_VALUES = [
     ("OPENREG_MEMORY_QUARANTINE", "much"),
     ("OPENREG_MEMORY_QUARANTINE", "-1"),
     ("OPENREG_OCCL_ON_ERROR", "ignore"),
+    ("OPENREG_QUEUE_MEMORY", "much"),
+    ("OPENREG_QUEUE_MEMORY", "-1"),
     ("OPENREG_SCHEDULE", "hasty"),
     ("OPENREG_SCHEDULE", "-1"),
     ("OPENREG_SCHEDULE", ""),

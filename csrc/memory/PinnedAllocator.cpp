@@ -57,10 +57,12 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
     OPENREG_CHECK(orMallocHost(pointer, size));
   }
 
+  // Called when the block's events have completed, with the cache's locks held: a wait for other
+  // work could last for ever.
   void free_block(Block* block) override {
     const Timer timer(stats_.timing_mutex_, stats_.host_free_time);
     const c10::openreg::RelaxedCaptureGuard relaxed;
-    OPENREG_CHECK(orFreeHost(block->ptr_));
+    OPENREG_CHECK(orFreeHostUnused(block->ptr_));
   }
 
   void record_stream(std::optional<std::vector<OpenRegEvent>>& events,

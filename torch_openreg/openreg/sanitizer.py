@@ -130,6 +130,9 @@ def enable(
 ) -> None:
     """Turns the sanitizer on, or changes its settings. What happened before is taken as ordered.
 
+    It keeps, for each stream, what that stream knows of each other one: memory in proportion to the
+    square of the streams that were used while it was on, about 900 MiB for 5,000.
+
     Args:
         action: The effect of a finding. "warn": a SanitizerWarning, once for each pair of lines.
             "raise": a SanitizerError at the second access, whose kernel is then not launched. An

@@ -50,6 +50,10 @@ size_t sizeOf(const CallSignature& signature, const CallPlan& plan) {
   return size;
 }
 
+// How many plans of an old generation are freed with each new one: two, so that the generation has
+// gone when the next one follows, which is as large unless its descriptions are longer.
+constexpr int kFreedPerPlan = 2;
+
 class Store {
  public:
   Plan find(const CallSignature& signature) {
@@ -76,8 +80,11 @@ class Store {
     const c10::openreg::ExclusiveLock lock(mutex_);
     words_ += sizeOf(signature, *plan);
     young_.insert_or_assign(KeptSignature(signature), std::move(plan));
+    for (int i = 0; i < kFreedPerPlan && !leaving_.empty(); ++i) {
+      leaving_.erase(leaving_.begin());
+    }
     if (young_.size() >= kMaxPlans || words_ >= kMaxWords) {
-      old_ = std::exchange(young_, {});
+      leaving_ = std::exchange(old_, std::exchange(young_, {}));
       old_words_ = std::exchange(words_, 0);
     }
   }
@@ -97,7 +104,8 @@ class Store {
   c10::openreg::SharedMutex mutex_;
   Generation young_ OPENREG_GUARDED_BY(mutex_);
   Generation old_ OPENREG_GUARDED_BY(mutex_);
-  size_t words_ OPENREG_GUARDED_BY(mutex_) = 0;  // of young_
+  Generation leaving_ OPENREG_GUARDED_BY(mutex_);  // no look-up finds them
+  size_t words_ OPENREG_GUARDED_BY(mutex_) = 0;    // of young_
   size_t old_words_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 

@@ -16,6 +16,7 @@ namespace at::openreg {
 // is inserted into the young generation, and moved there when it is used again. When the young
 // generation is full, it becomes the old one, and the previous old one is dropped. Together they
 // hold at most 2 * kMaxPlans plans, whose signatures and results take at most 2 * kMaxWords words.
+// Dropped plans are freed a few at a time, with each new plan: freeing all of them takes 50 ms.
 
 // The plan for a signature; null if there is none, or if it has been refuted.
 // Threads: any thread may call both functions.

@@ -16,10 +16,10 @@
 #include "csrc/aten/fallback/OutVariantProbe.h"
 #include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/kernel/ListTensors.h"
+#include "csrc/aten/kernel/OwningLaunch.h"
 #include "csrc/aten/kernel/ResultMemory.h"
 #include "csrc/core/Settings.h"
 #include "csrc/memory/StorageResize.h"
-#include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/random/Generator.h"
 
@@ -116,6 +116,16 @@ class StreamCall {
     if (C10_UNLIKELY(is_verified)) {
       verify(std::move(copies));
     }
+  }
+
+  // What counts in the queue; see csrc/aten/kernel/OwningLaunch.h. Of a call without a long list
+  // that is about as much as its place in the queue.
+  size_t ownedBytes() const {
+    if (C10_LIKELY(aliases_.size() + destinations_.size() <= kFewTensors)) {
+      return 0;
+    }
+    return (aliases_.capacity() + destinations_.capacity()) * sizeof(TensorAlias) +
+           values_.capacity() * sizeof(Value) + slots_.capacity() * sizeof(size_t);
   }
 
   bool isWorthKeeping() const { return aliases_.capacity() <= kMaxKeptTensors; }
@@ -345,6 +355,7 @@ class StreamCall {
   static constexpr c10::DispatchKeySet kCpu{c10::DispatchKey::CPU};
   static constexpr size_t kNoTensor = static_cast<size_t>(-1);
   static constexpr size_t kMaxKeptTensors = 128;  // 20 KB
+  static constexpr size_t kFewTensors = 16;
 
   std::optional<c10::OperatorHandle> op_;
   const FallbackOperator* known_ = nullptr;
@@ -391,6 +402,7 @@ void resizeArguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValu
 struct RunCall {
   CallPtr call;
 
+  size_t ownedBytes() const { return call->ownedBytes(); }
   void operator()() const { call->run(); }
 };
 
@@ -400,7 +412,7 @@ int64_t copiedResultCount() { return copied_results.load(std::memory_order_relax
 
 size_t keptCallCount() { return FinishedCalls<StreamCall>::count(); }
 
-orKernel describeStreamCall(const char* name) { return describeOp<RunCall>(name); }
+orKernel describeStreamCall(const char* name) { return describeOwningOp<RunCall>(name); }
 
 void callOnStream(const FallbackOperator& known, const c10::OperatorHandle& op,
                   std::shared_ptr<const CallPlan> plan, c10::Device device,

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "csrc/aten/kernel/EmptyTensor.h"
-#include "torch_openreg/aten/OpLaunch.h"
+#include "csrc/aten/kernel/OwningLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/Observer.h"
 
@@ -28,6 +28,8 @@ struct CopyRows {
   std::vector<Piece> pieces;
   std::byte* out;
   int64_t row_count;
+
+  size_t ownedBytes() const { return pieces.capacity() * sizeof(Piece); }
 
   void operator()() const {
     std::byte* to = out;
@@ -124,11 +126,9 @@ std::optional<Tensor> joinMany(const ITensorListRef& tensors, int64_t dim, bool 
         }
       });
   CopyRows copy{std::move(pieces), kernelData(out), row_count};
-  if (is_stack) {
-    launchOp<"aten::stack">(model.device(), std::move(copy));
-  } else {
-    launchOp<"aten::cat">(model.device(), std::move(copy));
-  }
+  static constexpr orKernel kStack = describeOwningOp<CopyRows>(kKernelName<"aten::stack">.text);
+  static constexpr orKernel kCat = describeOwningOp<CopyRows>(kKernelName<"aten::cat">.text);
+  launchOp(is_stack ? kStack : kCat, model.device(), std::move(copy));
   return out;
 }
 

@@ -41,7 +41,7 @@ static void* device_malloc(size_t size) {
 }
 
 int main(void) {
-  static const orKernel add_kernel = {"add", run_add, NULL, NULL, NULL};
+  static const orKernel add_kernel = {"add", run_add, NULL, NULL, NULL, NULL};
   static float host[count];
   const size_t size = sizeof(host);
   orStream_t stream = NULL;

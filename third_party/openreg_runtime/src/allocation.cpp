@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <new>
 #include <optional>
 
 #include "arena.h"
@@ -119,7 +120,7 @@ orError_t release(void* pointer) {
   const std::optional<Allocation> found = device->arena().find(address);
   if (!found || found->address != address) return fail_not_allocated("orFree", pointer);
   if (const orError_t error = check_safe("orFree")) return error;
-  if (is_exiting()) return orSuccess;  // a command may still use it, and nobody will miss it
+  if (is_exiting()) return orSuccess;  // a command may still use it, and the process ends
   if (const orError_t error = device->wait()) return error;
   trace::Span span(orActivityMemory, "orFree");
   const size_t size = device->arena().release(address);
@@ -145,26 +146,55 @@ orError_t allocate_pinned(void** pointer, size_t size) {
   const uintptr_t address = to_address(memory);
   describe(span, current_device(), address, size);
   PinnedMemory& pinned = pinned_memory();
-  const Lock lock(pinned.mutex);
-  pinned.live[address] = {address, size, current_device()};
+  try {
+    const Lock lock(pinned.mutex);
+    pinned.live[address] = {address, size, current_device()};
+  } catch (const std::bad_alloc&) {
+    if (!release_watchable(address, size)) std::free(memory);
+    throw;
+  }
   *pointer = memory;
   return orSuccess;
 }
 
-orError_t release_pinned(void* pointer) {
+orError_t wait_for_all_devices() {
+  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
+    Device* device = Device::active(i);
+    if (device == nullptr) continue;
+    if (const orError_t error = device->wait()) return error;
+  }
+  return orSuccess;
+}
+
+// `is_unused`: the caller knows that no work that has not finished uses the memory.
+orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
   if (const orError_t error = check_not_forked()) return error;
   if (pointer == nullptr) return orSuccess;
-  if (const orError_t error = check_safe("orFreeHost")) return error;
-  trace::Span span(orActivityMemory, "orFreeHost");
+  const std::optional<PinnedAllocation> found = find_pinned(to_address(pointer));
+  if (!found || found->address != to_address(pointer)) {
+    return fail_not_allocated(function, pointer);
+  }
+  if (const orError_t error = check_safe(function)) return error;
+  if (is_exiting()) return orSuccess;  // as in release()
+  if (!is_unused) {
+    if (const orError_t error = wait_for_all_devices()) return error;
+  }
+  trace::Span span(orActivityMemory, function);
   PinnedMemory& memory = pinned_memory();
   std::map<uintptr_t, PinnedAllocation>::node_type node;
   {
     const Lock lock(memory.mutex);
     node = memory.live.extract(to_address(pointer));
   }
-  if (node.empty()) return fail_not_allocated("orFreeHost", pointer);
+  if (node.empty()) return fail_not_allocated(function, pointer);
   describe(span, node.mapped().device, node.mapped().address, node.mapped().size);
-  if (!release_watchable(node.mapped().address, node.mapped().size)) std::free(pointer);
+  try {
+    if (!release_watchable(node.mapped().address, node.mapped().size)) std::free(pointer);
+  } catch (const std::bad_alloc&) {
+    const Lock lock(memory.mutex);
+    memory.live.insert(std::move(node));  // the node has its memory
+    throw;
+  }
   return orSuccess;
 }
 
@@ -218,8 +248,16 @@ orError_t find_place(const void* pointer, size_t size, const char* function, Pla
                 concat(function, ": expected a device address, got the kernel address ", pointer));
   }
   const std::optional<PinnedAllocation> pinned = find_pinned(address);
-  const bool is_inside = pinned && size <= pinned->size - (address - pinned->address);
-  *place = {is_inside ? orMemoryTypeHost : orMemoryTypeUnregistered, -1,
+  if (pinned && size > pinned->size - (address - pinned->address)) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": ", size, " bytes at offset ", address - pinned->address,
+                       " exceed their pinned allocation of ", pinned->size, " bytes"));
+  }
+  if (size > UINTPTR_MAX - address) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": ", size, " bytes do not fit behind the address ", pointer));
+  }
+  *place = {pinned ? orMemoryTypeHost : orMemoryTypeUnregistered, -1,
             reinterpret_cast<void*>(address + watchable_offset(address))};
   return orSuccess;
 }
@@ -258,7 +296,13 @@ orError_t orMallocHost(void** pointer, size_t size) {
 }
 
 orError_t orFreeHost(void* pointer) {
-  return openreg::guarded([&] { return openreg::release_pinned(pointer); });
+  return openreg::guarded(
+      [&] { return openreg::release_pinned(pointer, /*is_unused=*/false, "orFreeHost"); });
+}
+
+orError_t orFreeHostUnused(void* pointer) {
+  return openreg::guarded(
+      [&] { return openreg::release_pinned(pointer, /*is_unused=*/true, "orFreeHostUnused"); });
 }
 
 orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int device) {

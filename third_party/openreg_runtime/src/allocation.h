@@ -21,8 +21,8 @@ struct Place {
 };
 
 // Finds the place of a range of more than 0 bytes. Fails with orErrorIllegalAddress if it begins
-// in device memory that is not allocated, orErrorInvalidValue if it leaves its device allocation
-// or begins at a kernel address. A range that leaves its pinned allocation counts as unregistered.
+// in device memory that is not allocated, orErrorInvalidValue if it leaves its device or pinned
+// allocation, wraps around, or begins at a kernel address.
 orError_t find_place(const void* pointer, size_t size, const char* function, Place* place);
 
 // Locks and unlocks everything orPointerGetAttributes() locks.

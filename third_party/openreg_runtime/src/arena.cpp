@@ -63,7 +63,9 @@ bool AddressSpace::is_kernel_address(uintptr_t address) const {
 
 Arena::Arena(uintptr_t device_base, ptrdiff_t kernel_offset, size_t capacity)
     : base_(device_base), kernel_offset_(kernel_offset), capacity_(capacity) {
-  insert_free(base_, base_ + round_down(capacity, OPENREG_MEMORY_ALIGNMENT));
+  free_size_ = round_down(capacity, OPENREG_MEMORY_ALIGNMENT);
+  free_.emplace(base_, free_size_);
+  free_by_size_.emplace(free_size_, base_);
 }
 
 uintptr_t Arena::allocate(size_t size) {
@@ -74,19 +76,30 @@ uintptr_t Arena::allocate(size_t size) {
   if (best == free_by_size_.end()) return 0;
   const auto [free_size, address] = *best;
   live_.emplace(address, size);
-  erase_free(free_.find(address));
-  if (free_size > needed) insert_free(address + needed, address + free_size);
+  // From here on nothing throws: what is left of the free range keeps its nodes.
+  Ranges::node_type range = free_.extract(address);
+  Sizes::node_type indexed = free_by_size_.extract(best);
+  free_size_ -= needed;
+  if (free_size > needed) {
+    range.key() = address + needed;
+    range.mapped() = free_size - needed;
+    indexed.value() = {free_size - needed, address + needed};
+    free_.insert(std::move(range));
+    free_by_size_.insert(std::move(indexed));
+  }
   return address;
 }
 
 size_t Arena::release(uintptr_t address) {
+  Sizes spare{{0, 0}};  // before anything has changed, as it may throw
   Ranges::node_type node;
   {
     const Lock lock(mutex_);
     node = live_.extract(address);
   }
   if (node.empty()) return 0;
-  const uintptr_t end = address + stored_size(node.mapped());
+  const size_t size = node.mapped();
+  const uintptr_t end = address + stored_size(size);
   discard_pages(address, end);
 
   const Lock lock(mutex_);
@@ -105,8 +118,14 @@ size_t Arena::release(uintptr_t address) {
     }
   }
   clear(address, end, {free_begin, free_end - free_begin});
-  insert_free(free_begin, free_end);
-  return node.mapped();
+  Sizes::node_type indexed = spare.extract(spare.begin());
+  indexed.value() = {free_end - free_begin, free_begin};
+  node.key() = free_begin;
+  node.mapped() = free_end - free_begin;
+  free_.insert(std::move(node));
+  free_by_size_.insert(std::move(indexed));
+  free_size_ += free_end - free_begin;
+  return size;
 }
 
 std::optional<Allocation> Arena::find(uintptr_t address) const {
@@ -159,12 +178,6 @@ std::optional<Allocation> Arena::find_locked(uintptr_t address) const {
   const auto& [begin, size] = *std::prev(after);
   if (address - begin >= size) return std::nullopt;
   return Allocation{begin, size};
-}
-
-void Arena::insert_free(uintptr_t begin, uintptr_t end) {
-  free_.emplace(begin, end - begin);
-  free_by_size_.emplace(end - begin, begin);
-  free_size_ += end - begin;
 }
 
 void Arena::erase_free(Ranges::iterator range) {

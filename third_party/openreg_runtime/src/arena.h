@@ -60,7 +60,9 @@ class Arena {
   // Returns the device address of `size` > 0 bytes, 0 if no free range is large enough.
   uintptr_t allocate(size_t size);
 
-  // Ends an allocation that starts at the address. Returns its size, 0 if there is none.
+  // Ends an allocation that starts at the address. Returns its size, 0 if there is none. If the
+  // host is out of memory, which both allocate() and release() need a little of, nothing has
+  // changed.
   size_t release(uintptr_t address);
 
   // The allocation that the address lies in.
@@ -83,9 +85,9 @@ class Arena {
 
  private:
   using Ranges = std::map<uintptr_t, size_t>;  // start -> size
+  using Sizes = std::set<std::pair<size_t, uintptr_t>>;
 
   std::optional<Allocation> find_locked(uintptr_t address) const OPENREG_REQUIRES(mutex_);
-  void insert_free(uintptr_t begin, uintptr_t end) OPENREG_REQUIRES(mutex_);
   void erase_free(Ranges::iterator range) OPENREG_REQUIRES(mutex_);
   void discard_pages(uintptr_t begin, uintptr_t end);
   void clear(uintptr_t begin, uintptr_t end, const Ranges::value_type& free_range);
@@ -95,10 +97,9 @@ class Arena {
   const size_t capacity_;
 
   mutable Mutex mutex_;
-  Ranges live_ OPENREG_GUARDED_BY(mutex_);  // size as requested
-  Ranges free_ OPENREG_GUARDED_BY(mutex_);  // never two that touch
-  std::set<std::pair<size_t, uintptr_t>> free_by_size_
-      OPENREG_GUARDED_BY(mutex_);  // the same ranges, smallest first
+  Ranges live_ OPENREG_GUARDED_BY(mutex_);         // size as requested
+  Ranges free_ OPENREG_GUARDED_BY(mutex_);         // never two that touch
+  Sizes free_by_size_ OPENREG_GUARDED_BY(mutex_);  // the same ranges, smallest first
   size_t free_size_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 

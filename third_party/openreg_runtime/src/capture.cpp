@@ -123,6 +123,7 @@ orError_t Capture::begin(Stream& origin, orStreamCaptureMode mode) {
   add_capture(capture);
   if (origin.join(capture)) return orSuccess;
   remove_capture(capture);
+  if (origin.is_destroyed()) return fail_destroyed(origin);  // by another thread
   return fail(
       orErrorIllegalState,
       concat("orStreamBeginCapture: expected a stream that is not capturing, got ", origin.name()));
@@ -162,7 +163,7 @@ orError_t Capture::end(Stream& stream, std::shared_ptr<Graph>* graph) {
     state_ = State::Ended;
     captured = std::move(graph_);
     captured->lane_count = members_.size();
-    captured->end = members_.front().frontier.nodes;
+    captured->end = std::move(members_.front().frontier.nodes);
     members = std::move(members_);
   }
   for (const Member& member : members) member.stream->leave_capture();
@@ -245,6 +246,7 @@ orError_t Capture::follow(Stream& stream, const Frontier& frontier) {
   members_.push_back({&stream, frontier});
   if (stream.join(shared_from_this())) return orSuccess;
   members_.pop_back();
+  if (stream.is_destroyed()) return fail_destroyed(stream);  // by another thread
   return fail(orErrorStreamCaptureMerge,
               concat("orStreamWaitEvent: another thread began a capture on ", stream.name()));
 }
@@ -383,9 +385,9 @@ orError_t end_capture(orStream_t handle, orGraph_t* graph) {
     return fail(orErrorIllegalState,
                 concat("orStreamEndCapture: ", stream->name(), " is not capturing"));
   }
-  auto result = std::make_unique<orGraph>();
-  if (const orError_t error = capture->end(*stream, &result->graph)) return error;
-  *graph = result.release();
+  std::shared_ptr<Graph> captured;
+  if (const orError_t error = capture->end(*stream, &captured)) return error;
+  *graph = add_graph(std::move(captured));
   return orSuccess;
 }
 

@@ -1,5 +1,6 @@
 #include "command.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <new>
@@ -7,12 +8,14 @@
 
 #include "mutex.h"
 #include "os.h"
+#include "setting.h"
 #include "spin.h"
 
 namespace openreg {
 namespace {
 
-constexpr size_t max_entry_size = sizeof(Command) + OPENREG_MAX_INLINE_CLOSURE_SIZE;
+constexpr size_t max_entry_size =
+    sizeof(Command) + OPENREG_MAX_INLINE_CLOSURE_SIZE + os::cache_line_size;
 constexpr size_t space_step = ring_capacity / 4;
 static_assert(ring_capacity % os::cache_line_size == 0);
 static_assert(max_entry_size % os::cache_line_size == 0);
@@ -61,7 +64,12 @@ CapturedCommand::CapturedCommand(const Submission& submission) {
   command_->entry_size = static_cast<uint32_t>(size);
   command_->correlation_id = 0;
   command_->is_large = false;
-  move_closure(submission, command_->closure());
+  try {
+    move_closure(submission, command_->closure());
+  } catch (...) {
+    free_memory();
+    throw;
+  }
 }
 
 CapturedCommand::~CapturedCommand() {
@@ -91,8 +99,11 @@ orError_t CommandRing::allocate() {
   return orSuccess;
 }
 
-CommandRing::Status CommandRing::reserve(size_t closure_size, bool may_wait, Slot* slot) {
-  const size_t size = round_up(sizeof(Command) + closure_size, os::cache_line_size);
+CommandRing::Status CommandRing::reserve(size_t closure_size, size_t counted_bytes, bool may_wait,
+                                         Slot* slot) {
+  const bool is_counted = counted_bytes > 0;
+  const size_t size = round_up(sizeof(Command) + closure_size + (is_counted ? sizeof(uint64_t) : 0),
+                               os::cache_line_size);
   Lock lock(mutex_);
   for (;;) {
     if (is_stopped_) return Status::Stopped;
@@ -100,7 +111,7 @@ CommandRing::Status CommandRing::reserve(size_t closure_size, bool may_wait, Slo
     const size_t rest = ring_capacity - tail_ % ring_capacity;
     const size_t skipped = size <= rest ? 0 : rest;
     const uint64_t begin = tail_ + skipped;
-    if (begin + size - freed_ < ring_capacity) {
+    if (begin + size - freed_ < ring_capacity && (!is_counted || may_count(counted_bytes))) {
       new (at(begin + size)) Command;
       if (skipped > 0) {
         new (at(begin)) Command;
@@ -110,6 +121,11 @@ CommandRing::Status CommandRing::reserve(size_t closure_size, bool may_wait, Slo
       tail_ = begin + size;
       slot->command = at(begin);
       slot->command->entry_size = static_cast<uint32_t>(size);
+      slot->command->is_counted = is_counted;
+      if (is_counted) {
+        counted_bytes_ += counted_bytes;
+        slot->command->counted_bytes() = counted_bytes;
+      }
       slot->sequence = submitted_.load(std::memory_order_relaxed) + 1;
       slot->wakes_worker = std::exchange(is_worker_asleep_, false);
       submitted_.store(slot->sequence, std::memory_order_release);
@@ -148,6 +164,21 @@ void CommandRing::pop(Command* command) {
   {
     const Lock lock(mutex_);
     freed_ = head_;
+    has_waiters = space_waiters_ > 0;
+  }
+  if (has_waiters) space_appears_.notify_all();
+}
+
+bool CommandRing::may_count(size_t bytes) const {
+  const size_t limit = settings().queue_memory;
+  return limit == 0 || counted_bytes_ == 0 || bytes <= limit - std::min(limit, counted_bytes_);
+}
+
+void CommandRing::uncount(size_t bytes) {
+  bool has_waiters = false;
+  {
+    const Lock lock(mutex_);
+    counted_bytes_ -= bytes;
     has_waiters = space_waiters_ > 0;
   }
   if (has_waiters) space_appears_.notify_all();

@@ -72,6 +72,8 @@ struct Submission {
   int peer_device = -1;
   // The call that submits, if it makes several submissions.
   const trace::Span* call = nullptr;
+  // For captures: the caller waits for it, so it cannot be captured.
+  bool is_awaited = false;
   // For captures: takes data of the host's along, which a graph would repeat.
   bool is_staged = false;
   // For captures: what to capture in its place, as `closure` points at something short-lived.
@@ -91,6 +93,11 @@ struct alignas(os::cache_line_size) Command {
 
   void* inline_closure() { return this + 1; }
   void* closure() { return is_large ? *static_cast<void**>(inline_closure()) : inline_closure(); }
+  // Of an entry that is counted: how much memory it has outside the ring. Behind the closure.
+  uint64_t& counted_bytes() {
+    return *reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(this) + entry_size -
+                                        sizeof(uint64_t));
+  }
   const char* name() const { return kind == CommandKind::Kernel ? kernel->name : function; }
 
   std::atomic<State> state{State::Empty};
@@ -107,6 +114,7 @@ struct alignas(os::cache_line_size) Command {
   bool is_scheduled;  // it waits for its turn: see schedule.h
   int8_t memcpy_kind;
   int8_t peer_device;
+  bool is_counted;  // it has counted_bytes()
 };
 
 static_assert(sizeof(Command) == os::cache_line_size);
@@ -147,9 +155,10 @@ class CommandRing {
   // Takes memory from the system; called once, before the first reserve().
   orError_t allocate();
 
-  // Producers: reserves an entry, whose members from `kernel` on are for the caller to set.
+  // Producers: reserves an entry, whose members from `kernel` on are for the caller to set. It has
+  // `counted_bytes` of memory outside the ring; see Note [Bounded queues] in openreg/stream.h.
   // Waits while the ring is full if it may, else returns Full.
-  Status reserve(size_t closure_size, bool may_wait, Slot* slot);
+  Status reserve(size_t closure_size, size_t counted_bytes, bool may_wait, Slot* slot);
 
   // Producers: hands a reserved entry to the worker.
   void commit(const Slot& slot);
@@ -162,6 +171,9 @@ class CommandRing {
 
   // Worker: gives back the space of the command that next() returned last.
   void pop(Command* command);
+
+  // Worker: says that an entry has given its counted bytes back.
+  void uncount(size_t bytes);
 
   // Worker: gives the memory back, after next() returned null.
   void free();
@@ -179,6 +191,7 @@ class CommandRing {
 
  private:
   Command* at(uint64_t position) const;
+  bool may_count(size_t bytes) const OPENREG_REQUIRES(mutex_);
   bool wait_for_entry();
   bool sleep_until_entry();
   void restart_if_empty();
@@ -189,6 +202,7 @@ class CommandRing {
   uint64_t tail_ OPENREG_GUARDED_BY(mutex_) = 0;
   uint64_t freed_ OPENREG_GUARDED_BY(mutex_) = 0;
   std::atomic<uint64_t> submitted_{0};  // changed under mutex_, read by anyone at any time
+  size_t counted_bytes_ OPENREG_GUARDED_BY(mutex_) = 0;
   int space_waiters_ OPENREG_GUARDED_BY(mutex_) = 0;
   bool is_worker_asleep_ OPENREG_GUARDED_BY(mutex_) = false;
   bool is_closed_ OPENREG_GUARDED_BY(mutex_) = false;

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <tuple>
 
 #include "allocation.h"
@@ -60,6 +61,7 @@ orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_
   *space = AddressSpace::get();
   if (*space != nullptr) return orSuccess;
   schedule::begin();
+  prepare_spare_failures();
   static bool is_watched = false;  // under the creation mutex, like all here
   if (!is_watched) {
     if (const orError_t error =
@@ -213,9 +215,16 @@ orError_t Device::create(int index, bool* is_new) {
   if (const orError_t error = prepare_process(&space)) return error;
   int memory_file = -1;
   if (const orError_t error = map_memory(index, *space, &memory_file)) return error;
+  Device* device = nullptr;
+  try {
+    device = new Device(index, *space, memory_file);
+  } catch (const std::bad_alloc&) {
+    os::close_file(memory_file);
+    throw;
+  }
   // Sequentially consistent, as the other side is in orSetDeviceCreatedFunction(): either this
   // thread sees the function, or that one sees the device.
-  devices[static_cast<size_t>(index)].store(new Device(index, *space, memory_file));
+  devices[static_cast<size_t>(index)].store(device);
   *is_new = true;
   return orSuccess;
 }
@@ -229,14 +238,18 @@ Device::Device(int index, const AddressSpace& space, int memory_file)
     : index_(index),
       memory_file_(memory_file),
       arena_(space.base_of(index), space.kernel_offset, space.capacity),
+      streams_(1),
       default_stream_(make_stream(*this, 0, orStreamDefault, least_stream_priority)) {
-  streams_.push_back(default_stream_);
+  streams_.front() = default_stream_;
 }
 
 Stream* Device::create_stream(unsigned flags, int priority) {
   const Lock lock(mutex_);
-  Stream* stream = make_stream(*this, ++last_stream_id_, flags, priority);
   std::erase_if(streams_, [](const Stream* other) { return other->has_ended(); });
+  // The memory first, as a stream is never destroyed.
+  if (streams_.size() == streams_.capacity()) streams_.reserve(2 * streams_.size());
+  Stream* stream = make_stream(*this, last_stream_id_ + 1, flags, priority);
+  ++last_stream_id_;
   streams_.push_back(stream);
   if (is_exiting()) stream->stop();
   return stream;

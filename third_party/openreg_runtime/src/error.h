@@ -25,16 +25,28 @@ struct Failure {
 
 using FailureRef = std::shared_ptr<const Failure>;
 
-// Makes an error this thread's last error and returns its code.
-orError_t fail(orError_t code, std::string message, int tag = 0);
+// Makes an error this thread's last error and returns its code. If the host has no memory for the
+// message, that of the code takes its place.
+orError_t fail(orError_t code, std::string message, int tag = 0) noexcept;
+
+// The same with a text that may have to be copied.
+orError_t fail_with_text(orError_t code, const char* text) noexcept;
 
 // Does the same with a stream's or event's failure; null is no error.
-orError_t report(const FailureRef& failure);
+orError_t report(const FailureRef& failure) noexcept;
+
+// "The host is out of memory". Needs none.
+orError_t fail_out_of_memory() noexcept;
+
+// What a stream keeps that fails with a known code while the host is out of memory. Needs none,
+// once prepare_spare_failures() has succeeded.
+void prepare_spare_failures();
+FailureRef spare_failure(orError_t code) noexcept;
 
 // What the kernel that this thread ran passed to orSetKernelError.
 struct KernelError {
   bool is_set = false;
-  std::string text;
+  std::string text;  // "" if the host had no memory for it
   int tag = 0;
 };
 
@@ -42,22 +54,25 @@ struct KernelError {
 bool has_kernel_error();
 
 // Returns this thread's kernel error and resets it.
-KernelError take_kernel_error();
+KernelError take_kernel_error() noexcept;
 
 // True if the code is in the table.
 bool is_known(orError_t code);
 
-// Runs the body of a C function: turns what it throws into an error code.
+// Runs the body of a C function: turns what it throws into an error code. Nothing may throw in
+// a handler, so none allocates without a catch of its own.
 template <typename Body>
 orError_t guarded(Body&& body) noexcept {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return fail(orErrorMemoryAllocation, "the host is out of memory");
+    return fail_out_of_memory();
   } catch (const std::system_error& error) {
-    return fail(orErrorOperatingSystem, error.what());
+    return fail_with_text(orErrorOperatingSystem, error.what());
   } catch (const std::exception& error) {
-    return fail(orErrorUnknown, error.what());
+    return fail_with_text(orErrorUnknown, error.what());
+  } catch (...) {
+    return fail_with_text(orErrorUnknown, "an exception that is not a std::exception");
   }
 }
 

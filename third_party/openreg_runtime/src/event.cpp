@@ -33,45 +33,69 @@ orError_t submit(Stream& stream, CommandKind kind, const orKernel& kernel,
                  const CompletionRef& completion, const trace::Span* call, uint64_t* sequence) {
   alignas(CompletionRef) std::byte closure[sizeof(CompletionRef)];
   auto* reference = new (closure) CompletionRef(completion);
-  const orError_t error = stream.submit({.kind = kind,
-                                         .function = kernel.name,
-                                         .kernel = &kernel,
-                                         .closure = reference,
-                                         .closure_size = sizeof(closure),
-                                         .call = call},
-                                        sequence);
-  if (error != orSuccess) reference->~CompletionRef();
-  return error;
+  try {
+    const orError_t error = stream.submit({.kind = kind,
+                                           .function = kernel.name,
+                                           .kernel = &kernel,
+                                           .closure = reference,
+                                           .closure_size = sizeof(closure),
+                                           .call = call},
+                                          sequence);
+    if (error != orSuccess) reference->~CompletionRef();
+    return error;
+  } catch (...) {
+    reference->~CompletionRef();
+    throw;
+  }
 }
+
+constinit HandleTable<Event, HandleKind::Event> events;
 
 }  // namespace
 
-Event::~Event() {
-  if (shared_slot_ != LedgerFile::no_slot) Ledger::existing()->drop_event(shared_slot_);
+orEvent_t add_event(Event event, unsigned flags) {
+  return to_handle<orEvent_t>(
+      events.make(flags, [&event](Event& made) { made = std::move(event); }));
 }
 
-orError_t Event::share() {
-  Ledger* ledger = nullptr;
-  if (const orError_t error = Ledger::get(&ledger)) return error;
-  return ledger->make_event(&shared_slot_);
+orError_t EventRef::find(orEvent_t handle, const char* function, EventRef* event) {
+  if (const orError_t error = check_not_forked()) return error;
+  event->handle_ = number_of(handle);
+  event->function_ = function;
+  event->slot_ = events.find(event->handle_);
+  if (event->slot_ == nullptr) return event->fail_destroyed();
+  event->flags_ = event->slot_->flags.load(std::memory_order_relaxed);
+  return orSuccess;
 }
+
+// Calls `use` with the event, under its lock. Returns false if it has been destroyed.
+template <typename Use>
+bool EventRef::use(Use&& use) const {
+  const Lock lock(slot_->mutex);
+  if (slot_->handle.load(std::memory_order_acquire) != handle_) return false;
+  use(slot_->object);
+  return true;
+}
+
+orError_t EventRef::fail_destroyed() const { return fail_stale(handle_, function_, "an event"); }
 
 // docs: event-record
-orError_t Event::record(Stream& stream) {
+orError_t EventRef::record(Stream& stream) const {
   if (is_interprocess()) {
     if (const orError_t error = record_shared(stream)) return error;
-    stream.let_run(stream.submitted());  // nobody here knows when others wait for it
+    stream.let_run(stream.submitted());  // this process cannot see when others wait for it
     return orSuccess;
   }
   while (const std::shared_ptr<Capture> capture = stream.capture()) {
-    Record record;
+    EventRecord record;
     bool has_ended = false;
     if (const orError_t error = capture->mark(stream, &record.mark, &has_ended)) return error;
     if (has_ended) continue;
     set_latest(std::move(record));
     return orSuccess;
   }
-  Record record{.completion = CompletionRef::make(), .mark = {}, .device = stream.device().index()};
+  EventRecord record{
+      .completion = CompletionRef::make(), .mark = {}, .device = stream.device().index()};
   uint64_t sequence = 0;
   if (const orError_t error = submit_record(stream, record.completion, &sequence)) return error;
   if (sequence > 0) set_latest(std::move(record));
@@ -79,7 +103,7 @@ orError_t Event::record(Stream& stream) {
 }
 // docs: end
 
-orError_t Event::record_shared(Stream& stream) {
+orError_t EventRef::record_shared(Stream& stream) const {
   if (const std::shared_ptr<Capture> capture = stream.capture()) {
     return capture->refuse(orErrorStreamCaptureUnsupported,
                            concat("orEventRecord: expected a stream that is not capturing for an "
@@ -99,28 +123,42 @@ orError_t Event::record_shared(Stream& stream) {
     return orSuccess;
   }
   completion->bind(stream, sequence);
-  const Lock lock(mutex_);
-  Ledger::existing()->set_latest(shared_slot_, completion->shared_name());
-  Record record{.completion = std::move(completion), .mark = {}, .device = stream.device().index()};
-  std::swap(latest_, record);
+  EventRecord record{
+      .completion = std::move(completion), .mark = {}, .device = stream.device().index()};
+  use([&record](Event& event) {
+    Ledger::existing()->set_latest(event.shared_slot, record.completion->shared_name());
+    std::swap(event.latest, record);
+  });
   return orSuccess;
 }
 
-Event::Record Event::latest() const {
-  const Lock lock(mutex_);
-  return latest_;
+orError_t EventRef::get_latest(EventRecord* latest) const {
+  const bool is_found = use([latest](Event& event) { *latest = event.latest; });
+  return is_found ? orSuccess : fail_destroyed();
 }
 
-orError_t Event::find_peers_latest(CompletionRef* latest) const {
+orError_t EventRef::find_peers_latest(CompletionRef* latest) const {
+  PeerEvent peer_event;
+  if (!use([&peer_event](Event& event) { peer_event = event.peer_event; })) {
+    return fail_destroyed();
+  }
   PeerRecord record;
-  if (const orError_t error = find_latest(peer_event_, &record)) return error;
+  if (const orError_t error = find_latest(peer_event, &record)) return error;
   if (record.peer != nullptr) *latest = CompletionRef::make(std::move(record));
   return orSuccess;
 }
 
-void Event::set_latest(Record record) {
-  const Lock lock(mutex_);
-  std::swap(latest_, record);
+orError_t EventRef::get_shared_slot(uint32_t* slot, uint64_t* generation) const {
+  const bool is_found = use([slot, generation](Event& event) {
+    *slot = event.shared_slot;
+    *generation = Ledger::existing()->generation_of_event(event.shared_slot);
+  });
+  return is_found ? orSuccess : fail_destroyed();
+}
+
+// An event that has been destroyed meanwhile has no latest record.
+void EventRef::set_latest(EventRecord record) const {
+  use([&record](Event& event) { std::swap(event.latest, record); });
 }
 
 orError_t submit_record(Stream& stream, const CompletionRef& completion, uint64_t* sequence,
@@ -142,10 +180,15 @@ orError_t submit_wait(Stream& stream, const CompletionRef& completion, uint64_t*
 
 namespace {
 
-orError_t check_event(orEvent_t event, const char* function) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (event != nullptr) return orSuccess;
-  return fail(orErrorInvalidResourceHandle, concat(function, ": event is null"));
+void drop_shared_slot(const Event& event) {
+  if (event.shared_slot != LedgerFile::no_slot) Ledger::existing()->drop_event(event.shared_slot);
+}
+
+// Makes it known to other processes.
+orError_t share(Event& event) {
+  Ledger* ledger = nullptr;
+  if (const orError_t error = Ledger::get(&ledger)) return error;
+  return ledger->make_event(&event.shared_slot);
 }
 
 orError_t create_event(orEvent_t* event, unsigned flags) {
@@ -156,30 +199,41 @@ orError_t create_event(orEvent_t* event, unsigned flags) {
                 concat("orEventCreateWithFlags: expected a sum of ", orEventBlockingSync, ", ",
                        orEventDisableTiming, " and ", orEventInterprocess, ", got ", flags));
   }
-  auto made = std::make_unique<orEvent>(flags);
-  if (made->is_interprocess()) {
-    if (made->has_timing()) {
-      return fail(orErrorInvalidValue,
-                  "orEventCreateWithFlags: expected orEventDisableTiming with orEventInterprocess");
-    }
-    if (const orError_t error = made->share()) return error;
+  if ((flags & orEventInterprocess) == 0) {
+    *event = to_handle<orEvent_t>(events.make(flags, [](Event&) {}));
+    return orSuccess;
   }
-  *event = made.release();
-  return orSuccess;
+  if ((flags & orEventDisableTiming) == 0) {
+    return fail(orErrorInvalidValue,
+                "orEventCreateWithFlags: expected orEventDisableTiming with orEventInterprocess");
+  }
+  Event shared;
+  if (const orError_t error = share(shared)) return error;
+  try {
+    *event = add_event(shared, flags);
+    return orSuccess;
+  } catch (const std::bad_alloc&) {
+    drop_shared_slot(shared);
+    throw;
+  }
 }
 
 // Stores the time and the device of an event's latest record.
 orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns, int* device) {
-  if (const orError_t error = check_event(event, "orEventElapsedTime")) return error;
-  const Event::Record record = event->latest();
+  EventRef found;
+  if (const orError_t error = EventRef::find(event, "orEventElapsedTime", &found)) return error;
+  EventRecord record;
+  if (!found.is_peers()) {
+    if (const orError_t error = found.get_latest(&record)) return error;
+  }
   if (record.is_captured()) return fail_captured(record.mark, "orEventElapsedTime");
   const CompletionRef& completion = record.completion;
-  if (!event->has_timing() || !completion) {
+  if (!found.has_timing() || !completion) {
     return fail(
         orErrorInvalidResourceHandle,
         concat("orEventElapsedTime: expected an event that was recorded, with timing; the ", which,
-               event->has_timing() ? " event was never recorded"
-                                   : " event was created without timing"));
+               found.has_timing() ? " event was never recorded"
+                                  : " event was created without timing"));
   }
   if (!completion->is_complete()) return orErrorNotReady;
   *time_ns = completion->time_ns();
@@ -189,19 +243,21 @@ orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns, int* dev
 
 // The completion that a caller waits for or asks about; empty if there is no record.
 orError_t find_awaited(orEvent_t event, const char* function, CompletionRef* completion) {
-  if (const orError_t error = check_event(event, function)) return error;
-  if (event->is_peers()) {
-    const orError_t error = event->find_peers_latest(completion);
+  EventRef found;
+  if (const orError_t error = EventRef::find(event, function, &found)) return error;
+  if (found.is_peers()) {
+    const orError_t error = found.find_peers_latest(completion);
     return error ? error : check_safe(function);
   }
-  Event::Record record = event->latest();
+  EventRecord record;
+  if (const orError_t error = found.get_latest(&record)) return error;
   if (record.is_captured()) return fail_captured(record.mark, function);
   *completion = std::move(record.completion);
   return check_safe(function);
 }
 
 // Makes later work of the stream wait for what the latest record of the event stands for.
-orError_t wait_for_event(Stream& stream, const Event::Record& record) {
+orError_t wait_for_event(Stream& stream, const EventRecord& record) {
   if (record.is_captured()) return wait_for(stream, record.mark);
   if (!record.completion) return orSuccess;
   if (const std::shared_ptr<Capture> capture = stream.capture()) {
@@ -228,7 +284,13 @@ orError_t orEventCreate(orEvent_t* event) {
 
 orError_t orEventDestroy(orEvent_t event) {
   return openreg::guarded([&] {
-    if (!openreg::is_forked()) delete event;
+    using namespace openreg;
+    if (event == nullptr || is_forked()) return orSuccess;
+    Event removed;
+    if (!events.remove(number_of(event), &removed)) {
+      return fail_stale(number_of(event), "orEventDestroy", "an event");
+    }
+    drop_shared_slot(removed);
     return orSuccess;
   });
 }
@@ -236,15 +298,16 @@ orError_t orEventDestroy(orEvent_t event) {
 orError_t orEventRecord(orEvent_t event, orStream_t handle) {
   return openreg::guarded([&] {
     using namespace openreg;
-    if (const orError_t error = check_event(event, "orEventRecord")) return error;
-    if (event->is_peers()) {
+    EventRef found;
+    if (const orError_t error = EventRef::find(event, "orEventRecord", &found)) return error;
+    if (found.is_peers()) {
       return fail(
           orErrorNotPermitted,
           "orEventRecord: the event belongs to another process, and only that one can record it");
     }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
-    return event->record(*stream);
+    return found.record(*stream);
   });
 }
 
@@ -318,17 +381,17 @@ orError_t orEventElapsedTime(float* elapsed_ms, orEvent_t start, orEvent_t end) 
 orError_t orStreamWaitEvent(orStream_t handle, orEvent_t event, unsigned flags) {
   return openreg::guarded([&] {
     using namespace openreg;
-    if (const orError_t error = check_event(event, "orStreamWaitEvent")) return error;
+    EventRef found;
+    if (const orError_t error = EventRef::find(event, "orStreamWaitEvent", &found)) return error;
     if (flags != 0) {
       return fail(orErrorInvalidValue, concat("orStreamWaitEvent: expected flags 0, got ", flags));
     }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
-    Event::Record record;
-    if (event->is_peers()) {
-      if (const orError_t error = event->find_peers_latest(&record.completion)) return error;
-    } else {
-      record = event->latest();
+    EventRecord record;
+    if (const orError_t error = found.is_peers() ? found.find_peers_latest(&record.completion)
+                                                 : found.get_latest(&record)) {
+      return error;
     }
     return wait_for_event(*stream, record);
   });

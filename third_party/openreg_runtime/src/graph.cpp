@@ -1,10 +1,12 @@
 #include "graph.h"
 
 #include <fstream>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "error.h"
+#include "handle.h"
 #include "process.h"
 
 namespace openreg {
@@ -45,11 +47,11 @@ std::string label_of(const GraphNode& node) {
   return label;
 }
 
-orError_t check_graph(orGraph_t graph, const void* result, const char* function) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (graph == nullptr) {
-    return fail(orErrorInvalidResourceHandle, concat(function, ": graph is null"));
-  }
+constinit HandleTable<std::shared_ptr<Graph>, HandleKind::Graph> graphs;
+
+orError_t find_graph(orGraph_t handle, const void* result, const char* function,
+                     std::shared_ptr<Graph>* graph) {
+  if (const orError_t error = openreg::find_graph(handle, function, graph)) return error;
   if (result == nullptr) {
     return fail(orErrorInvalidValue, concat(function, ": a pointer argument is null"));
   }
@@ -57,12 +59,13 @@ orError_t check_graph(orGraph_t graph, const void* result, const char* function)
 }
 
 orError_t print_dot(orGraph_t graph, const char* path, unsigned flags) {
-  if (const orError_t error = check_graph(graph, path, "orGraphDebugDotPrint")) return error;
+  std::shared_ptr<Graph> found;
+  if (const orError_t error = find_graph(graph, path, "orGraphDebugDotPrint", &found)) return error;
   if (flags != 0) {
     return fail(orErrorInvalidValue, concat("orGraphDebugDotPrint: expected flags 0, got ", flags));
   }
   std::ofstream file(path);
-  write_dot(*graph->graph, file);
+  write_dot(*found, file);
   file.close();
   if (file) return orSuccess;
   return fail(orErrorOperatingSystem,
@@ -70,6 +73,16 @@ orError_t print_dot(orGraph_t graph, const char* path, unsigned flags) {
 }
 
 }  // namespace
+
+orGraph_t add_graph(std::shared_ptr<Graph> graph) {
+  return to_handle<orGraph_t>(graphs.add(std::move(graph)));
+}
+
+orError_t find_graph(orGraph_t handle, const char* function, std::shared_ptr<Graph>* graph) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (graphs.get(number_of(handle), graph)) return orSuccess;
+  return fail_stale(number_of(handle), function, "a graph");
+}
 
 void write_dot(const Graph& graph, std::ostream& out) {
   out << "digraph capture {\n  node [shape=box]\n";
@@ -90,21 +103,25 @@ extern "C" {
 
 orError_t orGraphGetNodeCount(orGraph_t graph, size_t* count) {
   return openreg::guarded([&] {
-    if (const orError_t error = openreg::check_graph(graph, count, "orGraphGetNodeCount")) {
+    using namespace openreg;
+    std::shared_ptr<Graph> found;
+    if (const orError_t error = find_graph(graph, count, "orGraphGetNodeCount", &found)) {
       return error;
     }
-    *count = graph->graph->nodes.size();
+    *count = found->nodes.size();
     return orSuccess;
   });
 }
 
 orError_t orGraphGetEdgeCount(orGraph_t graph, size_t* count) {
   return openreg::guarded([&] {
-    if (const orError_t error = openreg::check_graph(graph, count, "orGraphGetEdgeCount")) {
+    using namespace openreg;
+    std::shared_ptr<Graph> found;
+    if (const orError_t error = find_graph(graph, count, "orGraphGetEdgeCount", &found)) {
       return error;
     }
     *count = 0;
-    for (const openreg::GraphNode& node : graph->graph->nodes) *count += node.dependencies.size();
+    for (const GraphNode& node : found->nodes) *count += node.dependencies.size();
     return orSuccess;
   });
 }
@@ -115,8 +132,11 @@ orError_t orGraphDebugDotPrint(orGraph_t graph, const char* path, unsigned flags
 
 orError_t orGraphDestroy(orGraph_t graph) {
   return openreg::guarded([&] {
-    if (!openreg::is_forked()) delete graph;
-    return orSuccess;
+    using namespace openreg;
+    if (graph == nullptr || is_forked()) return orSuccess;
+    std::shared_ptr<Graph> removed;
+    if (graphs.remove(number_of(graph), &removed)) return orSuccess;
+    return fail_stale(number_of(graph), "orGraphDestroy", "a graph");
   });
 }
 

@@ -13,6 +13,7 @@
 
 #include "command.h"
 #include "completion.h"
+#include "error.h"
 #include "mutex.h"
 
 namespace openreg {
@@ -38,12 +39,13 @@ struct Graph {
   CompletionRef latest_launch OPENREG_GUARDED_BY(launch_mutex);
 };
 
+// Stores a graph and returns its handle.
+orGraph_t add_graph(std::shared_ptr<Graph> graph);
+
+// Finds the graph of a handle. Fails in a forked child and if there is none.
+orError_t find_graph(orGraph_t handle, const char* function, std::shared_ptr<Graph>* graph);
+
 // Writes it in graphviz' language.
 void write_dot(const Graph& graph, std::ostream& out);
 
 }  // namespace openreg
-
-// What a handle points at.
-struct orGraph {
-  std::shared_ptr<openreg::Graph> graph;
-};

@@ -8,6 +8,7 @@
 #include "completion.h"
 #include "device.h"
 #include "event.h"
+#include "handle.h"
 #include "mutex.h"
 #include "process.h"
 #include "setting.h"
@@ -153,10 +154,15 @@ class GraphProgram::Launch {
     if (const orError_t error = wait_for_all(segment.waits, stream)) return error;
     alignas(SegmentLaunch) std::byte closure[sizeof(SegmentLaunch)];
     auto* launch = new (closure) SegmentLaunch(program_.shared_from_this(), index);
-    if (const orError_t error =
-            submit(stream, CommandKind::Segment, segment_kernel, launch, sizeof(closure))) {
+    try {
+      if (const orError_t error =
+              submit(stream, CommandKind::Segment, segment_kernel, launch, sizeof(closure))) {
+        launch->~SegmentLaunch();
+        return error;
+      }
+    } catch (...) {
       launch->~SegmentLaunch();
-      return error;
+      throw;
     }
     return segment.has_follower ? record(stream, &done_[index]) : orSuccess;
   }
@@ -233,40 +239,48 @@ orError_t GraphProgram::launch(Stream& stream, uint64_t* sequence) {
   const trace::Span call(orActivityRuntime, "orGraphLaunch", stream.device().index(), stream.id());
   const Lock lock(graph_->launch_mutex);
   Launch launch(*this, stream, graph_->latest_launch, call);
-  const orError_t error = launch.run();
+  CompletionRef completion = CompletionRef::make();  // first: what a launch began is always known
+  orError_t error = orSuccess;
+  try {
+    error = launch.run();
+  } catch (const std::bad_alloc&) {
+    error = fail_out_of_memory();
+  }
   *sequence = launch.last_sequence();
   if (*sequence > 0) {
-    graph_->latest_launch = CompletionRef::make();
-    graph_->latest_launch->bind(stream, *sequence);
+    completion->bind(stream, *sequence);
+    graph_->latest_launch = std::move(completion);
   }
   return error;
 }
 
 namespace {
 
+constinit HandleTable<std::shared_ptr<GraphProgram>, HandleKind::GraphExec> programs;
+
 orError_t instantiate(orGraphExec_t* exec, orGraph_t graph, unsigned long long flags) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (graph == nullptr) {
-    return fail(orErrorInvalidResourceHandle, "orGraphInstantiate: graph is null");
-  }
+  std::shared_ptr<Graph> found;
+  if (const orError_t error = find_graph(graph, "orGraphInstantiate", &found)) return error;
   if (exec == nullptr || flags != 0) {
     return fail(orErrorInvalidValue,
                 exec == nullptr ? std::string("orGraphInstantiate: exec is null")
                                 : concat("orGraphInstantiate: expected flags 0, got ", flags));
   }
-  *exec = new orGraphExec{GraphProgram::make(graph->graph)};
+  *exec = to_handle<orGraphExec_t>(programs.add(GraphProgram::make(std::move(found))));
   return orSuccess;
 }
 
 orError_t launch(orGraphExec_t exec, orStream_t handle) {
   Stream* stream = nullptr;
   if (const orError_t error = find_stream(handle, &stream)) return error;
-  if (exec == nullptr) return fail(orErrorInvalidResourceHandle, "orGraphLaunch: exec is null");
+  std::shared_ptr<GraphProgram> program;
+  if (!programs.get(number_of(exec), &program)) {
+    return fail_stale(number_of(exec), "orGraphLaunch", "an executable graph");
+  }
   if (Worker::current_stream() != nullptr) {
     return fail(orErrorNotPermitted, "orGraphLaunch: work on a stream cannot launch a graph");
   }
   if (const orError_t error = check_not_capturing(*stream, "orGraphLaunch")) return error;
-  const std::shared_ptr<GraphProgram> program = exec->program;
   uint64_t sequence = 0;
   if (const orError_t error = program->launch(*stream, &sequence)) return error;
   return settings().is_launch_blocking && sequence > 0 ? stream->finish(sequence) : orSuccess;
@@ -287,8 +301,11 @@ orError_t orGraphLaunch(orGraphExec_t exec, orStream_t stream) {
 
 orError_t orGraphExecDestroy(orGraphExec_t exec) {
   return openreg::guarded([&] {
-    if (!openreg::is_forked()) delete exec;
-    return orSuccess;
+    using namespace openreg;
+    if (exec == nullptr || is_forked()) return orSuccess;
+    std::shared_ptr<GraphProgram> removed;
+    if (programs.remove(number_of(exec), &removed)) return orSuccess;
+    return fail_stale(number_of(exec), "orGraphExecDestroy", "an executable graph");
   });
 }
 

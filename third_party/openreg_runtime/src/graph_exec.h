@@ -11,7 +11,7 @@
 //   other lane                                    wait    segment ... record ...  recover
 //
 // Failures of other lanes reach the launch stream through the records it waits for. A lane then
-// recovers, so that the next launch runs, and nobody is told of the failure twice.
+// recovers, so that the next launch runs and the failure is reported once.
 #pragma once
 
 #include <cstddef>
@@ -76,8 +76,3 @@ class SegmentLaunch {
 };
 
 }  // namespace openreg
-
-// What a handle points at.
-struct orGraphExec {
-  std::shared_ptr<openreg::GraphProgram> program;
-};

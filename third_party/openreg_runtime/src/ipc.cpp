@@ -2,17 +2,16 @@
 
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "allocation.h"
 #include "arena.h"
 #include "device.h"
 #include "event.h"
+#include "handle.h"
 #include "ledger.h"
 #include "peer.h"
 #include "process.h"
-
-// What a handle points at.
-struct orIpcLease : openreg::HeldLease {};
 
 namespace openreg {
 namespace {
@@ -129,23 +128,27 @@ orError_t get_event_handle(orIpcEventHandle_t* handle, orEvent_t event) {
   constexpr const char* function = "orIpcGetEventHandle";
   if (handle == nullptr) return fail_null(function);
   if (const orError_t error = check_not_forked()) return error;
-  if (event == nullptr || !event->is_interprocess()) {
+  EventRef found;
+  if (const orError_t error = EventRef::find(event, function, &found)) return error;
+  if (!found.is_interprocess()) {
     return fail(orErrorInvalidResourceHandle,
                 concat(function, ": expected an event created with orEventInterprocess"));
   }
-  if (event->is_peers()) {
+  if (found.is_peers()) {
     return fail(orErrorNotPermitted,
                 concat(function,
                        ": the event was received from another process, and only the process "
                        "that created it can share it"));
   }
-  const Ledger& ledger = *Ledger::existing();
-  write_handle(handle, Ticket{.ledger = ledger.identity(),
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  if (const orError_t error = found.get_shared_slot(&slot, &generation)) return error;
+  write_handle(handle, Ticket{.ledger = Ledger::existing()->identity(),
                               .kind = TicketKind::Event,
                               .device = 0,
                               .checksum = 0,
-                              .first = event->shared_slot(),
-                              .second = ledger.generation_of_event(event->shared_slot()),
+                              .first = slot,
+                              .second = generation,
                               .reserved = 0});
   return orSuccess;
 }
@@ -166,11 +169,14 @@ orError_t open_event_handle(orEvent_t* event, const orIpcEventHandle_t& handle) 
   if (const orError_t error = Peer::open(ticket.ledger, &opened.peer)) return error;
   PeerRecord latest;
   if (const orError_t error = find_latest(opened, &latest)) return error;
-  *event = new orEvent(std::move(opened));
+  *event = add_event({.peer_event = std::move(opened), .latest = {}},
+                     orEventDisableTiming | orEventInterprocess | event_is_peers);
   return orSuccess;
 }
 
 // --- Leases
+
+constinit HandleTable<HeldLease, HandleKind::Lease> held_leases;
 
 orError_t grant_lease(unsigned long long* lease, orIpcLeaseHandle_t* handle) {
   if (lease == nullptr || handle == nullptr) return fail_null("orIpcLeaseGrant");
@@ -218,10 +224,15 @@ orError_t open_lease_handle(orIpcLease_t* lease, const orIpcLeaseHandle_t& handl
   }
   std::shared_ptr<Peer> peer;
   if (const orError_t error = Peer::open(ticket.ledger, &peer)) return error;
-  auto held = std::make_unique<orIpcLease>();
-  if (const orError_t error = take_lease(std::move(peer), ticket.first, held.get())) return error;
-  *lease = held.release();
-  return orSuccess;
+  HeldLease held;
+  if (const orError_t error = take_lease(std::move(peer), ticket.first, &held)) return error;
+  try {
+    *lease = to_handle<orIpcLease_t>(held_leases.add(held));
+    return orSuccess;
+  } catch (const std::bad_alloc&) {
+    end_lease(held);
+    throw;
+  }
 }
 
 orError_t collect_leases(orIpcLeaseFn ended, void* user_data, bool checks_holders) {
@@ -283,9 +294,13 @@ orError_t orIpcLeaseTake(orIpcLease_t* lease, orIpcLeaseHandle_t handle) {
 
 orError_t orIpcLeaseEnd(orIpcLease_t lease) {
   return openreg::guarded([&] {
-    if (lease == nullptr || openreg::is_forked()) return orSuccess;
-    openreg::end_lease(*lease);
-    delete lease;
+    using namespace openreg;
+    if (lease == nullptr || is_forked()) return orSuccess;
+    HeldLease held;
+    if (!held_leases.remove(number_of(lease), &held)) {
+      return fail_stale(number_of(lease), "orIpcLeaseEnd", "a lease");
+    }
+    end_lease(held);
     return orSuccess;
   });
 }

@@ -47,6 +47,8 @@ std::optional<uint32_t> SlotPool::take() {
     return slot;
   }
   if (used_ == LedgerFile::slot_count) return std::nullopt;
+  // What give_back() needs comes now, as it must not fail.
+  if (free_.capacity() <= used_) free_.reserve(2 * size_t{used_} + 1);
   return used_++;
 }
 
@@ -78,7 +80,13 @@ orError_t Ledger::make(Ledger** ledger) {
   auto* file = static_cast<LedgerFile*>(memory);
   file->identity = {process, number, start, key};
   file->version = LedgerFile::current_version;
-  *ledger = new Ledger(file);
+  try {
+    *ledger = new Ledger(file);
+  } catch (const std::bad_alloc&) {
+    os::unmap(memory, sizeof(LedgerFile));
+    os::close_file(number);
+    throw;
+  }
   ledger_of_process.store(*ledger, std::memory_order_release);
   return orSuccess;
 }
@@ -146,7 +154,7 @@ orError_t Ledger::grant(uint64_t* lease) {
   uint32_t generation = generation_of(granted.state.load(std::memory_order_relaxed)) + 1;
   if (generation == 0) ++generation;
   granted.holder_start.store(0, std::memory_order_relaxed);
-  granted.state.store(make_state(generation, LeaseState::nobody), std::memory_order_release);
+  granted.state.store(make_state(generation, LeaseState::no_holder), std::memory_order_release);
   is_granted_[*slot] = true;
   *lease = number_of(*slot, generation);
   return orSuccess;
@@ -160,7 +168,7 @@ orError_t Ledger::revoke(uint64_t lease) {
       generation_of(file_->leases[slot].state.load(std::memory_order_relaxed)) != generation) {
     return fail(orErrorInvalidValue, concat("orIpcLeaseRevoke: there is no lease ", lease));
   }
-  uint64_t expected = make_state(generation, LeaseState::nobody);
+  uint64_t expected = make_state(generation, LeaseState::no_holder);
   if (!file_->leases[slot].state.compare_exchange_strong(
           expected, make_state(generation, LeaseState::no_lease))) {
     return fail(orErrorNotPermitted,
@@ -176,6 +184,9 @@ std::vector<uint64_t> Ledger::collect(bool checks_holders) {
   if (!checks_holders && file_->first_ended.load(std::memory_order_relaxed) == 0) return numbers;
   const Lock lock(mutex_);
   std::vector<uint32_t> ended;
+  // What is taken must not be lost, so the memory for all comes first.
+  ended.reserve(2 * size_t{leases_.used()});
+  numbers.reserve(leases_.used());
   // A holder reports before it dies, or not at all: look for the dead before taking the reports.
   if (checks_holders) find_dead_holders(&ended);
   take_ended(&ended);
@@ -208,7 +219,7 @@ void Ledger::find_dead_holders(std::vector<uint32_t>* found) const {
     if (!is_granted_[slot]) continue;
     const LeaseState& lease = file_->leases[slot];
     const uint32_t holder = holder_of(lease.state.load(std::memory_order_acquire));
-    if (holder == LeaseState::nobody || holder == LeaseState::no_lease) continue;
+    if (holder == LeaseState::no_holder || holder == LeaseState::no_lease) continue;
     const auto [known, is_new] = starts.try_emplace(holder, 0);
     if (is_new) known->second = os::process_start(static_cast<int>(holder));
     const uint64_t start = lease.holder_start.load(std::memory_order_acquire);

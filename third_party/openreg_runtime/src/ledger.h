@@ -71,7 +71,7 @@ struct LedgerFile {
   };
 
   struct Lease {
-    static constexpr uint32_t nobody = 0;      // granted, not taken
+    static constexpr uint32_t no_holder = 0;   // granted, not taken
     static constexpr uint32_t no_lease = ~0u;  // not granted
 
     // generation << 32 | number of the process that holds it. A generation is never 0.
@@ -96,7 +96,10 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free, "processes share no lo
 class SlotPool {
  public:
   std::optional<uint32_t> take();
-  void give_back(uint32_t slot) { free_.push_back(slot); }
+  void give_back(uint32_t slot) { free_.push_back(slot); }  // never throws
+
+  // How many slots were ever taken.
+  uint32_t used() const { return used_; }
 
  private:
   uint32_t used_ = 0;

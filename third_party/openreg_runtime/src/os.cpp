@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 namespace openreg::os {
 namespace {
@@ -34,42 +36,94 @@ constexpr int size_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 std::atomic<FaultObserver> fault_observer{nullptr};
 
 // Note [Earlier fault actions]
-// Others may install actions after ours, in front of it; observe_faults() then installs ours again,
-// in front of theirs. So there are several, and one that hands a fault on, as Python's faulthandler
-// does by raising the signal again, means by that the one before its own: each signal that is
-// raised after a fault goes one further back.
-constexpr int max_previous_actions = 8;
-struct sigaction previous_actions[max_previous_actions];
-std::atomic<int> previous_action_count{0};
-std::atomic<int> passed_action{-1};  // the last one that got a signal
+// Others may install actions after ours, in front of it; observe_faults() then installs one of ours
+// again, in front of theirs. So there are several of ours, each a function of its own that knows
+// which action it replaced and hands on to that one. An action that hands a fault on in its turn,
+// by calling what it replaced or by installing that and raising the signal again (as Python's
+// faulthandler does), thus reaches the one of ours below it, and goes one step back. Only the front
+// one looks at the fault.
+//
+// An earlier action is called as the kernel would have: with its signals blocked, on the thread's
+// alternate stack if there is one, and once if it has SA_RESETHAND.
+constexpr int max_fault_actions = 16;
+struct FaultAction {
+  struct sigaction replaced;
+  std::atomic<bool> has_been_reset;  // it had SA_RESETHAND, and has been called
+};
+FaultAction fault_actions[max_fault_actions];
+std::atomic<int> fault_action_count{0};
+
+// What `read` makes of a file, `otherwise` if it cannot be read. A stream swallows what is thrown
+// while it reads, which may be a bad_alloc, unless it is told not to.
+template <typename Value, typename Read>
+Value read_file(const std::string& path, Value otherwise, const Read& read) {
+  try {
+    std::ifstream file(path);
+    file.exceptions(std::ios::badbit);
+    return read(file);
+  } catch (const std::ios_base::failure&) {
+    return otherwise;
+  }
+}
 
 // Reads a number from the first line of a file; 0 if there is none, as in "max".
 uint64_t read_number(const char* path) {
-  std::ifstream file(path);
-  uint64_t number = 0;
-  file >> number;
-  return file ? number : 0;
+  return read_file(path, uint64_t{0}, [](std::ifstream& file) {
+    uint64_t number = 0;
+    file >> number;
+    return file ? number : 0;
+  });
 }
 
-void pass_to_previous_action(int signal, siginfo_t* info, void* context) {
-  const int passed = passed_action.load(std::memory_order_relaxed);
-  const bool is_handed_on = info->si_code <= 0 && passed > 0;
-  const int index =
-      is_handed_on ? passed - 1 : previous_action_count.load(std::memory_order_acquire) - 1;
-  passed_action.store(index, std::memory_order_relaxed);
-  const struct sigaction& previous = previous_actions[index];
-  if ((previous.sa_flags & SA_SIGINFO) != 0) {
-    previous.sa_sigaction(signal, info, context);
-  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-    previous.sa_handler(signal);
-  } else {
-    // The faulting instruction runs again on return. A signal that a process sent does not
-    // come again by itself; it is blocked here and arrives on return.
-    struct sigaction default_action = {};
-    default_action.sa_handler = SIG_DFL;
-    sigaction(signal, &default_action, nullptr);
-    if (info->si_code <= 0) raise(signal);
+// See proc(5): the 22nd field. 0 if the process has ended.
+uint64_t parse_process_start(std::ifstream& file) {
+  std::string line;
+  if (!std::getline(file, line)) return 0;
+  // The second field, in parentheses, is the program's name and may contain anything.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(line.substr(name_end + 1));
+  fields.exceptions(std::ios::badbit);
+  std::string field;
+  fields >> field;
+  if (field == "Z" || field == "X") return 0;
+  constexpr int start_field = 22;
+  for (int number = 4; number < start_field; ++number) fields >> field;
+  uint64_t start = 0;
+  fields >> start;
+  return fields ? start : 0;
+}
+
+void die_of(int signal, const siginfo_t* info) {
+  struct sigaction default_action = {};
+  default_action.sa_handler = SIG_DFL;
+  sigaction(signal, &default_action, nullptr);
+  // The faulting instruction runs again on return. A signal that a process sent does not come again
+  // by itself; it is blocked here and arrives on return.
+  if (info->si_code <= 0) raise(signal);
+}
+
+void call_replaced(FaultAction& action, int signal, siginfo_t* info, void* context) {
+  const struct sigaction& replaced = action.replaced;
+  const bool is_once = (replaced.sa_flags & SA_RESETHAND) != 0;
+  const bool has_info = (replaced.sa_flags & SA_SIGINFO) != 0;
+  if (is_once && action.has_been_reset.exchange(true)) return die_of(signal, info);
+  if (!has_info && replaced.sa_handler == SIG_DFL) return die_of(signal, info);
+  if (!has_info && replaced.sa_handler == SIG_IGN) {
+    if (info->si_code > 0) die_of(signal, info);  // a fault cannot be ignored
+    return;
   }
+  sigset_t ours;
+  sigset_t blocked = static_cast<const ucontext_t*>(context)->uc_sigmask;
+  sigorset(&blocked, &blocked, &replaced.sa_mask);
+  if ((replaced.sa_flags & SA_NODEFER) == 0) sigaddset(&blocked, signal);
+  pthread_sigmask(SIG_SETMASK, &blocked, &ours);
+  if (has_info) {
+    replaced.sa_sigaction(signal, info, context);
+  } else {
+    replaced.sa_handler(signal);
+  }
+  pthread_sigmask(SIG_SETMASK, &ours, nullptr);
 }
 
 FaultAccess access_of(const void* context) {
@@ -83,13 +137,54 @@ FaultAccess access_of(const void* context) {
 #endif
 }
 
-void on_fault(int signal, siginfo_t* info, void* context) {
+using SignalHandler = void (*)(int, siginfo_t*, void*);
+
+// Which of ours an action is, -1 if none.
+int number_of(const struct sigaction& action);
+
+void on_fault(int number, int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
+  struct sigaction front = {};
+  sigaction(signal, nullptr, &front);
+  // From another of ours, the fault has been handed on.
+  const bool is_ours_to_see = info->si_code > 0 && number_of(front) <= number;
   const Fault fault{reinterpret_cast<uintptr_t>(info->si_addr), access_of(context)};
   const bool is_dealt_with =
-      info->si_code > 0 && fault_observer.load(std::memory_order_relaxed)(fault);
+      is_ours_to_see && fault_observer.load(std::memory_order_relaxed)(fault);
   errno = saved_errno;
-  if (!is_dealt_with) pass_to_previous_action(signal, info, context);
+  if (!is_dealt_with) call_replaced(fault_actions[number], signal, info, context);
+}
+
+template <int number>
+void on_fault_numbered(int signal, siginfo_t* info, void* context) {
+  on_fault(number, signal, info, context);
+}
+
+template <int... numbers>
+constexpr std::array<SignalHandler, sizeof...(numbers)> make_handlers(
+    std::integer_sequence<int, numbers...>) {
+  return {on_fault_numbered<numbers>...};
+}
+
+constexpr auto fault_handlers = make_handlers(std::make_integer_sequence<int, max_fault_actions>());
+
+int number_of(const struct sigaction& action) {
+  if ((action.sa_flags & SA_SIGINFO) == 0) return -1;
+  for (int i = 0; i < max_fault_actions; ++i) {
+    if (action.sa_sigaction == fault_handlers[static_cast<size_t>(i)]) return i;
+  }
+  return -1;
+}
+
+bool is_same(const struct sigaction& a, const struct sigaction& b) {
+  const bool is_handler_same = (a.sa_flags & SA_SIGINFO) != 0 ? a.sa_sigaction == b.sa_sigaction
+                                                              : a.sa_handler == b.sa_handler;
+  // One by one: of what sigaction() gives back, only the bytes of signals that exist are set.
+  bool is_mask_same = true;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    is_mask_same &= sigismember(&a.sa_mask, signal) == sigismember(&b.sa_mask, signal);
+  }
+  return a.sa_flags == b.sa_flags && is_handler_same && is_mask_same;
 }
 
 int protection_flags(Protection protection) {
@@ -164,13 +259,14 @@ int processor_count() {
 }
 
 std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("model name")) continue;
-    const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
+  return read_file("/proc/cpuinfo", std::string(), [](std::ifstream& file) -> std::string {
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with("model name")) continue;
+      const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
+      return begin == std::string::npos ? "" : line.substr(begin);
+    }
+    return "";
+  });
 }
 
 int processor_clock_khz() {
@@ -252,21 +348,7 @@ bool discard(void* address, size_t size) { return madvise(address, size, MADV_RE
 int process_id() { return getpid(); }
 
 uint64_t process_start(int process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  // The second field, in parentheses, is the program's name and may contain anything.
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string field;
-  fields >> field;
-  if (field == "Z" || field == "X") return 0;
-  constexpr int start_field = 22;
-  for (int number = 4; number < start_field; ++number) fields >> field;
-  uint64_t start = 0;
-  fields >> start;
-  return fields ? start : 0;
+  return read_file("/proc/" + std::to_string(process) + "/stat", uint64_t{0}, parse_process_start);
 }
 
 bool fill_random(void* memory, size_t size) {
@@ -304,17 +386,24 @@ bool observe_faults(FaultObserver observer) {
   fault_observer.store(observer, std::memory_order_relaxed);
   struct sigaction current = {};
   if (sigaction(SIGSEGV, nullptr, &current) != 0) return false;
-  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_fault) return true;
-  const int count = previous_action_count.load(std::memory_order_relaxed);
-  if (count == max_previous_actions) {
+  if (number_of(current) >= 0) return true;
+  const int count = fault_action_count.load(std::memory_order_relaxed);
+  // An action that was in front of one of ours before, was taken away and has come back, as by
+  // faulthandler.enable(), gets the same one of ours in front of it again.
+  int number = 0;
+  while (number < count && !is_same(fault_actions[number].replaced, current)) ++number;
+  if (number == max_fault_actions) {
     errno = ENOSPC;
     return false;
   }
   // Kept before the handler can run: it must never see an empty action.
-  previous_actions[count] = current;
-  previous_action_count.store(count + 1, std::memory_order_release);
+  if (number == count) {
+    fault_actions[number].replaced = current;
+    fault_action_count.store(count + 1, std::memory_order_relaxed);
+  }
+  fault_actions[number].has_been_reset.store(false);
   struct sigaction action = {};
-  action.sa_sigaction = on_fault;
+  action.sa_sigaction = fault_handlers[static_cast<size_t>(number)];
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
   return sigaction(SIGSEGV, &action, nullptr) == 0;

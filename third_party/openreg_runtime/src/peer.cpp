@@ -109,7 +109,13 @@ orError_t Peer::open(const LedgerIdentity& identity, std::shared_ptr<Peer>* peer
   }
   os::close_file(file);
   if (memory == nullptr) return fail_invalid("its process shares no ledger of this version");
-  auto opened = std::make_shared<Peer>(identity, static_cast<LedgerFile*>(memory));
+  std::shared_ptr<Peer> opened;
+  try {
+    opened = std::make_shared<Peer>(identity, static_cast<LedgerFile*>(memory));
+  } catch (const std::bad_alloc&) {
+    os::unmap(memory, sizeof(LedgerFile));
+    throw;
+  }
   if (opened->file().version != LedgerFile::current_version ||
       opened->file().identity != identity) {
     return fail_invalid("it does not come from the process that it names");
@@ -185,7 +191,7 @@ orError_t take_lease(std::shared_ptr<Peer> peer, uint64_t lease, HeldLease* held
   if (slot >= LedgerFile::slot_count || generation == 0) return fail_invalid("it names no lease");
   LedgerFile::Lease& taken = peer->file().leases[slot];
   const auto process = static_cast<uint32_t>(os::process_id());
-  uint64_t expected = generation | LedgerFile::Lease::nobody;
+  uint64_t expected = generation | LedgerFile::Lease::no_holder;
   if (!taken.state.compare_exchange_strong(expected, generation | process)) {
     return fail(orErrorInvalidResourceHandle,
                 "cannot open the handle: it was received before, or withdrawn; a handle can be "
@@ -251,7 +257,12 @@ orError_t import_arena(const std::shared_ptr<Peer>& peer, int device,
   os::close_file(file);
   if (!is_right) return fail_invalid("its process has closed the file of its memory");
   if (base == 0) return fail(orErrorOperatingSystem, concat("cannot map shared memory: ", cause));
-  *arena = imports().arenas.emplace(base, ImportedArena{peer, device, shared.size, 0}).first;
+  try {
+    *arena = imports().arenas.emplace(base, ImportedArena{peer, device, shared.size, 0}).first;
+  } catch (const std::bad_alloc&) {
+    unmap_arena(base, shared.size);
+    throw;
+  }
   imported_arena_count.store(static_cast<int>(imports().arenas.size()));
   return orSuccess;
 }

@@ -65,7 +65,7 @@ orError_t find_latest(const PeerEvent& event, PeerRecord* record);
 // A lease that this process holds.
 struct HeldLease {
   std::shared_ptr<Peer> peer;
-  uint32_t slot;
+  uint32_t slot = 0;
 };
 
 orError_t take_lease(std::shared_ptr<Peer> peer, uint64_t lease, HeldLease* held);

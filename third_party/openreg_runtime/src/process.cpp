@@ -3,6 +3,10 @@
 #include <atomic>
 
 #include "os.h"
+#include "range.h"
+#include "schedule.h"
+#include "setting.h"
+#include "trace.h"
 
 namespace openreg {
 namespace {
@@ -25,6 +29,26 @@ void at_exit() {
   has_begun_exit.store(true);
   process_hooks.at_exit();
 }
+
+// Locks of what a child may use whether or not the process has used a device. Each is a leaf, but
+// the list of trace buffers, so their order does not matter. Taken from the moment that the library
+// is loaded: a process may trace and mark ranges long before it has a device.
+void lock_host_state() {
+  lock_settings();
+  schedule::lock();
+  lock_ranges();
+  trace::lock_buffers();
+}
+
+void unlock_host_state() {
+  trace::unlock_buffers();
+  unlock_ranges();
+  schedule::unlock();
+  unlock_settings();
+}
+
+[[maybe_unused]] const bool is_host_state_watched =
+    os::at_fork(lock_host_state, unlock_host_state, unlock_host_state);
 
 }  // namespace
 

@@ -1,3 +1,5 @@
+#include "range.h"
+
 #include <openreg/range.h>
 
 #include <atomic>
@@ -25,14 +27,19 @@ struct OpenRanges {
 std::vector<OpenRange>& pushed_ranges() { return thread_object<OpenRanges>().pushed; }
 
 // Names of ranges and marks. Records point at them, and may be consumed at any later time.
-const char* keep_name(const char* name) {
-  struct Names {
-    Mutex mutex;  // a leaf
-    std::unordered_set<std::string> all OPENREG_GUARDED_BY(mutex);
-  };
+struct Names {
+  Mutex mutex;  // a leaf
+  std::unordered_set<std::string> all OPENREG_GUARDED_BY(mutex);
+};
+
+Names& names() {
   static Names* names = new Names;
-  const Lock lock(names->mutex);
-  return names->all.emplace(name).first->c_str();
+  return *names;
+}
+
+const char* keep_name(const char* name) {
+  const Lock lock(names().mutex);
+  return names().all.emplace(name).first->c_str();
 }
 
 struct StartedRanges {
@@ -70,6 +77,17 @@ void store(int* depth) {
 }
 
 }  // namespace
+
+void lock_ranges() OPENREG_UNCHECKED_LOCKING {
+  names().mutex.lock();
+  started_ranges().mutex.lock();
+}
+
+void unlock_ranges() OPENREG_UNCHECKED_LOCKING {
+  started_ranges().mutex.unlock();
+  names().mutex.unlock();
+}
+
 }  // namespace openreg
 
 extern "C" {
@@ -78,9 +96,9 @@ orError_t orRangePush(const char* name, int* depth) {
   return openreg::guarded([&] {
     using namespace openreg;
     if (const orError_t error = check_name(name, "orRangePush")) return error;
-    const OpenRange range = open_range(orActivityRange, name);
-    store(depth);
-    pushed_ranges().push_back(range);
+    std::vector<OpenRange>& ranges = pushed_ranges();
+    ranges.push_back(open_range(orActivityRange, name));
+    if (depth != nullptr) *depth = static_cast<int>(ranges.size()) - 1;
     return orSuccess;
   });
 }

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -78,8 +79,8 @@ class Priorities {
     ++drawing_;
     step_ = 0;
     host_ = draw_one();
-    // Whoever is below the host waits. That is where most mistakes show, so it is not left to one
-    // in n times that the host is above all.
+    // Streams with a lower priority than the host wait. Most mistakes show when the host has the
+    // highest priority of all, so that case has a probability of one half.
     if (numbers_.next() % 2 == 0) host_ |= above_all;
     // Programs are short or long: each power of two is as likely.
     for (uint64_t& change : changes_) {
@@ -116,7 +117,7 @@ class Priorities {
 
   static constexpr uint64_t above_all = uint64_t{1} << 63;
 
-  // Above those of whoever fell back.
+  // Higher than the priority of each stream whose priority was lowered.
   uint64_t draw_one() { return (numbers_.next() & ~above_all) | uint64_t{1} << 32; }
 
   Numbers numbers_;
@@ -161,6 +162,15 @@ class Scheduler {
     settle(lock);
   }
 
+  // Lets the work up to that number run without turns: what add() could not list.
+  void let_go(Stream& stream, uint64_t sequence) {
+    const Lock lock(mutex_);
+    StreamTurns& turns = stream.turns();
+    turns.waiting.erase(turns.waiting.begin(), turns.waiting.upper_bound(sequence));
+    turns.granted = std::max(turns.granted, sequence);
+    turns.is_granted.notify_one();
+  }
+
   void let_run(Stream& stream, uint64_t count, bool is_waiting) {
     Lock lock(mutex_);
     ask(stream, count);
@@ -197,6 +207,10 @@ class Scheduler {
     advance();
   }
 
+  // Clang cannot follow a lock from one function to another.
+  void lock() OPENREG_UNCHECKED_LOCKING { mutex_.lock(); }
+  void unlock() OPENREG_UNCHECKED_LOCKING { mutex_.unlock(); }
+
   void stop() {
     const Lock lock(mutex_);
     is_stopped_ = true;
@@ -213,7 +227,9 @@ class Scheduler {
   bool is_empty() const OPENREG_REQUIRES(mutex_) { return streams_.empty(); }
 
   void list(Stream& stream) OPENREG_REQUIRES(mutex_) {
-    if (!std::exchange(stream.turns().is_listed, true)) streams_.push_back(&stream);
+    if (stream.turns().is_listed) return;
+    streams_.push_back(&stream);
+    stream.turns().is_listed = true;
   }
 
   void ask(Stream& stream, uint64_t count) OPENREG_REQUIRES(mutex_) {
@@ -246,8 +262,8 @@ class Scheduler {
     turns.is_granted.notify_one();
   }
 
-  // Waits until nobody has the turn and nobody is about to come back, unless the calling thread is
-  // a worker.
+  // Waits until no stream has the turn or is about to return to the schedule, unless the calling
+  // thread is a worker.
   void settle(Lock& lock) OPENREG_REQUIRES(mutex_) {
     if (Worker::current_stream() != nullptr) return;
     while ((running_ != nullptr || is_coming_back()) && !is_stopped_) lock.wait(is_settled_);
@@ -281,8 +297,8 @@ class Scheduler {
     return nullptr;
   }
 
-  // Whoever has to run next for the stream to get on. Null if nobody can. It ends, as a wait is
-  // submitted after the record that it waits for.
+  // The stream that has to run next so that the given one can continue; null if none can run. The
+  // search ends, because a wait is submitted after the record that it waits for.
   Stream* first_towards(Stream& stream) OPENREG_REQUIRES(mutex_) {
     Stream* next = &stream;
     while (!can_run(*next)) {
@@ -428,7 +444,11 @@ orError_t get_schedule(char* text, size_t size) {
 void schedule::begin() { scheduler().begin(settings().schedule); }
 
 void schedule::add(Stream& stream, uint64_t sequence, Command& command) {
-  scheduler().add(stream, sequence, describe(command));
+  try {
+    scheduler().add(stream, sequence, describe(command));
+  } catch (const std::bad_alloc&) {
+    scheduler().let_go(stream, sequence);
+  }
 }
 
 void schedule::let_run(Stream& stream, uint64_t count, bool is_waiting) {
@@ -444,6 +464,10 @@ void schedule::take_turn(Stream& stream, uint64_t sequence) {
 void schedule::end_turn(Stream& stream) { scheduler().end_turn(stream); }
 
 void schedule::stop() { scheduler().stop(); }
+
+void schedule::lock() { scheduler().lock(); }
+
+void schedule::unlock() { scheduler().unlock(); }
 
 }  // namespace openreg
 

@@ -2,15 +2,15 @@
 // openreg/schedule.h.
 //
 // Note [Turns]
-// A command that is submitted while a schedule is on is marked. Its worker runs it when it has been
-// granted a turn, and says when it has retired. Between the two no other stream is granted one,
-// unless the command is of a kind that may wait for the host or another process: it is granted, and
-// the stream is away until that has retired.
+// A command that is submitted while a schedule is on is marked. Its worker runs it after it has
+// been granted a turn, and reports when it has retired. Until then no other stream is granted a
+// turn, unless the command is of a kind that may wait for the host or another process: then other
+// streams may have turns, and its own stream has none until the command has retired.
 //
-// The choice is made under one lock, by whoever changes something: submits, asks for work to run,
-// or ends a turn. So when nobody has the turn, there is nothing that the schedule would run now;
-// a host thread leaves each of these calls only then. Hence between two calls of a single host
-// thread the choice depends on nothing but the calls before.
+// The choice is made under one lock, by each call that changes something: a submission, a request
+// to run work, or the end of a turn. So while no stream has the turn, there is nothing that the
+// schedule would run. A host thread returns from each of these calls only then. So between two
+// calls of a single host thread, the choice depends only on the calls before.
 //
 // Lock order: the lock is a leaf.
 #pragma once
@@ -70,15 +70,16 @@ inline bool is_on() { return is_on_now.load(std::memory_order_relaxed); }
 // Begins with the setting. Called before the first submission; further calls do nothing.
 void begin();
 
-// Says that a marked command has been committed. Unless the calling thread is a worker it returns
-// when nobody has the turn.
+// Reports that a marked command has been committed. If the host is out of memory, the command runs
+// out of turn. Unless the calling thread is a worker, returns when no stream has the turn.
 void add(Stream& stream, uint64_t sequence, Command& command);
 
 // Lets the stream run until that many commands have had their turn. Unless the calling thread is a
-// worker it returns when nobody has the turn. A worker gives its own up if it is going to wait.
+// worker, returns when no stream has the turn. A worker that is going to wait gives up its turn.
 void let_run(Stream& stream, uint64_t count, bool is_waiting);
 
-// Says that a host thread has waited for what it let run. Returns when nobody has the turn.
+// Reports that a host thread has waited for the work that it let run. Returns when no stream has
+// the turn.
 void end_wait();
 
 // Worker: waits for the turn of its next command, or forever.
@@ -89,6 +90,10 @@ void end_turn(Stream& stream);
 
 // Ends all waits of host threads, as the process exits.
 void stop();
+
+// Held over fork(), so that a child may ask for the schedule.
+void lock();
+void unlock();
 
 }  // namespace schedule
 }  // namespace openreg

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mutex.h"
 #include "os.h"
 
 namespace openreg {
@@ -114,6 +115,12 @@ bool parse_OPENREG_SCHEDULE(const char* text, Settings& settings) {
   const std::optional<Schedule> schedule = parse_schedule(text);
   settings.schedule = schedule.value_or(Schedule{});
   return schedule.has_value();
+}
+
+bool parse_OPENREG_QUEUE_MEMORY(const char* text, Settings& settings) {
+  const std::optional<size_t> size = parse_size(text);
+  settings.queue_memory = size.value_or(0);
+  return size.has_value();
 }
 
 // What the layers above read: the runtime only checks the text.
@@ -278,15 +285,30 @@ struct Environment {
 
 std::atomic<bool> is_environment_read{false};
 
+// A mutex of our own rather than the one of a static variable, as a fork has to hold it: a child
+// that is forked while another thread reads the environment would wait for that thread for ever.
+constinit Mutex environment_mutex;  // a leaf
+constinit std::atomic<const Environment*> read_environment{nullptr};
+
 const Environment& environment() {
-  static const Environment* environment = [] {
-    is_environment_read = true;
-    return new Environment;
-  }();
-  return *environment;
+  const Environment* found = read_environment.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    const Lock lock(environment_mutex);
+    found = read_environment.load(std::memory_order_relaxed);
+    if (found == nullptr) {
+      is_environment_read = true;
+      found = new Environment;
+      read_environment.store(found, std::memory_order_release);
+    }
+  }
+  return *found;
 }
 
 }  // namespace
+
+// Clang cannot follow a lock from one function to another.
+void lock_settings() OPENREG_UNCHECKED_LOCKING { environment_mutex.lock(); }
+void unlock_settings() OPENREG_UNCHECKED_LOCKING { environment_mutex.unlock(); }
 
 orError_t check_settings() {
   const std::vector<std::string>& errors = environment().errors;

@@ -18,6 +18,7 @@ struct Settings {
   std::vector<int> visible_devices;  // position: a device's number; value: its physical number
   bool has_memory_protection = true;
   bool is_launch_blocking = false;
+  size_t queue_memory = 0;  // 0: no limit
   Schedule schedule;
 };
 
@@ -26,6 +27,10 @@ orError_t check_settings();
 
 // The settings. Must not be used before check_settings() succeeded.
 const Settings& settings();
+
+// Hold the lock of the settings' first reading over a fork.
+void lock_settings();
+void unlock_settings();
 
 // Which variable of the environment leaves the process without a device, for error texts.
 std::string no_device_text();

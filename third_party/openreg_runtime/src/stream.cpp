@@ -1,14 +1,15 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 
 #include "capture.h"
 #include "completion.h"
 #include "device.h"
+#include "handle.h"
 #include "mutex.h"
 #include "os.h"
 #include "process.h"
@@ -23,15 +24,13 @@ namespace {
 
 constexpr std::align_val_t closure_alignment{OPENREG_CLOSURE_ALIGNMENT};
 
-// The handles of all streams ever made.
-struct Handles {
-  Mutex mutex;  // a leaf
-  std::unordered_set<const orStream*> all OPENREG_GUARDED_BY(mutex);
-};
+// All streams ever made. None is taken out, and a slot's stream never changes.
+constinit HandleTable<Stream*, HandleKind::Stream> streams;
 
-Handles& handles() {
-  static Handles* handles = new Handles;
-  return *handles;
+// The stream of a handle, null if the value is not that of one. It may have been destroyed.
+Stream* look_up(orStream_t handle) OPENREG_UNCHECKED_LOCKING {
+  HandleSlot<Stream*>* slot = streams.find(number_of(handle));
+  return slot == nullptr ? nullptr : slot->object;
 }
 
 struct HostCall {
@@ -44,6 +43,10 @@ orError_t run_host_function(void* closure) {
   call.function(call.user_data);
   return orSuccess;
 }
+
+// Work that does nothing.
+constexpr orKernel nothing_kernel{"nothing", [](void*) { return orSuccess; }, nullptr, nullptr};
+constexpr Submission nothing{CommandKind::Fill, "nothing", &nothing_kernel, nullptr, 0};
 
 constexpr orKernel host_function_kernel{"host function", run_host_function, nullptr, nullptr};
 
@@ -103,9 +106,14 @@ orError_t Stream::start() {
   const Lock lock(mutex_);
   if (is_started_.load(std::memory_order_relaxed)) return orSuccess;
   if (const orError_t error = ring_.allocate()) return error;
-  if (const orError_t error = Worker::start(*this)) {
+  try {
+    if (const orError_t error = Worker::start(*this)) {
+      ring_.free();
+      return error;
+    }
+  } catch (const std::bad_alloc&) {
     ring_.free();
-    return error;
+    throw;
   }
   is_started_.store(true, std::memory_order_release);
   return orSuccess;
@@ -114,6 +122,13 @@ orError_t Stream::start() {
 orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   *sequence = 0;
   while (const std::shared_ptr<Capture> capture = this->capture()) {
+    if (submission.is_awaited) {  // the capture began after the caller had looked
+      return capture->refuse(orErrorStreamCaptureUnsupported,
+                             concat(submission.function,
+                                    ": expected a stream that is not "
+                                    "capturing, got stream ",
+                                    id_));
+    }
     bool has_ended = false;
     const orError_t error = capture->take(*this, submission, &has_ended);
     if (error != orSuccess || !has_ended) return error;
@@ -128,13 +143,17 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   const trace::Span& call = submission.call == nullptr ? *own_call : *submission.call;
 
   const bool is_large = submission.closure_size > OPENREG_MAX_INLINE_CLOSURE_SIZE;
+  size_t counted_bytes = is_large ? submission.closure_size : 0;
+  if (submission.kernel->owned_bytes != nullptr) {
+    counted_bytes += submission.kernel->owned_bytes(submission.closure);
+  }
   void* large_closure = nullptr;
   if (is_large) large_closure = ::operator new(submission.closure_size, closure_alignment);
 
   CommandRing::Slot slot;
   const bool is_scheduled = schedule::is_on();
-  const CommandRing::Status status =
-      reserve(is_large ? sizeof(void*) : submission.closure_size, is_scheduled, &slot);
+  const CommandRing::Status status = reserve(is_large ? sizeof(void*) : submission.closure_size,
+                                             counted_bytes, is_scheduled, &slot);
   if (status != CommandRing::Status::Granted) {
     ::operator delete(large_closure, closure_alignment);
     return refuse(status, submission.function, *this);
@@ -150,8 +169,17 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
     command.submit_ns = call.record().start_ns;
   }
   if (is_large) *static_cast<void**>(command.inline_closure()) = large_closure;
-  move_closure(submission, command.closure());
   command.is_scheduled = is_scheduled;
+  try {
+    move_closure(submission, command.closure());
+  } catch (...) {
+    // The command has its place and its number: an empty one takes it.
+    command.describe(nothing);
+    command.correlation_id = 0;
+    ring_.commit(slot);
+    if (is_scheduled) schedule::add(*this, slot.sequence, command);
+    throw;
+  }
   ring_.commit(slot);
   *sequence = slot.sequence;
   if (is_scheduled) [[unlikely]]
@@ -160,19 +188,19 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
 }
 
 // Waits while the ring is full, unless the calling thread is the stream's worker.
-CommandRing::Status Stream::reserve(size_t closure_size, bool is_scheduled,
+CommandRing::Status Stream::reserve(size_t closure_size, size_t counted_bytes, bool is_scheduled,
                                     CommandRing::Slot* slot) {
   const bool may_wait = Worker::current_stream() != this;
   if (is_scheduled && may_wait) [[unlikely]] {
     const wait_check::Suspension suspension;
-    // What nobody waits for may not be running. An error means that the process exits.
+    // Work without a waiting thread may not be running. An error means that the process exits.
     for (;;) {
-      const CommandRing::Status status = ring_.reserve(closure_size, false, slot);
+      const CommandRing::Status status = ring_.reserve(closure_size, counted_bytes, false, slot);
       if (status != CommandRing::Status::Full) return status;
       if (wait(submitted()) != orSuccess) break;
     }
   }
-  return ring_.reserve(closure_size, may_wait, slot);
+  return ring_.reserve(closure_size, counted_bytes, may_wait, slot);
 }
 
 orError_t Stream::launch(const Submission& submission) {
@@ -189,9 +217,10 @@ bool Stream::is_idle() const {
   return retired() >= count;
 }
 
-orError_t Stream::launch_and_finish(const Submission& submission) {
+orError_t Stream::launch_and_finish(Submission submission) {
   if (Worker::current_stream() == this) return fail_own_wait(*this);
   if (const orError_t error = check_may_wait(*this, submission.function)) return error;
+  submission.is_awaited = true;
   uint64_t sequence = 0;
   if (const orError_t error = submit(submission, &sequence)) return error;
   if (sequence == 0) return fail_exiting();
@@ -250,7 +279,7 @@ std::shared_ptr<Capture> Stream::capture() const {
 
 bool Stream::join(std::shared_ptr<Capture> capture) {
   const Lock lock(mutex_);
-  if (capture_ != nullptr) return false;
+  if (capture_ != nullptr || is_destroyed()) return false;
   capture_ = std::move(capture);
   is_capturing_.store(true, std::memory_order_release);
   return true;
@@ -263,19 +292,23 @@ void Stream::leave_capture() {
   left.swap(capture_);
 }
 
-void Stream::destroy() {
-  is_destroyed_.store(true, std::memory_order_relaxed);
+bool Stream::destroy() {
+  {
+    const Lock lock(mutex_);
+    if (capture_ != nullptr || is_destroyed()) return false;
+    is_destroyed_.store(true, std::memory_order_relaxed);
+  }
   ring_.close();
   if (schedule::is_on()) schedule::let_run(*this, submitted(), false);
+  return true;
 }
 
 bool Stream::has_ended() const { return is_destroyed() && is_idle() && !has_failure(); }
 
 Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority) {
-  auto* stream = new orStream(device, id, flags, priority);
-  const Lock lock(handles().mutex);
-  handles().all.insert(stream);
-  return stream;
+  auto stream = std::make_unique<Stream>(device, id, flags, priority);
+  stream->handle_ = to_handle<orStream_t>(streams.add(stream.get()));
+  return stream.release();
 }
 
 orError_t find_stream(orStream_t handle, Stream** stream) {
@@ -286,11 +319,15 @@ orError_t find_stream(orStream_t handle, Stream** stream) {
     *stream = &device->default_stream();
     return orSuccess;
   }
-  if (handle->is_destroyed()) {
-    return fail(orErrorInvalidResourceHandle, concat(handle->name(), " has been destroyed"));
-  }
-  *stream = handle;
+  Stream* found = look_up(handle);
+  if (found == nullptr) return fail_stale(number_of(handle), "", "a stream");
+  if (found->is_destroyed()) return fail_destroyed(*found);
+  *stream = found;
   return orSuccess;
+}
+
+orError_t fail_destroyed(const Stream& stream) {
+  return fail(orErrorInvalidResourceHandle, concat(stream.name(), " has been destroyed"));
 }
 
 namespace {
@@ -304,15 +341,21 @@ orError_t create_stream(orStream_t* stream, unsigned flags, int priority) {
   Device* device = nullptr;
   if (const orError_t error = Device::get(current_device(), &device)) return error;
   priority = std::clamp(priority, greatest_stream_priority, least_stream_priority);
-  *stream = static_cast<orStream*>(device->create_stream(flags, priority));
+  *stream = device->create_stream(flags, priority)->handle();
   return orSuccess;
 }
 
 orError_t launch_kernel(const orKernel* kernel, void* closure, size_t closure_size,
                         orStream_t handle) {
-  if (kernel == nullptr || kernel->run == nullptr || (closure == nullptr && closure_size > 0)) {
+  if (kernel == nullptr || kernel->name == nullptr || kernel->run == nullptr ||
+      (closure == nullptr && closure_size > 0)) {
     return fail(orErrorInvalidValue,
-                "orLaunchKernel: expected a kernel with a run function, and a closure");
+                "orLaunchKernel: expected a kernel with a name and a run function, and a closure");
+  }
+  if (closure_size > OPENREG_MAX_CLOSURE_SIZE) {
+    return fail(orErrorInvalidValue,
+                concat("orLaunchKernel: expected a closure of at most ", OPENREG_MAX_CLOSURE_SIZE,
+                       " bytes, got ", closure_size));
   }
   Stream* stream = nullptr;
   if (const orError_t error = find_stream(handle, &stream)) return error;
@@ -368,8 +411,10 @@ orError_t orStreamDestroy(orStream_t handle) {
     if (stream == &stream->device().default_stream()) {
       return fail(orErrorNotPermitted, "orStreamDestroy: a default stream cannot be destroyed");
     }
-    if (const orError_t error = check_not_capturing(*stream, "orStreamDestroy")) return error;
-    stream->destroy();
+    do {
+      if (const orError_t error = check_not_capturing(*stream, "orStreamDestroy")) return error;
+      if (stream->is_destroyed()) return fail_destroyed(*stream);  // by another thread
+    } while (!stream->destroy());
     return orSuccess;
   });
 }
@@ -380,7 +425,7 @@ orError_t orGetDefaultStream(orStream_t* stream, int device) {
     if (stream == nullptr) return fail(orErrorInvalidValue, "orGetDefaultStream: stream is null");
     Device* found = nullptr;
     if (const orError_t error = Device::get(device, &found)) return error;
-    *stream = static_cast<orStream*>(&found->default_stream());
+    *stream = found->default_stream().handle();
     return orSuccess;
   });
 }
@@ -466,12 +511,12 @@ orError_t orStreamGetById(orStream_t* stream, int device, unsigned long long id)
     if (stream == nullptr) return fail(orErrorInvalidValue, "orStreamGetById: stream is null");
     Device* found = nullptr;
     if (const orError_t error = Device::get(device, &found)) return error;
-    auto* live = static_cast<orStream*>(found->find_stream(id));
+    const Stream* live = found->find_stream(id);
     if (live == nullptr) {
       return fail(orErrorInvalidResourceHandle,
                   concat("orStreamGetById: device ", device, " has no live stream ", id));
     }
-    *stream = live;
+    *stream = live->handle();
     return orSuccess;
   });
 }
@@ -483,7 +528,9 @@ orError_t orStreamHasEnded(int* has_ended, orStream_t stream) {
     if (has_ended == nullptr || stream == nullptr) {
       return fail(orErrorInvalidValue, "orStreamHasEnded: a pointer is null");
     }
-    *has_ended = stream->is_destroyed() && stream->is_idle() ? 1 : 0;
+    const Stream* found = look_up(stream);
+    if (found == nullptr) return fail_stale(number_of(stream), "orStreamHasEnded", "a stream");
+    *has_ended = found->is_destroyed() && found->is_idle() ? 1 : 0;
     return orSuccess;
   });
 }
@@ -508,9 +555,8 @@ orError_t orStreamValidate(uintptr_t handle) {
   return openreg::guarded([&] {
     using namespace openreg;
     if (const orError_t error = check_not_forked()) return error;
-    const auto* stream = reinterpret_cast<const orStream*>(handle);
-    const Lock lock(handles().mutex);
-    if (handles().all.contains(stream) && !stream->is_destroyed()) return orSuccess;
+    const Stream* stream = look_up(reinterpret_cast<orStream_t>(handle));
+    if (stream != nullptr && !stream->is_destroyed()) return orSuccess;
     return fail(orErrorInvalidResourceHandle,
                 concat("orStreamValidate: ", handle, " is not the handle of a live stream"));
   });

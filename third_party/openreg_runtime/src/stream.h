@@ -23,8 +23,8 @@ namespace openreg {
 class Capture;
 class Device;
 
-// Made once per handle and never destroyed: a stale handle still points at a stream, which then
-// says that it is destroyed.
+// Made once per handle and never destroyed: work, completions and schedules refer to it, and its
+// handle says that it is destroyed.
 class Stream {
  public:
   Stream(Device& device, uint64_t id, unsigned flags, int priority);
@@ -33,6 +33,7 @@ class Stream {
 
   Device& device() const { return device_; }
   uint64_t id() const { return id_; }
+  orStream_t handle() const { return handle_; }
 
   // Such as "stream 1 of device 0", for error texts.
   std::string name() const;
@@ -51,7 +52,7 @@ class Stream {
 
   // Does the same and always finish(). Fails if the command is dropped, or the calling thread is
   // the stream's worker.
-  orError_t launch_and_finish(const Submission& submission);
+  orError_t launch_and_finish(Submission submission);
 
   // --- Waiting
 
@@ -85,8 +86,9 @@ class Stream {
 
   // --- Ending
 
-  // Takes no more commands; those submitted still run.
-  void destroy();
+  // Takes no more commands; those submitted still run. Returns false if it is capturing or has been
+  // destroyed.
+  bool destroy();
 
   bool is_destroyed() const { return is_destroyed_.load(std::memory_order_relaxed); }
 
@@ -111,7 +113,8 @@ class Stream {
   // The capture that the stream is in, null if none.
   std::shared_ptr<Capture> capture() const;
 
-  // Puts the stream into a capture. Returns false if it is in one.
+  // Puts the stream into a capture. Returns false if it is in one or has been destroyed: a capture
+  // of a destroyed stream could not be ended.
   bool join(std::shared_ptr<Capture> capture);
 
   // Takes it out again.
@@ -119,14 +122,17 @@ class Stream {
 
  private:
   friend class Worker;
+  friend Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority);
 
   orError_t start();
-  CommandRing::Status reserve(size_t closure_size, bool is_scheduled, CommandRing::Slot* slot);
+  CommandRing::Status reserve(size_t closure_size, size_t counted_bytes, bool is_scheduled,
+                              CommandRing::Slot* slot);
 
   Device& device_;
   const uint64_t id_;
   const unsigned flags_;
   const int priority_;
+  orStream_t handle_ = nullptr;  // set before another thread may see the stream
   std::atomic<bool> is_started_{false};
   std::atomic<bool> is_destroyed_{false};
 
@@ -147,12 +153,10 @@ class Stream {
 // Makes a stream for a device and registers its handle.
 Stream* make_stream(Device& device, uint64_t id, unsigned flags, int priority);
 
+// What a function returns for a stream that has been destroyed.
+orError_t fail_destroyed(const Stream& stream);
+
 // Finds the stream that a handle stands for. Fails in a forked child and for a destroyed stream.
 orError_t find_stream(orStream_t handle, Stream** stream);
 
 }  // namespace openreg
-
-// What a handle points at.
-struct orStream : openreg::Stream {
-  using Stream::Stream;
-};

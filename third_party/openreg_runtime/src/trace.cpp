@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "device.h"
@@ -46,7 +47,14 @@ class BufferLease {
     Buffers& shared = buffers();
     const Lock lock(shared.mutex);
     if (shared.unused.empty()) {
-      shared.all.push_back(new Buffer);
+      shared.unused.reserve(shared.all.size() + 1);  // what the destructors of all leases need
+      shared.all.push_back(nullptr);
+      try {
+        shared.all.back() = new Buffer;
+      } catch (const std::bad_alloc&) {
+        shared.all.pop_back();
+        throw;
+      }
       buffer_ = shared.all.back();
     } else {
       buffer_ = shared.unused.back();
@@ -73,14 +81,27 @@ struct ExternalIds {
   std::vector<uint64_t> ids;
 };
 
-std::vector<orActivityRecord> take_all() {
-  std::vector<orActivityRecord> taken;
+// What one buffer held, in order of end_ns, and how much of that has been handed on.
+struct Taken {
+  std::vector<orActivityRecord> records;
+  size_t next = 0;
+
+  bool is_over() const { return next == records.size(); }
+  int64_t time_ns() const { return records[next].end_ns; }
+};
+
+// Takes the buffers' memory, too: a thread that records no more keeps none. Makes room in `order`
+// for a pointer to each.
+std::vector<Taken> take_all(std::vector<Taken*>* order) {
+  std::vector<Taken> taken;
   Buffers& shared = buffers();
   const Lock lock(shared.mutex);
+  taken.reserve(shared.all.size());
+  order->reserve(shared.all.size());
+  // From here on nothing throws.
   for (Buffer* buffer : shared.all) {
     const Lock buffer_lock(buffer->mutex);
-    taken.insert(taken.end(), buffer->records.begin(), buffer->records.end());
-    buffer->records.clear();
+    if (!buffer->records.empty()) taken.push_back({.records = std::exchange(buffer->records, {})});
   }
   return taken;
 }
@@ -128,11 +149,29 @@ orError_t record_work(orStream_t handle, const char* call, const orActivityRecor
 }
 
 orError_t consume(orActivityFn function, void* user_data) {
-  std::vector<orActivityRecord> records = take_all();
+  std::vector<Taken*> heap;
+  std::vector<Taken> taken = take_all(&heap);
   if (function == nullptr) return orSuccess;
-  std::stable_sort(records.begin(), records.end(),
-                   [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
-  for (const orActivityRecord& record : records) function(&record, user_data);
+  for (Taken& one : taken) {
+    std::stable_sort(one.records.begin(), one.records.end(),
+                     [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
+  }
+  // A heap of the buffers, the one with the earliest record on top. Merging needs no memory.
+  const auto is_later = [](const Taken* a, const Taken* b) {
+    return a->time_ns() != b->time_ns() ? a->time_ns() > b->time_ns() : a > b;
+  };
+  for (Taken& one : taken) heap.push_back(&one);
+  std::make_heap(heap.begin(), heap.end(), is_later);
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), is_later);
+    Taken& first = *heap.back();
+    function(&first.records[first.next++], user_data);
+    if (first.is_over()) {
+      heap.pop_back();
+    } else {
+      std::push_heap(heap.begin(), heap.end(), is_later);
+    }
+  }
   return orSuccess;
 }
 
@@ -143,9 +182,9 @@ uint64_t next_correlation_id() {
 }
 
 void stamp_external_id(bool* has_external_id, uint64_t* external_id) {
-  const std::vector<uint64_t>& ids = thread_object<ExternalIds>().ids;
-  *has_external_id = !ids.empty();
-  *external_id = ids.empty() ? 0 : ids.back();
+  const ExternalIds* found = find_thread_object<ExternalIds>();
+  *has_external_id = found != nullptr && !found->ids.empty();
+  *external_id = *has_external_id ? found->ids.back() : 0;
 }
 
 orActivityRecord describe(Command& command, int device, uint64_t stream_id) {
@@ -211,6 +250,16 @@ void keep(const orActivityRecord& record) {
   } catch (const std::bad_alloc&) {
     // The record is lost; the work it is about is not.
   }
+}
+
+void lock_buffers() OPENREG_UNCHECKED_LOCKING {
+  buffers().mutex.lock();
+  for (Buffer* buffer : buffers().all) buffer->mutex.lock();
+}
+
+void unlock_buffers() OPENREG_UNCHECKED_LOCKING {
+  for (Buffer* buffer : buffers().all) buffer->mutex.unlock();
+  buffers().mutex.unlock();
 }
 
 Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) : record_{} {

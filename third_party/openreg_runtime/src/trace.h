@@ -52,4 +52,8 @@ class Span {
   orActivityRecord record_;
 };
 
+// Held over fork(), so that a child may record. The locks are leaves.
+void lock_buffers();
+void unlock_buffers();
+
 }  // namespace openreg::trace

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <map>
+#include <new>
 #include <utility>
 
 #include "arena.h"
@@ -48,7 +49,7 @@ class WatchableMemory {
   // Null if the operating system does not give it.
   static WatchableMemory* create();
 
-  uintptr_t allocate(size_t size) { return arena_.allocate(round_up(size)); }
+  uintptr_t allocate(size_t size) { return size > capacity_ ? 0 : arena_.allocate(round_up(size)); }
 
   void release(uintptr_t address, size_t size) {
     {
@@ -61,6 +62,9 @@ class WatchableMemory {
   }
 
   bool contains(uintptr_t address) const { return address - base_ < capacity_; }
+  bool contains(uintptr_t address, size_t size) const {
+    return contains(address) && size <= capacity_ - (address - base_);
+  }
   bool is_kernel_address(uintptr_t address) const {
     const uintptr_t offset = offset_;
     return offset != 0 && contains(address - offset);
@@ -70,17 +74,18 @@ class WatchableMemory {
   // The number of the new watch, 0 if there is no room for it.
   uint64_t add(Watch watch) {
     const Lock lock(mutex_);
+    const auto added = watches_.emplace(last_number_ + 1, watch).first;  // first, as it may throw
     const bool is_protected = change(watch.begin, watch.end, [&watch](Page& page) {
       ++(watch.is_written ? page.writes : page.reads);
       page.is_open = false;
     });
     if (!is_protected) {
-      end(watch);
+      end(added->second);
+      watches_.erase(added);
       ++lost_;
       return 0;
     }
-    watches_.emplace(++last_number_, watch);
-    return last_number_;
+    return ++last_number_;
   }
 
   bool remove(uint64_t number) {
@@ -206,8 +211,8 @@ class WatchableMemory {
     if (!is_done) lose_all();
   }
 
-  // Opens all pages in one call, which takes room from nobody. Without it, a host that cannot be
-  // given a page back would fault for ever.
+  // Opens all pages in one call, which needs no more memory mappings. Otherwise a host access to a
+  // page that cannot be opened would fault for ever.
   void lose_all() OPENREG_REQUIRES(mutex_) {
     protect(base_, base_ + capacity_, Protection::ReadWrite);
     for (auto& [number, watch] : watches_) {
@@ -257,7 +262,11 @@ WatchableMemory* WatchableMemory::create() {
   if (table != nullptr && base != nullptr &&
       os::map_memory_file(base, capacity, file, /*is_inherited=*/true) &&
       os::map_memory_file(reinterpret_cast<void*>(address + capacity), capacity, file)) {
-    return new WatchableMemory(address, capacity, file, static_cast<Page*>(table));
+    try {
+      return new WatchableMemory(address, capacity, file, static_cast<Page*>(table));
+    } catch (const std::bad_alloc&) {
+      // There is none to be had.
+    }
   }
   if (base != nullptr) os::unmap(base, 2 * capacity);
   if (table != nullptr) os::unmap(table, table_size);
@@ -299,7 +308,7 @@ orError_t add_watch(unsigned long long* number, const void* pointer, size_t size
   const auto begin = reinterpret_cast<uintptr_t>(pointer);
   WatchableMemory* found = memory_of(begin);
   *number = 0;
-  if (found == nullptr || !found->contains(begin + size - 1) || found->is_inherited() ||
+  if (found == nullptr || !found->contains(begin, size) || found->is_inherited() ||
       !install_fault_handler()) {
     return orSuccess;
   }

@@ -1,5 +1,6 @@
 #include "worker.h"
 
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -16,6 +17,9 @@ namespace openreg {
 namespace {
 
 thread_local Stream* this_workers_stream = nullptr;
+
+// How long a worker waits for memory before it tries again.
+constexpr int64_t retry_ns = 1'000'000;
 
 }  // namespace
 
@@ -38,7 +42,11 @@ void Worker::set_idle_function(void (*function)()) {
 void Worker::run() {
   this_workers_stream = &stream_;
   os::block_process_signals();
-  os::set_thread_name(concat("or-dev", stream_.device().index(), "-s", stream_.id()));
+  try {
+    os::set_thread_name(concat("or-dev", stream_.device().index(), "-s", stream_.id()));
+  } catch (const std::bad_alloc&) {
+    // The thread has no name; its work runs.
+  }
   CommandRing& ring = stream_.ring_;
   while (Command* command = ring.next()) {
     const bool is_scheduled = command->is_scheduled;
@@ -83,6 +91,7 @@ void Worker::execute(Command& command) {
   if (command.is_large) {
     ::operator delete(closure, std::align_val_t{OPENREG_CLOSURE_ALIGNMENT});
   }
+  if (command.is_counted) stream_.ring_.uncount(command.counted_bytes());
 }
 
 bool Worker::waits(const Command& command) const {
@@ -92,7 +101,15 @@ bool Worker::waits(const Command& command) const {
 
 void Worker::await(Command& command) {
   const CompletionRef& completion = *static_cast<CompletionRef*>(command.closure());
-  if (completion->wait() != orSuccess) park();
+  for (;;) {
+    try {
+      if (completion->wait() != orSuccess) park();
+      break;
+    } catch (const std::bad_alloc&) {
+      os::sleep_ns(
+          retry_ns);  // the wait is required, and there is no caller to report the error to
+    }
+  }
   if (completion->failure() != nullptr) stream_.set_failure(completion->failure());
 }
 
@@ -157,15 +174,19 @@ void Worker::fail_stream(const Command& command, orError_t code) {
   // "Not ready" is no error of a kernel, and would be taken for the answer to a query.
   if (code == orErrorNotReady) code = orErrorLaunchFailure;
   if (!is_known(code)) code = orErrorUnknown;
-  const std::string what = command.kind == CommandKind::HostFunction
-                               ? "a host function"
-                               : concat("kernel '", command.name(), "'");
-  stream_.set_failure(std::make_shared<Failure>(
-      Failure{.code = code,
-              .message = concat(what, " on ", stream_.name(),
-                                " failed: ", error.is_set ? error.text : orGetErrorString(code)),
-              .tag = error.tag,
-              .time_ns = os::now_ns()}));
+  try {
+    const std::string what = command.kind == CommandKind::HostFunction
+                                 ? "a host function"
+                                 : concat("kernel '", command.name(), "'");
+    const std::string text = error.is_set ? error.text : orGetErrorString(code);
+    stream_.set_failure(std::make_shared<Failure>(
+        Failure{.code = code,
+                .message = concat(what, " on ", stream_.name(), " failed: ", text),
+                .tag = error.tag,
+                .time_ns = os::now_ns()}));
+  } catch (const std::bad_alloc&) {
+    stream_.set_failure(spare_failure(code));
+  }
 }
 
 // Ends the worker's life as the process exits: nothing it did not run will be done.

@@ -21,7 +21,7 @@ static int fail(const char* call, orError_t error) {
   } while (0)
 
 int main(void) {
-  static const orKernel kernel = {"add_one", add_one, NULL, NULL, NULL};
+  static const orKernel kernel = {"add_one", add_one, NULL, NULL, NULL, NULL};
   int value = 41;
   int* target = &value;
   orStream_t stream = NULL;

@@ -125,7 +125,7 @@ def build(configuration: Configuration, directory: Path) -> Build:
         return [*CXX, *flags, *includes, "-c", str(source), "-o", target]
 
     sources = sorted(SOURCE.glob("*.cpp"))
-    tests = sorted([*TEST.glob("test_*.cpp"), TEST / "stress.cpp"])
+    tests = sorted([*TEST.glob("test_*.cpp"), TEST / "stress.cpp", TEST / "fuzz.cpp"])
     run_compilers(compile_command(source) for source in [*sources, *tests])
     result.objects = [directory / f"{source.stem}.o" for source in sources]
     objects = [str(path) for path in result.objects]
@@ -223,6 +223,13 @@ def every_function_is_tested() -> str:
     return check_missing("functions without a test", missing)
 
 
+def every_function_is_tested_without_memory() -> str:
+    source = (TEST / "test_exhaustion.cpp").read_text()
+    functions = header_names(r"OPENREG_API orError_t\s+(or\w+)\(")
+    missing = {name for name in functions if f"{name}(" not in source}
+    return check_missing("functions without a test of exhausted memory", missing)
+
+
 def every_error_code_is_produced() -> str:
     codes = header_names(r"X\((or\w+), \d+,")
     checked = set(re.findall(r"CHECK_\w+\([^;]*?\b(or(?:Error\w+|Success))\)", test_sources()))
@@ -267,6 +274,7 @@ def contract_cases(built: Build) -> list[Case]:
         Case(f"contract/{check.__name__}", check)
         for check in (
             every_function_is_tested,
+            every_function_is_tested_without_memory,
             every_error_code_is_produced,
             headers_compile_alone_as_c99,
             only_os_includes_os_headers,

@@ -1,6 +1,7 @@
 // Captures: calls that are recorded, calls that end a capture, and invalid calls. test_graph.cpp
 // tests the resulting graphs.
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -713,4 +714,37 @@ TEST(an_edge_is_made_only_where_no_path_says_the_same) {
   CHECK_EQUAL(count_edges(graph), expected.size());
   CHECK_OK(orGraphDestroy(graph));
   for (orEvent_t event : events) CHECK_OK(orEventDestroy(event));
+}
+
+TEST(a_stream_that_two_threads_destroy_and_capture_is_one_of_the_two) {
+  constexpr int round_count = 20'000;
+  static std::atomic<orStream_t> shared{nullptr};
+  std::atomic<int> destroyed_round{-1};
+  std::thread destroying([&] {
+    for (int round = 0; round < round_count; ++round) {
+      orStream_t stream = nullptr;
+      while ((stream = shared.exchange(nullptr)) == nullptr) std::this_thread::yield();
+      const orError_t error = orStreamDestroy(stream);
+      CHECK(error == orSuccess || error == orErrorStreamCaptureUnsupported);
+      destroyed_round = round;
+    }
+  });
+  for (int round = 0; round < round_count; ++round) {
+    const orStream_t stream = test::make_stream();
+    shared = stream;
+    while (shared.load() != nullptr) {
+    }
+    const orError_t error = orStreamBeginCapture(stream, orStreamCaptureModeRelaxed);
+    CHECK(error == orSuccess || error == orErrorInvalidResourceHandle);
+    while (destroyed_round != round) std::this_thread::yield();
+    if (error != orSuccess) continue;
+    // It may have been invalidated by the other thread's call, but it can be ended.
+    orGraph_t graph = nullptr;
+    const orError_t ended = orStreamEndCapture(stream, &graph);
+    CHECK(ended == orSuccess || ended == orErrorStreamCaptureInvalidated);
+    CHECK_OK(orGraphDestroy(graph));
+    CHECK_OK(orStreamDestroy(stream));
+  }
+  destroying.join();
+  CHECK_OK(orDeviceSynchronize());
 }

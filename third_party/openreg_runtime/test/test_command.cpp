@@ -19,7 +19,7 @@ struct Ring {
   ~Ring() { ring.free(); }
 
   CommandRing::Status reserve(size_t closure_size, CommandRing::Slot* slot) {
-    return ring.reserve(closure_size, /*may_wait=*/false, slot);
+    return ring.reserve(closure_size, /*counted_bytes=*/0, /*may_wait=*/false, slot);
   }
 
   // Puts a command in and commits it. Returns false if the ring is full.
@@ -161,7 +161,7 @@ TEST(stopping_wakes_the_worker_and_waiting_producers) {
   }
   std::thread producer([&] {
     CommandRing::Slot slot;
-    CHECK(ring.ring.reserve(1000, /*may_wait=*/true, &slot) == CommandRing::Status::Stopped);
+    CHECK(ring.ring.reserve(1000, 0, /*may_wait=*/true, &slot) == CommandRing::Status::Stopped);
   });
   ring.ring.stop();
   producer.join();

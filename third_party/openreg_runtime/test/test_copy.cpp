@@ -224,12 +224,38 @@ TEST(unregistered_memory_cannot_be_filled) {
   CHECK_EQUAL(byte, 'u');
 }
 
-TEST(a_range_that_leaves_pinned_memory_counts_as_unregistered) {
-  // The memory between is one block of the host's; only its first bytes are pinned.
-  char* memory = device_malloc(64);
-  char* pinned = host_malloc(64);
-  CHECK_OK(orMemcpyAsync(memory, pinned + 1, 63, orMemcpyHostToDevice, nullptr));
-  CHECK_ERROR(orMemset(pinned + 1, 0, 64), orErrorInvalidValue);
+TEST(a_range_that_leaves_its_pinned_allocation_is_refused) {
+  char* device = test::device_malloc(65536);
+  char* pinned = test::host_malloc(64);
+  const orStream_t stream = test::make_stream();
+  for (const size_t offset : {size_t{0}, size_t{1}, size_t{63}}) {
+    const size_t size = 65 - offset;
+    CHECK_ERROR(orMemcpy(pinned + offset, device, size, orMemcpyDeviceToHost), orErrorInvalidValue);
+    CHECK_CONTAINS(orGetLastErrorMessage(), "bytes at offset " + std::to_string(offset) +
+                                                " exceed their pinned allocation of 64 bytes");
+    CHECK_ERROR(orMemcpy(device, pinned + offset, size, orMemcpyDefault), orErrorInvalidValue);
+    CHECK_ERROR(orMemcpyAsync(pinned + offset, device, size, orMemcpyDefault, stream),
+                orErrorInvalidValue);
+    CHECK_ERROR(orMemcpyAsync(device, pinned + offset, size, orMemcpyDefault, stream),
+                orErrorInvalidValue);
+    CHECK_ERROR(orMemsetAsync(pinned + offset, 0, size, stream), orErrorInvalidValue);
+    CHECK_OK(orMemcpyAsync(device, pinned + offset, size - 1, orMemcpyHostToDevice, stream));
+  }
+  CHECK_ERROR(orMemcpy(pinned, device, 65536, orMemcpyDeviceToHost), orErrorInvalidValue);
+  CHECK_ERROR(orMemcpy(pinned, pinned, SIZE_MAX, orMemcpyHostToHost), orErrorInvalidValue);
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_OK(orStreamDestroy(stream));
+  CHECK_OK(orFree(device));
+  CHECK_OK(orFreeHost(pinned));
+}
+
+TEST(a_range_that_wraps_around_is_refused) {
+  char* device = test::device_malloc(64);
+  char host[64];
+  CHECK_ERROR(orMemcpy(host, host, SIZE_MAX, orMemcpyHostToHost), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "do not fit behind the address");
+  CHECK_ERROR(orMemcpy(device, host, SIZE_MAX, orMemcpyHostToDevice), orErrorInvalidValue);
+  CHECK_OK(orFree(device));
 }
 
 TEST(a_copy_on_a_failed_stream_returns_the_failure_once) {

@@ -1,4 +1,5 @@
 // What happens when the host touches device memory.
+#include <csetjmp>
 #include <csignal>
 
 #include "check.h"
@@ -100,4 +101,183 @@ TEST(a_forked_child_that_touches_its_parents_memory_gets_the_message) {
   char* memory = test::device_malloc(1000);
   const std::string error = error_of_faulting([memory] { touch(memory + 1); });
   CHECK_CONTAINS(error, "allocation " + hex(memory) + " (size 1000 bytes) + offset 1");
+}
+
+namespace {
+
+// What a handler is called with and how it ends is up to each test.
+void install(void (*handler)(int, siginfo_t*, void*), int flags, std::vector<int> blocked = {}) {
+  struct sigaction action = {};
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_SIGINFO | flags;
+  for (const int signal : blocked) sigaddset(&action.sa_mask, signal);
+  CHECK_EQUAL(sigaction(SIGSEGV, &action, nullptr), 0);
+}
+
+bool is_blocked(int signal) {
+  sigset_t signals;
+  pthread_sigmask(SIG_SETMASK, nullptr, &signals);
+  return sigismember(&signals, signal) == 1;
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++count;
+  return count;
+}
+
+struct sigaction replaced_action;
+
+// Calls the action that it replaced.
+void call_on(int signal, siginfo_t* info, void* context) {
+  write_line("a later handler\n");
+  replaced_action.sa_sigaction(signal, info, context);
+}
+
+void install_calling_on() {
+  struct sigaction action = {};
+  action.sa_sigaction = call_on;
+  action.sa_flags = SA_SIGINFO;
+  CHECK_EQUAL(sigaction(SIGSEGV, &action, &replaced_action), 0);
+  CHECK((replaced_action.sa_flags & SA_SIGINFO) != 0);
+}
+
+// Has the library install its handler again, in front of a later one.
+void start_watching() {
+  CHECK_OK(orWatchStart());
+  static char* memory = test::host_malloc(100);
+  unsigned long long watch = 0;
+  const orWatchObserver observer = [](void*, const void*, int) { return 1; };
+  CHECK_OK(orWatchAdd(&watch, memory, 100, 1, observer, nullptr));
+  CHECK_OK(orWatchRemove(watch));
+}
+
+}  // namespace
+
+TEST(an_earlier_handler_for_one_fault_is_called_once) {
+  for (const int flags : {SA_RESETHAND, SA_RESETHAND | SA_NODEFER}) {
+    static int flags_now = 0;
+    flags_now = flags;
+    const std::string error = error_of_faulting([] {
+      install([](int, siginfo_t*, void*) { write_line("the earlier handler\n"); }, flags_now);
+      touch(test::device_malloc(1000));
+    });
+    CHECK_EQUAL(count_of(error, "the earlier handler\n"), 1u);
+  }
+}
+
+TEST(an_ignored_signal_of_a_process_does_not_kill_but_a_fault_does) {
+  const std::string error = error_of_faulting([] {
+    signal(SIGSEGV, SIG_IGN);
+    char* memory = test::device_malloc(1000);
+    kill(getpid(), SIGSEGV);
+    raise(SIGSEGV);
+    write_line("still here\n");
+    touch(memory);
+  });
+  CHECK_CONTAINS(error, "still here\n");
+  CHECK_CONTAINS(error, "to debug)\n");
+}
+
+TEST(an_earlier_handler_runs_with_its_signals_blocked) {
+  for (const bool is_deferred : {true, false}) {
+    static bool is_deferred_now = false;
+    is_deferred_now = is_deferred;
+    const test::ChildResult result = test::run_child([] {
+      install(
+          [](int, siginfo_t*, void*) {
+            const bool is_right = is_blocked(SIGSEGV) == is_deferred_now && is_blocked(SIGUSR1) &&
+                                  is_blocked(SIGTERM) && !is_blocked(SIGUSR2);
+            _exit(is_right ? 5 : 6);
+          },
+          is_deferred_now ? 0 : SA_NODEFER, {SIGUSR1});
+      char* memory = test::device_malloc(1000);
+      sigset_t signals;  // of the thread that faults: they stay blocked
+      sigemptyset(&signals);
+      sigaddset(&signals, SIGTERM);
+      pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+      touch(memory);
+    });
+    CHECK_EQUAL(WEXITSTATUS(result.status), 5);
+  }
+}
+
+TEST(the_signals_of_a_thread_are_as_before_after_a_handler_has_returned) {
+  static char* memory = nullptr;
+  static bool has_run = false;
+  test::check_child([] {
+    install(
+        [](int, siginfo_t*, void*) {
+          has_run = true;
+          CHECK_OK(orFree(nullptr));
+          ptrdiff_t offset = 0;
+          CHECK_OK(orGetKernelOffset(&offset));
+          struct sigaction action = {};
+          action.sa_handler = [](int) { _exit(has_run && !is_blocked(SIGUSR1) ? 0 : 7); };
+          sigaction(SIGSEGV, &action, nullptr);
+        },
+        0, {SIGUSR1});
+    memory = test::device_malloc(1000);
+    touch(memory);  // once more after the handler, which has installed another
+  });
+}
+
+TEST(a_later_handler_that_calls_the_one_it_replaced_goes_one_step_back) {
+  const test::ChildResult result = test::run_child([] {
+    install(
+        [](int, siginfo_t*, void*) {
+          write_line("the earlier handler\n");
+          _exit(5);
+        },
+        0);
+    char* memory = test::device_malloc(1000);
+    install_calling_on();
+    start_watching();
+    touch(memory);
+  });
+  CHECK_EQUAL(WEXITSTATUS(result.status), 5);
+  CHECK_CONTAINS(result.error, "to debug)\na later handler\nthe earlier handler\n");
+  CHECK_EQUAL(count_of(result.error, "to debug)"), 1u);
+}
+
+TEST(a_fault_of_the_program_ends_with_a_later_handler_and_watches) {
+  const std::string error = error_of_faulting([] {
+    test::device_malloc(1000);
+    install_calling_on();
+    start_watching();
+    touch(reinterpret_cast<char*>(uintptr_t{4096}));
+  });
+  CHECK_EQUAL(error, "a later handler\n");
+}
+
+TEST(a_later_handler_that_comes_and_goes_needs_no_more_room) {
+  const std::string error = error_of_faulting([] {
+    char* memory = test::device_malloc(1000);
+    for (int i = 0; i < 100; ++i) {
+      install_calling_on();
+      start_watching();
+      CHECK_EQUAL(sigaction(SIGSEGV, &replaced_action, nullptr), 0);
+    }
+    install_calling_on();
+    start_watching();
+    touch(memory);
+  });
+  CHECK_CONTAINS(error, "to debug)\na later handler\n");
+  CHECK_EQUAL(count_of(error, "a later handler\n"), 1u);
+}
+
+TEST(a_handler_that_leaves_by_a_jump_is_called_for_the_next_fault) {
+  test::check_child([] {
+    static sigjmp_buf place;
+    install([](int, siginfo_t*, void*) { siglongjmp(place, 1); }, 0);
+    char* memory = test::device_malloc(1000);
+    volatile int count = 0;
+    while (count < 3) {
+      if (sigsetjmp(place, 1) == 0) {
+        touch(memory);
+      } else {
+        count = count + 1;
+      }
+    }
+  });
 }

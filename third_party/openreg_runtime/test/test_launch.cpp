@@ -300,3 +300,137 @@ TEST(a_blocking_launch_from_work_on_the_same_stream_does_not_wait) {
   CHECK_OK(orStreamSynchronize(nullptr));
   CHECK(ran);
 }
+
+TEST(a_kernel_without_a_name_is_refused) {
+  const orKernel kernel{nullptr, [](void*) { return orSuccess; }, nullptr, nullptr};
+  CHECK_ERROR(orLaunchKernel(&kernel, nullptr, 0, nullptr), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "expected a kernel with a name");
+}
+
+TEST(a_move_that_throws_fails_its_launch_and_the_stream_goes_on) {
+  struct Large {
+    char bytes[OPENREG_MAX_INLINE_CLOSURE_SIZE + 1];
+  };
+  const orKernel kernel{"throws", [](void*) -> orError_t { std::abort(); },
+                        [](void*, void*) { throw std::runtime_error("cannot move"); },
+                        [](void*) { std::abort(); }};
+  const orKernel throws_number{"throws", kernel.run, [](void*, void*) { throw 1; }, kernel.destroy};
+  const orStream_t stream = test::make_stream();
+  Large closure = {};
+  const auto check_launches = [&](orError_t error) {
+    for (const size_t size : {sizeof(closure), size_t{8}}) {
+      CHECK_ERROR(orLaunchKernel(&kernel, &closure, size, stream), error);
+      CHECK_CONTAINS(orGetLastErrorMessage(), "cannot move");
+      CHECK_ERROR(orLaunchKernel(&throws_number, &closure, size, stream), error);
+    }
+  };
+  for (const char* schedule : {"free", "lazy", "eager", "7"}) {
+    CHECK_OK(orSetSchedule(schedule));
+    check_launches(orErrorUnknown);
+    bool ran = false;
+    CHECK_OK(test::launch(stream, "runs", [&ran] { return ran = true, orSuccess; }));
+    CHECK_OK(orStreamSynchronize(stream));
+    CHECK(ran);
+  }
+  CHECK_OK(orStreamBeginCapture(stream, orStreamCaptureModeRelaxed));
+  check_launches(orErrorUnknown);
+  orGraph_t graph = nullptr;
+  CHECK_OK(orStreamEndCapture(stream, &graph));
+  size_t count = 1;
+  CHECK_OK(orGraphGetNodeCount(graph, &count));
+  CHECK_EQUAL(count, 0u);
+  CHECK_OK(orGraphDestroy(graph));
+  CHECK_OK(orStreamDestroy(stream));
+}
+
+TEST(a_closure_above_the_limit_is_refused) {
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  char closure[64] = {};
+  for (const size_t size : {SIZE_MAX, SIZE_MAX - 64, OPENREG_MAX_CLOSURE_SIZE + 1}) {
+    CHECK_ERROR(orLaunchKernel(&kernel, closure, size, nullptr), orErrorInvalidValue);
+    CHECK_CONTAINS(orGetLastErrorMessage(), "expected a closure of at most 1073741824 bytes, got");
+  }
+  const orStream_t stream = test::make_stream();
+  CHECK_OK(orStreamBeginCapture(stream, orStreamCaptureModeRelaxed));
+  CHECK_ERROR(orLaunchKernel(&kernel, closure, SIZE_MAX, stream), orErrorInvalidValue);
+  orGraph_t graph = nullptr;
+  CHECK_OK(orStreamEndCapture(stream, &graph));
+  CHECK_OK(orGraphDestroy(graph));
+  CHECK_OK(orStreamDestroy(stream));
+}
+
+namespace {
+
+// How many times work on a stream can submit to its own stream, where it never waits: the error
+// says that another thread would.
+template <typename Launch>
+int count_until_full(orStream_t stream, int most, Launch launch_one) {
+  int count = 0;
+  orError_t error = orSuccess;
+  CHECK_OK(launch(stream, "submits", [&] {
+    while (count < most && (error = launch_one()) == orSuccess) ++count;
+    return orSuccess;
+  }));
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_OK(orStreamSynchronize(stream));  // what the work submitted
+  CHECK_EQUAL(error, count < most ? orErrorNotPermitted : orSuccess);
+  return count;
+}
+
+}  // namespace
+
+TEST(a_queue_holds_so_many_bytes_of_large_closures) {
+  setenv("OPENREG_QUEUE_MEMORY", "1MiB", 1);
+  const orStream_t stream = make_stream();
+  static std::array<char, 100'000> closure{};
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  const auto launch_one = [&] {
+    return orLaunchKernel(&kernel, closure.data(), closure.size(), stream);
+  };
+  CHECK_EQUAL(count_until_full(stream, 50, launch_one), 10);
+  CHECK_EQUAL(count_until_full(stream, 50, launch_one), 10);
+}
+
+TEST(a_queue_counts_what_closures_own) {
+  setenv("OPENREG_QUEUE_MEMORY", "64KiB", 1);
+  const orStream_t stream = make_stream();
+  const orKernel kernel{"owns",  [](void*) { return orSuccess; },           nullptr, nullptr,
+                        nullptr, [](const void*) -> size_t { return 1000; }};
+  char closure = 0;
+  CHECK_EQUAL(
+      count_until_full(stream, 200, [&] { return orLaunchKernel(&kernel, &closure, 1, stream); }),
+      65);
+}
+
+TEST(a_closure_above_the_limit_of_a_queue_goes_alone) {
+  setenv("OPENREG_QUEUE_MEMORY", "4KiB", 1);
+  const orStream_t stream = make_stream();
+  static std::array<char, 10'000> closure{};
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  CHECK_EQUAL(count_until_full(
+                  stream, 5,
+                  [&] { return orLaunchKernel(&kernel, closure.data(), closure.size(), stream); }),
+              1);
+}
+
+TEST(a_queue_without_a_limit_holds_any_closures) {
+  setenv("OPENREG_QUEUE_MEMORY", "0", 1);
+  const orStream_t stream = make_stream();
+  static std::array<char, 1'000'000> closure{};
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  CHECK_EQUAL(count_until_full(
+                  stream, 200,
+                  [&] { return orLaunchKernel(&kernel, closure.data(), closure.size(), stream); }),
+              200);
+}
+
+TEST(a_thread_waits_until_a_queue_has_memory_again) {
+  setenv("OPENREG_QUEUE_MEMORY", "1MiB", 1);
+  const orStream_t stream = make_stream();
+  static std::array<char, 100'000> closure{};
+  const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
+  for (int i = 0; i < 500; ++i) {
+    CHECK_OK(orLaunchKernel(&kernel, closure.data(), closure.size(), stream));
+  }
+  CHECK_OK(orStreamSynchronize(stream));
+}

@@ -1,5 +1,8 @@
 // Device allocations, pinned allocations, and attributes of pointers.
+#include <atomic>
 #include <cstdlib>
+#include <cstring>
+#include <string>
 #include <thread>
 
 #include "check.h"
@@ -189,4 +192,63 @@ TEST(any_pointer_has_attributes) {
     CHECK(attributes.allocationBase == nullptr);
     CHECK_EQUAL(attributes.allocationSize, size_t{0});
   }
+}
+
+TEST(a_free_of_pinned_memory_waits_for_the_work_that_may_use_it) {
+  constexpr size_t size = size_t{1} << 20;
+  char* pinned = host_malloc(size);
+  char* memory = device_malloc(size);
+  const orStream_t stream = test::make_stream(1);
+  std::memset(pinned, 'p', size);
+  test::Gate gate;
+  gate.hold(stream);
+  CHECK_OK(orMemcpyAsync(memory, pinned, size, orMemcpyHostToDevice, stream));
+  std::atomic<bool> is_open{false};
+  gate.wait_until_reached();
+  std::thread opener([&] {
+    // The other thread is in the call, or about to be: either way it must see the copy done.
+    is_open = true;
+    gate.open();
+  });
+  CHECK_OK(orFreeHost(pinned));
+  CHECK(is_open);
+  CHECK_OK(orStreamQuery(stream));
+  opener.join();
+  std::string host(size, '?');
+  CHECK_OK(orMemcpy(host.data(), memory, size, orMemcpyDeviceToHost));
+  CHECK(host == std::string(size, 'p'));
+  CHECK_OK(orFree(memory));
+}
+
+TEST(a_free_of_unused_pinned_memory_waits_for_nothing) {
+  char* used = host_malloc(64);
+  char* unused = host_malloc(64);
+  char* unused_too = host_malloc(64);
+  char* memory = device_malloc(64);
+  test::Gate gate;
+  gate.hold(nullptr);
+  CHECK_OK(orMemcpyAsync(memory, used, 64, orMemcpyHostToDevice, nullptr));
+  CHECK_OK(orFreeHostUnused(unused));  // would never return if it waited
+  CHECK_EQUAL(attributes_of(unused).type, orMemoryTypeUnregistered);
+  CHECK_ERROR(orFreeHostUnused(unused), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "orFreeHostUnused");
+  CHECK_ERROR(orFreeHostUnused(used + 1), orErrorInvalidValue);
+  CHECK_OK(orFreeHostUnused(nullptr));
+  gate.open();
+  orError_t error = orErrorUnknown;
+  CHECK_OK(test::launch(nullptr, "frees",
+                        [&] { return error = orFreeHostUnused(unused_too), orSuccess; }));
+  CHECK_OK(orStreamSynchronize(nullptr));
+  CHECK_OK(error);
+  CHECK_OK(orFreeHost(used));
+  CHECK_OK(orFree(memory));
+}
+
+TEST(work_may_not_free_pinned_memory) {
+  char* pinned = host_malloc(64);
+  orError_t error = orSuccess;
+  CHECK_OK(test::launch(nullptr, "frees", [&] { return error = orFreeHost(pinned), orSuccess; }));
+  CHECK_OK(orStreamSynchronize(nullptr));
+  CHECK_EQUAL(error, orErrorNotPermitted);
+  CHECK_OK(orFreeHost(pinned));
 }

@@ -35,6 +35,7 @@ void check_everything_is_forked(void* memory, orStream_t stream, orEvent_t event
                                 orFree(nullptr),
                                 orMallocHost(&pointer, 1),
                                 orFreeHost(nullptr),
+                                orFreeHostUnused(nullptr),
                                 orMemGetInfo(&size, &size, 0),
                                 orGetKernelOffset(&offset),
                                 orMemcpy(&byte, memory, 1, orMemcpyDefault),
@@ -309,4 +310,43 @@ TEST(work_may_call_exit) {
     CHECK_OK(launch(nullptr, "exits", []() -> orError_t { std::exit(0); }));
     for (;;) pause();
   });
+}
+
+TEST(children_use_ranges_and_schedules_whatever_other_threads_did) {
+  constexpr int child_count = 150;
+  constexpr unsigned time_limit_s = 20;
+  CHECK_OK(orTraceStart(orActivityAll));
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> users;
+  for (int i = 0; i < 3; ++i) {
+    users.emplace_back([&is_over, i] {
+      for (int count = 0; !is_over; ++count) {
+        uint64_t id = 0;
+        char schedule[OPENREG_SCHEDULE_SIZE];
+        CHECK_OK(orRangePush(std::to_string(count % 1000).c_str(), nullptr));
+        CHECK_OK(orMark("a mark of a thread of the parent"));
+        CHECK_OK(orRangeStart("started", &id));
+        CHECK_OK(orGetSchedule(schedule, sizeof(schedule)));
+        CHECK_OK(orRangeEnd(id));
+        CHECK_OK(orRangePop(nullptr));
+        if (i == 0 && count % 100 == 0) CHECK_OK(orTraceConsume(nullptr, nullptr));
+      }
+    });
+  }
+  for (int i = 0; i < child_count; ++i) {
+    test::check_child([] {
+      alarm(time_limit_s);  // a child that hangs is killed
+      uint64_t id = 0;
+      char schedule[OPENREG_SCHEDULE_SIZE];
+      CHECK_OK(orRangePush("a child's", nullptr));
+      CHECK_OK(orMark("a child's"));
+      CHECK_OK(orRangeStart("a child's", &id));
+      CHECK_OK(orGetSchedule(schedule, sizeof(schedule)));
+      CHECK_OK(orRangeEnd(id));
+      CHECK_OK(orRangePop(nullptr));
+      _exit(0);
+    });
+  }
+  is_over = true;
+  for (std::thread& user : users) user.join();
 }

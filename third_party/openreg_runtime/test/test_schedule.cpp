@@ -423,7 +423,7 @@ TEST(a_query_behind_a_gate_returns) {
   }
 }
 
-TEST(host_functions_begin_though_nobody_waits) {
+TEST(host_functions_begin_without_a_wait) {
   for (const char* schedule : all_schedules) {
     set_schedule(schedule);
     Log log;
@@ -481,7 +481,7 @@ TEST(graphs_with_branches_run) {
   }
 }
 
-TEST(a_graph_with_a_gate_holds_nobody_but_its_stream) {
+TEST(a_graph_with_a_gate_holds_its_stream_alone) {
   const orStream_t main = make_stream();
   const orStream_t other = make_stream();
   for (const char* schedule : all_schedules) {
@@ -572,7 +572,7 @@ TEST(several_host_threads_submit_and_wait) {
   }
 }
 
-TEST(interprocess_events_complete_though_nobody_waits_here) {
+TEST(interprocess_events_complete_without_a_wait_here) {
   for (const char* schedule : all_schedules) {
     int to_child[2];
     int to_parent[2];

@@ -408,11 +408,17 @@ TEST(actions_of_others_get_all_other_faults_the_latest_first) {
       _exit(5);
     });
     char* memory = watchable(page);
-    // As Python's faulthandler, which hands on by raising the signal again.
-    std::signal(SIGSEGV, [](int) {
+    // As Python's faulthandler, which hands on by installing what it replaced and raising the
+    // signal again.
+    static struct sigaction replaced;
+    struct sigaction later = {};
+    later.sa_flags = SA_NODEFER | SA_ONSTACK;
+    later.sa_handler = [](int) {
       CHECK(write(STDERR_FILENO, "second\n", 7) > 0);
+      CHECK_EQUAL(sigaction(SIGSEGV, &replaced, nullptr), 0);
       raise(SIGSEGV);
-    });
+    };
+    CHECK_EQUAL(sigaction(SIGSEGV, &later, &replaced), 0);
     Watch watch(memory, page, true);
     write_byte(memory);
     CHECK_EQUAL(watch.seen, 1);
@@ -443,4 +449,19 @@ TEST(bad_arguments_are_refused) {
   CHECK_ERROR(orWatchRemove(1000), orErrorInvalidValue);
   CHECK_ERROR(orWatchGetCounts(nullptr), orErrorInvalidValue);
   CHECK_ERROR(orHostGetKernelPointer(nullptr, memory), orErrorInvalidValue);
+}
+
+TEST(sizes_beyond_all_memory_are_no_watchable_memory) {
+  CHECK_OK(orWatchStart());
+  char* memory = test::host_malloc(64);
+  for (const size_t size : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 4095, SIZE_MAX / 2}) {
+    void* pointer = memory;
+    CHECK_ERROR(orMallocHost(&pointer, size), orErrorMemoryAllocation);
+    CHECK(pointer == memory);
+    unsigned long long watch = 1;
+    const auto observer = [](void*, const void*, int) { return 0; };
+    CHECK_OK(orWatchAdd(&watch, memory, size, 1, observer, nullptr));
+    CHECK_EQUAL(watch, 0u);
+  }
+  CHECK_OK(orFreeHost(memory));
 }

@@ -71,6 +71,7 @@ template <typename Function, typename... Arguments,
       std::is_trivially_copyable_v<Closure> ? nullptr : &Closure::move,
       std::is_trivially_destructible_v<Closure> ? nullptr : &Closure::destroy,
       nullptr,
+      nullptr,
   };
   alignas(Closure) unsigned char storage[sizeof(Closure)];
   Closure* closure = new (storage)

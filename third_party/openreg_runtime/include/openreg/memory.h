@@ -10,8 +10,10 @@
  * distance is 0.
  *
  * On submission, copies and fills check that a device range lies inside one live allocation
- * (orErrorIllegalAddress if it begins in none, orErrorInvalidValue if it exceeds it) and
- * that the kind fits both pointers. Kernel addresses are not valid arguments.
+ * (orErrorIllegalAddress if it begins in none, orErrorInvalidValue if it exceeds it), that a range
+ * which begins in pinned memory does not exceed its allocation (orErrorInvalidValue), and that the
+ * kind fits both pointers. Kernel addresses are not valid arguments. The size of a range of other
+ * host memory is the caller's to get right.
  */
 #ifndef OPENREG_MEMORY_H
 #define OPENREG_MEMORY_H
@@ -52,7 +54,9 @@ OPENREG_API orError_t orMalloc(void** pointer, size_t size) OPENREG_CHECKED;
 
 /* Frees device memory, of any device. Null is allowed. Waits for the device to finish all
  * submitted work first, and leaves asynchronous errors where they are.
- * Errors: orErrorInvalidValue if the pointer is not the start of a live allocation. */
+ * Errors: orErrorInvalidValue if the pointer is not the start of a live allocation;
+ * orErrorMemoryAllocation if the host has no memory for the range that becomes free: then nothing
+ * is freed. */
 OPENREG_API orError_t orFree(void* pointer) OPENREG_CHECKED;
 
 /* Allocates pinned host memory: ordinary memory, known to the runtime, so that copies from
@@ -66,9 +70,18 @@ OPENREG_API orError_t orMallocHost(void** pointer, size_t size) OPENREG_CHECKED;
 OPENREG_API orError_t orHostGetKernelPointer(void** kernel_pointer,
                                              const void* pointer) OPENREG_CHECKED;
 
-/* Frees pinned host memory. Null is allowed. Does not wait: the caller orders it after the
- * work that uses the memory. */
+/* Frees pinned host memory. Null is allowed. Waits for all devices to finish all submitted work
+ * first, as any of it may use the memory, and leaves asynchronous errors where they are.
+ * Errors: orErrorInvalidValue if the pointer is not the start of a live allocation;
+ * orErrorNotPermitted from work on a stream, which would wait for itself; orErrorMemoryAllocation
+ * as orFree, if the memory was allocated while watching was on. */
 OPENREG_API orError_t orFreeHost(void* pointer) OPENREG_CHECKED;
+
+/* The same without the wait, from any thread and from work on a stream, too: for a caller that
+ * knows that no work that is still to finish uses the memory, as an allocator does whose events
+ * say so. Any other work may be pending.
+ * Errors: those of orFreeHost, but orErrorNotPermitted. */
+OPENREG_API orError_t orFreeHostUnused(void* pointer) OPENREG_CHECKED;
 
 /* Copies and waits. Enqueued on the default stream of the device involved (of the
  * destination's, if two are), like every function here without a stream argument.

@@ -18,10 +18,25 @@
  *           during the call, unless "Owns:" says otherwise.
  * Fork      In a child forked from a process that used a device, every function that
  *           returns an orError_t and needs a device returns orErrorForked. Counting
- *           devices does not count as use.
+ *           devices does not count as use. Ranges, marks, external ids and orGetSchedule work in
+ *           a child, whatever other threads of the parent did at the fork.
+ * Handles   A handle is a number that no other object of the process ever has. A value that is
+ *           no handle of the kind that a function expects, or that of an object which has been
+ *           destroyed, is orErrorInvalidResourceHandle, also in a function that destroys, and
+ *           even if another thread destroys the object during the call. So are 1 and 2, which
+ *           CUDA takes for its legacy and per-thread default streams.
+ * Memory    If the host has no memory for what a function needs, it returns
+ *           orErrorMemoryAllocation. No function aborts for that reason, and work that has been
+ *           submitted runs.
+ * Signals   The library handles SIGSEGV from the creation of the first device, or the first
+ *           orWatchStart with memory, on, unless OPENREG_MEMORY_PROTECTION=0. A fault that is not
+ *           its own, and a signal that a process sent, go to the handler that was there before,
+ *           with its flags, its mask and the signal's siginfo, as from the kernel. A handler that
+ *           the program installs later and that calls the one it replaced goes one step back.
  * Exit      Nothing has to be freed before the process ends. When exit() runs, work that
- *           is still queued is dropped, and so is work submitted later; a function that
- *           would wait for it returns orErrorNotPermitted.
+ *           is still queued is dropped, and so is work submitted later: threads that go on
+ *           submitting meet no error, and closures are leaked. A function that would wait for
+ *           such work returns orErrorNotPermitted.
  */
 #ifndef OPENREG_OPENREG_H
 #define OPENREG_OPENREG_H

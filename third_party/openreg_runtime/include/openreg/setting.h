@@ -2,9 +2,9 @@
  *
  * Note [Settings table]
  * This table is the only list: the parser, the error texts and the documentation are made
- * from it. The runtime reads and checks all of it, so that a bad value fails at the same moment and
- * in the same words whoever uses the setting. The last rows mean nothing to the runtime itself: the
- * layers above ask for their texts with orGetSetting.
+ * from it. The runtime reads and checks all settings, so that a bad value fails at the same time
+ * and with the same text, whichever layer uses the setting. The runtime itself does not use the
+ * last rows: the layers above read their texts with orGetSetting.
  *
  * Note [CUDA's variables]
  * With OPENREG_DEVICE_TYPE=cuda, CUDA_VISIBLE_DEVICES and CUDA_LAUNCH_BLOCKING stand in for the
@@ -33,6 +33,8 @@
     "1: every launch waits until its work is done and returns its error.")               \
   X(OPENREG_SCHEDULE, "free", "free, lazy, eager or a seed, an integer from 0",          \
     "Which of the streams that could run gets on next; free: each runs when it can.")    \
+  X(OPENREG_QUEUE_MEMORY, "64MiB", "a size, such as 64MiB; 0: no limit",                 \
+    "Memory of what waits in a stream's queue, beyond which a submission waits.")        \
   X(OPENREG_DEVICE_TYPE, "openreg", "openreg, cuda or none",                             \
     "The device type that the PyTorch backend serves. Read when its library is loaded.") \
   X(OPENREG_CUDA_CAPABILITY, "8.0", "a major and a minor version, such as 9.0",          \
@@ -54,7 +56,7 @@
   X(OPENREG_SANITIZER, "0", "0, 1, raise or collect",                                    \
     "1: finds work that streams do not order, and warns. raise, collect: does that.")    \
   X(OPENREG_SANITIZER_EXIT, "1", "0 or 1",                                               \
-    "1: with findings that nobody cleared, the process ends with status 77.")            \
+    "1: with findings that were not cleared, the process ends with status 77.")          \
   X(OPENREG_SANITIZER_HOST, "1", "0, 1 or operators",                                    \
     "1: finds all accesses of the host. operators: those of operators. 0: none.")        \
   X(OPENREG_SANITIZER_REPORT, "none", "the name of a file",                              \
@@ -62,7 +64,7 @@
   X(OPENREG_SANITIZER_SUPPRESSIONS, "none", "the name of a file",                        \
     "Findings not to report: a line for each, kind:file:operator.")                      \
   X(OPENREG_SANITIZER_UNINITIALIZED, "0", "0 or 1",                                      \
-    "1: the sanitizer finds kernels that read what nobody wrote, as well.")
+    "1: the sanitizer also finds kernels that read uninitialized memory.")
 
 /* Where a setting stands in the table, such as orSettingIndex_OPENREG_DEVICE_COUNT. */
 #define OPENREG_SETTING_INDEX(variable, default_text, allowed, description) \

@@ -9,7 +9,14 @@
  * closure has been destroyed. "The stream is idle" means retired == submitted; an empty queue
  * proves nothing, since the last kernel may still be running.
  *
- * The queue is bounded: a submission to a full queue waits until there is room.
+ * Note [Bounded queues]
+ * A submission to a full queue waits until there is room. A queue is full when its 512 KiB are,
+ * which is after about 1,600 launches with a closure of 200 bytes, or when its entries have
+ * OPENREG_QUEUE_MEMORY of memory elsewhere: closures above OPENREG_MAX_INLINE_CLOSURE_SIZE, data of
+ * the host's that a copy has taken along, and what orKernel's `owned_bytes` tells. By default these
+ * are 64 MiB: a thousand closures of 64 KiB, so that a host that prepares large work runs as far
+ * ahead as a worker needs, and all queues of a process with 32 busy streams have 2 GiB. An entry
+ * that has more than the limit on its own is taken when no other has any.
  *
  * Work runs with the stream's device as the current device. It may not wait for its own
  * stream: that is orErrorNotPermitted. A kernel may submit work to other streams.
@@ -30,6 +37,7 @@ typedef orError_t (*orKernelFn)(void* closure);
 typedef void (*orClosureMoveFn)(void* to, void* from);
 typedef void (*orClosureDestroyFn)(void* closure);
 typedef void (*orClosureDescribeFn)(const void* closure, struct orActivityRecord* record);
+typedef size_t (*orClosureSizeFn)(const void* closure);
 typedef void (*orHostFn)(void* user_data);
 
 /* What the runtime needs to know about a kind of kernel. One static object per kind.
@@ -39,26 +47,37 @@ typedef void (*orHostFn)(void* user_data);
  * graph, one run after the other. So `run` must leave the closure unchanged and must not move
  * anything out of it. */
 typedef struct orKernel {
-  const char* name;           /* for errors and traces; not copied, so it must stay alive */
+  const char* name;           /* for errors and traces; not null, nor copied: it must stay alive */
   orKernelFn run;             /* returns orSuccess, or an error after orSetKernelError */
   orClosureMoveFn move;       /* moves a closure into fresh storage and destroys the old one;
-                                 NULL: the closure may be moved by copying its bytes */
+                                 NULL: the closure may be moved by copying its bytes. In C++, it
+                                 should not throw: the launch fails then (orErrorUnknown), and the
+                                 closure is as `move` has left it, the caller's */
   orClosureDestroyFn destroy; /* NULL: nothing to destroy */
   /* NULL, or completes the record that a trace keeps of the work (trace.h): kind (kernel, memcpy
    * or memset), bytes, memcpy_kind and peer_device. Called before `run`, if the work is traced. */
   orClosureDescribeFn describe OPENREG_OPTIONAL;
+  /* NULL, or returns how much memory a closure owns besides its own bytes; see
+   * Note [Bounded queues]. Called before `move`, by the thread that submits. */
+  orClosureSizeFn owned_bytes OPENREG_OPTIONAL;
 } orKernel;
 
 /* Closures up to this size are stored in the queue itself; larger ones cost one heap
  * allocation each. The limit keeps one launch from filling a noticeable part of a queue. */
 #define OPENREG_MAX_INLINE_CLOSURE_SIZE 4096
 
+/* The size of the largest closure: 1 GiB, far above what a launch encloses. */
+#define OPENREG_MAX_CLOSURE_SIZE ((size_t)1 << 30)
+
 /* Closures are stored at this alignment. */
 #define OPENREG_CLOSURE_ALIGNMENT 16
 
 OPENREG_EXTERN_C_BEGIN
 
-/* Creates a stream on the current device with default flags and priority. */
+/* Creates a stream on the current device with default flags and priority. What a stream costs: a
+ * thread and a queue of 512 KiB of addresses from its first submission until it has been destroyed
+ * and its work is done, and about 900 bytes for the life of the process, since its handle and its
+ * completions stay valid. A program that creates streams without end grows by these. */
 OPENREG_API orError_t orStreamCreate(orStream_t* stream) OPENREG_CHECKED;
 
 /* Creates a stream on the current device. The priority is clamped to the device's range. It
@@ -94,7 +113,8 @@ OPENREG_API orError_t orStreamWaitEvent(orStream_t stream, orEvent_t event,
 /* Enqueues a kernel. `run` is called once, unless the stream holds an error, then `destroy`. If
  * the stream is capturing, `run` is called on each launch of the graph, and `destroy` with it.
  * Owns: takes over the closure on success only; on error it is unchanged and the caller's.
- * Closures still queued when the process exits are leaked.
+ * Closures still queued when the process exits are leaked. `closure_size` is at most
+ * OPENREG_MAX_CLOSURE_SIZE (orErrorInvalidValue).
  * Threads: `run`, `describe` and `destroy` are called by the worker, `move` by this thread. No lock
  * is held during any of them. With OPENREG_LAUNCH_BLOCKING the closure stays where it is. Errors:
  * with OPENREG_LAUNCH_BLOCKING, the kernel's own. */

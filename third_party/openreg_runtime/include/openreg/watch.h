@@ -48,7 +48,10 @@ OPENREG_API orError_t orWatchStart(void) OPENREG_CHECKED;
 /* Ends that. Existing watches stay active. */
 OPENREG_API orError_t orWatchStop(void) OPENREG_CHECKED;
 
-/* Starts to watch `size` bytes of pinned memory for the host's writes and, if `is_written` states
+/* A fault, and each free of pinned memory that can be watched, take time in proportion to the
+ * number of watches in the process.
+ *
+ * Starts to watch `size` bytes of pinned memory for the host's writes and, if `is_written` states
  * that a stream writes the bytes, for its reads as well. Stores a number for the watch, or 0 if the
  * memory cannot be watched: it was allocated while watching was off, or the operating system has no
  * room for another watch.
