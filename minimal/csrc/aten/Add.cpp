@@ -1,0 +1,35 @@
+// Step 6 of docs/bring_up.md, an operator with a kernel of its own. In full: csrc/aten/structured.
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/empty_like.h>
+
+#include "Operators.h"
+
+namespace chip {
+
+// docs: minimal-add
+struct AddKernel {  // errors name a kernel by its type
+  void operator()(float* result, const float* self, const float* other, float alpha,
+                  int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) result[i] = self[i] + alpha * other[i];
+  }
+};
+
+// What the kernel does not serve (other dtypes, broadcasting, strides) goes through the fallback.
+static Tensor add(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
+  const auto is_served = [&self](const Tensor& t) {
+    return t.scalar_type() == at::kFloat && t.is_contiguous() && t.device() == self.device();
+  };
+  if (!is_served(self) || !is_served(other) || !self.sizes().equals(other.sizes())) {
+    return at::native::call_fallback_fn<&fallback, at::_ops::add_Tensor>::call(self, other, alpha);
+  }
+  Tensor result = at::empty_like(self);
+  launch(self.device(), AddKernel{}, kernelAddress<float>(result), kernelAddress<float>(self),
+         kernelAddress<float>(other), alpha.to<float>(), self.numel());
+  return result;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("add.Tensor", TORCH_FN(add)); }
+// docs: end
+
+}  // namespace chip

@@ -1,0 +1,114 @@
+// Step 6 of docs/bring_up.md, the operators that every backend needs: these ten, and the two of
+// Copy.cpp. In full: csrc/aten/ops/Factories.cpp, which has views and scalars beside it.
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "Operators.h"
+
+namespace chip {
+
+using at::IntArrayRef;
+
+static constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+// docs: minimal-operators
+static Tensor empty(IntArrayRef size, std::optional<at::ScalarType> dtype,
+                    std::optional<at::Layout>, std::optional<c10::Device> device,
+                    std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
+  TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
+  const c10::OptionalDeviceGuard guard(device);
+  return at::detail::empty_generic(size, c10::GetAllocator(kType), kKeys,
+                                   at::dtype_or_default(dtype), format);
+}
+
+static Tensor emptyStrided(IntArrayRef size, IntArrayRef stride,
+                           std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                           std::optional<c10::Device> device, std::optional<bool> pin) {
+  TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
+  const c10::OptionalDeviceGuard guard(device);
+  return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kType), kKeys,
+                                           at::dtype_or_default(dtype));
+}
+
+static Tensor asStrided(const Tensor& self, IntArrayRef size, IntArrayRef stride,
+                        std::optional<int64_t> offset) {
+  return at::native::as_strided_tensorimpl(self, size, stride, offset);
+}
+
+static Tensor view(const Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
+
+static Tensor reshapeAlias(const Tensor& self, IntArrayRef size, IntArrayRef stride) {
+  return at::native::as_strided_tensorimpl(self, size, stride, std::nullopt);
+}
+
+// Makes the storage as large as the tensor needs it; what it holds stays.
+static void growStorage(const Tensor& self) {
+  const size_t bytes = at::detail::computeStorageNbytes(self.sizes(), self.strides(),
+                                                        self.element_size(), self.storage_offset());
+  if (self.numel() > 0 && bytes > self.storage().nbytes()) {
+    at::native::resize_bytes_nocuda(self.storage(), bytes);  // calls the hooks
+  }
+}
+
+static const Tensor& resize(const Tensor& self, IntArrayRef size,
+                            std::optional<at::MemoryFormat> format) {
+  self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  growStorage(self);
+  return self;
+}
+
+static Tensor& setStorage(Tensor& self, c10::Storage storage, int64_t offset, IntArrayRef size,
+                          IntArrayRef stride) {
+  at::native::checkSetStorage(self, std::move(storage), offset, size, stride);
+  at::native::setStrided(self, size, stride, offset);
+  growStorage(self);
+  return self;
+}
+
+static Tensor& setWholeStorage(Tensor& self, c10::Storage storage) {
+  const auto count = static_cast<int64_t>(storage.nbytes() / self.element_size());
+  return setStorage(self, std::move(storage), 0, {count}, {1});
+}
+
+static Tensor& setTensor(Tensor& self, const Tensor& source) {
+  return setStorage(self, source.storage(), source.storage_offset(), source.sizes(),
+                    source.strides());
+}
+
+static at::Scalar localScalarDense(const Tensor& self) { return self.cpu().item(); }  // waits
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(emptyStrided));
+  m.impl("as_strided", TORCH_FN(asStrided));
+  m.impl("view", TORCH_FN(view));
+  m.impl("_reshape_alias", TORCH_FN(reshapeAlias));
+  m.impl("resize_", TORCH_FN(resize));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(setStorage));
+  m.impl("set_.source_Storage", TORCH_FN(setWholeStorage));
+  m.impl("set_.source_Tensor", TORCH_FN(setTensor));
+  m.impl("_local_scalar_dense", TORCH_FN(localScalarDense));
+}
+// docs: end
+
+// Operators that are no kernels, either, and that the fallback must not see: it returns copies.
+static void recordStream(Tensor& self, c10::Stream stream) {
+  c10::getDeviceAllocator(kType)->recordStream(self.storage().data_ptr(), stream);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("record_stream", TORCH_FN(recordStream));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
+  m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
+  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+}
+
+}  // namespace chip

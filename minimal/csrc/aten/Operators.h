@@ -1,0 +1,34 @@
+// Step 6 of docs/bring_up.md, what operators share. In full: include/torch_openreg/core/Launch.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include "../runtime/Event.h"
+
+namespace chip {
+
+using at::Tensor;
+
+void copy(const Tensor& from, const Tensor& to, bool non_blocking);
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+// docs: minimal-launch
+// Enqueues a kernel on the current stream of a device and returns; the kernel's tensors may be
+// freed then, as their memory is given out again on the same stream only.
+template <typename Kernel, typename... Arguments>
+void launch(c10::Device device, Kernel kernel, Arguments... arguments) {
+  check(orLaunchKernel(handleOf(currentStream(device.index())), std::move(kernel), arguments...));
+}
+
+// Where kernels find a tensor's elements: the host has another address for them, and cannot read
+// them there.
+template <typename Element>
+Element* kernelAddress(const Tensor& tensor) {
+  ptrdiff_t offset = 0;
+  check(orGetKernelOffset(&offset));
+  return reinterpret_cast<Element*>(static_cast<char*>(tensor.data_ptr()) + offset);
+}
+// docs: end
+
+}  // namespace chip

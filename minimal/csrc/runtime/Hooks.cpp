@@ -1,0 +1,80 @@
+// Step 5 of docs/bring_up.md, the hooks. In full: csrc/hooks/Hooks.cpp.
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+
+#include "Generator.h"
+#include "Stream.h"
+
+namespace chip {
+
+// docs: minimal-hooks
+// What ATen and torch.accelerator ask of a device type beside its guard.
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return device_count() > 0; }
+  void init() const override { check(orInit()); }  // by lazyInitDevice(), once
+  bool hasPrimaryContext(c10::DeviceIndex device) const override {
+    int is_active = 0;  // whether synchronize() has anything to wait for
+    check(orDeviceIsActive(device, &is_active));
+    return is_active != 0;
+  }
+
+  c10::DeviceIndex deviceCount() const override { return device_count(); }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
+  void setCurrentDevice(c10::DeviceIndex device) const override { set_device(device); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    return exchange_device(device);
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return maybe_exchange_device(device);
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return chip::getDefaultGenerator(device);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return createGenerator(device);
+  }
+
+  at::Allocator* getPinnedMemoryAllocator() const override { return at::getHostAllocator(kType); }
+  bool isPinnedPtr(const void* data) const override {
+    return attributesOf(data).type == orMemoryTypeHost;
+  }
+  c10::Device getDeviceFromPtr(void* data) const override {
+    const orPointerAttributes attributes = attributesOf(data);
+    TORCH_CHECK(attributes.type == orMemoryTypeDevice, "expected device memory, got ", data);
+    return {kType, static_cast<c10::DeviceIndex>(attributes.device)};
+  }
+
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
+    const c10::DeviceGuard guard(storage.device());
+    const c10::Stream stream = currentStream(storage.device().index());
+    auto* allocator = c10::getDeviceAllocator(kType);
+    c10::DataPtr memory = allocator->allocate(size);
+    if (const size_t kept = std::min(size, storage.nbytes()); kept > 0) {
+      check(orMemcpyAsync(memory.get(), storage.data(), kept, orMemcpyDefault, handleOf(stream)));
+      allocator->recordStream(storage.data_ptr(), stream);
+    }
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
+    storage.unsafeGetStorageImpl()->set_nbytes(size);
+  }
+
+ private:
+  static orPointerAttributes attributesOf(const void* data) {
+    orPointerAttributes attributes{};
+    check(orPointerGetAttributes(&attributes, data));
+    return attributes;
+  }
+};
+
+static const bool is_registered = [] {
+  at::RegisterPrivateUse1HooksInterface(new Hooks);  // torch keeps it
+  return true;
+}();
+// docs: end
+
+}  // namespace chip
