@@ -4,27 +4,12 @@
 """
 
 import threading
+from contextlib import AbstractContextManager
 
 import torch
 
 from . import _C
-from .random import get_rng_state, initial_seed, manual_seed, manual_seed_all, seed, set_rng_state
-
-__all__ = [
-    "current_device",
-    "device_count",
-    "get_rng_state",
-    "init",
-    "initial_seed",
-    "is_available",
-    "is_initialized",
-    "manual_seed",
-    "manual_seed_all",
-    "seed",
-    "set_device",
-    "set_rng_state",
-    "synchronize",
-]
+from .random import *  # noqa: F403
 
 current_device = _C._get_device
 device_count = _C._get_device_count
@@ -45,14 +30,14 @@ def is_initialized() -> bool:
     return _is_initialized and not _is_in_bad_fork()
 
 
-def init() -> None:
-    """Prepares the process for its first device."""
-    _lazy_init()
+def device(device: torch.device | str | int) -> AbstractContextManager[object]:
+    """Makes a device current while a block runs."""
+    return torch.accelerator.device_index(torch.device(device).index)
 
 
 # docs: minimal-lazy-init
 def _lazy_init() -> None:
-    """As ``init``. torch calls this by name before it makes the first tensor on the device."""
+    """Prepares the process. torch calls this by name before it makes the first tensor."""
     global _is_initialized
     if _is_in_bad_fork():
         raise RuntimeError(f"Cannot re-initialize {_C.NAME} in forked subprocess; use 'spawn'")
@@ -63,3 +48,4 @@ def _lazy_init() -> None:
 
 
 # docs: end
+init = _lazy_init

@@ -1,7 +1,5 @@
 // Step 6 of docs/bring_up.md, an operator with a kernel of its own. In full: csrc/aten/structured.
 #include <ATen/native/CPUFallback.h>
-#include <ATen/ops/add_ops.h>
-#include <ATen/ops/empty_like.h>
 
 #include "Operators.h"
 

@@ -1,7 +1,6 @@
 // Step 6 of docs/bring_up.md, copies. In full: csrc/aten/ops/Copy.cpp.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
-#include <ATen/ops/empty.h>
 
 #include "Operators.h"
 
@@ -11,34 +10,16 @@ namespace chip {
 // The kernel: moves elements between memory of the same sizes, as the strides say.
 struct CopyElements {
   std::vector<int64_t> sizes, to_strides, from_strides;
-  size_t element;
+  int64_t size;  // of an element
 
-  void operator()(char* to, const char* from) const { copy(to, from, 0); }
-  void copy(char* to, const char* from, size_t dim) const {
-    if (dim == sizes.size()) {
-      std::memcpy(to, from, element);
-      return;
-    }
-    for (int64_t i = 0; i < sizes[dim]; ++i) {
-      copy(to + i * to_strides[dim] * element, from + i * from_strides[dim] * element, dim + 1);
+  void operator()(char* to, const char* from, size_t dim) const {
+    if (dim == sizes.size()) std::memcpy(to, from, size);
+    for (int64_t i = 0; dim < sizes.size() && i < sizes[dim]; ++i) {
+      (*this)(to + i * to_strides[dim] * size, from + i * from_strides[dim] * size, dim + 1);
     }
   }
 };
-
-static void copyOnDevice(const Tensor& from, const Tensor& to) {
-  CopyElements kernel{to.sizes().vec(), to.strides().vec(), from.strides().vec(),
-                      static_cast<size_t>(to.element_size())};
-  launch(to.device(), std::move(kernel), kernelAddress<char>(to), kernelAddress<char>(from));
-}
 // docs: end
-
-// A contiguous tensor on another device, for the same bytes.
-static Tensor blankLike(const Tensor& tensor, c10::Device device) {
-  Tensor blank = at::empty(tensor.sizes(), tensor.options().device(device));
-  blank._set_conj(tensor.is_conj());
-  blank._set_neg(tensor.is_neg());
-  return blank;
-}
 
 // docs: minimal-copy
 // Bytes between contiguous tensors, at least one of them on a device, whose current stream copies.
@@ -46,60 +27,44 @@ static Tensor blankLike(const Tensor& tensor, c10::Device device) {
 static void copyBytes(const Tensor& from, const Tensor& to, bool non_blocking) {
   const c10::Stream stream = currentStream((from.is_cpu() ? to : from).device().index());
   const c10::Stream other = currentStream((to.is_cpu() ? from : to).device().index());
-  const auto order = [](const c10::Stream& first, const c10::Stream& second) {
-    c10::Event event(kType);
-    event.record(first);
-    event.block(second);
-  };
-  if (stream != other) order(other, stream);
+  waitForStream(stream, other);
   check(orMemcpyAsync(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes(), orMemcpyDefault,
                       handleOf(stream)));
-  if (stream != other) order(stream, other);
-  if (from.is_cpu() || to.is_cpu()) {
-    const Tensor& host = from.is_cpu() ? from : to;
-    const c10::DataPtr& data = host.storage().data_ptr();
-    if (!non_blocking || !host.is_pinned() ||
-        !at::getHostAllocator(kType)->record_event(data.get(), data.get_context(), stream)) {
-      synchronizeStream(stream);
-    }
+  waitForStream(other, stream);
+  const Tensor& host = from.is_cpu() ? from : to;
+  const c10::DataPtr& data = host.storage().data_ptr();
+  const bool may_wait = !non_blocking || !host.is_pinned();
+  if (host.is_cpu() && (may_wait || !at::getHostAllocator(kType)->record_event(
+                                        data.get(), data.get_context(), stream))) {
+    synchronizeStream(stream);
   }
 }
 
-// Strides are the device's matter, other numbers are the host's: dtypes, and conjugates that are
-// only marked as such.
-void copy(const Tensor& from, const Tensor& to, bool non_blocking) {
+// Strides are the device's matter; numbers are the host's: dtypes, and conjugates that are only
+// marked as such. What needs both goes by a contiguous tensor in between.
+static Tensor copyFrom(const Tensor& source, const Tensor& to, bool non_blocking) {
+  at::assert_no_internal_overlap(to);
+  const Tensor from = source.expand_as(to);
   const bool is_same =
       from.dtype() == to.dtype() && from.is_conj() == to.is_conj() && from.is_neg() == to.is_neg();
-  if (from.numel() == 0) return;
-  if (is_same && from.is_contiguous() && to.is_contiguous()) {
+  if (from.numel() == 0) {
+    return to;
+  } else if (is_same && from.is_contiguous() && to.is_contiguous()) {
     copyBytes(from, to, non_blocking);
   } else if (is_same && from.device() == to.device()) {
-    copyOnDevice(from, to);
-  } else if (from.is_cpu()) {
-    Tensor staged = blankLike(to, from.device());
-    staged.copy_(from);
-    if (!to.is_contiguous()) {
-      Tensor dense = blankLike(to, to.device());
-      copyBytes(staged, dense, false);
-      copyOnDevice(dense, to);
-    } else {
-      copyBytes(staged, to, false);
-    }
-  } else if (!from.is_contiguous()) {
-    Tensor dense = blankLike(from, from.device());
-    copyOnDevice(from, dense);
-    copy(dense, to, non_blocking);
-  } else {  // to the host, and perhaps on to a device
-    Tensor staged = blankLike(from, is_same && !to.is_cpu() ? to.device() : c10::Device(c10::kCPU));
-    copyBytes(from, staged, false);
-    to.copy_(staged);
+    CopyElements kernel{to.sizes().vec(), to.strides().vec(), from.strides().vec(),
+                        to.element_size()};
+    launch(to.device(), kernel, kernelAddress<char>(to), kernelAddress<char>(from), 0);
+  } else {
+    const bool is_with_source = !from.is_contiguous() || (from.is_cpu() && !is_same);
+    const Tensor& like = from.is_cpu() ? to : from;
+    const c10::Device place = is_with_source ? from.device() : is_same ? to.device() : at::kCPU;
+    Tensor between = at::empty(like.sizes(), like.options().device(place));
+    between._set_conj(like.is_conj());
+    between._set_neg(like.is_neg());
+    to.copy_(between.copy_(from));
   }
-}
-
-static Tensor copyFrom(const Tensor& self, const Tensor& dst, bool non_blocking) {
-  at::assert_no_internal_overlap(dst);
-  copy(self.expand_as(dst), dst, non_blocking);
-  return dst;
+  return to;
 }
 // docs: end
 

@@ -1,13 +1,7 @@
 // Step 6 of docs/bring_up.md, the operators that every backend needs: these ten, and the two of
 // Copy.cpp. In full: csrc/aten/ops/Factories.cpp, which has views and scalars beside it.
-#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/unfold_native.h>
-#include <ATen/ops/view_as_complex_native.h>
-#include <ATen/ops/view_as_real_native.h>
-#include <ATen/ops/view_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "Operators.h"
@@ -35,17 +29,6 @@ static Tensor emptyStrided(IntArrayRef size, IntArrayRef stride,
   const c10::OptionalDeviceGuard guard(device);
   return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kType), kKeys,
                                            at::dtype_or_default(dtype));
-}
-
-static Tensor asStrided(const Tensor& self, IntArrayRef size, IntArrayRef stride,
-                        std::optional<int64_t> offset) {
-  return at::native::as_strided_tensorimpl(self, size, stride, offset);
-}
-
-static Tensor view(const Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
-
-static Tensor reshapeAlias(const Tensor& self, IntArrayRef size, IntArrayRef stride) {
-  return at::native::as_strided_tensorimpl(self, size, stride, std::nullopt);
 }
 
 // Makes the storage as large as the tensor needs it; what it holds stays.
@@ -88,9 +71,9 @@ static at::Scalar localScalarDense(const Tensor& self) { return self.cpu().item(
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(emptyStrided));
-  m.impl("as_strided", TORCH_FN(asStrided));
-  m.impl("view", TORCH_FN(view));
-  m.impl("_reshape_alias", TORCH_FN(reshapeAlias));
+  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("resize_", TORCH_FN(resize));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(setStorage));
   m.impl("set_.source_Storage", TORCH_FN(setWholeStorage));
@@ -99,12 +82,21 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 // docs: end
 
-// Operators that are no kernels, either, and that the fallback must not see: it returns copies.
+// What the fallback would do wrong: it returns copies where views are due, and the CPU's dropout
+// draws from the CPU's default generator.
+static std::tuple<Tensor, Tensor> nativeDropout(const Tensor& input, double p,
+                                                std::optional<bool> train) {
+  const double kept = train.value_or(true) ? 1 - p : 1;
+  Tensor mask = at::empty_like(input, at::kBool).bernoulli_(kept);
+  return {input.mul(mask).mul_(kept == 0 ? 0 : 1 / kept), mask};
+}
+
 static void recordStream(Tensor& self, c10::Stream stream) {
   c10::getDeviceAllocator(kType)->recordStream(self.storage().data_ptr(), stream);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_dropout", TORCH_FN(nativeDropout));
   m.impl("record_stream", TORCH_FN(recordStream));
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));

@@ -1,7 +1,8 @@
 // Step 6 of docs/bring_up.md, what operators share. In full: include/torch_openreg/core/Launch.h.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
+#include <ATen/NativeFunctions.h>
 #include <torch/library.h>
 
 #include "../runtime/Event.h"
@@ -10,7 +11,6 @@ namespace chip {
 
 using at::Tensor;
 
-void copy(const Tensor& from, const Tensor& to, bool non_blocking);
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 // docs: minimal-launch

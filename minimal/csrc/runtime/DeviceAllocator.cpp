@@ -1,96 +1,31 @@
 // Step 3 of docs/bring_up.md, device memory. In full: csrc/memory/DeviceCachingAllocator.cpp, which
-// also splits blocks, and gives statistics of each kind.
+// also splits blocks, and does not let one stream wait for another.
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include <algorithm>
-#include <map>
-#include <mutex>
 #include <tuple>
-#include <vector>
 
 #include "Event.h"
 
 namespace chip {
 
+using c10::DeviceIndex, c10::Stream, c10::CachingAllocator::Stat;
+using Lock = std::unique_lock<std::mutex>;
+
 // docs: minimal-allocator
 // A freed block is given out again on the stream that it was allocated for, where later work comes
-// after all that used it. If record_stream() named other streams, their events have to complete
-// first. The mutex is never held while the driver waits, as another thread may have it and want
-// the GIL.
+// after all that used it. If record_stream() named other streams, that stream waits for them first.
+// The mutex is never held while the driver may wait: its owner may be waiting for the GIL.
 class DeviceAllocator final : public c10::DeviceAllocator {
  public:
-  c10::DataPtr allocate(size_t size) override {
-    const c10::DeviceIndex device = current_device();
-    void* memory = size == 0 ? nullptr : allocateBlock(currentStream(device), roundUp(size));
-    return {memory, memory, raw_deleter(), c10::Device(kType, device)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &deleteBlock; }
-  void copy_data(void* to, const void* from, size_t size) const override {
-    wait([&] { return orMemcpy(to, from, size, orMemcpyDefault); });
-  }
-  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = live_.find(data.get());
-    if (found != live_.end() && found->second.stream != stream) {
-      found->second.users.push_back(stream);
-    }
-  }
-  void emptyCache(c10::MempoolId_t) override {
-    std::unique_lock<std::mutex> lock(mutex_);
-    reclaim();
-    const auto unused = std::exchange(free_, {});
-    for (const auto& [key, blocks] : unused) {
-      statsOf(std::get<0>(key)).reserved_bytes[0].decrease(std::get<2>(key) * blocks.size());
-    }
-    lock.unlock();
-    for (const auto& [key, blocks] : unused) {
-      for (void* memory : blocks) {
-        wait([memory] { return orFree(memory); });
-      }
-    }
-  }
-  bool initialized() override { return true; }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
-    size_t free = 0, total = 0;
-    check(orMemGetInfo(&free, &total, device));
-    return {free, total};
-  }
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return statsOf(device);
-  }
-  void resetAccumulatedStats(c10::DeviceIndex device) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    statsOf(device).allocated_bytes[0].reset_accumulated();
-    statsOf(device).reserved_bytes[0].reset_accumulated();
-  }
-  void resetPeakStats(c10::DeviceIndex device) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    statsOf(device).allocated_bytes[0].reset_peak();
-    statsOf(device).reserved_bytes[0].reset_peak();
-  }
-
- private:
-  struct Block {
-    size_t size;
-    c10::Stream stream;               // that it was allocated for
-    std::vector<c10::Stream> users;   // others, by record_stream()
-    std::vector<c10::Event> pending;  // once freed: when the users have done with it
-  };
-
-  static size_t roundUp(size_t size) { return (size + 511) / 512 * 512; }
-  static void deleteBlock(void* memory);
-
-  void* allocateBlock(const c10::Stream& stream, size_t size) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    auto& stats = statsOf(stream.device_index());
-    reclaim();
-    auto& unused = free_[{stream.device_index(), stream.id(), size}];
+  c10::DataPtr allocate(size_t requested) override {
+    const Stream stream = currentStream(current_device());
+    const size_t size = (requested + 511) / 512 * 512;
     void* memory = nullptr;
-    if (!unused.empty()) {
-      memory = unused.back();
-      unused.pop_back();
-    } else {
+    Lock lock(mutex_);
+    auto& stats = stats_.at(stream.device_index());
+    if (auto unused = free_.extract({stream.device_index(), stream.id(), size})) {
+      memory = unused.mapped();
+    } else if (size > 0) {
       lock.unlock();
       orError_t error = orMalloc(&memory, size);
       if (error == orErrorMemoryAllocation) {
@@ -105,53 +40,72 @@ class DeviceAllocator final : public c10::DeviceAllocator {
       stats.reserved_bytes[0].increase(size);
     }
     stats.allocated_bytes[0].increase(size);
-    live_.insert({memory, Block{size, stream, {}, {}}});
-    return memory;
+    if (size > 0) live_.insert({memory, Block{size, stream, {}}});
+    return {memory, memory, &deleteBlock, stream.device()};
   }
-
-  void free(void* memory) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    Block block = std::move(live_.extract(memory).mapped());
-    statsOf(block.stream.device_index()).allocated_bytes[0].decrease(block.size);
-    lock.unlock();
-    for (const c10::Stream& user : block.users) {
-      block.pending.emplace_back(kType).record(user);
+  c10::DeleterFnPtr raw_deleter() const override { return &deleteBlock; }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    wait([&] { return orMemcpy(to, from, size, orMemcpyDefault); });
+  }
+  bool initialized() override { return true; }
+  void recordStream(const c10::DataPtr& data, Stream stream) override {
+    const Lock lock(mutex_);
+    const auto found = live_.find(data.get());
+    if (found != live_.end()) found->second.users.push_back(stream);
+  }
+  void emptyCache(c10::MempoolId_t) override {
+    Lock lock(mutex_);
+    const auto unused = std::exchange(free_, {});
+    for (const auto& [key, memory] : unused) {
+      stats_[std::get<DeviceIndex>(key)].reserved_bytes[0].decrease(std::get<size_t>(key));
     }
+    lock.unlock();
+    for (const auto& one : unused) wait([&] { return orFree(one.second); });
+  }
+
+  // Statistics, of bytes. torch has names for counts, too.
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
+    const Lock lock(mutex_);
+    return stats_.at(device);
+  }
+  void resetAccumulatedStats(DeviceIndex d) override { reset(d, &Stat::reset_accumulated); }
+  void resetPeakStats(DeviceIndex device) override { reset(device, &Stat::reset_peak); }
+
+ private:
+  struct Block {
+    size_t size;
+    Stream stream;              // that it was allocated for
+    std::vector<Stream> users;  // others, by record_stream()
+  };
+
+  static void deleteBlock(void* memory);
+  void free(void* memory) {
+    Lock lock(mutex_);
+    const Block block = live_.extract(memory).mapped();
+    lock.unlock();
+    for (const Stream& user : block.users) waitForStream(block.stream, user);
     lock.lock();
-    pending_.emplace_back(memory, std::move(block));
-    reclaim();
+    stats_.at(block.stream.device_index()).allocated_bytes[0].decrease(block.size);
+    free_.insert({{block.stream.device_index(), block.stream.id(), block.size}, memory});
   }
-
-  void reclaim() {
-    std::erase_if(pending_, [this](const auto& one) {
-      const auto& [memory, block] = one;
-      const bool is_done = std::all_of(block.pending.begin(), block.pending.end(), isComplete);
-      if (is_done) {
-        free_[{block.stream.device_index(), block.stream.id(), block.size}].push_back(memory);
-      }
-      return is_done;
-    });
-  }
-
-  c10::CachingDeviceAllocator::DeviceStats& statsOf(c10::DeviceIndex device) {
-    return stats_[device];
+  void reset(DeviceIndex device, void (Stat::*call)()) {
+    const Lock lock(mutex_);
+    (stats_.at(device).allocated_bytes[0].*call)();
+    (stats_.at(device).reserved_bytes[0].*call)();
   }
 
   std::mutex mutex_;
   std::map<void*, Block> live_;
-  std::vector<std::pair<void*, Block>> pending_;
-  std::map<std::tuple<c10::DeviceIndex, c10::StreamId, size_t>, std::vector<void*>> free_;
-  std::map<c10::DeviceIndex, c10::CachingDeviceAllocator::DeviceStats> stats_;
+  std::multimap<std::tuple<DeviceIndex, c10::StreamId, size_t>, void*> free_;
+  std::array<c10::CachingDeviceAllocator::DeviceStats, OPENREG_MAX_DEVICES> stats_;
 };
 
-// Never destroyed: tensors may be freed while the process ends.
-static DeviceAllocator& allocator = *new DeviceAllocator;
+static DeviceAllocator& allocator =
+    *new DeviceAllocator;  // never destroyed, as tensors may be left
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator);
 
 void DeviceAllocator::deleteBlock(void* memory) {
-  if (memory != nullptr && !isInBadFork()) {
-    allocator.free(memory);
-  }
+  if (memory != nullptr && !isInBadFork()) allocator.free(memory);
 }
 // docs: end
 

@@ -1,4 +1,4 @@
-// Step 4 of docs/bring_up.md, events. In full: csrc/core/GuardImpl.cpp.
+// Step 4 of docs/bring_up.md, events. In full: include/torch_openreg/core/Event.h.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -11,35 +11,19 @@ namespace chip {
 // What a c10::Event keeps for the guard: the driver's event, null until the first record.
 inline orEvent_t handleOf(void* event) { return static_cast<orEvent_t>(event); }
 
-inline void recordEvent(void** event, const c10::Stream& stream, c10::EventFlag flag) {
-  const bool is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;  // Event(enable_timing=True)
-  orEvent_t handle = handleOf(*event);
-  if (handle == nullptr) {
-    check(orEventCreateWithFlags(&handle, is_timed ? orEventDefault : orEventDisableTiming));
-    *event = handle;
-  }
-  check(orEventRecord(handle, handleOf(stream)));
-}
-
 // Whether a stream or an event is done, by what the driver's query returned.
 inline bool isDone(orError_t error) {
   if (error != orErrorNotReady) check(error);
   return error == orSuccess;
 }
 
-inline double elapsedTime(void* start, void* end) {
-  TORCH_CHECK(start && end, "elapsed_time: expected events that were recorded");
-  float milliseconds = 0;
-  check(orEventElapsedTime(&milliseconds, handleOf(start), handleOf(end)));
-  return milliseconds;
+// The stream's later work waits for what the other one has been given so far; the host does not.
+inline void waitForStream(const c10::Stream& stream, const c10::Stream& other) {
+  if (stream == other) return;
+  c10::Event event(kType);
+  event.record(other);
+  event.block(stream);
 }
 // docs: end
-
-// For the allocators: whether the event is done, with an error or without.
-inline bool isComplete(const c10::Event& event) {
-  int is_complete = 1;
-  check(orEventIsComplete(&is_complete, handleOf(event.eventId())));
-  return is_complete != 0;
-}
 
 }  // namespace chip

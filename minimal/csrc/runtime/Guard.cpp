@@ -50,7 +50,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   // Events. One that was never recorded is null, and is done.
   void record(void** event, const Stream& s, DeviceIndex, c10::EventFlag flag) const override {
-    recordEvent(event, s, flag);
+    const bool is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;  // Event(enable_timing=True)
+    orEvent_t handle = handleOf(*event);
+    if (handle == nullptr) {
+      check(orEventCreateWithFlags(&handle, is_timed ? orEventDefault : orEventDisableTiming));
+      *event = handle;
+    }
+    check(orEventRecord(handle, handleOf(s)));
   }
   void block(void* event, const Stream& stream) const override {  // the stream waits, not the host
     if (event != nullptr) check(orStreamWaitEvent(handleOf(stream), handleOf(event), 0));
@@ -62,7 +68,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event != nullptr) wait([event] { return orEventSynchronize(handleOf(event)); });
   }
   double elapsedTime(void* start, void* end, DeviceIndex) const override {
-    return chip::elapsedTime(start, end);
+    float milliseconds = 0;
+    check(orEventElapsedTime(&milliseconds, handleOf(start), handleOf(end)));
+    return milliseconds;
   }
   void destroyEvent(void* event, DeviceIndex) const noexcept override {
     (void)orEventDestroy(handleOf(event));

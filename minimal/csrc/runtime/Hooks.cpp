@@ -11,34 +11,30 @@
 
 namespace chip {
 
+using c10::DeviceIndex;
+
 // docs: minimal-hooks
 // What ATen and torch.accelerator ask of a device type beside its guard.
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return device_count() > 0; }
   void init() const override { check(orInit()); }  // by lazyInitDevice(), once
-  bool hasPrimaryContext(c10::DeviceIndex device) const override {
+  bool hasPrimaryContext(DeviceIndex d) const override {
     int is_active = 0;  // whether synchronize() has anything to wait for
-    check(orDeviceIsActive(device, &is_active));
+    check(orDeviceIsActive(d, &is_active));
     return is_active != 0;
   }
 
-  c10::DeviceIndex deviceCount() const override { return device_count(); }
-  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
-  void setCurrentDevice(c10::DeviceIndex device) const override { set_device(device); }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
-    return exchange_device(device);
-  }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
-    return maybe_exchange_device(device);
-  }
+  DeviceIndex deviceCount() const override { return device_count(); }
+  DeviceIndex getCurrentDevice() const override { return current_device(); }
+  void setCurrentDevice(DeviceIndex d) const override { set_device(d); }
+  DeviceIndex exchangeDevice(DeviceIndex d) const override { return exchange_device(d); }
+  DeviceIndex maybeExchangeDevice(DeviceIndex d) const override { return maybe_exchange_device(d); }
 
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
-    return chip::getDefaultGenerator(device);
+  const at::Generator& getDefaultGenerator(DeviceIndex d) const override {
+    return chip::getDefaultGenerator(d);
   }
-  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
-    return createGenerator(device);
-  }
+  at::Generator getNewGenerator(DeviceIndex d) const override { return createGenerator(d); }
 
   at::Allocator* getPinnedMemoryAllocator() const override { return at::getHostAllocator(kType); }
   bool isPinnedPtr(const void* data) const override {
@@ -47,7 +43,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::Device getDeviceFromPtr(void* data) const override {
     const orPointerAttributes attributes = attributesOf(data);
     TORCH_CHECK(attributes.type == orMemoryTypeDevice, "expected device memory, got ", data);
-    return {kType, static_cast<c10::DeviceIndex>(attributes.device)};
+    return {kType, static_cast<DeviceIndex>(attributes.device)};
   }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {

@@ -1,8 +1,6 @@
 // Step 3 of docs/bring_up.md, pinned host memory. In full: csrc/memory/PinnedAllocator.cpp.
 #include <ATen/core/CachingHostAllocator.h>
 
-#include <cstring>
-
 #include "Event.h"
 
 namespace chip {
@@ -17,12 +15,13 @@ struct HostCache final : at::CachingHostAllocatorImpl<c10::Stream, c10::Event> {
   void record_stream(std::optional<std::vector<c10::Event>>& events, c10::Stream stream) override {
     events->emplace_back(kType).record(stream);
   }
-  bool query_event(c10::Event& event) override { return isComplete(event); }
+  bool query_event(c10::Event& event) override {  // an error is for those who wait
+    int is_complete = 1;
+    check(orEventIsComplete(&is_complete, handleOf(event.eventId())));
+    return is_complete != 0;
+  }
   c10::Stream get_current_stream() const override { return currentStream(current_device()); }
   bool stream_is_capturing(c10::Stream) const override { return false; }
-  void copy_data(void* to, const void* from, size_t size) const override {
-    std::memcpy(to, from, size);
-  }
 };
 
 static void freePinned(void* block);

@@ -4,7 +4,9 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
 
+#include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -37,20 +39,17 @@ inline c10::Stream currentStream(c10::DeviceIndex device) {
 // given out again when there are enough of them.
 inline c10::Stream streamFromPool(c10::DeviceIndex device, int priority) {
   constexpr size_t kStreams = 32;
-  struct Pool {
-    std::vector<orStream_t> streams;
-    size_t next = 0;
-  };
   static auto* mutex = new std::mutex;  // never destroyed, as streams are used to the very end
-  static auto* pools = new std::map<std::pair<c10::DeviceIndex, bool>, Pool>;
+  static auto* pools = new std::map<std::pair<c10::DeviceIndex, bool>, std::deque<orStream_t>>;
   const std::lock_guard<std::mutex> lock(*mutex);
-  Pool& pool = (*pools)[{device, priority < 0}];
-  if (pool.streams.size() < kStreams) {
+  std::deque<orStream_t>& pool = (*pools)[{device, priority < 0}];
+  if (pool.size() < kStreams) {
     const c10::DeviceGuard guard(c10::Device(kType, device));
-    check(orStreamCreateWithPriority(&pool.streams.emplace_back(), orStreamNonBlocking, priority));
+    check(orStreamCreateWithPriority(&pool.emplace_front(), orStreamNonBlocking, priority));
+  } else {
+    std::rotate(pool.begin(), std::prev(pool.end()), pool.end());
   }
-  orStream_t handle = pool.streams.at(pool.next++ % kStreams);
-  return makeStream(device, reinterpret_cast<c10::StreamId>(handle));
+  return makeStream(device, reinterpret_cast<c10::StreamId>(pool.front()));
 }
 // docs: end
 
