@@ -19,6 +19,7 @@ setup(
     name=PACKAGE,
     version="1.0",
     packages=[PACKAGE],
+    package_dir={"": "python"},  # not here, where it would hide the one that is installed
     package_data={PACKAGE: ["*.pyi", "py.typed"]},
     ext_modules=[
         CppExtension(

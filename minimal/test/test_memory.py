@@ -37,7 +37,7 @@ class TestMemory(TestCase):
             x.record_stream(other)
             del x
             z = torch.empty(SIZE, device=NAME)  # the same memory
-            z += torch.ones(SIZE).pin_memory().to(NAME, non_blocking=True)
+            z.copy_(torch.zeros(SIZE).pin_memory(), non_blocking=True)
             self.assertFalse(torch.accelerator.current_stream().query())
         torch.accelerator.synchronize()
         self.assertEqual(y.cpu(), torch.full((SIZE,), 2.0))

@@ -13,7 +13,9 @@ struct AddKernel {  // errors name a kernel by its type
   }
 };
 
-// What the kernel does not serve (other dtypes, broadcasting, strides) goes through the fallback.
+// Returns before the kernel runs. Its tensors may be freed then: their memory is given out again on
+// this stream only. What the kernel does not serve (other dtypes, broadcasting, strides) goes
+// through the fallback.
 static Tensor add(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
   const auto is_served = [&self](const Tensor& t) {
     return t.scalar_type() == at::kFloat && t.is_contiguous() && t.device() == self.device();
@@ -22,8 +24,10 @@ static Tensor add(const Tensor& self, const Tensor& other, const at::Scalar& alp
     return at::native::call_fallback_fn<&fallback, at::_ops::add_Tensor>::call(self, other, alpha);
   }
   Tensor result = at::empty_like(self);
-  launch(self.device(), AddKernel{}, kernelAddress<float>(result), kernelAddress<float>(self),
-         kernelAddress<float>(other), alpha.to<float>(), self.numel());
+  const orStream_t stream = handleOf(currentStream(self.device().index()));
+  check(orLaunchKernel(stream, AddKernel{}, kernelAddress<float>(result),
+                       kernelAddress<float>(self), kernelAddress<float>(other), alpha.to<float>(),
+                       self.numel()));
   return result;
 }
 

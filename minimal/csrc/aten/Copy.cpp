@@ -33,9 +33,9 @@ static void copyBytes(const Tensor& from, const Tensor& to, bool non_blocking) {
   waitForStream(other, stream);
   const Tensor& host = from.is_cpu() ? from : to;
   const c10::DataPtr& data = host.storage().data_ptr();
-  const bool may_wait = !non_blocking || !host.is_pinned();
-  if (host.is_cpu() && (may_wait || !at::getHostAllocator(kType)->record_event(
-                                        data.get(), data.get_context(), stream))) {
+  if (host.is_cpu() && non_blocking && host.is_pinned()) {
+    at::getHostAllocator(kType)->record_event(data.get(), data.get_context(), stream);
+  } else if (host.is_cpu()) {
     synchronizeStream(stream);
   }
 }
@@ -54,7 +54,8 @@ static Tensor copyFrom(const Tensor& source, const Tensor& to, bool non_blocking
   } else if (is_same && from.device() == to.device()) {
     CopyElements kernel{to.sizes().vec(), to.strides().vec(), from.strides().vec(),
                         to.element_size()};
-    launch(to.device(), kernel, kernelAddress<char>(to), kernelAddress<char>(from), 0);
+    check(orLaunchKernel(handleOf(currentStream(to.device().index())), std::move(kernel),
+                         kernelAddress<char>(to), kernelAddress<char>(from), 0));
   } else {
     const bool is_with_source = !from.is_contiguous() || (from.is_cpu() && !is_same);
     const Tensor& like = from.is_cpu() ? to : from;

@@ -50,20 +50,11 @@ static const Tensor& resize(const Tensor& self, IntArrayRef size,
 
 static Tensor& setStorage(Tensor& self, c10::Storage storage, int64_t offset, IntArrayRef size,
                           IntArrayRef stride) {
+  const auto dense = c10::TensorType::contiguousStridesOf(size);
   at::native::checkSetStorage(self, std::move(storage), offset, size, stride);
-  at::native::setStrided(self, size, stride, offset);
+  at::native::setStrided(self, size, stride.empty() ? IntArrayRef(dense) : stride, offset);
   growStorage(self);
   return self;
-}
-
-static Tensor& setWholeStorage(Tensor& self, c10::Storage storage) {
-  const auto count = static_cast<int64_t>(storage.nbytes() / self.element_size());
-  return setStorage(self, std::move(storage), 0, {count}, {1});
-}
-
-static Tensor& setTensor(Tensor& self, const Tensor& source) {
-  return setStorage(self, source.storage(), source.storage_offset(), source.sizes(),
-                    source.strides());
 }
 
 static at::Scalar localScalarDense(const Tensor& self) { return self.cpu().item(); }  // waits
@@ -76,8 +67,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("resize_", TORCH_FN(resize));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(setStorage));
-  m.impl("set_.source_Storage", TORCH_FN(setWholeStorage));
-  m.impl("set_.source_Tensor", TORCH_FN(setTensor));
+  m.impl("set_.source_Storage", static_cast<Tensor& (*)(Tensor&, c10::Storage)>(&at::native::set_));
+  m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("_local_scalar_dense", TORCH_FN(localScalarDense));
 }
 // docs: end

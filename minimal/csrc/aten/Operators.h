@@ -13,14 +13,7 @@ using at::Tensor;
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// docs: minimal-launch
-// Enqueues a kernel on the current stream of a device and returns; the kernel's tensors may be
-// freed then, as their memory is given out again on the same stream only.
-template <typename Kernel, typename... Arguments>
-void launch(c10::Device device, Kernel kernel, Arguments... arguments) {
-  check(orLaunchKernel(handleOf(currentStream(device.index())), std::move(kernel), arguments...));
-}
-
+// docs: minimal-address
 // Where kernels find a tensor's elements: the host has another address for them, and cannot read
 // them there.
 template <typename Element>

@@ -17,9 +17,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static DeviceIndex indexOf(Device d) { return d.has_index() ? d.index() : current_device(); }
   Device getDevice() const override { return {kType, current_device()}; }
   void setDevice(Device device) const override { set_device(indexOf(device)); }
-  void uncheckedSetDevice(Device device) const noexcept override {
-    (void)SetDevice(device.index());  // in destructors, which must not raise
-  }
+  void uncheckedSetDevice(Device d) const noexcept override { (void)SetDevice(d.index()); }
   Device exchangeDevice(Device d) const override { return {kType, exchange_device(indexOf(d))}; }
   DeviceIndex deviceCount() const noexcept override { return device_count(); }
   c10::DeviceCapability getDeviceCapability(Device) const override { return {}; }  // all dtypes
@@ -33,9 +31,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   Stream getStreamFromGlobalPool(Device device, bool is_high) const override {
     return streamFromPool(indexOf(device), is_high ? -1 : 0);
   }
-  Stream getNewStream(Device device, int priority) const override {
-    return streamFromPool(indexOf(device), priority);
-  }
+  Stream getNewStream(Device d, int p) const override { return streamFromPool(indexOf(d), p); }
   Stream exchangeStream(Stream next) const override {
     handleOf(next);  // raises if there is no such stream
     return makeStream(next.device_index(),
@@ -50,10 +46,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   // Events. One that was never recorded is null, and is done.
   void record(void** event, const Stream& s, DeviceIndex, c10::EventFlag flag) const override {
-    const bool is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;  // Event(enable_timing=True)
     orEvent_t handle = handleOf(*event);
     if (handle == nullptr) {
-      check(orEventCreateWithFlags(&handle, is_timed ? orEventDefault : orEventDisableTiming));
+      check(orEventCreateWithFlags(&handle, flag == c10::EventFlag::BACKEND_DEFAULT
+                                                ? orEventDefault
+                                                : orEventDisableTiming));
       *event = handle;
     }
     check(orEventRecord(handle, handleOf(s)));

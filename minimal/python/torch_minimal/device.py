@@ -3,7 +3,6 @@
 ``torch.accelerator`` has streams, events, memory and the rest under names for every device.
 """
 
-import threading
 from contextlib import AbstractContextManager
 
 import torch
@@ -17,7 +16,6 @@ set_device = _C._set_device
 synchronize = torch.accelerator.synchronize
 _is_in_bad_fork = _C._isInBadFork
 _is_initialized = False
-_lock = threading.Lock()
 
 
 def is_available() -> bool:
@@ -41,10 +39,8 @@ def _lazy_init() -> None:
     global _is_initialized
     if _is_in_bad_fork():
         raise RuntimeError(f"Cannot re-initialize {_C.NAME} in forked subprocess; use 'spawn'")
-    with _lock:
-        if not _is_initialized:
-            _C._init()
-            _is_initialized = True
+    _C._init()
+    _is_initialized = True
 
 
 # docs: end
