@@ -1,4 +1,5 @@
 """Copies this backend under another name: ``python minimal/rename.py mychip ../mychip``."""
+
 import shutil
 import sys
 from pathlib import Path

@@ -8,7 +8,6 @@ from setuptools import setup
 NAME = "minimal"  # the one place of the name in Python; the folder torch_NAME is called after it
 PACKAGE = f"torch_{NAME}"
 
-os.chdir(Path(__file__).resolve().parent)
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # building needs no device
 from torch.utils.cpp_extension import BuildExtension, CppExtension  # noqa: E402
 

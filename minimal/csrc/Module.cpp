@@ -16,13 +16,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("_isInBadFork", &isInBadFork);
   m.def("_get_device_count", &device_count);
   m.def("_get_device", &current_device);
-  m.def("_set_device", [](c10::DeviceIndex device) {
+  m.def("_set_device", [](DeviceIndex device) {
     torch::utils::device_lazy_init(kType);
     set_device(device);
   });
   m.def("_exchange_device", &exchange_device);
-  m.def("_maybe_exchange_device", &maybe_exchange_device);
-  m.def("_get_default_generator", [](c10::DeviceIndex device) {
-    return at::globalContext().defaultGenerator(c10::Device(kType, device));
+  m.def("_get_default_generator", [](DeviceIndex device) {
+    return at::globalContext().defaultGenerator(Device(kType, device));
   });
 }

@@ -42,7 +42,7 @@ class TestDevice(TestCase):
 
     def test_maybe_exchange_ignores_an_invalid_index(self):
         for index in (-1, 2):
-            self.assertEqual(_C._maybe_exchange_device(index), 0)
+            self.assertEqual(torch._C._accelerator_maybeExchangeDevice(index), 0)
             self.assertEqual(MODULE.current_device(), 0)
 
     def test_invalid_index_is_refused_with_the_drivers_text(self):

@@ -7,9 +7,8 @@ namespace chip {
 
 // docs: minimal-add
 struct AddKernel {  // errors name a kernel by its type
-  void operator()(float* result, const float* self, const float* other, float alpha,
-                  int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) result[i] = self[i] + alpha * other[i];
+  void operator()(float* out, const float* a, const float* b, float alpha, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) out[i] = a[i] + alpha * b[i];
   }
 };
 

@@ -6,7 +6,6 @@
 
 namespace chip {
 
-// docs: minimal-strided-copy
 // The kernel: moves elements between memory of the same sizes, as the strides say.
 struct CopyElements {
   std::vector<int64_t> sizes, to_strides, from_strides;
@@ -19,14 +18,12 @@ struct CopyElements {
     }
   }
 };
-// docs: end
 
-// docs: minimal-copy
 // Bytes between contiguous tensors, at least one of them on a device, whose current stream copies.
 // Pinned memory is read or written later if that is allowed: then it must not be given out before.
 static void copyBytes(const Tensor& from, const Tensor& to, bool non_blocking) {
-  const c10::Stream stream = currentStream((from.is_cpu() ? to : from).device().index());
-  const c10::Stream other = currentStream((to.is_cpu() ? from : to).device().index());
+  const Stream stream = currentStream((from.is_cpu() ? to : from).device().index());
+  const Stream other = currentStream((to.is_cpu() ? from : to).device().index());
   waitForStream(stream, other);
   check(orMemcpyAsync(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes(), orMemcpyDefault,
                       handleOf(stream)));
@@ -47,9 +44,8 @@ static Tensor copyFrom(const Tensor& source, const Tensor& to, bool non_blocking
   const Tensor from = source.expand_as(to);
   const bool is_same =
       from.dtype() == to.dtype() && from.is_conj() == to.is_conj() && from.is_neg() == to.is_neg();
-  if (from.numel() == 0) {
-    return to;
-  } else if (is_same && from.is_contiguous() && to.is_contiguous()) {
+  if (from.numel() == 0) return to;
+  if (is_same && from.is_contiguous() && to.is_contiguous()) {
     copyBytes(from, to, non_blocking);
   } else if (is_same && from.device() == to.device()) {
     CopyElements kernel{to.sizes().vec(), to.strides().vec(), from.strides().vec(),
@@ -59,7 +55,7 @@ static Tensor copyFrom(const Tensor& source, const Tensor& to, bool non_blocking
   } else {
     const bool is_with_source = !from.is_contiguous() || (from.is_cpu() && !is_same);
     const Tensor& like = from.is_cpu() ? to : from;
-    const c10::Device place = is_with_source ? from.device() : is_same ? to.device() : at::kCPU;
+    const Device place = is_with_source ? from.device() : is_same ? to.device() : at::kCPU;
     Tensor between = at::empty(like.sizes(), like.options().device(place));
     between._set_conj(like.is_conj());
     between._set_neg(like.is_neg());
@@ -67,11 +63,9 @@ static Tensor copyFrom(const Tensor& source, const Tensor& to, bool non_blocking
   }
   return to;
 }
-// docs: end
 
 static Tensor copyFromAndResize(const Tensor& self, const Tensor& dst) {
-  dst.resize_(self.sizes());
-  return copyFrom(self, dst, false);
+  return copyFrom(self, dst.resize_(self.sizes()), false);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

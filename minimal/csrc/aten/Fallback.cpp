@@ -2,9 +2,6 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/CPUFallback.h>
 
-#include <algorithm>
-#include <set>
-
 #include "../runtime/Generator.h"
 #include "Operators.h"
 
@@ -12,25 +9,24 @@ namespace chip {
 
 // docs: minimal-fallback
 // The device that all tensors are on. Those of the host may be numbers, and indices, as on CUDA.
-static c10::Device deviceOf(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+static Device deviceOf(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   static const std::set<std::string> kTakesHostTensors{"aten::index", "aten::_index_put_impl_",
                                                        "aten::_pack_padded_sequence"};
-  const bool takes_host_tensors = kTakesHostTensors.count(op.schema().name()) != 0;
-  std::optional<c10::Device> device;
+  const bool takes_host = kTakesHostTensors.count(op.schema().name()) != 0;
+  std::optional<Device> device;
   const auto visit = [&](const Tensor& tensor) {
-    if (tensor.defined() && !(tensor.is_cpu() && (tensor.dim() == 0 || takes_host_tensors))) {
-      TORCH_CHECK(!device || *device == tensor.device(),
-                  "Expected all tensors to be on the same device, but found at least two devices, ",
-                  *device, " and ", tensor.device(), "!");
-      device = tensor.device();
-    }
+    if (!tensor.defined() || (tensor.is_cpu() && (tensor.dim() == 0 || takes_host))) return;
+    TORCH_CHECK(!device || *device == tensor.device(),
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                *device, " and ", tensor.device(), "!");
+    device = tensor.device();
   };
   for (const c10::IValue& argument : arguments) {
     if (argument.isTensor()) visit(argument.toTensor());
     if (argument.isTensorList()) std::ranges::for_each(argument.toTensorVector(), visit);
     if (argument.isDevice() && !device) device = argument.toDevice();  // of a factory function
   }
-  return device && device->has_index() ? *device : c10::Device(kType, current_device());
+  return device && device->has_index() ? *device : Device(kType, current_device());
 }
 
 // torch copies the arguments to the host, where it waits for the stream, calls the CPU's kernel,

@@ -8,13 +8,10 @@
 
 namespace chip {
 
-using at::IntArrayRef;
-
 static constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-// docs: minimal-operators
 static Tensor empty(IntArrayRef size, std::optional<at::ScalarType> dtype,
-                    std::optional<at::Layout>, std::optional<c10::Device> device,
+                    std::optional<at::Layout>, std::optional<Device> device,
                     std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
   const c10::OptionalDeviceGuard guard(device);
@@ -24,7 +21,7 @@ static Tensor empty(IntArrayRef size, std::optional<at::ScalarType> dtype,
 
 static Tensor emptyStrided(IntArrayRef size, IntArrayRef stride,
                            std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                           std::optional<c10::Device> device, std::optional<bool> pin) {
+                           std::optional<Device> device, std::optional<bool> pin) {
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
   const c10::OptionalDeviceGuard guard(device);
   return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kType), kKeys,
@@ -59,6 +56,18 @@ static Tensor& setStorage(Tensor& self, c10::Storage storage, int64_t offset, In
 
 static at::Scalar localScalarDense(const Tensor& self) { return self.cpu().item(); }  // waits
 
+// What the fallback would do wrong: it returns copies where views are due, and the CPU's dropout
+// draws from the CPU's default generator.
+static std::tuple<Tensor, Tensor> dropout(const Tensor& x, double p, std::optional<bool> train) {
+  const double kept = train.value_or(true) ? 1 - p : 1;
+  Tensor mask = at::empty_like(x, at::kBool).bernoulli_(kept);
+  return {x.mul(mask).mul_(kept == 0 ? 0 : 1 / kept), mask};
+}
+
+static void recordStream(Tensor& self, Stream stream) {
+  c10::getDeviceAllocator(kType)->recordStream(self.storage().data_ptr(), stream);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(emptyStrided));
@@ -70,24 +79,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", static_cast<Tensor& (*)(Tensor&, c10::Storage)>(&at::native::set_));
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("_local_scalar_dense", TORCH_FN(localScalarDense));
-}
-// docs: end
 
-// What the fallback would do wrong: it returns copies where views are due, and the CPU's dropout
-// draws from the CPU's default generator.
-static std::tuple<Tensor, Tensor> nativeDropout(const Tensor& input, double p,
-                                                std::optional<bool> train) {
-  const double kept = train.value_or(true) ? 1 - p : 1;
-  Tensor mask = at::empty_like(input, at::kBool).bernoulli_(kept);
-  return {input.mul(mask).mul_(kept == 0 ? 0 : 1 / kept), mask};
-}
-
-static void recordStream(Tensor& self, c10::Stream stream) {
-  c10::getDeviceAllocator(kType)->recordStream(self.storage().data_ptr(), stream);
-}
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("native_dropout", TORCH_FN(nativeDropout));
+  // What the fallback would do wrong, or not at all.
+  m.impl("native_dropout", TORCH_FN(dropout));
   m.impl("record_stream", TORCH_FN(recordStream));
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));

@@ -9,11 +9,10 @@
 
 namespace chip {
 
-using at::Tensor;
+using at::IntArrayRef, at::Tensor;
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// docs: minimal-address
 // Where kernels find a tensor's elements: the host has another address for them, and cannot read
 // them there.
 template <typename Element>
@@ -22,6 +21,5 @@ Element* kernelAddress(const Tensor& tensor) {
   check(orGetKernelOffset(&offset));
   return reinterpret_cast<Element*>(static_cast<char*>(tensor.data_ptr()) + offset);
 }
-// docs: end
 
 }  // namespace chip

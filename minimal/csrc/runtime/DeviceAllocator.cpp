@@ -8,10 +8,9 @@
 
 namespace chip {
 
-using c10::DeviceIndex, c10::Stream, c10::CachingAllocator::Stat;
+using c10::CachingAllocator::Stat;
 using Lock = std::unique_lock<std::mutex>;
 
-// docs: minimal-allocator
 // A freed block is given out again on the stream that it was allocated for, where later work comes
 // after all that used it. If record_stream() named other streams, that stream waits for them first.
 // The mutex is never held while the driver may wait: its owner may be waiting for the GIL.
@@ -96,7 +95,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   std::mutex mutex_;
   std::map<void*, Block> live_;
-  std::multimap<std::tuple<DeviceIndex, c10::StreamId, size_t>, void*> free_;
+  std::multimap<std::tuple<DeviceIndex, StreamId, size_t>, void*> free_;
   std::array<c10::CachingDeviceAllocator::DeviceStats, OPENREG_MAX_DEVICES> stats_;
 };
 
@@ -107,6 +106,5 @@ REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator);
 void DeviceAllocator::deleteBlock(void* memory) {
   if (memory != nullptr && !isInBadFork()) allocator.free(memory);
 }
-// docs: end
 
 }  // namespace chip

@@ -18,7 +18,7 @@ inline bool isDone(orError_t error) {
 }
 
 // The stream's later work waits for what the other one has been given so far; the host does not.
-inline void waitForStream(const c10::Stream& stream, const c10::Stream& other) {
+inline void waitForStream(const Stream& stream, const Stream& other) {
   if (stream == other) return;
   c10::Event event(kType);
   event.record(other);

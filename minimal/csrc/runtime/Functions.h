@@ -2,11 +2,13 @@
 #pragma once
 
 #include <Python.h>
-#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 #include <c10/util/Exception.h>
 #include <openreg/openreg.h>
 
 namespace chip {
+
+using c10::Device, c10::DeviceIndex, c10::Stream, c10::StreamId;
 
 // docs: minimal-name
 inline constexpr char kName[] = "minimal";  // what Python calls the device: the one place in C++
@@ -40,30 +42,30 @@ inline orError_t ExchangeDevice(int to, int* from) {
 }
 
 // The same for torch, with exceptions. Each thread has a current device, at first 0.
-inline c10::DeviceIndex device_count() noexcept {
+inline DeviceIndex device_count() noexcept {
   int count = 0;
-  return GetDeviceCount(&count) == orSuccess ? static_cast<c10::DeviceIndex>(count) : 0;
+  return GetDeviceCount(&count) == orSuccess ? static_cast<DeviceIndex>(count) : 0;
 }
-inline c10::DeviceIndex current_device() {
+inline DeviceIndex current_device() {
   int device = 0;
   check(GetDevice(&device));
-  return static_cast<c10::DeviceIndex>(device);
+  return static_cast<DeviceIndex>(device);
 }
-inline void set_device(c10::DeviceIndex device) { check(SetDevice(device)); }
-inline c10::DeviceIndex exchange_device(c10::DeviceIndex device) {
+inline void set_device(DeviceIndex device) { check(SetDevice(device)); }
+inline DeviceIndex exchange_device(DeviceIndex device) {
   int before = 0;
   check(ExchangeDevice(device, &before));
-  return static_cast<c10::DeviceIndex>(before);
+  return static_cast<DeviceIndex>(before);
 }
 
 // Exchanges if the index is valid.
 inline orError_t MaybeExchangeDevice(int to, int* from) {
   return to >= 0 && to < device_count() ? ExchangeDevice(to, from) : GetDevice(from);
 }
-inline c10::DeviceIndex maybe_exchange_device(c10::DeviceIndex device) {
+inline DeviceIndex maybe_exchange_device(DeviceIndex device) {
   int before = 0;
   check(MaybeExchangeDevice(device, &before));
-  return static_cast<c10::DeviceIndex>(before);
+  return static_cast<DeviceIndex>(before);
 }
 // docs: end
 

@@ -15,7 +15,7 @@ namespace chip {
 // A chip's kernels have a seed and an offset instead.
 class GeneratorImpl final : public c10::GeneratorImpl {
  public:
-  explicit GeneratorImpl(c10::DeviceIndex device)
+  explicit GeneratorImpl(DeviceIndex device)
       : c10::GeneratorImpl({kType, device}, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
   void set_current_seed(uint64_t seed) override { host.set_current_seed(seed); }
   uint64_t current_seed() const override { return host.current_seed(); }
@@ -39,15 +39,15 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   }
 };
 
-inline at::Generator createGenerator(c10::DeviceIndex device) {
+inline at::Generator createGenerator(DeviceIndex device) {
   return at::make_generator<GeneratorImpl>(device < 0 ? current_device() : device);
 }
 
 // One for each device, seeded at random when it is first asked for.
-inline const at::Generator& getDefaultGenerator(c10::DeviceIndex device) {
+inline const at::Generator& getDefaultGenerator(DeviceIndex device) {
   static const auto* generators = [] {
     auto* made = new std::vector<at::Generator>;
-    for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
+    for (DeviceIndex index = 0; index < device_count(); ++index) {
       made->push_back(createGenerator(index));
       made->back().seed();
     }

@@ -1,14 +1,10 @@
 // Steps 2 and 4 of docs/bring_up.md, the guard. In full: csrc/core/GuardImpl.cpp.
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "Event.h"
 
 namespace chip {
 
-using c10::Device, c10::DeviceIndex, c10::Stream;
-
-// docs: minimal-guard
 // What c10::DeviceGuard, torch.Stream, torch.Event and torch.accelerator call.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
@@ -46,14 +42,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   // Events. One that was never recorded is null, and is done.
   void record(void** event, const Stream& s, DeviceIndex, c10::EventFlag flag) const override {
-    orEvent_t handle = handleOf(*event);
-    if (handle == nullptr) {
-      check(orEventCreateWithFlags(&handle, flag == c10::EventFlag::BACKEND_DEFAULT
-                                                ? orEventDefault
-                                                : orEventDisableTiming));
-      *event = handle;
+    auto* handle = reinterpret_cast<orEvent_t*>(event);
+    if (*handle == nullptr) {
+      const bool is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;
+      check(orEventCreateWithFlags(handle, is_timed ? orEventDefault : orEventDisableTiming));
     }
-    check(orEventRecord(handle, handleOf(s)));
+    check(orEventRecord(*handle, handleOf(s)));
   }
   void block(void* event, const Stream& stream) const override {  // the stream waits, not the host
     if (event != nullptr) check(orStreamWaitEvent(handleOf(stream), handleOf(event), 0));
@@ -75,6 +69,5 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
-// docs: end
 
 }  // namespace chip

@@ -2,7 +2,6 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 
@@ -11,9 +10,6 @@
 
 namespace chip {
 
-using c10::DeviceIndex;
-
-// docs: minimal-hooks
 // What ATen and torch.accelerator ask of a device type beside its guard.
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
@@ -38,17 +34,14 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
   at::Allocator* getPinnedMemoryAllocator() const override { return at::getHostAllocator(kType); }
   bool isPinnedPtr(const void* data) const override {
-    return attributesOf(data).type == orMemoryTypeHost;
-  }
-  c10::Device getDeviceFromPtr(void* data) const override {
-    const orPointerAttributes attributes = attributesOf(data);
-    TORCH_CHECK(attributes.type == orMemoryTypeDevice, "expected device memory, got ", data);
-    return {kType, static_cast<DeviceIndex>(attributes.device)};
+    orPointerAttributes attributes{};
+    check(orPointerGetAttributes(&attributes, data));
+    return attributes.type == orMemoryTypeHost;
   }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
     const c10::DeviceGuard guard(storage.device());
-    const c10::Stream stream = currentStream(storage.device().index());
+    const Stream stream = currentStream(storage.device().index());
     auto* allocator = c10::getDeviceAllocator(kType);
     c10::DataPtr memory = allocator->allocate(size);
     if (const size_t kept = std::min(size, storage.nbytes()); kept > 0) {
@@ -58,19 +51,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
     storage.unsafeGetStorageImpl()->set_nbytes(size);
   }
-
- private:
-  static orPointerAttributes attributesOf(const void* data) {
-    orPointerAttributes attributes{};
-    check(orPointerGetAttributes(&attributes, data));
-    return attributes;
-  }
 };
 
-static const bool is_registered = [] {
-  at::RegisterPrivateUse1HooksInterface(new Hooks);  // torch keeps it
-  return true;
-}();
-// docs: end
+// torch keeps them.
+static const bool is_registered = (at::RegisterPrivateUse1HooksInterface(new Hooks), true);
 
 }  // namespace chip

@@ -7,12 +7,12 @@ namespace chip {
 
 // docs: minimal-host-allocator
 // torch's own cache, which keeps a freed block until the copies from and to it have completed.
-struct HostCache final : at::CachingHostAllocatorImpl<c10::Stream, c10::Event> {
+struct HostCache final : at::CachingHostAllocatorImpl<Stream, c10::Event> {
   void allocate_host_memory(size_t size, void** memory) override {
     check(orMallocHost(memory, size));
   }
-  void free_block(at::HostBlock<c10::Stream>* block) override { check(orFreeHost(block->ptr_)); }
-  void record_stream(std::optional<std::vector<c10::Event>>& events, c10::Stream stream) override {
+  void free_block(at::HostBlock<Stream>* block) override { check(orFreeHost(block->ptr_)); }
+  void record_stream(std::optional<std::vector<c10::Event>>& events, Stream stream) override {
     events->emplace_back(kType).record(stream);
   }
   bool query_event(c10::Event& event) override {  // an error is for those who wait
@@ -20,8 +20,8 @@ struct HostCache final : at::CachingHostAllocatorImpl<c10::Stream, c10::Event> {
     check(orEventIsComplete(&is_complete, handleOf(event.eventId())));
     return is_complete != 0;
   }
-  c10::Stream get_current_stream() const override { return currentStream(current_device()); }
-  bool stream_is_capturing(c10::Stream) const override { return false; }
+  Stream get_current_stream() const override { return currentStream(current_device()); }
+  bool stream_is_capturing(Stream) const override { return false; }
 };
 
 static void freePinned(void* block);

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Stream.h>
 
 #include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
 #include <mutex>
-#include <vector>
 
 #include "Functions.h"
 
@@ -17,11 +15,11 @@ namespace chip {
 
 // docs: minimal-stream
 // A c10::Stream is a device and a number: 0 for the default stream, else the driver's handle.
-inline c10::Stream makeStream(c10::DeviceIndex device, c10::StreamId id) {
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device), id);
+inline Stream makeStream(DeviceIndex d, StreamId id) {
+  return Stream(Stream::UNSAFE, {kType, d}, id);
 }
 
-inline orStream_t handleOf(const c10::Stream& stream) {
+inline orStream_t handleOf(const Stream& stream) {
   auto* handle = reinterpret_cast<orStream_t>(stream.id());
   if (handle == nullptr) check(orGetDefaultStream(&handle, stream.device_index()));
   check(orStreamValidate(reinterpret_cast<uintptr_t>(handle)));  // torch.Stream takes any number
@@ -29,31 +27,30 @@ inline orStream_t handleOf(const c10::Stream& stream) {
 }
 
 // Each thread has a current stream for each device.
-inline thread_local std::array<c10::StreamId, OPENREG_MAX_DEVICES> current_ids{};
+inline thread_local std::array<StreamId, OPENREG_MAX_DEVICES> current_ids{};
 
-inline c10::Stream currentStream(c10::DeviceIndex device) {
-  return makeStream(device, current_ids.at(device));
-}
+inline Stream currentStream(DeviceIndex d) { return makeStream(d, current_ids.at(d)); }
 
 // A c10::Stream has no owner that could destroy it. So the streams that are made stay, and are
 // given out again when there are enough of them.
-inline c10::Stream streamFromPool(c10::DeviceIndex device, int priority) {
-  constexpr size_t kStreams = 32;
+inline Stream streamFromPool(DeviceIndex device, int priority) {
   static auto* mutex = new std::mutex;  // never destroyed, as streams are used to the very end
-  static auto* pools = new std::map<std::pair<c10::DeviceIndex, bool>, std::deque<orStream_t>>;
+  static auto* pools = new std::map<std::pair<DeviceIndex, bool>, std::deque<orStream_t>>;
   const std::lock_guard<std::mutex> lock(*mutex);
   std::deque<orStream_t>& pool = (*pools)[{device, priority < 0}];
-  if (pool.size() < kStreams) {
-    const c10::DeviceGuard guard(c10::Device(kType, device));
-    check(orStreamCreateWithPriority(&pool.emplace_front(), orStreamNonBlocking, priority));
+  if (pool.size() < 32) {
+    const c10::DeviceGuard guard(Device(kType, device));
+    orStream_t made = nullptr;
+    check(orStreamCreateWithPriority(&made, orStreamNonBlocking, priority));
+    pool.push_front(made);
   } else {
     std::rotate(pool.begin(), std::prev(pool.end()), pool.end());
   }
-  return makeStream(device, reinterpret_cast<c10::StreamId>(pool.front()));
+  return makeStream(device, reinterpret_cast<StreamId>(pool.front()));
 }
 // docs: end
 
-inline void synchronizeStream(const c10::Stream& stream) {
+inline void synchronizeStream(const Stream& stream) {
   wait([handle = handleOf(stream)] { return orStreamSynchronize(handle); });
 }
 

@@ -4,25 +4,20 @@
 """
 
 import torch
+from torch.utils import backend_registration
 
 from . import _C
 
-__all__: list[str] = []
-
-
 # docs: minimal-autoload
-def _register() -> None:
-    """Names the device, ``torch.device(NAME)``, and its module, ``torch.NAME``."""
-    torch.utils.rename_privateuse1_backend(_C.NAME)
-    from . import device
+backend_registration.rename_privateuse1_backend(_C.NAME)  # torch.device(NAME)
+from . import device  # noqa: E402  (after the device has its name)
 
-    torch._register_device_module(_C.NAME, device)
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+torch._register_device_module(_C.NAME, device)  # torch.NAME
+backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)  # x.NAME()
 
 
 def _autoload() -> None:
     """What the entry point calls. The import has done it all."""
 
 
-_register()
 # docs: end

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from . import _C
-from .random import *  # noqa: F403
+from .random import get_rng_state, initial_seed, manual_seed, manual_seed_all, seed, set_rng_state  # noqa: F401
 
 current_device = _C._get_device
 device_count = _C._get_device_count
@@ -33,7 +33,6 @@ def device(device: torch.device | str | int) -> AbstractContextManager[object]:
     return torch.accelerator.device_index(torch.device(device).index)
 
 
-# docs: minimal-lazy-init
 def _lazy_init() -> None:
     """Prepares the process. torch calls this by name before it makes the first tensor."""
     global _is_initialized
@@ -43,5 +42,4 @@ def _lazy_init() -> None:
     _is_initialized = True
 
 
-# docs: end
 init = _lazy_init

@@ -9,8 +9,6 @@ import torch
 
 from . import _C
 
-__all__ = ["get_rng_state", "initial_seed", "manual_seed", "manual_seed_all", "seed", "set_rng_state"]
-
 
 def _generator(device: torch.device | str | int | None = None) -> torch.Generator:
     """The default generator of a device; of the current one without an index."""
