@@ -1,8 +1,8 @@
 # Step 4: streams, events and the errors of what runs on them.
-import threading
+import faulthandler
 
 import torch
-from common import MODULE, NAME, call_later, enqueue, fail, held
+from common import MODULE, NAME, enqueue, fail, held
 from torch.testing._internal.common_utils import TestCase, run_tests
 
 
@@ -31,13 +31,25 @@ class TestStream(TestCase):
         self.assertNotEqual(torch.Stream(NAME, priority=-1), torch.Stream(NAME))
 
     def test_other_threads_run_while_one_waits(self):
-        gate = threading.Event()
-        stream = torch.Stream(NAME)
-        enqueue(lambda: gate.wait(60) and None, stream)
-        call_later(gate.set)  # needs the GIL
-        for wait in (stream.synchronize, torch.accelerator.synchronize, MODULE.synchronize):
+        x = torch.ones(2, device=NAME)
+        storage = torch.empty(2).untyped_storage()
+        event = torch.Event(NAME)
+        faulthandler.dump_traceback_later(100, exit=True)
+        self.addCleanup(faulthandler.cancel_dump_traceback_later)
+        for wait in (
+            torch.accelerator.current_stream().synchronize,
+            torch.accelerator.synchronize,
+            MODULE.synchronize,
+            event.synchronize,
+            x.cpu,
+            x[0].item,
+            lambda: storage.copy_(x.untyped_storage()),
+            torch.accelerator.empty_cache,
+        ):
+            torch.empty(2, device=NAME)  # leaves a block that is not in use
+            enqueue(lambda: None)  # needs the GIL
+            event.record()
             wait()
-        self.assertTrue(gate.is_set())
 
     def test_error_of_a_kernel_is_raised_where_the_host_waits(self):
         for wait in (

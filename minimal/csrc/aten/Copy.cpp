@@ -25,13 +25,14 @@ static void copyBytes(const Tensor& from, const Tensor& to, bool non_blocking) {
   const Stream stream = currentStream((from.is_cpu() ? to : from).device().index());
   const Stream other = currentStream((to.is_cpu() ? from : to).device().index());
   waitForStream(stream, other);
-  check(orMemcpyAsync(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes(), orMemcpyDefault,
-                      handleOf(stream)));
+  wait([&] {  // it does for host memory that is not pinned
+    return orMemcpyAsync(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes(),
+                         orMemcpyDefault, handleOf(stream));
+  });
   waitForStream(other, stream);
   const Tensor& host = from.is_cpu() ? from : to;
-  const c10::DataPtr& data = host.storage().data_ptr();
   if (host.is_cpu() && non_blocking && host.is_pinned()) {
-    at::getHostAllocator(kType)->record_event(data.get(), data.get_context(), stream);
+    at::getHostAllocator(kType)->record_event(host.storage().mutable_data(), nullptr, stream);
   } else if (host.is_cpu()) {
     synchronizeStream(stream);
   }

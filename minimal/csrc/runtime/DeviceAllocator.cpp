@@ -9,7 +9,6 @@
 namespace chip {
 
 using c10::CachingAllocator::Stat;
-using Lock = std::unique_lock<std::mutex>;
 
 // A freed block is given out again on the stream that it was allocated for, where later work comes
 // after all that used it. If record_stream() named other streams, that stream waits for them first.
@@ -20,7 +19,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     const Stream stream = currentStream(current_device());
     const size_t size = (requested + 511) / 512 * 512;
     void* memory = nullptr;
-    Lock lock(mutex_);
+    std::unique_lock lock(mutex_);
     auto& stats = stats_.at(stream.device_index());
     if (auto unused = free_.extract({stream.device_index(), stream.id(), size})) {
       memory = unused.mapped();
@@ -48,12 +47,12 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   }
   bool initialized() override { return true; }
   void recordStream(const c10::DataPtr& data, Stream stream) override {
-    const Lock lock(mutex_);
+    const std::unique_lock lock(mutex_);
     const auto found = live_.find(data.get());
     if (found != live_.end()) found->second.users.push_back(stream);
   }
   void emptyCache(c10::MempoolId_t) override {
-    Lock lock(mutex_);
+    std::unique_lock lock(mutex_);
     const auto unused = std::exchange(free_, {});
     for (const auto& [key, memory] : unused) {
       stats_[std::get<DeviceIndex>(key)].reserved_bytes[0].decrease(std::get<size_t>(key));
@@ -64,7 +63,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   // Statistics, of bytes. torch has names for counts, too.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
-    const Lock lock(mutex_);
+    const std::unique_lock lock(mutex_);
     return stats_.at(device);
   }
   void resetAccumulatedStats(DeviceIndex d) override { reset(d, &Stat::reset_accumulated); }
@@ -79,7 +78,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   static void deleteBlock(void* memory);
   void free(void* memory) {
-    Lock lock(mutex_);
+    std::unique_lock lock(mutex_);
     const Block block = live_.extract(memory).mapped();
     lock.unlock();
     for (const Stream& user : block.users) waitForStream(block.stream, user);
@@ -88,7 +87,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     free_.insert({{block.stream.device_index(), block.stream.id(), block.size}, memory});
   }
   void reset(DeviceIndex device, void (Stat::*call)()) {
-    const Lock lock(mutex_);
+    const std::unique_lock lock(mutex_);
     (stats_.at(device).allocated_bytes[0].*call)();
     (stats_.at(device).reserved_bytes[0].*call)();
   }
