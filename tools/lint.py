@@ -15,7 +15,7 @@ from pathlib import Path
 __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parent.parent
-_NATIVE_FOLDERS = ("csrc", "include", "third_party", "test", "examples")
+_NATIVE_FOLDERS = ("csrc", "include", "third_party", "minimal", "test", "examples")
 _NATIVE_SUFFIXES = (".c", ".cpp", ".h")
 _BUILT_FOLDERS = {"build", "generated"}
 

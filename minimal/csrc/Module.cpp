@@ -1,0 +1,27 @@
+// Step 1 of docs/bring_up.md, the extension. In full: csrc/python/Module.cpp.
+#include <ATen/Context.h>
+#include <torch/csrc/utils/device_lazy_init.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "runtime/Functions.h"
+
+// Loading the library registers guard, allocators, hooks and operators. Python needs the rest.
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  using namespace chip;
+  m.attr("NAME") = kName;
+  m.def("_init", [] {
+    at::globalContext().lazyInitDevice(kType);  // calls the hooks' init()
+    torch::utils::register_fork_handler_for_device_init(kType);
+  });
+  m.def("_isInBadFork", &isInBadFork);
+  m.def("_get_device_count", &device_count);
+  m.def("_get_device", &current_device);
+  m.def("_set_device", [](DeviceIndex device) {
+    torch::utils::device_lazy_init(kType);
+    set_device(device);
+  });
+  m.def("_exchange_device", &exchange_device);
+  m.def("_get_default_generator", [](DeviceIndex device) {
+    return at::globalContext().defaultGenerator(Device(kType, device));
+  });
+}

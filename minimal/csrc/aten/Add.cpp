@@ -1,0 +1,36 @@
+// Step 6 of docs/bring_up.md, an operator with a kernel of its own. In full: csrc/aten/structured.
+#include <ATen/native/CPUFallback.h>
+
+#include "Operators.h"
+
+namespace chip {
+
+// docs: minimal-add
+struct AddKernel {  // errors name a kernel by its type
+  void operator()(float* out, const float* a, const float* b, float alpha, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) out[i] = a[i] + alpha * b[i];
+  }
+};
+
+// Returns before the kernel runs. Its tensors may be freed then: their memory is given out again on
+// this stream only. What the kernel does not serve (other dtypes, broadcasting, strides) goes
+// through the fallback.
+static Tensor add(const Tensor& self, const Tensor& other, const at::Scalar& alpha) {
+  const auto is_served = [&self](const Tensor& t) {
+    return t.scalar_type() == at::kFloat && t.is_contiguous() && t.device() == self.device();
+  };
+  if (!is_served(self) || !is_served(other) || !self.sizes().equals(other.sizes())) {
+    return at::native::call_fallback_fn<&fallback, at::_ops::add_Tensor>::call(self, other, alpha);
+  }
+  Tensor result = at::empty_like(self);
+  const orStream_t stream = handleOf(currentStream(self.device().index()));
+  check(orLaunchKernel(stream, AddKernel{}, kernelAddress<float>(result),
+                       kernelAddress<float>(self), kernelAddress<float>(other), alpha.to<float>(),
+                       self.numel()));
+  return result;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("add.Tensor", TORCH_FN(add)); }
+// docs: end
+
+}  // namespace chip

@@ -1,0 +1,57 @@
+// Step 7 of docs/bring_up.md, operators without a kernel. In full: csrc/aten/fallback/Fallback.cpp.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/CPUFallback.h>
+
+#include "../runtime/Generator.h"
+#include "Operators.h"
+
+namespace chip {
+
+// docs: minimal-fallback
+// The device that all tensors are on. Those of the host may be numbers, and indices, as on CUDA.
+static Device deviceOf(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  static const std::set<std::string> kTakesHostTensors{"aten::index", "aten::_index_put_impl_",
+                                                       "aten::_pack_padded_sequence"};
+  const bool takes_host = kTakesHostTensors.count(op.schema().name()) != 0;
+  std::optional<Device> device;
+  const auto visit = [&](const Tensor& tensor) {
+    if (!tensor.defined() || (tensor.is_cpu() && (tensor.dim() == 0 || takes_host))) return;
+    TORCH_CHECK(!device || *device == tensor.device(),
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                *device, " and ", tensor.device(), "!");
+    device = tensor.device();
+  };
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) visit(argument.toTensor());
+    if (argument.isTensorList()) std::ranges::for_each(argument.toTensorVector(), visit);
+    if (argument.isDevice() && !device) device = argument.toDevice();  // of a factory function
+  }
+  return device && device->has_index() ? *device : Device(kType, current_device());
+}
+
+// torch copies the arguments to the host, where it waits for the stream, calls the CPU's kernel,
+// and copies results and written arguments back.
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& schema = op.schema().arguments();
+  const c10::DeviceGuard guard(deviceOf(op, torch::jit::last(*stack, schema.size())));
+  for (size_t i = 0; i < schema.size(); ++i) {
+    c10::IValue& argument = torch::jit::peek(*stack, i, schema.size());
+    if (schema[i].type()->str() == "Generator?") {
+      const auto given = argument.toOptional<at::Generator>();
+      const at::Generator chosen = given.value_or(getDefaultGenerator(current_device()));
+      TORCH_CHECK(chosen.device().type() == kType, "Expected a '", kName,
+                  "' device type for generator but found '", chosen.device(), "'");
+      argument = chosen.get<GeneratorImpl>()->host;
+    } else if (schema[i].alias_info() && schema[i].alias_info()->isWrite() && argument.isTensor()) {
+      at::assert_no_internal_overlap(argument.toTensor());
+    }
+  }
+  at::native::cpu_fallback(op, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+// docs: end
+
+}  // namespace chip

@@ -1,0 +1,45 @@
+"""Steps 2 to 5 of docs/bring_up.md: the module torch.NAME. In full: torch_openreg/openreg/.
+
+``torch.accelerator`` has streams, events, memory and the rest under names for every device.
+"""
+
+from contextlib import AbstractContextManager
+
+import torch
+
+from . import _C
+from .random import get_rng_state, initial_seed, manual_seed, manual_seed_all, seed, set_rng_state  # noqa: F401
+
+current_device = _C._get_device
+device_count = _C._get_device_count
+set_device = _C._set_device
+synchronize = torch.accelerator.synchronize
+_is_in_bad_fork = _C._isInBadFork
+_is_initialized = False
+
+
+def is_available() -> bool:
+    """Whether there is a device."""
+    return device_count() > 0
+
+
+def is_initialized() -> bool:
+    """Whether this process has used a device, and still can."""
+    return _is_initialized and not _is_in_bad_fork()
+
+
+def device(device: torch.device | str | int) -> AbstractContextManager[object]:
+    """Makes a device current while a block runs."""
+    return torch.accelerator.device_index(torch.device(device).index)
+
+
+def _lazy_init() -> None:
+    """Prepares the process. torch calls this by name before it makes the first tensor."""
+    global _is_initialized
+    if _is_in_bad_fork():
+        raise RuntimeError(f"Cannot re-initialize {_C.NAME} in forked subprocess; use 'spawn'")
+    _C._init()
+    _is_initialized = True
+
+
+init = _lazy_init

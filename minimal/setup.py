@@ -1,0 +1,33 @@
+"""Builds the package: ``pip install --no-build-isolation ./minimal``. In full: setup.py."""
+
+import os
+from pathlib import Path
+
+from setuptools import setup
+
+NAME = "minimal"  # the one place of the name in Python; the folder torch_NAME is called after it
+PACKAGE = f"torch_{NAME}"
+
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # building needs no device
+from torch.utils.cpp_extension import BuildExtension, CppExtension  # noqa: E402
+
+# The driver, of which a vendor has headers and a library: libraries=["chip"], and no sources.
+DRIVER = Path(os.environ.get("CHIP_DRIVER", "../third_party/openreg_runtime")).resolve()
+
+setup(
+    name=PACKAGE,
+    version="1.0",
+    packages=[PACKAGE],
+    package_dir={"": "python"},  # not here, where it would hide the one that is installed
+    package_data={PACKAGE: ["*.pyi", "py.typed"]},
+    ext_modules=[
+        CppExtension(
+            f"{PACKAGE}._C",
+            sorted(map(str, [*Path("csrc").rglob("*.cpp"), *DRIVER.glob("src/*.cpp")])),
+            include_dirs=[str(DRIVER / "include"), str(DRIVER / "src")],
+            extra_compile_args=["-std=c++20", "-O1", "-g0", "-fvisibility=hidden", "-Wall"],
+        )
+    ],
+    cmdclass={"build_ext": BuildExtension},
+    entry_points={"torch.backends": [f"{NAME} = {PACKAGE}:_autoload"]},
+)

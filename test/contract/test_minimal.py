@@ -1,0 +1,127 @@
+"""minimal/: a backend of 700 lines, each file of which has a counterpart that does it in full.
+
+tools/minimal.py builds it and runs its tests; .ci/run has a step for that.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+ROOT = Path(__file__).resolve().parents[2]
+MINIMAL = ROOT / "minimal"
+LINES = 700
+
+NATIVE = sorted(file for file in MINIMAL.glob("csrc/**/*") if file.suffix in (".cpp", ".h"))
+PYTHON = [MINIMAL / "setup.py", *sorted(MINIMAL.glob("python/*/*.py"))]
+
+# What PyTorch's pages on accelerators call things.
+NAMES = {
+    "csrc/runtime/Functions.h": (
+        *("GetDeviceCount", "GetDevice", "SetDevice", "ExchangeDevice", "MaybeExchangeDevice"),
+        *("device_count", "current_device", "set_device", "exchange_device"),
+        "maybe_exchange_device",
+    ),
+    "csrc/runtime/Guard.cpp": ("DeviceGuardImplInterface", "C10_REGISTER_GUARD_IMPL"),
+    "csrc/runtime/Hooks.cpp": ("PrivateUse1HooksInterface", "RegisterPrivateUse1HooksInterface"),
+    "csrc/runtime/Generator.h": ("GeneratorImpl", "getDefaultGenerator"),
+    "csrc/runtime/DeviceAllocator.cpp": ("DeviceAllocator", "REGISTER_ALLOCATOR", "recordStream"),
+    "csrc/runtime/HostAllocator.cpp": ("HostAllocator", "REGISTER_HOST_ALLOCATOR"),
+    "csrc/runtime/Stream.h": ("currentStream",),
+    "csrc/runtime/Event.h": ("waitForStream",),
+    "csrc/aten/Minimal.cpp": (
+        *("empty.memory_format", "empty_strided", "as_strided", "view", "_reshape_alias"),
+        *("resize_", "_local_scalar_dense", "set_.source_Tensor", "set_.source_Storage"),
+        "set_.source_Storage_storage_offset",
+    ),
+    "csrc/aten/Copy.cpp": ("_copy_from", "_copy_from_and_resize"),
+    "csrc/aten/Fallback.cpp": ("cpu_fallback", "makeFromBoxedFunction"),
+    "csrc/Module.cpp": (
+        *("_init", "_isInBadFork", "_get_device_count", "_get_device", "_set_device"),
+        *("_exchange_device", "_get_default_generator", "defaultGenerator"),
+    ),
+    "python/torch_minimal/__init__.py": (
+        *("_autoload", "rename_privateuse1_backend", "_register_device_module"),
+        "generate_methods_for_privateuse1_backend",
+    ),
+    "python/torch_minimal/device.py": ("_lazy_init",),
+    "python/torch_minimal/random.py": ("manual_seed", "_get_default_generator"),
+}
+
+
+def native_lines(text: str) -> int:
+    """Lines of C++ that have code: neither blank, nor a comment only."""
+    return sum(not re.match(r"\s*(//.*)?$", line) for line in text.splitlines())
+
+
+def python_lines(text: str) -> int:
+    """Lines of Python that have code: neither blank, nor a comment, nor a docstring."""
+    ignored = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in ignored | {tokenize.ENDMARKER}:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        documented = (ast.Module, ast.FunctionDef, ast.ClassDef)
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            string = node.body[0]
+            lines -= set(range(string.lineno, string.end_lineno + 1))
+    return len(lines)
+
+
+class TestMinimal(TestCase):
+    def test_backend_has_at_most_700_lines_of_code(self):
+        count = sum(native_lines(file.read_text()) for file in NATIVE)
+        count += sum(python_lines(file.read_text()) for file in PYTHON)
+        self.assertLessEqual(count, LINES)
+
+    def test_counters_leave_out_comments_and_blank_lines(self):
+        self.assertEqual(native_lines("// a\n\n  // b\nint c;  // d\n}\n"), 2)
+        self.assertEqual(python_lines('"""a\n\nb"""\n\n# c\nd = 1  # e\n\n\ndef f():\n  "g"\n'), 2)
+
+    def test_each_file_names_its_step_and_an_existing_counterpart(self):
+        steps = set(re.findall(r"^\| (\d+) \|", (ROOT / "docs/bring_up.md").read_text(), re.M))
+        for file in (*NATIVE, *PYTHON):
+            if file.name == "setup.py":
+                continue
+            head = " ".join(re.findall(r"(?:^//|^\"\"\"|^)\s*(.*)", file.read_text()[:500], re.M))
+            step = re.search(r"Steps? (\d+)", head)
+            self.assertIsNotNone(step, file)
+            self.assertIn(step[1], steps, file)
+            counterpart = re.search(r"In full: ([\w./]*\w)", head)
+            self.assertIsNotNone(counterpart, file)
+            self.assertTrue((ROOT / counterpart[1]).exists(), f"{file}: {counterpart[1]}")
+
+    def test_names_are_those_of_the_pages(self):
+        for file, names in NAMES.items():
+            text = (MINIMAL / file).read_text()
+            self.assertEqual([name for name in names if name not in text], [], file)
+
+    def test_name_of_the_device_is_in_one_place_of_each_language(self):
+        for files, place in ((NATIVE, "Functions.h"), (PYTHON, "setup.py")):
+            texts = {file: file.read_text().count('"minimal"') for file in files}
+            self.assertEqual({f.name: n for f, n in texts.items() if n}, {place: 1})
+        for file in MINIMAL.glob("test/*.py"):
+            self.assertNotIn("minimal", file.read_text(), file)
+
+    def test_package_needs_nothing_of_torch_openreg(self):
+        for file in (*NATIVE, *PYTHON, *MINIMAL.glob("test/*.py")):
+            uses = re.findall(
+                r"^\s*(?:from|import|#include)\b.*torch_openreg", file.read_text(), re.M
+            )
+            self.assertEqual(uses, [], file)
+
+    def test_script_that_renames_it_has_at_most_ten_lines(self):
+        self.assertLessEqual(python_lines((MINIMAL / "rename.py").read_text()), 10)
+
+    def test_map_has_every_file(self):
+        text = (MINIMAL / "README.md").read_text()
+        for file in (*NATIVE, *PYTHON):
+            self.assertIn(file.name, text)
+
+
+if __name__ == "__main__":
+    run_tests()
