@@ -135,6 +135,25 @@ class TestGpuTrace(TestCase):
             x = torch.ones(2, device=DEVICE_TYPE)
         self.assertEqual(x.tolist(), [1, 1])
 
+    def test_memory_that_an_exception_frees_is_reported(self):
+        # The operator's result is freed while its exception is on its way.
+        x, y = torch.ones(2, 3, device=DEVICE_TYPE), torch.ones(5, device=DEVICE_TYPE)
+        with self.traced("memory_deallocation") as freed:
+            with self.assertRaisesRegex(RuntimeError, "2"):
+                torch.stack([x, x] * 600 + [y])
+            for _ in range(3):
+                with self.assertRaises(IndexError):
+                    self.fail_after_allocating()
+        freed.assert_called()
+
+    @staticmethod
+    def fail_after_allocating():
+        def allocate_and_fail():
+            kept = torch.ones(7, device=DEVICE_TYPE)
+            raise IndexError(kept.shape)
+
+        allocate_and_fail()
+
     def test_the_sanitizer_of_streams_and_the_trace_observe_together(self):
         with self.traced("memory_allocation") as allocated:
             torch.openreg.sanitizer.enable("collect")
@@ -143,6 +162,7 @@ class TestGpuTrace(TestCase):
                 with MODULE.stream(MODULE.Stream()):
                     x.add_(1)
                 (finding,) = torch.openreg.sanitizer.findings()
+                torch.openreg.sanitizer.clear()
             finally:
                 torch.openreg.sanitizer.disable()
         self.assertEqual(finding.kind, "race")

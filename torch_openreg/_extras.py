@@ -8,7 +8,7 @@ from torch_openreg import _C
 
 __all__ = ["ExtraError", "explain", "has", "require"]
 
-_MISSING = frozenset(name for name in _C._MISSING_EXTRAS.split(", ") if name)
+_MISSING = frozenset(name for name in _C._missing_extras().split(", ") if name)
 
 
 class ExtraError(NotImplementedError):

@@ -40,10 +40,11 @@ class Announced {
   std::unordered_set<uintptr_t> numbers_ OPENREG_GUARDED_BY(mutex_);
 };
 
-// The callbacks run in torch's Python interpreter, which takes the GIL and handles their
-// exceptions.
+// The callbacks run in torch's Python interpreter, which handles their exceptions.
 class GpuTrace final : public c10::openreg::Observer {
  public:
+  explicit GpuTrace(RunTraceCall run) : run_(run) {}
+
   void streamCreation(const OpenRegStream& stream) override {
     const uintptr_t number = numberOf(stream);
     if (streams_.add(number)) {
@@ -119,20 +120,22 @@ class GpuTrace final : public c10::openreg::Observer {
 
  private:
   template <typename Call>
-  static void call(const Call& call) {
+  void call(const Call& call) const {
     if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace()) {
-      call(**interpreter);
+      run_([&] { call(**interpreter); });
     }
   }
 
+  RunTraceCall run_;
   Announced streams_;
   Announced events_;
 };
 
 }  // namespace
 
-void startGpuTrace() {
-  static auto* trace = new GpuTrace;  // leaked: memory may be freed by static destructors
+void startGpuTrace(RunTraceCall run) {
+  // Leaked, because memory may be freed by static destructors.
+  static auto* trace = new GpuTrace(run);
   if (c10::impl::GPUTrace::get_trace() != nullptr) {
     [[maybe_unused]] static const bool is_added = [] {
       c10::openreg::addObserver(*trace);

@@ -63,7 +63,7 @@ void torch_openreg::Bindings::addAll(pybind11::module_& m) {
 PYBIND11_MODULE(_C, m) {
   c10::openreg::setBlockingHooks({&releaseGil, &restoreGil});
   c10::openreg::setInterruptCheck(&takeInterrupt);
-  m.attr("_MISSING_EXTRAS") = OPENREG_MISSING_EXTRAS;
+  m.def("_missing_extras", [] { return OPENREG_MISSING_EXTRAS; });
   m.def("__getattr__", &explainMissing);
   torch_openreg::Bindings::addAll(m);
 }

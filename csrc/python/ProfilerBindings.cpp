@@ -13,6 +13,16 @@ namespace {
 namespace py = pybind11;
 using at::openreg::Collection;
 
+// The exception that is set, if any, is put back afterwards.
+void runTraceCall(c10::function_ref<void()> call) {
+  if (Py_IsInitialized() == 0) {
+    return;
+  }
+  const py::gil_scoped_acquire gil;
+  const py::error_scope error;
+  call();
+}
+
 const char* kindOf(const orActivityRecord& record) {
   switch (record.kind) {
     case orActivityKernel:
@@ -90,7 +100,7 @@ void bindProfiler(py::module_& m) {
   m.def("_mark", [](const std::string& name) { OPENREG_CHECK(orMark(name.c_str())); });
   m.def("_profiler_pause", &Collection::pause);
   m.def("_profiler_resume", &Collection::resume);
-  m.def("_start_gpu_trace", &at::openreg::startGpuTrace, ReleaseGil());
+  m.def("_start_gpu_trace", [] { at::openreg::startGpuTrace(&runTraceCall); });
   m.def("_collect_begin", &Collection::beginAlone);
   m.def("_collect_end", &Collection::endAlone);
   // docs: end

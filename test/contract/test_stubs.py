@@ -24,6 +24,7 @@ OF_A_MODULE = {
     "__all__",
     "__doc__",
     "__file__",
+    "__getattr__",  # in the stub it would allow any name
     "__loader__",
     "__name__",
     "__package__",
