@@ -11,7 +11,7 @@ struct HostCache final : at::CachingHostAllocatorImpl<Stream, c10::Event> {
   void allocate_host_memory(size_t size, void** memory) override {
     check(orMallocHost(memory, size));
   }
-  void free_block(at::HostBlock<Stream>* block) override { check(orFreeHost(block->ptr_)); }
+  void free_block(at::HostBlock<Stream>* block) override { check(orFreeHostUnused(block->ptr_)); }
   void record_stream(std::optional<std::vector<c10::Event>>& events, Stream stream) override {
     events->emplace_back(kType).record(stream);
   }
