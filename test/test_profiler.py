@@ -1129,19 +1129,19 @@ class TestCollect(ProfilerTestCase):
 
     def test_emit_cannot_be_entered_again(self):
         emitting = torch.openreg.profiler.emit_openreg()
-        with emitting, self.assertRaisesRegex(RuntimeError, "not entered before"):
+        with emitting, self.assertRaisesRegex(RuntimeError, "this context was entered before"):
             emitting.__enter__()
-        with self.assertRaisesRegex(RuntimeError, "not entered before"), emitting:
+        with self.assertRaisesRegex(RuntimeError, "this context was entered before"), emitting:
             pass
 
     def test_emit_is_refused_where_the_thread_has_a_profiler(self):
-        with profile_both(), self.assertRaisesRegex(RuntimeError, "without a profiler"):
+        with profile_both(), self.assertRaisesRegex(RuntimeError, "a profiler is already active on this thread"):
             torch.openreg.profiler.emit_openreg().__enter__()
         self.assertFalse(torch.autograd.profiler._is_profiler_enabled)
 
     def test_a_thread_has_one_profiler(self):
         with profile_both() as profiler:
-            with self.assertRaisesRegex(RuntimeError, "without a profiler"):
+            with self.assertRaisesRegex(RuntimeError, "a profiler is already active on this thread"):
                 torch.openreg.profiler.emit_ranges().__enter__()
             with self.assertRaisesRegex(
                 RuntimeError, "expected no running profiler session, got one"
