@@ -35,7 +35,6 @@ _WHOLE = (
     "test_exit.py",
     "test_extension.py",
     "test_guard_cpp.py",
-    "test_settings.py",
     "test_versions.py",
 )
 

@@ -22,6 +22,7 @@ _PREFIX = "OPENREG_"
 BUILD_AND_TEST_NAMES = frozenset(
     {
         "OPENREG_BUILD_SANITIZER",
+        "OPENREG_EXTRAS",
         "OPENREG_JOIN",
         "OPENREG_RELEASE",
         "OPENREG_TEST_FULL",
