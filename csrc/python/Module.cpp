@@ -40,10 +40,13 @@ std::vector<torch_openreg::Bindings::Bind>& allBindings() {
   return *bindings;
 }
 
+// Their names, as setup.py has written them.
+std::string missingExtras() { return OPENREG_MISSING_EXTRAS; }
+
 // Called for a name that the module does not have: that of an extra that was left out, perhaps.
 pybind11::object explainMissing(const std::string& name) {
   std::string text = "module 'torch_openreg._C' has no attribute '" + name + "'";
-  if (std::string(OPENREG_MISSING_EXTRAS) != "") {
+  if (!missingExtras().empty()) {
     text += "; torch_openreg was built without its extras " OPENREG_MISSING_EXTRAS
             ": install it again with OPENREG_EXTRAS=all";
   }
@@ -63,7 +66,7 @@ void torch_openreg::Bindings::addAll(pybind11::module_& m) {
 PYBIND11_MODULE(_C, m) {
   c10::openreg::setBlockingHooks({&releaseGil, &restoreGil});
   c10::openreg::setInterruptCheck(&takeInterrupt);
-  m.def("_missing_extras", [] { return OPENREG_MISSING_EXTRAS; });
-  m.def("__getattr__", &explainMissing);
+  m.def("_missing_extras", &missingExtras);
+  m.attr("__getattr__") = pybind11::cpp_function(&explainMissing);
   torch_openreg::Bindings::addAll(m);
 }

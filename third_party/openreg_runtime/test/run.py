@@ -225,8 +225,9 @@ def every_function_is_tested() -> str:
 
 def every_function_is_tested_without_memory() -> str:
     source = (TEST / "test_exhaustion.cpp").read_text()
-    functions = header_names(r"OPENREG_API orError_t\s+(or\w+)\(")
-    missing = {name for name in functions if f"{name}(" not in source}
+    # It takes the error of another function.
+    functions = header_names(r"OPENREG_API orError_t\s+(or\w+)\(") - {"orGetLastError"}
+    missing = {name for name in functions if not re.search(rf"\b{name}\b", source)}
     return check_missing("functions without a test of exhausted memory", missing)
 
 
