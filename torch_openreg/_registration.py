@@ -130,11 +130,11 @@ def _register_cuda() -> None:
     if hasattr(torch, DEVICE_NAME):
         return
     check_build_for_cuda()
-    _check_extras_for_cuda()
     from torch_openreg import _native_overrides
 
     _native_overrides.keep_out()
     _load_native_library(serves_cuda=True)
+    _check_extras_for_cuda()
     from torch_openreg import _C, _comm, _cuda, _fake_tensors, _imports, openreg
 
     if not _C._has_cuda_hooks():

@@ -13,6 +13,7 @@ namespace at::openreg {
 namespace {
 
 using c10::openreg::kDeviceType;
+using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
 
 uintptr_t numberOf(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
@@ -41,7 +42,7 @@ class Announced {
 };
 
 // The callbacks run in torch's Python interpreter, which handles their exceptions.
-class GpuTrace final : public c10::openreg::Observer {
+class GpuTrace final : public Observer {
  public:
   explicit GpuTrace(RunTraceCall run) : run_(run) {}
 
@@ -82,7 +83,7 @@ class GpuTrace final : public c10::openreg::Observer {
 
   // As a record on one stream and a wait on the other would be.
   void streamWait(const OpenRegStream& stream, const OpenRegStream& other) override {
-    const c10::openreg::Observer& event = *this;
+    const Observer& event = *this;
     eventRecord(&event, other);
     eventWait(&event, stream);
   }
