@@ -173,7 +173,15 @@ assert "torch._inductor.codegen.cpp" not in sys.modules
             print(*(name[1] for name in names if name[0] == "torch_openreg" and len(name) == 2))
             """
         )
-        needed = {"_C", "_comm", "_fake_tensors", "_imports", "_registration", "_torch_release"}
+        needed = {
+            "_C",
+            "_comm",
+            "_extras",
+            "_fake_tensors",
+            "_imports",
+            "_registration",
+            "_torch_release",
+        }
         needed |= {"_settings", "_version", "distributed", "openreg"}
         needed |= {"_cuda", "_native_overrides"} if DEVICE_TYPE == "cuda" else {"backends"}
         self.assertEqual(set(output.stdout.split()) - needed, set())
