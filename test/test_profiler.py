@@ -1135,13 +1135,18 @@ class TestCollect(ProfilerTestCase):
             pass
 
     def test_emit_is_refused_where_the_thread_has_a_profiler(self):
-        with profile_both(), self.assertRaisesRegex(RuntimeError, "a profiler is already active on this thread"):
+        with (
+            profile_both(),
+            self.assertRaisesRegex(RuntimeError, "a profiler is already active on this thread"),
+        ):
             torch.openreg.profiler.emit_openreg().__enter__()
         self.assertFalse(torch.autograd.profiler._is_profiler_enabled)
 
     def test_a_thread_has_one_profiler(self):
         with profile_both() as profiler:
-            with self.assertRaisesRegex(RuntimeError, "a profiler is already active on this thread"):
+            with self.assertRaisesRegex(
+                RuntimeError, "a profiler is already active on this thread"
+            ):
                 torch.openreg.profiler.emit_ranges().__enter__()
             with self.assertRaisesRegex(
                 RuntimeError, "expected no running profiler session, got one"
