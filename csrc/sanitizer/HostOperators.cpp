@@ -45,6 +45,10 @@ bool touchesMemory(const c10::OperatorHandle& op) {
 }
 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& function) {
+  // In a forked child the callback is left, and another thread may have held the sanitizer's lock.
+  if (!c10::openreg::isSanitizerOn()) {
+    return nullptr;
+  }
   const auto name = function.operator_name();
   if (!name.has_value()) {
     return nullptr;

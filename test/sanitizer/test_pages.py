@@ -315,6 +315,22 @@ sys.exit(status)
         result = self.run_with(code)
         self.assertEqual((result.returncode, result.stderr), (7, ""))
 
+    def test_operators_of_a_forked_child_are_not_checked(self):
+        code = (
+            _TOO_EARLY
+            + """
+child = os.fork()
+if child == 0:
+    host.sum()
+    os._exit(len(torch.openreg.sanitizer.findings()))
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+torch.accelerator.synchronize()
+sys.exit(status)
+"""
+        )
+        result = self.run_with(code, OPENREG_SANITIZER_HOST="operators")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
     def test_access_before_the_end_is_reported_at_the_end(self):
         result = self.run_with(_TOO_EARLY + "host.tolist()\n")
         self.assertEqual(result.returncode, 77, result.stderr)
