@@ -87,19 +87,17 @@ void recordStreams(const std::vector<Collective>& collectives, const OpenRegStre
 // Reports what the operation reads and writes to observers.
 void observeCollectives(const std::vector<Collective>& collectives, CollectiveKind kind,
                         const OpenRegStream& stream) {
-  if (!c10::openreg::isObserved()) {
-    return;
-  }
-  c10::openreg::OperandList operands;
-  for (const Collective& collective : collectives) {
-    for (const Tensor& tensor : collective.read) {
-      operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/false});
+  const auto gather = [&](c10::openreg::OperandList& operands) {
+    for (const Collective& collective : collectives) {
+      for (const Tensor& tensor : collective.read) {
+        operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/false});
+      }
+      for (const Tensor& tensor : collective.written) {
+        operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/true});
+      }
     }
-    for (const Tensor& tensor : collective.written) {
-      operands.push_back({tensor.unsafeGetTensorImpl(), /*is_written=*/true});
-    }
-  }
-  c10::openreg::recordAccesses(stream, kernelNameOf(kind), operands);
+  };
+  c10::openreg::observeAccesses(stream, kernelNameOf(kind), gather);
   c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, kernelNameOf(kind));
 }
 

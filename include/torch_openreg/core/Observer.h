@@ -153,17 +153,9 @@ inline bool isObserved() noexcept {
 
 // Reports an event:
 //   observe(&Observer::eventRecord, event, stream);
-template <typename... Parameters>
-inline void observe(void (Observer::*event)(Parameters...),
-                    std::type_identity_t<Parameters>... arguments) {
-  if (isObserved()) {
-    detail::forEachObserver([&](Observer& observer) { (observer.*event)(arguments...); });
-  }
-}
-
-template <typename... Parameters>
-inline void observe(void (Observer::*event)(Parameters...) noexcept,
-                    std::type_identity_t<Parameters>... arguments) noexcept {
+template <bool is_noexcept, typename... Parameters>
+inline void observe(void (Observer::*event)(Parameters...) noexcept(is_noexcept),
+                    std::type_identity_t<Parameters>... arguments) noexcept(is_noexcept) {
   if (isObserved()) {
     detail::forEachObserver([&](Observer& observer) { (observer.*event)(arguments...); });
   }
@@ -175,14 +167,22 @@ inline void recordAccesses(const OpenRegStream& stream, const char* kernel,
   observe(&Observer::kernelAccess, stream, kernel, operands, /*schema_only=*/false);
 }
 
-// The same on the current stream of a device, for operands that have to be gathered: `gather` adds
-// them to an OperandList and is called only if there is an observer.
+// The same for operands that have to be gathered: `gather` adds them to an OperandList and is
+// called only if there is an observer.
 template <typename Gather>
-void observeAccesses(DeviceIndex device, const char* kernel, const Gather& gather) {
+void observeAccesses(const OpenRegStream& stream, const char* kernel, const Gather& gather) {
   if (isObserved()) {
     OperandList operands;
     gather(operands);
-    recordAccesses(getCurrentOpenRegStream(device), kernel, operands);
+    recordAccesses(stream, kernel, operands);
+  }
+}
+
+// On the current stream of a device, which is looked up only then.
+template <typename Gather>
+void observeAccesses(DeviceIndex device, const char* kernel, const Gather& gather) {
+  if (isObserved()) {
+    observeAccesses(getCurrentOpenRegStream(device), kernel, gather);
   }
 }
 
