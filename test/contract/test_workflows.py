@@ -1,8 +1,13 @@
-"""The files that public CI workflows run exist, and they cover every release of torch."""
+"""What CI runs: public workflows, ``.ci/run`` and the linter in a copy of the tree."""
 
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import tomllib
 import unittest
+from pathlib import Path
 
 from source_tree import ROOT
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -67,6 +72,51 @@ class TestWorkflows(TestCase):
         releases = [one for one in TORCH_RELEASES if one != DEFAULT_RELEASE]
         self.assertEqual(job["strategy"]["matrix"]["torch"], releases)
         self.assertEqual(job["steps"][-1], {"run": ".ci/run ${{ matrix.torch }}"})
+
+
+class TestScript(TestCase):
+    """The functions with which ``.ci/run`` runs its steps; its steps themselves do not run here."""
+
+    def run_steps(self, *steps: str) -> subprocess.CompletedProcess[str]:
+        functions, separator, _ = (ROOT / ".ci" / "run").read_text().partition("copy_tree() {")
+        self.assertTrue(separator)
+        program = "\n".join([functions, "fails() { false; echo 'went on'; }", *steps])
+        return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
+
+    def test_a_failed_step_ends_itself_and_not_the_run(self):
+        run = self.run_steps('step "one" fails', 'step "two" echo second', 'step "three" fails')
+        self.assertEqual(run.returncode, 1)
+        self.assertNotIn("went on", run.stdout)
+        self.assertIn("second", run.stdout)
+        self.assertEqual(re.findall("^FAILED: (.*)$", run.stdout, re.MULTILINE), ["one", "three"])
+
+    def test_a_failed_required_step_ends_the_run(self):
+        run = self.run_steps('required_step "one" fails', 'step "two" echo second')
+        self.assertEqual(run.returncode, 1)
+        self.assertNotIn("second", run.stdout)
+
+    def test_steps_that_pass_are_a_success(self):
+        run = self.run_steps('required_step "one" true', 'step "two" true')
+        self.assertEqual(run.returncode, 0, run.stdout)
+        self.assertNotIn("FAILED", run.stdout)
+
+
+class TestLint(TestCase):
+    def test_words_are_checked_in_a_copy_that_is_no_repository(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            copy = Path(temporary).resolve()
+            for folder in ("tools", "docs", "env", "build"):
+                (copy / folder).mkdir()
+            shutil.copy(ROOT / "tools" / "lint.py", copy / "tools")
+            refused = "".join(("no", "body"))
+            for name in ("docs/page.md", "env/installed.py", "build/made.cpp"):
+                (copy / name).write_text(f"{refused} knows\n")
+            (copy / "env" / "pyvenv.cfg").touch()
+            command = [sys.executable, str(copy / "tools" / "lint.py"), "words"]
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.assertEqual(run.returncode, 1, run.stderr)
+            self.assertEqual(run.stdout.count(refused), 1, run.stdout)
+            self.assertIn("docs/page.md:1", run.stdout)
 
 
 if __name__ == "__main__":
