@@ -57,7 +57,7 @@ def numbers(draw, bits, old, others):
     return number & mask
 
 
-# --- Messages of storages, as csrc/ipc/StorageMessage.h and the runtime's ipc.cpp lay them out
+# --- Messages of storages, as in csrc/extras/ipc/StorageMessage.h and the runtime's ipc.cpp
 
 TICKET = struct.Struct("<iiQQQHHIQQQ")
 TICKET_FIELDS = [
@@ -306,7 +306,7 @@ class TestStorageMessages(IpcTestCase):
         self.assertIsNone(self.receiver.call(describe_error, message))
 
 
-# --- Headers of the distributed backend, as csrc/distributed/CollectiveSignature.h lays them out
+# --- Headers of the distributed backend, as in csrc/extras/distributed/CollectiveSignature.h
 
 HEADER = struct.Struct("<QIIiiiIQqqQQ432sQ")
 HEADER_FIELDS = [

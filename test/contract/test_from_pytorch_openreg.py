@@ -188,7 +188,7 @@ class TestChapters(TestCase):
             self.assertIn(f'm.impl("{name}", ', text)
 
     def test_operations_of_the_distributed_backend_are_overridden(self):
-        code = code_of(BACKEND / "distributed" / "ProcessGroupOCCL.h")
+        code = code_of(BACKEND / "extras" / "distributed" / "ProcessGroupOCCL.h")
         overridden = set(re.findall(r"\b(\w+)\([^;{}]*?\)[^;{}()]*\boverride\b", code))
         names = [
             name for row in _marked_rows("distributed.md", "operations") for name in _names(row[1])

@@ -94,7 +94,7 @@ class TestNativeFiles(TestCase):
     def test_operator_files_without_a_header_begin_with_their_family(self):
         bad = [
             relative(path)
-            for path in backend_files("aten", "custom", suffixes=(".cpp",))
+            for path in backend_files("aten", "extras/custom", suffixes=(".cpp",))
             if header_of(path) is None and not path.read_text().startswith("//")
         ]
         self.assertFalse(bad)
