@@ -376,7 +376,7 @@ setup(
     ext_modules=[
         Extension(
             LIB_PACKAGE + "libopenreg",
-            sources("third_party/openreg_runtime/src/*.cpp"),
+            sources("third_party/openreg_runtime/src/**/*.cpp"),
             include_dirs=[str(RUNTIME / "include"), str(RUNTIME / "src")],
             extra_compile_args=[*COMPILE_ARGS, "-pthread"],
             extra_link_args=["-pthread", "-Wl,-soname,libopenreg.so", *LINK_ARGS],
