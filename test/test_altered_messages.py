@@ -306,7 +306,7 @@ class TestStorageMessages(IpcTestCase):
         self.assertIsNone(self.receiver.call(describe_error, message))
 
 
-# --- Headers of the distributed backend, as in csrc/extras/distributed/CollectiveSignature.h
+# --- Headers of the distributed backend, as in CollectiveSignature.h
 
 HEADER = struct.Struct("<QIIiiiIQqqQQ432sQ")
 HEADER_FIELDS = [

@@ -55,8 +55,9 @@ _CORE = {
     "aten/layouts": {*_KERNELS},
     # Handles boxed arguments.
     "aten/fallback": {*_KERNELS, "aten/dtypes", "aten/layouts"},
-    # Is specific to one operator.
+    # Is specific to one operator; in parity, to one that exists for bits or dtypes alone.
     "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
+    "aten/parity": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
     "serialization": {"core"},
     "precompiled": {*_KERNELS, "python"},
     "python": {"core", "memory", "random", "hooks", "aten/kernel", "aten/dtypes", "aten/fallback"},
@@ -93,8 +94,8 @@ OTHER_NAMESPACE = {
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
     "include/torch_openreg/OpenReg.h": "PyTorch's pages have all names in one namespace",
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",
-    "csrc/extras/sanitizer/HostOperators.cpp": "it observes operators of ATen",
-    "csrc/extras/sanitizer/HostOperators.h": "it observes operators of ATen",
+    "csrc/extras/sanitizer/host/HostOperators.cpp": "it observes operators of ATen",
+    "csrc/extras/sanitizer/host/HostOperators.h": "it observes operators of ATen",
     "csrc/memory/PinnedAllocator.h": "its base class, the cache of pinned memory, is of ATen",
     "csrc/memory/PinnedAllocator.cpp": "its base class, the cache of pinned memory, is of ATen",
 }
@@ -128,14 +129,32 @@ ALLOWED_CALLS = {
         "extras/distributed/Engine.cpp",
         "orStreamWaitEvent",
     ): "order that the sanitizer is not told of",
-    ("extras/sanitizer/HostWatch.cpp", "orGetLastError"): "errors of a forked child are dropped",
-    ("extras/sanitizer/HostWatch.cpp", "orWatchStart"): "the sanitizer is the one user of watches",
-    ("extras/sanitizer/HostWatch.cpp", "orWatchStop"): "the sanitizer is the one user of watches",
-    ("extras/sanitizer/HostWatch.cpp", "orWatchAdd"): "the sanitizer is the one user of watches",
-    ("extras/sanitizer/HostWatch.cpp", "orWatchRemove"): "the sanitizer is the one user of watches",
-    ("extras/sanitizer/HostWatch.cpp", "orWatchRearm"): "the sanitizer is the one user of watches",
     (
-        "extras/sanitizer/HostWatch.cpp",
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orGetLastError",
+    ): "errors of a forked child are dropped",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchStart",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchStop",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchAdd",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchRemove",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchRearm",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
         "orWatchGetCounts",
     ): "the sanitizer is the one user of watches",
     ("extras/profiler/Collection.cpp", "orTraceStart"): "the profiler is the one user of the trace",

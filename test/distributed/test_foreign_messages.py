@@ -22,7 +22,7 @@ from torch_openreg import _C
 from torch_openreg.distributed import ProcessGroupOCCL
 
 LIMIT = timedelta(seconds=60)
-HEADER_TAG, FIRST_FREE_TAG = 2, 4  # csrc/extras/distributed/Transport.h
+HEADER_TAG, FIRST_FREE_TAG = 2, 4  # csrc/extras/distributed/transport/Transport.h
 ROOM = 1536  # for data after a header
 
 

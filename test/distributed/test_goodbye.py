@@ -1,8 +1,8 @@
 """How a group ends in order: a rank that destroys it takes nothing from one that is late.
 
 A late rank is held before its last operation, inside of it, at each of the stages of
-csrc/extras/distributed/StageGate.h, or all its threads are stopped. With OPENREG_TEST_FULL=1, a
-rank is late 500 times at each of the stages.
+csrc/extras/distributed/transport/StageGate.h, or all its threads are stopped. With
+OPENREG_TEST_FULL=1, a rank is late 500 times at each of the stages.
 """
 
 import contextlib

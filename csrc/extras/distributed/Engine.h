@@ -25,9 +25,9 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/extras/distributed/Collectives.h"
 #include "csrc/extras/distributed/OcclWork.h"
 #include "csrc/extras/distributed/Operation.h"
+#include "csrc/extras/distributed/collectives/Collectives.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace at::openreg {

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/extras/distributed/CollectiveSignature.h"
-#include "csrc/extras/distributed/Transport.h"
+#include "csrc/extras/distributed/transport/CollectiveSignature.h"
+#include "csrc/extras/distributed/transport/Transport.h"
 
 namespace at::openreg {
 

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "csrc/extras/distributed/CollectiveSignature.h"
 #include "csrc/extras/distributed/GroupState.h"
-#include "csrc/extras/distributed/Utf8.h"
+#include "csrc/extras/distributed/transport/CollectiveSignature.h"
+#include "csrc/extras/distributed/transport/Utf8.h"
 
 namespace at::openreg {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <utility>
 
-#include "csrc/extras/distributed/StageGate.h"
+#include "csrc/extras/distributed/transport/StageGate.h"
 
 namespace at::openreg {
 namespace {

@@ -10,9 +10,9 @@
 #include <optional>
 #include <vector>
 
-#include "csrc/extras/distributed/CollectiveSignature.h"
 #include "csrc/extras/distributed/GroupState.h"
-#include "csrc/extras/distributed/Transport.h"
+#include "csrc/extras/distributed/transport/CollectiveSignature.h"
+#include "csrc/extras/distributed/transport/Transport.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/core/Launch.h"
 

@@ -16,14 +16,14 @@
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Clock.h"
 #include "csrc/extras/sanitizer/HappensBefore.h"
-#include "csrc/extras/sanitizer/HostOperators.h"
-#include "csrc/extras/sanitizer/HostWatch.h"
-#include "csrc/extras/sanitizer/HostWatches.h"
 #include "csrc/extras/sanitizer/MemoryAccess.h"
 #include "csrc/extras/sanitizer/Reports.h"
 #include "csrc/extras/sanitizer/Rules.h"
 #include "csrc/extras/sanitizer/State.h"
 #include "csrc/extras/sanitizer/WrittenOperands.h"
+#include "csrc/extras/sanitizer/host/HostOperators.h"
+#include "csrc/extras/sanitizer/host/HostWatch.h"
+#include "csrc/extras/sanitizer/host/HostWatches.h"
 #include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/extras/distributed/CollectiveSignature.h"
 #include "csrc/extras/distributed/DeviceGloo.h"
 #include "csrc/extras/distributed/MessageFormat.h"
 #include "csrc/extras/distributed/ProcessGroupOCCL.h"
-#include "csrc/extras/distributed/StageGate.h"
+#include "csrc/extras/distributed/transport/CollectiveSignature.h"
+#include "csrc/extras/distributed/transport/StageGate.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "csrc/extras/sanitizer/HostWatch.h"
 #include "csrc/extras/sanitizer/Sanitizer.h"
 #include "csrc/extras/sanitizer/Stack.h"
 #include "csrc/extras/sanitizer/WrittenOperands.h"
+#include "csrc/extras/sanitizer/host/HostWatch.h"
 #include "csrc/extras/sanitizer/python/SanitizerStacks.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Functions.h"

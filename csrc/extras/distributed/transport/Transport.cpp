@@ -1,4 +1,4 @@
-#include "csrc/extras/distributed/Transport.h"
+#include "csrc/extras/distributed/transport/Transport.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <thread>
 
-#include "csrc/extras/distributed/StageGate.h"
+#include "csrc/extras/distributed/transport/StageGate.h"
 
 namespace at::openreg {
 namespace {

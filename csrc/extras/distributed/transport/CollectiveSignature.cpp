@@ -1,4 +1,4 @@
-#include "csrc/extras/distributed/CollectiveSignature.h"
+#include "csrc/extras/distributed/transport/CollectiveSignature.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "csrc/extras/distributed/Utf8.h"
+#include "csrc/extras/distributed/transport/Utf8.h"
 
 namespace at::openreg {
 namespace {

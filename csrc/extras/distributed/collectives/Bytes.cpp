@@ -1,4 +1,4 @@
-#include "csrc/extras/distributed/Bytes.h"
+#include "csrc/extras/distributed/collectives/Bytes.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

@@ -1,4 +1,4 @@
-#include "csrc/extras/sanitizer/HostWatch.h"
+#include "csrc/extras/sanitizer/host/HostWatch.h"
 
 #include <openreg/watch.h>
 #include <pthread.h>

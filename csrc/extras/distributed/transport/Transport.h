@@ -39,7 +39,7 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/extras/distributed/CollectiveSignature.h"
+#include "csrc/extras/distributed/transport/CollectiveSignature.h"
 
 namespace at::openreg {
 

@@ -9,9 +9,9 @@
 
 #include <cstring>
 
-#include "csrc/extras/distributed/Bytes.h"
-#include "csrc/extras/distributed/Collectives.h"
-#include "csrc/extras/distributed/StageGate.h"
+#include "csrc/extras/distributed/collectives/Bytes.h"
+#include "csrc/extras/distributed/collectives/Collectives.h"
+#include "csrc/extras/distributed/transport/StageGate.h"
 
 namespace at::openreg {
 namespace {

@@ -1,4 +1,4 @@
-#include "csrc/extras/distributed/StageGate.h"
+#include "csrc/extras/distributed/transport/StageGate.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,4 +1,4 @@
-#include "csrc/aten/ops/RecurrentCells.h"
+#include "csrc/aten/parity/RecurrentCells.h"
 
 #include <torch/library.h>
 

@@ -1,4 +1,4 @@
-#include "csrc/extras/sanitizer/HostOperators.h"
+#include "csrc/extras/sanitizer/host/HostOperators.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>

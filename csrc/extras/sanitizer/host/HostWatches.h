@@ -11,9 +11,9 @@
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Clock.h"
 #include "csrc/extras/sanitizer/Finding.h"
-#include "csrc/extras/sanitizer/HostWatch.h"
 #include "csrc/extras/sanitizer/Shadow.h"
 #include "csrc/extras/sanitizer/State.h"
+#include "csrc/extras/sanitizer/host/HostWatch.h"
 
 namespace c10::openreg {
 

@@ -1,4 +1,4 @@
-#include "csrc/extras/sanitizer/HostWatches.h"
+#include "csrc/extras/sanitizer/host/HostWatches.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "csrc/extras/distributed/Reduction.h"
+#include "csrc/extras/distributed/collectives/Reduction.h"
 
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>

@@ -1,4 +1,4 @@
-#include "csrc/extras/distributed/Utf8.h"
+#include "csrc/extras/distributed/transport/Utf8.h"
 
 #include <algorithm>
 

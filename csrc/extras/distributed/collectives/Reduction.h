@@ -9,7 +9,7 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "csrc/extras/distributed/CollectiveSignature.h"
+#include "csrc/extras/distributed/transport/CollectiveSignature.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/aten/ops/RecurrentCells.h"
+#include "csrc/aten/parity/RecurrentCells.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {

@@ -1,4 +1,4 @@
-#include "csrc/extras/distributed/Collectives.h"
+#include "csrc/extras/distributed/collectives/Collectives.h"
 
 #include <ATen/ops/empty.h>
 
@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "csrc/extras/distributed/Bytes.h"
-#include "csrc/extras/distributed/Reduction.h"
+#include "csrc/extras/distributed/collectives/Bytes.h"
+#include "csrc/extras/distributed/collectives/Reduction.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {
