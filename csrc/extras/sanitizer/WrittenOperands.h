@@ -12,7 +12,8 @@ bool isOfTorch(std::string_view kernel);
 
 // Whether the operator, such as "aten::fill_.Scalar", or "aten::scatter.src" called in place, does
 // not read the old contents of what it writes: each element is new or unchanged.
-// test/sanitizer/test_uninitialized.py derives the list. It is unknown for operators outside torch.
+// test/extras/sanitizer/test_uninitialized.py derives the list. It is unknown for operators outside
+// torch.
 OPENREG_EXPORT bool onlyWrites(std::string_view kernel);
 
 // Whether the name is that of an in-place operator.
