@@ -3,7 +3,7 @@
 Each session installs torch and what the package index has of it, makes a copy of the working tree,
 and installs that as a user does. Then it runs the demo program, the tests of interfaces, and a
 sample of the sweeps. What follows ``--`` goes to ``test/run.py`` instead of this choice:
-``nox -s torch-2.14 -- test/test_stream.py``; a lone ``all`` is for all tests.
+``nox -s torch-2.14 -- test/core/test_stream.py``; a lone ``all`` is for all tests.
 """
 
 import runpy
@@ -17,27 +17,27 @@ RELEASES = runpy.run_path(str(ROOT / "torch_openreg" / "_version.py"))["TORCH_RE
 
 # What depends on torch's interfaces, and results of each operator. A few minutes.
 CHOICE = (
+    "aten/test_codegen.py",
     "contract/test_stubs.py",
     "contract/test_symbols.py",
+    "core/test_accelerator.py",
+    "core/test_device.py",
+    "core/test_errors.py",
+    "core/test_event.py",
+    "core/test_guard.py",
+    "core/test_guard_cpp.py",
+    "core/test_hooks.py",
+    "core/test_random.py",
+    "core/test_stream.py",
+    "extras/graph/test_graph.py",
+    "extras/profiler/test_profiler.py",
     "generic/test_func.py",
     "generic/test_ops_backward.py",
     "generic/test_ops_forward.py",
-    "test_accelerator.py",
-    "test_codegen.py",
-    "test_comm.py",
-    "test_device.py",
-    "test_errors.py",
-    "test_event.py",
-    "test_graph.py",
-    "test_guard.py",
-    "test_guard_cpp.py",
-    "test_hooks.py",
-    "test_memory_pools.py",
-    "test_memory_snapshot.py",
-    "test_profiler.py",
-    "test_random.py",
-    "test_stream.py",
-    "test_versions.py",
+    "memory/test_memory_pools.py",
+    "memory/test_memory_snapshot.py",
+    "python/test_comm.py",
+    "python/test_versions.py",
 )
 
 nox.options.default_venv_backend = "venv"

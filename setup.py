@@ -127,15 +127,15 @@ try:
     MISSING_EXTRAS = missing_extras(os.environ.get("OPENREG_EXTRAS", "all"))
 except ValueError as error:
     fail(error)
-# Everything below csrc is the backend's, but for the bindings.
-BACKEND_FOLDERS = sorted(
-    {path.name for path in (ROOT / "csrc").iterdir()} - {"python", *MISSING_EXTRAS}
-)
-BINDINGS = [
+LEFT_OUT = [Path("csrc", "extras", name) for name in MISSING_EXTRAS]
+BACKEND_AND_BINDINGS = [
     file
-    for file in sources("csrc/python/*.cpp")
-    if not any(Path(file).name.startswith(name.capitalize()) for name in MISSING_EXTRAS)
+    for file in sources("csrc/**/*.cpp")
+    if not any(Path(file).is_relative_to(folder) for folder in LEFT_OUT)
 ]
+# Folders named python hold bindings, all others the backend.
+BINDINGS = [file for file in BACKEND_AND_BINDINGS if Path(file).parent.name == "python"]
+BACKEND = [file for file in BACKEND_AND_BINDINGS if file not in BINDINGS]
 
 
 def join_sources(files: list[str]) -> list[str]:
@@ -376,7 +376,7 @@ setup(
     ext_modules=[
         Extension(
             LIB_PACKAGE + "libopenreg",
-            sources("third_party/openreg_runtime/src/*.cpp"),
+            sources("third_party/openreg_runtime/src/**/*.cpp"),
             include_dirs=[str(RUNTIME / "include"), str(RUNTIME / "src")],
             extra_compile_args=[*COMPILE_ARGS, "-pthread"],
             extra_link_args=["-pthread", "-Wl,-soname,libopenreg.so", *LINK_ARGS],
@@ -384,7 +384,7 @@ setup(
         ),
         backend_extension(
             LIB_PACKAGE + "libtorch_openreg",
-            sources(*(f"csrc/{folder}/**/*.cpp" for folder in BACKEND_FOLDERS)),
+            BACKEND,
             libraries=["openreg", "c10", "torch_cpu", "torch"],
             extra_link_args=[
                 "-Wl,-soname,libtorch_openreg.so",

@@ -23,7 +23,7 @@ setup(
     ext_modules=[
         CppExtension(
             f"{PACKAGE}._C",
-            sorted(map(str, [*Path("csrc").rglob("*.cpp"), *DRIVER.glob("src/*.cpp")])),
+            sorted(map(str, [*Path("csrc").rglob("*.cpp"), *DRIVER.glob("src/**/*.cpp")])),
             include_dirs=[str(DRIVER / "include"), str(DRIVER / "src")],
             extra_compile_args=["-std=c++20", "-O1", "-g0", "-fvisibility=hidden", "-Wall"],
         )

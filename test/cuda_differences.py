@@ -8,64 +8,66 @@ __all__ = ["DIFFERENCES", "ONE_TYPE"]
 
 # Files of tests for one device type; those in contract/ are about the source.
 ONE_TYPE = {
+    "aten/test_codegen.py": "about the generator",
     "conformance/test_kit.py": "runs the kit on both types itself",
-    "distributed/test_failures.py": "starts many ranks; test_collectives.py is of both types",
-    "distributed/test_upstream.py": "runs torch's tests on both types itself",
-    "generic/test_report.py": "about the tables of a run",
-    "inductor/test_cpp_wrapper.py": "refused in cuda mode; cuda/test_compile.py expects that",
-    "inductor/test_examples.py": "of one type; test_functions.py is of both",
-    "inductor/test_launches.py": "cuda/test_compile.py is its counterpart",
-    "inductor/test_packages.py": "refused in cuda mode; cuda/test_compile.py expects that",
-    "test_autoload.py": "about the default device type; cuda/test_loading.py is its counterpart",
-    "test_codegen.py": "about the generator",
-    "test_demo.py": "the demo is a program of the default type",
-    "test_docs.py": "about the documentation",
-    "test_ecosystem.py": "cuda/test_libraries.py is its counterpart, without the adapters",
-    "test_examples.py": "runs the examples for both types itself",
-    "test_extension.py": "registers kernels for PrivateUse1; cuda/test_operators.py has CUDA's",
-    "test_hooks.py": "about the hooks that torch has for PrivateUse1",
-    "test_guard_cpp.py": "a C++ program for PrivateUse1",
-    "test_pictures.py": "about the documentation",
-    "test_pytest_plugin.py": "runs pytest in both modes itself",
-    "test_run.py": "about the runs",
-    "test_tensor_types.py": "torch.cuda.FloatTensor is in cuda/test_storages.py",
+    "core/test_guard_cpp.py": "a C++ program for PrivateUse1",
+    "core/test_hooks.py": "about the hooks that torch has for PrivateUse1",
+    "docs/test_docs.py": "about the documentation",
+    "docs/test_examples.py": "runs the examples for both types itself",
+    "docs/test_pictures.py": "about the documentation",
+    "extras/distributed/test_failures.py": "starts many ranks; test_collectives.py is of both",
+    "extras/distributed/test_upstream.py": "runs torch's tests on both types itself",
+    "extras/inductor/test_cpp_wrapper.py": "refused in cuda mode, as cuda/test_compile.py expects",
+    "extras/inductor/test_examples.py": "of one type; test_functions.py is of both",
+    "extras/inductor/test_launches.py": "cuda/test_compile.py is its counterpart",
+    "extras/inductor/test_packages.py": "refused in cuda mode, as cuda/test_compile.py expects",
+    "python/test_autoload.py": "about the default type; cuda/test_loading.py is its counterpart",
+    "python/test_demo.py": "the demo is a program of the default type",
+    "python/test_ecosystem.py": "cuda/test_libraries.py is its counterpart, without the adapters",
+    "python/test_extension.py": "has kernels for PrivateUse1; cuda/test_operators.py has CUDA's",
+    "python/test_pytest_plugin.py": "runs pytest in both modes itself",
+    "python/test_tensor_types.py": "torch.cuda.FloatTensor is in cuda/test_storages.py",
+    "tools/test_report.py": "about the tables of a run",
+    "tools/test_run.py": "about the runs",
 }
 
 _METADATA = "torch keeps flags of a backend for PrivateUse1, and not for CUDA"
 
 # docs: cuda-differences
 DIFFERENCES: dict[str, str] = {
-    "distributed/test_training.py::TestTraining::test_ddp_name_PowerSGD": (
+    "extras/distributed/test_training.py::TestTraining::test_ddp_name_PowerSGD": (
         "where CUDA is, torch's hook synchronizes it, also for a model on the CPU, and raises"
     ),
-    "test_operators.py::TestGroupNorm::"
+    "aten/test_operators.py::TestGroupNorm::"
     "test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators": (
         "torch makes the input of group_norm contiguous on CUDA, and the result has its strides"
     ),
-    "test_autocast.py::TestAutocast::test_unsupported_type_switches_it_off_with_a_warning": (
+    "extras/autocast/test_autocast.py::TestAutocast::"
+    "test_unsupported_type_switches_it_off_with_a_warning": (
         "torch.autocast asks for no list of types on CUDA, and casts to float64"
     ),
-    "test_device.py::TestModule::test_torch_finds_the_module": (
+    "core/test_device.py::TestModule::test_torch_finds_the_module": (
         "torch looks up the modules of backends for PrivateUse1"
     ),
-    "test_ipc.py::TestTensors::test_conjugate_and_negative_views_arrive": (
+    "extras/ipc/test_ipc.py::TestTensors::test_conjugate_and_negative_views_arrive": (
         "torch's messages of CUDA tensors leave out the bits of lazy views"
     ),
-    "test_ipc.py::TestTensors::test_storages_arrive": (
+    "extras/ipc/test_ipc.py::TestTensors::test_storages_arrive": (
         "torch sends tensors on CUDA, and refuses their storages"
     ),
-    "test_profiler.py::TestOlderProfiler::test_emit_nvtx_says_that_there_is_none": (
+    "extras/profiler/test_profiler.py::TestOlderProfiler::test_emit_nvtx_says_that_there_is_none": (
         "torch.cuda.nvtx writes the ranges of torch.openreg.profiler"
     ),
-    "test_serialization.py::TestDLPack::test_capsule_goes_both_ways_without_a_copy_index_1": (
+    "python/test_serialization.py::TestDLPack::"
+    "test_capsule_goes_both_ways_without_a_copy_index_1": (
         "torch exports CUDA tensors of the current device only"
     ),
-    "test_serialization.py::TestDLPack::test_objects_are_refused_by_torch_itself": (
+    "python/test_serialization.py::TestDLPack::test_objects_are_refused_by_torch_itself": (
         "torch knows CUDA in DLPack, and takes objects"
     ),
-    "test_serialization.py::TestMetadata::test_conjugate_bit_travels_beside_them": _METADATA,
-    "test_serialization.py::TestMetadata::"
+    "python/test_serialization.py::TestMetadata::test_conjugate_bit_travels_beside_them": _METADATA,
+    "python/test_serialization.py::TestMetadata::"
     "test_flags_are_kept_on_the_device_and_dropped_on_the_cpu": _METADATA,
-    "test_serialization.py::TestMetadata::test_flags_belong_to_one_tensor": _METADATA,
+    "python/test_serialization.py::TestMetadata::test_flags_belong_to_one_tensor": _METADATA,
 }
 # docs: end

@@ -29,7 +29,7 @@ def _build_folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def extension() -> ModuleType:
-    """Builds ``cpp/guard_test.cpp`` and imports it."""
+    """Builds ``core/guard_test.cpp`` and imports it."""
     if _VARIABLE in os.environ:
         spec = importlib.util.spec_from_file_location(_NAME, os.environ[_VARIABLE])
         module = importlib.util.module_from_spec(spec)
@@ -37,7 +37,7 @@ def extension() -> ModuleType:
         return module
     return cpp_extension.load(
         _NAME,
-        [str(_TESTS / "cpp" / "guard_test.cpp")],
+        [str(_TESTS / "core" / "guard_test.cpp")],
         extra_cflags=["-O0", "-g0", "-std=c++20"],
         build_directory=_build_folder().name,
     )

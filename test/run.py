@@ -74,13 +74,13 @@ _QUICK: dict[str, tuple[str, ...]] = {
         "--conformance-chapter=guard,hooks,memory,streams,events",
     ),
     "import": (
-        *("test/test_autoload.py", "test/test_extension.py"),
+        *("test/python/test_autoload.py", "test/python/test_extension.py"),
         *("-k", "device_is_there or TestPaths"),
     ),
-    "operators": ("test/test_device_generic.py",),
+    "operators": ("test/core/test_device_generic.py",),
     "autograd": ("test/generic/test_autograd.py",),
     "plug-in of pytest": (
-        *("test/test_pytest_plugin.py", "-k", "suite_for_cuda_runs or nothing_happens"),
+        *("test/python/test_pytest_plugin.py", "-k", "suite_for_cuda_runs or nothing_happens"),
     ),
 }
 
@@ -174,7 +174,7 @@ def verdict(outcomes: Sequence[Outcome], seconds: float) -> str:
 
 
 def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> int:
-    from generic.report import empty_variants, is_asynchronous, summary
+    from report import empty_variants, is_asynchronous, summary
 
     from torch_openreg.conformance.records import read_records
 
@@ -336,7 +336,8 @@ def _is_of_both_types(file: Path) -> bool:
 
 
 def _is_for_the_sanitizer(file: Path) -> bool:
-    return file.relative_to(_ROOT / "test").parts[0] not in ("conformance", "contract", "sanitizer")
+    folder = file.relative_to(_ROOT / "test").parent.as_posix()
+    return folder not in ("conformance", "contract", "extras/sanitizer")
 
 
 class _ParagraphsFormatter(argparse.HelpFormatter):

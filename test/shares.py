@@ -30,12 +30,12 @@ _SLOW_S = 10  # of one test
 _MAX_SHARE = 0.7  # above it, the start of a second part costs more than it saves
 # Files that are not divided: setting up their class takes the time, and each part would pay for it.
 _WHOLE = (
-    "distributed/test_exits.py",
-    "test_codegen.py",
-    "test_exit.py",
-    "test_extension.py",
-    "test_guard_cpp.py",
-    "test_versions.py",
+    "aten/test_codegen.py",
+    "core/test_exit.py",
+    "core/test_guard_cpp.py",
+    "extras/distributed/test_exits.py",
+    "python/test_extension.py",
+    "python/test_versions.py",
 )
 
 _HEAD = """\

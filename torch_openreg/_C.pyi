@@ -56,7 +56,7 @@ class ProcessGroupOCCL(Backend):
     def monitored_barrier(self, timeout: timedelta) -> None: ...
 
 class _DeviceGloo(Backend):
-    """See csrc/distributed/DeviceGloo.h."""
+    """See csrc/extras/distributed/DeviceGloo.h."""
 
     def __init__(self, gloo: Backend) -> None: ...
 
@@ -244,7 +244,7 @@ def _sanitizer_reads_only_sizes(name: str) -> bool: ...
 def _sanitizer_begin_backward() -> None: ...
 def _sanitizer_end_backward() -> None: ...
 def _inductor_kernel(name: str, library: str, parameters: str) -> Callable[..., None]:
-    """Binds a kernel that Inductor has generated; see csrc/inductor/GeneratedKernel.h."""
+    """Binds a kernel that Inductor has generated; see csrc/extras/inductor/GeneratedKernel.h."""
 
 def _inductor_empty_strided() -> Callable[
     [tuple[int, ...], tuple[int, ...], torch.dtype, int], torch.Tensor

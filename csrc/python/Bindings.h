@@ -1,4 +1,5 @@
-// The parts of torch_openreg._C, one per subject, and their shared helpers.
+// The parts of torch_openreg._C, one per subject, and their shared helpers. Those of an extra are
+// in its folder.
 //
 // Every file of bindings includes this header, so it includes little.
 #pragma once

@@ -55,9 +55,9 @@ def _method_names(node: ast.ClassDef) -> list[str]:
 
 
 def bound_names() -> dict[str, tuple[str, list[str]]]:
-    """Returns what csrc/python binds: for each name, the C++ side and the runtime's functions."""
+    """Returns what csrc binds: for each name, the C++ side and the runtime's functions."""
     bound: dict[str, tuple[str, list[str]]] = {}
-    for path in sorted((ROOT / "csrc" / "python").glob("*.cpp")):
+    for path in sorted((ROOT / "csrc").glob("**/python/*.cpp")):
         text = read(path)
         local = {function.name: function for function in cpp_functions(path)}
         for name, target in _binding_targets(text):
@@ -163,8 +163,8 @@ def bindings() -> list[Binding]:
     declared, bound, users = stub_names(), bound_names(), python_users()
     aliases = stub_aliases()
     problems = [
-        *(f"{n}: in _C.pyi, but not bound in csrc/python" for n in declared if n not in bound),
-        *(f"{n}: bound in csrc/python, but not in _C.pyi" for n in bound if n not in declared),
+        *(f"{n}: in _C.pyi, but not bound in csrc" for n in declared if n not in bound),
+        *(f"{n}: bound in csrc, but not in _C.pyi" for n in bound if n not in declared),
     ]
     rows = []
     for name in declared:

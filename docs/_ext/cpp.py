@@ -11,7 +11,15 @@ from pathlib import Path
 from sources import ROOT, RUNTIME_HEADERS, SourceError, read
 
 # The parts of csrc that the tables are about; operators are not listed one by one.
-_BACKEND_PARTS = ("core", "memory", "random", "graph", "hooks", "ipc", "profiler")
+_BACKEND_PARTS = (
+    "core",
+    "memory",
+    "random",
+    "hooks",
+    "extras/graph",
+    "extras/ipc",
+    "extras/profiler",
+)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def backend_files(*parts: str, suffixes: tuple[str, ...] = (".h", ".cpp")) -> li
 def header_of(path: Path) -> Path | None:
     """The header of a source of the backend: beside it, or public; None if it has none."""
     beside = path.with_suffix(".h")
-    part = part_of(path).split("/")[0]
+    part = part_of(path).removeprefix("extras/").split("/")[0]
     public = INCLUDE / part / beside.name
     return next((header for header in (beside, public) if header.exists()), None)
 
@@ -93,15 +93,23 @@ def includes_of(path: Path) -> list[str]:
     return re.findall(r'^\s*#\s*include\s+([<"][^>"]+[>"])', path.read_text(), re.MULTILINE)
 
 
+_PARTS_OF_PUBLIC_FOLDERS = {"aten": "aten/kernel", "inductor": "extras/inductor"}
+
+
 def part_of(path: Path) -> str:
-    """Returns where a file of the backend belongs: "core", or of csrc/aten its room, "aten/ops"."""
+    """Returns where a file of the backend belongs.
+
+    That is a folder of csrc, such as "core", one of csrc/aten or csrc/extras, such as "aten/ops",
+    or the bindings of an extra, such as "extras/graph/python".
+    """
     if path.is_relative_to(INCLUDE):
         part = path.relative_to(INCLUDE).parts[0]
-        return "aten/kernel" if part == "aten" else part
+        return _PARTS_OF_PUBLIC_FOLDERS.get(part, part)
     if path.stem == "Precompiled":  # included by the compiler's command, never by a file
         return "precompiled"
-    parts = path.relative_to(BACKEND).parts
-    return "/".join(parts[:2]) if parts[0] == "aten" else parts[0]
+    folders = path.relative_to(BACKEND).parent.parts
+    depth = {"aten": 2, "extras": 3 if folders[-1] == "python" else 2}.get(folders[0], 1)
+    return "/".join(folders[:depth])
 
 
 def runtime_functions() -> set[str]:

@@ -73,7 +73,7 @@ class TestLocks(TestCase):
     @parametrize(
         "header, namespace",
         [
-            subtest(("third_party/openreg_runtime/src/mutex.h", "openreg"), name="runtime"),
+            subtest(("third_party/openreg_runtime/src/base/mutex.h", "openreg"), name="runtime"),
             subtest(("csrc/core/Mutex.h", "c10::openreg"), name="backend"),
         ],
     )

@@ -24,11 +24,10 @@ from torch.utils.cpp_extension import include_paths
 COMPILER = compiler()
 
 # Words of extras that observe. Outside of these folders no code depends on them.
-_SANITIZER = re.compile(r"isSanitizerOn|csrc/sanitizer/|GPUTrace")
+_SANITIZER = re.compile(r"isSanitizerOn|csrc/extras/sanitizer/|GPUTrace")
 _OF_THE_OBSERVERS = {
-    "csrc/sanitizer/",
-    "csrc/profiler/GpuTrace",
-    "csrc/python/Sanitizer",
+    "csrc/extras/sanitizer/",
+    "csrc/extras/profiler/GpuTrace",
 }
 
 

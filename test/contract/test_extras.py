@@ -97,7 +97,7 @@ class TestChoice(TestCase):
 
     def test_folders_have_the_names_of_extras(self):
         for extra in set(EXTRAS) - {"cuda"}:
-            self.assertTrue((ROOT / "csrc" / extra).is_dir(), extra)
+            self.assertTrue((ROOT / "csrc" / "extras" / extra).is_dir(), extra)
 
 
 instantiate_parametrized_tests(TestFirstUses)

@@ -57,10 +57,10 @@ class TestHeaders(TestCase):
             f"<openreg/{header.name}>", "c++", "-std=c++17", "-pedantic", f"-I{RUNTIME / 'include'}"
         )
 
-    @parametrize("header", each(sorted((RUNTIME / "src").glob("*.h"))))
+    @parametrize("header", each(sorted((RUNTIME / "src").rglob("*.h"))))
     def test_private_header_of_the_runtime_compiles_alone(self, header):
         folders = (f"-I{RUNTIME / 'include'}", f"-I{RUNTIME / 'src'}")
-        self.check(f'"{header.name}"', "c++", "-std=c++20", *folders)
+        self.check(f'"{header.parent.name}/{header.name}"', "c++", "-std=c++20", *folders)
 
     @parametrize("header", each(sorted(BACKEND.rglob("*.h"))))
     def test_header_of_the_backend_compiles_alone(self, header):

@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 
 from source_tree import (
+    BACKEND,
     INCLUDE,
     LIBRARIES,
     ROOT,
@@ -35,19 +36,15 @@ OF_PYTHON = re.compile(
 )
 
 # The parts of the backend that the files of each part may include, besides their own: the folders
-# of csrc, and the folders of csrc/aten, each with the rule for its contents.
+# of csrc, of csrc/aten and of csrc/extras, each with the rule for its contents.
 _KERNELS = {"core", "memory", "random", "aten/kernel"}
-ALLOWED_FOLDERS = {
+_CORE = {
     "core": set(),
     # The header of headers.
     "OpenReg.h": {"core", "random"},
-    # An observer (core/Observer.h). Sees boxed arguments of the CPU's operators.
-    "sanitizer": {"core", "aten/kernel", "aten/fallback"},
     "memory": {"core"},
     "random": {"core", "memory"},
-    "graph": {"core", "memory", "random"},
     "hooks": {"core", "memory", "random"},
-    "ipc": {"core", "memory"},
     # Touches kernel addresses, or the thread that kernels run on.
     "aten/kernel": {"core", "memory", "random"},
     # Depends on the dtypes that the CPU lacks.
@@ -58,36 +55,37 @@ ALLOWED_FOLDERS = {
     "aten/layouts": {*_KERNELS},
     # Handles boxed arguments.
     "aten/fallback": {*_KERNELS, "aten/dtypes", "aten/layouts"},
-    # Is specific to one operator.
+    # Is specific to one operator; in parity, to one that exists for bits or dtypes alone.
     "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
-    # Calls operators on kernel addresses, and none of the backend's operators.
-    "distributed": {"core", "aten/kernel"},
-    # Launches kernels that torch.compile has generated.
-    "inductor": {"core", "aten/kernel"},
-    "autocast": set(),
-    "precompiled": {*_KERNELS, "python"},
-    "custom": {"aten/kernel", "core"},
-    "profiler": {"core"},
+    "aten/parity": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
     "serialization": {"core"},
-    "python": {
-        "core",
-        "memory",
-        "random",
-        "hooks",
-        "ipc",
-        "distributed",
-        "profiler",
-        "sanitizer",
-        "inductor",
-        "aten/kernel",
-        "aten/dtypes",
-        "aten/fallback",
-    },
+    "precompiled": {*_KERNELS, "python"},
+    "python": {"core", "memory", "random", "hooks", "aten/kernel", "aten/dtypes", "aten/fallback"},
 }
+_EXTRAS = {
+    "extras/autocast": set(),
+    "extras/custom": {"core", "aten/kernel"},
+    # Calls operators on kernel addresses, and none of the backend's operators.
+    "extras/distributed": {"core", "aten/kernel"},
+    "extras/graph": {"core", "memory", "random"},
+    # Launches kernels that torch.compile has generated.
+    "extras/inductor": {"core", "aten/kernel"},
+    "extras/ipc": {"core", "memory"},
+    "extras/profiler": {"core"},
+    # An observer (core/Observer.h). Sees boxed arguments of the CPU's operators.
+    "extras/sanitizer": {"core", "aten/kernel", "aten/fallback"},
+}
+# The bindings of an extra are in its folder named python.
+_BINDINGS_OF_EXTRAS = {
+    f"{extra}/python": {*folders, extra, "python"}
+    for extra, folders in _EXTRAS.items()
+    if (BACKEND / extra / "python").is_dir()
+}
+ALLOWED_FOLDERS = _CORE | _EXTRAS | _BINDINGS_OF_EXTRAS
 
 # The namespace of a folder is that of the lowest library of torch on which it can be built:
 # c10::openreg for what needs c10 alone, at::openreg for all else.
-_NAMESPACES = dict.fromkeys(("core", "memory", "sanitizer", "ipc"), "c10::openreg")
+_NAMESPACES = dict.fromkeys(("core", "memory", "extras/sanitizer", "extras/ipc"), "c10::openreg")
 _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILINE)
 
 # Files in the other namespace than their folder, with the reason.
@@ -96,14 +94,14 @@ OTHER_NAMESPACE = {
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
     "include/torch_openreg/OpenReg.h": "PyTorch's pages have all names in one namespace",
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",
-    "csrc/sanitizer/HostOperators.cpp": "it observes operators of ATen",
-    "csrc/sanitizer/HostOperators.h": "it observes operators of ATen",
+    "csrc/extras/sanitizer/host/HostOperators.cpp": "it observes operators of ATen",
+    "csrc/extras/sanitizer/host/HostOperators.h": "it observes operators of ATen",
     "csrc/memory/PinnedAllocator.h": "its base class, the cache of pinned memory, is of ATen",
     "csrc/memory/PinnedAllocator.cpp": "its base class, the cache of pinned memory, is of ATen",
 }
 
 # Folders that wrap the runtime for the others.
-WRAPPING_FOLDERS = {"core", "memory", "random", "graph", "hooks", "ipc"}
+WRAPPING_FOLDERS = {"core", "memory", "random", "hooks", "extras/graph", "extras/ipc"}
 
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {
@@ -120,35 +118,62 @@ ALLOWED_CALLS = {
         "orSetIdleFunction",
     ): "a worker gives up what its kernels have made",
     (
-        "distributed/Engine.cpp",
+        "extras/distributed/Engine.cpp",
         "orStreamCreateWithPriority",
     ): "streams of the pool come round again, and those of groups wait for other ranks",
     (
         "python/DeviceBindings.cpp",
         "orSetDeviceCreatedFunction",
     ): "torch's Python side hears of devices; see Note [Initialization]",
-    ("distributed/Engine.cpp", "orStreamWaitEvent"): "order that the sanitizer is not told of",
-    ("sanitizer/HostWatch.cpp", "orGetLastError"): "errors of a forked child are dropped",
-    ("sanitizer/HostWatch.cpp", "orWatchStart"): "the sanitizer is the one user of watches",
-    ("sanitizer/HostWatch.cpp", "orWatchStop"): "the sanitizer is the one user of watches",
-    ("sanitizer/HostWatch.cpp", "orWatchAdd"): "the sanitizer is the one user of watches",
-    ("sanitizer/HostWatch.cpp", "orWatchRemove"): "the sanitizer is the one user of watches",
-    ("sanitizer/HostWatch.cpp", "orWatchRearm"): "the sanitizer is the one user of watches",
-    ("sanitizer/HostWatch.cpp", "orWatchGetCounts"): "the sanitizer is the one user of watches",
-    ("profiler/Collection.cpp", "orTraceStart"): "the profiler is the one user of the trace",
-    ("profiler/Collection.cpp", "orTraceStop"): "the profiler is the one user of the trace",
-    ("profiler/Collection.cpp", "orTraceConsume"): "the profiler is the one user of the trace",
-    ("profiler/ProfilerStubs.cpp", "orEventElapsedTime"): "torch.Event has the guard for it",
-    ("profiler/ProfilerStubs.cpp", "orMark"): "one line per function",
-    ("profiler/ProfilerStubs.cpp", "orRangePop"): "one line per function",
-    ("profiler/ProfilerStubs.cpp", "orRangePush"): "one line per function",
-    ("profiler/RangeObserver.cpp", "orRangePop"): "operators become ranges",
-    ("profiler/RangeObserver.cpp", "orRangePush"): "operators become ranges",
-    ("profiler/TraceClock.cpp", "orTraceGetTime"): "the clock of the trace",
-    ("profiler/TraceSession.cpp", "orGetDeviceCount"): "a trace names the devices",
-    ("profiler/TraceSession.cpp", "orGetDeviceProperties"): "a trace names the devices",
-    ("profiler/TraceSession.cpp", "orTracePopExternalId"): "torch numbers its operators",
-    ("profiler/TraceSession.cpp", "orTracePushExternalId"): "torch numbers its operators",
+    (
+        "extras/distributed/Engine.cpp",
+        "orStreamWaitEvent",
+    ): "order that the sanitizer is not told of",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orGetLastError",
+    ): "errors of a forked child are dropped",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchStart",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchStop",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchAdd",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchRemove",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchRearm",
+    ): "the sanitizer is the one user of watches",
+    (
+        "extras/sanitizer/host/HostWatch.cpp",
+        "orWatchGetCounts",
+    ): "the sanitizer is the one user of watches",
+    ("extras/profiler/Collection.cpp", "orTraceStart"): "the profiler is the one user of the trace",
+    ("extras/profiler/Collection.cpp", "orTraceStop"): "the profiler is the one user of the trace",
+    (
+        "extras/profiler/Collection.cpp",
+        "orTraceConsume",
+    ): "the profiler is the one user of the trace",
+    ("extras/profiler/ProfilerStubs.cpp", "orEventElapsedTime"): "torch.Event has the guard for it",
+    ("extras/profiler/ProfilerStubs.cpp", "orMark"): "one line per function",
+    ("extras/profiler/ProfilerStubs.cpp", "orRangePop"): "one line per function",
+    ("extras/profiler/ProfilerStubs.cpp", "orRangePush"): "one line per function",
+    ("extras/profiler/RangeObserver.cpp", "orRangePop"): "operators become ranges",
+    ("extras/profiler/RangeObserver.cpp", "orRangePush"): "operators become ranges",
+    ("extras/profiler/TraceClock.cpp", "orTraceGetTime"): "the clock of the trace",
+    ("extras/profiler/TraceSession.cpp", "orGetDeviceCount"): "a trace names the devices",
+    ("extras/profiler/TraceSession.cpp", "orGetDeviceProperties"): "a trace names the devices",
+    ("extras/profiler/TraceSession.cpp", "orTracePopExternalId"): "torch numbers its operators",
+    ("extras/profiler/TraceSession.cpp", "orTracePushExternalId"): "torch numbers its operators",
     ("python/DeviceBindings.cpp", "orGetDeviceProperties"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orDeviceCanAccessPeer"): "a binding is one line per function",
     ("python/DeviceBindings.cpp", "orDeviceSynchronizeAll"): "a binding is one line per function",
@@ -160,11 +185,11 @@ ALLOWED_CALLS = {
     ("python/GateBindings.cpp", "orLaunchHostFunc"): "a gate is a host function in the stream",
     ("python/ScheduleBindings.cpp", "orGetSchedule"): "one line per function",
     ("python/ScheduleBindings.cpp", "orSetSchedule"): "one line per function",
-    ("python/ProfilerBindings.cpp", "orMark"): "one line per function",
-    ("python/ProfilerBindings.cpp", "orRangeEnd"): "one line per function",
-    ("python/ProfilerBindings.cpp", "orRangePop"): "one line per function",
-    ("python/ProfilerBindings.cpp", "orRangePush"): "one line per function",
-    ("python/ProfilerBindings.cpp", "orRangeStart"): "one line per function",
+    ("extras/profiler/python/ProfilerBindings.cpp", "orMark"): "one line per function",
+    ("extras/profiler/python/ProfilerBindings.cpp", "orRangeEnd"): "one line per function",
+    ("extras/profiler/python/ProfilerBindings.cpp", "orRangePop"): "one line per function",
+    ("extras/profiler/python/ProfilerBindings.cpp", "orRangePush"): "one line per function",
+    ("extras/profiler/python/ProfilerBindings.cpp", "orRangeStart"): "one line per function",
     ("python/StreamBindings.cpp", "orStreamCreateWithPriority"): "external streams, for tests",
     ("python/StreamBindings.cpp", "orStreamDestroy"): "external streams, for tests",
     ("python/StreamBindings.cpp", "orStreamValidate"): "external streams, for tests",
@@ -185,6 +210,11 @@ def included(include: str) -> Path:
     """Returns the file that one of the backend means by an include such as "csrc/hooks/Hooks.h"."""
     name = include.strip('"')
     return INCLUDE.parent / name if name.startswith("torch_openreg/") else ROOT / name
+
+
+def is_bindings(path: Path) -> bool:
+    """Whether a file of the backend is a part of torch_openreg._C."""
+    return path.parent.name == "python"
 
 
 def first_circle(graph: dict[Path, list[Path]]) -> str | None:
@@ -248,6 +278,16 @@ class TestBackend(TestCase):
     def test_every_folder_of_csrc_has_its_rule(self):
         self.assertEqual({part_of(path) for path in backend_files()}, set(ALLOWED_FOLDERS))
 
+    def test_extras_are_included_by_their_own_bindings_alone(self):
+        users = {
+            (part, extra)
+            for part, folders in ALLOWED_FOLDERS.items()
+            for extra in folders & set(_EXTRAS)
+        }
+        self.assertEqual(
+            users, {(part, part.removesuffix("/python")) for part in _BINDINGS_OF_EXTRAS}
+        )
+
     def test_folders_of_csrc_include_only_those_below_them(self):
         def is_upward(path, include):
             own = part_of(path)
@@ -282,7 +322,8 @@ class TestBackend(TestCase):
         misplaced = {
             relative(path): names
             for path, names in namespaces.items()
-            if part_of(path).split("/")[0] not in ("autocast", "python")
+            if part_of(path) != "extras/autocast"
+            and not is_bindings(path)
             and names - {_NAMESPACES.get(part_of(path), "at::openreg")}
             and relative(path) not in OTHER_NAMESPACE
         }
@@ -290,7 +331,11 @@ class TestBackend(TestCase):
 
     def test_what_is_in_c10_s_namespace_includes_no_aten(self):
         folders = [folder for folder, name in _NAMESPACES.items() if name == "c10::openreg"]
-        files = [path for path in backend_files(*folders) if relative(path) not in OTHER_NAMESPACE]
+        files = [
+            path
+            for path in backend_files(*folders)
+            if not is_bindings(path) and relative(path) not in OTHER_NAMESPACE
+        ]
         self.assertGreater(len(files), 20)
         self.assertFalse(
             includes_that(
@@ -299,7 +344,7 @@ class TestBackend(TestCase):
         )
 
     def test_only_the_bindings_include_python(self):
-        below = backend_files(*({part.split("/")[0] for part in ALLOWED_FOLDERS} - {"python"}))
+        below = [path for path in backend_files() if not is_bindings(path)]
         self.assertFalse(includes_that(lambda _, include: OF_PYTHON.match(include), below))
 
     def test_backend_includes_no_private_header_of_the_runtime(self):

@@ -20,6 +20,7 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 FILES = repository_files()
 BUILT_SUFFIXES = {".so", ".o", ".a", ".d", ".pyc", ".egg-info", ".whl", ".ninja", ".log", ".trace"}
 MAX_SIZE = 2 * 1024 * 1024
+MAX_FILES = 30  # of a folder: a reader sees them at once
 
 # A path on one person's machine. A file of the system, such as /proc/self/maps, is none.
 MACHINE_PATH = re.compile(r"(?<![\w.*/}])/(home|root|Users|work|workspace|mnt)/\w+")
@@ -51,6 +52,16 @@ class TestFiles(TestCase):
         large = [relative(path) for path in FILES if path.stat().st_size > MAX_SIZE]
         self.assertFalse(large)
 
+    def test_no_folder_of_sources_or_tests_has_many_files(self):
+        names = (relative(path) for path in FILES)
+        folders = Counter(
+            name.rpartition("/")[0]
+            for name in names
+            if name.startswith(("csrc/", "include/", "test/", "third_party/"))
+        )
+        self.assertGreater(len(folders), 40)
+        self.assertEqual({name: n for name, n in folders.items() if n > MAX_FILES}, {})
+
     def test_no_file_names_a_path_of_one_machine(self):
         found = []
         for path in FILES:
@@ -66,9 +77,12 @@ class TestFiles(TestCase):
         self.assertFalse(found)
 
     def test_every_test_file_runs_by_itself(self):
-        tests = [path for path in FILES if path.match("test/**/test_*.py")]
-        bad = [relative(path) for path in tests if "run_tests()" not in path.read_text()]
-        self.assertFalse(bad)
+        tests = [path for path in FILES if re.fullmatch(r"test/.*/test_\w+\.py", relative(path))]
+        self.assertGreater(len(tests), 100)
+        runs = re.compile(
+            r"^    (run_tests\(\)|sys\.exit\(pytest\.main\(\[__file__\]\)\))$", re.MULTILINE
+        )
+        self.assertFalse([relative(path) for path in tests if not runs.search(path.read_text())])
 
     def test_no_test_sleeps(self):
         tests = [path for path in FILES if path.match("test_*.py")]
@@ -94,7 +108,7 @@ class TestNativeFiles(TestCase):
     def test_operator_files_without_a_header_begin_with_their_family(self):
         bad = [
             relative(path)
-            for path in backend_files("aten", "custom", suffixes=(".cpp",))
+            for path in backend_files("aten", "extras/custom", suffixes=(".cpp",))
             if header_of(path) is None and not path.read_text().startswith("//")
         ]
         self.assertFalse(bad)

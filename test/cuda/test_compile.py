@@ -12,7 +12,7 @@ from common import (
     run_program,
     run_tests,
 )
-from inductor.compiled import AbsenceTests, CompiledTestCase
+from extras.inductor.compiled import AbsenceTests, CompiledTestCase
 from torch._dynamo import device_interface
 from torch._inductor.utils import run_and_get_code
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests
-from inductor.compiled import CompiledTestCase, kernel_sources
+from extras.inductor.compiled import CompiledTestCase, kernel_sources
 from torch._dynamo.utils import counters
 
 from torch_openreg.conformance.arguments import CPU, Arguments

@@ -36,8 +36,9 @@ def _resize(self: Any, size: int) -> Any:
     return self
 
 
-# --- Processes. See Note [Messages] in csrc/ipc/StorageMessage.h: one message names the memory, the
-# lease on it and the event to wait for. It is torch's counter, too; the event's handle stays empty.
+# --- Processes. See Note [Messages] in csrc/extras/ipc/StorageMessage.h: one message names the
+# memory, the lease on it and the event to wait for. It is torch's counter, too; the event's handle
+# stays empty.
 
 _NO_HANDLE = b""
 

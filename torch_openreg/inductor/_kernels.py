@@ -43,7 +43,7 @@ class Kernel:
 def parameters_of(
     name: str, argument_types: Sequence[str], source: str, function: str = "kernel"
 ) -> str:
-    """Returns a letter for each parameter; see GeneratedParameter in csrc/inductor."""
+    """Returns a letter for each parameter; see GeneratedParameter in csrc/extras/inductor."""
     definition = re.search(rf"\b{function}\s*\(([^)]*)\)", source[source.rfind('extern "C"') :])
     names = [part.split()[-1] for part in definition[1].split(",")] if definition else []
     if len(names) != len(argument_types):

@@ -1,7 +1,8 @@
 """Operators of this package without data: shapes, dtypes and layouts of their results.
 
 The kernels for the device ``meta`` are C++, beside those for tensors with data
-(``csrc/custom/CustomAbs.cpp``); PyTorch's OpenReg registers its own in a module of this name.
+(``csrc/extras/custom/CustomAbs.cpp``); PyTorch's OpenReg registers its own in a module of this
+name.
 """
 
 import torch

@@ -509,7 +509,9 @@ def _take(raw: dict[str, Any]) -> None:
         )
 
 
-# --- The lines of backward passes; see Note [Stacks of a backward pass] in csrc/sanitizer/Stack.h
+# --- The lines of backward passes
+#
+# See Note [Stacks of a backward pass] in csrc/extras/sanitizer/Stack.h.
 
 _Engine = Callable[..., Any]
 _engine: _Engine = torch.autograd.graph._engine_run_backward

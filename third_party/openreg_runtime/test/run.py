@@ -124,7 +124,7 @@ def build(configuration: Configuration, directory: Path) -> Build:
         target = str(directory / f"{source.stem}.o")
         return [*CXX, *flags, *includes, "-c", str(source), "-o", target]
 
-    sources = sorted(SOURCE.glob("*.cpp"))
+    sources = sorted(SOURCE.rglob("*.cpp"))
     tests = sorted([*TEST.glob("test_*.cpp"), TEST / "stress.cpp", TEST / "fuzz.cpp"])
     run_compilers(compile_command(source) for source in [*sources, *tests])
     result.objects = [directory / f"{source.stem}.o" for source in sources]
@@ -264,7 +264,7 @@ def headers_compile_alone_as_c99() -> str:
 
 def only_os_includes_os_headers() -> str:
     system = re.compile(r"#include <(sys/|unistd|pthread|sched|signal|fcntl|time\.h|dlfcn|linux/)")
-    for path in sorted([*SOURCE.glob("*.h"), *SOURCE.glob("*.cpp")]):
+    for path in sorted([*SOURCE.rglob("*.h"), *SOURCE.rglob("*.cpp")]):
         if path.name != "os.cpp" and system.search(path.read_text()):
             return f"{path.name} includes a header of the operating system"
     return ""

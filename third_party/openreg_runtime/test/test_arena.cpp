@@ -1,9 +1,9 @@
 // The allocator of one device's memory.
 #include <random>
 
-#include "arena.h"
+#include "base/os.h"
 #include "check.h"
-#include "os.h"
+#include "memory/arena.h"
 
 using openreg::Arena;
 

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "check.h"
-#include "command.h"
+#include "queue/command.h"
 
 using openreg::Command;
 using openreg::CommandRing;

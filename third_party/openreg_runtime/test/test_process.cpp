@@ -2,8 +2,8 @@
 #include <atomic>
 #include <thread>
 
+#include "base/process.h"
 #include "check.h"
-#include "process.h"
 
 using test::check_child;
 using test::Gate;

@@ -1,0 +1,148 @@
+#include "csrc/extras/profiler/GpuTrace.h"
+
+#include <c10/core/impl/GPUTrace.h>
+
+#include <cstdint>
+#include <unordered_set>
+
+#include "csrc/core/Mutex.h"
+#include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/Observer.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::kDeviceType;
+using c10::openreg::Observer;
+using c10::openreg::OpenRegStream;
+
+uintptr_t numberOf(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+// CUDA's default stream is 0.
+uintptr_t numberOf(const OpenRegStream& stream) {
+  const bool is_zero = c10::openreg::servesCuda() && stream.id() == 0;
+  return is_zero ? 0 : numberOf(static_cast<const void*>(stream.stream()));
+}
+
+// What has been announced as created.
+class Announced {
+ public:
+  bool add(uintptr_t number) {
+    const c10::openreg::Lock lock(mutex_);
+    return numbers_.insert(number).second;
+  }
+  bool remove(uintptr_t number) {
+    const c10::openreg::Lock lock(mutex_);
+    return numbers_.erase(number) != 0;
+  }
+
+ private:
+  c10::openreg::Mutex mutex_;  // a leaf
+  std::unordered_set<uintptr_t> numbers_ OPENREG_GUARDED_BY(mutex_);
+};
+
+// The callbacks run in torch's Python interpreter, which handles their exceptions.
+class GpuTrace final : public Observer {
+ public:
+  explicit GpuTrace(RunTraceCall run) : run_(run) {}
+
+  void streamCreation(const OpenRegStream& stream) override {
+    const uintptr_t number = numberOf(stream);
+    if (streams_.add(number)) {
+      call([&](const auto& interpreter) {
+        interpreter.trace_gpu_stream_creation(kDeviceType, number);
+      });
+    }
+  }
+
+  // An event of torch has a handle from its first record on.
+  void eventRecord(const void* event, const OpenRegStream& stream) override {
+    const uintptr_t number = numberOf(event);
+    const bool is_new = events_.add(number);
+    call([&](const auto& interpreter) {
+      if (is_new) {
+        interpreter.trace_gpu_event_creation(kDeviceType, number);
+      }
+      interpreter.trace_gpu_event_record(kDeviceType, number, numberOf(stream));
+    });
+  }
+
+  void eventWait(const void* event, const OpenRegStream& stream) override {
+    call([&](const auto& interpreter) {
+      interpreter.trace_gpu_event_wait(kDeviceType, numberOf(event), numberOf(stream));
+    });
+  }
+
+  void eventDeletion(const void* event) noexcept override {
+    if (events_.remove(numberOf(event))) {
+      call([&](const auto& interpreter) {
+        interpreter.trace_gpu_event_deletion(kDeviceType, numberOf(event));
+      });
+    }
+  }
+
+  // As a record on one stream and a wait on the other would be.
+  void streamWait(const OpenRegStream& stream, const OpenRegStream& other) override {
+    const Observer& event = *this;
+    eventRecord(&event, other);
+    eventWait(&event, stream);
+  }
+
+  void eventSynchronization(const void* event) override {
+    call([&](const auto& interpreter) {
+      interpreter.trace_gpu_event_synchronization(kDeviceType, numberOf(event));
+    });
+  }
+
+  void streamSynchronization(const OpenRegStream& stream) override {
+    call([&](const auto& interpreter) {
+      interpreter.trace_gpu_stream_synchronization(kDeviceType, numberOf(stream));
+    });
+  }
+
+  void deviceSynchronization(c10::DeviceIndex /*device*/) override {
+    call(
+        [](const auto& interpreter) { interpreter.trace_gpu_device_synchronization(kDeviceType); });
+  }
+
+  void memoryAllocation(const void* address, size_t /*size*/, const OpenRegStream& /*stream*/,
+                        c10::MempoolId_t /*pool*/) override {
+    call([&](const auto& interpreter) {
+      interpreter.trace_gpu_memory_allocation(kDeviceType, numberOf(address));
+    });
+  }
+
+  void memoryDeallocation(const void* address, const OpenRegStream& /*owner*/,
+                          c10::MempoolId_t /*pool*/) noexcept override {
+    call([&](const auto& interpreter) {
+      interpreter.trace_gpu_memory_deallocation(kDeviceType, numberOf(address));
+    });
+  }
+
+ private:
+  template <typename Call>
+  void call(const Call& call) const {
+    if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace()) {
+      run_([&] { call(**interpreter); });
+    }
+  }
+
+  RunTraceCall run_;
+  Announced streams_;
+  Announced events_;
+};
+
+}  // namespace
+
+void startGpuTrace(RunTraceCall run) {
+  // Leaked, because memory may be freed by static destructors.
+  static auto* trace = new GpuTrace(run);
+  if (c10::impl::GPUTrace::get_trace() != nullptr) {
+    [[maybe_unused]] static const bool is_added = [] {
+      c10::openreg::addObserver(*trace);
+      return true;
+    }();
+  }
+}
+
+}  // namespace at::openreg

@@ -1,0 +1,64 @@
+// Registers the backend with Kineto, which creates a session whenever torch.profiler prepares one.
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "csrc/extras/profiler/Kineto.h"
+#include "csrc/extras/profiler/TraceSession.h"
+#include "torch_openreg/core/DeviceKeys.h"
+
+// After Kineto.h, which defines USE_KINETO.
+#include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
+
+namespace at::openreg {
+namespace {
+
+using libkineto::ActivityType;
+using Session = std::unique_ptr<libkineto::IActivityProfilerSession>;
+
+class KinetoProfiler final : public libkineto::IActivityProfiler {
+ public:
+  const std::string& name() const override { return name_; }
+
+  const std::set<ActivityType>& availableActivities() const override {
+    return at::openreg::availableActivities();
+  }
+
+  // No session if no activity of the device is requested.
+  Session configure(const std::set<ActivityType>& types,
+                    const libkineto::Config& /*config*/) override {
+    std::set<ActivityType> ours;
+    for (const ActivityType type : types) {
+      if (availableActivities().count(type) != 0) {
+        ours.insert(type);
+      }
+    }
+    return ours.empty() ? nullptr : std::make_unique<TraceSession>(ours);
+  }
+
+  // Kineto starts and stops the session itself, also with a time plan.
+  Session configure(int64_t /*start_ms*/, int64_t /*duration_ms*/,
+                    const std::set<ActivityType>& types, const libkineto::Config& config) override {
+    return configure(types, config);
+  }
+
+ private:
+  const std::string name_ = "openreg";
+};
+
+// docs: profiler-register
+struct ProfilerRegistration {
+  ProfilerRegistration() {
+    auto& registry = torch::profiler::impl::PrivateUse1ProfilerRegistry::instance();
+    registry.registerFactory([] { return std::make_unique<KinetoProfiler>(); });
+    // torch enables it only for PrivateUse1. `import torch` has initialized Kineto.
+    if (c10::openreg::servesCuda()) {
+      registry.onKinetoInit();
+    }
+  }
+} registration;
+// docs: end
+
+}  // namespace
+}  // namespace at::openreg

@@ -1,0 +1,670 @@
+#include "csrc/extras/sanitizer/Sanitizer.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/core/Mutex.h"
+#include "csrc/core/PinnedMemory.h"
+#include "csrc/extras/sanitizer/AccessSet.h"
+#include "csrc/extras/sanitizer/Clock.h"
+#include "csrc/extras/sanitizer/HappensBefore.h"
+#include "csrc/extras/sanitizer/MemoryAccess.h"
+#include "csrc/extras/sanitizer/Reports.h"
+#include "csrc/extras/sanitizer/Rules.h"
+#include "csrc/extras/sanitizer/State.h"
+#include "csrc/extras/sanitizer/WrittenOperands.h"
+#include "csrc/extras/sanitizer/host/HostOperators.h"
+#include "csrc/extras/sanitizer/host/HostWatch.h"
+#include "csrc/extras/sanitizer/host/HostWatches.h"
+#include "torch_openreg/core/Observer.h"
+
+namespace c10::openreg {
+
+namespace {
+
+std::atomic<bool> is_on{false};
+
+// Adds the sanitizer to the observers or removes it. turnOff() returns whether it was on.
+void turnOn();
+bool turnOff() noexcept;
+
+std::atomic<ReportFinding> reporter{nullptr};
+
+// Whether this thread has recorded the accesses of the kernel that it launches next.
+thread_local bool has_recorded = false;
+
+void report(const std::vector<Finding>& findings) {
+  if (const ReportFinding report = reporter.load(std::memory_order_relaxed)) {
+    for (const Finding& finding : findings) {
+      report(finding);
+    }
+  }
+}
+
+// One lock guards the whole state. Stacks are gathered and findings reported without it.
+class Sanitizer {
+ public:
+  // --- Control
+
+  void enable(const SanitizerOptions& options) {
+    const Lock lock(mutex_);
+    state_.options = options;
+    const bool watches_pages = options.finds_host_accesses && options.watches_pages;
+    letHostBeWatched(watches_pages);
+    setPinnedMemoryProtected(watches_pages);
+    // A child has no record of its parent's work, and another thread may hold the lock at the fork.
+    [[maybe_unused]] static const int is_off_in_children =
+        pthread_atfork(nullptr, nullptr, [] { turnOff(); });
+    if (!isSanitizerOn()) {
+      forget();
+      state_.counts = {};
+      state_.not_seen.clear();
+      first_opened_ = last_opened_ = countOpenedPages();
+    }
+    turnOn();
+  }
+
+  void disable() {
+    if (!turnOff()) {
+      return;
+    }
+    const Lock lock(mutex_);
+    letHostBeWatched(false);
+    setPinnedMemoryProtected(false);
+    forget();
+  }
+
+  SanitizerCounts counts() {
+    const Lock lock(mutex_);
+    SanitizerCounts counts = state_.countNow();
+    counts.pages_opened = countOpenedPages() - first_opened_;
+    return counts;
+  }
+
+  std::vector<std::pair<std::string, uint64_t>> notSeen() {
+    const Lock lock(mutex_);
+    return {state_.not_seen.begin(), state_.not_seen.end()};
+  }
+
+  void countNotSeen(const char* kernel) {
+    const Lock lock(mutex_);
+    ++state_.counts.not_seen;
+    ++state_.not_seen[kernel];
+    state_.giveUpWritten();  // the graph may have written anything
+  }
+
+  // --- Launches
+
+  void launch(const OpenRegStream& stream, const char* kernel,
+              std::vector<MemoryAccess> memory_accesses) {
+    reportHostTouches();
+    settle(stream, {kernel, gatherStack(), stream.captureId(), 0}, std::move(memory_accesses), {});
+  }
+
+  void replay(uint64_t capture, const OpenRegStream& stream) {
+    reportHostTouches();
+    const Call call{"", gatherStack(), 0, capture};
+    std::vector<Finding> findings;
+    std::vector<MemoryAccess> memory_accesses;
+    {
+      const Lock lock(mutex_);
+      const auto found = state_.captures.find(capture);
+      if (found == state_.captures.end()) {
+        return;
+      }
+      const Launch launch = launchOf(stream, call);
+      launch.place.happens_before.clockOf(launch.place.stream).join(found->second.last_replay);
+      for (const auto& [key, kept] : found->second.kept) {
+        const Allocation& allocation = *kept.allocation;
+        if (allocation.is_live || allocation.capture != 0) {
+          memory_accesses.push_back({kept.access, allocation.address, allocation.size, kept.is_read,
+                                     true, kept.allocation, kept.access.work});
+        } else {
+          findings.push_back(freedInput(state_, launch, kept));
+        }
+      }
+    }
+    settle(stream, call, std::move(memory_accesses), std::move(findings));
+  }
+
+  void moved(const void* to, const void* from, size_t nbytes) {
+    const Lock lock(mutex_);
+    state_.moveWritten(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), nbytes);
+  }
+
+  void writtenElsewhere(const void* address) {
+    const Lock lock(mutex_);
+    if (const auto allocation = state_.shadow.find(reinterpret_cast<uintptr_t>(address))) {
+      allocation->written.reset();
+    }
+  }
+
+  // Host accesses to pinned memory. Later launches are ordered after them.
+  void hostAccess(const char* kernel, const std::vector<Access>& accesses) {
+    reportHostTouches();
+    const Stack stack = gatherStack();
+    std::vector<Finding> findings;
+    {
+      const Lock lock(mutex_);
+      for (const Access& access : accesses) {
+        const auto allocation = state_.shadow.find(access.runs.begin());
+        if (allocation == nullptr || !allocation->is_host_memory ||
+            !state_.options.finds_host_accesses) {
+          continue;
+        }
+        const Access* const conflicting = findHostConflict(state_, *allocation, access);
+        if (conflicting == nullptr) {
+          continue;
+        }
+        const Work& work = *conflicting->work;
+        Finding& finding = findings.emplace_back(Finding{FindingKind::Host});
+        finding.earlier = describe(state_, *conflicting, allocation->address);
+        finding.later =
+            describeHost(access, kernel, stack, finding.earlier.stream, allocation->address);
+        finding.allocation = describe(state_, *allocation);
+        // See Note [One finding for each mistake].
+        Clock until;
+        until.raise(work.stream, work.count);
+        hostAwaits(until);
+      }
+    }
+    report(findings);
+  }
+
+  void pinnedAllocated(const void* address, size_t size) {
+    Stack stack = gatherStack();
+    const Lock lock(mutex_);
+    Allocation& allocation = *state_.shadow.add(reinterpret_cast<uintptr_t>(address), size);
+    allocation.is_host_memory = true;
+    allocation.allocated = std::move(stack);
+  }
+
+  void pinnedFreed(const void* address) {
+    std::shared_ptr<Allocation> allocation;  // destroyed without the lock
+    bool is_graph_input = false;
+    {
+      const Lock lock(mutex_);
+      allocation = state_.shadow.take(reinterpret_cast<uintptr_t>(address));
+      watches_.endFreed(reinterpret_cast<uintptr_t>(address));
+      is_graph_input = allocation != nullptr && allocation->is_graph_input;
+    }
+    if (is_graph_input) {
+      const Stack stack = gatherStack();
+      const Lock lock(mutex_);
+      allocation->freed = stack;
+    }
+  }
+
+  void pinnedCopied(const void* address) {
+    const Lock lock(mutex_);
+    if (const auto allocation = state_.shadow.find(reinterpret_cast<uintptr_t>(address))) {
+      watches_.watch(state_, *allocation);
+    }
+  }
+
+  // Reports the host's accesses to watched memory since the last call.
+  void reportHostTouches() {
+    if (!isSanitizerOn() || !HostWatch::isAnyAlive()) {
+      return;
+    }
+    std::vector<Finding> findings;
+    {
+      const Lock lock(mutex_);
+      if (HostWatch::takeAnyTouched()) {
+        Clock until;
+        findings = watches_.takeTouches(state_, until);
+        hostAwaits(until);  // see Note [One finding for each mistake]
+      }
+      const uint64_t opened = countOpenedPages();
+      if (std::exchange(last_opened_, opened) != opened) {
+        protectOpenedPages();
+      }
+    }
+    report(findings);
+  }
+
+  // --- Graphs
+
+  void captureBegun(uint64_t capture, const OpenRegStream& stream) {
+    Stack stack = gatherStack();
+    const Lock lock(mutex_);
+    Capture& begun = state_.captures[capture];
+    begun.origin = state_.numberOf(stream);
+    begun.begun = std::move(stack);
+    begun.is_under_way = true;
+  }
+
+  void captureEnded(uint64_t capture, bool is_valid) {
+    const Lock lock(mutex_);
+    const auto found = state_.captures.find(capture);
+    if (found == state_.captures.end()) {
+      return;
+    }
+    if (!is_valid) {
+      state_.forgetGraph(capture);
+      return;
+    }
+    found->second.is_under_way = false;
+    found->second.happens_before = HappensBefore();
+    found->second.touched.clear();
+    found->second.last_work.clear();
+  }
+
+  void forgetCapture(uint64_t capture) {
+    const Lock lock(mutex_);
+    state_.forgetGraph(capture);
+  }
+
+  // `own_capture` is the capture of the calling thread's current stream.
+  void refusedCall(orError_t error, const char* caller, const OpenRegStream& current,
+                   uint64_t own_capture) {
+    const Stack stack = gatherStack();
+    std::vector<Finding> findings;
+    {
+      const Lock lock(mutex_);
+      if (!state_.options.finds_refused_calls) {
+        return;
+      }
+      Capture* const capture = captureUnderWay(own_capture);
+      if (error == orErrorStreamCaptureUnjoined && capture != nullptr) {
+        findings = findUnjoined(state_, *capture);
+      }
+      if (findings.empty()) {
+        Finding& finding = findings.emplace_back(Finding{FindingKind::Capture});
+        finding.later.kernel = caller;
+        finding.later.stream = current.unwrap();
+        finding.later.stack = stack;
+      }
+      for (Finding& finding : findings) {
+        finding.error = error;
+        finding.earlier.kernel = "Graph.capture_begin";
+        if (capture != nullptr) {
+          finding.earlier.stream = state_.streams()[capture->origin];
+          finding.earlier.stack = capture->begun;
+        }
+      }
+    }
+    report(findings);
+  }
+
+  // --- Order
+
+  void eventRecorded(const void* event, const OpenRegStream& stream) {
+    reportHostTouches();
+    const uint64_t capture = stream.captureId();
+    const Lock lock(mutex_);
+    const Place place = state_.placeOf(stream, capture);
+    state_.events[event] = {
+        std::make_shared<const Clock>(place.happens_before.clockOf(place.stream)), capture};
+  }
+
+  void eventAwaited(const void* event, const OpenRegStream& stream) {
+    reportHostTouches();
+    const Stack stack = gatherStack();
+    const uint64_t capture = stream.captureId();
+    const Lock lock(mutex_);
+    const auto found = state_.events.find(event);
+    if (found != state_.events.end() && found->second.capture == capture) {
+      const Place place = state_.placeOf(stream, capture);
+      place.happens_before.await(place.stream, *found->second.clock, stack);
+    }
+  }
+
+  void streamAwaited(const OpenRegStream& stream, const OpenRegStream& other) {
+    reportHostTouches();
+    const Stack stack = gatherStack();
+    const uint64_t capture = other.captureId();  // the wait adds the stream to this capture
+    const Lock lock(mutex_);
+    const Place place = state_.placeOf(stream, capture);
+    const Clock clock = place.happens_before.clockOf(state_.numberOf(other));
+    place.happens_before.await(place.stream, clock, stack);
+  }
+
+  void eventDestroyed(const void* event) {
+    const Lock lock(mutex_);
+    state_.events.erase(event);
+  }
+
+  void eventDone(const void* event) {
+    reportHostTouches();
+    const Lock lock(mutex_);
+    const auto found = state_.events.find(event);
+    if (found != state_.events.end() && found->second.capture == 0) {
+      hostAwaits(*found->second.clock);
+    }
+  }
+
+  void streamDone(const OpenRegStream& stream) {
+    reportHostTouches();
+    const Lock lock(mutex_);
+    hostAwaits(state_.live.clockOf(state_.numberOf(stream)));
+  }
+
+  void deviceDone(DeviceIndex device) {
+    reportHostTouches();
+    const Lock lock(mutex_);
+    for (StreamNumber number = 0; number < state_.streams().size(); ++number) {
+      if (state_.streams()[number].device_index() == device) {
+        hostAwaits(state_.live.clockOf(number));
+      }
+    }
+  }
+
+  // --- Memory
+
+  void allocated(const void* address, size_t size, const OpenRegStream& stream, MempoolId_t pool) {
+    const Call call{"", gatherStack(), stream.captureId(), 0};
+    const Lock lock(mutex_);
+    state_.addAllocation(launchOf(stream, call), address, size, pool);
+  }
+
+  void usedOn(const void* address, const OpenRegStream& stream) {
+    const Lock lock(mutex_);
+    if (const auto allocation = state_.shadow.find(reinterpret_cast<uintptr_t>(address))) {
+      allocation->used_on.push_back(state_.numberOf(stream));
+    }
+  }
+
+  void freed(const void* address, const OpenRegStream& owner, MempoolId_t pool) {
+    const uint64_t capture = owner.captureId();
+    std::shared_ptr<Allocation> allocation;  // destroyed without the lock
+    std::vector<Hazard> hazards;
+    bool is_graph_input = false;
+    {
+      const Lock lock(mutex_);
+      allocation = state_.shadow.take(reinterpret_cast<uintptr_t>(address));
+      // Memory of a graph is reused only within the graph, after the graph itself has freed it.
+      if (allocation == nullptr || (allocation->capture != 0 && allocation->capture != capture)) {
+        return;
+      }
+      hazards = state_.hazardsOf(state_.placeOf(owner, allocation->capture), allocation);
+      is_graph_input = allocation->is_graph_input;
+    }
+    // The usual case. The stack would not be shown.
+    if (hazards.empty() && !is_graph_input) {
+      return;
+    }
+    const Stack stack = gatherStack();
+    for (Hazard& hazard : hazards) {
+      hazard.freed = stack;
+    }
+    const Lock lock(mutex_);
+    if (is_graph_input) {
+      allocation->freed = stack;
+    }
+    state_.addHazards(state_.placeOf(owner, allocation->capture), pool, std::move(hazards));
+  }
+
+ private:
+  // A launch, while the lock is not held.
+  struct Call {
+    const char* kernel;
+    Stack stack;
+    uint64_t capture;   // that it is part of, or 0
+    uint64_t replayed;  // the capture of the graph that it replays, or 0
+  };
+
+  Launch launchOf(const OpenRegStream& stream, const Call& call) OPENREG_REQUIRES(mutex_) {
+    return {state_.placeOf(stream, call.capture), call.kernel, call.stack, call.replayed};
+  }
+
+  // Reports the findings about the work, and `findings`, and records the work. If a report throws,
+  // the work is not recorded.
+  void settle(const OpenRegStream& stream, const Call& call,
+              std::vector<MemoryAccess> memory_accesses, std::vector<Finding> findings)
+      OPENREG_EXCLUDES(mutex_) {
+    {
+      const Lock lock(mutex_);
+      state_.resolve(memory_accesses);
+      const Launch launch = launchOf(stream, call);
+      std::vector<Finding> found = findAll(state_, launch, memory_accesses);
+      std::move(found.begin(), found.end(), std::back_inserter(findings));
+      if (findings.empty()) {
+        commit(launch, memory_accesses);
+        return;
+      }
+    }
+    report(findings);
+    const Lock lock(mutex_);
+    const Launch launch = launchOf(stream, call);
+    takeAsOrdered(state_, launch, memory_accesses);
+    commit(launch, memory_accesses);
+  }
+
+  void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses)
+      OPENREG_REQUIRES(mutex_) {
+    state_.commit(launch, memory_accesses);
+    if (launch.replayed != 0) {
+      for (const MemoryAccess& memory_access : memory_accesses) {
+        if (memory_access.allocation->is_host_memory) {
+          watches_.watch(state_, *memory_access.allocation);
+        }
+      }
+    }
+  }
+
+  // For streams outside of captures.
+  void hostAwaits(const Clock& clock) OPENREG_REQUIRES(mutex_) {
+    state_.live.hostAwaits(clock);
+    watches_.endOrdered(state_.live);
+  }
+
+  // The given capture, or the latest one for 0; null if there is none.
+  Capture* captureUnderWay(uint64_t id) OPENREG_REQUIRES(mutex_) {
+    std::pair<uint64_t, Capture*> latest{0, nullptr};
+    for (auto& [number, capture] : state_.captures) {
+      const bool is_meant = id == 0 ? capture.is_under_way && latest.first < number : number == id;
+      if (is_meant) {
+        latest = {number, &capture};
+      }
+    }
+    return latest.second;
+  }
+
+  void forget() OPENREG_REQUIRES(mutex_) {
+    state_.forget();
+    watches_.clear();
+  }
+
+  Mutex mutex_;  // before the runtime's lock of watches; else a leaf
+  State state_ OPENREG_GUARDED_BY(mutex_);
+  HostWatches watches_ OPENREG_GUARDED_BY(mutex_);
+  uint64_t first_opened_ OPENREG_GUARDED_BY(mutex_) = 0;  // pages, when it was enabled
+  uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // at the last check
+};
+
+// Leaked, because memory may be freed by static destructors. So is the observer below.
+Sanitizer& sanitizer() {
+  static Sanitizer* instance = new Sanitizer;
+  return *instance;
+}
+
+}  // namespace
+
+namespace {
+
+// --- Reports of the backend
+
+class SanitizerObserver final : public Observer {
+ public:
+  void kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
+                    bool schema_only) override {
+    std::vector<MemoryAccess> accesses = memoryAccessesOf(kernel, operands);
+    if (schema_only && !isOfTorch(kernel)) {
+      for (MemoryAccess& access : accesses) {
+        access.is_read = false;  // unknown
+      }
+    }
+    has_recorded = true;
+    sanitizer().launch(stream, kernel, std::move(accesses));
+  }
+
+  void rangeAccess(const OpenRegStream& stream, const char* kernel, const void* address,
+                   size_t nbytes, bool is_written) override {
+    if (nbytes == 0) {
+      return;
+    }
+    MemoryAccess access = memoryAccessOf(address, nbytes, is_written);
+    access.is_read = !is_written;
+    sanitizer().launch(stream, kernel, {std::move(access)});
+  }
+
+  void byteCopy(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
+                size_t nbytes) override {
+    if (nbytes == 0) {
+      return;
+    }
+    const bool is_captured = stream.isCapturing();
+    MemoryAccess written = memoryAccessOf(to, nbytes, true);
+    written.is_filled = is_captured;  // its contents are not tracked
+    sanitizer().launch(stream, kernel, {memoryAccessOf(from, nbytes, false), std::move(written)});
+    if (!is_captured) {
+      sanitizer().moved(to, from, nbytes);
+    }
+  }
+
+  void kernelLaunch(const char* kernel) override {
+    if (!std::exchange(has_recorded, false)) {
+      sanitizer().countNotSeen(kernel);
+    }
+  }
+
+  void graphReplay(uint64_t capture, const OpenRegStream& stream) override {
+    sanitizer().replay(capture, stream);
+  }
+
+  void eventRecord(const void* event, const OpenRegStream& stream) override {
+    sanitizer().eventRecorded(event, stream);
+  }
+  void eventWait(const void* event, const OpenRegStream& stream) override {
+    sanitizer().eventAwaited(event, stream);
+  }
+  void eventDeletion(const void* event) noexcept override { sanitizer().eventDestroyed(event); }
+  void streamWait(const OpenRegStream& stream, const OpenRegStream& other) override {
+    sanitizer().streamAwaited(stream, other);
+  }
+  void eventSynchronization(const void* event) override { sanitizer().eventDone(event); }
+  void eventCompletion(const void* event) override { sanitizer().eventDone(event); }
+  void streamSynchronization(const OpenRegStream& stream) override {
+    has_recorded = false;  // the accesses recorded before were on the calling thread
+    sanitizer().streamDone(stream);
+  }
+  void streamCompletion(const OpenRegStream& stream) override { sanitizer().streamDone(stream); }
+  void deviceSynchronization(DeviceIndex device) override { sanitizer().deviceDone(device); }
+
+  void memoryAllocation(const void* address, size_t size, const OpenRegStream& stream,
+                        MempoolId_t pool) override {
+    sanitizer().allocated(address, size, stream, pool);
+  }
+  void memoryUse(const void* address, const OpenRegStream& stream) override {
+    sanitizer().usedOn(address, stream);
+  }
+  void memoryDeallocation(const void* address, const OpenRegStream& owner,
+                          MempoolId_t pool) noexcept override {
+    sanitizer().freed(address, owner, pool);
+  }
+  void memoryWrite(const void* address) override { sanitizer().writtenElsewhere(address); }
+
+  void pinnedAllocation(const void* address, size_t size) override {
+    sanitizer().pinnedAllocated(address, size);
+  }
+  void pinnedDeallocation(const void* address) noexcept override {
+    sanitizer().pinnedFreed(address);
+  }
+  void pinnedCopy(const void* address) override {
+    at::openreg::observeHostOperators();
+    sanitizer().pinnedCopied(address);
+  }
+
+  void captureBegin(uint64_t capture, const OpenRegStream& stream) override {
+    sanitizer().captureBegun(capture, stream);
+  }
+  void captureEnd(uint64_t capture, bool is_valid) noexcept override {
+    sanitizer().captureEnded(capture, is_valid);
+  }
+  void graphDeletion(uint64_t capture) override { sanitizer().forgetCapture(capture); }
+
+  void callRefusal(orError_t error, const char* caller) noexcept override {
+    switch (error) {
+      case orErrorStreamCaptureUnsupported:
+      case orErrorStreamCaptureMerge:
+      case orErrorStreamCaptureUnmatched:
+      case orErrorStreamCaptureUnjoined:
+      case orErrorStreamCaptureIsolation:
+      case orErrorCapturedEvent:
+      case orErrorStreamCaptureWrongThread:
+        break;
+      default:  // orErrorStreamCaptureInvalidated follows one of these
+        return;
+    }
+    try {
+      const OpenRegStream current = getCurrentOpenRegStream();
+      sanitizer().refusedCall(error, caller, current, current.captureId());
+    } catch (const std::exception& failure) {
+      // The runtime's error is about to be thrown, and has precedence.
+      std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
+    }
+  }
+};
+
+// Leaked: memory may be freed by static destructors.
+Observer& observerOfSanitizer() {
+  static auto* instance = new SanitizerObserver;
+  return *instance;
+}
+
+void turnOn() {
+  if (!is_on.exchange(true)) {
+    addObserver(observerOfSanitizer());
+  }
+}
+
+bool turnOff() noexcept {
+  if (!is_on.exchange(false)) {
+    return false;
+  }
+  removeObserver(observerOfSanitizer());
+  return true;
+}
+
+}  // namespace
+
+// --- Control
+
+bool isSanitizerOn() noexcept { return is_on.load(std::memory_order_relaxed); }
+
+void setFindingReporter(ReportFinding report) { reporter = report; }
+
+void enableSanitizer(const SanitizerOptions& options) { sanitizer().enable(options); }
+
+void disableSanitizer() {
+  at::openreg::stopObservingHostOperators();
+  sanitizer().disable();
+}
+
+void reportHostTouches() { sanitizer().reportHostTouches(); }
+
+SanitizerCounts sanitizerCounts() { return sanitizer().counts(); }
+
+std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen() { return sanitizer().notSeen(); }
+
+void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands) {
+  std::vector<Access> accesses;
+  for (const Operand& operand : operands) {
+    Access access = accessOf(operand);
+    if (!access.runs.isEmpty()) {
+      accesses.push_back(std::move(access));
+    }
+  }
+  sanitizer().hostAccess(kernel, accesses);
+}
+
+}  // namespace c10::openreg

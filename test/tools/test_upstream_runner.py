@@ -1,0 +1,377 @@
+"""The commands that run PyTorch's own tests, on made-up test files."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+
+_TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+_GOOD = """
+import unittest
+
+class TestGood(unittest.TestCase):
+    def test_first(self):
+        pass
+
+    def test_skipped(self):
+        self.skipTest("not today")
+
+    @unittest.expectedFailure
+    def test_own_expectation(self):
+        self.assertEqual(1, 2)
+"""
+
+_BAD = """
+import os
+import threading
+import unittest
+
+class TestBad(unittest.TestCase):
+    def test_a_fails(self):
+        self.assertEqual("left", "right")
+
+    def test_b_crashes(self):
+        os.abort()
+
+    def test_c_exits(self):
+        os._exit(0)
+
+    def test_d_hangs(self):
+        threading.Event().wait()
+
+    def test_e_fails_in_a_subtest(self):
+        for number in (1, 2):
+            with self.subTest(number=number):
+                self.assertEqual(number, 1)
+
+    def test_f_passes(self):
+        pass
+"""
+
+_FAILS = """
+def test_it():
+    assert False, "as listed"
+"""
+
+_PASSES = """
+def test_it():
+    pass
+"""
+
+_LIST = """
+[categories]
+odd = "does odd things"
+"""
+
+_ENTRY = """
+[[expected]]
+test = "{test}"
+category = "odd"
+reason = "it is odd"
+"""
+
+
+def run_tool(
+    files, *arguments, tool="upstream_openreg.py", listed=(), flag="", expected=None, report=None
+):
+    """Runs a command on a folder with these files; returns its result and all outcomes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, report = Path(scratch, "tests"), Path(report or Path(scratch, "report.json"))
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_text(textwrap.dedent(content))
+        entries = "".join(_ENTRY.format(test=test) + flag for test in listed)
+        (Path(scratch) / "list.toml").write_text(expected or _LIST + entries)
+        result = subprocess.run(
+            [
+                *(sys.executable, str(_TOOLS / tool), str(folder), *arguments),
+                *("--expected", str(Path(scratch, "list.toml")), "--report", str(report)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        return result, json.loads(report.read_text()) if report.is_file() else {}
+
+
+class TestUpstreamRunner(TestCase):
+    def test_passing_skipped_and_own_expected_failures_are_right(self):
+        result, outcomes = run_tool({"test_good.py": _GOOD})
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(
+            {name.rpartition("::")[2]: one["kind"] for name, one in outcomes.items()},
+            {"test_first": "passed", "test_skipped": "skipped", "test_own_expectation": "xfailed"},
+        )
+        self.assertIn("3 tests in 1 files: 1 passed, 1 skipped", result.stdout)
+
+    def test_a_crash_or_hang_is_one_failure_and_later_tests_run(self):
+        result, outcomes = run_tool({"test_bad.py": _BAD}, "--timeout=10")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(
+            {name.rpartition("::")[2]: one["kind"] for name, one in outcomes.items()},
+            {
+                "test_a_fails": "failed",
+                "test_b_crashes": "crashed",
+                "test_c_exits": "crashed",
+                "test_d_hangs": "timed out",
+                "test_e_fails_in_a_subtest": "failed",
+                "test_f_passes": "passed",
+            },
+        )
+        texts = {name.rpartition("::")[2]: one["text"] for name, one in outcomes.items()}
+        self.assertIn("'left' != 'right'", texts["test_a_fails"])
+        self.assertIn("SIGABRT", texts["test_b_crashes"])
+        self.assertIn("ended with status 0", texts["test_c_exits"])
+        self.assertIn("took more than 10 s", texts["test_d_hangs"])
+        for text in texts.values():
+            self.assertIn(text.strip(), result.stdout)
+
+    def test_report_that_cannot_be_written_is_refused_before_tests_run(self):
+        for report in ("/nonexistent/report.json", "/tmp"):
+            result, _ = run_tool({"test_good.py": _GOOD}, report=report)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(
+                f"--report: expected a file that can be written, got '{report}'", result.stderr
+            )
+            self.assertEqual(result.stdout, "")
+
+    def test_files_do_not_share_a_process(self):
+        file = """
+            import sys
+
+            def test_it():
+                assert "left_behind" not in sys.modules
+                sys.modules["left_behind"] = sys
+        """
+        result, _ = run_tool({"test_one.py": file, "test_two.py": file})
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+    def test_settings_of_a_project_around_the_folder_do_not_apply(self):
+        result, _ = run_tool(
+            {"test_good.py": _GOOD, "pytest.ini": "[pytest]\naddopts = --no-such-option\n"}
+        )
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+    def test_listed_failure_is_expected(self):
+        listed = ["test_bad.py::test_it"]
+        result, _ = run_tool({"test_bad.py": _FAILS, "test_good.py": _GOOD}, listed=listed)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertIn("1 failed as listed, 0 failed, 0 passed unexpectedly", result.stdout)
+        self.assertIn("failed as listed: 1 because it does odd things", result.stdout)
+
+    def test_unlisted_failure_fails_the_run(self):
+        result, _ = run_tool({"test_bad.py": _FAILS})
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("--- test_bad.py::test_it: failed", result.stdout)
+        self.assertIn("as listed", result.stdout)
+
+    def test_listed_test_that_passes_fails_the_run(self):
+        result, _ = run_tool({"test_good.py": _PASSES}, listed=["test_good.py::test_it"])
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("passes, but is listed: test_good.py::test_it: it is odd", result.stdout)
+
+    @parametrize(
+        "name",
+        [
+            subtest("test_good.py::test_other", name="test"),
+            subtest("test_other.py::test_it", name="file"),
+        ],
+    )
+    def test_listed_test_that_does_not_exist_fails_the_run(self, name):
+        result, _ = run_tool({"test_good.py": _PASSES}, listed=[name])
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f"is listed, but does not exist: {name}", result.stdout)
+
+    def test_a_listed_test_may_be_missing_in_some_versions(self):
+        flag = "is_in_every_version = false"
+        listed = ["test_good.py::test_other"]
+        result, _ = run_tool({"test_good.py": _PASSES}, listed=listed, flag=flag)
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+    @parametrize("content", [subtest(_PASSES, name="passes"), subtest(_FAILS, name="fails")])
+    def test_a_listed_test_may_pass_at_times(self, content):
+        flag = "passes_at_times = true"
+        listed = ["test_it.py::test_it"]
+        result, _ = run_tool({"test_it.py": content}, listed=listed, flag=flag)
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+    def test_list_is_checked_for_the_named_files_alone(self):
+        files = {"test_good.py": _PASSES, "test_bad.py": _FAILS}
+        listed = ["test_bad.py::test_it"]
+        result, outcomes = run_tool(files, "test_good.py", listed=listed)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertEqual(list(outcomes), ["test_good.py::test_it"])
+
+    @parametrize(
+        "files",
+        [
+            subtest({}, name="no_files"),
+            subtest({"test_empty.py": ""}, name="no_tests"),
+            subtest(
+                {"test_s.py": "import pytest\npytestmark = pytest.mark.skip\n" + _PASSES},
+                name="mark",
+            ),
+            subtest({"test_s.py": "import unittest\nraise unittest.SkipTest('no')"}, name="file"),
+        ],
+    )
+    def test_a_run_of_nothing_fails(self, files):
+        result, _ = run_tool(files)
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("nothing ran", result.stdout + result.stderr)
+
+    @parametrize(
+        "content,kind",
+        [
+            subtest(("import no_such_module", "failed"), name="exception"),
+            subtest(("import os\nos.abort()", "crashed"), name="crash"),
+        ],
+    )
+    def test_a_file_that_cannot_be_imported_is_a_failure(self, content, kind):
+        result, outcomes = run_tool({"test_bad.py": content, "test_good.py": _PASSES})
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(outcomes["test_bad.py::<import>"]["kind"], kind)
+        self.assertEqual(outcomes["test_good.py::test_it"]["kind"], "passed")
+        self.assertEqual(len(outcomes), 2)
+
+    def test_a_crash_after_the_last_test_is_a_failure(self):
+        content = f"import atexit, os\natexit.register(os.abort)\n{_PASSES}"
+        result, outcomes = run_tool({"test_bad.py": content})
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(outcomes["test_bad.py::test_it"]["kind"], "passed")
+        self.assertEqual(outcomes["test_bad.py::<exit>"]["kind"], "crashed")
+
+    @parametrize(
+        "entry,text",
+        [
+            subtest(('category = "even"\nreason = "r"', "expected one of odd"), name="category"),
+            subtest(('category = "odd"\nreason = " "', "expected a reason"), name="reason"),
+            subtest(
+                ('category = "odd"', "expected a test, a category and a reason"), name="incomplete"
+            ),
+        ],
+    )
+    def test_a_list_without_reasons_is_refused(self, entry, text):
+        expected = f'{_LIST}\n[[expected]]\ntest = "test_good.py::test_it"\n{entry}\n'
+        result, _ = run_tool({"test_good.py": _PASSES}, expected=expected)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(text, result.stderr)
+
+    def test_an_entry_may_stand_for_the_tests_of_a_class(self):
+        bad = "import unittest\n\nclass TestBad(unittest.TestCase):\n"
+        bad += "".join(
+            f"    def test_{name}(self):\n        {body}\n\n"
+            for name, body in (
+                ("a", "assert False"),
+                ("b", "assert False"),
+                ("c", "self.skipTest('')"),
+            )
+        )
+        files, listed = {"test_bad.py": bad}, ["test_bad.py::TestBad::*"]
+        result, _ = run_tool(files, listed=listed)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("failed as listed: 2 because it does odd things", result.stdout)
+        bad += "    def test_d(self):\n        pass\n"
+        result, _ = run_tool({"test_bad.py": bad}, listed=listed)
+        self.assertEqual(result.returncode, 1)
+        text = "passes, but is listed: test_bad.py::TestBad::test_d: it is odd"
+        self.assertIn(text, result.stdout)
+        result, _ = run_tool({"test_good.py": _PASSES}, listed=listed)
+        self.assertIn("does not exist: test_bad.py::TestBad::*", result.stdout)
+        self.assertEqual(result.returncode, 1)
+
+    @parametrize("suite", ["openreg", "cuda"])
+    def test_our_list_has_a_known_category_and_a_reason_for_each_test(self, suite):
+        code = (
+            f"import upstream_suites as u, upstream_{suite} as s; "
+            "c, e = u.read_list(s.SUITE.list); "
+            "assert set(c) == {one.category for one in e.values()}; print(len(e))"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code], cwd=_TOOLS, capture_output=True, text=True, check=True
+        )
+        self.assertGreater(int(result.stdout), 0)
+
+
+# The beginning of a graph test in torch's test_cuda.py, and a test that needs a separate process.
+_CUDA = """
+import os
+import unittest
+
+import torch
+from torch.testing._internal.common_utils import TEST_CUDA, TEST_CUDA_GRAPH, TestCase
+
+class TestCuda(TestCase):
+    @unittest.skipIf(not TEST_CUDA_GRAPH, "CUDA >= 11.0 required for graphs")
+    def test_graph(self):
+        x = torch.ones(4, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        graph.replay()
+        self.assertEqual(y.tolist(), [2.0] * 4)
+
+    def test_version(self):
+        self.assertGreaterEqual(tuple(map(int, torch.version.cuda.split("."))), (12, 0))
+
+    def test_own_mistake(self):
+        self.assertEqual(torch.ones(1, device="cuda").item(), 2)
+"""
+
+_FIRST_USE = """
+import torch
+
+def test_first():
+    assert not torch._C._cuda_hasPrimaryContext(0)
+    torch.ones(1, device="cuda:0")
+
+test_second = test_first
+"""
+
+_CONFTEST = "raise ImportError('needs the machines of PyTorch')"
+
+
+class TestUpstreamCuda(TestCase):
+    def test_files_of_cuda_run_as_cuda_and_others_do_not(self):
+        files = {
+            "test_cuda.py": _CUDA,
+            "test_cuda_primary_ctx.py": _FIRST_USE,
+            "test_other.py": _FAILS,
+            "conftest.py": _CONFTEST,
+        }
+        listed = ["test_cuda.py::TestCuda::test_own_mistake", "test_cuda_trace.py::TestTrace::*"]
+        result, outcomes = run_tool(files, tool="upstream_cuda.py", listed=listed)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(
+            {name: one["kind"] for name, one in outcomes.items()},
+            {
+                "test_cuda.py::TestCuda::test_graph": "passed",
+                "test_cuda.py::TestCuda::test_own_mistake": "failed",
+                "test_cuda.py::TestCuda::test_version": "passed",
+                "test_cuda_primary_ctx.py::test_first": "passed",
+                "test_cuda_primary_ctx.py::test_second": "passed",
+            },
+        )
+        self.assertIn("2 files", result.stdout)
+
+    def test_file_that_cannot_be_imported_alone_is_a_failure(self):
+        files = {"test_cuda_primary_ctx.py": "import no_such_module"}
+        result, outcomes = run_tool(files, tool="upstream_cuda.py")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(list(outcomes), ["test_cuda_primary_ctx.py::<import>"])
+
+    def test_folder_without_files_of_cuda_fails(self):
+        result, _ = run_tool({"test_other.py": _PASSES}, tool="upstream_cuda.py")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("nothing ran", result.stderr)
+
+
+instantiate_parametrized_tests(TestUpstreamRunner)
+
+if __name__ == "__main__":
+    run_tests()

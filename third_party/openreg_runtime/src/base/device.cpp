@@ -1,0 +1,430 @@
+#include "base/device.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <tuple>
+
+#include "base/mutex.h"
+#include "base/os.h"
+#include "base/process.h"
+#include "base/setting.h"
+#include "base/wait_check.h"
+#include "extras/fault.h"
+#include "extras/schedule.h"
+#include "extras/trace.h"
+#include "graph/capture.h"
+#include "memory/allocation.h"
+#include "queue/stream.h"
+#include "queue/worker.h"
+
+namespace openreg {
+namespace {
+
+// How often an exiting process looks whether the running commands have ended.
+constexpr int64_t exit_poll_ns = 200'000;
+
+thread_local int this_threads_device = 0;
+
+std::array<std::atomic<Device*>, OPENREG_MAX_DEVICES> devices;  // never reset
+
+Mutex& creation_mutex() {
+  static auto* mutex = new Mutex;
+  return *mutex;
+}
+
+std::atomic<orDeviceFn> created_function{nullptr};
+
+void tell_created(int index) {
+  if (const orDeviceFn function = created_function.load()) function(index);
+}
+
+int visible_count() { return static_cast<int>(settings().visible_devices.size()); }
+
+// See Note [Exit] in process.h.
+void stop_streams() {
+  const std::vector<Stream*> streams = all_streams();
+  for (Stream* stream : streams) stream->stop();
+  const int64_t deadline = os::now_ns() + max_exit_wait_ns;
+  for (Stream* stream : streams) {
+    if (stream == Worker::current_stream()) continue;
+    while (stream->is_running() && os::now_ns() < deadline) os::sleep_ns(exit_poll_ns);
+  }
+  for (Stream* stream : streams) stream->end_waits();
+  schedule::stop();
+}
+
+// What the first device of the process needs besides itself.
+orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_mutex()) {
+  *space = AddressSpace::get();
+  if (*space != nullptr) return orSuccess;
+  schedule::begin();
+  prepare_spare_failures();
+  static bool is_watched = false;  // under the creation mutex, like all here
+  if (!is_watched) {
+    if (const orError_t error =
+            watch_process({lock_allocations, unlock_allocations, stop_streams})) {
+      return error;
+    }
+    is_watched = true;
+  }
+  if (const orError_t error = AddressSpace::reserve(space)) return error;
+  if (settings().has_memory_protection && !install_fault_handler()) {
+    return fail(orErrorInitializationError, os::error_text("sigaction"));
+  }
+  return orSuccess;
+}
+
+orError_t init() {
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_settings()) return error;
+  const Lock lock(creation_mutex());
+  const AddressSpace* space = nullptr;
+  return prepare_process(&space);
+}
+
+// Puts memory behind a device's kernel addresses. Stores its file.
+orError_t map_memory(int index, const AddressSpace& space, int* file) {
+  const auto failed = [index](const char* call) {
+    return fail(orErrorInitializationError,
+                concat("cannot create the memory of device ", index, ": ", os::error_text(call)));
+  };
+  *file = os::create_memory_file(concat("openreg-device-", index).c_str(), space.capacity);
+  if (*file < 0) return failed("memfd_create");
+  const uintptr_t address = space.base_of(index) + static_cast<uintptr_t>(space.kernel_offset);
+  if (os::map_memory_file(reinterpret_cast<void*>(address), space.capacity, *file)) {
+    return orSuccess;
+  }
+  const orError_t error = failed("mmap");
+  os::close_file(*file);
+  return error;
+}
+
+// Of failures of several streams, the earliest; all are cleared.
+FailureRef take_first_failure(const std::vector<Stream*>& streams) {
+  FailureRef first;
+  for (Stream* stream : streams) {
+    FailureRef failure = stream->take_failure();
+    if (failure && (!first || failure->time_ns < first->time_ns)) first = std::move(failure);
+  }
+  return first;
+}
+
+orError_t synchronize(const std::vector<Device*>& waited_for, const char* function) {
+  std::vector<Stream*> streams;
+  for (Device* device : waited_for) {
+    if (const orError_t error = check_may_wait(device->index(), function)) return error;
+    const trace::Span span(orActivitySynchronize, function, device->index());
+    if (const orError_t error = device->wait()) return error;
+    const std::vector<Stream*> own = device->streams();
+    streams.insert(streams.end(), own.begin(), own.end());
+  }
+  return report(take_first_failure(streams));
+}
+
+thread_local int64_t wait_deadline_ns = 0;
+
+// See orDeviceTakeErrorAll.
+orError_t take_error(int timeout_ms) {
+  if (is_forked()) return orSuccess;
+  if (timeout_ms < 0) {
+    return fail(orErrorInvalidValue,
+                concat("orDeviceTakeErrorAll: expected a time from 0, got ", timeout_ms));
+  }
+  const std::vector<Stream*> streams = all_streams();
+  {
+    wait_deadline_ns = os::now_ns() + int64_t{timeout_ms} * 1'000'000;
+    const wait_check::Substitution until_deadline(
+        [] { return os::now_ns() < wait_deadline_ns ? 0 : 1; });
+    for (Stream* stream : streams) {
+      if (stream == Worker::current_stream() || wait_check::current()() != 0) continue;
+      // A wait that the deadline or the end of the process ends is no error here.
+      std::ignore = stream->wait(stream->submitted());
+    }
+  }
+  return report(take_first_failure(streams));
+}
+
+orError_t synchronize_index(int index, const char* function) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_device(index, function)) return error;
+  Device* device = Device::active(index);
+  return device == nullptr ? orSuccess : synchronize({device}, function);
+}
+
+orError_t synchronize_all() {
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_settings()) return error;
+  std::vector<Device*> active;
+  for (int i = 0; i < visible_count(); ++i) {
+    if (Device* device = Device::active(i)) active.push_back(device);
+  }
+  return synchronize(active, "orDeviceSynchronizeAll");
+}
+
+orError_t describe(orDeviceProp* properties, int index) {
+  if (properties == nullptr) {
+    return fail(orErrorInvalidValue, "orGetDeviceProperties: properties is null");
+  }
+  if (const orError_t error = check_device(index, "orGetDeviceProperties")) return error;
+  const std::string processor = os::processor_name();
+  const std::string name = processor.empty() ? "OpenReg" : "OpenReg (" + processor + ")";
+  orDeviceProp result = {};
+  std::strncpy(result.name, name.c_str(), sizeof(result.name) - 1);
+  result.totalGlobalMem = settings().device_memory;
+  result.major = 1;
+  result.minor = 0;
+  result.multiProcessorCount = os::processor_count();
+  result.physicalOrdinal = settings().visible_devices[static_cast<size_t>(index)];
+  result.clockRate = os::processor_clock_khz();
+  result.warpSize = 1;
+  result.textureAlignment = OPENREG_MEMORY_ALIGNMENT;
+  result.concurrentKernels = 1;
+  result.unifiedAddressing = 1;
+  result.integrated = 1;
+  *properties = result;
+  return orSuccess;
+}
+
+orError_t fail_null(const char* function) {
+  return fail(orErrorInvalidValue, concat(function, ": a pointer to the result is null"));
+}
+
+}  // namespace
+
+orError_t Device::get(int index, Device** device) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (Device* found = active(index)) {
+    *device = found;
+    return orSuccess;
+  }
+  if (const orError_t error = check_device(index, "openreg")) return error;
+  bool is_new = false;
+  if (const orError_t error = create(index, &is_new)) return error;
+  if (is_new) tell_created(index);
+  *device = active(index);
+  return orSuccess;
+}
+
+orError_t Device::create(int index, bool* is_new) {
+  const Lock lock(creation_mutex());
+  if (active(index) != nullptr) return orSuccess;
+  const AddressSpace* space = nullptr;
+  if (const orError_t error = prepare_process(&space)) return error;
+  int memory_file = -1;
+  if (const orError_t error = map_memory(index, *space, &memory_file)) return error;
+  Device* device = nullptr;
+  try {
+    device = new Device(index, *space, memory_file);
+  } catch (const std::bad_alloc&) {
+    os::close_file(memory_file);
+    throw;
+  }
+  // Sequentially consistent, as the other side is in orSetDeviceCreatedFunction(): either this
+  // thread sees the function, or that one sees the device.
+  devices[static_cast<size_t>(index)].store(device);
+  *is_new = true;
+  return orSuccess;
+}
+
+Device* Device::active(int index) {
+  if (index < 0 || index >= OPENREG_MAX_DEVICES) return nullptr;
+  return devices[static_cast<size_t>(index)].load(std::memory_order_acquire);
+}
+
+Device::Device(int index, const AddressSpace& space, int memory_file)
+    : index_(index),
+      memory_file_(memory_file),
+      arena_(space.base_of(index), space.kernel_offset, space.capacity),
+      streams_(1),
+      default_stream_(make_stream(*this, 0, orStreamDefault, least_stream_priority)) {
+  streams_.front() = default_stream_;
+}
+
+Stream* Device::create_stream(unsigned flags, int priority) {
+  const Lock lock(mutex_);
+  std::erase_if(streams_, [](const Stream* other) { return other->has_ended(); });
+  // The memory first, as a stream is never destroyed.
+  if (streams_.size() == streams_.capacity()) streams_.reserve(2 * streams_.size());
+  Stream* stream = make_stream(*this, last_stream_id_ + 1, flags, priority);
+  ++last_stream_id_;
+  streams_.push_back(stream);
+  if (is_exiting()) stream->stop();
+  return stream;
+}
+
+std::vector<Stream*> Device::streams() {
+  const Lock lock(mutex_);
+  return streams_;
+}
+
+Stream* Device::find_stream(uint64_t id) {
+  const Lock lock(mutex_);
+  const auto found =
+      std::lower_bound(streams_.begin(), streams_.end(), id,
+                       [](const Stream* stream, uint64_t wanted) { return stream->id() < wanted; });
+  const bool is_live = found != streams_.end() && (*found)->id() == id && !(*found)->is_destroyed();
+  return is_live ? *found : nullptr;
+}
+
+orError_t Device::wait() {
+  for (Stream* stream : streams()) {
+    if (const orError_t error = stream->wait(stream->submitted())) return error;
+  }
+  return orSuccess;
+}
+
+bool Device::is_busy() {
+  const std::vector<Stream*> all = streams();
+  return std::any_of(all.begin(), all.end(),
+                     [](const Stream* stream) { return stream->retired() != stream->submitted(); });
+}
+
+std::vector<Stream*> all_streams() {
+  std::vector<Stream*> all;
+  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
+    Device* device = Device::active(i);
+    if (device == nullptr) continue;
+    const std::vector<Stream*> streams = device->streams();
+    all.insert(all.end(), streams.begin(), streams.end());
+  }
+  return all;
+}
+
+int current_device() { return this_threads_device; }
+
+void set_current_device(int index) { this_threads_device = index; }
+
+orError_t check_device(int index, const char* function) {
+  if (const orError_t error = check_settings()) return error;
+  const int count = visible_count();
+  if (index >= 0 && index < count) return orSuccess;
+  if (count == 0) {
+    return fail(orErrorNoDevice, concat(function, ": there is no device: ", no_device_text()));
+  }
+  return fail(orErrorInvalidDevice,
+              concat(function, ": expected a device from 0 to ", count - 1, ", got ", index));
+}
+
+}  // namespace openreg
+
+extern "C" {
+
+orError_t orGetDeviceCount(int* count) {
+  return openreg::guarded([&] {
+    if (count == nullptr) return openreg::fail_null("orGetDeviceCount");
+    if (const orError_t error = openreg::check_settings()) return error;
+    *count = openreg::visible_count();
+    return orSuccess;
+  });
+}
+
+orError_t orInit(void) {
+  return openreg::guarded([] { return openreg::init(); });
+}
+
+orError_t orSetDevice(int device) {
+  return openreg::guarded([&] {
+    if (const orError_t error = openreg::check_not_forked()) return error;
+    if (const orError_t error = openreg::check_device(device, "orSetDevice")) return error;
+    openreg::set_current_device(device);
+    return orSuccess;
+  });
+}
+
+orError_t orGetDevice(int* device) {
+  return openreg::guarded([&] {
+    if (device == nullptr) return openreg::fail_null("orGetDevice");
+    *device = openreg::current_device();
+    return orSuccess;
+  });
+}
+
+orError_t orGetDeviceProperties(orDeviceProp* properties, int device) {
+  return openreg::guarded([&] { return openreg::describe(properties, device); });
+}
+
+orError_t orDeviceIsActive(int device, int* is_active) {
+  return openreg::guarded([&] {
+    if (is_active == nullptr) return openreg::fail_null("orDeviceIsActive");
+    if (const orError_t error = openreg::check_device(device, "orDeviceIsActive")) return error;
+    *is_active = openreg::Device::active(device) != nullptr && !openreg::is_forked();
+    return orSuccess;
+  });
+}
+
+orError_t orDeviceIsBusy(int device, int* is_busy) {
+  return openreg::guarded([&] {
+    if (is_busy == nullptr) return openreg::fail_null("orDeviceIsBusy");
+    if (const orError_t error = openreg::check_device(device, "orDeviceIsBusy")) return error;
+    openreg::Device* active = openreg::Device::active(device);
+    *is_busy = active != nullptr && !openreg::is_forked() && active->is_busy();
+    return orSuccess;
+  });
+}
+
+orError_t orSetDeviceCreatedFunction(orDeviceFn function) {
+  return openreg::guarded([&] {
+    openreg::created_function = function;
+    for (int index = 0; index < OPENREG_MAX_DEVICES; ++index) {
+      if (openreg::devices[static_cast<size_t>(index)].load() != nullptr && function != nullptr) {
+        function(index);
+      }
+    }
+    return orSuccess;
+  });
+}
+
+orError_t orDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return openreg::guarded([&] {
+    if (least == nullptr || greatest == nullptr) {
+      return openreg::fail_null("orDeviceGetStreamPriorityRange");
+    }
+    *least = openreg::least_stream_priority;
+    *greatest = openreg::greatest_stream_priority;
+    return orSuccess;
+  });
+}
+
+orError_t orDeviceSynchronize(void) {
+  return openreg::guarded(
+      [] { return openreg::synchronize_index(openreg::current_device(), "orDeviceSynchronize"); });
+}
+
+orError_t orDeviceSynchronizeIndex(int device) {
+  return openreg::guarded(
+      [&] { return openreg::synchronize_index(device, "orDeviceSynchronizeIndex"); });
+}
+
+orError_t orDeviceSynchronizeAll(void) {
+  return openreg::guarded([] { return openreg::synchronize_all(); });
+}
+
+orError_t orDeviceTakeErrorAll(int timeout_ms) {
+  return openreg::guarded([&] { return openreg::take_error(timeout_ms); });
+}
+
+orError_t orIsForkedChild(int* is_forked) {
+  return openreg::guarded([&] {
+    if (is_forked == nullptr) return openreg::fail_null("orIsForkedChild");
+    *is_forked = openreg::is_forked() ? 1 : 0;
+    return orSuccess;
+  });
+}
+
+orError_t orDeviceCanAccessPeer(int* can_access, int device, int peer) {
+  return openreg::guarded([&] {
+    if (can_access == nullptr) return openreg::fail_null("orDeviceCanAccessPeer");
+    for (int index : {device, peer}) {
+      if (const orError_t error = openreg::check_device(index, "orDeviceCanAccessPeer")) {
+        return error;
+      }
+    }
+    *can_access = device != peer;
+    return orSuccess;
+  });
+}
+
+}  // extern "C"

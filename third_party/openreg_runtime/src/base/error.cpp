@@ -1,0 +1,165 @@
+#include "base/error.h"
+
+#include <map>
+#include <new>
+#include <utility>
+
+#include "base/thread_object.h"
+
+namespace openreg {
+namespace {
+
+// This thread's last error. The message is either a text that lives as long as the process or in
+// this thread's LastMessage, so that an error that says that there is no memory needs none.
+struct LastError {
+  orError_t code = orSuccess;
+  int tag = 0;
+  const char* text = "";  // null: see LastMessage
+};
+
+thread_local constinit LastError last_error;
+
+struct LastMessage {
+  std::string text;
+};
+
+const char* last_message() noexcept {
+  if (last_error.text != nullptr) return last_error.text;
+  const LastMessage* message = find_thread_object<LastMessage>();
+  return message == nullptr ? "" : message->text.c_str();  // null: the thread is ending
+}
+
+// Kept apart from the text so that a worker that looks for an error after each kernel reads one
+// flag.
+thread_local bool is_kernel_error_set = false;
+thread_local int kernel_error_tag = 0;
+
+struct KernelErrorText {
+  std::string text;
+};
+
+struct SpareFailures {
+  std::map<orError_t, Failure> by_code;
+
+  SpareFailures() {
+#define OPENREG_SPARE(name, number, text) \
+  by_code[name] = {name, "a kernel failed, and the host had no memory to say which: " text, 0, 0};
+    OPENREG_ERRORS(OPENREG_SPARE)
+#undef OPENREG_SPARE
+  }
+};
+
+const SpareFailures& spare_failures() {
+  static const auto* failures = new SpareFailures;
+  return *failures;
+}
+
+}  // namespace
+
+orError_t fail(orError_t code, std::string message, int tag) noexcept {
+  try {
+    thread_object<LastMessage>().text = std::move(message);
+    last_error = {code, tag, nullptr};
+  } catch (const std::bad_alloc&) {
+    last_error = {code, tag, orGetErrorString(code)};
+  }
+  return code;
+}
+
+orError_t fail_with_text(orError_t code, const char* text) noexcept {
+  try {
+    return fail(code, text);
+  } catch (const std::bad_alloc&) {
+    last_error = {code, 0, orGetErrorString(code)};
+    return code;
+  }
+}
+
+orError_t fail_out_of_memory() noexcept {
+  last_error = {orErrorMemoryAllocation, 0, "the host is out of memory"};
+  return orErrorMemoryAllocation;
+}
+
+orError_t report(const FailureRef& failure) noexcept {
+  if (failure == nullptr) return orSuccess;
+  try {
+    return fail(failure->code, failure->message, failure->tag);
+  } catch (const std::bad_alloc&) {
+    last_error = {failure->code, failure->tag, orGetErrorString(failure->code)};
+    return failure->code;
+  }
+}
+
+void prepare_spare_failures() { spare_failures(); }
+
+FailureRef spare_failure(orError_t code) noexcept {
+  return FailureRef(FailureRef(), &spare_failures().by_code.find(code)->second);
+}
+
+bool has_kernel_error() { return is_kernel_error_set; }
+
+KernelError take_kernel_error() noexcept {
+  KernelError taken;
+  if (!std::exchange(is_kernel_error_set, false)) return taken;
+  taken.is_set = true;
+  taken.tag = std::exchange(kernel_error_tag, 0);
+  if (KernelErrorText* kept = find_thread_object<KernelErrorText>()) taken.text.swap(kept->text);
+  return taken;
+}
+
+bool is_known(orError_t code) {
+  switch (code) {
+#define OPENREG_CASE(name, number, text) case name:
+    OPENREG_ERRORS(OPENREG_CASE)
+#undef OPENREG_CASE
+    return true;
+  }
+  return false;
+}
+
+}  // namespace openreg
+
+extern "C" {
+
+const char* orGetErrorName(orError_t error) {
+  switch (error) {
+#define OPENREG_CASE(name, number, text) \
+  case name:                             \
+    return #name;
+    OPENREG_ERRORS(OPENREG_CASE)
+#undef OPENREG_CASE
+  }
+  return "unrecognized error code";
+}
+
+const char* orGetErrorString(orError_t error) {
+  switch (error) {
+#define OPENREG_CASE(name, number, text) \
+  case name:                             \
+    return text;
+    OPENREG_ERRORS(OPENREG_CASE)
+#undef OPENREG_CASE
+  }
+  return "unrecognized error code";
+}
+
+orError_t orGetLastError(void) { return std::exchange(openreg::last_error, {}).code; }
+
+orError_t orPeekAtLastError(void) { return openreg::last_error.code; }
+
+const char* orGetLastErrorMessage(void) { return openreg::last_message(); }
+
+int orGetLastErrorTag(void) { return openreg::last_error.tag; }
+
+void orSetKernelError(const char* text, int tag) {
+  using namespace openreg;
+  is_kernel_error_set = true;
+  kernel_error_tag = tag;
+  static_cast<void>(guarded([&] {
+    if (KernelErrorText* kept = find_thread_object<KernelErrorText>()) kept->text.clear();
+    thread_object<KernelErrorText>().text = text == nullptr ? "" : text;
+    return orSuccess;
+  }));
+}
+
+}  // extern "C"

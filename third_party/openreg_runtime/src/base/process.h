@@ -1,0 +1,38 @@
+// The process: what fork() and exit() do to the library.
+//
+// Note [Exit]
+// The library's state lives on the heap and is never destroyed, so workers and late callers
+// cannot meet a destroyed object. When the process exits, every stream is stopped: its worker
+// ends the command it runs and parks, waits end, and what is still queued is leaked. The exit
+// waits for running commands, but not longer than max_exit_wait_ns.
+#pragma once
+
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace openreg {
+
+// Long enough for any kernel of a usual size to end, short enough that a stuck one does not look
+// like a hang of the process.
+constexpr int64_t max_exit_wait_ns = 2'000'000'000;
+
+struct ProcessHooks {
+  void (*before_fork)();  // takes the locks that must be free in a child
+  void (*after_fork)();   // releases them, in parent and child
+  void (*at_exit)();
+};
+
+// Observes fork() and exit() from now on, because the process uses devices. Called once.
+orError_t watch_process(const ProcessHooks& hooks);
+
+// True in a child forked from a process that used a device.
+bool is_forked();
+
+// Fails with orErrorForked if is_forked().
+orError_t check_not_forked();
+
+// True once exit() has begun.
+bool is_exiting();
+
+}  // namespace openreg

@@ -1,0 +1,100 @@
+#include "extras/fault.h"
+
+#include <cstring>
+
+#include "base/device.h"
+#include "base/mutex.h"
+#include "base/os.h"
+#include "extras/peer.h"
+#include "extras/watch.h"
+#include "memory/arena.h"
+
+namespace openreg {
+namespace {
+
+// A line of text that needs no allocation. Text that does not fit is cut.
+class Line {
+ public:
+  Line& add(const char* text) {
+    while (*text != '\0' && size_ < sizeof(text_)) text_[size_++] = *text++;
+    return *this;
+  }
+
+  Line& add(uint64_t number, unsigned base = 10) {
+    char digits[21] = {};
+    char* first = digits + sizeof(digits) - 1;
+    do {
+      *--first = "0123456789abcdef"[number % base];
+      number /= base;
+    } while (number != 0);
+    return add(first);
+  }
+
+  Line& add_address(uint64_t address) { return add("0x").add(address, 16); }
+
+  void write() const { os::write_error(text_, size_); }
+
+ private:
+  char text_[400];
+  size_t size_ = 0;
+};
+
+void add_allocation(Line& line, int device_index, uintptr_t address) {
+  const Device* device = Device::active(device_index);
+  if (device == nullptr) return;
+  bool is_known = false;
+  const std::optional<Allocation> found = device->arena().try_find(address, &is_known);
+  if (!is_known) return;
+  if (!found) {
+    line.add(", in no live allocation");
+    return;
+  }
+  line.add(", allocation ").add_address(found->address);
+  line.add(" (size ").add(found->size).add(" bytes) + offset ").add(address - found->address);
+}
+
+void add_allocation(Line& line, const ImportedAllocation& found, uintptr_t address) {
+  line.add(" of process ").add(static_cast<uint64_t>(found.process));
+  if (found.address == 0) {
+    line.add(", in no opened allocation");
+    return;
+  }
+  line.add(", allocation ").add_address(found.address);
+  line.add(" (size ").add(found.size).add(" bytes) + offset ").add(address - found.address);
+}
+
+void describe_fault(uintptr_t address) {
+  const AddressSpace* space = AddressSpace::get();
+  if (space == nullptr) return;
+  const int own_device = space->device_of(address);
+  std::optional<ImportedAllocation> imported;
+  bool is_known = false;
+  if (own_device < 0) imported = try_find_imported(address, &is_known);
+  if (own_device < 0 && !imported) return;
+  Line line;
+  line.add("openreg: the host touched device memory: address ").add_address(address);
+  line.add(", device ").add(static_cast<uint64_t>(imported ? imported->device : own_device));
+  if (imported) {
+    add_allocation(line, *imported, address);
+  } else {
+    add_allocation(line, own_device, address);
+  }
+  line.add("; copy it to the host first (or set OPENREG_MEMORY_PROTECTION=0 to debug)\n");
+  line.write();
+}
+
+bool on_fault(const os::Fault& fault) {
+  if (resolve_watched_fault(fault)) return true;
+  describe_fault(fault.address);
+  return false;
+}
+
+}  // namespace
+
+bool install_fault_handler() {
+  static auto* mutex = new Mutex;
+  const Lock lock(*mutex);
+  return os::observe_faults(on_fault);
+}
+
+}  // namespace openreg

@@ -1,0 +1,352 @@
+#include "extras/trace.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "base/device.h"
+#include "base/mutex.h"
+#include "base/os.h"
+#include "base/process.h"
+#include "base/thread_object.h"
+#include "queue/stream.h"
+
+namespace openreg::trace {
+
+std::atomic<unsigned> recorded_kinds{0};
+
+namespace {
+
+std::atomic<uint64_t> last_correlation_id{0};
+
+// The last id given before tracing was turned on: work with an id up to this one belongs to an
+// earlier trace.
+std::atomic<uint64_t> last_id_before_start{0};
+
+struct Buffer {
+  Mutex mutex;  // a leaf
+  std::vector<orActivityRecord> records OPENREG_GUARDED_BY(mutex);
+};
+
+// All buffers ever made. A thread that ends leaves its buffer to the next thread.
+struct Buffers {
+  Mutex mutex;  // before a buffer's
+  std::vector<Buffer*> all OPENREG_GUARDED_BY(mutex);
+  std::vector<Buffer*> unused OPENREG_GUARDED_BY(mutex);
+};
+
+Buffers& buffers() {
+  static Buffers* buffers = new Buffers;
+  return *buffers;
+}
+
+class BufferLease {
+ public:
+  BufferLease() {
+    Buffers& shared = buffers();
+    const Lock lock(shared.mutex);
+    if (shared.unused.empty()) {
+      shared.unused.reserve(shared.all.size() + 1);  // what the destructors of all leases need
+      shared.all.push_back(nullptr);
+      try {
+        shared.all.back() = new Buffer;
+      } catch (const std::bad_alloc&) {
+        shared.all.pop_back();
+        throw;
+      }
+      buffer_ = shared.all.back();
+    } else {
+      buffer_ = shared.unused.back();
+      shared.unused.pop_back();
+    }
+  }
+
+  ~BufferLease() {
+    Buffers& shared = buffers();
+    const Lock lock(shared.mutex);
+    shared.unused.push_back(buffer_);
+  }
+
+  void add(const orActivityRecord& record) {
+    const Lock lock(buffer_->mutex);
+    buffer_->records.push_back(record);
+  }
+
+ private:
+  Buffer* buffer_;
+};
+
+struct ExternalIds {
+  std::vector<uint64_t> ids;
+};
+
+// What one buffer held, in order of end_ns, and how much of that has been handed on.
+struct Taken {
+  std::vector<orActivityRecord> records;
+  size_t next = 0;
+
+  bool is_over() const { return next == records.size(); }
+  int64_t time_ns() const { return records[next].end_ns; }
+};
+
+// Takes the buffers' memory, too: a thread that records no more keeps none. Makes room in `order`
+// for a pointer to each.
+std::vector<Taken> take_all(std::vector<Taken*>* order) {
+  std::vector<Taken> taken;
+  Buffers& shared = buffers();
+  const Lock lock(shared.mutex);
+  taken.reserve(shared.all.size());
+  order->reserve(shared.all.size());
+  // From here on nothing throws.
+  for (Buffer* buffer : shared.all) {
+    const Lock buffer_lock(buffer->mutex);
+    if (!buffer->records.empty()) taken.push_back({.records = std::exchange(buffer->records, {})});
+  }
+  return taken;
+}
+
+orActivityKind kind_of(CommandKind kind) {
+  switch (kind) {
+    case CommandKind::Copy:
+      return orActivityMemcpy;
+    case CommandKind::Fill:
+      return orActivityMemset;
+    case CommandKind::HostFunction:
+      return orActivityHostFunc;
+    default:
+      return orActivityKernel;
+  }
+}
+
+orError_t start(unsigned kinds) {
+  if (kinds == 0 || (kinds & ~unsigned{orActivityAll}) != 0) {
+    return fail(orErrorInvalidValue,
+                concat("orTraceStart: expected a sum of orActivityKind, got ", kinds));
+  }
+  if (!is_on()) last_id_before_start.store(last_correlation_id.load());
+  recorded_kinds.store(kinds);
+  return orSuccess;
+}
+
+orError_t record_work(orStream_t handle, const char* call, const orActivityRecord* work) {
+  if (!is_on()) return orSuccess;
+  if (call == nullptr || work == nullptr || work->name == nullptr) {
+    return fail(orErrorInvalidValue, "orTraceRecordWork: a pointer is null");
+  }
+  constexpr unsigned kinds = orActivityKernel | orActivityMemcpy | orActivityMemset;
+  if ((work->kind & kinds) != work->kind || work->kind == 0 || work->end_ns < work->start_ns) {
+    return fail(
+        orErrorInvalidValue,
+        concat("orTraceRecordWork: expected a kernel, memcpy or memset that ended after it "
+               "started, got kind ",
+               static_cast<unsigned>(work->kind), " from ", work->start_ns, " to ", work->end_ns));
+  }
+  Stream* stream = nullptr;
+  if (const orError_t error = find_stream(handle, &stream)) return error;
+  keep_host_work(*work, call, stream->device().index(), stream->id());
+  return orSuccess;
+}
+
+orError_t consume(orActivityFn function, void* user_data) {
+  std::vector<Taken*> heap;
+  std::vector<Taken> taken = take_all(&heap);
+  if (function == nullptr) return orSuccess;
+  for (Taken& one : taken) {
+    std::stable_sort(one.records.begin(), one.records.end(),
+                     [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
+  }
+  // A heap of the buffers, the one with the earliest record on top. Merging needs no memory.
+  const auto is_later = [](const Taken* a, const Taken* b) {
+    return a->time_ns() != b->time_ns() ? a->time_ns() > b->time_ns() : a > b;
+  };
+  for (Taken& one : taken) heap.push_back(&one);
+  std::make_heap(heap.begin(), heap.end(), is_later);
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), is_later);
+    Taken& first = *heap.back();
+    function(&first.records[first.next++], user_data);
+    if (first.is_over()) {
+      heap.pop_back();
+    } else {
+      std::push_heap(heap.begin(), heap.end(), is_later);
+    }
+  }
+  return orSuccess;
+}
+
+}  // namespace
+
+uint64_t next_correlation_id() {
+  return last_correlation_id.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+void stamp_external_id(bool* has_external_id, uint64_t* external_id) {
+  const ExternalIds* found = find_thread_object<ExternalIds>();
+  *has_external_id = found != nullptr && !found->ids.empty();
+  *external_id = *has_external_id ? found->ids.back() : 0;
+}
+
+orActivityRecord describe(Command& command, int device, uint64_t stream_id) {
+  orActivityRecord record = {.kind = kind_of(command.kind),
+                             .name = command.name(),
+                             .device = device,
+                             .stream_id = stream_id,
+                             .correlation_id = command.correlation_id,
+                             .external_id = command.external_id,
+                             .has_external_id = command.has_external_id,
+                             .thread_id = os::thread_id(),
+                             .submit_ns = command.submit_ns,
+                             .start_ns = os::now_ns(),
+                             .end_ns = 0,
+                             .bytes = command.bytes,
+                             .address = 0,
+                             .memcpy_kind = command.memcpy_kind,
+                             .peer_device = command.peer_device};
+  if (command.kernel->describe != nullptr) command.kernel->describe(command.closure(), &record);
+  return record;
+}
+
+orActivityRecord host_record(orActivityKind kind, const char* name) {
+  orActivityRecord record = {};
+  bool has_external_id = false;
+  stamp_external_id(&has_external_id, &record.external_id);
+  record.has_external_id = has_external_id;
+  record.kind = kind;
+  record.name = name;
+  record.device = -1;
+  record.stream_id = UINT64_MAX;
+  record.correlation_id = next_correlation_id();
+  record.thread_id = os::thread_id();
+  record.memcpy_kind = -1;
+  record.peer_device = -1;
+  return record;
+}
+
+void keep_host_work(orActivityRecord work, const char* call, int device, uint64_t stream_id) {
+  orActivityRecord host = host_record(orActivityRuntime, call);
+  host.device = device;
+  host.stream_id = stream_id;
+  host.submit_ns = work.start_ns;
+  host.start_ns = work.start_ns;
+  host.end_ns = work.end_ns;
+  work.device = device;
+  work.stream_id = stream_id;
+  work.correlation_id = host.correlation_id;
+  work.external_id = host.external_id;
+  work.has_external_id = host.has_external_id;
+  work.thread_id = host.thread_id;
+  work.submit_ns = work.start_ns;
+  work.address = 0;
+  keep(host);
+  keep(work);
+}
+
+void keep(const orActivityRecord& record) {
+  if ((recorded_kinds.load(std::memory_order_relaxed) & record.kind) == 0) return;
+  if (record.correlation_id <= last_id_before_start.load(std::memory_order_relaxed)) return;
+  try {
+    thread_object<BufferLease>().add(record);
+  } catch (const std::bad_alloc&) {
+    // The record is lost; the work it is about is not.
+  }
+}
+
+void lock_buffers() OPENREG_UNCHECKED_LOCKING {
+  buffers().mutex.lock();
+  for (Buffer* buffer : buffers().all) buffer->mutex.lock();
+}
+
+void unlock_buffers() OPENREG_UNCHECKED_LOCKING {
+  for (Buffer* buffer : buffers().all) buffer->mutex.unlock();
+  buffers().mutex.unlock();
+}
+
+Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) : record_{} {
+  if (!trace::is_on()) return;
+  record_ = host_record(kind, name);
+  record_.device = device;
+  record_.stream_id = stream_id;
+  record_.start_ns = os::now_ns();
+  record_.submit_ns = record_.start_ns;
+}
+
+Span::~Span() {
+  if (!is_on()) return;
+  record_.end_ns = os::now_ns();
+  keep(record_);
+}
+
+}  // namespace openreg::trace
+
+extern "C" {
+
+orError_t orTraceStart(unsigned kinds) {
+  return openreg::guarded([&] {
+    if (const orError_t error = openreg::check_not_forked()) return error;
+    return openreg::trace::start(kinds);
+  });
+}
+
+orError_t orTraceStop(void) {
+  return openreg::guarded([] {
+    if (const orError_t error = openreg::check_not_forked()) return error;
+    openreg::trace::recorded_kinds.store(0);
+    return orSuccess;
+  });
+}
+
+orError_t orTraceIsOn(int* is_on) {
+  return openreg::guarded([&] {
+    if (is_on == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orTraceIsOn: is_on is null");
+    }
+    *is_on = openreg::trace::is_on() ? 1 : 0;
+    return orSuccess;
+  });
+}
+
+orError_t orTraceRecordWork(orStream_t stream, const char* call, const orActivityRecord* work) {
+  return openreg::guarded([&] { return openreg::trace::record_work(stream, call, work); });
+}
+
+orError_t orTraceConsume(orActivityFn consume, void* user_data) {
+  return openreg::guarded([&] {
+    if (const orError_t error = openreg::check_not_forked()) return error;
+    return openreg::trace::consume(consume, user_data);
+  });
+}
+
+orError_t orTracePushExternalId(uint64_t id) {
+  return openreg::guarded([&] {
+    openreg::thread_object<openreg::trace::ExternalIds>().ids.push_back(id);
+    return orSuccess;
+  });
+}
+
+orError_t orTracePopExternalId(uint64_t* id) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    std::vector<uint64_t>& ids = thread_object<trace::ExternalIds>().ids;
+    if (id == nullptr || ids.empty()) {
+      return fail(orErrorInvalidValue, id == nullptr
+                                           ? "orTracePopExternalId: id is null"
+                                           : "orTracePopExternalId: no external id was pushed");
+    }
+    *id = ids.back();
+    ids.pop_back();
+    return orSuccess;
+  });
+}
+
+orError_t orTraceGetTime(int64_t* now_ns) {
+  return openreg::guarded([&] {
+    if (now_ns == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orTraceGetTime: now_ns is null");
+    }
+    *now_ns = openreg::os::now_ns();
+    return orSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,445 @@
+#include "graph/capture.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/device.h"
+#include "base/mutex.h"
+#include "base/process.h"
+#include "queue/stream.h"
+
+namespace openreg {
+namespace {
+
+// The captures that last.
+struct Captures {
+  Mutex mutex;
+  std::vector<std::shared_ptr<Capture>> all OPENREG_GUARDED_BY(mutex);
+};
+
+Captures& captures() {
+  static auto* captures = new Captures;
+  return *captures;
+}
+
+std::atomic<int> capture_count{0};  // captures().all.size(); read at any time
+std::atomic<uint64_t> last_capture_id{0};
+std::atomic<uint64_t> last_thread{0};
+
+thread_local orStreamCaptureMode this_threads_mode = orStreamCaptureModeGlobal;
+
+// A number of the calling thread that no other thread ever has.
+uint64_t this_thread() {
+  static thread_local const uint64_t number = last_thread.fetch_add(1) + 1;
+  return number;
+}
+
+std::vector<std::shared_ptr<Capture>> all_captures() {
+  if (capture_count.load(std::memory_order_relaxed) == 0) return {};
+  const Lock lock(captures().mutex);
+  return captures().all;
+}
+
+void add_capture(std::shared_ptr<Capture> capture) {
+  const Lock lock(captures().mutex);
+  captures().all.push_back(std::move(capture));
+  ++capture_count;
+}
+
+void remove_capture(const std::shared_ptr<Capture>& capture) {
+  const Lock lock(captures().mutex);
+  capture_count -= static_cast<int>(std::erase(captures().all, capture));
+}
+
+bool is_mode(int mode) {
+  return mode >= orStreamCaptureModeGlobal && mode <= orStreamCaptureModeRelaxed;
+}
+
+const char* name_of(orStreamCaptureMode mode) {
+  switch (mode) {
+    case orStreamCaptureModeGlobal:
+      return "global";
+    case orStreamCaptureModeThreadLocal:
+      return "thread local";
+    default:
+      return "relaxed";
+  }
+}
+
+// What follows both; see Note [Frontiers].
+Frontier merged(const Frontier& one, const Frontier& other, const std::vector<GraphNode>& nodes) {
+  Frontier both;
+  both.nodes.reserve(one.nodes.size() + other.nodes.size());
+  // A node of both is taken from the first.
+  auto next = other.nodes.begin();
+  for (const size_t node : one.nodes) {
+    for (; next != other.nodes.end() && *next < node; ++next) {
+      if (!one.covers(*next, nodes[*next].lane)) both.nodes.push_back(*next);
+    }
+    const bool is_of_both = next != other.nodes.end() && *next == node;
+    if (is_of_both) ++next;
+    if (is_of_both || !other.covers(node, nodes[node].lane)) both.nodes.push_back(node);
+  }
+  for (; next != other.nodes.end(); ++next) {
+    if (!one.covers(*next, nodes[*next].lane)) both.nodes.push_back(*next);
+  }
+  both.reach = one.reach;
+  both.reach.resize(std::max(one.reach.size(), other.reach.size()));
+  for (size_t lane = 0; lane < other.reach.size(); ++lane) {
+    both.reach[lane] = std::max(both.reach[lane], other.reach[lane]);
+  }
+  return both;
+}
+
+// The first node that the end does not cover, null if there is none.
+const GraphNode* find_unjoined(const Graph& graph, const Frontier& end) {
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!end.covers(i, graph.nodes[i].lane)) return &graph.nodes[i];
+  }
+  return nullptr;
+}
+
+// Why a command cannot become a node, null if it can.
+const char* find_obstacle(const Submission& submission) {
+  if (submission.is_staged) {
+    return "expected pinned host memory, as a graph copies on each launch, got memory that is not";
+  }
+  switch (submission.kind) {
+    case CommandKind::Kernel:
+    case CommandKind::HostFunction:
+    case CommandKind::Copy:
+    case CommandKind::Fill:
+      return nullptr;
+    default:  // the capture began after the caller had looked
+      return "expected a stream on which no other thread begins a capture at the same time";
+  }
+}
+
+}  // namespace
+
+orError_t Capture::begin(Stream& origin, orStreamCaptureMode mode) {
+  const auto capture = std::make_shared<Capture>(origin, mode);
+  add_capture(capture);
+  if (origin.join(capture)) return orSuccess;
+  remove_capture(capture);
+  if (origin.is_destroyed()) return fail_destroyed(origin);  // by another thread
+  return fail(
+      orErrorIllegalState,
+      concat("orStreamBeginCapture: expected a stream that is not capturing, got ", origin.name()));
+}
+
+Capture::Capture(Stream& origin, orStreamCaptureMode mode)
+    : id_(last_capture_id.fetch_add(1) + 1),
+      origin_(origin),
+      mode_(mode),
+      thread_(this_thread()),
+      members_{{&origin, {}}},
+      graph_(std::make_shared<Graph>()) {}
+
+orError_t Capture::end(Stream& stream, std::shared_ptr<Graph>* graph) {
+  const std::shared_ptr<Capture> self = shared_from_this();  // its streams let go of it
+  std::shared_ptr<Graph> captured;
+  std::vector<Member> members;
+  orError_t error = orSuccess;
+  {
+    const Lock lock(mutex_);
+    if (mode_ != orStreamCaptureModeRelaxed && thread_ != this_thread()) {
+      return fail(orErrorStreamCaptureWrongThread,
+                  concat("orStreamEndCapture: expected the thread that began ", description()));
+    }
+    if (state_ == State::Ended) {
+      return fail(orErrorIllegalState,
+                  concat("orStreamEndCapture: ", description(), ", has ended already"));
+    }
+    if (&stream != &origin_) {
+      if (state_ == State::Invalidated) return fail_invalidated("orStreamEndCapture");
+      state_ = State::Invalidated;
+      reason_ = concat("orStreamEndCapture: expected ", origin_.name(),
+                       ", where the capture began, got ", stream.name());
+      return fail(orErrorStreamCaptureUnmatched, reason_);
+    }
+    error = check_end();
+    state_ = State::Ended;
+    captured = std::move(graph_);
+    captured->lane_count = members_.size();
+    captured->end = std::move(members_.front().frontier.nodes);
+    members = std::move(members_);
+  }
+  for (const Member& member : members) member.stream->leave_capture();
+  remove_capture(self);
+  if (error == orSuccess) *graph = std::move(captured);
+  return error;
+}
+
+orError_t Capture::check_end() const {
+  if (state_ == State::Invalidated) return fail_invalidated("orStreamEndCapture");
+  const GraphNode* unjoined = find_unjoined(*graph_, members_.front().frontier);
+  if (unjoined == nullptr) return orSuccess;
+  return fail(orErrorStreamCaptureUnjoined,
+              concat("orStreamEndCapture: expected ", origin_.name(),
+                     " to wait for all captured work, got none for '", (*unjoined->command).name(),
+                     "' on stream ", unjoined->stream_id, " of device ", unjoined->device));
+}
+
+// docs: capture-take
+orError_t Capture::take(Stream& stream, const Submission& submission, bool* has_ended) {
+  if (const char* obstacle = find_obstacle(submission)) {
+    return refuse(orErrorStreamCaptureUnsupported, concat(submission.function, ": ", obstacle));
+  }
+  const Submission& taken =
+      submission.if_captured == nullptr ? submission : *submission.if_captured;
+  CapturedCommand command(taken);
+  orError_t error = orSuccess;
+  try {
+    const Lock lock(mutex_);
+    Member* member = find(stream);
+    if (state_ == State::Active && member != nullptr) {
+      std::vector<GraphNode>& nodes = graph_->nodes;
+      const auto lane = static_cast<size_t>(member - members_.data());
+      Frontier& frontier = member->frontier;
+      std::vector<size_t> dependencies{nodes.size()};
+      if (frontier.reach.size() <= lane) frontier.reach.resize(lane + 1);
+      if (nodes.size() == nodes.capacity()) nodes.reserve(2 * nodes.size() + 1);
+      // From here on nothing throws.
+      std::swap(frontier.nodes, dependencies);
+      frontier.reach[lane] = nodes.size() + 1;
+      nodes.push_back({.command = std::move(command),
+                       .lane = lane,
+                       .stream_id = stream.id(),
+                       .device = stream.device().index(),
+                       .dependencies = std::move(dependencies)});
+      return orSuccess;
+    }
+    *has_ended = state_ == State::Ended || member == nullptr;
+    if (!*has_ended) error = fail_invalidated(taken.function);
+  } catch (const std::bad_alloc&) {
+    command.give_back(taken);
+    throw;
+  }
+  command.give_back(taken);
+  return error;
+}
+// docs: end
+
+orError_t Capture::mark(Stream& stream, CaptureMark* mark, bool* has_ended) {
+  const Lock lock(mutex_);
+  const Member* member = find(stream);
+  *has_ended = member == nullptr;
+  if (*has_ended) return orSuccess;
+  if (state_ == State::Invalidated) return fail_invalidated("orEventRecord");
+  *mark = {shared_from_this(), member->frontier};
+  return orSuccess;
+}
+
+orError_t Capture::follow(Stream& stream, const Frontier& frontier) {
+  const Lock lock(mutex_);
+  if (state_ == State::Invalidated) return fail_invalidated("orStreamWaitEvent");
+  if (state_ == State::Ended) {
+    return fail(orErrorCapturedEvent, concat("orStreamWaitEvent: the event was recorded in ",
+                                             description(), ", which has ended"));
+  }
+  if (Member* member = find(stream)) {
+    member->frontier = merged(member->frontier, frontier, graph_->nodes);
+    return orSuccess;
+  }
+  members_.push_back({&stream, frontier});
+  if (stream.join(shared_from_this())) return orSuccess;
+  members_.pop_back();
+  if (stream.is_destroyed()) return fail_destroyed(stream);  // by another thread
+  return fail(orErrorStreamCaptureMerge,
+              concat("orStreamWaitEvent: another thread began a capture on ", stream.name()));
+}
+
+void Capture::invalidate(const std::string& reason) {
+  const Lock lock(mutex_);
+  if (state_ != State::Active) return;
+  state_ = State::Invalidated;
+  reason_ = reason;
+}
+
+orError_t Capture::refuse(orError_t code, const std::string& reason) {
+  invalidate(reason);
+  return fail(code, reason);
+}
+
+bool Capture::has_ended() const {
+  const Lock lock(mutex_);
+  return state_ == State::Ended;
+}
+
+bool Capture::has_stream_on(int device) const {
+  const Lock lock(mutex_);
+  return std::any_of(members_.begin(), members_.end(), [device](const Member& member) {
+    return member.stream->device().index() == device;
+  });
+}
+
+orStreamCaptureStatus Capture::status() const {
+  const Lock lock(mutex_);
+  switch (state_) {
+    case State::Active:
+      return orStreamCaptureStatusActive;
+    case State::Invalidated:
+      return orStreamCaptureStatusInvalidated;
+    default:
+      return orStreamCaptureStatusNone;
+  }
+}
+
+bool Capture::forbids_unsafe_calls(orStreamCaptureMode thread_mode) const {
+  if (mode_ == orStreamCaptureModeRelaxed || thread_mode == orStreamCaptureModeRelaxed) {
+    return false;
+  }
+  const bool is_everywhere =
+      mode_ == orStreamCaptureModeGlobal && thread_mode == orStreamCaptureModeGlobal;
+  return is_everywhere || thread_ == this_thread();
+}
+
+std::string Capture::description() const {
+  return concat("capture ", id_, ", begun on ", origin_.name(), " in mode ", name_of(mode_));
+}
+
+Capture::Member* Capture::find(const Stream& stream) {
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const Member& member) { return member.stream == &stream; });
+  return found == members_.end() ? nullptr : &*found;
+}
+
+orError_t Capture::fail_invalidated(const char* function) const {
+  return fail(orErrorStreamCaptureInvalidated,
+              concat(function, ": ", description(), ", was invalidated: ", reason_));
+}
+
+orError_t wait_for(Stream& stream, const CaptureMark& mark) {
+  const std::shared_ptr<Capture> own = stream.capture();
+  if (own == nullptr || own == mark.capture) return mark.capture->follow(stream, mark.frontier);
+  const bool is_outside = mark.capture->has_ended();
+  const std::string reason = concat("orStreamWaitEvent: expected an event of ", own->description(),
+                                    ", got one recorded in ", mark.capture->description(),
+                                    is_outside ? ", which has ended" : "");
+  mark.capture->invalidate(reason);
+  return own->refuse(is_outside ? orErrorStreamCaptureIsolation : orErrorStreamCaptureMerge,
+                     reason);
+}
+
+orError_t check_not_capturing(const Stream& stream, const char* function) {
+  const std::shared_ptr<Capture> capture = stream.capture();
+  if (capture == nullptr) return orSuccess;
+  return capture->refuse(
+      orErrorStreamCaptureUnsupported,
+      concat(function, ": expected a stream that is not capturing, got ", stream.name()));
+}
+
+orError_t check_safe(const char* function) {
+  orError_t error = orSuccess;
+  for (const std::shared_ptr<Capture>& capture : all_captures()) {
+    if (!capture->forbids_unsafe_calls(this_threads_mode)) continue;
+    error = capture->refuse(
+        orErrorStreamCaptureUnsupported,
+        concat(function, ": expected no capture that forbids this, got ", capture->description()));
+  }
+  return error;
+}
+
+orError_t check_may_wait(const Stream& stream, const char* function) {
+  if (const orError_t error = check_not_capturing(stream, function)) return error;
+  return check_safe(function);
+}
+
+orError_t check_may_wait(int device, const char* function) {
+  orError_t error = orSuccess;
+  for (const std::shared_ptr<Capture>& capture : all_captures()) {
+    if (!capture->has_stream_on(device)) continue;
+    error = capture->refuse(orErrorStreamCaptureUnsupported,
+                            concat(function, ": expected no stream of device ", device,
+                                   " to be capturing, got ", capture->description()));
+  }
+  return error == orSuccess ? check_safe(function) : error;
+}
+
+orError_t fail_captured(const CaptureMark& mark, const char* function) {
+  return mark.capture->refuse(orErrorCapturedEvent, concat(function, ": the event was recorded in ",
+                                                           mark.capture->description()));
+}
+
+namespace {
+
+orError_t begin_capture(orStream_t handle, orStreamCaptureMode mode) {
+  Stream* stream = nullptr;
+  if (const orError_t error = find_stream(handle, &stream)) return error;
+  if (!is_mode(mode)) {
+    return fail(orErrorInvalidValue, concat("orStreamBeginCapture: expected a mode from 0 to 2, "
+                                            "got ",
+                                            static_cast<int>(mode)));
+  }
+  return Capture::begin(*stream, mode);
+}
+
+orError_t end_capture(orStream_t handle, orGraph_t* graph) {
+  if (graph == nullptr) return fail(orErrorInvalidValue, "orStreamEndCapture: graph is null");
+  Stream* stream = nullptr;
+  if (const orError_t error = find_stream(handle, &stream)) return error;
+  const std::shared_ptr<Capture> capture = stream->capture();
+  if (capture == nullptr) {
+    return fail(orErrorIllegalState,
+                concat("orStreamEndCapture: ", stream->name(), " is not capturing"));
+  }
+  std::shared_ptr<Graph> captured;
+  if (const orError_t error = capture->end(*stream, &captured)) return error;
+  *graph = add_graph(std::move(captured));
+  return orSuccess;
+}
+
+orError_t get_capture_info(orStream_t handle, orStreamCaptureStatus* status, unsigned long long* id,
+                           const char* function) {
+  if (status == nullptr) return fail(orErrorInvalidValue, concat(function, ": status is null"));
+  Stream* stream = nullptr;
+  if (const orError_t error = find_stream(handle, &stream)) return error;
+  const std::shared_ptr<Capture> capture = stream->capture();
+  *status = capture == nullptr ? orStreamCaptureStatusNone : capture->status();
+  if (id != nullptr && *status != orStreamCaptureStatusNone) *id = capture->id();
+  return orSuccess;
+}
+
+}  // namespace
+}  // namespace openreg
+
+extern "C" {
+
+orError_t orStreamBeginCapture(orStream_t stream, orStreamCaptureMode mode) {
+  return openreg::guarded([&] { return openreg::begin_capture(stream, mode); });
+}
+
+orError_t orStreamEndCapture(orStream_t stream, orGraph_t* graph) {
+  return openreg::guarded([&] { return openreg::end_capture(stream, graph); });
+}
+
+orError_t orStreamIsCapturing(orStream_t stream, orStreamCaptureStatus* status) {
+  return openreg::guarded(
+      [&] { return openreg::get_capture_info(stream, status, nullptr, "orStreamIsCapturing"); });
+}
+
+orError_t orStreamGetCaptureInfo(orStream_t stream, orStreamCaptureStatus* status,
+                                 unsigned long long* id) {
+  return openreg::guarded(
+      [&] { return openreg::get_capture_info(stream, status, id, "orStreamGetCaptureInfo"); });
+}
+
+orError_t orThreadExchangeStreamCaptureMode(orStreamCaptureMode* mode) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (mode == nullptr || !is_mode(*mode)) {
+      return fail(orErrorInvalidValue,
+                  mode == nullptr
+                      ? std::string("orThreadExchangeStreamCaptureMode: mode is null")
+                      : concat("orThreadExchangeStreamCaptureMode: expected a mode from 0 to 2, "
+                               "got ",
+                               static_cast<int>(*mode)));
+    }
+    std::swap(*mode, this_threads_mode);
+    return orSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,348 @@
+#include "memory/allocation.h"
+
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <optional>
+
+#include "base/device.h"
+#include "base/mutex.h"
+#include "base/process.h"
+#include "base/setting.h"
+#include "extras/peer.h"
+#include "extras/trace.h"
+#include "extras/watch.h"
+#include "graph/capture.h"
+#include "memory/arena.h"
+
+namespace openreg {
+namespace {
+
+struct PinnedAllocation {
+  uintptr_t address;
+  size_t size;
+  int device;
+};
+
+struct PinnedMemory {
+  Mutex mutex;
+  std::map<uintptr_t, PinnedAllocation> live OPENREG_GUARDED_BY(mutex);
+};
+
+PinnedMemory& pinned_memory() {
+  static PinnedMemory* memory = new PinnedMemory;
+  return *memory;
+}
+
+std::optional<PinnedAllocation> find_pinned(uintptr_t address) {
+  PinnedMemory& memory = pinned_memory();
+  const Lock lock(memory.mutex);
+  const auto after = memory.live.upper_bound(address);
+  if (after == memory.live.begin()) return std::nullopt;
+  const PinnedAllocation& found = std::prev(after)->second;
+  if (address - found.address >= found.size) return std::nullopt;
+  return found;
+}
+
+// The device whose addresses the pointer is among, null if none.
+Device* device_of(uintptr_t address) {
+  const AddressSpace* space = AddressSpace::get();
+  return space == nullptr ? nullptr : Device::active(space->device_of(address));
+}
+
+bool is_kernel_address(uintptr_t address) {
+  if (is_watchable_kernel_address(address)) return true;
+  const AddressSpace* space = AddressSpace::get();
+  if (space == nullptr || space->kernel_offset == 0) return false;
+  return space->is_kernel_address(address) ||
+         find_imported(address - static_cast<uintptr_t>(space->kernel_offset)).has_value();
+}
+
+uintptr_t to_address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+// `found` is the allocation that the address lies in.
+orError_t find_device_place(int device, const std::optional<Allocation>& found, uintptr_t address,
+                            size_t size, const char* function, Place* place) {
+  if (!found) {
+    return fail(orErrorIllegalAddress, concat(function, ": ", reinterpret_cast<void*>(address),
+                                              " is in no live allocation of device ", device));
+  }
+  const size_t offset = address - found->address;
+  if (size > found->size - offset) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": ", size, " bytes at offset ", offset,
+                       " exceed their allocation of ", found->size, " bytes on device ", device));
+  }
+  const auto kernel_offset = static_cast<uintptr_t>(AddressSpace::get()->kernel_offset);
+  *place = {orMemoryTypeDevice, device, reinterpret_cast<void*>(address + kernel_offset)};
+  return orSuccess;
+}
+
+void describe(trace::Span& span, int device, uintptr_t address, size_t size) {
+  span.record().device = device;
+  span.record().address = address;
+  span.record().bytes = size;
+}
+
+orError_t allocate(void** pointer, size_t size) {
+  if (pointer == nullptr) return fail(orErrorInvalidValue, "orMalloc: pointer is null");
+  Device* device = nullptr;
+  if (const orError_t error = Device::get(current_device(), &device)) return error;
+  if (const orError_t error = check_safe("orMalloc")) return error;
+  if (size == 0) {
+    *pointer = nullptr;
+    return orSuccess;
+  }
+  trace::Span span(orActivityMemory, "orMalloc");
+  const uintptr_t address = device->arena().allocate(size);
+  describe(span, device->index(), address, size);
+  if (address == 0) {
+    return fail(orErrorMemoryAllocation,
+                concat("orMalloc: device ", device->index(), " has no free range of ", size,
+                       " bytes; its largest has ", device->arena().largest_free_size(), ", ",
+                       device->arena().free_size(), " of ", settings().device_memory, " are free"));
+  }
+  *pointer = reinterpret_cast<void*>(address);
+  return orSuccess;
+}
+
+orError_t fail_not_allocated(const char* function, const void* pointer) {
+  return fail(orErrorInvalidValue,
+              concat(function, ": ", pointer, " is not the start of a live allocation"));
+}
+
+orError_t release(void* pointer) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (pointer == nullptr) return orSuccess;
+  const uintptr_t address = to_address(pointer);
+  Device* device = device_of(address);
+  if (device == nullptr) return fail_not_allocated("orFree", pointer);
+  const std::optional<Allocation> found = device->arena().find(address);
+  if (!found || found->address != address) return fail_not_allocated("orFree", pointer);
+  if (const orError_t error = check_safe("orFree")) return error;
+  if (is_exiting()) return orSuccess;  // a command may still use it, and the process ends
+  if (const orError_t error = device->wait()) return error;
+  trace::Span span(orActivityMemory, "orFree");
+  const size_t size = device->arena().release(address);
+  if (size == 0) return fail_not_allocated("orFree", pointer);
+  describe(span, device->index(), address, size);
+  return orSuccess;
+}
+
+orError_t allocate_pinned(void** pointer, size_t size) {
+  if (pointer == nullptr) return fail(orErrorInvalidValue, "orMallocHost: pointer is null");
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_device(current_device(), "orMallocHost")) return error;
+  if (const orError_t error = check_safe("orMallocHost")) return error;
+  if (size == 0) {
+    *pointer = nullptr;
+    return orSuccess;
+  }
+  trace::Span span(orActivityMemory, "orMallocHost");
+  auto* memory = reinterpret_cast<void*>(allocate_watchable(size));
+  if (memory == nullptr && posix_memalign(&memory, OPENREG_MEMORY_ALIGNMENT, size) != 0) {
+    return fail(orErrorMemoryAllocation, concat("orMallocHost: the host has no ", size, " bytes"));
+  }
+  const uintptr_t address = to_address(memory);
+  describe(span, current_device(), address, size);
+  PinnedMemory& pinned = pinned_memory();
+  try {
+    const Lock lock(pinned.mutex);
+    pinned.live[address] = {address, size, current_device()};
+  } catch (const std::bad_alloc&) {
+    if (!release_watchable(address, size)) std::free(memory);
+    throw;
+  }
+  *pointer = memory;
+  return orSuccess;
+}
+
+orError_t wait_for_all_devices() {
+  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
+    Device* device = Device::active(i);
+    if (device == nullptr) continue;
+    if (const orError_t error = device->wait()) return error;
+  }
+  return orSuccess;
+}
+
+// `is_unused`: the caller knows that no work that has not finished uses the memory.
+orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (pointer == nullptr) return orSuccess;
+  const std::optional<PinnedAllocation> found = find_pinned(to_address(pointer));
+  if (!found || found->address != to_address(pointer)) {
+    return fail_not_allocated(function, pointer);
+  }
+  if (const orError_t error = check_safe(function)) return error;
+  if (is_exiting()) return orSuccess;  // as in release()
+  if (!is_unused) {
+    if (const orError_t error = wait_for_all_devices()) return error;
+  }
+  trace::Span span(orActivityMemory, function);
+  PinnedMemory& memory = pinned_memory();
+  std::map<uintptr_t, PinnedAllocation>::node_type node;
+  {
+    const Lock lock(memory.mutex);
+    node = memory.live.extract(to_address(pointer));
+  }
+  if (node.empty()) return fail_not_allocated(function, pointer);
+  describe(span, node.mapped().device, node.mapped().address, node.mapped().size);
+  try {
+    if (!release_watchable(node.mapped().address, node.mapped().size)) std::free(pointer);
+  } catch (const std::bad_alloc&) {
+    const Lock lock(memory.mutex);
+    memory.live.insert(std::move(node));  // the node has its memory
+    throw;
+  }
+  return orSuccess;
+}
+
+orError_t get_memory_info(size_t* free_size, size_t* total_size, int index) {
+  if (free_size == nullptr || total_size == nullptr) {
+    return fail(orErrorInvalidValue, "orMemGetInfo: a pointer to the result is null");
+  }
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_device(index, "orMemGetInfo")) return error;
+  const Device* device = Device::active(index);
+  *total_size = settings().device_memory;
+  *free_size = device == nullptr ? *total_size : device->arena().free_size();
+  return orSuccess;
+}
+
+orPointerAttributes attributes_of(uintptr_t address) {
+  if (Device* device = device_of(address)) {
+    if (const std::optional<Allocation> found = device->arena().find(address)) {
+      return {orMemoryTypeDevice, device->index(), reinterpret_cast<void*>(found->address),
+              found->size};
+    }
+  } else if (const std::optional<ImportedAllocation> imported = find_imported(address)) {
+    if (imported->address != 0) {
+      return {orMemoryTypeDevice, imported->device, reinterpret_cast<void*>(imported->address),
+              imported->size};
+    }
+  } else if (const std::optional<PinnedAllocation> found = find_pinned(address)) {
+    return {orMemoryTypeHost, found->device, reinterpret_cast<void*>(found->address), found->size};
+  }
+  return {orMemoryTypeUnregistered, -1, nullptr, 0};
+}
+
+}  // namespace
+
+orError_t find_place(const void* pointer, size_t size, const char* function, Place* place) {
+  if (pointer == nullptr) {
+    return fail(orErrorInvalidValue, concat(function, ": expected a pointer, got null"));
+  }
+  const uintptr_t address = to_address(pointer);
+  if (Device* device = device_of(address)) {
+    return find_device_place(device->index(), device->arena().find(address), address, size,
+                             function, place);
+  }
+  if (const std::optional<ImportedAllocation> imported = find_imported(address)) {
+    std::optional<Allocation> found;
+    if (imported->address != 0) found = Allocation{imported->address, imported->size};
+    return find_device_place(imported->device, found, address, size, function, place);
+  }
+  if (is_kernel_address(address)) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": expected a device address, got the kernel address ", pointer));
+  }
+  const std::optional<PinnedAllocation> pinned = find_pinned(address);
+  if (pinned && size > pinned->size - (address - pinned->address)) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": ", size, " bytes at offset ", address - pinned->address,
+                       " exceed their pinned allocation of ", pinned->size, " bytes"));
+  }
+  if (size > UINTPTR_MAX - address) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": ", size, " bytes do not fit behind the address ", pointer));
+  }
+  *place = {pinned ? orMemoryTypeHost : orMemoryTypeUnregistered, -1,
+            reinterpret_cast<void*>(address + watchable_offset(address))};
+  return orSuccess;
+}
+
+// Hold all mutexes over a fork; clang cannot follow a lock from one function to another.
+void lock_allocations() OPENREG_UNCHECKED_LOCKING {
+  lock_imports();
+  pinned_memory().mutex.lock();
+  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
+    if (Device* device = Device::active(i)) device->arena().lock();
+  }
+}
+
+void unlock_allocations() OPENREG_UNCHECKED_LOCKING {
+  for (int i = OPENREG_MAX_DEVICES - 1; i >= 0; --i) {
+    if (Device* device = Device::active(i)) device->arena().unlock();
+  }
+  pinned_memory().mutex.unlock();
+  unlock_imports();
+}
+
+}  // namespace openreg
+
+extern "C" {
+
+orError_t orMalloc(void** pointer, size_t size) {
+  return openreg::guarded([&] { return openreg::allocate(pointer, size); });
+}
+
+orError_t orFree(void* pointer) {
+  return openreg::guarded([&] { return openreg::release(pointer); });
+}
+
+orError_t orMallocHost(void** pointer, size_t size) {
+  return openreg::guarded([&] { return openreg::allocate_pinned(pointer, size); });
+}
+
+orError_t orFreeHost(void* pointer) {
+  return openreg::guarded(
+      [&] { return openreg::release_pinned(pointer, /*is_unused=*/false, "orFreeHost"); });
+}
+
+orError_t orFreeHostUnused(void* pointer) {
+  return openreg::guarded(
+      [&] { return openreg::release_pinned(pointer, /*is_unused=*/true, "orFreeHostUnused"); });
+}
+
+orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int device) {
+  return openreg::guarded([&] { return openreg::get_memory_info(free_size, total_size, device); });
+}
+
+orError_t orPointerGetAttributes(orPointerAttributes* attributes, const void* pointer) {
+  return openreg::guarded([&] {
+    if (attributes == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orPointerGetAttributes: attributes is null");
+    }
+    *attributes = openreg::attributes_of(openreg::to_address(pointer));
+    return orSuccess;
+  });
+}
+
+orError_t orHostGetKernelPointer(void** kernel_pointer, const void* pointer) {
+  return openreg::guarded([&] {
+    if (kernel_pointer == nullptr) {
+      return openreg::fail(orErrorInvalidValue, "orHostGetKernelPointer: kernel_pointer is null");
+    }
+    const uintptr_t address = openreg::to_address(pointer);
+    *kernel_pointer = reinterpret_cast<void*>(address + openreg::watchable_offset(address));
+    return orSuccess;
+  });
+}
+
+orError_t orGetKernelOffset(ptrdiff_t* offset) {
+  return openreg::guarded([&] {
+    using namespace openreg;
+    if (offset == nullptr) return fail(orErrorInvalidValue, "orGetKernelOffset: offset is null");
+    if (const orError_t error = check_not_forked()) return error;
+    // It is the same for all devices: with one in use, the current one is not needed.
+    Device* device = nullptr;
+    if (AddressSpace::get() == nullptr) {
+      if (const orError_t error = Device::get(current_device(), &device)) return error;
+    }
+    *offset = AddressSpace::get()->kernel_offset;
+    return orSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,276 @@
+#include <cstring>
+
+#include "base/device.h"
+#include "base/os.h"
+#include "base/process.h"
+#include "extras/trace.h"
+#include "graph/capture.h"
+#include "memory/allocation.h"
+#include "queue/command.h"
+#include "queue/stream.h"
+
+namespace openreg {
+namespace {
+
+// Up to this size, a copy from unregistered host memory makes a private copy of the source and does
+// not wait. Beyond it, the second pass over the data costs more than the wait.
+constexpr size_t max_staged_size = size_t{64} << 10;
+
+struct CopyTask {
+  void* destination;
+  const void* source;
+  size_t size;
+};
+
+struct FillTask {
+  void* destination;
+  int value;
+  size_t size;
+};
+
+void run(const CopyTask& task) { std::memmove(task.destination, task.source, task.size); }
+
+orError_t run_copy(void* closure) {
+  run(*static_cast<CopyTask*>(closure));
+  return orSuccess;
+}
+
+// The closure of a staged copy: the task, followed by the bytes.
+orError_t run_staged_copy(void* closure) {
+  CopyTask task = *static_cast<CopyTask*>(closure);
+  task.source = static_cast<CopyTask*>(closure) + 1;
+  run(task);
+  return orSuccess;
+}
+
+// Moves a task that points at its source into a closure that contains it.
+void stage(void* to, void* from) {
+  const CopyTask& task = *static_cast<CopyTask*>(from);
+  std::memcpy(to, &task, sizeof(task));
+  std::memcpy(static_cast<CopyTask*>(to) + 1, task.source, task.size);
+}
+
+orError_t run_fill(void* closure) {
+  const FillTask& task = *static_cast<FillTask*>(closure);
+  std::memset(task.destination, task.value, task.size);
+  return orSuccess;
+}
+
+constexpr orKernel copy_kernel{"copy", run_copy, nullptr, nullptr};
+constexpr orKernel staged_copy_kernel{"copy", run_staged_copy, stage, nullptr};
+constexpr orKernel fill_kernel{"fill", run_fill, nullptr, nullptr};
+
+orMemcpyKind kind_of(const Place& destination, const Place& source) {
+  const bool to_device = destination.type == orMemoryTypeDevice;
+  const bool from_device = source.type == orMemoryTypeDevice;
+  if (to_device) return from_device ? orMemcpyDeviceToDevice : orMemcpyHostToDevice;
+  return from_device ? orMemcpyDeviceToHost : orMemcpyHostToHost;
+}
+
+const char* name_of(orMemcpyKind kind) {
+  switch (kind) {
+    case orMemcpyHostToHost:
+      return "host to host";
+    case orMemcpyHostToDevice:
+      return "host to device";
+    case orMemcpyDeviceToHost:
+      return "device to host";
+    case orMemcpyDeviceToDevice:
+      return "device to device";
+    default:
+      return "unknown";
+  }
+}
+
+struct Copy {
+  const char* function;
+  Place destination;
+  Place source;
+  size_t size;
+  orMemcpyKind kind;
+
+  CopyTask task() const { return {destination.kernel_address, source.kernel_address, size}; }
+
+  Submission submission(const Stream& stream, const orKernel& kernel, CopyTask* closure,
+                        size_t closure_size) const {
+    const bool is_between_devices =
+        kind == orMemcpyDeviceToDevice && destination.device != source.device;
+    const int peer = source.device != stream.device().index() ? source.device : destination.device;
+    return {.kind = CommandKind::Copy,
+            .function = function,
+            .kernel = &kernel,
+            .closure = closure,
+            .closure_size = closure_size,
+            .bytes = size,
+            .memcpy_kind = kind,
+            .peer_device = is_between_devices ? peer : -1};
+  }
+};
+
+// Checks the arguments of a copy of more than 0 bytes.
+orError_t check_copy(void* destination, const void* source, size_t size, orMemcpyKind kind,
+                     const char* function, Copy* copy) {
+  copy->function = function;
+  copy->size = size;
+  if (const orError_t error = find_place(destination, size, function, &copy->destination)) {
+    return error;
+  }
+  if (const orError_t error = find_place(source, size, function, &copy->source)) return error;
+  copy->kind = kind_of(copy->destination, copy->source);
+  if (kind == orMemcpyDefault || kind == copy->kind) return orSuccess;
+  return fail(orErrorInvalidMemcpyDirection,
+              concat(function, ": the pointers make it a copy ", name_of(copy->kind),
+                     ", the kind given is ", name_of(kind)));
+}
+
+orError_t check_kind(orMemcpyKind kind, const char* function) {
+  if (kind >= orMemcpyHostToHost && kind <= orMemcpyDefault) return orSuccess;
+  return fail(orErrorInvalidMemcpyDirection,
+              concat(function, ": expected an orMemcpyKind, got ", static_cast<int>(kind)));
+}
+
+// Copies and waits. If there is nothing to wait for, the calling thread copies by itself, which
+// avoids waking the worker and being woken.
+orError_t copy_and_wait(Stream& stream, const Copy& copy) {
+  if (const orError_t error = check_may_wait(stream, copy.function)) return error;
+  CopyTask task = copy.task();
+  const Submission submission = copy.submission(stream, copy_kernel, &task, sizeof(task));
+  if (!stream.is_idle() || stream.has_failure()) return stream.launch_and_finish(submission);
+  if (!trace::is_on()) {
+    run(task);
+    return orSuccess;
+  }
+  orActivityRecord record = {};
+  record.kind = orActivityMemcpy;
+  record.name = copy.function;
+  record.bytes = submission.bytes;
+  record.memcpy_kind = submission.memcpy_kind;
+  record.peer_device = submission.peer_device;
+  record.start_ns = os::now_ns();
+  run(task);
+  record.end_ns = os::now_ns();
+  trace::keep_host_work(record, copy.function, stream.device().index(), stream.id());
+  return orSuccess;
+}
+
+orError_t enqueue_copy(Stream& stream, const Copy& copy) {
+  CopyTask task = copy.task();
+  const bool has_unregistered_source = copy.source.type == orMemoryTypeUnregistered;
+  if (copy.destination.type == orMemoryTypeUnregistered ||
+      (has_unregistered_source && copy.size > max_staged_size)) {
+    return copy_and_wait(stream, copy);
+  }
+  if (has_unregistered_source) {
+    Submission submission =
+        copy.submission(stream, staged_copy_kernel, &task, sizeof(task) + copy.size);
+    submission.is_staged = true;
+    return stream.launch(submission);
+  }
+  return stream.launch(copy.submission(stream, copy_kernel, &task, sizeof(task)));
+}
+
+// The default stream of the device involved; that of the destination if there are two.
+orError_t find_default_stream(const Place& destination, const Place& source, Stream** stream) {
+  int index = destination.device >= 0 ? destination.device : source.device;
+  if (index < 0) index = current_device();
+  Device* device = nullptr;
+  if (const orError_t error = Device::get(index, &device)) return error;
+  *stream = &device->default_stream();
+  return orSuccess;
+}
+
+orError_t copy_on_default_stream(void* destination, const void* source, size_t size,
+                                 orMemcpyKind kind) {
+  constexpr const char* function = "orMemcpy";
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_kind(kind, function)) return error;
+  if (size == 0) return orSuccess;
+  Copy copy;
+  if (const orError_t error = check_copy(destination, source, size, kind, function, &copy)) {
+    return error;
+  }
+  Stream* stream = nullptr;
+  if (const orError_t error = find_default_stream(copy.destination, copy.source, &stream)) {
+    return error;
+  }
+  return copy_and_wait(*stream, copy);
+}
+
+orError_t copy_on_stream(void* destination, const void* source, size_t size, orMemcpyKind kind,
+                         orStream_t handle) {
+  constexpr const char* function = "orMemcpyAsync";
+  Stream* stream = nullptr;
+  if (const orError_t error = find_stream(handle, &stream)) return error;
+  if (const orError_t error = check_kind(kind, function)) return error;
+  if (size == 0) return orSuccess;
+  Copy copy;
+  if (const orError_t error = check_copy(destination, source, size, kind, function, &copy)) {
+    return error;
+  }
+  return enqueue_copy(*stream, copy);
+}
+
+orError_t find_filled_place(void* pointer, size_t size, const char* function, Place* place) {
+  if (const orError_t error = find_place(pointer, size, function, place)) return error;
+  if (place->type != orMemoryTypeUnregistered) return orSuccess;
+  return fail(orErrorInvalidValue,
+              concat(function, ": expected device or pinned memory, got ", pointer));
+}
+
+Submission fill_submission(const char* function, FillTask* task) {
+  return {.kind = CommandKind::Fill,
+          .function = function,
+          .kernel = &fill_kernel,
+          .closure = task,
+          .closure_size = sizeof(*task),
+          .bytes = task->size};
+}
+
+orError_t fill_on_default_stream(void* pointer, int value, size_t size) {
+  if (const orError_t error = check_not_forked()) return error;
+  if (size == 0) return orSuccess;
+  Place place;
+  if (const orError_t error = find_filled_place(pointer, size, "orMemset", &place)) return error;
+  Stream* stream = nullptr;
+  if (const orError_t error = find_default_stream(place, place, &stream)) return error;
+  FillTask task{place.kernel_address, value, size};
+  return stream->launch_and_finish(fill_submission("orMemset", &task));
+}
+
+orError_t fill_on_stream(void* pointer, int value, size_t size, orStream_t handle) {
+  Stream* stream = nullptr;
+  if (const orError_t error = find_stream(handle, &stream)) return error;
+  if (size == 0) return orSuccess;
+  Place place;
+  if (const orError_t error = find_filled_place(pointer, size, "orMemsetAsync", &place)) {
+    return error;
+  }
+  FillTask task{place.kernel_address, value, size};
+  return stream->launch(fill_submission("orMemsetAsync", &task));
+}
+
+}  // namespace
+}  // namespace openreg
+
+extern "C" {
+
+orError_t orMemcpy(void* destination, const void* source, size_t size, orMemcpyKind kind) {
+  return openreg::guarded(
+      [&] { return openreg::copy_on_default_stream(destination, source, size, kind); });
+}
+
+orError_t orMemcpyAsync(void* destination, const void* source, size_t size, orMemcpyKind kind,
+                        orStream_t stream) {
+  return openreg::guarded(
+      [&] { return openreg::copy_on_stream(destination, source, size, kind, stream); });
+}
+
+orError_t orMemset(void* pointer, int value, size_t size) {
+  return openreg::guarded([&] { return openreg::fill_on_default_stream(pointer, value, size); });
+}
+
+orError_t orMemsetAsync(void* pointer, int value, size_t size, orStream_t stream) {
+  return openreg::guarded([&] { return openreg::fill_on_stream(pointer, value, size, stream); });
+}
+
+}  // extern "C"
