@@ -29,6 +29,15 @@ JOBS = 2
 TEST_TIMEOUT_S = 120.0
 COMPILE_TIMEOUT_S = 600.0
 
+# Units that include each other: a device has streams, a stream its device and worker, and so on.
+MAX_CIRCLE = 5
+# What units outside of src/extras include of it: an event may be another process's.
+EXTRAS_OF_OTHERS = {
+    (f"queue/{unit}", f"extras/{extra}")
+    for unit in ("completion", "event")
+    for extra in ("ledger", "peer")
+}
+
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 CXX = ["g++", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS]
 C99 = ["gcc", "-std=c99", *WARNINGS]
@@ -270,6 +279,45 @@ def only_os_includes_os_headers() -> str:
     return ""
 
 
+def included_units() -> dict[str, set[str]]:
+    """The units, each a header and its source, that each unit includes."""
+    included: dict[str, set[str]] = {}
+    for path in [*SOURCE.rglob("*.h"), *SOURCE.rglob("*.cpp")]:
+        unit = path.relative_to(SOURCE).with_suffix("").as_posix()
+        names = re.findall(r'#include "([\w/]+)\.h"', path.read_text())
+        included.setdefault(unit, set()).update(name for name in names if name != unit)
+    return included
+
+
+def circles_are_small() -> str:
+    included = included_units()
+    reached: dict[str, set[str]] = {}
+    for unit in included:
+        found, ahead = set(), [unit]
+        while ahead:
+            new = included[ahead.pop()] - found
+            found |= new
+            ahead += new
+        reached[unit] = found
+    for unit, units in sorted(reached.items()):
+        circle = sorted(other for other in units if unit in reached[other])
+        if len(circle) > MAX_CIRCLE:
+            return f"expected circles of at most {MAX_CIRCLE} units, got {', '.join(circle)}"
+    return ""
+
+
+def only_extras_include_extras() -> str:
+    found = {
+        (unit, name)
+        for unit, names in included_units().items()
+        for name in names
+        if name.startswith("extras/") and not unit.startswith("extras/")
+    }
+    if found == EXTRAS_OF_OTHERS:
+        return ""
+    return f"expected {sorted(EXTRAS_OF_OTHERS)}, got {sorted(found)}"
+
+
 def contract_cases(built: Build) -> list[Case]:
     cases = [
         Case(f"contract/{check.__name__}", check)
@@ -279,6 +327,8 @@ def contract_cases(built: Build) -> list[Case]:
             every_error_code_is_produced,
             headers_compile_alone_as_c99,
             only_os_includes_os_headers,
+            circles_are_small,
+            only_extras_include_extras,
         )
     ]
     if built.configuration.name == "none":

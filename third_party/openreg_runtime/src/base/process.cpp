@@ -3,58 +3,54 @@
 #include <atomic>
 
 #include "base/os.h"
-#include "base/setting.h"
-#include "extras/range.h"
-#include "extras/schedule.h"
-#include "extras/trace.h"
 
 namespace openreg {
 namespace {
 
-ProcessHooks process_hooks;
+void (*exit_function)() = nullptr;
 std::atomic<bool> has_forked{false};
 std::atomic<bool> has_begun_exit{false};
 
-void before_fork() { process_hooks.before_fork(); }
+// The locks declared last; they refer to those before.
+constinit std::atomic<const ForkLocks*> last_locks{nullptr};
+// What a fork holds. Another thread may load a library and with it declare more.
+thread_local const ForkLocks* held_locks = nullptr;
 
-void after_fork_in_parent() { process_hooks.after_fork(); }
-
-void after_fork_in_child() {
-  process_hooks.after_fork();
-  has_forked.store(true, std::memory_order_relaxed);
-}
+void become_child() { has_forked.store(true, std::memory_order_relaxed); }
 
 void at_exit() {
   if (is_forked()) return;
   has_begun_exit.store(true);
-  process_hooks.at_exit();
+  exit_function();
 }
-
-// Locks of what a child may use whether or not the process has used a device. Each is a leaf, but
-// the list of trace buffers, so their order does not matter. Taken from the moment that the library
-// is loaded: a process may trace and mark ranges long before it has a device.
-void lock_host_state() {
-  lock_settings();
-  schedule::lock();
-  lock_ranges();
-  trace::lock_buffers();
-}
-
-void unlock_host_state() {
-  trace::unlock_buffers();
-  unlock_ranges();
-  schedule::unlock();
-  unlock_settings();
-}
-
-[[maybe_unused]] const bool is_host_state_watched =
-    os::at_fork(lock_host_state, unlock_host_state, unlock_host_state);
 
 }  // namespace
 
-orError_t watch_process(const ProcessHooks& hooks) {
-  process_hooks = hooks;
-  if (!os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child)) {
+struct Fork {
+  static void lock_all() {
+    held_locks = last_locks.load();
+    for (const ForkLocks* locks = held_locks; locks != nullptr; locks = locks->next_) {
+      locks->lock_();
+    }
+  }
+
+  static void unlock_all() {
+    for (const ForkLocks* locks = held_locks; locks != nullptr; locks = locks->next_) {
+      locks->unlock_();
+    }
+  }
+};
+
+ForkLocks::ForkLocks(void (*lock)(), void (*unlock)())
+    : lock_(lock), unlock_(unlock), next_(last_locks.load()) {
+  last_locks.store(this);
+  [[maybe_unused]] static const bool is_watched =
+      os::at_fork(Fork::lock_all, Fork::unlock_all, Fork::unlock_all);
+}
+
+orError_t watch_process(void (*at_exit_function)()) {
+  exit_function = at_exit_function;
+  if (!os::at_fork([] {}, [] {}, become_child)) {
     return fail(orErrorInitializationError, os::error_text("pthread_atfork"));
   }
   if (!os::at_exit(at_exit)) {

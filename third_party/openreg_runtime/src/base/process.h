@@ -17,14 +17,25 @@ namespace openreg {
 // like a hang of the process.
 constexpr int64_t max_exit_wait_ns = 2'000'000'000;
 
-struct ProcessHooks {
-  void (*before_fork)();  // takes the locks that must be free in a child
-  void (*after_fork)();   // releases them, in parent and child
-  void (*at_exit)();
+// Locks that a forked child has to find free: the thread that forks holds them meanwhile. They are
+// leaves, so their order does not matter. A unit declares one, as a constant that exists from the
+// moment that the library is loaded: a process may fork before it uses a device.
+class ForkLocks {
+ public:
+  ForkLocks(void (*lock)(), void (*unlock)());
+  ForkLocks(const ForkLocks&) = delete;
+  ForkLocks& operator=(const ForkLocks&) = delete;
+
+ private:
+  friend struct Fork;
+
+  void (*const lock_)();
+  void (*const unlock_)();
+  const ForkLocks* const next_;
 };
 
 // Observes fork() and exit() from now on, because the process uses devices. Called once.
-orError_t watch_process(const ProcessHooks& hooks);
+orError_t watch_process(void (*at_exit)());
 
 // True in a child forked from a process that used a device.
 bool is_forked();

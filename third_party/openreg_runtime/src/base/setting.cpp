@@ -16,6 +16,7 @@
 
 #include "base/mutex.h"
 #include "base/os.h"
+#include "base/process.h"
 
 namespace openreg {
 namespace {
@@ -60,6 +61,19 @@ std::optional<bool> parse_switch(std::string_view text) {
   if (text == "1") return true;
   return std::nullopt;
 }
+
+}  // namespace
+
+std::optional<Schedule> parse_schedule(std::string_view text) {
+  if (text == "free") return Schedule{};
+  if (text == "lazy") return Schedule{.kind = Schedule::Kind::Lazy};
+  if (text == "eager") return Schedule{.kind = Schedule::Kind::Eager};
+  const std::optional<uint64_t> seed = parse_integer<uint64_t>(text);
+  if (!seed) return std::nullopt;
+  return Schedule{.kind = Schedule::Kind::Seeded, .seed = *seed};
+}
+
+namespace {
 
 // One parser for each variable, named after it. Each returns false for a bad text. A null text
 // asks for a default that is computed.
@@ -304,11 +318,10 @@ const Environment& environment() {
   return *found;
 }
 
-}  // namespace
+const ForkLocks fork_locks([]() OPENREG_UNCHECKED_LOCKING { environment_mutex.lock(); },
+                           []() OPENREG_UNCHECKED_LOCKING { environment_mutex.unlock(); });
 
-// Clang cannot follow a lock from one function to another.
-void lock_settings() OPENREG_UNCHECKED_LOCKING { environment_mutex.lock(); }
-void unlock_settings() OPENREG_UNCHECKED_LOCKING { environment_mutex.unlock(); }
+}  // namespace
 
 orError_t check_settings() {
   const std::vector<std::string>& errors = environment().errors;

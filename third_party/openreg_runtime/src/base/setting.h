@@ -4,13 +4,25 @@
 #include <openreg/setting.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
-#include "extras/schedule.h"
 
 namespace openreg {
+
+// See openreg/schedule.h.
+struct Schedule {
+  enum class Kind : uint8_t { Free, Lazy, Eager, Seeded };
+
+  Kind kind = Kind::Free;
+  uint64_t seed = 0;
+};
+
+std::optional<Schedule> parse_schedule(std::string_view text);
 
 struct Settings {
   int device_count = 0;              // before OPENREG_VISIBLE_DEVICES is applied
@@ -27,10 +39,6 @@ orError_t check_settings();
 
 // The settings. Must not be used before check_settings() succeeded.
 const Settings& settings();
-
-// Hold the lock of the settings' first reading over a fork.
-void lock_settings();
-void unlock_settings();
 
 // Which variable of the environment leaves the process without a device, for error texts.
 std::string no_device_text();

@@ -2,12 +2,12 @@
 
 #include <cstring>
 
-#include "base/device.h"
 #include "base/mutex.h"
 #include "base/os.h"
 #include "extras/peer.h"
 #include "extras/watch.h"
 #include "memory/arena.h"
+#include "queue/device.h"
 
 namespace openreg {
 namespace {
@@ -88,6 +88,11 @@ bool on_fault(const os::Fault& fault) {
   describe_fault(fault.address);
   return false;
 }
+
+[[maybe_unused]] const bool is_installed = [] {
+  install_memory_protection = install_fault_handler;
+  return true;
+}();
 
 }  // namespace
 

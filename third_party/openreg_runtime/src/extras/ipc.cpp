@@ -4,13 +4,14 @@
 #include <memory>
 #include <new>
 
-#include "base/device.h"
 #include "base/handle.h"
 #include "base/process.h"
 #include "extras/ledger.h"
 #include "extras/peer.h"
 #include "memory/allocation.h"
 #include "memory/arena.h"
+#include "memory/extra_memory.h"
+#include "queue/device.h"
 #include "queue/event.h"
 
 namespace openreg {
@@ -89,7 +90,7 @@ orError_t get_memory_handle(orIpcMemHandle_t* handle, void* pointer) {
   }
   Ledger* ledger = nullptr;
   if (const orError_t error = Ledger::get(&ledger)) return error;
-  if (const orError_t error = ledger->publish(*device)) return error;
+  if (const orError_t error = ledger->publish(device->index(), device->memory_file())) return error;
   write_handle(handle, Ticket{.ledger = ledger->identity(),
                               .kind = TicketKind::Memory,
                               .device = static_cast<uint16_t>(device->index()),
@@ -113,6 +114,10 @@ orError_t open_memory_handle(void** pointer, const orIpcMemHandle_t& handle, uns
   }
   std::shared_ptr<Peer> peer;
   if (const orError_t error = Peer::open(ticket.ledger, &peer)) return error;
+  if (ticket.device < OPENREG_MAX_DEVICES) {
+    Device* own = nullptr;  // what is imported belongs to it; with it there is an address space
+    if (const orError_t error = Device::get(ticket.device, &own)) return error;
+  }
   uintptr_t address = 0;
   if (const orError_t error =
           open_allocation(peer, ticket.device, ticket.first, ticket.second, &address)) {

@@ -3,7 +3,6 @@
 #include <map>
 #include <utility>
 
-#include "base/device.h"
 #include "base/mutex.h"
 #include "base/os.h"
 
@@ -91,13 +90,13 @@ orError_t Ledger::make(Ledger** ledger) {
   return orSuccess;
 }
 
-orError_t Ledger::publish(const Device& device) {
+orError_t Ledger::publish(int device, int memory_file) {
   const Lock lock(mutex_);
-  LedgerFile::Arena& arena = file_->arenas[device.index()];
+  LedgerFile::Arena& arena = file_->arenas[device];
   if (arena.size != 0) return orSuccess;
   os::FileIdentity identity;
-  if (!os::identify_file(device.memory_file(), &identity)) return fail_os("fstat");
-  arena = {static_cast<uint64_t>(device.memory_file()), identity.number, identity.size};
+  if (!os::identify_file(memory_file, &identity)) return fail_os("fstat");
+  arena = {static_cast<uint64_t>(memory_file), identity.number, identity.size};
   return orSuccess;
 }
 

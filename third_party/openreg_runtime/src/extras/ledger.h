@@ -25,8 +25,6 @@
 
 namespace openreg {
 
-class Device;
-
 // Names a process's ledger among all that ever were.
 struct LedgerIdentity {
   int32_t process;
@@ -116,8 +114,8 @@ class Ledger {
 
   const LedgerIdentity& identity() const { return file_->identity; }
 
-  // Enters a device's arena.
-  orError_t publish(const Device& device);
+  // Enters the file of a device's memory.
+  orError_t publish(int device, int memory_file);
 
   // --- Events
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/device.h"
 #include "base/mutex.h"
 #include "base/os.h"
 #include "base/process.h"
@@ -273,6 +272,9 @@ void forget(ImportedArenas::iterator arena, ImportedArenas::node_type* forgotten
   imported_arena_count.store(static_cast<int>(imports().arenas.size()));
 }
 
+const ForkLocks fork_locks([]() OPENREG_UNCHECKED_LOCKING { imports().mutex.lock(); },
+                           []() OPENREG_UNCHECKED_LOCKING { imports().mutex.unlock(); });
+
 std::optional<ImportedAllocation> find_locked(uintptr_t address) OPENREG_REQUIRES(imports().mutex) {
   const auto after = imports().arenas.upper_bound(address);
   if (after == imports().arenas.begin()) return std::nullopt;
@@ -290,13 +292,22 @@ std::optional<ImportedAllocation> find_locked(uintptr_t address) OPENREG_REQUIRE
   return found;
 }
 
+std::optional<ImportedAllocation> find_opened(uintptr_t address) {
+  if (imported_arena_count.load() == 0) return std::nullopt;
+  const Lock lock(imports().mutex);
+  return find_locked(address);
+}
+
+[[maybe_unused]] const bool is_installed = [] {
+  find_imported = find_opened;
+  return true;
+}();
+
 }  // namespace
 
 orError_t open_allocation(const std::shared_ptr<Peer>& peer, int device, uint64_t offset,
                           uint64_t size, uintptr_t* address) {
   if (device < 0 || device >= OPENREG_MAX_DEVICES) return fail_invalid("it names no device");
-  Device* own = nullptr;  // what is imported belongs to it; with it there is an address space
-  if (const orError_t error = Device::get(device, &own)) return error;
   const Lock lock(imports().mutex);
   ImportedArenas& arenas = imports().arenas;
   auto arena = std::find_if(arenas.begin(), arenas.end(), [&](const auto& known) {
@@ -337,12 +348,6 @@ bool close_allocation(uintptr_t address) {
   return true;
 }
 
-std::optional<ImportedAllocation> find_imported(uintptr_t address) {
-  if (imported_arena_count.load() == 0) return std::nullopt;
-  const Lock lock(imports().mutex);
-  return find_locked(address);
-}
-
 std::optional<ImportedAllocation> try_find_imported(uintptr_t address, bool* is_known) {
   *is_known = true;
   if (imported_arena_count.load() == 0) return std::nullopt;
@@ -353,9 +358,5 @@ std::optional<ImportedAllocation> try_find_imported(uintptr_t address, bool* is_
   const Lock lock(imports().mutex, std::adopt_lock);
   return find_locked(address);
 }
-
-void lock_imports() OPENREG_UNCHECKED_LOCKING { imports().mutex.lock(); }
-
-void unlock_imports() OPENREG_UNCHECKED_LOCKING { imports().mutex.unlock(); }
 
 }  // namespace openreg

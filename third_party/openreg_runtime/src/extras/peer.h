@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "extras/ledger.h"
 #include "memory/arena.h"
+#include "memory/extra_memory.h"
 
 namespace openreg {
 
@@ -73,28 +74,16 @@ void end_lease(const HeldLease& held);
 
 // --- Memory
 
-struct ImportedAllocation {
-  uintptr_t address;  // 0: the address lies in imported memory, but in nothing that is opened
-  size_t size;
-  int device;
-  int process;
-};
-
-// Opens an allocation of a peer, given by its offset in the arena of a device.
+// Opens an allocation of a peer, given by its offset in the arena of a device. A device of this
+// number exists here.
 orError_t open_allocation(const std::shared_ptr<Peer>& peer, int device, uint64_t offset,
                           uint64_t size, uintptr_t* address);
 
 // Closes it. Returns false if nothing that is opened starts there.
 bool close_allocation(uintptr_t address);
 
-// What imported memory the address lies in.
-std::optional<ImportedAllocation> find_imported(uintptr_t address);
-
-// As find_imported(); stores false if that is not known at the moment. For the fault handler.
+// As find_imported() of memory/extra_memory.h; stores false if that is not known at the moment. For
+// the fault handler.
 std::optional<ImportedAllocation> try_find_imported(uintptr_t address, bool* is_known);
-
-// Held over fork().
-void lock_imports();
-void unlock_imports();
 
 }  // namespace openreg

@@ -1,5 +1,3 @@
-#include "extras/range.h"
-
 #include <openreg/range.h>
 
 #include <atomic>
@@ -11,8 +9,9 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/os.h"
+#include "base/process.h"
 #include "base/thread_object.h"
-#include "extras/trace.h"
+#include "base/trace.h"
 
 namespace openreg {
 namespace {
@@ -76,8 +75,6 @@ void store(int* depth) {
   if (depth != nullptr) *depth = static_cast<int>(pushed_ranges().size());
 }
 
-}  // namespace
-
 void lock_ranges() OPENREG_UNCHECKED_LOCKING {
   names().mutex.lock();
   started_ranges().mutex.lock();
@@ -88,6 +85,9 @@ void unlock_ranges() OPENREG_UNCHECKED_LOCKING {
   names().mutex.unlock();
 }
 
+const ForkLocks fork_locks(lock_ranges, unlock_ranges);
+
+}  // namespace
 }  // namespace openreg
 
 extern "C" {

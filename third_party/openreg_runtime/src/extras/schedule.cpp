@@ -1,40 +1,28 @@
-#include "extras/schedule.h"
+// Schedules: which stream runs next. See Note [Turns] in turns.h.
+//
+// Lock order: the lock is a leaf.
+#include <openreg/schedule.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <new>
 #include <utility>
 #include <vector>
 
-#include "base/device.h"
 #include "base/mutex.h"
 #include "base/process.h"
 #include "base/setting.h"
-#include "graph/capture.h"
-#include "graph/graph_exec.h"
+#include "queue/capture_target.h"
 #include "queue/command.h"
 #include "queue/completion.h"
+#include "queue/device.h"
 #include "queue/stream.h"
+#include "queue/turns.h"
 #include "queue/worker.h"
 
 namespace openreg {
-
-std::atomic<bool> schedule::is_on_now{false};
-
-std::optional<Schedule> parse_schedule(std::string_view text) {
-  if (text == "free") return Schedule{};
-  if (text == "lazy") return Schedule{.kind = Schedule::Kind::Lazy};
-  if (text == "eager") return Schedule{.kind = Schedule::Kind::Eager};
-  Schedule seeded{.kind = Schedule::Kind::Seeded};
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, seeded.seed);
-  if (error != std::errc{} || rest != end) return std::nullopt;
-  return seeded;
-}
-
 namespace {
 
 std::string text_of(const Schedule& schedule) {
@@ -221,7 +209,7 @@ class Scheduler {
   void set(const Schedule& schedule) OPENREG_REQUIRES(mutex_) {
     schedule_ = schedule;
     priorities_ = Priorities(schedule.seed, priorities_.drawing());
-    schedule::is_on_now.store(schedule.kind != Schedule::Kind::Free);
+    turns::is_on_now.store(schedule.kind != Schedule::Kind::Free);
   }
 
   bool is_empty() const OPENREG_REQUIRES(mutex_) { return streams_.empty(); }
@@ -367,10 +355,13 @@ Scheduler& scheduler() {
   return *scheduler;
 }
 
-bool has_host_function(const GraphSegment& segment) {
-  return std::any_of(segment.commands.begin(), segment.commands.end(), [](const Command* command) {
-    return command->kind == CommandKind::HostFunction;
-  });
+// A child may ask for the schedule.
+const ForkLocks fork_locks([] { scheduler().lock(); }, [] { scheduler().unlock(); });
+
+bool has_host_function(const CommandSegment& segment) {
+  return std::any_of(
+      segment.commands->begin(), segment.commands->end(),
+      [](const Command* command) { return command->kind == CommandKind::HostFunction; });
 }
 
 StreamTurns::Waiting describe(Command& command) {
@@ -380,8 +371,7 @@ StreamTurns::Waiting describe(Command& command) {
       waiting.goes_away = true;
       break;
     case CommandKind::Segment:
-      waiting.goes_away =
-          has_host_function(static_cast<SegmentLaunch*>(command.closure())->segment());
+      waiting.goes_away = has_host_function(*static_cast<CommandSegment*>(command.closure()));
       break;
     case CommandKind::Wait:
     case CommandKind::Follow: {
@@ -398,6 +388,31 @@ StreamTurns::Waiting describe(Command& command) {
   return waiting;
 }
 
+void begin_as_set() { scheduler().begin(settings().schedule); }
+
+void add(Stream& stream, uint64_t sequence, Command& command) {
+  try {
+    scheduler().add(stream, sequence, describe(command));
+  } catch (const std::bad_alloc&) {
+    scheduler().let_go(stream, sequence);
+  }
+}
+
+[[maybe_unused]] const bool is_installed = [] {
+  turns::functions = {
+      .begin = begin_as_set,
+      .add = add,
+      .let_run = [](Stream& stream, uint64_t count,
+                    bool is_waiting) { scheduler().let_run(stream, count, is_waiting); },
+      .end_wait = [] { scheduler().end_wait(); },
+      .take_turn = [](Stream& stream,
+                      uint64_t sequence) { scheduler().take_turn(stream, sequence); },
+      .end_turn = [](Stream& stream) { scheduler().end_turn(stream); },
+      .stop = [] { scheduler().stop(); },
+  };
+  return true;
+}();
+
 // --- The interface
 
 orError_t set_schedule(const char* text) {
@@ -412,7 +427,7 @@ orError_t set_schedule(const char* text) {
   if (Worker::current_stream() != nullptr) {
     return fail(orErrorNotPermitted, "orSetSchedule: work on a stream cannot change the schedule");
   }
-  schedule::begin();
+  begin_as_set();
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
     Device* device = Device::active(i);
     if (device == nullptr) continue;
@@ -429,7 +444,7 @@ orError_t set_schedule(const char* text) {
 
 orError_t get_schedule(char* text, size_t size) {
   if (const orError_t error = check_settings()) return error;
-  schedule::begin();
+  begin_as_set();
   const std::string schedule = text_of(scheduler().current());
   if (text == nullptr || size <= schedule.size()) {
     return fail(orErrorInvalidValue, concat("orGetSchedule: expected room for ",
@@ -440,34 +455,6 @@ orError_t get_schedule(char* text, size_t size) {
 }
 
 }  // namespace
-
-void schedule::begin() { scheduler().begin(settings().schedule); }
-
-void schedule::add(Stream& stream, uint64_t sequence, Command& command) {
-  try {
-    scheduler().add(stream, sequence, describe(command));
-  } catch (const std::bad_alloc&) {
-    scheduler().let_go(stream, sequence);
-  }
-}
-
-void schedule::let_run(Stream& stream, uint64_t count, bool is_waiting) {
-  scheduler().let_run(stream, count, is_waiting);
-}
-
-void schedule::end_wait() { scheduler().end_wait(); }
-
-void schedule::take_turn(Stream& stream, uint64_t sequence) {
-  scheduler().take_turn(stream, sequence);
-}
-
-void schedule::end_turn(Stream& stream) { scheduler().end_turn(stream); }
-
-void schedule::stop() { scheduler().stop(); }
-
-void schedule::lock() { scheduler().lock(); }
-
-void schedule::unlock() { scheduler().unlock(); }
 
 }  // namespace openreg
 

@@ -11,6 +11,7 @@
 #include "base/setting.h"
 #include "extras/fault.h"
 #include "memory/arena.h"
+#include "memory/extra_memory.h"
 #include "queue/worker.h"
 
 namespace openreg {
@@ -322,8 +323,6 @@ orError_t remove_watch(unsigned long long number) {
   return fail(orErrorInvalidValue, concat("orWatchRemove: there is no watch ", number));
 }
 
-}  // namespace
-
 uintptr_t allocate_watchable(size_t size) {
   if (!is_on.load(std::memory_order_relaxed)) return 0;
   WatchableMemory* found = make_memory();
@@ -346,6 +345,18 @@ bool is_watchable_kernel_address(uintptr_t address) {
   const WatchableMemory* found = memory();
   return found != nullptr && found->is_kernel_address(address);
 }
+
+[[maybe_unused]] const bool is_installed = [] {
+  watchable_memory = {
+      .allocate = allocate_watchable,
+      .release = release_watchable,
+      .kernel_offset = watchable_offset,
+      .is_kernel_address = is_watchable_kernel_address,
+  };
+  return true;
+}();
+
+}  // namespace
 
 bool resolve_watched_fault(const os::Fault& fault) {
   WatchableMemory* found = memory_of(fault.address);

@@ -4,52 +4,21 @@
 #include <atomic>
 #include <utility>
 
-#include "base/device.h"
 #include "base/mutex.h"
 #include "base/process.h"
+#include "queue/device.h"
 #include "queue/stream.h"
 
 namespace openreg {
 namespace {
 
-// The captures that last.
-struct Captures {
-  Mutex mutex;
-  std::vector<std::shared_ptr<Capture>> all OPENREG_GUARDED_BY(mutex);
-};
-
-Captures& captures() {
-  static auto* captures = new Captures;
-  return *captures;
-}
-
-std::atomic<int> capture_count{0};  // captures().all.size(); read at any time
 std::atomic<uint64_t> last_capture_id{0};
 std::atomic<uint64_t> last_thread{0};
-
-thread_local orStreamCaptureMode this_threads_mode = orStreamCaptureModeGlobal;
 
 // A number of the calling thread that no other thread ever has.
 uint64_t this_thread() {
   static thread_local const uint64_t number = last_thread.fetch_add(1) + 1;
   return number;
-}
-
-std::vector<std::shared_ptr<Capture>> all_captures() {
-  if (capture_count.load(std::memory_order_relaxed) == 0) return {};
-  const Lock lock(captures().mutex);
-  return captures().all;
-}
-
-void add_capture(std::shared_ptr<Capture> capture) {
-  const Lock lock(captures().mutex);
-  captures().all.push_back(std::move(capture));
-  ++capture_count;
-}
-
-void remove_capture(const std::shared_ptr<Capture>& capture) {
-  const Lock lock(captures().mutex);
-  capture_count -= static_cast<int>(std::erase(captures().all, capture));
 }
 
 bool is_mode(int mode) {
@@ -258,11 +227,6 @@ void Capture::invalidate(const std::string& reason) {
   reason_ = reason;
 }
 
-orError_t Capture::refuse(orError_t code, const std::string& reason) {
-  invalidate(reason);
-  return fail(code, reason);
-}
-
 bool Capture::has_ended() const {
   const Lock lock(mutex_);
   return state_ == State::Ended;
@@ -311,8 +275,12 @@ orError_t Capture::fail_invalidated(const char* function) const {
               concat(function, ": ", description(), ", was invalidated: ", reason_));
 }
 
+std::shared_ptr<Capture> capture_of(const Stream& stream) {
+  return std::static_pointer_cast<Capture>(stream.capture());
+}
+
 orError_t wait_for(Stream& stream, const CaptureMark& mark) {
-  const std::shared_ptr<Capture> own = stream.capture();
+  const std::shared_ptr<Capture> own = capture_of(stream);
   if (own == nullptr || own == mark.capture) return mark.capture->follow(stream, mark.frontier);
   const bool is_outside = mark.capture->has_ended();
   const std::string reason = concat("orStreamWaitEvent: expected an event of ", own->description(),
@@ -321,41 +289,6 @@ orError_t wait_for(Stream& stream, const CaptureMark& mark) {
   mark.capture->invalidate(reason);
   return own->refuse(is_outside ? orErrorStreamCaptureIsolation : orErrorStreamCaptureMerge,
                      reason);
-}
-
-orError_t check_not_capturing(const Stream& stream, const char* function) {
-  const std::shared_ptr<Capture> capture = stream.capture();
-  if (capture == nullptr) return orSuccess;
-  return capture->refuse(
-      orErrorStreamCaptureUnsupported,
-      concat(function, ": expected a stream that is not capturing, got ", stream.name()));
-}
-
-orError_t check_safe(const char* function) {
-  orError_t error = orSuccess;
-  for (const std::shared_ptr<Capture>& capture : all_captures()) {
-    if (!capture->forbids_unsafe_calls(this_threads_mode)) continue;
-    error = capture->refuse(
-        orErrorStreamCaptureUnsupported,
-        concat(function, ": expected no capture that forbids this, got ", capture->description()));
-  }
-  return error;
-}
-
-orError_t check_may_wait(const Stream& stream, const char* function) {
-  if (const orError_t error = check_not_capturing(stream, function)) return error;
-  return check_safe(function);
-}
-
-orError_t check_may_wait(int device, const char* function) {
-  orError_t error = orSuccess;
-  for (const std::shared_ptr<Capture>& capture : all_captures()) {
-    if (!capture->has_stream_on(device)) continue;
-    error = capture->refuse(orErrorStreamCaptureUnsupported,
-                            concat(function, ": expected no stream of device ", device,
-                                   " to be capturing, got ", capture->description()));
-  }
-  return error == orSuccess ? check_safe(function) : error;
 }
 
 orError_t fail_captured(const CaptureMark& mark, const char* function) {
@@ -380,7 +313,7 @@ orError_t end_capture(orStream_t handle, orGraph_t* graph) {
   if (graph == nullptr) return fail(orErrorInvalidValue, "orStreamEndCapture: graph is null");
   Stream* stream = nullptr;
   if (const orError_t error = find_stream(handle, &stream)) return error;
-  const std::shared_ptr<Capture> capture = stream->capture();
+  const std::shared_ptr<Capture> capture = capture_of(*stream);
   if (capture == nullptr) {
     return fail(orErrorIllegalState,
                 concat("orStreamEndCapture: ", stream->name(), " is not capturing"));
@@ -396,7 +329,7 @@ orError_t get_capture_info(orStream_t handle, orStreamCaptureStatus* status, uns
   if (status == nullptr) return fail(orErrorInvalidValue, concat(function, ": status is null"));
   Stream* stream = nullptr;
   if (const orError_t error = find_stream(handle, &stream)) return error;
-  const std::shared_ptr<Capture> capture = stream->capture();
+  const std::shared_ptr<Capture> capture = capture_of(*stream);
   *status = capture == nullptr ? orStreamCaptureStatusNone : capture->status();
   if (id != nullptr && *status != orStreamCaptureStatusNone) *id = capture->id();
   return orSuccess;
@@ -437,7 +370,7 @@ orError_t orThreadExchangeStreamCaptureMode(orStreamCaptureMode* mode) {
                                "got ",
                                static_cast<int>(*mode)));
     }
-    std::swap(*mode, this_threads_mode);
+    std::swap(*mode, this_threads_capture_mode());
     return orSuccess;
   });
 }

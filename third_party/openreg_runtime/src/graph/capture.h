@@ -11,8 +11,8 @@
 // frontier therefore has at most one node per lane, and recording it, or waiting for it, takes time
 // proportional to the number of lanes, however many nodes there are.
 //
-// Lock order: the list of captures is a leaf; a capture's mutex comes before a stream's. None is
-// held while a closure's functions run.
+// Lock order: a capture's mutex comes before a stream's. Neither is held while a closure's
+// functions run.
 #pragma once
 
 #include <openreg/graph.h>
@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "graph/graph.h"
+#include "queue/capture_target.h"
 #include "queue/command.h"
 
 namespace openreg {
@@ -48,7 +49,7 @@ struct CaptureMark {
   Frontier frontier;
 };
 
-class Capture : public std::enable_shared_from_this<Capture> {
+class Capture final : public CaptureTarget, public std::enable_shared_from_this<Capture> {
  public:
   // Begins a capture on the stream.
   static orError_t begin(Stream& origin, orStreamCaptureMode mode);
@@ -60,32 +61,21 @@ class Capture : public std::enable_shared_from_this<Capture> {
   // Ends the capture, as orStreamEndCapture() of one of its streams.
   orError_t end(Stream& stream, std::shared_ptr<Graph>* graph);
 
-  // Makes a node of a command. On success the closure has been moved out of the submission; on
-  // error it has not. If the capture has ended meanwhile, does nothing and sets `has_ended`.
-  orError_t take(Stream& stream, const Submission& submission, bool* has_ended);
-
   // Stores the mark of an event recorded on the stream, unless the capture has ended.
   orError_t mark(Stream& stream, CaptureMark* mark, bool* has_ended);
 
   // Makes later commands of the stream follow the frontier, and adds the stream to the capture.
   orError_t follow(Stream& stream, const Frontier& frontier);
 
-  // Invalidates it, with a reason as for fail(). Does nothing if it has ended.
-  void invalidate(const std::string& reason);
-
-  // Invalidates it and fails.
-  orError_t refuse(orError_t code, const std::string& reason);
-
   bool has_ended() const;
-  bool has_stream_on(int device) const;
   orStreamCaptureStatus status() const;
   uint64_t id() const { return id_; }
 
-  // Whether a thread may not make unsafe calls; see Note [Unsafe calls] in openreg/graph.h.
-  bool forbids_unsafe_calls(orStreamCaptureMode thread_mode) const;
-
-  // "capture 1, begun on stream 2 in mode global"
-  std::string description() const;
+  orError_t take(Stream& stream, const Submission& submission, bool* has_ended) override;
+  void invalidate(const std::string& reason) override;
+  bool has_stream_on(int device) const override;
+  bool forbids_unsafe_calls(orStreamCaptureMode thread_mode) const override;
+  std::string description() const override;
 
  private:
   enum class State : uint8_t { Active, Invalidated, Ended };
@@ -111,23 +101,11 @@ class Capture : public std::enable_shared_from_this<Capture> {
   std::shared_ptr<Graph> graph_ OPENREG_GUARDED_BY(mutex_);
 };
 
+// The capture that the stream is in, null if none.
+std::shared_ptr<Capture> capture_of(const Stream& stream);
+
 // Makes later commands of the stream, capturing or not, follow the mark.
 orError_t wait_for(Stream& stream, const CaptureMark& mark);
-
-// The checks below fail with orErrorStreamCaptureUnsupported and invalidate the captures that
-// forbid the call; nothing is invalidated on success.
-
-// Fails if the stream is capturing.
-orError_t check_not_capturing(const Stream& stream, const char* function);
-
-// Fails if a capture forbids unsafe calls on the calling thread.
-orError_t check_safe(const char* function);
-
-// Both: for functions that wait for the stream or query its progress.
-orError_t check_may_wait(const Stream& stream, const char* function);
-
-// The same for a device: none of its streams may be capturing.
-orError_t check_may_wait(int device, const char* function);
 
 // For functions that would wait for an event that was recorded in a capture.
 orError_t fail_captured(const CaptureMark& mark, const char* function);

@@ -4,14 +4,14 @@
 #include <new>
 #include <utility>
 
-#include "base/device.h"
 #include "base/handle.h"
 #include "base/mutex.h"
 #include "base/process.h"
 #include "base/setting.h"
-#include "extras/trace.h"
-#include "graph/capture.h"
+#include "base/trace.h"
+#include "queue/capture_target.h"
 #include "queue/completion.h"
+#include "queue/device.h"
 #include "queue/event.h"
 #include "queue/stream.h"
 #include "queue/worker.h"
@@ -20,6 +20,12 @@ namespace openreg {
 namespace {
 
 constexpr size_t nothing = static_cast<size_t>(-1);
+
+// The closure of CommandKind::Segment.
+struct SegmentLaunch {
+  CommandSegment segment;
+  std::shared_ptr<GraphProgram> program;
+};
 
 void move_segment_launch(void* to, void* from) {
   auto* source = static_cast<SegmentLaunch*>(from);
@@ -153,7 +159,8 @@ class GraphProgram::Launch {
     Stream& stream = stream_of(segment.lane);
     if (const orError_t error = wait_for_all(segment.waits, stream)) return error;
     alignas(SegmentLaunch) std::byte closure[sizeof(SegmentLaunch)];
-    auto* launch = new (closure) SegmentLaunch(program_.shared_from_this(), index);
+    auto* launch = new (closure)
+        SegmentLaunch{{&segment.commands, segment.device}, program_.shared_from_this()};
     try {
       if (const orError_t error =
               submit(stream, CommandKind::Segment, segment_kernel, launch, sizeof(closure))) {

@@ -49,8 +49,6 @@ class GraphProgram : public std::enable_shared_from_this<GraphProgram> {
   // none.
   orError_t launch(Stream& stream, uint64_t* sequence);
 
-  const GraphSegment& segment(size_t index) const { return segments_[index]; }
-
  private:
   class Launch;
 
@@ -60,19 +58,6 @@ class GraphProgram : public std::enable_shared_from_this<GraphProgram> {
   std::vector<GraphSegment> segments_;  // in the order of their first nodes
   std::vector<size_t> last_waits_;      // segments that the launch stream waits for at the end
   std::vector<Stream*> streams_;        // of the lanes; null for lane 0 and lanes without nodes
-};
-
-// The closure of CommandKind::Segment.
-class SegmentLaunch {
- public:
-  SegmentLaunch(std::shared_ptr<GraphProgram> program, size_t index)
-      : program_(std::move(program)), index_(index) {}
-
-  const GraphSegment& segment() const { return program_->segment(index_); }
-
- private:
-  std::shared_ptr<GraphProgram> program_;
-  size_t index_;
 };
 
 }  // namespace openreg

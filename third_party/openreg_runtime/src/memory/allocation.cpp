@@ -1,19 +1,19 @@
 #include "memory/allocation.h"
 
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <new>
 #include <optional>
 
-#include "base/device.h"
 #include "base/mutex.h"
 #include "base/process.h"
 #include "base/setting.h"
-#include "extras/peer.h"
-#include "extras/trace.h"
-#include "extras/watch.h"
-#include "graph/capture.h"
+#include "base/trace.h"
 #include "memory/arena.h"
+#include "memory/extra_memory.h"
+#include "queue/capture_target.h"
+#include "queue/device.h"
 
 namespace openreg {
 namespace {
@@ -51,7 +51,7 @@ Device* device_of(uintptr_t address) {
 }
 
 bool is_kernel_address(uintptr_t address) {
-  if (is_watchable_kernel_address(address)) return true;
+  if (watchable_memory.is_kernel_address(address)) return true;
   const AddressSpace* space = AddressSpace::get();
   if (space == nullptr || space->kernel_offset == 0) return false;
   return space->is_kernel_address(address) ||
@@ -139,7 +139,7 @@ orError_t allocate_pinned(void** pointer, size_t size) {
     return orSuccess;
   }
   trace::Span span(orActivityMemory, "orMallocHost");
-  auto* memory = reinterpret_cast<void*>(allocate_watchable(size));
+  auto* memory = reinterpret_cast<void*>(watchable_memory.allocate(size));
   if (memory == nullptr && posix_memalign(&memory, OPENREG_MEMORY_ALIGNMENT, size) != 0) {
     return fail(orErrorMemoryAllocation, concat("orMallocHost: the host has no ", size, " bytes"));
   }
@@ -150,7 +150,7 @@ orError_t allocate_pinned(void** pointer, size_t size) {
     const Lock lock(pinned.mutex);
     pinned.live[address] = {address, size, current_device()};
   } catch (const std::bad_alloc&) {
-    if (!release_watchable(address, size)) std::free(memory);
+    if (!watchable_memory.release(address, size)) std::free(memory);
     throw;
   }
   *pointer = memory;
@@ -189,7 +189,7 @@ orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
   if (node.empty()) return fail_not_allocated(function, pointer);
   describe(span, node.mapped().device, node.mapped().address, node.mapped().size);
   try {
-    if (!release_watchable(node.mapped().address, node.mapped().size)) std::free(pointer);
+    if (!watchable_memory.release(node.mapped().address, node.mapped().size)) std::free(pointer);
   } catch (const std::bad_alloc&) {
     const Lock lock(memory.mutex);
     memory.live.insert(std::move(node));  // the node has its memory
@@ -258,27 +258,36 @@ orError_t find_place(const void* pointer, size_t size, const char* function, Pla
                 concat(function, ": ", size, " bytes do not fit behind the address ", pointer));
   }
   *place = {pinned ? orMemoryTypeHost : orMemoryTypeUnregistered, -1,
-            reinterpret_cast<void*>(address + watchable_offset(address))};
+            reinterpret_cast<void*>(address + watchable_memory.kernel_offset(address))};
   return orSuccess;
 }
 
-// Hold all mutexes over a fork; clang cannot follow a lock from one function to another.
+namespace {
+
+// Arenas that a fork has locked, under the lock of pinned memory. Another thread may make a device
+// meanwhile.
+std::array<Arena*, OPENREG_MAX_DEVICES> locked_arenas{};
+
+// Clang cannot follow a lock from one function to another.
 void lock_allocations() OPENREG_UNCHECKED_LOCKING {
-  lock_imports();
   pinned_memory().mutex.lock();
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
-    if (Device* device = Device::active(i)) device->arena().lock();
+    Device* device = Device::active(i);
+    locked_arenas[static_cast<size_t>(i)] = device == nullptr ? nullptr : &device->arena();
+    if (device != nullptr) device->arena().lock();
   }
 }
 
 void unlock_allocations() OPENREG_UNCHECKED_LOCKING {
-  for (int i = OPENREG_MAX_DEVICES - 1; i >= 0; --i) {
-    if (Device* device = Device::active(i)) device->arena().unlock();
+  for (Arena* arena : locked_arenas) {
+    if (arena != nullptr) arena->unlock();
   }
   pinned_memory().mutex.unlock();
-  unlock_imports();
 }
 
+const ForkLocks fork_locks(lock_allocations, unlock_allocations);
+
+}  // namespace
 }  // namespace openreg
 
 extern "C" {
@@ -325,7 +334,8 @@ orError_t orHostGetKernelPointer(void** kernel_pointer, const void* pointer) {
       return openreg::fail(orErrorInvalidValue, "orHostGetKernelPointer: kernel_pointer is null");
     }
     const uintptr_t address = openreg::to_address(pointer);
-    *kernel_pointer = reinterpret_cast<void*>(address + openreg::watchable_offset(address));
+    *kernel_pointer =
+        reinterpret_cast<void*>(address + openreg::watchable_memory.kernel_offset(address));
     return orSuccess;
   });
 }

@@ -1,7 +1,7 @@
 // Allocations: device memory and pinned host memory, and what a pointer points at.
 //
-// Lock order: the lock of imports, the lock of pinned memory, then the arenas' by device number.
-// Only lock_allocations() holds more than one.
+// Lock order: the lock of pinned memory, then the arenas' by device number. Only a fork holds more
+// than one.
 #pragma once
 
 #include <openreg/memory.h>
@@ -24,9 +24,5 @@ struct Place {
 // in device memory that is not allocated, orErrorInvalidValue if it leaves its device or pinned
 // allocation, wraps around, or begins at a kernel address.
 orError_t find_place(const void* pointer, size_t size, const char* function, Place* place);
-
-// Locks and unlocks everything orPointerGetAttributes() locks.
-void lock_allocations();
-void unlock_allocations();
 
 }  // namespace openreg

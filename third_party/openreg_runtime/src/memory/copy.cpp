@@ -1,12 +1,12 @@
 #include <cstring>
 
-#include "base/device.h"
 #include "base/os.h"
 #include "base/process.h"
-#include "extras/trace.h"
-#include "graph/capture.h"
+#include "base/trace.h"
 #include "memory/allocation.h"
+#include "queue/capture_target.h"
 #include "queue/command.h"
+#include "queue/device.h"
 #include "queue/stream.h"
 
 namespace openreg {

@@ -1,5 +1,7 @@
 #include "queue/command.h"
 
+#include <openreg/trace.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -38,6 +40,19 @@ constexpr uint64_t round_up(uint64_t value, uint64_t step) {
   return (value + step - 1) / step * step;
 }
 
+orActivityKind kind_of(CommandKind kind) {
+  switch (kind) {
+    case CommandKind::Copy:
+      return orActivityMemcpy;
+    case CommandKind::Fill:
+      return orActivityMemset;
+    case CommandKind::HostFunction:
+      return orActivityHostFunc;
+    default:
+      return orActivityKernel;
+  }
+}
+
 }  // namespace
 
 void move_closure(const Submission& submission, void* to) {
@@ -55,6 +70,26 @@ void Command::describe(const Submission& submission) {
   bytes = submission.bytes;
   memcpy_kind = static_cast<int8_t>(submission.memcpy_kind);
   peer_device = static_cast<int8_t>(submission.peer_device);
+}
+
+orActivityRecord Command::activity(int device, uint64_t stream_id) {
+  orActivityRecord record = {.kind = kind_of(kind),
+                             .name = name(),
+                             .device = device,
+                             .stream_id = stream_id,
+                             .correlation_id = correlation_id,
+                             .external_id = external_id,
+                             .has_external_id = has_external_id,
+                             .thread_id = os::thread_id(),
+                             .submit_ns = submit_ns,
+                             .start_ns = os::now_ns(),
+                             .end_ns = 0,
+                             .bytes = bytes,
+                             .address = 0,
+                             .memcpy_kind = memcpy_kind,
+                             .peer_device = peer_device};
+  if (kernel->describe != nullptr) kernel->describe(closure(), &record);
+  return record;
 }
 
 CapturedCommand::CapturedCommand(const Submission& submission) {

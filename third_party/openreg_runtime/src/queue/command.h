@@ -32,6 +32,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/mutex.h"
@@ -83,6 +84,15 @@ struct Submission {
 // Moves the closure of a submission into fresh storage.
 void move_closure(const Submission& submission, void* to);
 
+struct Command;
+
+// The closure of CommandKind::Segment begins with it: commands of a graph that run one after
+// another, on a device that need not be the stream's.
+struct CommandSegment {
+  const std::vector<Command*>* commands;
+  int device;
+};
+
 // An entry of the ring. The closure follows it, or a pointer to the closure if that is large.
 struct alignas(os::cache_line_size) Command {
   // Empty until it is committed.
@@ -90,6 +100,11 @@ struct alignas(os::cache_line_size) Command {
 
   // Stores what the submission tells, except its closure.
   void describe(const Submission& submission);
+
+  // What the command, and its kernel, tell to a trace, with the present time as its start. For a
+  // traced one: tracing was on when it was submitted. Made before the command runs, as its closure
+  // and name may not outlive it.
+  orActivityRecord activity(int device, uint64_t stream_id);
 
   void* inline_closure() { return this + 1; }
   void* closure() { return is_large ? *static_cast<void**>(inline_closure()) : inline_closure(); }
@@ -111,7 +126,7 @@ struct alignas(os::cache_line_size) Command {
   CommandKind kind;
   bool is_large;
   bool has_external_id;
-  bool is_scheduled;  // it waits for its turn: see schedule.h
+  bool is_scheduled;  // it waits for its turn: see turns.h
   int8_t memcpy_kind;
   int8_t peer_device;
   bool is_counted;  // it has counted_bytes()

@@ -4,13 +4,13 @@
 #include <new>
 #include <utility>
 
-#include "base/device.h"
 #include "base/mutex.h"
 #include "base/os.h"
 #include "base/process.h"
-#include "extras/trace.h"
+#include "base/trace.h"
 #include "graph/graph.h"
 #include "queue/command.h"
+#include "queue/device.h"
 #include "queue/stream.h"
 
 namespace openreg {
@@ -86,7 +86,7 @@ orError_t EventRef::record(Stream& stream) const {
     stream.let_run(stream.submitted());  // this process cannot see when others wait for it
     return orSuccess;
   }
-  while (const std::shared_ptr<Capture> capture = stream.capture()) {
+  while (const std::shared_ptr<Capture> capture = capture_of(stream)) {
     EventRecord record;
     bool has_ended = false;
     if (const orError_t error = capture->mark(stream, &record.mark, &has_ended)) return error;
@@ -104,7 +104,7 @@ orError_t EventRef::record(Stream& stream) const {
 // docs: end
 
 orError_t EventRef::record_shared(Stream& stream) const {
-  if (const std::shared_ptr<Capture> capture = stream.capture()) {
+  if (const std::shared_ptr<CaptureTarget> capture = stream.capture()) {
     return capture->refuse(orErrorStreamCaptureUnsupported,
                            concat("orEventRecord: expected a stream that is not capturing for an "
                                   "interprocess event, got ",
@@ -260,7 +260,7 @@ orError_t find_awaited(orEvent_t event, const char* function, CompletionRef* com
 orError_t wait_for_event(Stream& stream, const EventRecord& record) {
   if (record.is_captured()) return wait_for(stream, record.mark);
   if (!record.completion) return orSuccess;
-  if (const std::shared_ptr<Capture> capture = stream.capture()) {
+  if (const std::shared_ptr<CaptureTarget> capture = stream.capture()) {
     return capture->refuse(orErrorStreamCaptureIsolation,
                            concat("orStreamWaitEvent: expected an event recorded in ",
                                   capture->description(), ", got one recorded outside of it"));

@@ -6,17 +6,15 @@
 #include <optional>
 #include <utility>
 
-#include "base/device.h"
 #include "base/handle.h"
 #include "base/mutex.h"
 #include "base/os.h"
 #include "base/process.h"
 #include "base/setting.h"
+#include "base/trace.h"
 #include "base/wait_check.h"
-#include "extras/schedule.h"
-#include "extras/trace.h"
-#include "graph/capture.h"
-#include "queue/completion.h"
+#include "queue/capture_target.h"
+#include "queue/device.h"
 #include "queue/worker.h"
 
 namespace openreg {
@@ -121,7 +119,7 @@ orError_t Stream::start() {
 
 orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   *sequence = 0;
-  while (const std::shared_ptr<Capture> capture = this->capture()) {
+  while (const std::shared_ptr<CaptureTarget> capture = this->capture()) {
     if (submission.is_awaited) {  // the capture began after the caller had looked
       return capture->refuse(orErrorStreamCaptureUnsupported,
                              concat(submission.function,
@@ -151,7 +149,7 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   if (is_large) large_closure = ::operator new(submission.closure_size, closure_alignment);
 
   CommandRing::Slot slot;
-  const bool is_scheduled = schedule::is_on();
+  const bool is_scheduled = turns::is_on();
   const CommandRing::Status status = reserve(is_large ? sizeof(void*) : submission.closure_size,
                                              counted_bytes, is_scheduled, &slot);
   if (status != CommandRing::Status::Granted) {
@@ -177,13 +175,13 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
     command.describe(nothing);
     command.correlation_id = 0;
     ring_.commit(slot);
-    if (is_scheduled) schedule::add(*this, slot.sequence, command);
+    if (is_scheduled) turns::functions.add(*this, slot.sequence, command);
     throw;
   }
   ring_.commit(slot);
   *sequence = slot.sequence;
   if (is_scheduled) [[unlikely]]
-    schedule::add(*this, slot.sequence, command);
+    turns::functions.add(*this, slot.sequence, command);
   return orSuccess;
 }
 
@@ -241,7 +239,7 @@ orError_t Stream::wait(uint64_t count) {
     case Timeline::WaitEnd::Retired:
       break;
   }
-  if (schedule::is_on()) schedule::end_wait();
+  if (turns::is_on()) turns::functions.end_wait();
   return orSuccess;
 }
 // docs: end
@@ -271,13 +269,13 @@ FailureRef Stream::take_failure() {
   return std::exchange(failure_, nullptr);
 }
 
-std::shared_ptr<Capture> Stream::capture() const {
+std::shared_ptr<CaptureTarget> Stream::capture() const {
   if (!is_capturing()) return nullptr;
   const Lock lock(mutex_);
   return capture_;
 }
 
-bool Stream::join(std::shared_ptr<Capture> capture) {
+bool Stream::join(std::shared_ptr<CaptureTarget> capture) {
   const Lock lock(mutex_);
   if (capture_ != nullptr || is_destroyed()) return false;
   capture_ = std::move(capture);
@@ -286,7 +284,7 @@ bool Stream::join(std::shared_ptr<Capture> capture) {
 }
 
 void Stream::leave_capture() {
-  std::shared_ptr<Capture> left;  // let go of without the lock
+  std::shared_ptr<CaptureTarget> left;  // let go of without the lock
   const Lock lock(mutex_);
   is_capturing_.store(false, std::memory_order_release);
   left.swap(capture_);
@@ -299,7 +297,7 @@ bool Stream::destroy() {
     is_destroyed_.store(true, std::memory_order_relaxed);
   }
   ring_.close();
-  if (schedule::is_on()) schedule::let_run(*this, submitted(), false);
+  if (turns::is_on()) turns::functions.let_run(*this, submitted(), false);
   return true;
 }
 

@@ -14,13 +14,13 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/os.h"
-#include "extras/schedule.h"
 #include "queue/command.h"
 #include "queue/timeline.h"
+#include "queue/turns.h"
 
 namespace openreg {
 
-class Capture;
+class CaptureTarget;
 class Device;
 
 // Made once per handle and never destroyed: work, completions and schedules refer to it, and its
@@ -67,7 +67,7 @@ class Stream {
   // With a schedule, lets the work up to that number run, for somebody who asks whether it has; see
   // openreg/schedule.h. The caller goes on without it.
   void let_run(uint64_t count) {
-    if (schedule::is_on()) schedule::let_run(*this, count, true);
+    if (turns::is_on()) turns::functions.let_run(*this, count, true);
   }
 
   // Waits, then returns the stream's failure and clears it.
@@ -101,21 +101,21 @@ class Stream {
   bool is_running() const { return is_running_.load(); }
   void end_waits() { timeline_.stop(); }
 
-  // --- Schedules; see schedule.h
+  // --- Schedules; see turns.h
 
   StreamTurns& turns() { return turns_; }
   const StreamTurns& turns() const { return turns_; }
 
-  // --- Capturing; see capture.h
+  // --- Capturing; see capture_target.h
 
   bool is_capturing() const { return is_capturing_.load(std::memory_order_acquire); }
 
   // The capture that the stream is in, null if none.
-  std::shared_ptr<Capture> capture() const;
+  std::shared_ptr<CaptureTarget> capture() const;
 
   // Puts the stream into a capture. Returns false if it is in one or has been destroyed: a capture
   // of a destroyed stream could not be ended.
-  bool join(std::shared_ptr<Capture> capture);
+  bool join(std::shared_ptr<CaptureTarget> capture);
 
   // Takes it out again.
   void leave_capture();
@@ -137,7 +137,7 @@ class Stream {
   std::atomic<bool> is_destroyed_{false};
 
   mutable Mutex mutex_;  // also of starting
-  std::shared_ptr<Capture> capture_ OPENREG_GUARDED_BY(mutex_);
+  std::shared_ptr<CaptureTarget> capture_ OPENREG_GUARDED_BY(mutex_);
   std::atomic<bool> is_capturing_{false};  // capture_ != nullptr; read at any time
   FailureRef failure_ OPENREG_GUARDED_BY(mutex_);
   std::atomic<bool> has_failure_{false};  // failure_ != nullptr; read by the worker at any time

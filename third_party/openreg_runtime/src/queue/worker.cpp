@@ -4,13 +4,11 @@
 #include <thread>
 #include <utility>
 
-#include "base/device.h"
 #include "base/os.h"
 #include "base/process.h"
-#include "extras/schedule.h"
-#include "extras/trace.h"
-#include "graph/graph_exec.h"
+#include "base/trace.h"
 #include "queue/completion.h"
+#include "queue/device.h"
 #include "queue/stream.h"
 
 namespace openreg {
@@ -51,7 +49,7 @@ void Worker::run() {
   while (Command* command = ring.next()) {
     const bool is_scheduled = command->is_scheduled;
     if (is_scheduled) [[unlikely]]
-      schedule::take_turn(stream_, stream_.retired() + 1);
+      turns::functions.take_turn(stream_, stream_.retired() + 1);
     if (waits(*command)) await(*command);
     // An exit sets its flag before it looks at ours.
     stream_.is_running_.store(true);
@@ -61,7 +59,7 @@ void Worker::run() {
     stream_.timeline_.retire();
     stream_.is_running_.store(false, std::memory_order_release);
     if (is_scheduled) [[unlikely]]
-      schedule::end_turn(stream_);
+      turns::functions.end_turn(stream_);
   }
   if (is_exiting()) park();
   ring.free();
@@ -123,7 +121,7 @@ bool Worker::work(Command& command, int device) {
   set_current_device(device);
   const bool is_traced = command.correlation_id != 0;
   orActivityRecord record;
-  if (is_traced) record = trace::describe(command, device, stream_.id());
+  if (is_traced) record = command.activity(device, stream_.id());
   const orError_t error = call(command);
   if (is_traced) {
     record.end_ns = os::now_ns();
@@ -135,8 +133,8 @@ bool Worker::work(Command& command, int device) {
 
 // docs: segment-run
 void Worker::run_segment(Command& launch) {
-  const GraphSegment& segment = static_cast<SegmentLaunch*>(launch.closure())->segment();
-  for (Command* command : segment.commands) {
+  const CommandSegment& segment = *static_cast<CommandSegment*>(launch.closure());
+  for (Command* command : *segment.commands) {
     if (is_exiting()) park();
     command->correlation_id = launch.correlation_id;
     if (launch.correlation_id != 0) {

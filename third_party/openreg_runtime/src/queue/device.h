@@ -72,6 +72,11 @@ class Device {
   Stream* const default_stream_;
 };
 
+// What the first device of the process needs besides itself, if memory is protected: fault.cpp
+// installs it. Returns false as os.h says.
+using ProtectionFn = bool (*)();
+extern ProtectionFn install_memory_protection;
+
 // The streams of all devices, as of Device::streams().
 std::vector<Stream*> all_streams();
 

@@ -1,5 +1,5 @@
-// Schedules: who runs next, with a schedule other than "free". See Note [Schedules] in
-// openreg/schedule.h.
+// Turns: what a stream's commands wait for under a schedule other than "free". See Note [Schedules]
+// in openreg/schedule.h.
 //
 // Note [Turns]
 // A command that is submitted while a schedule is on is marked. Its worker runs it after it has
@@ -12,34 +12,19 @@
 // schedule would run. A host thread returns from each of these calls only then. So between two
 // calls of a single host thread, the choice depends only on the calls before.
 //
-// Lock order: the lock is a leaf.
+// schedule.cpp makes the choice. Streams and workers call it through the functions that it installs
+// here, so they do not depend on it.
 #pragma once
-
-#include <openreg/schedule.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-
-#include "base/error.h"
 
 namespace openreg {
 
 struct Command;
 class Stream;
-
-struct Schedule {
-  enum class Kind : uint8_t { Free, Lazy, Eager, Seeded };
-
-  Kind kind = Kind::Free;
-  uint64_t seed = 0;
-};
-
-std::optional<Schedule> parse_schedule(std::string_view text);
 
 // What the schedule knows of a stream; a member of it, under the lock of schedule.cpp.
 struct StreamTurns {
@@ -60,40 +45,44 @@ struct StreamTurns {
   std::condition_variable is_granted;
 };
 
-namespace schedule {
+// The functions of a schedule.
+struct TurnFunctions {
+  // Begins with the setting. Called before the first submission; further calls do nothing.
+  void (*begin)();
+
+  // Reports that a marked command has been committed. If the host is out of memory, the command
+  // runs out of turn. Unless the calling thread is a worker, returns when no stream has the turn.
+  void (*add)(Stream& stream, uint64_t sequence, Command& command);
+
+  // Lets the stream run until that many commands have had their turn. Unless the calling thread is
+  // a worker, returns when no stream has the turn. A worker that is going to wait gives up its
+  // turn.
+  void (*let_run)(Stream& stream, uint64_t count, bool is_waiting);
+
+  // Reports that a host thread has waited for the work that it let run. Returns when no stream has
+  // the turn.
+  void (*end_wait)();
+
+  // Worker: waits for the turn of its next command, or forever.
+  void (*take_turn)(Stream& stream, uint64_t sequence);
+
+  // Worker: ends it. The command has retired.
+  void (*end_turn)(Stream& stream);
+
+  // Ends all waits of host threads, as the process exits.
+  void (*stop)();
+};
+
+namespace turns {
+
+// The installed functions: of schedule.cpp, or those that do nothing.
+extern TurnFunctions functions;
 
 extern std::atomic<bool> is_on_now;
 
-// Whether there is a schedule other than "free". Workers ask their commands instead.
+// Whether there is a schedule other than "free", so that commands are to be marked. Workers ask
+// their commands instead.
 inline bool is_on() { return is_on_now.load(std::memory_order_relaxed); }
 
-// Begins with the setting. Called before the first submission; further calls do nothing.
-void begin();
-
-// Reports that a marked command has been committed. If the host is out of memory, the command runs
-// out of turn. Unless the calling thread is a worker, returns when no stream has the turn.
-void add(Stream& stream, uint64_t sequence, Command& command);
-
-// Lets the stream run until that many commands have had their turn. Unless the calling thread is a
-// worker, returns when no stream has the turn. A worker that is going to wait gives up its turn.
-void let_run(Stream& stream, uint64_t count, bool is_waiting);
-
-// Reports that a host thread has waited for the work that it let run. Returns when no stream has
-// the turn.
-void end_wait();
-
-// Worker: waits for the turn of its next command, or forever.
-void take_turn(Stream& stream, uint64_t sequence);
-
-// Worker: ends it. The command has retired.
-void end_turn(Stream& stream);
-
-// Ends all waits of host threads, as the process exits.
-void stop();
-
-// Held over fork(), so that a child may ask for the schedule.
-void lock();
-void unlock();
-
-}  // namespace schedule
+}  // namespace turns
 }  // namespace openreg

@@ -1,4 +1,6 @@
-#include "base/device.h"
+#include "queue/device.h"
+
+#include <openreg/memory.h>
 
 #include <algorithm>
 #include <array>
@@ -11,16 +13,17 @@
 #include "base/os.h"
 #include "base/process.h"
 #include "base/setting.h"
+#include "base/trace.h"
 #include "base/wait_check.h"
-#include "extras/fault.h"
-#include "extras/schedule.h"
-#include "extras/trace.h"
-#include "graph/capture.h"
-#include "memory/allocation.h"
+#include "queue/capture_target.h"
 #include "queue/stream.h"
 #include "queue/worker.h"
 
 namespace openreg {
+
+// A constant, as fault.cpp may replace it before or after this file's objects are made.
+constinit ProtectionFn install_memory_protection = [] { return true; };
+
 namespace {
 
 // How often an exiting process looks whether the running commands have ended.
@@ -53,25 +56,22 @@ void stop_streams() {
     while (stream->is_running() && os::now_ns() < deadline) os::sleep_ns(exit_poll_ns);
   }
   for (Stream* stream : streams) stream->end_waits();
-  schedule::stop();
+  turns::functions.stop();
 }
 
 // What the first device of the process needs besides itself.
 orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_mutex()) {
   *space = AddressSpace::get();
   if (*space != nullptr) return orSuccess;
-  schedule::begin();
+  turns::functions.begin();
   prepare_spare_failures();
   static bool is_watched = false;  // under the creation mutex, like all here
   if (!is_watched) {
-    if (const orError_t error =
-            watch_process({lock_allocations, unlock_allocations, stop_streams})) {
-      return error;
-    }
+    if (const orError_t error = watch_process(stop_streams)) return error;
     is_watched = true;
   }
   if (const orError_t error = AddressSpace::reserve(space)) return error;
-  if (settings().has_memory_protection && !install_fault_handler()) {
+  if (settings().has_memory_protection && !install_memory_protection()) {
     return fail(orErrorInitializationError, os::error_text("sigaction"));
   }
   return orSuccess;

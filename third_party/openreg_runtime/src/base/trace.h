@@ -1,28 +1,29 @@
-// Tracing: making and keeping activity records. See openreg/trace.h.
+// Traces: making activity records. See openreg/trace.h.
+//
+// extras/trace_buffer.cpp turns traces on and keeps the records.
 #pragma once
 
 #include <openreg/trace.h>
 
 #include <atomic>
 #include <cstdint>
-
-#include "queue/command.h"
+#include <vector>
 
 namespace openreg::trace {
 
 extern std::atomic<unsigned> recorded_kinds;  // 0: off
 
+// The installed function that keeps a record.
+using KeepFn = void (*)(const orActivityRecord& record);
+extern KeepFn keep_function;
+
 inline bool is_on() { return recorded_kinds.load(std::memory_order_relaxed) != 0; }
 
-// A number for what is submitted or called now.
-uint64_t next_correlation_id();
+// Turns tracing on for these kinds. Work that was submitted while it was off is not recorded.
+void start(unsigned kinds);
 
-// Stores this thread's innermost external id, if it has one.
-void stamp_external_id(bool* has_external_id, uint64_t* external_id);
-
-// Fills in what a command, and its kernel, tell about it. `command` is traced: tracing was on when
-// it was submitted. Made before the command runs, as its closure and name may not outlive it.
-orActivityRecord describe(Command& command, int device, uint64_t stream_id);
+// The ids that the calling thread has pushed and not popped. See orTracePushExternalId.
+std::vector<uint64_t>& external_ids();
 
 // What the calling thread does, without times: a correlation id of its own, this thread's external
 // id, no device and no stream.
@@ -51,9 +52,5 @@ class Span {
  private:
   orActivityRecord record_;
 };
-
-// Held over fork(), so that a child may record. The locks are leaves.
-void lock_buffers();
-void unlock_buffers();
 
 }  // namespace openreg::trace

@@ -1,28 +1,24 @@
-#include "extras/trace.h"
+// Buffers of activity records, and the functions of openreg/trace.h. See base/trace.h.
+#include "base/trace.h"
+
+#include <openreg/trace.h>
 
 #include <algorithm>
 #include <new>
 #include <utility>
 #include <vector>
 
-#include "base/device.h"
+#include "base/error.h"
 #include "base/mutex.h"
 #include "base/os.h"
 #include "base/process.h"
 #include "base/thread_object.h"
+#include "queue/device.h"
 #include "queue/stream.h"
 
 namespace openreg::trace {
 
-std::atomic<unsigned> recorded_kinds{0};
-
 namespace {
-
-std::atomic<uint64_t> last_correlation_id{0};
-
-// The last id given before tracing was turned on: work with an id up to this one belongs to an
-// earlier trace.
-std::atomic<uint64_t> last_id_before_start{0};
 
 struct Buffer {
   Mutex mutex;  // a leaf
@@ -77,9 +73,18 @@ class BufferLease {
   Buffer* buffer_;
 };
 
-struct ExternalIds {
-  std::vector<uint64_t> ids;
-};
+// A child may record.
+void lock_buffers() OPENREG_UNCHECKED_LOCKING {
+  buffers().mutex.lock();
+  for (Buffer* buffer : buffers().all) buffer->mutex.lock();
+}
+
+void unlock_buffers() OPENREG_UNCHECKED_LOCKING {
+  for (Buffer* buffer : buffers().all) buffer->mutex.unlock();
+  buffers().mutex.unlock();
+}
+
+const ForkLocks fork_locks(lock_buffers, unlock_buffers);
 
 // What one buffer held, in order of end_ns, and how much of that has been handed on.
 struct Taken {
@@ -106,26 +111,12 @@ std::vector<Taken> take_all(std::vector<Taken*>* order) {
   return taken;
 }
 
-orActivityKind kind_of(CommandKind kind) {
-  switch (kind) {
-    case CommandKind::Copy:
-      return orActivityMemcpy;
-    case CommandKind::Fill:
-      return orActivityMemset;
-    case CommandKind::HostFunction:
-      return orActivityHostFunc;
-    default:
-      return orActivityKernel;
-  }
-}
-
-orError_t start(unsigned kinds) {
+orError_t start_trace(unsigned kinds) {
   if (kinds == 0 || (kinds & ~unsigned{orActivityAll}) != 0) {
     return fail(orErrorInvalidValue,
                 concat("orTraceStart: expected a sum of orActivityKind, got ", kinds));
   }
-  if (!is_on()) last_id_before_start.store(last_correlation_id.load());
-  recorded_kinds.store(kinds);
+  trace::start(kinds);
   return orSuccess;
 }
 
@@ -175,76 +166,7 @@ orError_t consume(orActivityFn function, void* user_data) {
   return orSuccess;
 }
 
-}  // namespace
-
-uint64_t next_correlation_id() {
-  return last_correlation_id.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-void stamp_external_id(bool* has_external_id, uint64_t* external_id) {
-  const ExternalIds* found = find_thread_object<ExternalIds>();
-  *has_external_id = found != nullptr && !found->ids.empty();
-  *external_id = *has_external_id ? found->ids.back() : 0;
-}
-
-orActivityRecord describe(Command& command, int device, uint64_t stream_id) {
-  orActivityRecord record = {.kind = kind_of(command.kind),
-                             .name = command.name(),
-                             .device = device,
-                             .stream_id = stream_id,
-                             .correlation_id = command.correlation_id,
-                             .external_id = command.external_id,
-                             .has_external_id = command.has_external_id,
-                             .thread_id = os::thread_id(),
-                             .submit_ns = command.submit_ns,
-                             .start_ns = os::now_ns(),
-                             .end_ns = 0,
-                             .bytes = command.bytes,
-                             .address = 0,
-                             .memcpy_kind = command.memcpy_kind,
-                             .peer_device = command.peer_device};
-  if (command.kernel->describe != nullptr) command.kernel->describe(command.closure(), &record);
-  return record;
-}
-
-orActivityRecord host_record(orActivityKind kind, const char* name) {
-  orActivityRecord record = {};
-  bool has_external_id = false;
-  stamp_external_id(&has_external_id, &record.external_id);
-  record.has_external_id = has_external_id;
-  record.kind = kind;
-  record.name = name;
-  record.device = -1;
-  record.stream_id = UINT64_MAX;
-  record.correlation_id = next_correlation_id();
-  record.thread_id = os::thread_id();
-  record.memcpy_kind = -1;
-  record.peer_device = -1;
-  return record;
-}
-
-void keep_host_work(orActivityRecord work, const char* call, int device, uint64_t stream_id) {
-  orActivityRecord host = host_record(orActivityRuntime, call);
-  host.device = device;
-  host.stream_id = stream_id;
-  host.submit_ns = work.start_ns;
-  host.start_ns = work.start_ns;
-  host.end_ns = work.end_ns;
-  work.device = device;
-  work.stream_id = stream_id;
-  work.correlation_id = host.correlation_id;
-  work.external_id = host.external_id;
-  work.has_external_id = host.has_external_id;
-  work.thread_id = host.thread_id;
-  work.submit_ns = work.start_ns;
-  work.address = 0;
-  keep(host);
-  keep(work);
-}
-
-void keep(const orActivityRecord& record) {
-  if ((recorded_kinds.load(std::memory_order_relaxed) & record.kind) == 0) return;
-  if (record.correlation_id <= last_id_before_start.load(std::memory_order_relaxed)) return;
+void keep_in_buffer(const orActivityRecord& record) {
   try {
     thread_object<BufferLease>().add(record);
   } catch (const std::bad_alloc&) {
@@ -252,30 +174,12 @@ void keep(const orActivityRecord& record) {
   }
 }
 
-void lock_buffers() OPENREG_UNCHECKED_LOCKING {
-  buffers().mutex.lock();
-  for (Buffer* buffer : buffers().all) buffer->mutex.lock();
-}
+[[maybe_unused]] const bool is_installed = [] {
+  keep_function = keep_in_buffer;
+  return true;
+}();
 
-void unlock_buffers() OPENREG_UNCHECKED_LOCKING {
-  for (Buffer* buffer : buffers().all) buffer->mutex.unlock();
-  buffers().mutex.unlock();
-}
-
-Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) : record_{} {
-  if (!trace::is_on()) return;
-  record_ = host_record(kind, name);
-  record_.device = device;
-  record_.stream_id = stream_id;
-  record_.start_ns = os::now_ns();
-  record_.submit_ns = record_.start_ns;
-}
-
-Span::~Span() {
-  if (!is_on()) return;
-  record_.end_ns = os::now_ns();
-  keep(record_);
-}
+}  // namespace
 
 }  // namespace openreg::trace
 
@@ -284,7 +188,7 @@ extern "C" {
 orError_t orTraceStart(unsigned kinds) {
   return openreg::guarded([&] {
     if (const orError_t error = openreg::check_not_forked()) return error;
-    return openreg::trace::start(kinds);
+    return openreg::trace::start_trace(kinds);
   });
 }
 
@@ -319,7 +223,7 @@ orError_t orTraceConsume(orActivityFn consume, void* user_data) {
 
 orError_t orTracePushExternalId(uint64_t id) {
   return openreg::guarded([&] {
-    openreg::thread_object<openreg::trace::ExternalIds>().ids.push_back(id);
+    openreg::trace::external_ids().push_back(id);
     return orSuccess;
   });
 }
@@ -327,7 +231,7 @@ orError_t orTracePushExternalId(uint64_t id) {
 orError_t orTracePopExternalId(uint64_t* id) {
   return openreg::guarded([&] {
     using namespace openreg;
-    std::vector<uint64_t>& ids = thread_object<trace::ExternalIds>().ids;
+    std::vector<uint64_t>& ids = trace::external_ids();
     if (id == nullptr || ids.empty()) {
       return fail(orErrorInvalidValue, id == nullptr
                                            ? "orTracePopExternalId: id is null"

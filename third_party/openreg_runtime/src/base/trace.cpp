@@ -1,0 +1,90 @@
+#include "base/trace.h"
+
+#include "base/os.h"
+#include "base/thread_object.h"
+
+namespace openreg::trace {
+
+// Constants, as extras/trace_buffer.cpp may replace the function before or after this file's objects are
+// made.
+constinit std::atomic<unsigned> recorded_kinds{0};
+constinit KeepFn keep_function = [](const orActivityRecord&) {};
+
+namespace {
+
+std::atomic<uint64_t> last_correlation_id{0};
+
+// The last id given before tracing was turned on: work with an id up to this one belongs to an
+// earlier trace.
+std::atomic<uint64_t> last_id_before_start{0};
+
+struct ExternalIds {
+  std::vector<uint64_t> ids;
+};
+
+}  // namespace
+
+void start(unsigned kinds) {
+  if (!is_on()) last_id_before_start.store(last_correlation_id.load());
+  recorded_kinds.store(kinds);
+}
+
+std::vector<uint64_t>& external_ids() { return thread_object<ExternalIds>().ids; }
+
+orActivityRecord host_record(orActivityKind kind, const char* name) {
+  orActivityRecord record = {};
+  const ExternalIds* external = find_thread_object<ExternalIds>();
+  record.has_external_id = external != nullptr && !external->ids.empty();
+  if (record.has_external_id) record.external_id = external->ids.back();
+  record.kind = kind;
+  record.name = name;
+  record.device = -1;
+  record.stream_id = UINT64_MAX;
+  record.correlation_id = last_correlation_id.fetch_add(1, std::memory_order_relaxed) + 1;
+  record.thread_id = os::thread_id();
+  record.memcpy_kind = -1;
+  record.peer_device = -1;
+  return record;
+}
+
+void keep_host_work(orActivityRecord work, const char* call, int device, uint64_t stream_id) {
+  orActivityRecord host = host_record(orActivityRuntime, call);
+  host.device = device;
+  host.stream_id = stream_id;
+  host.submit_ns = work.start_ns;
+  host.start_ns = work.start_ns;
+  host.end_ns = work.end_ns;
+  work.device = device;
+  work.stream_id = stream_id;
+  work.correlation_id = host.correlation_id;
+  work.external_id = host.external_id;
+  work.has_external_id = host.has_external_id;
+  work.thread_id = host.thread_id;
+  work.submit_ns = work.start_ns;
+  work.address = 0;
+  keep(host);
+  keep(work);
+}
+
+void keep(const orActivityRecord& record) {
+  if ((recorded_kinds.load(std::memory_order_relaxed) & record.kind) == 0) return;
+  if (record.correlation_id <= last_id_before_start.load(std::memory_order_relaxed)) return;
+  keep_function(record);
+}
+
+Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) : record_{} {
+  if (!trace::is_on()) return;
+  record_ = host_record(kind, name);
+  record_.device = device;
+  record_.stream_id = stream_id;
+  record_.start_ns = os::now_ns();
+  record_.submit_ns = record_.start_ns;
+}
+
+Span::~Span() {
+  if (!is_on()) return;
+  record_.end_ns = os::now_ns();
+  keep(record_);
+}
+
+}  // namespace openreg::trace
