@@ -42,7 +42,7 @@ ALLOWED_FOLDERS = {
     # The header of headers.
     "OpenReg.h": {"core", "random"},
     # An observer (core/Observer.h). Sees boxed arguments of the CPU's operators.
-    "sanitizer": {"core", "aten/kernel", "aten/fallback"},
+    "sanitizer": {"core", "aten/facts", "aten/kernel", "aten/fallback"},
     "memory": {"core"},
     "random": {"core", "memory"},
     "graph": {"core", "memory", "random"},
@@ -50,16 +50,25 @@ ALLOWED_FOLDERS = {
     "ipc": {"core", "memory"},
     # Touches kernel addresses, or the thread that kernels run on.
     "aten/kernel": {"core", "memory", "random"},
+    # States facts about single operators: the type of their tables, and the tables.
+    "aten/facts": set(),
     # Depends on the dtypes that the CPU lacks.
-    "aten/dtypes": {"core"},
+    "aten/dtypes": {"core", "aten/facts"},
     # Uses at::meta.
     "aten/structured": {*_KERNELS, "aten/dtypes"},
     # Takes tensors of other layouts apart.
     "aten/layouts": {*_KERNELS},
     # Handles boxed arguments.
-    "aten/fallback": {*_KERNELS, "aten/dtypes", "aten/layouts"},
+    "aten/fallback": {*_KERNELS, "aten/facts", "aten/dtypes", "aten/layouts"},
     # Is specific to one operator.
-    "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
+    "aten/ops": {
+        *_KERNELS,
+        "aten/facts",
+        "aten/dtypes",
+        "aten/structured",
+        "aten/layouts",
+        "aten/fallback",
+    },
     # Calls operators on kernel addresses, and none of the backend's operators.
     "distributed": {"core", "aten/kernel"},
     # Launches kernels that torch.compile has generated.
@@ -80,6 +89,7 @@ ALLOWED_FOLDERS = {
         "sanitizer",
         "inductor",
         "aten/kernel",
+        "aten/facts",
         "aten/dtypes",
         "aten/fallback",
     },
@@ -87,7 +97,7 @@ ALLOWED_FOLDERS = {
 
 # The namespace of a folder is that of the lowest library of torch on which it can be built:
 # c10::openreg for what needs c10 alone, at::openreg for all else.
-_NAMESPACES = dict.fromkeys(("core", "memory", "sanitizer", "ipc"), "c10::openreg")
+_NAMESPACES = dict.fromkeys(("aten/facts", "core", "memory", "sanitizer", "ipc"), "c10::openreg")
 _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILINE)
 
 # Files in the other namespace than their folder, with the reason.
