@@ -17,6 +17,7 @@ RELEASES = runpy.run_path(str(ROOT / "torch_openreg" / "_version.py"))["TORCH_RE
 
 # What depends on torch's interfaces, and results of each operator. A few minutes.
 CHOICE = (
+    "contract/test_facts.py",
     "contract/test_stubs.py",
     "contract/test_symbols.py",
     "generic/test_func.py",

@@ -10,7 +10,7 @@ import re
 import sys
 
 import torch
-from source_tree import ROOT, backend_files, relative
+from source_tree import ROOT, backend_files, code_of, relative
 from torch.testing._internal.common_utils import (
     TestCase,
     instantiate_parametrized_tests,
@@ -22,7 +22,8 @@ from torch.testing._internal.common_utils import (
 from torch_openreg import _C
 from torch_openreg._version import TORCH_RELEASES, release_of
 
-sys.path.insert(0, str(ROOT / "csrc" / "aten" / "structured" / "codegen"))
+_CODEGEN = ROOT / "csrc" / "aten" / "structured" / "codegen"
+sys.path.insert(0, str(_CODEGEN))
 import model
 from facts import Entry, FactError, load_facts, parse_facts
 
@@ -338,10 +339,11 @@ def choices_without_code(facts):
 
 
 def _is_mentioned(fact, path) -> bool:
-    text = path.read_text()
-    if path.suffix == ".py":
-        return re.search(rf'"{fact.name}"|\b_C\._(operators_)?{fact.name}\b', text) is not None
-    return re.search(rf"\bfacts::k{fact.cpp_name}\b", text) is not None
+    if path.suffix != ".py":
+        return re.search(rf"\bfacts::k{fact.cpp_name}\b", code_of(path)) is not None
+    if path.parent == _CODEGEN:
+        return f'"{fact.name}"' in path.read_text()
+    return re.search(rf"\b_C\._(operators_)?{fact.name}\b", path.read_text()) is not None
 
 
 def readers_that_do_not_read(facts):
@@ -355,7 +357,7 @@ def readers_that_do_not_read(facts):
 
 def readers_that_are_not_listed(facts):
     sources = [*backend_files(), *(ROOT / "torch_openreg").rglob("*.py")]
-    sources += (ROOT / "csrc" / "aten" / "structured" / "codegen").glob("*.py")
+    sources += _CODEGEN.glob("*.py")
     return [
         f"{fact.name}: {relative(path)} reads it"
         for fact in facts.values()
