@@ -24,8 +24,8 @@ from torch_openreg._version import TORCH_RELEASES, release_of
 
 _CODEGEN = ROOT / "csrc" / "aten" / "structured" / "codegen"
 sys.path.insert(0, str(_CODEGEN))
-import model
-from facts import Entry, FactError, load_facts, parse_facts
+import model  # noqa: E402
+from facts import Entry, FactError, load_facts, parse_facts  # noqa: E402
 
 FACTS = load_facts()
 RELEASE = release_of(str(torch.__version__))
