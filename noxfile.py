@@ -18,6 +18,7 @@ RELEASES = runpy.run_path(str(ROOT / "torch_openreg" / "_version.py"))["TORCH_RE
 # What depends on torch's interfaces, and results of each operator. A few minutes.
 CHOICE = (
     "aten/test_codegen.py",
+    "contract/test_facts.py",
     "contract/test_stubs.py",
     "contract/test_symbols.py",
     "core/test_accelerator.py",

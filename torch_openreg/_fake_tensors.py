@@ -23,18 +23,6 @@ aten = torch.ops.aten
 
 __all__ = ["register"]
 
-# Whose results torch describes by the device type.
-_OF_THE_CPU = (
-    aten._fft_c2c.default,
-    aten._fft_c2r.default,
-    aten._fft_r2c.default,
-    aten._linalg_svd.default,
-    aten.convolution.default,
-    aten.convolution_backward.default,
-    aten.linalg_eig.default,
-    aten.nonzero_static.default,
-)
-
 _ATTENTION = aten._scaled_dot_product_fused_attention_overrideable.default
 _ATTENTION_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
@@ -128,7 +116,9 @@ def _as_on_the_cpu(implementation: Any, mode: Any, func: Any, *args: Any, **kwar
 
 def register() -> None:
     """Registers them with the mode of fake tensors."""
-    for operator in _OF_THE_CPU:
+    for name in _C._operators_faked_as_on_cpu():
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(aten, packet), overload or "default")
         implementation = op_implementations_dict.get(operator)
         op_implementations_dict[operator] = functools.partial(_as_on_the_cpu, implementation)
     register_op_impl(_ATTENTION)(_attention)

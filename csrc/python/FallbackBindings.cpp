@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
+#include "build/generated/facts/CpuTensors.h"
+#include "build/generated/facts/FakedAsOnCpu.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
@@ -16,6 +19,22 @@
 namespace torch_openreg {
 
 namespace {
+
+namespace facts = c10::openreg::facts;
+
+using WidenedDtype = std::tuple<std::string, std::string, std::string>;
+
+template <typename Table>
+void addWidened(std::vector<WidenedDtype>& entries, const Table& table, c10::DispatchKey layout) {
+  for (const auto& [name, dtypes] : table.entries) {
+    for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
+      const auto dtype = static_cast<c10::ScalarType>(i);
+      if ((dtypes & c10::openreg::setOf(dtype)) != 0) {
+        entries.emplace_back(name, c10::toString(layout), c10::toString(dtype));
+      }
+    }
+  }
+}
 
 void bindFallback(pybind11::module_& m) {
   using namespace at::openreg;
@@ -45,16 +64,29 @@ void bindFallback(pybind11::module_& m) {
   });
   // docs: end
   m.def("_dtypes_to_widen", [] {
-    std::vector<std::tuple<std::string, std::string, std::string>> entries;
-    for (const auto& entry : at::openreg::detail::kDtypesToWiden) {
-      for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
-        const auto dtype = static_cast<c10::ScalarType>(i);
-        if ((entry.dtypes & at::openreg::setOf(dtype)) != 0) {
-          entries.emplace_back(entry.name, c10::toString(entry.layout), c10::toString(dtype));
+    std::vector<WidenedDtype> entries;
+    addWidened(entries, facts::kWidened, c10::DispatchKey::Dense);
+    addWidened(entries, facts::kWidenedSparse, c10::DispatchKey::Sparse);
+    addWidened(entries, facts::kWidenedSparseCsr, c10::DispatchKey::SparseCsr);
+    return entries;
+  });
+  m.def("_operators_faked_as_on_cpu", [] {
+    std::vector<std::string> names;
+    for (const auto& entry : facts::kFakedAsOnCpu.entries) {
+      names.emplace_back(entry.name);
+    }
+    return names;
+  });
+  m.def("_cpu_tensors", [] {
+    std::map<std::string, std::vector<std::string>> arguments;
+    for (const auto& [name, value] : facts::kCpuTensors.entries) {
+      for (const std::string_view argument : value.names) {
+        if (!argument.empty()) {
+          arguments[std::string(name)].emplace_back(argument);
         }
       }
     }
-    return entries;
+    return arguments;
   });
 }
 

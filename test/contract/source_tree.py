@@ -10,6 +10,7 @@ import torch_openreg
 
 __all__ = [
     "BACKEND",
+    "FACTS",
     "INCLUDE",
     "LIBRARIES",
     "ROOT",
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BACKEND = ROOT / "csrc"
 INCLUDE = ROOT / "include" / "torch_openreg"
 RUNTIME = ROOT / "third_party" / "openreg_runtime"
+FACTS = ROOT / "build" / "generated" / "facts"  # written by the build
 
 _PACKAGE = Path(torch_openreg.__file__).parent
 
@@ -105,6 +107,8 @@ def part_of(path: Path) -> str:
     if path.is_relative_to(INCLUDE):
         part = path.relative_to(INCLUDE).parts[0]
         return _PARTS_OF_PUBLIC_FOLDERS.get(part, part)
+    if path.is_relative_to(FACTS):
+        return "aten/facts"
     if path.stem == "Precompiled":  # included by the compiler's command, never by a file
         return "precompiled"
     folders = path.relative_to(BACKEND).parent.parts

@@ -38,6 +38,10 @@ OF_PYTHON = re.compile(
 # The parts of the backend that the files of each part may include, besides their own: the folders
 # of csrc, of csrc/aten and of csrc/extras, each with the rule for its contents.
 _KERNELS = {"core", "memory", "random", "aten/kernel"}
+_OPERATORS = {
+    *_KERNELS,
+    *("aten/facts", "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"),
+}
 _CORE = {
     "core": set(),
     # The header of headers.
@@ -47,20 +51,25 @@ _CORE = {
     "hooks": {"core", "memory", "random"},
     # Touches kernel addresses, or the thread that kernels run on.
     "aten/kernel": {"core", "memory", "random"},
+    # States facts about single operators: the type of their tables, and the tables.
+    "aten/facts": set(),
     # Depends on the dtypes that the CPU lacks.
-    "aten/dtypes": {"core"},
+    "aten/dtypes": {"core", "aten/facts"},
     # Uses at::meta.
     "aten/structured": {*_KERNELS, "aten/dtypes"},
     # Takes tensors of other layouts apart.
     "aten/layouts": {*_KERNELS},
     # Handles boxed arguments.
-    "aten/fallback": {*_KERNELS, "aten/dtypes", "aten/layouts"},
+    "aten/fallback": {*_KERNELS, "aten/facts", "aten/dtypes", "aten/layouts"},
     # Is specific to one operator; in parity, to one that exists for bits or dtypes alone.
-    "aten/ops": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
-    "aten/parity": {*_KERNELS, "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"},
+    "aten/ops": _OPERATORS,
+    "aten/parity": _OPERATORS,
     "serialization": {"core"},
     "precompiled": {*_KERNELS, "python"},
-    "python": {"core", "memory", "random", "hooks", "aten/kernel", "aten/dtypes", "aten/fallback"},
+    "python": {
+        *("core", "memory", "random", "hooks"),
+        *("aten/kernel", "aten/facts", "aten/dtypes", "aten/fallback"),
+    },
 }
 _EXTRAS = {
     "extras/autocast": set(),
@@ -73,7 +82,7 @@ _EXTRAS = {
     "extras/ipc": {"core", "memory"},
     "extras/profiler": {"core"},
     # An observer (core/Observer.h). Sees boxed arguments of the CPU's operators.
-    "extras/sanitizer": {"core", "aten/kernel", "aten/fallback"},
+    "extras/sanitizer": {"core", "aten/facts", "aten/kernel", "aten/fallback"},
 }
 # The bindings of an extra are in its folder named python.
 _BINDINGS_OF_EXTRAS = {
@@ -85,7 +94,7 @@ ALLOWED_FOLDERS = _CORE | _EXTRAS | _BINDINGS_OF_EXTRAS
 
 # The namespace of a folder is that of the lowest library of torch on which it can be built:
 # c10::openreg for what needs c10 alone, at::openreg for all else.
-_NAMESPACES = dict.fromkeys(("core", "memory", "extras/sanitizer", "extras/ipc"), "c10::openreg")
+_NAMESPACES = dict.fromkeys(("aten/facts", "core", "memory", "extras/sanitizer", "extras/ipc"), "c10::openreg")
 _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILINE)
 
 # Files in the other namespace than their folder, with the reason.

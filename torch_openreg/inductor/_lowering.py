@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch.utils._pytree import tree_map_only
 
+from torch_openreg import _C
 from torch_openreg._fake_tensors import on_device
 from torch_openreg._version import __version__
 from torch_openreg.inductor import _internals
@@ -37,11 +38,7 @@ _COPIES = {
 _FILLS = {aten.full.default, aten.scalar_tensor.default}
 # Operators that take indices on the CPU for a tensor on a device.
 _INDEXING = {
-    aten.index.Tensor,
-    aten.index_put.default,
-    aten.index_put_.default,
-    aten._unsafe_index.Tensor,
-    aten._unsafe_index_put.default,
+    f"aten::{name}" for name, arguments in _C._cpu_tensors().items() if "indices" in arguments
 }
 
 
@@ -247,12 +244,19 @@ def _brought(
     return node
 
 
+def _schema_name(node: torch.fx.Node) -> str:
+    """Returns the name of an operator, such as "aten::index"; an empty text for other nodes."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    return str(node.target._schema.name)
+
+
 def _bring_host_tensors(
     graph: torch.fx.Graph, node: torch.fx.Node, device: torch.device, scalars: _Scalars
 ) -> None:
     """Puts a node before each CPU tensor that an operator on our device reads."""
     is_copy = node.target in _COPIES
-    is_indexing = node.target in _INDEXING
+    is_indexing = _schema_name(node) in _INDEXING
     brought: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def bring(argument: Any) -> Any:

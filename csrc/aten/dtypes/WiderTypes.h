@@ -13,10 +13,10 @@
 // converted back, all by operators of this device. So the call is as asynchronous as the wider
 // call: it waits in its first run only if that does, and a graph can capture it.
 //
-// The table below is the only list of operators with such dtypes. Generated and composite operators
-// look it up at compile time (WideningKernel.h), the fallback once per operator; calls of an
-// operator without an entry look up nothing. A dtype that CUDA does not support either raises the
-// CPU's error. test/aten/test_dtypes.py compares the table with torch's OpInfos for CUDA and with
+// csrc/aten/facts/operators.yaml lists the operators with such dtypes. Generated and composite
+// operators look it up at compile time (WideningKernel.h), the fallback once per operator; calls of
+// an operator without an entry look up nothing. A dtype that CUDA does not support either raises
+// the CPU's error. test/aten/test_dtypes.py compares the list with torch's OpInfos for CUDA and with
 // what the CPU's kernels refuse.
 #pragma once
 
@@ -26,131 +26,45 @@
 #include <c10/core/DispatchKey.h>
 #include <c10/core/ScalarType.h>
 
-#include <cstdint>
 #include <string_view>
 
+#include "build/generated/facts/Widened.h"
+#include "build/generated/facts/WidenedSparse.h"
+#include "build/generated/facts/WidenedSparseCsr.h"
+#include "csrc/aten/facts/FactTable.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
 
-// A bit for each dtype.
-using DtypeSet = uint64_t;
-
-constexpr DtypeSet setOf(ScalarType dtype) { return DtypeSet(1) << static_cast<int>(dtype); }
-
-namespace detail {
-
-struct DtypesToWiden {
-  std::string_view name;  // of all overloads, including the in-place one
-  DtypeSet dtypes;
-  DispatchKey layout = DispatchKey::Dense;
-};
-
-inline constexpr DtypeSet kBools = setOf(ScalarType::Bool);
-inline constexpr DtypeSet kHalves = setOf(ScalarType::Half);
-inline constexpr DtypeSet kShortFloats = kHalves | setOf(ScalarType::BFloat16);
-inline constexpr DtypeSet kComplexHalves = setOf(ScalarType::ComplexHalf);
-
-inline constexpr DtypesToWiden kDtypesToWiden[] = {
-    {"_fft_c2c", kComplexHalves},
-    {"_fft_c2r", kComplexHalves},
-    {"_fft_r2c", kHalves},
-    {"_upsample_bilinear2d_aa", kShortFloats},
-    {"_upsample_bilinear2d_aa_backward", kShortFloats},
-    {"abs", kBools},
-    {"acos", kComplexHalves},
-    {"acosh", kComplexHalves},
-    {"add", kHalves, DispatchKey::Sparse},
-    {"addmm", kShortFloats, DispatchKey::SparseCsr},
-    {"angle", kComplexHalves},
-    {"asin", kComplexHalves},
-    {"asinh", kComplexHalves},
-    {"atan", kComplexHalves},
-    {"atanh", kComplexHalves},
-    {"avg_pool3d", kShortFloats},
-    {"avg_pool3d_backward", kShortFloats},
-    {"cos", kComplexHalves},
-    {"cosh", kComplexHalves},
-    {"cumprod", kComplexHalves},  // in the gradient of prod
-    {"div", kComplexHalves},
-    {"exp", kComplexHalves},
-    {"fft_fft", kComplexHalves | kHalves},
-    {"fft_fft2", kComplexHalves | kHalves},
-    {"fft_fftn", kComplexHalves | kHalves},
-    {"fft_hfft", kComplexHalves | kHalves},
-    {"fft_hfft2", kComplexHalves | kHalves},
-    {"fft_hfftn", kComplexHalves | kHalves},
-    {"fft_ifft", kComplexHalves | kHalves},
-    {"fft_ifft2", kComplexHalves | kHalves},
-    {"fft_ifftn", kComplexHalves | kHalves},
-    {"fft_ihfft", kHalves},
-    {"fft_ihfft2", kHalves},
-    {"fft_ihfftn", kHalves},
-    {"fft_irfft", kComplexHalves | kHalves},
-    {"fft_irfft2", kComplexHalves | kHalves},
-    {"fft_irfftn", kComplexHalves | kHalves},
-    {"fft_rfft", kHalves},
-    {"fft_rfft2", kHalves},
-    {"fft_rfftn", kHalves},
-    {"flip", kComplexHalves},  // in the gradient of prod
-    {"lerp", kComplexHalves},
-    {"log", kComplexHalves},
-    {"logaddexp", kComplexHalves},
-    {"mm", kShortFloats, DispatchKey::SparseCsr},
-    {"multi_margin_loss", kShortFloats},
-    {"multi_margin_loss_backward", kShortFloats},
-    {"multilabel_margin_loss_backward", kShortFloats},
-    {"multilabel_margin_loss_forward", kShortFloats},
-    {"nansum", kComplexHalves},
-    {"pow", kComplexHalves},
-    {"prod", kComplexHalves},
-    {"rrelu_with_noise", kHalves},
-    {"rsqrt", kComplexHalves},
-    {"sigmoid", kComplexHalves},
-    {"sigmoid_backward", kComplexHalves},
-    {"sin", kComplexHalves},
-    {"sinh", kComplexHalves},
-    {"sqrt", kComplexHalves},
-    {"sub", kHalves, DispatchKey::Sparse},
-    {"sum", kComplexHalves},
-    {"tan", kComplexHalves},
-    {"tanh", kComplexHalves},
-    {"tanh_backward", kComplexHalves},
-    {"trace", kBools | kComplexHalves},
-};
-
-// "add" of "aten::add_.Tensor".
-constexpr std::string_view baseNameOf(std::string_view name) {
-  constexpr std::string_view kNamespace = "aten::";
-  if (name.starts_with(kNamespace)) {
-    name.remove_prefix(kNamespace.size());
-  }
-  name = name.substr(0, name.find('.'));
-  if (name.ends_with('_')) {
-    name.remove_suffix(1);
-  }
-  return name;
-}
-
-}  // namespace detail
+using c10::openreg::DtypeSet;
+using c10::openreg::setOf;
 
 // The dtypes of calls of the operator, on tensors of this layout, that are computed in a wider
 // dtype. `name` may have the namespace and the overload.
 constexpr DtypeSet dtypesToWiden(std::string_view name, DispatchKey layout) {
-  const std::string_view base_name = detail::baseNameOf(name);
-  DtypeSet dtypes = 0;
-  for (const detail::DtypesToWiden& entry : detail::kDtypesToWiden) {
-    if (entry.name == base_name && entry.layout == layout) {
-      dtypes |= entry.dtypes;
-    }
+  namespace facts = c10::openreg::facts;
+  const DtypeSet* found = nullptr;
+  switch (layout) {
+    case DispatchKey::Dense:
+      found = facts::kWidened.find(name);
+      break;
+    case DispatchKey::Sparse:
+      found = facts::kWidenedSparse.find(name);
+      break;
+    case DispatchKey::SparseCsr:
+      found = facts::kWidenedSparseCsr.find(name);
+      break;
+    default:
+      break;
   }
-  return dtypes;
+  return found == nullptr ? 0 : *found;
 }
 
 // The dtypes of tensors that can make a call compute in one of `dtypes`: with a complex number,
 // float16 becomes complex32.
 constexpr DtypeSet dtypesThatPromoteTo(DtypeSet dtypes) {
-  return (dtypes & detail::kComplexHalves) != 0 ? dtypes | detail::kHalves : dtypes;
+  const bool has_complex_half = (dtypes & setOf(ScalarType::ComplexHalf)) != 0;
+  return has_complex_half ? dtypes | setOf(ScalarType::Half) : dtypes;
 }
 
 // Whether the call, whose arguments are the last on the stack, computes in one of `dtypes`: the

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "build/generated/facts/WrittenUnmarked.h"
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/kernel/FirstPlaces.h"
 #include "csrc/aten/layouts/Components.h"
@@ -14,6 +15,7 @@
 namespace at::openreg {
 namespace {
 
+namespace facts = c10::openreg::facts;
 using c10::openreg::Operand;
 
 class CallOperands {
@@ -65,11 +67,17 @@ class CallOperands {
   c10::SmallVector<Tensor, 8> kept_;       // components are temporaries
 };
 
-// The only operator that writes arguments that its schema does not mark as written.
-bool isWrittenInSilence(const c10::FunctionSchema& schema, const c10::Argument& argument,
-                        c10::ArrayRef<c10::IValue> arguments) {
-  return (argument.name() == "running_mean" || argument.name() == "running_var") &&
-         schema.name() == "aten::native_batch_norm" && arguments[5].toBool();
+// Whether the call writes an argument that the schema does not mark as written; `conditions` may be
+// null.
+bool isWrittenUnmarked(const facts::Conditions* conditions, const c10::FunctionSchema& schema,
+                       const c10::Argument& argument, c10::ArrayRef<c10::IValue> arguments) {
+  const auto* const condition = conditions == nullptr ? nullptr : conditions->find(argument.name());
+  if (condition == nullptr) {
+    return false;
+  }
+  const auto index = schema.argumentIndexWithName(condition->if_true);
+  TORCH_INTERNAL_ASSERT(index.has_value(), schema.name(), " has no argument ", condition->if_true);
+  return arguments[*index].toBool();
 }
 
 }  // namespace
@@ -81,9 +89,10 @@ void observeCall(const FallbackOperator& known, const c10::FunctionSchema& schem
     return;
   }
   CallOperands operands;
+  const facts::Conditions* const conditions = facts::kWrittenUnmarked.find(schema.name());
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    const bool is_updated = isWrittenInSilence(schema, argument, arguments);
+    const bool is_updated = isWrittenUnmarked(conditions, schema, argument, arguments);
     const bool is_written = is_updated || isWritten(argument);
     visitTensors(arguments[i], argument, [&](const Tensor& tensor) {
       operands.add(tensor, is_written, argument.name().c_str(), is_updated);

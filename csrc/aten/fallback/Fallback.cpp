@@ -3,12 +3,11 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
+#include "build/generated/facts/CpuTensors.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
@@ -30,20 +29,10 @@ constexpr const char* kFirstCall =
     ", whose first call with such arguments runs on the host: make it once before the capture";
 constexpr const char* kHostCall = ", which runs on the host";
 
-// Whether the argument may be a CPU tensor in a call with openreg tensors, as on CUDA: index
-// tensors, and tensors that describe the shape of nested ones.
+// Whether the argument may be a CPU tensor in a call with openreg tensors, as on CUDA.
 bool takesCpuTensors(const std::string& operator_name, const c10::Argument& argument) {
-  static const auto* names = new std::map<std::string, std::set<std::string>>{
-      {"aten::_index_put_impl_", {"indices"}},
-      {"aten::_nested_from_padded", {"cpu_nested_shape_example"}},
-      {"aten::_nested_view_from_buffer", {"nested_size", "nested_strides", "offsets"}},
-      {"aten::_nested_view_from_buffer_copy", {"nested_size", "nested_strides", "offsets"}},
-      {"aten::_unsafe_index_put", {"indices"}},
-      {"aten::index_put", {"indices"}},
-      {"aten::index_put_", {"indices"}},
-  };
-  const auto found = names->find(operator_name);
-  return found != names->end() && found->second.count(argument.name()) == 1;
+  const auto* const arguments = c10::openreg::facts::kCpuTensors.find(operator_name);
+  return arguments != nullptr && arguments->contain(argument.name());
 }
 
 // Finds the device of a call: that of its tensors, else its device argument.

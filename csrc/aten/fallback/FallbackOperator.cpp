@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <set>
+#include <string_view>
 #include <unordered_map>
 
+#include "build/generated/facts/DynamicShape.h"
+#include "build/generated/facts/SizesFromNumbers.h"
+#include "build/generated/facts/SparseProduct.h"
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/layouts/Components.h"
 #include "csrc/core/Mutex.h"
@@ -18,6 +21,9 @@
 
 namespace at::openreg {
 namespace {
+
+namespace facts = c10::openreg::facts;
+using facts::DataChecks;
 
 struct Registry {
   c10::openreg::SharedMutex mutex;
@@ -39,91 +45,15 @@ void visitOperators(const Visit& visit) {
   }
 }
 
-// Operators of ATen whose result sizes depend on data, but that lack the tag for it.
-bool hasUntaggedDynamicShape(const std::string& name) {
-  static const auto* names = new std::set<std::string>{
-      "aten::_ctc_loss.Tensor",
-      "aten::_ctc_loss.Tensor_out",
-      "aten::_padded_dense_to_jagged_forward",
-      "aten::linalg_lstsq",
-      "aten::linalg_lstsq.out",
-  };
-  return names->count(name) == 1;
-}
-
-}  // namespace
-
-// When an operator checks data on the host before it launches, on every device, and raises an
-// error.
-struct DataChecks {
-  enum When : uint8_t {
-    Always,
-    IfGiven,      // the argument of this name
-    IfConverted,  // if that is a number on the device which becomes one of the first argument's
-                  // dtype, and has to fit
-    IfUnbounded,  // if its bounds, "min" and "max", are equal: it takes those of the data, which
-                  // have to be finite
-    IfSingle,     // if "steps" is 1: the number that it computes from the others has to fit the
-                  // result's dtype
-    IfDistinct,   // always, but on CUDA if it draws without replacement, as one sample is
-  };
-  When when;
-  const char* argument = "";
-};
-
-namespace {
-
-// The data checks of an operator; null if it has none.
-const DataChecks* findDataChecks(const std::string& name) {
-  static const auto* operators = new std::map<std::string, DataChecks>{
-      {"aten::_histogramdd_bin_edges", {DataChecks::Always}},
-      {"aten::_histogramdd_from_bin_cts", {DataChecks::Always}},
-      {"aten::_histogramdd_from_bin_tensors", {DataChecks::Always}},
-      {"aten::_linalg_eigvals", {DataChecks::Always}},
-      {"aten::cholesky", {DataChecks::Always}},
-      {"aten::cholesky.out", {DataChecks::Always}},
-      {"aten::cholesky_inverse", {DataChecks::Always}},
-      {"aten::cholesky_inverse.out", {DataChecks::Always}},
-      {"aten::fake_quantize_per_channel_affine_cachemask", {DataChecks::Always}},
-      {"aten::histc", {DataChecks::IfUnbounded}},
-      {"aten::histc.out", {DataChecks::IfUnbounded}},
-      {"aten::histogram.bin_ct", {DataChecks::Always}},
-      {"aten::histogram.bin_ct_out", {DataChecks::Always}},
-      {"aten::histogram.bins_tensor", {DataChecks::Always}},
-      {"aten::histogram.bins_tensor_out", {DataChecks::Always}},
-      {"aten::index_fill.int_Tensor", {DataChecks::IfConverted, "value"}},
-      {"aten::index_fill.int_Tensor_out", {DataChecks::IfConverted, "value"}},
-      {"aten::index_fill_.int_Tensor", {DataChecks::IfConverted, "value"}},
-      {"aten::linalg_eig", {DataChecks::Always}},
-      {"aten::linalg_eig.out", {DataChecks::Always}},
-      {"aten::linalg_eigvals", {DataChecks::Always}},
-      {"aten::linalg_eigvals.out", {DataChecks::Always}},
-      {"aten::logspace", {DataChecks::IfSingle}},
-      {"aten::logspace.out", {DataChecks::IfSingle}},
-      {"aten::masked_fill.Tensor", {DataChecks::IfConverted, "value"}},
-      {"aten::masked_fill.Tensor_out", {DataChecks::IfConverted, "value"}},
-      {"aten::masked_fill_.Tensor", {DataChecks::IfConverted, "value"}},
-      {"aten::multinomial", {DataChecks::IfDistinct}},
-      {"aten::multinomial.out", {DataChecks::IfDistinct}},
-      {"aten::searchsorted.Scalar", {DataChecks::IfGiven, "sorter"}},
-      {"aten::searchsorted.Scalar_out", {DataChecks::IfGiven, "sorter"}},
-      {"aten::searchsorted.Tensor", {DataChecks::IfGiven, "sorter"}},
-      {"aten::searchsorted.Tensor_out", {DataChecks::IfGiven, "sorter"}},
-      {"aten::segment_reduce", {DataChecks::Always}},
-  };
-  const auto found = operators->find(name);
-  return found == operators->end() ? nullptr : &found->second;
-}
-
 // On this device, or on CUDA.
-bool checksData(const DataChecks& checks, const c10::FunctionSchema& schema,
+bool checksData(const facts::Choice<DataChecks>& checks, const c10::FunctionSchema& schema,
                 c10::ArrayRef<c10::IValue> arguments, bool on_cuda) {
-  const auto named = [&](const char* name) -> const c10::IValue& {
+  const auto named = [&](std::string_view name) -> const c10::IValue& {
     const auto index = schema.argumentIndexWithName(name);
     TORCH_INTERNAL_ASSERT(index.has_value(), schema.name(), " has no argument ", name);
     return arguments[*index];
   };
-  switch (checks.when) {
+  switch (checks.choice) {
     case DataChecks::Always:
       return true;
     case DataChecks::IfGiven:
@@ -154,16 +84,7 @@ bool isPredictableOperator(const c10::OperatorHandle& op, const std::string& nam
   return op.operator_name().getNamespace() == "aten" && !op.hasTag(at::Tag::dynamic_output_shape) &&
          !op.hasTag(at::Tag::data_dependent_output) &&
          std::all_of(results.begin(), results.end(), &isTensorOrTensors) &&
-         !hasUntaggedDynamicShape(name);
-}
-
-// Products that cuSPARSE computes on the stream if one operand is sparse.
-bool isMatrixProduct(const std::string& name) {
-  static const auto* names = new std::set<std::string>{
-      "aten::addmm", "aten::addmm.out", "aten::addmv", "aten::addmv.out",
-      "aten::mm",    "aten::mm.out",    "aten::mv",    "aten::mv.out",
-  };
-  return names->count(name) == 1;
+         !facts::kDynamicShape.contains(name);
 }
 
 bool takesTheSameAndResults(const c10::FunctionSchema& schema, const c10::FunctionSchema& out) {
@@ -213,12 +134,11 @@ void resetFallbackStats() {
 FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel)
     : name_(c10::toString(op.operator_name())),
       is_predictable_(isPredictableOperator(op, name_)),
-      is_matrix_product_(isMatrixProduct(name_)),
-      data_checks_(findDataChecks(name_)),
+      is_sparse_product_(facts::kSparseProduct.contains(name_)),
+      data_checks_(facts::kDataChecks.find(name_)),
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
-      counts_with_numbers_(op.operator_name().name == "aten::arange" ||
-                           op.operator_name().name == "aten::range"),
+      counts_with_numbers_(facts::kSizesFromNumbers.contains(name_)),
       out_variant_(findOutVariant(op)),
       widened_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::Dense)),
       widened_sparse_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::Sparse)),
@@ -268,7 +188,7 @@ bool FallbackOperator::waitsOnCuda(const c10::FunctionSchema& schema,
       }
     });
   }
-  return sparse_count > 1 || (sparse_count == 1 && !(is_matrix_product_ && is_coalesced));
+  return sparse_count > 1 || (sparse_count == 1 && !(is_sparse_product_ && is_coalesced));
 }
 
 void FallbackOperator::countSynchronousCall() {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "build/generated/facts/DataChecks.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
 #include "torch_openreg/core/Launch.h"
@@ -33,8 +34,6 @@ using DescribeKernel = orKernel(const char* name);
 // The layout of a call's tensors, such as Dense or NestedTensor. Tracers leave a key of their own
 // in the set.
 c10::DispatchKey functionalityOf(c10::DispatchKeySet keys);
-
-struct DataChecks;
 
 class FallbackOperator {
  public:
@@ -84,8 +83,9 @@ class FallbackOperator {
  private:
   const std::string name_;
   const bool is_predictable_;
-  const bool is_matrix_product_;
-  const DataChecks* const data_checks_;  // null if there are none
+  const bool is_sparse_product_;
+  // Null if there are none.
+  const c10::openreg::facts::Choice<c10::openreg::facts::DataChecks>* const data_checks_;
   const bool draws_numbers_;
   const bool counts_with_numbers_;
   const std::optional<c10::OperatorHandle> out_variant_;

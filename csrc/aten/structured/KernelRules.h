@@ -1,5 +1,5 @@
-// Requirements and effects of CPU kernels that their shape functions do not cover. codegen/model.py
-// lists the operators that need them.
+// Requirements and effects of CPU kernels that their shape functions do not cover.
+// csrc/aten/facts/operators.yaml lists the operators that need them.
 #pragma once
 
 #include <ATen/MemoryOverlap.h>

@@ -1,4 +1,4 @@
-"""Generates the structured operators of the backend.
+"""Generates the structured operators of the backend, and the C++ tables of facts about operators.
 
     python gen_structured.py --output-dir DIR [--shards N]
 
@@ -7,6 +7,7 @@ writes, for the installed torch,
     DIR/RegisterStructured_<i>.cpp   definitions and registrations
     DIR/structured_ops.json          {"generated": {group: [overload, ...]},
                                       "skipped": {group: reason}}
+    DIR/facts/<Fact>.h               a table of csrc/aten/facts/operators.yaml
 
 A file is written only if its content changes, so that an incremental build stays one. Nothing of
 torch is imported but its generator library, `torchgen`.
@@ -23,6 +24,7 @@ from pathlib import Path
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 from emit import shard_text
+from facts import fact_headers, installed_release, load_facts
 from model import Operator, Operators, load_operators
 
 DEFAULT_SHARDS = 8
@@ -58,7 +60,7 @@ def generate(operators: Operators, shards: int) -> dict[str, str]:
         "skipped": operators.skipped,
     }
     files[TABLE] = json.dumps(table, indent=2) + "\n"
-    return files
+    return files | fact_headers(load_facts(), installed_release())
 
 
 def shard_name(index: int | str) -> str:
@@ -78,8 +80,10 @@ def split(operators: Sequence[Operator], shards: int) -> Iterator[Sequence[Opera
 
 def write(files: dict[str, str], directory: Path) -> tuple[int, int]:
     """Brings the directory up to date. Returns how many files it wrote and removed."""
-    directory.mkdir(parents=True, exist_ok=True)
-    stale = [path for path in directory.glob(shard_name("*")) if path.name not in files]
+    (directory / "facts").mkdir(parents=True, exist_ok=True)
+    known = {directory / name for name in files}
+    found = [*directory.glob(shard_name("*")), *directory.glob("facts/*.h")]
+    stale = [path for path in found if path not in known]
     for path in stale:
         path.unlink()
     changed = [

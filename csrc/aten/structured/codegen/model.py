@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torchgen
+from facts import installed_release, load_facts
 from torchgen.api import cpp, meta, native
 from torchgen.api.types import NativeSignature
 from torchgen.context import native_function_manager
@@ -23,41 +24,26 @@ from torchgen.model import (
     SchemaKind,
 )
 
-# Groups that this backend does not generate: functional overload name -> why.
-EXCLUDED: dict[str, str] = {
-    "isin.Scalar_Tensor": "the shape function reports no elements, and the kernel returns one",
-}
+# The C++ text for each choice in the table of facts, csrc/aten/facts/operators.yaml.
 
-# Groups that are not launched as usual: the C++ expression of the launch mode.
-#
-# Kernels that throw torch.linalg.LinAlgError because of their data, which must happen at the call,
-# as on CUDA.
-ALWAYS_THROWING = "LaunchMode::OnCallingThread"
-THROWING_ON_REQUEST = "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterDryRun"
-# Kernels that take lists of tensors, for which there are no dummies, or use unchecked pivots.
-WITHOUT_DUMMIES = "LaunchMode::WithoutDryRun"
+# Launch modes.
 LAUNCH_MODES: dict[str, str] = {
-    "_linalg_eigh": ALWAYS_THROWING,
-    "_linalg_solve_ex": THROWING_ON_REQUEST,
-    "_linalg_svd": ALWAYS_THROWING,
-    "cat": WITHOUT_DUMMIES,
-    "index.Tensor": WITHOUT_DUMMIES,
-    "linalg_cholesky_ex": THROWING_ON_REQUEST,
-    "linalg_inv_ex": THROWING_ON_REQUEST,
-    "linalg_ldl_factor_ex": THROWING_ON_REQUEST,
-    "linalg_ldl_solve": WITHOUT_DUMMIES,
-    "linalg_lu_factor_ex": THROWING_ON_REQUEST,
-    "linalg_lu_solve": WITHOUT_DUMMIES,
-    "lu_unpack": WITHOUT_DUMMIES,
+    "throwing": "LaunchMode::OnCallingThread",
+    "throwing_on_request": "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterDryRun",
+    "without_dry_run": "LaunchMode::WithoutDryRun",
 }
 
-# Checks of arguments that the kernel makes and the shape function does not.
+# Statements that check arguments.
 CHECKS: dict[str, str] = {
-    "fractional_max_pool2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
-    "fractional_max_pool3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
-    "gelu": "checkGeluApproximation(approximate);",
-    "gelu_backward": "checkGeluApproximation(approximate);",
-    "renorm": "maybe_wrap_dim(dim, self.dim());",
+    "approximation": "checkGeluApproximation(approximate);",
+    "dimension": "maybe_wrap_dim(dim, self.dim());",
+    "samples_2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
+    "samples_3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
+}
+
+# Statements before the kernel.
+PREPARATIONS: dict[str, str] = {
+    "resized_twice": "if (reduction != Reduction::None) { out.resize_({0}); }",
 }
 
 
@@ -70,43 +56,18 @@ class Rewrite:
     is_functional_only: bool = False  # `out=` is not rewritten
 
 
-# Arguments and results of CUDA's softmax are converted by torch: from half to float, and back.
 REWRITES: dict[str, Rewrite] = {
-    "_log_softmax": Rewrite("half_to_float", "functional(self.to(kFloat), dim, false)"),
-    "_softmax": Rewrite("half_to_float", "functional(self.to(kFloat), dim, false)"),
-    "_log_softmax_backward_data": Rewrite(
-        "grad_output.scalar_type() != input_dtype",
-        "functional(grad_output, output, dim, grad_output.scalar_type()).to(input_dtype)",
-    ),
-    "_softmax_backward_data": Rewrite(
+    "float_result": Rewrite("half_to_float", "functional(self.to(kFloat), dim, false)"),
+    "input_dtype": Rewrite(
         "grad_output.scalar_type() != input_dtype",
         "functional(grad_output, output, dim, grad_output.scalar_type()).to(input_dtype)",
     ),
     # See Note [Many small tensors].
-    "cat": Rewrite(
+    "many_tensors": Rewrite(
         "const auto joined = catOfMany(tensors, dim); joined.has_value()",
         "*joined",
         is_functional_only=True,
     ),
-}
-
-# Kernels that give their output the memory format of an argument, whatever the shape function
-# reports or the caller passes as `out=`. The output gets it before the launch, because the kernel
-# cannot restride a device tensor.
-MEMORY_FORMATS: dict[str, str] = {
-    "reflection_pad3d": "self",
-    "reflection_pad3d_backward": "self",
-    "replication_pad2d": "self",
-    "replication_pad3d": "self",
-}
-
-# Statements before the kernel. The CPU's function runs the shape function again. For these losses,
-# it first resizes the result to the input's sizes and then to none, and resizing a non-empty
-# result warns.
-RESIZED_TWICE = "if (reduction != Reduction::None) { out.resize_({0}); }"
-PREPARATIONS: dict[str, str] = {
-    "mse_loss": RESIZED_TWICE,
-    "smooth_l1_loss": RESIZED_TWICE,
 }
 
 
@@ -207,30 +168,41 @@ class Operator:
 
     @property
     def launch_mode(self) -> str | None:
-        return LAUNCH_MODES.get(self.overload)
+        """The C++ expression of the launch mode; None for the usual one."""
+        choice = fact_of(self.overload, "launch_mode")
+        return None if choice is None else LAUNCH_MODES[choice]
 
     @property
     def check(self) -> str | None:
-        return CHECKS.get(self.overload)
+        choice = fact_of(self.overload, "kernel_check")
+        return None if choice is None else CHECKS[choice]
 
     @property
     def rewrite(self) -> Rewrite | None:
-        return REWRITES.get(self.overload)
+        choice = fact_of(self.overload, "rewrite")
+        return None if choice is None else REWRITES[choice]
 
     @property
     def format_source(self) -> str | None:
         """The argument whose memory format the output gets."""
-        return MEMORY_FORMATS.get(self.overload)
+        return fact_of(self.overload, "memory_format")
 
     @property
     def preparation(self) -> str | None:
-        return PREPARATIONS.get(self.overload)
+        choice = fact_of(self.overload, "preparation")
+        return None if choice is None else PREPARATIONS[choice]
 
 
 @dataclass(frozen=True)
 class Operators:
     generated: tuple[Operator, ...]  # sorted by overload
     skipped: dict[str, str]  # functional overload -> reason
+
+
+def fact_of(overload: str, fact: str) -> str | None:
+    """The value of an operator's entry in the table of facts; None if it has none."""
+    value = load_facts()[fact].values_for(installed_release()).get(overload)
+    return None if value is None else str(value)
 
 
 def load_operators() -> Operators:
@@ -244,8 +216,9 @@ def load_operators() -> Operators:
             continue
         operator = _operator(group)
         foreign = sorted({a.type for a in operator.inputs if a.type not in PASSING})
-        if overload in EXCLUDED:
-            skipped[overload] = EXCLUDED[overload]
+        reason = fact_of(overload, "not_generated")
+        if reason is not None:
+            skipped[overload] = reason
         elif foreign:
             skipped[overload] = f"no owning form of {', '.join(foreign)}"
         else:

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <set>
-#include <string>
 
+#include "build/generated/facts/OneKernelForAll.h"
+#include "build/generated/facts/OnlyMetadata.h"
 #include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/core/Mutex.h"
 #include "csrc/extras/sanitizer/Sanitizer.h"
@@ -18,6 +18,7 @@
 namespace at::openreg {
 namespace {
 
+namespace facts = c10::openreg::facts;
 using c10::openreg::Lock;
 using c10::openreg::Operand;
 
@@ -34,13 +35,10 @@ Observer& observer() {
 // Whether calls of the operator access memory themselves: views do not, and composite operators
 // leave it to the operators that they call.
 bool touchesMemory(const c10::OperatorHandle& op) {
-  static const auto* metadata =
-      new std::set<std::string>{"aten::resize_", "aten::resize_as_", "aten::set_"};
   const auto& schema = op.schema();
-  // The copy has one kernel for all devices.
-  const bool is_of_cpu =
-      op.hasKernelForDispatchKey(c10::DispatchKey::CPU) || schema.name() == "aten::copy_";
-  return is_of_cpu && !metadata->contains(schema.name()) &&
+  const bool is_of_cpu = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+                         facts::kOneKernelForAll.contains(schema.name());
+  return is_of_cpu && !facts::kOnlyMetadata.contains(schema.name()) &&
          std::none_of(schema.returns().begin(), schema.returns().end(), &isViewed);
 }
 
