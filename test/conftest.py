@@ -9,6 +9,7 @@ Imports no torch: the folder test/cuda sets the device type first.
 import json
 import os
 import sys
+import unittest
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = config.getoption("--openreg-part")
     if part is not None:
         _choose(config, items, part)
+
+
+def pytest_collection_finish() -> None:
+    """Keeps torch's TestCase from importing Dynamo, which takes longer than the tests of most files.
+
+    It resets Dynamo's state around each test, and compares the test's name with lists of slow and
+    disabled tests. If no test has imported Dynamo, there is no state; without lists, there is
+    nothing to compare.
+    """
+    utilities = sys.modules.get("torch.testing._internal.common_utils")
+    if utilities is None:
+        return
+    test_case = utilities.TestCase
+    run_with_reset = test_case._run_custom
+
+    def run(self: unittest.TestCase, result: unittest.TestResult | None = None) -> None:
+        if "torch._dynamo" in sys.modules:
+            run_with_reset(self, result)
+        else:
+            super(test_case, self).run(result)
+
+    test_case._run_custom = run
+    if not utilities.slow_tests_dict and not utilities.disabled_tests_dict:
+        utilities.remove_device_and_dtype_suffixes = str
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item], part: str) -> None:
