@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keeps torch's TestCase from importing Dynamo, which takes longer than the tests of most files.
+    """Keeps torch's TestCase from importing Dynamo, which takes longer than most files' tests.
 
     It resets Dynamo's state around each test, and compares the test's name with lists of slow and
     disabled tests. If no test has imported Dynamo, there is no state; without lists, there is

@@ -94,7 +94,9 @@ ALLOWED_FOLDERS = _CORE | _EXTRAS | _BINDINGS_OF_EXTRAS
 
 # The namespace of a folder is that of the lowest library of torch on which it can be built:
 # c10::openreg for what needs c10 alone, at::openreg for all else.
-_NAMESPACES = dict.fromkeys(("aten/facts", "core", "memory", "extras/sanitizer", "extras/ipc"), "c10::openreg")
+_NAMESPACES = dict.fromkeys(
+    ("aten/facts", "core", "memory", "extras/sanitizer", "extras/ipc"), "c10::openreg"
+)
 _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILINE)
 
 # Files in the other namespace than their folder, with the reason.

@@ -16,8 +16,8 @@
 // csrc/aten/facts/operators.yaml lists the operators with such dtypes. Generated and composite
 // operators look it up at compile time (WideningKernel.h), the fallback once per operator; calls of
 // an operator without an entry look up nothing. A dtype that CUDA does not support either raises
-// the CPU's error. test/aten/test_dtypes.py compares the list with torch's OpInfos for CUDA and with
-// what the CPU's kernels refuse.
+// the CPU's error. test/aten/test_dtypes.py compares the list with torch's OpInfos for CUDA and
+// with what the CPU's kernels refuse.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -5,8 +5,8 @@
 
 namespace openreg::trace {
 
-// Constants, as extras/trace_buffer.cpp may replace the function before or after this file's objects are
-// made.
+// Constants, as extras/trace_buffer.cpp may replace the function before or after the objects of
+// this file are made.
 constinit std::atomic<unsigned> recorded_kinds{0};
 constinit KeepFn keep_function = [](const orActivityRecord&) {};
 

@@ -1,6 +1,4 @@
 // Buffers of activity records, and the functions of openreg/trace.h. See base/trace.h.
-#include "base/trace.h"
-
 #include <openreg/trace.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include "base/os.h"
 #include "base/process.h"
 #include "base/thread_object.h"
+#include "base/trace.h"
 #include "queue/device.h"
 #include "queue/stream.h"
 
