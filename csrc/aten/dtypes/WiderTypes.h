@@ -40,7 +40,7 @@ using c10::openreg::DtypeSet;
 using c10::openreg::setOf;
 
 // The dtypes of calls of the operator, on tensors of this layout, that are computed in a wider
-// dtype. `name` may have the namespace and the overload.
+// dtype. `name` has the namespace, and may have the overload.
 constexpr DtypeSet dtypesToWiden(std::string_view name, DispatchKey layout) {
   namespace facts = c10::openreg::facts;
   const DtypeSet* found = nullptr;

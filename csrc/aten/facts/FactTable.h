@@ -42,12 +42,13 @@ enum class NameKind : uint8_t {
   Family,    // "add" for all overloads of add and add_
 };
 
-// "add", for the family, of "aten::add_.Tensor".
+// "add", for the family, of "aten::add_.Tensor". Empty for an operator outside of ATen.
 constexpr std::string_view nameIn(NameKind kind, std::string_view operator_name) {
   constexpr std::string_view kNamespace = "aten::";
-  if (operator_name.starts_with(kNamespace)) {
-    operator_name.remove_prefix(kNamespace.size());
+  if (!operator_name.starts_with(kNamespace)) {
+    return {};
   }
+  operator_name.remove_prefix(kNamespace.size());
   if (kind != NameKind::Overload) {
     operator_name = operator_name.substr(0, operator_name.find('.'));
   }
@@ -106,8 +107,9 @@ struct Table {
   NameKind kind;
   std::array<Entry<Value>, Count> entries;
 
-  // The value of an operator's entry, null if it has none. The name may be that of the operator's
-  // kernel, and may lack the namespace. Operators outside of ATen have no entries.
+  // The value of an operator's entry, null if it has none. The name, such as "aten::add.out", has
+  // the namespace; without the overload, it is that of the default one. Operators outside of ATen
+  // have no entries.
   constexpr const Value* find(std::string_view operator_name) const {
     const std::string_view name = nameIn(kind, operator_name);
     const auto found = std::ranges::lower_bound(entries, name, {}, &Entry<Value>::name);

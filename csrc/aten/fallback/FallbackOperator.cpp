@@ -45,7 +45,7 @@ void visitOperators(const Visit& visit) {
   }
 }
 
-// On this device, or on CUDA.
+// Whether the call checks data, on this device or on CUDA.
 bool checksData(const facts::Choice<DataChecks>& checks, const c10::FunctionSchema& schema,
                 c10::ArrayRef<c10::IValue> arguments, bool on_cuda) {
   const auto named = [&](std::string_view name) -> const c10::IValue& {

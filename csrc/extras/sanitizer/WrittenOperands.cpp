@@ -5,6 +5,7 @@
 #include "build/generated/facts/ReadsOnlySizes.h"
 
 namespace c10::openreg {
+
 bool isOfTorch(std::string_view kernel) { return kernel.starts_with("aten::"); }
 
 bool onlyWrites(std::string_view kernel) {

@@ -199,6 +199,9 @@ class TestLists(OpenRegTestCase):
             self.assertEqual(results, [results[0]] * len(results))
             self.assertTrue(_C._sanitizer_reads_only_sizes(f"aten::{name}"), name)
         self.assertFalse(_C._sanitizer_reads_only_sizes("aten::bernoulli"))
+        # Kernels of others with such a name.
+        self.assertFalse(_C._sanitizer_reads_only_sizes("uniform"))
+        self.assertFalse(_C._sanitizer_reads_only_sizes("someone::uniform"))
 
 
 if __name__ == "__main__":
