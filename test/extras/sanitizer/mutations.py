@@ -31,7 +31,9 @@ __all__ = ["FOLLOWED_CORRECT", "FOLLOWED_MISTAKES", "Mutant", "is_followed", "mu
 
 # Without programs of other files: the model covers neither accesses outside of operators, nor
 # graphs, nor uninitialized memory.
-_FILES = {f"sanitizer.{name}" for name in ("correct", "races", "lifetimes", "hosts", "libraries")}
+_FILES = {
+    f"extras.sanitizer.{name}" for name in ("correct", "races", "lifetimes", "hosts", "libraries")
+}
 FOLLOWED_MISTAKES = [one for one in MISTAKES if one.run.__module__ in _FILES]
 FOLLOWED_CORRECT = [run for run in CORRECT if run.__module__ in _FILES]
 
