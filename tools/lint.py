@@ -111,16 +111,28 @@ def _check_words() -> bool:
 
 
 def _prose_files() -> list[Path]:
-    """Returns the texts in the tree. git is not asked: CI checks a copy that is no repository."""
-    found = []
-    for folder, folders, names in os.walk(_ROOT):
-        folders[:] = sorted(name for name in folders if not _is_left_out(Path(folder, name)))
-        found += [Path(folder, name).relative_to(_ROOT) for name in sorted(names)]
     return [
         file
-        for file in found
+        for file in _files()
         if file.suffix in _PROSE_SUFFIXES and file.name not in _UNCHECKED_PROSE
     ]
+
+
+def _native_files() -> list[Path]:
+    return [
+        file
+        for file in _files()
+        if file.parts[0] in _NATIVE_FOLDERS and file.suffix in _NATIVE_SUFFIXES
+    ]
+
+
+def _files() -> list[Path]:
+    """Returns the files in the tree. git is not asked: CI checks a copy that is no repository."""
+    found = []
+    for folder, folders, names in os.walk(_ROOT):
+        folders[:] = [name for name in folders if not _is_left_out(Path(folder, name))]
+        found += [Path(folder, name).relative_to(_ROOT) for name in names]
+    return sorted(found)
 
 
 def _is_left_out(folder: Path) -> bool:
@@ -157,15 +169,6 @@ def _torch_includes() -> list[str]:
     folders = include_paths()
     folders += [f"{folders[0]}/kineto", sysconfig.get_path("include")]
     return ["-DAT_PER_OPERATOR_HEADERS", *(f"-isystem{folder}" for folder in folders)]
-
-
-def _native_files() -> list[Path]:
-    return sorted(
-        file.relative_to(_ROOT)
-        for folder in _NATIVE_FOLDERS
-        for file in (_ROOT / folder).rglob("*")
-        if file.suffix in _NATIVE_SUFFIXES and not _BUILT_FOLDERS & set(file.parts)
-    )
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class Fact:
 
     @property
     def cpp_name(self) -> str:
-        return "".join(word.capitalize() for word in self.name.split("_"))
+        return _word(self.name)
 
     @property
     def is_read_by_cpp(self) -> bool:
@@ -275,9 +275,9 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _word(choice: str) -> str:
+def _word(name: str) -> str:
     """The words of a name, such as IfGiven for if_given."""
-    return "".join(word.capitalize() for word in choice.split("_"))
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
 def _comment(text: str, indent: str) -> str:

@@ -143,7 +143,8 @@ void wake_all(const std::atomic<uint32_t>& word);
 
 // --- Process
 
-// Registers functions to call around fork(): before it, and after it in parent and child.
+// Registers functions to call around fork(): before it, and after it in parent and child. Null for
+// none.
 bool at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 
 // Registers a function to call when the process exits.

@@ -50,7 +50,7 @@ ForkLocks::ForkLocks(void (*lock)(), void (*unlock)())
 
 orError_t watch_process(void (*at_exit_function)()) {
   exit_function = at_exit_function;
-  if (!os::at_fork([] {}, [] {}, become_child)) {
+  if (!os::at_fork(nullptr, nullptr, become_child)) {
     return fail(orErrorInitializationError, os::error_text("pthread_atfork"));
   }
   if (!os::at_exit(at_exit)) {
