@@ -7,10 +7,11 @@ cost is measured in a separate process, so that no size uses memory or caches of
 
 import ctypes
 import functools
+import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -46,6 +47,7 @@ class Case:
             has nothing to compare with.
         is_first: Whether to measure the first run, which may compile or learn, and not a later one.
         units_per_run: how many units a run has in each size; 0 for as many as the size.
+        environment: settings of the process that measures.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Case:
     versus_cpu: dict[int, Target | None] | None = None
     is_first: bool = False
     units_per_run: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def benchmarks() -> list[Benchmark]:
@@ -101,6 +104,7 @@ def _ratios(subject: _Measured, reference: _Measured, effort: Effort) -> Ratios:
 
 
 def _cost(case: Case, device: torch.device, size: int) -> float:
+    os.environ |= case.environment
     torch.ones(1, device=device).add_(1)  # work that a process does once
     run = case.make(device, size)
     seconds: list[float] = []
@@ -181,7 +185,7 @@ def _replay(device: torch.device, size: int) -> _Run:
     return graph.replay
 
 
-_ROUNDS = 400
+_ROUNDS = 1_500  # the threads that wait wake once, at the end
 
 
 def _round_trips(device: torch.device, size: int) -> _Run:
@@ -216,6 +220,19 @@ def _round_trips(device: torch.device, size: int) -> _Run:
             driver.orStreamWaitEvent(stream, end, 0)
         gate.set()
         driver.orStreamSynchronize(one)
+
+    return run
+
+
+def _all_devices(device: torch.device, size: int) -> _Run:
+    tensors = [torch.zeros(1, device=torch.device(device.type, index)) for index in range(size)]
+
+    def run() -> None:
+        for _ in range(100):
+            for tensor in tensors:
+                tensor.add_(1)
+        for tensor in tensors:
+            _synchronize(tensor.device)
 
     return run
 
@@ -271,11 +288,13 @@ def _random_allocations(device: torch.device, size: int) -> _Run:
 
 
 def _shapes(device: torch.device, size: int) -> _Run:
-    x = torch.ones(size + 1, device=device)
+    """Five dimensions of 1 to 8 each: 32,768 shapes, none of which is large."""
+    x = torch.ones(1, device=device)
+    shapes = [[1 + i // 8**power % 8 for power in range(5)] for i in range(size)]
 
     def run() -> None:
-        for i in range(size):
-            torch.nan_to_num(x[: i + 1][-1:].expand(i + 1))
+        for shape in shapes:
+            torch.nan_to_num(x.expand(shape))
 
     return run
 
@@ -330,35 +349,42 @@ CASES = (
     Case(
         "round trip while streams wait",
         "round trip, by streams that wait",
-        (1, 4, 16, 64, 256),
+        (1, 4, 16, 64),
         _round_trips,
         growth=Target(2),
         units_per_run=_ROUNDS,
     ),
-    Case("replay", "node", (100, 1_000, 10_000, 30_000), _replay),
-    Case("launch", "kernel", (1_000, 10_000, 100_000), _launches, versus_cpu={100_000: _CPU}),
+    Case(
+        "100 launches on each device",
+        "device",
+        (1, 4, 16, 64),
+        _all_devices,
+        environment={"OPENREG_DEVICE_COUNT": "64"},
+    ),
+    Case("replay", "node", (100, 1_000, 10_000, 100_000), _replay),
+    Case("launch", "kernel", (1_000, 30_000, 1_000_000), _launches, versus_cpu={1_000_000: _CPU}),
     Case(
         "live tensors",
         "tensor",
-        (1_000, 10_000, 100_000),
+        (1_000, 30_000, 1_000_000),
         _live_tensors,
-        versus_cpu={100_000: _CPU},
+        versus_cpu={1_000_000: _CPU},
     ),
     Case(
         "random allocations",
         "tensor",
-        (1_000, 10_000, 100_000),
+        (1_000, 30_000, 1_000_000),
         _random_allocations,
-        versus_cpu={100_000: _CPU},
+        versus_cpu={1_000_000: _CPU},
     ),
-    Case("first call of a shape", "shape", (300, 1_000, 3_000), _shapes, is_first=True),
-    Case("launch, collected", "kernel", (1_000, 10_000, 100_000), _collected),
+    Case("first call of a shape", "shape", (300, 3_000, 30_000), _shapes, is_first=True),
+    Case("launch, collected", "kernel", (1_000, 30_000, 1_000_000), _collected),
     Case("launch, sanitizer on", "kernel", (1_000, 10_000, 50_000), _sanitized),
     Case(
         "copy",
         "byte",
-        (1 << 20, 1 << 24, 1 << 28),
+        (1 << 24, 1 << 28, 1 << 32),  # all larger than a cache
         _copy,
-        versus_cpu={1 << 28: _CPU},
+        versus_cpu={1 << 32: _CPU},
     ),
 )

@@ -8,9 +8,10 @@ parts, and what to do for a new file.
 
 With --quick, a selection of a minute that checks the installation. Its last line is the verdict.
 
-Each test file has separate processes: pytest, and one worker of pytest-xdist that runs the tests. A
-test that crashes its worker or exceeds the time limit counts as failed, and a new worker continues
-with the next test. So a crash does not hide other tests, and files do not share state.
+Each test file has a separate process, so that files do not share state: a child of a server that
+has imported torch, see test/fork_server.py. If a test ends this process or exceeds the time limit,
+the file runs anew in a worker of pytest-xdist: this test counts as failed, and a new worker
+continues with the next one. So a crash does not hide other tests.
 
 The sweeps (test/generic) report their comparisons with the CPU; the run prints tables of them.
 
@@ -32,39 +33,30 @@ default, that is the sweep over all operators' results.
 """
 
 import argparse
-import concurrent.futures
 import importlib.metadata
 import importlib.util
 import json
 import os
 import runpy
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cuda_differences import ONE_TYPE
 from parts import shares
+from processes import Limits, Outcome, Runner
 
 # Modules outside of the standard library and this folder are imported when main has found them.
 
 __all__ = ["counts_of_parts", "left_out", "main", "missing_requirement", "verdict"]
 
 _ROOT = Path(__file__).resolve().parent.parent
-_TEST_TIMEOUT_S = 300
-_FILE_TIMEOUT_S = 3600
-_FULL_TEST_TIMEOUT_S = 900
-_FULL_FILE_TIMEOUT_S = 3 * 3600
-_MAX_CRASHES = 50
-_NO_TESTS = 5  # pytest's exit code
+_LIMITS = Limits(test_s=300, file_s=3600)
+_FULL_LIMITS = Limits(test_s=900, file_s=3 * 3600)
 # Not "capture", whose calls always raise an error, and not the kinds that are off by default.
 _FOUND_KINDS = ("race", "lifetime", "host", "graph-input")
 # --quick: what each run of pytest shows, and its arguments.
@@ -83,35 +75,6 @@ _QUICK: dict[str, tuple[str, ...]] = {
         *("test/python/test_pytest_plugin.py", "-k", "suite_for_cuda_runs or nothing_happens"),
     ),
 }
-
-# What Ctrl-C has to end: it does not reach process groups other than our own.
-_running: set[subprocess.Popen[str]] = set()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The results of a test file.
-
-    Attributes:
-        name: The file, relative to the root of the repository; or the subject of the tests.
-        is_success: whether nothing failed.
-        counts: how many tests "passed", "failed", were "skipped" or "failed as expected".
-        seconds: how long it took.
-        output: what pytest printed.
-        sanitizer: The sanitizer's report, if it was requested.
-    """
-
-    name: str
-    is_success: bool
-    counts: Counter[str]
-    seconds: float
-    output: str
-    sanitizer: Mapping[str, Any] | None = None
-
-    def __str__(self) -> str:
-        verdict = "ok    " if self.is_success else "FAILED"
-        counts = ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no tests"
-        return f"{verdict} {self.name}: {counts} in {self.seconds:.0f} s"
 
 
 def main() -> int:
@@ -155,7 +118,7 @@ def missing_requirement() -> str | None:
 def _run_quick(options: argparse.Namespace) -> int:
     """Runs the tests of an installation; the last line is the result."""
     start = time.monotonic()
-    outcomes = _run_all(_QUICK, options.jobs, dict(os.environ), _TEST_TIMEOUT_S, _FILE_TIMEOUT_S)
+    outcomes = Runner(os.environ, options.jobs, _LIMITS).run(_QUICK)
     print(f"\n{verdict(outcomes, time.monotonic() - start)}")
     return 0 if all(outcome.is_success for outcome in outcomes) else 1
 
@@ -198,24 +161,19 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
         if options.part is not None:
             part = f"--openreg-part={options.part}"
             pytest_arguments = [part, f"--openreg-part-counts={part_counts}"]
-        limits = (
-            (_FULL_TEST_TIMEOUT_S, _FULL_FILE_TIMEOUT_S)
-            if options.full
-            else (_TEST_TIMEOUT_S, _FILE_TIMEOUT_S)
-        )
         runs = {
             file.relative_to(_ROOT).as_posix(): (str(file), *pytest_arguments) for file in files
         }
-        outcomes = _run_all(
-            runs,
-            options.jobs,
+        runner = Runner(
             environment,
-            *limits,
+            options.jobs,
+            _FULL_LIMITS if options.full else _LIMITS,
             is_sanitized=options.sanitizer,
             durations=options.durations,
             # A selection, such as -k, may leave nothing of a file.
             may_be_empty=bool(pytest_arguments) and options.part is None,
         )
+        outcomes = runner.run(runs)
         records = list(read_records(Path(report)))
         counts_by_file = counts_of_parts(Path(part_counts))
     counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
@@ -408,123 +366,6 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     if options.cuda and _has_cuda():
         parser.error("--cuda: expected a build of torch without CUDA, got one with it")
     return options
-
-
-def _run_all(
-    runs: Mapping[str, Sequence[str]],
-    jobs: int,
-    environment: Mapping[str, str],
-    test_timeout_s: int,
-    file_timeout_s: int,
-    is_sanitized: bool = False,
-    durations: Path | None = None,
-    may_be_empty: bool = False,
-) -> list[Outcome]:
-    """Runs pytest with each of the arguments, some at a time, and prints what came out."""
-    outcomes = []
-    with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
-        futures = [
-            executor.submit(
-                _run_pytest,
-                *(name, arguments, environment, test_timeout_s, file_timeout_s),
-                *(is_sanitized, durations, may_be_empty),
-            )
-            for name, arguments in runs.items()
-        ]
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                outcome = future.result()
-                outcomes.append(outcome)
-                if not outcome.is_success:
-                    print(outcome.output)
-                print(outcome, flush=True)
-        except KeyboardInterrupt:
-            executor.shutdown(wait=False, cancel_futures=True)
-            for process in _running:
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return outcomes
-
-
-def _run_pytest(
-    name: str,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    test_timeout_s: int,
-    file_timeout_s: int,
-    is_sanitized: bool,
-    durations: Path | None,
-    may_be_empty: bool,
-) -> Outcome:
-    # Idle OpenMP threads would spin and take the processor from the files that run beside.
-    environment = {"OMP_WAIT_POLICY": "passive"} | dict(environment)
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder) / "results.xml"
-        sanitizer = Path(folder) / "sanitizer.json"
-        exit_code, output = _run_limited(
-            [
-                *(sys.executable, "-m", "pytest"),
-                *("-n", "1", f"--max-worker-restart={_MAX_CRASHES}"),
-                # Prints the stacks of all threads, then ends the worker.
-                *("-o", f"faulthandler_timeout={test_timeout_s}"),
-                *("-o", "faulthandler_exit_on_timeout=true"),
-                f"--junitxml={results}",
-                *([f"--openreg-sanitizer-report={sanitizer}"] if is_sanitized else []),
-                *arguments,
-            ],
-            environment,
-            file_timeout_s,
-        )
-        counts = _count(results) if results.exists() else Counter()
-        if durations is not None and results.exists():
-            durations.mkdir(parents=True, exist_ok=True)
-            shutil.copy(results, durations / f"{name.replace('/', '.')}.xml")
-        report = json.loads(sanitizer.read_text()) if sanitizer.exists() else None
-    is_success = exit_code == 0 or (exit_code == _NO_TESTS and may_be_empty)
-    return Outcome(name, is_success, counts, time.monotonic() - start, output, report)
-
-
-def _run_limited(
-    command: Sequence[str], environment: Mapping[str, str], timeout_s: int
-) -> tuple[int, str]:
-    """Runs a command in a separate process group and ends the group if it takes too long."""
-    process = subprocess.Popen(
-        command,
-        cwd=_ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    _running.add(process)
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        output += f"\nended: not done after {timeout_s} s"
-    finally:
-        _running.discard(process)
-    return process.returncode, output
-
-
-def _count(results: Path) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for case in xml.etree.ElementTree.parse(results).iter("testcase"):
-        skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            counts["failed"] += 1
-        elif skipped is None:
-            counts["passed"] += 1
-        elif skipped.get("type") == "pytest.xfail":
-            counts["failed as expected"] += 1
-        else:
-            counts["skipped"] += 1
-    return counts
 
 
 if __name__ == "__main__":

@@ -24,14 +24,13 @@ _ROOT = Path(__file__).resolve().parent.parent
 # Of the default run. It takes a tenth longer than that, as each class has one test at least.
 _RUN_S = 450
 _JOBS = 2
-_START_S = 3.5  # of the processes of one file, with the import of torch
+_START_S = 1.2  # of the process of one file, a child of a server that has imported torch
 _LONG_S = 12  # of the tests of a file
 _SLOW_S = 10  # of one test
 _MAX_SHARE = 0.7  # above it, the start of a second part costs more than it saves
 # Files that are not divided: setting up their class takes the time, and each part would pay for it.
 _WHOLE = (
     "aten/test_codegen.py",
-    "core/test_exit.py",
     "core/test_guard_cpp.py",
     "extras/distributed/test_exits.py",
     "python/test_extension.py",

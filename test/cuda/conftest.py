@@ -3,13 +3,12 @@
 import os
 import sys
 
+import environments
 import pytest
 
-if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda" and "torch" in sys.modules:
-    raise pytest.UsageError(
-        "test/cuda: expected a process that has not imported torch yet; run this folder by itself, "
-        "or all tests by test/run.py"
-    )
-os.environ["OPENREG_DEVICE_TYPE"] = "cuda"
+try:
+    environments.set_before_torch("cuda.conftest")
+except RuntimeError as error:
+    raise pytest.UsageError(str(error)) from None
 os.environ.setdefault("OPENREG_CUDA_NOTICE", "0")
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

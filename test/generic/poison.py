@@ -4,12 +4,10 @@ A kernel that reads uninitialized memory then reads NaN instead of earlier conte
 that writes to free memory fails its test.
 """
 
-import os
+import environments
 
-os.environ["OPENREG_MEMORY_POISON"] = "1"
-# Each test ends with a check of the memory in quarantine.
-os.environ["OPENREG_MEMORY_QUARANTINE"] = "4MiB"
+environments.set_before_torch("poison")
 
-from openreg_target import TARGET
+from openreg_target import TARGET  # noqa: E402
 
 TARGET.is_poisoned = True

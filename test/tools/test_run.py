@@ -15,6 +15,7 @@ import run
 import shares
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
 from parts import Share, Test, divide
+from processes import Limits, Runner
 
 _FOLDER = Path(run.__file__).resolve().parent
 _ROOT = _FOLDER.parent
@@ -122,7 +123,9 @@ class TestShares(OpenRegTestCase):
         self.assertEqual({*entries}, {"long.py", "longer.py"})
         long, longer = (entry.seconds * entry.share for entry in entries.values())
         self.assertAlmostEqual(longer / long, 2, delta=0.1)
-        self.assertAlmostEqual(long + longer, 2 * shares._RUN_S - 100 * 3.5 - 300, delta=15)
+        self.assertAlmostEqual(
+            long + longer, 2 * shares._RUN_S - 100 * shares._START_S - 300, delta=15
+        )
 
     def test_slow_tests_are_named(self):
         measured = {"test_it.py": {"test_a": 3.0, "test_b": 30.0}}
@@ -195,7 +198,7 @@ def result_of(*arguments):
 class TestRuns(OpenRegTestCase):
     def runs_of(self, *arguments):
         """The processes of the program, by name, with the arguments of pytest."""
-        with mock.patch("run._run_all", return_value=[]) as start:
+        with mock.patch("run.Runner.run", return_value=[]) as start:
             result_of(*arguments)
         return start.call_args.args[0]
 
@@ -257,16 +260,12 @@ class TestRuns(OpenRegTestCase):
         outcomes = {}
         for part in ("default", "rest"):
             with tempfile.TemporaryDirectory() as folder:
-                (outcome,) = run._run_all(
-                    {
-                        "it": (
-                            "test/tools/test_report.py",
-                            f"--openreg-part={part}",
-                            f"--openreg-part-counts={folder}",
-                        )
-                    },
-                    *(1, dict(os.environ), 100, 300),
+                arguments = (
+                    "test/tools/test_report.py",
+                    f"--openreg-part={part}",
+                    f"--openreg-part-counts={folder}",
                 )
+                (outcome,) = Runner(os.environ, 1, Limits(100, 300)).run({"it": arguments})
                 outcomes[part] = outcome
                 table = run.left_out(run.counts_of_parts(Path(folder)))
                 expected = {"default": "0 of 4", "rest": "4 of 4"}[part]
@@ -349,7 +348,7 @@ class TestRequirements(OpenRegTestCase):
 
         with (
             mock.patch("importlib.metadata.version", without_xdist),
-            mock.patch("run.subprocess.Popen", side_effect=AssertionError("started")),
+            mock.patch("subprocess.Popen", side_effect=AssertionError("started")),
         ):
             for arguments in ((), ("--quick",), ("test/core/test_stream.py",)):
                 code, output = result_of(*arguments)
