@@ -1,31 +1,23 @@
-"""A headless Chromium, controlled over its DevTools protocol through two pipes.
+"""A headless Chromium, driven by Playwright.
 
 It shows the built pages: ``docs/test_site.py`` opens all of them, and ``python docs/browser.py
 FOLDER PAGE ...`` writes screenshots of pages of ``docs/_build`` at desktop and phone width, light
-and dark. ``--find`` prints the browser's path, or fails. It needs Debian's package ``chromium``, or
-another Chromium or Chrome on the ``PATH``, and nothing else.
+and dark. ``--find`` prints the browser's path, or fails. The browser is Debian's package
+``chromium``, or another Chromium or Chrome on the ``PATH``; Playwright downloads none.
 """
 
-import base64
-import itertools
-import json
-import os
-import select
 import shutil
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any, Self
+
+from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 
 __all__ = ["WIDTHS", "Browser", "find_browser"]
 
 WIDTHS = {"desktop": 1440, "phone": 390}
 _NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "chrome")
-_TIMEOUT_S = 60
-
-Message = dict[str, Any]
+_TIMEOUT_MS = 60_000
 
 
 def find_browser() -> str | None:
@@ -42,43 +34,15 @@ class Browser:
     """
 
     def __init__(self, path: str) -> None:
-        """Starts the browser with an empty page. It is a context manager, which ends it."""
+        """Starts the browser. It is a context manager, which ends it."""
         self.problems: list[str] = []
-        self._numbers = itertools.count(1)
-        self._buffer = b""
-        self._events: list[Message] = []
-        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        browser_in, self._out = os.pipe()
-        self._in, browser_out = os.pipe()
-        options = (
-            "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run "
-            "--disable-background-networking --disable-component-update --hide-scrollbars "
-            f"--allow-file-access-from-files --remote-debugging-pipe "
-            f"--user-data-dir={self._profile.name} about:blank"
+        self._pages: dict[tuple[int, bool], Page] = {}
+        self._playwright = sync_playwright().start()
+        options = ["--allow-file-access-from-files", "--disable-gpu"]
+        self._browser = self._playwright.chromium.launch(
+            executable_path=path, args=options, chromium_sandbox=False
         )
-
-        def use_as_3_and_4() -> None:
-            # Copies first: either may be the number that the other is to have.
-            first, second = os.dup(browser_in), os.dup(browser_out)
-            os.dup2(first, 3)
-            os.dup2(second, 4)
-
-        self._process = subprocess.Popen(
-            [path, *options.split()],
-            preexec_fn=use_as_3_and_4,
-            close_fds=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(browser_in)
-        os.close(browser_out)
-        targets = self._call("Target.getTargets", session=None)["targetInfos"]
-        (page,) = [one for one in targets if one["type"] == "page"]
-        self._session: str | None = self._call(
-            "Target.attachToTarget", session=None, targetId=page["targetId"], flatten=True
-        )["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+        self.show(WIDTHS["desktop"])
 
     def __enter__(self) -> Self:
         """Returns the browser."""
@@ -86,102 +50,48 @@ class Browser:
 
     def __exit__(self, *_: object) -> None:
         """Ends the browser."""
-        self._process.kill()
-        self._process.wait()
-        os.close(self._in)
-        os.close(self._out)
-        self._profile.cleanup()
-
-    def call(self, method: str, **parameters: Any) -> Message:
-        """Calls a method of the protocol for the page and returns its result."""
-        return self._call(method, session=self._session, **parameters)
+        self._browser.close()
+        self._playwright.stop()
 
     def show(self, width: int, *, is_dark: bool = False) -> None:
         """Sets the width of the page, in pixels, and the color scheme that the system prefers."""
-        is_phone = width < 700
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=844 if is_phone else 1000,
-            deviceScaleFactor=2 if is_phone else 1,
-            mobile=is_phone,
-        )
-        self.call(
-            "Emulation.setEmulatedMedia",
-            features=[
-                {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"},
-            ],
-        )
+        if (width, is_dark) not in self._pages:
+            self._pages[width, is_dark] = self._new_page(width, is_dark)
+        self._page = self._pages[width, is_dark]
 
     def open(self, url: str) -> None:
         """Opens a page and waits until it has loaded."""
         self.problems.clear()
-        self._events.clear()
-        self.call("Page.navigate", url=url)
-        self._wait_for("Page.loadEventFired")
-        self.evaluate("1")  # earlier messages of the page have arrived before this answer
+        self._page.goto(url)
 
     def evaluate(self, expression: str) -> Any:
         """Returns the value of a JavaScript expression, after it is awaited if it is a promise."""
-        result = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
-        if "exceptionDetails" in result:
-            raise RuntimeError(f"evaluate: {result['exceptionDetails']}")
-        return result["result"].get("value")
+        return self._page.evaluate(expression)
 
     def screenshot(self, *, is_whole: bool = False) -> bytes:
         """Returns a PNG of the visible part, or of the whole page."""
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=is_whole)
-        return base64.b64decode(picture["data"])
+        return self._page.screenshot(full_page=is_whole)
 
-    def _call(self, method: str, *, session: str | None, **parameters: Any) -> Message:
-        number = next(self._numbers)
-        message: Message = {"id": number, "method": method, "params": parameters}
-        if session:
-            message["sessionId"] = session
-        os.write(self._out, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + _TIMEOUT_S
-        while True:
-            answer = self._receive(deadline)
-            if answer.get("id") == number:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                result: Message = answer["result"]
-                return result
+    def _new_page(self, width: int, is_dark: bool) -> Page:
+        is_phone = width < 700
+        page = self._browser.new_page(
+            viewport={"width": width, "height": 844 if is_phone else 1000},
+            device_scale_factor=2 if is_phone else 1,
+            is_mobile=is_phone,
+            color_scheme="dark" if is_dark else "light",
+        )
+        page.set_default_timeout(_TIMEOUT_MS)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("console", self._note_message)
+        page.on(
+            "requestfailed",
+            lambda request: self.problems.append(f"{request.url}: {request.failure}"),
+        )
+        return page
 
-    def _wait_for(self, event: str) -> None:
-        deadline = time.monotonic() + _TIMEOUT_S
-        while not any(one["method"] == event for one in self._events):
-            self._receive(deadline)
-
-    def _receive(self, deadline: float) -> Message:
-        while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._in], [], [], max(deadline - time.monotonic(), 0))
-            if not ready:
-                raise TimeoutError(f"the browser: expected an answer within {_TIMEOUT_S} s")
-            chunk = os.read(self._in, 1 << 16)
-            if not chunk:
-                raise RuntimeError("the browser: expected an answer, got the end of the pipe")
-            self._buffer += chunk
-        text, self._buffer = self._buffer.split(b"\0", 1)
-        message: Message = json.loads(text)
-        if "method" in message:
-            self._events.append(message)
-            self._note(message["method"], message["params"])
-        return message
-
-    def _note(self, method: str, event: Message) -> None:
-        if method == "Runtime.exceptionThrown":
-            details = event["exceptionDetails"]
-            self.problems.append(details.get("exception", details).get("description", "exception"))
-        elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning"):
-            self.problems.append(" ".join(str(one.get("value")) for one in event["args"]))
-        elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):
-            entry = event["entry"]
-            self.problems.append(f"{entry['text']} {entry.get('url', '')}")
-        elif method == "Network.loadingFailed" and not event.get("canceled"):
-            self.problems.append(f"a {event['type']} was not loaded: {event['errorText']}")
+    def _note_message(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
 
 
 def main() -> None:

@@ -156,7 +156,7 @@ def test_a_broken_page_is_noticed(browser, tmp_path):
     browser.show(WIDTHS["phone"])
     browser.open(bad.as_uri())
     problems = "\n".join(browser.problems)
-    for expected in ("a message", "undefined_function", "Image"):
+    for expected in ("a message", "undefined_function", "missing.png"):
         assert expected in problems
     assert browser.evaluate(_BROKEN_PICTURES)
     assert browser.evaluate(_CLIPPED_CODE)

@@ -2,6 +2,9 @@
 
 Importing this module registers the device, which has to happen before anything of
 ``torch.testing._internal`` is imported: that package lists the devices once, at its import.
+
+Each folder of tests has a link to this file, so that a test file can be run by its path: Python
+searches the folder of a program, and this module adds the one above.
 """
 
 import atexit
@@ -16,6 +19,8 @@ import textwrap
 import unittest
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+sys.path.insert(1, os.path.dirname(os.path.realpath(__file__)))
 
 import torch
 
@@ -250,7 +255,7 @@ def _start(arguments: Sequence[str], settings: Mapping[str, str] | None) -> subp
         [sys.executable, *arguments],
         env=_environment(settings),
         # Not the source tree, whose package may lack the native library.
-        cwd=os.path.dirname(os.path.abspath(__file__)),
+        cwd=os.path.dirname(os.path.realpath(__file__)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -21,6 +21,7 @@ import sources
 import tiers
 
 Rows = list[list[str]]
+_PROPERTIES = "_DeviceProperties."
 
 
 def _code(text: str) -> str:
@@ -51,41 +52,43 @@ def _kernel_exceptions() -> tuple[list[str], Rows]:
 
 
 def _bindings() -> tuple[list[str], Rows]:
-    rows = [
-        [
-            ", ".join(row.python),
-            _code(row.name),
-            _codes(row.cpp.split(", ")),
-            _codes(row.runtime),
-        ]
-        for row in mapping.complete_bindings()
-        if not row.name.startswith("_DeviceProperties")
-    ]
+    rows = []
+    for name, entry in mapping.checked_table()["bindings"].items():
+        if not name.startswith(_PROPERTIES):
+            users, functions, reached = mapping.cells(entry)
+            rows.append(
+                [
+                    users,
+                    _code(name),
+                    _codes(mapping.names(functions)),
+                    _codes(mapping.names(reached)),
+                ]
+            )
     return ["Python", "binding", "C++ function", "runtime"], rows
 
 
 def _properties() -> tuple[list[str], Rows]:
-    prefix = "_DeviceProperties."
     return ["Python", "C++ field or function"], [
-        [_code(row.name.removeprefix(prefix)), _code(row.cpp)]
-        for row in mapping.complete_bindings()
-        if row.name.startswith(prefix)
+        [_code(name.removeprefix(_PROPERTIES)), _codes(mapping.names(mapping.cells(entry)[1]))]
+        for name, entry in mapping.checked_table()["bindings"].items()
+        if name.startswith(_PROPERTIES)
     ]
 
 
 def _interfaces(class_name: str) -> tuple[list[str], Rows]:
-    return ["function", "reached from", "runtime"], [
-        [_code(name.rpartition("::")[2]), users, _codes(runtime)]
-        for name, users, runtime in mapping.interface_rows()
-        if name.startswith(f"{class_name}::")
-    ]
+    rows = []
+    for name, entry in mapping.checked_table()["interfaces"][class_name].items():
+        users, reached = mapping.cells(entry)
+        rows.append([_code(name), users, _codes(mapping.names(reached))])
+    return ["function", "reached from", "runtime"], rows
 
 
 def _python_only() -> tuple[list[str], Rows]:
-    rows = [[f"`torch.openreg.{n}`", what] for n, what in mapping.PYTHON_ONLY.items()]
+    table = mapping.checked_table()
+    rows = [[f"`torch.openreg.{n}`", what] for n, what in table["python_only"].items()]
     rows += [
         [f"`torch.openreg.{n}`", f"by `torch.openreg.{other}`"]
-        for n, other in mapping.BY_ANOTHER.items()
+        for n, other in table["by_another"].items()
     ]
     return ["Python", "how"], sorted(rows)
 
@@ -166,7 +169,7 @@ def _check(app: Sphinx) -> None:
     """Ends the build at once if a page cannot be made, whichever pages are built."""
     _check_is_built()
     try:
-        mapping.complete_bindings()
+        mapping.checked_table()
     except sources.SourceError as error:
         raise ExtensionError(str(error)) from error
 

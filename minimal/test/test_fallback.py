@@ -5,6 +5,17 @@ import torch
 from common import NAME
 from torch.testing._internal.common_utils import TestCase, run_tests
 
+# Views of 96 numbers.
+LAYOUTS = (
+    lambda x: x.view(8, 12),
+    lambda x: x.view(12, 8).t(),
+    lambda x: x.view(8, 12)[:, ::2],
+    lambda x: x.view(8, 12)[2:5, 3:7].t(),
+    lambda x: x.view(2, 4, 3, 4).permute(0, 3, 1, 2),
+    lambda x: x.view(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+    lambda x: x.view(4, 2, 12).transpose(0, 2)[1:],
+)
+
 
 class TestFallback(TestCase):
     def test_results_are_the_cpus(self):
@@ -23,6 +34,81 @@ class TestFallback(TestCase):
             lambda x: torch.mul(x, 2, out=torch.empty(5, 5, device=x.device)),
         ):
             self.assertEqual(call(x.to(NAME)).cpu(), call(x))
+
+    def compare(self, call):
+        """Calls it with the same views of the same numbers on the CPU and on the device."""
+        for layout in LAYOUTS:
+            bases, results = [], []
+            for device in ("cpu", NAME):
+                base = torch.arange(96.0).to(device)
+                x = layout(base)
+                results.append(call(x))
+                bases.append(base.cpu())
+                self.assertEqual(results[-1].device, x.device)
+            expected, actual = results
+            self.assertEqual(actual.cpu(), expected)
+            self.assertEqual(actual.stride(), expected.stride())
+            self.assertEqual(bases[1], bases[0])
+
+    def test_results_have_the_cpus_strides(self):
+        for call in (
+            torch.sigmoid,
+            torch.clone,
+            torch.zeros_like,
+            lambda x: x * x,
+            lambda x: x * x.contiguous(),
+            lambda x: x.sum(1, keepdim=True),
+            lambda x: x.softmax(-1),
+            lambda x: torch.cat([x, x], 1),
+            lambda x: torch.where(x > 3, x, 0.5),
+            lambda x: x.sort(1)[0],
+            lambda x: x.cumsum(0),
+            lambda x: x[[0, 1]],
+            lambda x: torch.add(x, x, alpha=2),
+        ):
+            self.compare(call)
+
+    def test_views_keep_their_strides_when_they_are_written(self):
+        for call in (
+            torch.Tensor.sigmoid_,
+            lambda x: x.mul_(2),
+            lambda x: x.add_(x, alpha=2),
+            lambda x: x.fill_(3),
+            lambda x: x.index_fill_(0, torch.tensor([1], device=x.device), 5),
+            lambda x: torch.exp(torch.ones_like(x), out=x),
+            lambda x: (torch._foreach_add_([x], 1), x)[1],
+        ):
+            self.compare(call)
+
+    def test_result_argument_of_another_size_has_the_cpus_strides(self):
+        for call in (
+            lambda x: torch.mul(x, 2, out=x.new_empty(0)),
+            lambda x: torch.cat([x, x], out=x.new_empty(0)),
+            lambda x: torch.sum(x, 0, out=x.new_empty(0)),
+        ):
+            self.compare(call)
+
+    def test_views_of_views_share_memory(self):
+        for view in (
+            lambda x: x.t() if x.dim() == 2 else x.transpose(1, 2),
+            lambda x: x[1:],
+            lambda x: x.unsqueeze(1),
+            lambda x: x.diagonal(),
+            lambda x: x.unfold(0, 2, 1),
+            lambda x: x.detach(),
+            lambda x: x.movedim(0, 1),
+            lambda x: x.view(torch.int32),
+            lambda x: x.chunk(2)[1],
+        ):
+            for layout in LAYOUTS:
+                expected, x = view(layout(torch.arange(96.0))), layout(torch.arange(96.0).to(NAME))
+                actual = view(x)
+                self.assertEqual(actual.cpu(), expected)
+                self.assertEqual(actual.stride(), expected.stride())
+                self.assertEqual(actual.storage_offset(), expected.storage_offset())
+                self.assertEqual(
+                    actual.untyped_storage().data_ptr(), x.untyped_storage().data_ptr()
+                )
 
     def test_tensors_of_two_devices_are_refused(self):
         x = torch.ones(3, device=NAME)

@@ -1,7 +1,8 @@
 """The conformance kit reports a device's defects and missing features.
 
-Three targets: openreg, openreg as CUDA, and the backend of sketch.cpp, which, with a setting, has a
-mistake for each chapter. Each runs in a separate process, as for a user.
+Three targets: openreg, openreg as CUDA, and the twin of minimal/ that twin.py builds, which lacks
+some features and, with a setting, has a mistake for each chapter. Each runs in a separate process,
+as for a user.
 """
 
 import functools
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import textwrap
 import xml.etree.ElementTree
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -78,9 +80,9 @@ CONTROLS = (
 MISSING = {
     "events": "the device lacks timing: Backend doesn't support elapsedTime.",
     "memory": "the device lacks statistics: ",
-    "graphs": "the device lacks graphs: Graph is not supported on device type: sketch",
+    "graphs": "the device lacks graphs: Graph is not supported on device type: minimal",
     "random numbers": "the device lacks generator: ",
-    "autocast": "the device lacks autocast: torch.sketch has no get_amp_supported_dtype",
+    "autocast": "the device lacks autocast: torch.minimal has no get_amp_supported_dtype",
 }
 
 # Modules of the chapters about interfaces, which take seconds.
@@ -146,15 +148,18 @@ def run_kit(
 
 
 @functools.cache
-def _build_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory()  # removed when the process ends
+def _twin() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory()  # removed when the process ends
+    subprocess.run([sys.executable, str(_FOLDER / "twin.py"), folder.name], check=True)
+    return folder
 
 
 def _documented_arguments() -> list[str]:
-    """The arguments of the command for the sketch in the kit's chapter of the documentation."""
+    """The arguments of the command for the twin in the kit's chapter of the documentation."""
     page = (_DOCS / "conformance.md").read_text()
-    command = page.partition("<!-- command: sketch -->\n```sh\n")[2].partition("```")[0]
-    return shlex.split(command.replace("\\\n", ""))[1:]
+    command = page.partition("<!-- command: twin -->\n```sh\n")[2].partition("```")[0]
+    words = shlex.split(command.replace("\\\n", ""))
+    return words[words.index("pytest") + 1 :]
 
 
 def _documented_tables() -> list[str]:
@@ -164,8 +169,23 @@ def _documented_tables() -> list[str]:
 
 
 @functools.cache
-def run_sketch(has_defects: bool, is_documented: bool) -> Run:
-    """Runs the documented command, or the operators that have a mistake or are controls."""
+def _runs() -> dict[tuple[bool, bool], Future[Run]]:
+    """All runs of the twin, two at a time: a run with the mistakes waits for a minute."""
+    _twin()
+    executor = ThreadPoolExecutor(2)
+    cases = ((True, True), (False, True), (True, False), (False, False))
+    return {case: executor.submit(_run_twin, *case) for case in cases}
+
+
+def run_twin(has_defects: bool, is_documented: bool) -> Run:
+    """Returns the result of the documented command, or of the operators.
+
+    These are the operators that have a mistake or are controls.
+    """
+    return _runs()[has_defects, is_documented].result()
+
+
+def _run_twin(has_defects: bool, is_documented: bool) -> Run:
     names = [*DEFECTS, *CONTROLS]
     if is_documented:
         arguments = _documented_arguments()
@@ -174,14 +194,13 @@ def run_sketch(has_defects: bool, is_documented: bool) -> Run:
     else:
         operators = ("test_ops", "test_mod", "test_optim")
         tests = [f"{_PACKAGE}.{name}" for name in names if name.startswith(operators)]
-        options = ["-p", "sketch", "--device=sketch"]
+        options = ["-p", "torch_minimal", "--device=minimal"]
     return run_kit(
         tests,
         options,
         {
-            "PYTHONPATH": str(_FOLDER),
-            "SKETCH_BUILD": _build_folder().name,
-            "SKETCH_DEFECTS": str(int(has_defects)),
+            "PYTHONPATH": _twin().name,
+            "CHIP_DEFECTS": str(int(has_defects)),
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         },
     )
@@ -189,7 +208,7 @@ def run_sketch(has_defects: bool, is_documented: bool) -> Run:
 
 def run_both(has_defects: bool) -> Run:
     """What both runs give together."""
-    one, other = (run_sketch(has_defects, is_documented) for is_documented in (False, True))
+    one, other = (run_twin(has_defects, is_documented) for is_documented in (False, True))
     return Run(
         max(one.returncode, other.returncode),
         one.output + other.output,
@@ -199,7 +218,7 @@ def run_both(has_defects: bool) -> Run:
     )
 
 
-class TestSketch(TestCase):
+class TestTwin(TestCase):
     def test_every_seeded_defect_is_named(self):
         run = run_both(has_defects=True)
         for name, what in DEFECTS.items():
@@ -215,7 +234,7 @@ class TestSketch(TestCase):
         self.assertEqual(len(failed), 7, run.output[-4000:])
         for name in failed:
             self.assertTrue(name.startswith("test_op_errors::"), name)
-        self.assertEqual(run_sketch(has_defects=False, is_documented=False).returncode, 0)
+        self.assertEqual(run_twin(has_defects=False, is_documented=False).returncode, 0)
         for name in (*DEFECTS, *CONTROLS):
             self.assertEqual(run.outcomes.get(name), "passed", name)
 
@@ -223,11 +242,11 @@ class TestSketch(TestCase):
         if release_of(str(torch.__version__)) != TORCH_RELEASES[0]:
             self.skipTest(f"the numbers are those of torch {TORCH_RELEASES[0]}")
         for has_defects, table in zip((False, True), _documented_tables(), strict=True):
-            run = run_sketch(has_defects, is_documented=True)
+            run = run_twin(has_defects, is_documented=True)
             self.assertIn(f"\n{table}\n\n", run.output)
 
     def test_device_without_pinned_memory_lacks_it_in_every_chapter(self):
-        run = run_sketch(has_defects=False, is_documented=True)
+        run = run_twin(has_defects=False, is_documented=True)
         text = run.texts[
             "test_stream_programs::TestStreamPrograms::"
             "test_program_prefetched_batches_of_pinned_memory_free"
@@ -235,7 +254,7 @@ class TestSketch(TestCase):
         self.assertIn("the device reports: You should register `PrivateUse1HooksInterface`", text)
 
     def test_operator_without_a_kernel_is_missing(self):
-        run = run_sketch(has_defects=False, is_documented=True)
+        run = run_twin(has_defects=False, is_documented=True)
         text = run.texts["test_op_errors::TestErrors::test_errors_nn_functional_conv2d"]
         self.assertEqual(text, "the device lacks a kernel of aten::convolution_overrideable")
 

@@ -6,7 +6,11 @@ tools/minimal.py builds it and runs its tests; .ci/run has a step for that.
 import ast
 import io
 import re
+import shutil
+import sys
+import tempfile
 import tokenize
+import unittest
 from pathlib import Path
 
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -14,6 +18,10 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = ROOT / "minimal"
 LINES = 700
+
+sys.path.insert(0, str(ROOT / "test" / "conformance"))
+
+import twin  # noqa: E402  (needs the path above)
 
 NATIVE = sorted(file for file in MINIMAL.glob("csrc/**/*") if file.suffix in (".cpp", ".h"))
 PYTHON = [MINIMAL / "setup.py", *sorted(MINIMAL.glob("python/*/*.py"))]
@@ -116,6 +124,13 @@ class TestMinimal(TestCase):
 
     def test_script_that_renames_it_has_at_most_ten_lines(self):
         self.assertLessEqual(python_lines((MINIMAL / "rename.py").read_text()), 10)
+
+    @unittest.skipIf(shutil.which("git") is None, "git applies the patch")
+    def test_patch_of_the_defective_twin_applies(self):
+        with tempfile.TemporaryDirectory() as folder:
+            twin.patched_copy(Path(folder) / "twin")
+            guard = (Path(folder) / "twin" / "csrc" / "runtime" / "Guard.cpp").read_text()
+        self.assertIn("// mistake: the new device", guard)
 
     def test_map_has_every_file(self):
         text = (MINIMAL / "README.md").read_text()

@@ -24,6 +24,7 @@ from torch_openreg import _C, cpp_extension, openreg, testing
 _ROOT = Path(__file__).resolve().parents[2]
 _DOCS = _ROOT / "docs"
 _PAGES = [_ROOT / "README.md", *sorted(_DOCS.glob("*.md"))]
+_RUNTIME = "third_party/openreg_runtime"
 _SOURCE_SUFFIXES = {".c", ".cpp", ".h", ".py"}
 _SOURCE_FOLDERS = ("csrc", "include", "torch_openreg", "third_party", "examples")
 _BUILT_FOLDERS = {_ROOT / "torch_openreg" / "include"}
@@ -32,8 +33,7 @@ sys.path.insert(0, str(_DOCS / "_ext"))
 
 sys.path.insert(0, str(_DOCS))
 
-import mapping  # noqa: E402  (needs the path above)
-import settings_table  # noqa: E402
+import settings_table  # noqa: E402  (needs the path above)
 import sources  # noqa: E402
 import tiers  # noqa: E402
 
@@ -161,6 +161,47 @@ class TestExamples(OpenRegTestCase):
         self.assertLess(len((_ROOT / "README.md").read_text().splitlines()), 130)
 
 
+class TestChapters(OpenRegTestCase):
+    # Pages about no part of the code: guides, lists, and what is about all parts.
+    OTHERS = frozenset(
+        {
+            *("api", "bring_up", "changes", "differences", "ecosystem", "found_with_it", "gallery"),
+            *("from_pytorch_openreg", "glossary", "index", "limits", "mapping", "start"),
+            *("test_suites", "troubleshooting", "versions"),
+        }
+    )
+
+    def problem_of(self, text: str) -> str | None:
+        """What the beginning of a chapter lacks."""
+        beginning = text.partition("\n\n")[2].partition("\n\n")[0].replace("\n", " ")
+        words = re.sub(r"`[^`]*`", "", beginning)
+        if not re.match(r"This chapter .*\b(core|extras?)\b", words):
+            return "expected 'This chapter', and whether it is about the core or an extra"
+        if not re.search(r"\b(code|examples)\b", words):
+            return "expected where its code is"
+        paths = re.findall(r"`([\w./]+(?:/|\.\w+))`", beginning)
+        missing = [
+            path
+            for path in paths
+            if not any((root / path).exists() for root in (_ROOT, _ROOT / _RUNTIME))
+        ]
+        return f"expected paths, got {missing or paths}" if missing or not paths else None
+
+    def test_chapter_begins_with_its_part_and_its_code(self):
+        pages = {page.stem: page.read_text() for page in _DOCS.glob("*.md")}
+        self.assertEqual(self.OTHERS - set(pages), set())
+        for name in sorted(set(pages) - self.OTHERS):
+            self.assertIsNone(self.problem_of(pages[name]), name)
+        for name in self.OTHERS:
+            self.assertIsNotNone(self.problem_of(pages[name]), f"{name}: is a chapter")
+
+    def test_beginning_that_lacks_something_is_found(self):
+        good = "# T\n\nThis chapter describes a part of the core. Its code is in `csrc/core/`.\n\nx"
+        self.assertIsNone(self.problem_of(good))
+        for old, new in (("of the core", ""), ("csrc/core/", "csrc/cores/"), ("Its code", "It")):
+            self.assertIsNotNone(self.problem_of(good.replace(old, new)), new)
+
+
 class TestReference(OpenRegTestCase):
     def test_reference_has_every_public_name(self):
         page = (_DOCS / "api.md").read_text()
@@ -243,14 +284,6 @@ class TestTables(OpenRegTestCase):
     )
     def test_tier_of_an_operator(self, operator, tier):
         self.assertEqual(tiers.tier_of(operator), tier)
-
-    def test_mapping_is_complete(self):
-        mapping.complete_bindings()
-
-    def test_mapping_has_every_binding_of_the_library(self):
-        documented = {row.name.split(".")[0] for row in mapping.complete_bindings()}
-        built = {name for name in dir(_C) if not name.startswith("__")}
-        self.assertEqual(documented, built)
 
     def test_library_versions_are_those_of_the_extra(self):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

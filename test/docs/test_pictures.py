@@ -17,6 +17,11 @@ from common import (
 )
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+sys.path.insert(0, str(_DOCS))
+
+import draw_house  # noqa: E402  (needs the path above)
+
 _PICTURES = _DOCS / "_static"
 _SCRIPTS = sorted(path.name for path in _DOCS.glob("draw_*.py"))
 # A trace has times, which no two runs share.
@@ -42,6 +47,26 @@ class TestPictures(OpenRegTestCase):
                     (_PICTURES / picture.name).read_text(),
                     f"{picture.name} is not up to date: python docs/{script}",
                 )
+
+    def test_house_has_an_arrow_or_a_way_for_each_include(self):
+        graph = draw_house.uses()
+        arrows = draw_house.reduced(graph)
+        self.assertEqual(graph["memory"], {"core", "runtime"})
+        picture = (_PICTURES / "house.svg").read_text()
+        drawn = re.findall(r"<title>(\w+) includes (\w+)</title>", picture)
+        self.assertEqual(
+            sorted(drawn), sorted((name, one) for name, others in arrows.items() for one in others)
+        )
+        ways = {name: set(others) for name, others in arrows.items()}
+        for _ in range(len(graph)):
+            ways = {name: others.union(*map(ways.get, others)) for name, others in ways.items()}
+        for name, others in graph.items():
+            self.assertEqual(others - ways[name], set(), name)
+
+    def test_house_shows_a_new_include(self):
+        graph = draw_house.uses()
+        graph["serialization"].add("random")
+        self.assertEqual(draw_house.reduced(graph)["serialization"], {"random"})
 
     def test_trace_has_the_rows_and_arrows_of_the_picture(self):
         result = run_program(

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 import torch
-from allocator_model import KIB, MIB, ROUNDING, SMALL_SIZE, Model
 from common import (
     DEVICE_COUNT,
     DEVICE_TYPE,
@@ -23,6 +22,7 @@ from common import (
     run_tests,
     subtest,
 )
+from memory.allocator_model import KIB, MIB, ROUNDING, SMALL_SIZE, Model
 
 from torch_openreg import _C
 

@@ -4,7 +4,6 @@ import gc
 
 import pytest
 import torch
-from allocator_model import KIB, MIB, ROUNDING
 from common import (
     A_DEVICE,
     DEVICE_COUNT,
@@ -18,6 +17,7 @@ from common import (
     run_child,
     run_tests,
 )
+from memory.allocator_model import KIB, MIB, ROUNDING
 
 from torch_openreg import _C
 

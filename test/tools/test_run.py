@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import common  # noqa: F401  (adds the folder of the next modules)
 import run
 import shares
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest

@@ -23,10 +23,9 @@ static Tensor add(const Tensor& self, const Tensor& other, const at::Scalar& alp
     return at::native::call_fallback_fn<&fallback, at::_ops::add_Tensor>::call(self, other, alpha);
   }
   Tensor result = at::empty_like(self);
-  const orStream_t stream = handleOf(currentStream(self.device().index()));
-  check(orLaunchKernel(stream, AddKernel{}, kernelAddress<float>(result),
-                       kernelAddress<float>(self), kernelAddress<float>(other), alpha.to<float>(),
-                       self.numel()));
+  check(orLaunchKernel(handleOf(currentStream(self.device().index())), AddKernel{},
+                       kernelAddress<float>(result), kernelAddress<float>(self),
+                       kernelAddress<float>(other), alpha.to<float>(), self.numel()));
   return result;
 }
 

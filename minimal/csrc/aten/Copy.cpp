@@ -65,8 +65,10 @@ static Tensor copyFrom(const Tensor& source, const Tensor& to, bool non_blocking
   return to;
 }
 
-static Tensor copyFromAndResize(const Tensor& self, const Tensor& dst) {
-  return copyFrom(self, dst.resize_(self.sizes()), false);
+// What the CPU has resized gets the CPU's strides, too.
+static Tensor copyFromAndResize(const Tensor& cpu, const Tensor& to) {
+  if (cpu.sizes() != to.sizes()) to.resize_(cpu.sizes()).as_strided_(cpu.sizes(), cpu.strides());
+  return copyFrom(cpu, to, false);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -39,7 +39,7 @@ static void growStorage(const Tensor& self) {
 
 static const Tensor& resize(const Tensor& self, IntArrayRef size,
                             std::optional<at::MemoryFormat> format) {
-  self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  if (self.sizes() != size) self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   growStorage(self);
   return self;

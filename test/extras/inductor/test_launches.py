@@ -4,9 +4,9 @@ import gc
 import unittest
 
 import torch
-from allocator_model import ROUNDING
 from common import DEVICE_TYPE, StreamGate, run_program, run_tests
 from extras.inductor.compiled import AbsenceTests, CompiledTestCase, kernel_sources
+from memory.allocator_model import ROUNDING
 
 from torch_openreg.inductor import _kernels
 

@@ -3,6 +3,7 @@
 import itertools
 import warnings
 
+import common  # noqa: F401  (adds the folder of the next modules)
 import extras.sanitizer.unwritten  # noqa: F401
 import torch
 from common import OpenRegTestCase, run_tests
