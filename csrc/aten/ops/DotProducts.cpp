@@ -12,7 +12,7 @@
 #include <ATen/ops/vdot_native.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
 #include "torch_openreg/core/DeviceKeys.h"
 

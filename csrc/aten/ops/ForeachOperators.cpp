@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/TensorAlias.h"

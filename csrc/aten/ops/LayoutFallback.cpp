@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
 
 namespace at::openreg {

@@ -11,7 +11,7 @@
 
 #include <utility>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
