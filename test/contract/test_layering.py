@@ -50,7 +50,7 @@ _CORE = {
     "memory": {"core"},
     "random": {"core", "memory"},
     "hooks": {"core", "memory", "random"},
-    # Makes a function of the CPU behave as a kernel. Knows nothing of the device's tensors.
+    # Makes a function of the CPU behave as a kernel. Uses no tensors of the device.
     "aten/cpu": {"core"},
     # Passes tensors and other arguments to kernels on streams, in the CPU's environment.
     "aten/launch": {"core", "random", "aten/cpu"},

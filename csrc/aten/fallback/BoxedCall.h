@@ -88,7 +88,7 @@ class BoxedCall {
   const c10::OperatorHandle& op_;
   const c10::ArrayRef<c10::IValue> arguments_;
   c10::Device device_;
-  c10::SmallVector<CallValue, 8> values_;
+  c10::SmallVector<CallValue, 16> values_;
   c10::SmallVector<size_t, 8> places_;
   c10::SmallVector<size_t, 1> generators_;  // indexes in `values_`
   c10::SmallVector<const Tensor*, 8> tensors_;
