@@ -59,7 +59,7 @@ struct BoxedCall::Collector {
     if (description != nullptr) {
       description->addTensor(tensor, place == earlier, place, call.tensors().slice(0, earlier));
     }
-    call.values_.push_back({CallValue::Kind::Tensor, {}});
+    call.values_.push_back({CallValue::Kind::Tensor, 1, {}});
   }
 
   void addList(c10::ArrayRef<c10::IValue> list, CallValue::Kind kind) {
@@ -83,7 +83,7 @@ struct BoxedCall::Collector {
     if (description != nullptr) {
       description->endList();
     }
-    call.values_.push_back({kind, static_cast<int64_t>(list.size())});
+    call.values_.push_back({kind, static_cast<uint32_t>(list.size()), {}});
   }
 
   void addDevice(c10::Device device) {
@@ -91,7 +91,7 @@ struct BoxedCall::Collector {
       description->addDevice(device);
     }
     of_argument = c10::Device(kDeviceType, c10::openreg::resolveDeviceIndex(device.index()));
-    call.values_.push_back({CallValue::Kind::Plain, c10::Device(kCPU)});
+    call.values_.push_back({CallValue::Kind::Plain, 0, c10::Device(kCPU)});
   }
 
   void addGenerator(const c10::IValue& generator) {
@@ -99,14 +99,14 @@ struct BoxedCall::Collector {
       description->addGenerator();
     }
     call.generators_.push_back(call.values_.size());
-    call.values_.push_back({CallValue::Kind::Plain, generator});
+    call.values_.push_back({CallValue::Kind::Plain, 0, generator});
   }
 
   void addPlain(const c10::IValue& value) {
     if (description != nullptr) {
       description->addPlain(value, *argument);
     }
-    call.values_.push_back({CallValue::Kind::Plain, value});
+    call.values_.push_back({CallValue::Kind::Plain, 0, value});
   }
 
   // Returns the place of the tensor; a new tensor is added.

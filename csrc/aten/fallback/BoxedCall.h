@@ -72,12 +72,12 @@ class BoxedCall {
   void visitTensors(const Visit& visit) const {
     size_t next = 0;
     for (size_t i = 0; i < values_.size(); ++i) {
-      for (const size_t place : places().slice(next, values_[i].count())) {
+      for (const size_t place : places().slice(next, values_[i].count)) {
         if (place != kNoTensor) {
           visit(*tensors_[place], schema().arguments()[i]);
         }
       }
-      next += values_[i].count();
+      next += values_[i].count;
     }
   }
 

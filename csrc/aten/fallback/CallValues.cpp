@@ -12,7 +12,7 @@ torch::jit::Stack argumentsOf(c10::ArrayRef<CallValue> values, c10::ArrayRef<siz
   torch::jit::Stack stack;
   stack.reserve(values.size());
   for (const CallValue& value : values) {
-    const auto own = places.slice(0, value.count());
+    const auto own = places.slice(0, value.count);
     places = places.slice(own.size());
     switch (value.kind) {
       case CallValue::Kind::Plain:

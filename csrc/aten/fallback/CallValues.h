@@ -15,12 +15,8 @@ struct CallValue {
   enum class Kind : uint8_t { Plain, Tensor, TensorList, OptionalTensorList };
 
   Kind kind;
-  c10::IValue plain;  // for Kind::Plain the value, for lists their length
-
-  // How many places belong to the argument.
-  size_t count() const {
-    return kind == Kind::Plain ? 0 : kind == Kind::Tensor ? 1 : static_cast<size_t>(plain.toInt());
-  }
+  uint32_t count;     // how many places belong to the argument: 0, 1, or the length of a list
+  c10::IValue plain;  // the value of Kind::Plain
 };
 
 // The place of an element of a list that is None.
