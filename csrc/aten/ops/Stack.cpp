@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/structured/Concatenation.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
