@@ -21,7 +21,7 @@ import torch_openreg
 from torch_openreg import _C
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNEL_SETTINGS = ROOT / "csrc" / "aten" / "kernel" / "KernelSettings.cpp"
+KERNEL_SETTINGS = ROOT / "csrc" / "aten" / "cpu" / "KernelSettings.cpp"
 RUNTIME = str(Path(torch_openreg.__file__).parent / "lib" / "libopenreg.so")
 CONTEXT = Path(torch.__file__).parent / "include" / "ATen" / "Context.h"
 

@@ -27,6 +27,7 @@ __all__ = [
     "runtime_calls",
     "runtime_functions",
     "runtime_sources",
+    "unit_of",
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +96,8 @@ def includes_of(path: Path) -> list[str]:
     return re.findall(r'^\s*#\s*include\s+([<"][^>"]+[>"])', path.read_text(), re.MULTILINE)
 
 
-_PARTS_OF_PUBLIC_FOLDERS = {"aten": "aten/kernel", "inductor": "extras/inductor"}
+_PARTS_OF_PUBLIC_FOLDERS = {"aten": "aten/launch", "inductor": "extras/inductor"}
+_PARTS_OF_PUBLIC_HEADERS = {"KernelEnvironment.h": "aten/cpu"}
 
 
 def part_of(path: Path) -> str:
@@ -106,7 +108,8 @@ def part_of(path: Path) -> str:
     """
     if path.is_relative_to(INCLUDE):
         part = path.relative_to(INCLUDE).parts[0]
-        return _PARTS_OF_PUBLIC_FOLDERS.get(part, part)
+        of_folder = _PARTS_OF_PUBLIC_FOLDERS.get(part, part)
+        return _PARTS_OF_PUBLIC_HEADERS.get(path.name, of_folder)
     if path.is_relative_to(FACTS):
         return "aten/facts"
     if path.stem == "Precompiled":  # included by the compiler's command, never by a file
@@ -114,6 +117,11 @@ def part_of(path: Path) -> str:
     folders = path.relative_to(BACKEND).parent.parts
     depth = {"aten": 2, "extras": 3 if folders[-1] == "python" else 2}.get(folders[0], 1)
     return "/".join(folders[:depth])
+
+
+def unit_of(path: Path) -> str:
+    """Returns what a header and its source are together, such as "aten/launch/TensorAlias"."""
+    return f"{part_of(path)}/{path.stem}"
 
 
 def runtime_functions() -> set[str]:

@@ -460,7 +460,7 @@ RULES = {
     ],
     readers_that_are_not_listed: [
         _with("widened", read_by=("csrc/aten/dtypes/WiderTypes.h",)),
-        _with("cpu_tensors", read_by=("csrc/aten/fallback/Fallback.cpp",)),
+        _with("cpu_tensors", read_by=("csrc/aten/fallback/BoxedCall.cpp",)),
     ],
 }
 _RULES = [subtest(rule, name=rule.__name__) for rule in RULES]

@@ -20,6 +20,7 @@ from source_tree import (
     relative,
     runtime_calls,
     runtime_sources,
+    unit_of,
 )
 from torch.testing._internal.common_utils import TestCase, run_tests
 
@@ -37,7 +38,7 @@ OF_PYTHON = re.compile(
 
 # The parts of the backend that the files of each part may include, besides their own: the folders
 # of csrc, of csrc/aten and of csrc/extras, each with the rule for its contents.
-_KERNELS = {"core", "memory", "random", "aten/kernel"}
+_KERNELS = {"core", "memory", "random", "aten/cpu", "aten/launch"}
 _OPERATORS = {
     *_KERNELS,
     *("aten/facts", "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"),
@@ -49,17 +50,19 @@ _CORE = {
     "memory": {"core"},
     "random": {"core", "memory"},
     "hooks": {"core", "memory", "random"},
-    # Touches kernel addresses, or the thread that kernels run on.
-    "aten/kernel": {"core", "memory", "random"},
+    # Makes a function of the CPU behave as a kernel. Uses no tensors of the device.
+    "aten/cpu": {"core"},
+    # Passes tensors and other arguments to kernels on streams, in the CPU's environment.
+    "aten/launch": {"core", "random", "aten/cpu"},
     # States facts about single operators: the type of their tables, and the tables.
     "aten/facts": set(),
     # Depends on the dtypes that the CPU lacks.
-    "aten/dtypes": {"core", "aten/facts"},
+    "aten/dtypes": {"core", "aten/launch", "aten/facts"},
     # Uses at::meta.
     "aten/structured": {*_KERNELS, "aten/dtypes"},
     # Takes tensors of other layouts apart.
-    "aten/layouts": {*_KERNELS},
-    # Handles boxed arguments.
+    "aten/layouts": {"core"},
+    # Handles boxed calls of any operator.
     "aten/fallback": {*_KERNELS, "aten/facts", "aten/dtypes", "aten/layouts"},
     # Is specific to one operator; in parity, to one that exists for bits or dtypes alone.
     "aten/ops": _OPERATORS,
@@ -68,21 +71,21 @@ _CORE = {
     "precompiled": {*_KERNELS, "python"},
     "python": {
         *("core", "memory", "random", "hooks"),
-        *("aten/kernel", "aten/facts", "aten/dtypes", "aten/fallback"),
+        *("aten/facts", "aten/dtypes", "aten/fallback"),
     },
 }
 _EXTRAS = {
     "extras/autocast": set(),
-    "extras/custom": {"core", "aten/kernel"},
+    "extras/custom": {"core", "aten/launch"},
     # Calls operators on kernel addresses, and none of the backend's operators.
-    "extras/distributed": {"core", "aten/kernel"},
+    "extras/distributed": {"core", "aten/cpu", "aten/launch"},
     "extras/graph": {"core", "memory", "random"},
     # Launches kernels that torch.compile has generated.
-    "extras/inductor": {"core", "aten/kernel"},
+    "extras/inductor": {"core", "aten/launch"},
     "extras/ipc": {"core", "memory"},
     "extras/profiler": {"core"},
     # An observer (core/Observer.h). Sees boxed arguments of the CPU's operators.
-    "extras/sanitizer": {"core", "aten/facts", "aten/kernel", "aten/fallback"},
+    "extras/sanitizer": {"core", "aten/facts", "aten/launch"},
 }
 # The bindings of an extra are in its folder named python.
 _BINDINGS_OF_EXTRAS = {
@@ -117,15 +120,15 @@ WRAPPING_FOLDERS = {"core", "memory", "random", "hooks", "extras/graph", "extras
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {
     (
-        "aten/kernel/TensorAlias.cpp",
+        "aten/launch/TensorAlias.cpp",
         "orGetKernelOffset",
     ): "aliases are the one user of kernel addresses",
     (
-        "aten/kernel/TensorAlias.cpp",
+        "aten/launch/TensorAlias.cpp",
         "orHostGetKernelPointer",
     ): "aliases are the one user of kernel addresses",
     (
-        "aten/kernel/KernelEnvironment.cpp",
+        "aten/cpu/KernelEnvironment.cpp",
         "orSetIdleFunction",
     ): "a worker gives up what its kernels have made",
     (
@@ -228,13 +231,22 @@ def is_bindings(path: Path) -> bool:
     return path.parent.name == "python"
 
 
-def first_circle(graph: dict[Path, list[Path]]) -> str | None:
-    """Returns a circle of includes, such as "a.h -> b.h -> a.h"."""
+def first_circle(graph) -> str | None:
+    """Returns a circle of nodes that lead to each other, such as "a.h -> b.h -> a.h"."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
-        return " -> ".join(path.name for path in error.args[1])
+        return " -> ".join(str(getattr(node, "name", node)) for node in error.args[1])
     return None
+
+
+def unit_graph(files: list[Path]) -> dict[str, set[str]]:
+    """Returns which units of the backend each unit needs, by the includes of all its files."""
+    graph: dict[str, set[str]] = {}
+    for path in files:
+        others = {unit_of(included(name)) for name in includes_of(path) if name[0] == '"'}
+        graph.setdefault(unit_of(path), set()).update(others - {unit_of(path)})
+    return graph
 
 
 class TestRuntime(TestCase):
@@ -319,6 +331,22 @@ class TestBackend(TestCase):
             for path in backend_files(suffixes=(".h",))
         }
         self.assertIsNone(first_circle(graph))
+
+    def test_rules_for_folders_allow_no_circle(self):
+        self.assertIsNone(first_circle(ALLOWED_FOLDERS))
+
+    def test_units_of_aten_do_not_need_each_other_in_a_circle(self):
+        graph = unit_graph(backend_files("aten"))
+        self.assertGreater(len(graph), 60)
+        self.assertIsNone(first_circle(graph))
+
+    def test_source_that_includes_a_header_above_its_own_is_a_circle_of_units(self):
+        graph = unit_graph(backend_files("aten"))
+        self.assertIn("aten/fallback/FallbackOperator", graph["aten/fallback/BoxedCall"])
+        graph["aten/fallback/FallbackOperator"].add("aten/fallback/BoxedCall")
+        self.assertRegex(
+            first_circle(graph), "FallbackOperator -> .*BoxedCall|BoxedCall -> .*Fallb"
+        )
 
     def test_core_includes_no_aten(self):
         self.assertFalse(

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/aten/launch/BoxedArguments.h"
+
 namespace at::openreg {
 namespace {
 
@@ -44,28 +46,12 @@ ScalarType narrowedFor(ScalarType asked, ScalarType dtype) {
   return dtype;
 }
 
-// Whether the argument is of this type, or an optional of it.
-bool isOfKind(const c10::Argument& argument, c10::TypeKind kind) {
-  const c10::TypePtr& type = argument.real_type();
-  return type->kind() == kind ||
-         (type->kind() == c10::TypeKind::OptionalType &&
-          type->castRaw<c10::OptionalType>()->getElementType()->kind() == kind);
-}
-
 bool isDtype(const c10::Argument& argument) {
   return isOfKind(argument, c10::TypeKind::ScalarTypeType);
 }
 
 bool isNumber(const c10::Argument& argument) {
   return isOfKind(argument, c10::TypeKind::NumberType);
-}
-
-bool isWrittenByCall(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
-c10::ArrayRef<c10::IValue> lastOf(const torch::jit::Stack& stack, size_t count) {
-  return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count, count);
 }
 
 // Whether the dtype of a tensor can make the call compute in one of `dtypes`.
@@ -113,7 +99,7 @@ class WiderCall {
       : op_(op),
         schema_(op.schema()),
         stack_(stack),
-        asked_(computedDtype(schema_, lastOf(*stack, schema_.arguments().size()))) {}
+        asked_(computedDtype(schema_, argumentsOnStack(schema_, *stack))) {}
 
   void run() {
     const size_t count = schema_.arguments().size();
@@ -147,13 +133,13 @@ class WiderCall {
   };
 
   const c10::IValue& argument(size_t index) const {
-    return (*stack_)[stack_->size() - schema_.arguments().size() + index];
+    return argumentsOnStack(schema_, *stack_)[index];
   }
 
   // The wider tensors do not share memory, so overlap that the kernel would refuse is checked here.
   void checkOverlap() const {
     for (size_t i = 0; i < schema_.arguments().size(); ++i) {
-      if (!isWrittenByCall(schema_.arguments()[i]) || !isStrided(argument(i))) {
+      if (!isWritten(schema_.arguments()[i]) || !isStrided(argument(i))) {
         continue;
       }
       const Tensor& written = argument(i).toTensor();
@@ -193,7 +179,7 @@ class WiderCall {
     }
     for (Conversion& known : conversions_) {
       if (known.given.is_same(tensor)) {
-        known.is_written = known.is_written || isWrittenByCall(argument);
+        known.is_written = known.is_written || isWritten(argument);
         return known.wider;
       }
     }
@@ -205,7 +191,7 @@ class WiderCall {
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       wider.unsafeGetTensorImpl()->set_wrapped_number(true);
     }
-    conversions_.push_back({tensor, wider, isWrittenByCall(argument)});
+    conversions_.push_back({tensor, wider, isWritten(argument)});
     return wider;
   }
 
@@ -227,7 +213,7 @@ class WiderCall {
         return conversion.given;
       }
     }
-    const auto arguments = lastOf(*stack_, schema_.arguments().size());
+    const auto arguments = argumentsOnStack(schema_, *stack_);
     const bool is_argument =
         std::any_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
           return value.isTensor() && value.toTensor().is_same(wider);
@@ -246,7 +232,7 @@ class WiderCall {
 
 bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const c10::FunctionSchema& schema = op.schema();
-  const auto arguments = lastOf(stack, schema.arguments().size());
+  const auto arguments = argumentsOnStack(schema, stack);
   return (hasPromotingTensor(dtypes, arguments) || hasDtypeArgument(schema, arguments)) &&
          (setOf(computedDtype(schema, arguments)) & dtypes) != 0;
 }

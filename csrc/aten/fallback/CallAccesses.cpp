@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "build/generated/facts/WrittenUnmarked.h"
-#include "csrc/aten/fallback/BoxedArguments.h"
-#include "csrc/aten/kernel/FirstPlaces.h"
+#include "csrc/aten/launch/BoxedArguments.h"
+#include "csrc/aten/launch/FirstPlaces.h"
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/Observer.h"
@@ -69,41 +69,36 @@ class CallOperands {
 
 // Whether the call writes an argument that the schema does not mark as written; `conditions` may be
 // null.
-bool isWrittenUnmarked(const facts::Conditions* conditions, const c10::FunctionSchema& schema,
-                       const c10::Argument& argument, c10::ArrayRef<c10::IValue> arguments) {
+bool isWrittenUnmarked(const facts::Conditions* conditions, const BoxedCall& call,
+                       const c10::Argument& argument) {
   const auto* const condition = conditions == nullptr ? nullptr : conditions->find(argument.name());
   if (condition == nullptr) {
     return false;
   }
-  const auto index = schema.argumentIndexWithName(condition->if_true);
-  TORCH_INTERNAL_ASSERT(index.has_value(), schema.name(), " has no argument ", condition->if_true);
-  return arguments[*index].toBool();
+  const auto index = call.schema().argumentIndexWithName(condition->if_true);
+  TORCH_INTERNAL_ASSERT(index.has_value(), call.schema().name(), " has no argument ",
+                        condition->if_true);
+  return call.argument(*index).toBool();
 }
 
 }  // namespace
 
-void observeCall(const FallbackOperator& known, const c10::FunctionSchema& schema,
-                 c10::Device device, c10::ArrayRef<c10::IValue> arguments,
-                 c10::ArrayRef<c10::IValue> results) {
+void observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results) {
   if (!c10::openreg::isObserved()) {
     return;
   }
   CallOperands operands;
-  const facts::Conditions* const conditions = facts::kWrittenUnmarked.find(schema.name());
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const c10::Argument& argument = schema.arguments()[i];
-    const bool is_updated = isWrittenUnmarked(conditions, schema, argument, arguments);
-    const bool is_written = is_updated || isWritten(argument);
-    visitTensors(arguments[i], argument, [&](const Tensor& tensor) {
-      operands.add(tensor, is_written, argument.name().c_str(), is_updated);
-    });
-  }
+  const facts::Conditions* const conditions = facts::kWrittenUnmarked.find(call.schema().name());
+  call.visitTensors([&](const Tensor& tensor, const c10::Argument& argument) {
+    const bool is_updated = isWrittenUnmarked(conditions, call, argument);
+    operands.add(tensor, is_updated || isWritten(argument), argument.name().c_str(), is_updated);
+  });
   for (const c10::IValue& result : results) {
     operands.addResult(result);
   }
   c10::openreg::observe(&c10::openreg::Observer::kernelAccess,
-                        c10::openreg::getCurrentOpenRegStream(device.index()), known.name().c_str(),
-                        operands.all(), /*schema_only=*/true);
+                        c10::openreg::getCurrentOpenRegStream(call.device().index()),
+                        call.known().name().c_str(), operands.all(), /*schema_only=*/true);
 }
 
 void observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {

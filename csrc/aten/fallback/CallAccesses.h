@@ -2,19 +2,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 
+#include "csrc/aten/fallback/BoxedCall.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
 
 namespace at::openreg {
 
 // The schema says which arguments are written. Results that are not arguments are written, too.
 // Errors: see torch_openreg/core/Observer.h.
-void observeCall(const FallbackOperator& known, const c10::FunctionSchema& schema,
-                 c10::Device device, c10::ArrayRef<c10::IValue> arguments,
-                 c10::ArrayRef<c10::IValue> results);
+void observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results);
 
 // The same for a result of a call that the calling thread runs.
 void observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result);

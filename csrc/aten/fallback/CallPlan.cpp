@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 
 namespace at::openreg {
 

@@ -8,11 +8,9 @@
 // in its first step.
 //
 // This applies to operators of ATen if data affects only the values of their results, and if their
-// checks at the call do not read data. A plan is always verified:
-//   - how a kernel writes a planned result is tested before it is used, see Writing;
-//   - after each run, sizes, strides, type and memory of every result are compared with the plan. A
-//     wrong plan raises an error and never gives a wrong result. It is discarded, and the next call
-//     makes a new one.
+// checks at the call do not read data. A plan is always verified: after each run, sizes, strides,
+// type and memory of every result are compared with the plan. A wrong plan raises an error and
+// never gives a wrong result. It is discarded, and the next call makes a new one.
 //
 // With OPENREG_FALLBACK_VERIFY=1, each planned call is also compared bit by bit with the functional
 // operator.
@@ -80,14 +78,7 @@ struct CallPlan {
     OnStream,
   };
 
-  // How new results are written.
-  enum class Writing : uint8_t {
-    ByOperator,  // the operator allocates them, see Note [Results in place]
-    OutVariant,  // its out variant writes them
-  };
-
   Kind kind = Kind::OnStream;
-  Writing writing = Writing::ByOperator;
   std::vector<PlannedResize> resizes = {};
   std::vector<PlannedResult> results = {};
   std::vector<c10::Warning> warnings = {};  // the warnings of each call
@@ -95,7 +86,7 @@ struct CallPlan {
   // Set by the worker if a run contradicts the plan.
   mutable std::atomic<bool> is_refuted = false;
 
-  // Whether all results are single new tensors that a kernel can write directly.
+  // Whether all results are single new tensors, which can be compared with the operator's.
   bool areAllNew() const;
 };
 

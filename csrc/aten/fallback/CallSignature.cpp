@@ -4,13 +4,10 @@
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <c10/util/hash.h>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
-#include "csrc/aten/kernel/FirstPlaces.h"
-#include "csrc/aten/kernel/NumberClass.h"
+#include "csrc/aten/cpu/NumberClass.h"
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -81,212 +78,186 @@ int64_t bitsOf(double number) {
   return bits;
 }
 
+int64_t wordOf(const Tensor& tensor, Tag tag) {
+  return pack(
+      tag, flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 | tensor.dim() << 16);
+}
+
 }  // namespace
 
-// A visitor of arguments. Each function returns whether the signature can describe the argument.
-class CallSignature::Builder {
- public:
-  Builder(const FallbackOperator& op, CallSignature& signature)
-      : op_(op), words_(signature.words_) {}
-
-  bool add(const c10::IValue& value, const c10::Argument& argument) {
-    argument_ = &argument;
-    return visitArgument(value, argument, *this);
-  }
-
-  bool tensor(const Tensor& tensor) {
-    if (tensor.defined() && tensor.has_storage()) {
-      addOverlaps(tensor);
-    }
-    return addTensor(tensor);
-  }
-
-  bool tensors(c10::ArrayRef<c10::IValue> list) { return optionalTensors(list); }
-
-  bool optionalTensors(c10::ArrayRef<c10::IValue> list) {
-    words_.push_back(pack(kList, static_cast<int64_t>(list.size())));
-    // Of tensors in a row that are alike, the first one is described, and the others are counted.
-    size_t described = words_.size();  // where that one begins
-    int64_t alike = 0;
-    const auto end_row = [&] {
-      if (alike > 0) {
-        words_.push_back(pack(kAlike, std::exchange(alike, 0)));
-      }
-      described = words_.size();
-    };
-    for (const c10::IValue& element : list) {
-      if (element.isTensor() && isAlike(element.toTensor(), described)) {
-        ++alike;
-        continue;
-      }
-      end_row();
-      if (element.isNone()) {
-        words_.push_back(kNone);
-      } else if (!addTensor(element.toTensor())) {
-        return false;
-      }
-    }
-    end_row();
-    return true;
-  }
-  bool device(c10::Device device) {
-    words_.append({kValue, static_cast<int64_t>(std::hash<c10::Device>()(device))});
-    return true;
-  }
-
-  bool generator(const std::optional<Generator>& /*generator*/) {
-    words_.push_back(kGenerator);
-    return true;
-  }
-
-  bool plain(const c10::IValue& value) {
-    if (value.isNone()) {
-      words_.push_back(kNone);
-    } else if (value.isList() && kindOf(*argument_) == c10::TypeKind::NumberType) {
-      const auto numbers = value.toListRef();
-      words_.push_back(pack(kList, static_cast<int64_t>(numbers.size())));
-      for (const c10::IValue& number : numbers) {
-        addNumber(number);
-      }
-    } else if (value.isScalar() && takesNumbers(*argument_)) {
-      addNumber(value);
-      addOrder(value);
-    } else if (value.isInt()) {
-      words_.append({kValue, value.toInt()});
-    } else if (value.isBool()) {
-      words_.append({kValue, value.toBool()});
-    } else if (value.isIntList() || value.isBoolList() || value.isDoubleList()) {
-      const auto elements = value.toListRef();
-      words_.push_back(pack(kList, static_cast<int64_t>(elements.size())));
-      for (const c10::IValue& element : elements) {
-        words_.push_back(element.isDouble() ? bitsOf(element.toDouble())
-                         : element.isBool() ? int64_t(element.toBool())
-                                            : element.toInt());
-      }
-    } else if (value.isString()) {
-      const std::string& text = value.toStringRef();
-      words_.push_back(pack(kList, static_cast<int64_t>(text.size())));
-      words_.append(text.begin(), text.end());
-    } else if (value.isDevice()) {
-      return device(value.toDevice());
-    } else {
-      return false;
-    }
-    return true;
-  }
-
- private:
-  static int64_t wordOf(const Tensor& tensor, Tag tag) {
-    return pack(tag, flagsOf(tensor) | static_cast<int64_t>(tensor.scalar_type()) << 8 |
-                         tensor.dim() << 16);
-  }
-
-  bool addTensor(const Tensor& tensor) {
-    if (!tensor.defined()) {
-      words_.push_back(kUndefined);
-      return true;
-    }
-    const bool is_host_scalar = tensor.is_cpu() && tensor.dim() == 0;
-    if (!isPlain(tensor) || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
-        !(isOpenReg(tensor) || (is_host_scalar && hasClass(tensor.scalar_type())))) {
-      return false;
-    }
-    // See Note [Long lists].
-    const size_t place = places_.findOrAdd(tensor.unsafeGetTensorImpl(), tensors_.size());
-    if (place < tensors_.size()) {
-      words_.push_back(pack(kRepeated, static_cast<int64_t>(place)));
-      return true;
-    }
-    tensors_.push_back(tensor.unsafeGetTensorImpl());
-    words_.push_back(wordOf(tensor, is_host_scalar ? kHostScalar : kDeviceTensor));
-    words_.append(tensor.sizes().begin(), tensor.sizes().end());
-    words_.append(tensor.strides().begin(), tensor.strides().end());
-    if (is_host_scalar) {
-      addNumber(numberOf(tensor));
-    }
-    return true;
-  }
-
-  // Whether the tensor is new and like the one described by the words from `described` on.
-  bool isAlike(const Tensor& tensor, size_t described) {
-    const auto dims = static_cast<size_t>(tensor.dim());
-    const c10::ArrayRef<int64_t> words = c10::ArrayRef<int64_t>(words_).slice(described);
-    if (words.size() != 1 + 2 * dims || !tensor.defined() ||
-        tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || !isOpenReg(tensor) ||
-        !isPlain(tensor) || words[0] != wordOf(tensor, kDeviceTensor) ||
-        words.slice(1, dims) != tensor.sizes() || words.slice(1 + dims) != tensor.strides()) {
-      return false;
-    }
-    if (places_.findOrAdd(tensor.unsafeGetTensorImpl(), tensors_.size()) < tensors_.size()) {
-      return false;
-    }
-    tensors_.push_back(tensor.unsafeGetTensorImpl());
-    return true;
-  }
-
-  // How the tensor's memory overlaps that of earlier tensors on the same storage: kernels refuse
-  // some overlaps.
-  void addOverlaps(const Tensor& tensor) {
-    for (TensorImpl* other : tensors_) {
-      if (other->unsafe_storage().is_alias_of(tensor.unsafeGetTensorImpl()->unsafe_storage())) {
-        words_.push_back(pack(kOverlap, static_cast<int64_t>(at::get_overlap_status(
-                                            other, tensor.unsafeGetTensorImpl()))));
-      }
-    }
-  }
-
-  void addNumber(const Scalar& number) {
-    words_.append({kNumber, static_cast<int64_t>(classOf(number))});
-  }
-
-  void addNumber(const c10::IValue& number) {
-    addNumber(number.toScalar());
-    if (op_.countsWithNumbers()) {
-      words_.push_back(number.isDouble() ? bitsOf(number.toDouble())
-                       : number.isInt()  ? number.toInt()
-                       : number.isBool() ? int64_t(number.toBool())
-                                         : 0);
-    }
-  }
-
-  // How the number compares with the one before it.
-  void addOrder(const c10::IValue& number) {
-    if (number.isComplexDouble()) {
-      return;
-    }
-    const auto value = number.toScalar().toDouble();
-    if (previous_.has_value()) {
-      words_.push_back(static_cast<int64_t>(orderOf(*previous_, value)));
-    }
-    previous_ = value;
-  }
-
-  const FallbackOperator& op_;
-  c10::SmallVector<int64_t, 64>& words_;
-  const c10::Argument* argument_ = nullptr;
-  std::optional<double> previous_;
-  c10::SmallVector<c10::TensorImpl*, 8> tensors_;  // in order of appearance
-  FirstPlaces<const c10::TensorImpl*> places_;     // of `tensors_`
-};
-
-std::optional<CallSignature> CallSignature::of(const FallbackOperator& op,
-                                               const c10::FunctionSchema& schema,
-                                               c10::ArrayRef<c10::IValue> arguments) {
-  CallSignature signature;
+CallSignature::Builder::Builder(const void* op, bool counts_with_numbers)
+    : words_(signature_.words_), counts_with_numbers_(counts_with_numbers) {
   const KernelEnvironment environment = KernelEnvironment::current();
-  signature.words_.append({reinterpret_cast<int64_t>(&op),
-                           static_cast<int64_t>(environment.settings()),
-                           static_cast<int64_t>(environment.thread())});
-  Builder builder(op, signature);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!builder.add(arguments[i], schema.arguments()[i])) {
-      return std::nullopt;
+  words_.append({reinterpret_cast<int64_t>(op), static_cast<int64_t>(environment.settings()),
+                 static_cast<int64_t>(environment.thread())});
+}
+
+void CallSignature::Builder::addTensor(const Tensor& tensor, bool is_new, size_t place,
+                                       Tensors earlier) {
+  if (!is_valid_) {
+    return;
+  }
+  if (tensor.defined() && tensor.has_storage()) {
+    addOverlaps(tensor, earlier);
+  }
+  addMetadata(tensor, is_new, place);
+}
+
+void CallSignature::Builder::beginList(size_t size) {
+  words_.push_back(pack(kList, static_cast<int64_t>(size)));
+  described_ = words_.size();
+}
+
+void CallSignature::Builder::addElement(const Tensor& tensor, bool is_new, size_t place) {
+  if (!is_valid_) {
+    return;
+  }
+  if (is_new && isLikeTheOneBefore(tensor)) {
+    ++alike_;
+    return;
+  }
+  endRow();
+  addMetadata(tensor, is_new, place);
+}
+
+void CallSignature::Builder::addNone() {
+  endRow();
+  words_.push_back(kNone);
+}
+
+void CallSignature::Builder::endList() { endRow(); }
+
+void CallSignature::Builder::endRow() {
+  if (alike_ > 0) {
+    words_.push_back(pack(kAlike, std::exchange(alike_, 0)));
+  }
+  described_ = words_.size();
+}
+
+void CallSignature::Builder::addDevice(c10::Device device) {
+  words_.append({kValue, static_cast<int64_t>(std::hash<c10::Device>()(device))});
+}
+
+void CallSignature::Builder::addGenerator() { words_.push_back(kGenerator); }
+
+void CallSignature::Builder::addPlain(const c10::IValue& value, const c10::Argument& argument) {
+  if (!is_valid_) {
+    return;
+  }
+  if (value.isNone()) {
+    words_.push_back(kNone);
+  } else if (value.isList() && kindOf(argument) == c10::TypeKind::NumberType) {
+    const auto numbers = value.toListRef();
+    words_.push_back(pack(kList, static_cast<int64_t>(numbers.size())));
+    for (const c10::IValue& number : numbers) {
+      addNumber(number);
+    }
+  } else if (value.isScalar() && takesNumbers(argument)) {
+    addNumber(value);
+    addOrder(value);
+  } else if (value.isInt()) {
+    words_.append({kValue, value.toInt()});
+  } else if (value.isBool()) {
+    words_.append({kValue, value.toBool()});
+  } else if (value.isIntList() || value.isBoolList() || value.isDoubleList()) {
+    const auto elements = value.toListRef();
+    words_.push_back(pack(kList, static_cast<int64_t>(elements.size())));
+    for (const c10::IValue& element : elements) {
+      words_.push_back(element.isDouble() ? bitsOf(element.toDouble())
+                       : element.isBool() ? int64_t(element.toBool())
+                                          : element.toInt());
+    }
+  } else if (value.isString()) {
+    const std::string& text = value.toStringRef();
+    words_.push_back(pack(kList, static_cast<int64_t>(text.size())));
+    words_.append(text.begin(), text.end());
+  } else if (value.isDevice()) {
+    addDevice(value.toDevice());
+  } else {
+    is_valid_ = false;
+  }
+}
+
+void CallSignature::Builder::addMetadata(const Tensor& tensor, bool is_new, size_t place) {
+  if (!is_new) {
+    words_.push_back(pack(kRepeated, static_cast<int64_t>(place)));
+    return;
+  }
+  if (!tensor.defined()) {
+    words_.push_back(kUndefined);
+    return;
+  }
+  const bool is_host_scalar = tensor.is_cpu() && tensor.dim() == 0;
+  if (!isPlain(tensor) || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
+      !(isOpenReg(tensor) || (is_host_scalar && hasClass(tensor.scalar_type())))) {
+    is_valid_ = false;
+    return;
+  }
+  words_.push_back(wordOf(tensor, is_host_scalar ? kHostScalar : kDeviceTensor));
+  words_.append(tensor.sizes().begin(), tensor.sizes().end());
+  words_.append(tensor.strides().begin(), tensor.strides().end());
+  if (is_host_scalar) {
+    addNumber(numberOf(tensor));
+  }
+}
+
+// Whether the words from `described_` on describe the tensor, too.
+bool CallSignature::Builder::isLikeTheOneBefore(const Tensor& tensor) const {
+  const auto dims = static_cast<size_t>(tensor.dim());
+  const c10::ArrayRef<int64_t> words = c10::ArrayRef<int64_t>(words_).slice(described_);
+  return words.size() == 1 + 2 * dims && tensor.defined() &&
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && isOpenReg(tensor) &&
+         isPlain(tensor) && words[0] == wordOf(tensor, kDeviceTensor) &&
+         words.slice(1, dims) == tensor.sizes() && words.slice(1 + dims) == tensor.strides();
+}
+
+// How the tensor's memory overlaps that of earlier tensors on the same storage: kernels refuse some
+// overlaps.
+void CallSignature::Builder::addOverlaps(const Tensor& tensor, Tensors earlier) {
+  TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  for (const Tensor* other : earlier) {
+    if (other->defined() &&
+        other->unsafeGetTensorImpl()->unsafe_storage().is_alias_of(impl->unsafe_storage())) {
+      words_.push_back(pack(kOverlap, static_cast<int64_t>(at::get_overlap_status(
+                                          other->unsafeGetTensorImpl(), impl))));
     }
   }
-  for (const int64_t word : signature.words_) {
-    signature.hash_ = c10::hash_combine(signature.hash_, static_cast<size_t>(word));
+}
+
+void CallSignature::Builder::addNumber(const Scalar& number) {
+  words_.append({kNumber, static_cast<int64_t>(classOf(number))});
+}
+
+void CallSignature::Builder::addNumber(const c10::IValue& number) {
+  addNumber(number.toScalar());
+  if (counts_with_numbers_) {
+    words_.push_back(number.isDouble() ? bitsOf(number.toDouble())
+                     : number.isInt()  ? number.toInt()
+                     : number.isBool() ? int64_t(number.toBool())
+                                       : 0);
   }
-  return signature;
+}
+
+// How the number compares with the one before it.
+void CallSignature::Builder::addOrder(const c10::IValue& number) {
+  if (number.isComplexDouble()) {
+    return;
+  }
+  const auto value = number.toScalar().toDouble();
+  if (previous_.has_value()) {
+    words_.push_back(static_cast<int64_t>(orderOf(*previous_, value)));
+  }
+  previous_ = value;
+}
+
+const CallSignature* CallSignature::Builder::finish() {
+  if (!is_valid_) {
+    return nullptr;
+  }
+  for (const int64_t word : words_) {
+    signature_.hash_ = c10::hash_combine(signature_.hash_, static_cast<size_t>(word));
+  }
+  return &signature_;
 }
 
 }  // namespace at::openreg

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <c10/core/Scalar.h>
 #include <c10/util/SmallVector.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
-
-#include "csrc/aten/fallback/FallbackOperator.h"
 
 namespace at::openreg {
 
@@ -25,20 +26,62 @@ namespace at::openreg {
 //   - host tensors without dimensions, which are numbers as well, by metadata and class.
 class CallSignature {
  public:
-  // std::nullopt if a signature cannot describe the arguments: CPU tensors with dimensions, layouts
-  // other than strided, symbolic sizes.
-  static std::optional<CallSignature> of(const FallbackOperator& op,
-                                         const c10::FunctionSchema& schema,
-                                         c10::ArrayRef<c10::IValue> arguments);
-
   c10::ArrayRef<int64_t> words() const { return words_; }
   size_t hash() const { return hash_; }
 
- private:
   class Builder;
 
+ private:
   c10::SmallVector<int64_t, 64> words_;
   size_t hash_ = 0;
+};
+
+// Describes the arguments of a call, which are added in order. `place` is that of the tensor among
+// the different tensors of the call; a tensor that is not new was added before.
+class CallSignature::Builder {
+ public:
+  using Tensors = c10::ArrayRef<const Tensor*>;
+
+  // `op` identifies the operator. `counts_with_numbers`: see FallbackOperator.h.
+  Builder(const void* op, bool counts_with_numbers);
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  // `earlier` are the different tensors that were added before.
+  void addTensor(const Tensor& tensor, bool is_new, size_t place, Tensors earlier);
+
+  // A list: its length, its elements, its end.
+  void beginList(size_t size);
+  void addElement(const Tensor& tensor, bool is_new, size_t place);
+  void addNone();
+  void endList();
+
+  void addDevice(c10::Device device);
+  void addGenerator();
+  void addPlain(const c10::IValue& value, const c10::Argument& argument);
+
+  // The signature; null if it cannot describe the arguments: CPU tensors with dimensions, layouts
+  // other than strided, symbolic sizes.
+  const CallSignature* finish();
+
+ private:
+  void addMetadata(const Tensor& tensor, bool is_new, size_t place);
+  bool isLikeTheOneBefore(const Tensor& tensor) const;
+  void addOverlaps(const Tensor& tensor, Tensors earlier);
+  void endRow();
+  void addNumber(const Scalar& number);
+  void addNumber(const c10::IValue& number);
+  void addOrder(const c10::IValue& number);
+
+  CallSignature signature_;
+  c10::SmallVector<int64_t, 64>& words_;
+  const bool counts_with_numbers_;
+  bool is_valid_ = true;
+  std::optional<double> previous_;
+  // Of tensors in a row that are alike, the first one is described, from this word on, and the
+  // others are counted.
+  size_t described_ = 0;
+  int64_t alike_ = 0;
 };
 
 }  // namespace at::openreg

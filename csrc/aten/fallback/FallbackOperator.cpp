@@ -11,8 +11,9 @@
 #include "build/generated/facts/DynamicShape.h"
 #include "build/generated/facts/SizesFromNumbers.h"
 #include "build/generated/facts/SparseProduct.h"
-#include "csrc/aten/fallback/BoxedArguments.h"
-#include "csrc/aten/layouts/Components.h"
+#include "csrc/aten/fallback/StreamCall.h"
+#include "csrc/aten/launch/BoxedArguments.h"
+#include "csrc/aten/launch/OwningLaunch.h"
 #include "csrc/core/Mutex.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/aten/KernelNames.h"
@@ -87,33 +88,6 @@ bool isPredictableOperator(const c10::OperatorHandle& op, const std::string& nam
          !facts::kDynamicShape.contains(name);
 }
 
-bool takesTheSameAndResults(const c10::FunctionSchema& schema, const c10::FunctionSchema& out) {
-  const auto& own = schema.arguments();
-  const auto& others = out.arguments();
-  const auto is_same = [](const c10::Argument& one, const c10::Argument& other) {
-    return one.name() == other.name() && *one.type() == *other.type();
-  };
-  const auto is_result = [](const c10::Argument& argument) {
-    return argument.is_out() && argument.type()->kind() == c10::TypeKind::TensorType;
-  };
-  return others.size() == own.size() + schema.returns().size() &&
-         std::equal(own.begin(), own.end(), others.begin(), is_same) &&
-         std::all_of(others.begin() + static_cast<ptrdiff_t>(own.size()), others.end(), is_result);
-}
-
-// Only if both have kernels of their own: an `out=` variant that ATen derives from the functional
-// operator would copy as well.
-std::optional<c10::OperatorHandle> findOutVariant(const c10::OperatorHandle& op) {
-  const c10::OperatorName& name = op.operator_name();
-  const std::string overload = name.overload_name.empty() ? "out" : name.overload_name + "_out";
-  const auto out = c10::Dispatcher::singleton().findSchema({name.name, overload});
-  const bool is_usable = out.has_value() && !op.schema().is_mutable() &&
-                         op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-                         out->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-                         takesTheSameAndResults(op.schema(), out->schema());
-  return is_usable ? out : std::nullopt;
-}
-
 }  // namespace
 
 std::map<std::string, FallbackCount> fallbackStats() {
@@ -131,7 +105,7 @@ void resetFallbackStats() {
   visitOperators([](FallbackOperator& op) { op.resetCount(); });
 }
 
-FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel)
+FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
     : name_(c10::toString(op.operator_name())),
       is_predictable_(isPredictableOperator(op, name_)),
       is_sparse_product_(facts::kSparseProduct.contains(name_)),
@@ -139,12 +113,11 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op, DescribeKernel
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
       counts_with_numbers_(facts::kSizesFromNumbers.contains(name_)),
-      out_variant_(findOutVariant(op)),
       widened_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::Dense)),
       widened_sparse_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::Sparse)),
       widened_csr_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::SparseCsr)),
       kernel_name_(kernelNameOf(name_)),
-      kernel_(describe_kernel(kernel_name_.c_str())) {}
+      kernel_(describeOwningOp<StreamCallClosure>(kernel_name_.c_str())) {}
 
 c10::DispatchKey functionalityOf(c10::DispatchKeySet keys) {
   return c10::toFunctionalityKey(
@@ -171,24 +144,16 @@ bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
 }
 
 bool FallbackOperator::waitsOnCuda(const c10::FunctionSchema& schema,
-                                   c10::ArrayRef<c10::IValue> arguments) const {
+                                   c10::ArrayRef<c10::IValue> arguments,
+                                   const LayoutCounts& layouts) const {
   if (!is_predictable_ ||
       (data_checks_ != nullptr && checksData(*data_checks_, schema, arguments, /*on_cuda=*/true))) {
     return true;
   }
   // The components of a tensor of another layout depend on data. Two sparse operands have a sparse
   // result, and uncoalesced operands are coalesced first.
-  int sparse_count = 0;
-  bool is_coalesced = true;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    visitTensors(arguments[i], schema.arguments()[i], [&](const Tensor& tensor) {
-      if (tensor.defined() && !isPlain(tensor)) {
-        ++sparse_count;
-        is_coalesced = is_coalesced && (!tensor.is_sparse() || tensor.is_coalesced());
-      }
-    });
-  }
-  return sparse_count > 1 || (sparse_count == 1 && !(is_sparse_product_ && is_coalesced));
+  return layouts.not_plain > 1 ||
+         (layouts.not_plain == 1 && !(is_sparse_product_ && layouts.are_coalesced));
 }
 
 void FallbackOperator::countSynchronousCall() {
@@ -219,7 +184,7 @@ void FallbackOperator::resetCount() {
   synchronous_calls_.store(0, std::memory_order_relaxed);
 }
 
-FallbackOperator& fallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel) {
+FallbackOperator& fallbackOperator(const c10::OperatorHandle& op) {
   Registry& known = registry();
   {
     const c10::openreg::SharedLock lock(known.mutex);
@@ -228,7 +193,7 @@ FallbackOperator& fallbackOperator(const c10::OperatorHandle& op, DescribeKernel
       return *found->second;
     }
   }
-  auto made = std::make_unique<FallbackOperator>(op, describe_kernel);
+  auto made = std::make_unique<FallbackOperator>(op);
   const c10::openreg::ExclusiveLock lock(known.mutex);
   return *known.operators.emplace(op.operator_name(), std::move(made)).first->second;
 }

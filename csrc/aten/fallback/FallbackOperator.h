@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "build/generated/facts/DataChecks.h"
@@ -27,17 +26,19 @@ struct FallbackCount {
 OPENREG_EXPORT std::map<std::string, FallbackCount> fallbackStats();
 OPENREG_EXPORT void resetFallbackStats();
 
-// Returns the kernel descriptor for calls of an operator; `name` is the kernel's name, and must
-// live as long as the process.
-using DescribeKernel = orKernel(const char* name);
-
 // The layout of a call's tensors, such as Dense or NestedTensor. Tracers leave a key of their own
 // in the set.
 c10::DispatchKey functionalityOf(c10::DispatchKeySet keys);
 
+// The sparse, quantized and nested tensors among the arguments of a call.
+struct LayoutCounts {
+  int not_plain = 0;          // see isPlain()
+  bool are_coalesced = true;  // the sparse ones
+};
+
 class FallbackOperator {
  public:
-  FallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel);
+  explicit FallbackOperator(const c10::OperatorHandle& op);
 
   // With the overload, such as "aten::add.out". Lives as long as the process.
   const std::string& name() const { return name_; }
@@ -49,7 +50,8 @@ class FallbackOperator {
 
   // Whether CUDA's kernel of such a call also makes the host wait. Programs may rely only on waits
   // that CUDA has as well.
-  bool waitsOnCuda(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) const;
+  bool waitsOnCuda(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
+                   const LayoutCounts& layouts) const;
 
   // Whether the operator takes a random number generator.
   bool drawsNumbers() const { return draws_numbers_; }
@@ -57,11 +59,6 @@ class FallbackOperator {
   // Whether result sizes depend on floating-point numbers, such as the end of a range, and not only
   // on integers.
   bool countsWithNumbers() const { return counts_with_numbers_; }
-
-  // The CPU's out variant, which writes results that the caller has allocated. It takes the
-  // arguments of this operator, and then the results in the order in which this operator returns
-  // them.
-  const std::optional<c10::OperatorHandle>& outVariant() const { return out_variant_; }
 
   // The dtypes in which calls are computed in a wider dtype, for tensors of the layout given by
   // `keys`; see Note [Wider types].
@@ -88,7 +85,6 @@ class FallbackOperator {
   const c10::openreg::facts::Choice<c10::openreg::facts::DataChecks>* const data_checks_;
   const bool draws_numbers_;
   const bool counts_with_numbers_;
-  const std::optional<c10::OperatorHandle> out_variant_;
   const DtypeSet widened_dtypes_;
   const DtypeSet widened_sparse_dtypes_;
   const DtypeSet widened_csr_dtypes_;
@@ -100,6 +96,6 @@ class FallbackOperator {
 };
 
 // Returns the same object for each call of an operator.
-FallbackOperator& fallbackOperator(const c10::OperatorHandle& op, DescribeKernel* describe_kernel);
+FallbackOperator& fallbackOperator(const c10::OperatorHandle& op);
 
 }  // namespace at::openreg

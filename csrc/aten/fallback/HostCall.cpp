@@ -7,13 +7,12 @@
 #include <openreg/memory.h>
 
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/CallAccesses.h"
-#include "csrc/aten/fallback/OutVariantProbe.h"
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
@@ -65,49 +64,18 @@ const void* addressSeenByKernels(const Tensor& tensor) {
 
 }  // namespace
 
-// A visitor that converts an argument to what the CPU kernel takes.
-struct HostCall::Aliases {
-  HostCall& call;
-
-  c10::IValue tensor(const Tensor& tensor) const { return call.aliasOf(tensor); }
-  c10::IValue tensors(c10::ArrayRef<c10::IValue> list) const {
-    c10::List<Tensor> aliases;
-    aliases.reserve(list.size());
-    for (const c10::IValue& element : list) {
-      aliases.push_back(call.aliasOf(element.toTensor()));
-    }
-    return aliases;
-  }
-  c10::IValue optionalTensors(c10::ArrayRef<c10::IValue> list) const {
-    c10::List<std::optional<Tensor>> aliases;
-    aliases.reserve(list.size());
-    for (const c10::IValue& element : list) {
-      aliases.push_back(element.isNone() ? std::nullopt
-                                         : std::optional<Tensor>(call.aliasOf(element.toTensor())));
-    }
-    return aliases;
-  }
-  c10::IValue device(c10::Device /*device*/) const { return c10::Device(kCPU); }
-  c10::IValue generator(const std::optional<Generator>& generator) const {
-    return engineForHost(generator, call.device_.index());
-  }
-  c10::IValue plain(const c10::IValue& value) const { return value; }
-};
-
-HostCall::HostCall(const FallbackOperator& known, const c10::OperatorHandle& op,
-                   c10::DispatchKey cpu_key, c10::Device device, torch::jit::Stack* stack)
-    : known_(known),
-      op_(op),
-      schema_(op.schema()),
+HostCall::HostCall(BoxedCall& call, c10::DispatchKey cpu_key, torch::jit::Stack* stack)
+    : call_(call),
+      known_(call.known()),
+      op_(call.op()),
+      schema_(call.schema()),
       cpu_key_(cpu_key),
-      device_(device),
+      device_(call.device()),
       stack_(stack) {}
 
 // docs: fallback-run
 void HostCall::run() {
-  recordArguments();
-  waitForArguments();
-  replaceArguments();
+  takeArguments();
   callCpuKernel();
   takeOverResizes();
   replaceResults();
@@ -115,48 +83,47 @@ void HostCall::run() {
 // docs: end
 
 std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
-  recordArguments();
-  waitForArguments();
-  replaceArguments();
-  OutVariantProbe probe(known_, op_, argumentsOnStack(schema_, *stack_));
+  takeArguments();
   {
     WarningRecorder recorder;
     callCpuKernel();
     plan_->warnings = recorder.take();
   }
   takeOverResizes();
-  const torch::jit::Stack results(stack_->end() - static_cast<ptrdiff_t>(schema_.returns().size()),
-                                  stack_->end());
   replaceResults();
   if (!can_be_planned_) {
     plan_->kind = CallPlan::Kind::OnHost;
   } else if (!plan_->warnings.empty() && !has_warned_before) {
     plan_->kind = CallPlan::Kind::WarnedOnce;
-  } else if (plan_->areAllNew()) {
-    plan_->writing = probe.best(results);
   }
   return plan_;
 }
 
-void HostCall::waitForArguments() const {
-  if (known_.waitsOnCuda(schema_, argumentsOnStack(schema_, *stack_))) {
+// Waits for the arguments, and replaces them by what the CPU kernel takes.
+void HostCall::takeArguments() {
+  observeCall(call_, {});
+  if (call_.waitsOnCuda()) {
     waitForCurrentStream(device_, known_.name().c_str());
   } else {
     // See Note [What orders work].
     getCurrentOpenRegStream(device_.index()).synchronize(known_.name().c_str());
   }
-}
-
-void HostCall::recordArguments() const {
-  observeCall(known_, schema_, device_, argumentsOnStack(schema_, *stack_), {});
+  replaceArguments();
 }
 
 void HostCall::replaceArguments() {
-  const size_t first = stack_->size() - schema_.arguments().size();
-  for (size_t i = 0; i < schema_.arguments().size(); ++i) {
-    c10::IValue& value = (*stack_)[first + i];
-    value = visitArgument(value, schema_.arguments()[i], Aliases{*this});
+  std::vector<Tensor> aliases;
+  aliases.reserve(call_.tensors().size());
+  for (const Tensor* tensor : call_.tensors()) {
+    aliases.push_back(aliasOf(*tensor));
   }
+  call_.replaceGenerators([&](const std::optional<Generator>& generator) {
+    return engineForHost(generator, device_.index());
+  });
+  torch::jit::Stack arguments = argumentsOf(call_.values(), call_.places(), aliases);
+  torch::jit::drop(*stack_, arguments.size());
+  stack_->insert(stack_->end(), std::make_move_iterator(arguments.begin()),
+                 std::make_move_iterator(arguments.end()));
   passOnRequiresGrad();
 }
 

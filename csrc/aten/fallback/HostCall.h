@@ -8,9 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/aten/fallback/BoxedCall.h"
 #include "csrc/aten/fallback/CallPlan.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
-#include "csrc/aten/kernel/FirstPlaces.h"
+#include "csrc/aten/launch/FirstPlaces.h"
 
 namespace at::openreg {
 
@@ -25,20 +26,15 @@ namespace at::openreg {
 class HostCall {
  public:
   // `cpu_key` is the kernel's: c10::DispatchKey::CPU, or that of CPU tensors of another layout.
-  HostCall(const FallbackOperator& known, const c10::OperatorHandle& op, c10::DispatchKey cpu_key,
-           c10::Device device, torch::jit::Stack* stack);
+  // `call` describes the arguments on the stack, and is not used after they have been replaced.
+  HostCall(BoxedCall& call, c10::DispatchKey cpu_key, torch::jit::Stack* stack);
 
-  // Call one of the two, once. The second returns the plan for running such a call on the stream,
-  // and tests how a kernel writes the results.
+  // Call one of the two, once. The second returns the plan for running such a call on the stream.
   void run();
   std::shared_ptr<const CallPlan> runAndLearn(bool has_warned_before);
 
  private:
-  struct Aliases;
-  friend struct Aliases;
-
-  void waitForArguments() const;
-  void recordArguments() const;
+  void takeArguments();
   void replaceArguments();
   Tensor aliasOf(const Tensor& tensor);
   Tensor keepAlias(const Tensor& tensor, Tensor alias);
@@ -56,6 +52,7 @@ class HostCall {
   Tensor moveToDevice(const Tensor& result) const;
   void plan(PlannedTensor tensor) { plan_->results.back().tensors.push_back(std::move(tensor)); }
 
+  BoxedCall& call_;
   const FallbackOperator& known_;
   const c10::OperatorHandle& op_;
   const c10::FunctionSchema& schema_;
@@ -64,8 +61,8 @@ class HostCall {
   torch::jit::Stack* stack_;
   std::vector<std::pair<Tensor, Tensor>> aliases_;  // openreg tensor, its CPU alias
   // Places in `aliases_`; see Note [Long lists].
-  FirstPlaces<const TensorImpl*> originals_;
-  FirstPlaces<const void*> storages_;  // of the plain originals, by identityOf()
+  FirstPlaces<const TensorImpl*> originals_;  // with the components of tensors that are not plain
+  FirstPlaces<const void*> storages_;         // of the plain originals, by identityOf()
   // The same for the aliases after the kernel has run, because it may have changed their storages.
   FirstPlaces<const TensorImpl*> alias_places_;
   FirstPlaces<const void*> alias_storages_;

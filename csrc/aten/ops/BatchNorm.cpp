@@ -8,8 +8,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 

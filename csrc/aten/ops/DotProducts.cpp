@@ -12,8 +12,8 @@
 #include <ATen/ops/vdot_native.h>
 #include <torch/library.h>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {

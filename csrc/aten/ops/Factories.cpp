@@ -18,7 +18,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/aten/ops/Fill.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelArguments.h"

@@ -1,6 +1,5 @@
 #include "csrc/aten/ops/Fill.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/fill_cpu_dispatch.h>
 #include <ATen/ops/fill_native.h>
@@ -14,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
@@ -44,7 +44,7 @@ void checkFits(const Tensor& self, const Scalar& value) {
                  (filled_before.load(std::memory_order_relaxed) & bit) != 0)) {
     return;
   }
-  Tensor some(at::detail::empty_cpu({std::min<int64_t>(self.numel(), 2)}, dtype));
+  Tensor some = dummy(dtype, {std::min<int64_t>(self.numel(), 2)});
   at::cpu::fill_(some, value);
   filled_before.fetch_or(bit, std::memory_order_relaxed);
 }

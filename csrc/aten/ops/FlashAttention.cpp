@@ -21,7 +21,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 

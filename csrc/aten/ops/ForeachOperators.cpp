@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 
 namespace at::openreg {
 namespace {

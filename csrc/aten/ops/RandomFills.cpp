@@ -1,7 +1,6 @@
 // Operators that fill a tensor with random numbers, with the CPU's kernels and in stream order.
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/TensorFactories.h>
@@ -19,6 +18,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
@@ -43,7 +43,7 @@ template <c10::openreg::KernelName Name, typename... Args, Tensor& (*Kernel)(Ten
 struct RandomFill<Name, Kernel> {
   static Tensor& call(Tensor& self, Args... args) {
     at::assert_no_internal_overlap(self);
-    Tensor one(at::detail::empty_cpu({1}, self.scalar_type()));
+    Tensor one = dummy(self.scalar_type(), {1});
     Kernel(one, withoutDevice<std::decay_t<Args>>(args)...);
     return InPlace<Name, Kernel>::call(self, args...);
   }
@@ -55,8 +55,7 @@ struct RandomFill<Name, Kernel> {
     if constexpr (std::is_same_v<T, OptionalGenerator>) {
       return scratchGenerator();
     } else if constexpr (std::is_same_v<T, Tensor>) {
-      Tensor probability(at::detail::empty_cpu({}, argument.scalar_type()));
-      return probability.zero_();
+      return dummy(argument.scalar_type(), {});
     } else {
       return argument;
     }
@@ -66,7 +65,7 @@ struct RandomFill<Name, Kernel> {
 // A random permutation of 0 to n - 1. Has a kernel, because the fallback would wait for each new n.
 Tensor& randomPermutation(int64_t n, OptionalGenerator generator, Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
-  Tensor on_cpu(at::detail::empty_cpu({0}, out.scalar_type()));
+  Tensor on_cpu = dummy(out.scalar_type(), {0});
   at::native::check_supported_max_int_with_precision(n, on_cpu);
   at::cpu::randperm_outf(1, scratchGenerator(), on_cpu);  // throws if the dtype is not supported
   out.resize_({n});

@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
-#include "csrc/aten/kernel/Concatenation.h"
+#include "csrc/aten/launch/BoxedArguments.h"
+#include "csrc/aten/structured/Concatenation.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/TorchRelease.h"

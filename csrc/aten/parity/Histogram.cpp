@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 

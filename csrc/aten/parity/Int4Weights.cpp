@@ -9,7 +9,7 @@
 #include <ATen/ops/stack.h>
 #include <torch/library.h>
 
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 

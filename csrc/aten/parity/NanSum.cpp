@@ -11,8 +11,8 @@
 
 #include <utility>
 
-#include "csrc/aten/fallback/BoxedArguments.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {

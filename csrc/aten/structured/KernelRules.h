@@ -8,6 +8,7 @@
 #include <ATen/native/FractionalMaxPooling.h>
 #include <c10/util/FunctionRef.h>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
@@ -16,13 +17,6 @@ namespace at::openreg {
 // `output.resize_(output.sizes(), model.suggest_memory_format())` does on the CPU. The strides of
 // the caller's tensor are lost. Throws if its storage is too small.
 OPENREG_EXPORT void setMemoryFormat(const Tensor& output, const Tensor& model);
-
-namespace detail {
-
-OPENREG_EXPORT void tryOverlapping(ArrayRef<const Tensor*> operands, size_t output_count,
-                                   c10::function_ref<void(Tensor*)> kernel);
-
-}  // namespace detail
 
 // Note [Outputs that overlap]
 // Most kernels refuse an output that overlaps itself, such as an expanded tensor, or that overlaps
@@ -52,7 +46,7 @@ inline bool overlaps(ArrayRef<const Tensor*> operands, size_t output_count) {
 inline void checkOverlap(ArrayRef<const Tensor*> operands, size_t output_count,
                          c10::function_ref<void(Tensor*)> kernel) {
   if (C10_UNLIKELY(overlaps(operands, output_count))) {
-    detail::tryOverlapping(operands, output_count, kernel);
+    dryRun(operands, output_count, DummyForm::OwnMemory, /*value=*/0, kernel);
   }
 }
 

@@ -13,8 +13,8 @@
 #include <tuple>
 #include <utility>
 
-#include "csrc/aten/kernel/TensorPool.h"
-#include "csrc/aten/structured/DryRun.h"
+#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/launch/TensorPool.h"
 #include "csrc/aten/structured/KernelRules.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/OpLaunch.h"

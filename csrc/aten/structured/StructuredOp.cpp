@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/core/Mutex.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"

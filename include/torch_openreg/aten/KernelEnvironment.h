@@ -49,7 +49,7 @@ class OPENREG_EXPORT KernelEnvironment {
 // docs: end
 
 // Call on the launching thread after each launch of a kernel: see Note [Idle teams] in
-// csrc/aten/kernel/OpenMpTeam.h. Not called in a forked child, because launches fail there.
+// csrc/aten/cpu/OpenMpTeam.h. Not called in a forked child, because launches fail there.
 OPENREG_EXPORT void noteKernelLaunched();
 
 // During its lifetime, operators called on this thread run as in a CPU kernel: below autograd, and

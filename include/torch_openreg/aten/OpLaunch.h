@@ -60,19 +60,41 @@ struct Described {
   void describe(orActivityRecord* record) const { description.describe(record); }
 };
 
+// Reports and enqueues a kernel on the current stream of `device`: all launches of operators come
+// here. `name` is what observers see.
+template <typename Closure>
+void launchReported(const orKernel& kernel, const char* name, c10::Device device,
+                    Closure&& closure) {
+  c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, name);
+  c10::openreg::launchKernel(kernel, c10::openreg::getCurrentOpenRegStream(device.index()),
+                             std::forward<Closure>(closure));
+  noteKernelLaunched();
+}
+
+template <typename Kernel>
+auto inCurrentEnvironment(Kernel&& kernel) {
+  return InEnvironment<std::decay_t<Kernel>>{std::forward<Kernel>(kernel),
+                                             KernelEnvironment::current()};
+}
+
 }  // namespace detail
+
+// The descriptor of a type of kernel. `name` is the kernel's, as made by kernelNameOf(), and must
+// live as long as the process.
+template <typename Kernel>
+constexpr orKernel describeOp(const char* name) {
+  return c10::openreg::describeKernel<detail::InEnvironment<Kernel>>(name);
+}
 
 // docs: launch-op
 // Enqueues the kernel of an operator on the current stream of `device`, in the environment of the
 // calling thread. The kernel's name follows Note [Names of kernels].
 template <c10::openreg::KernelName Operator, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
-  c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, Operator.text);
-  using Closure = detail::InEnvironment<std::decay_t<Kernel>>;
-  c10::openreg::launchKernel<kKernelName<Operator>>(
-      c10::openreg::getCurrentOpenRegStream(device.index()),
-      Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});
-  noteKernelLaunched();
+  static constexpr orKernel kDescribed =
+      describeOp<std::decay_t<Kernel>>(kKernelName<Operator>.text);
+  detail::launchReported(kDescribed, Operator.text, device,
+                         detail::inCurrentEnvironment(std::forward<Kernel>(kernel)));
 }
 // docs: end
 
@@ -80,31 +102,20 @@ void launchOp(c10::Device device, Kernel&& kernel) {
 template <typename Kernel>
 void launchWork(c10::Device device, const c10::openreg::WorkDescription& description,
                 Kernel&& kernel) {
-  c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, description.name());
   using Closure = detail::Described<detail::InEnvironment<std::decay_t<Kernel>>>;
   static constexpr auto kKernels = std::apply(
       [](auto... names) { return std::array{c10::openreg::describeKernel<Closure>(names)...}; },
       c10::openreg::WorkDescription::kNames);
-  c10::openreg::launchKernel(
-      kKernels[description.nameIndex()], c10::openreg::getCurrentOpenRegStream(device.index()),
-      Closure{{std::forward<Kernel>(kernel), KernelEnvironment::current()}, description});
-  noteKernelLaunched();
+  detail::launchReported(
+      kKernels[description.nameIndex()], description.name(), device,
+      Closure{detail::inCurrentEnvironment(std::forward<Kernel>(kernel)), description});
 }
 
-// The same for a type of kernel whose name is known only at run time: `kernel` is describeOp's.
+// The same for a type of kernel whose name is known only at run time: `described` is describeOp's.
 template <typename Kernel>
 void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
-  c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, described.name);
-  using Closure = detail::InEnvironment<std::decay_t<Kernel>>;
-  c10::openreg::launchKernel(described, c10::openreg::getCurrentOpenRegStream(device.index()),
-                             Closure{std::forward<Kernel>(kernel), KernelEnvironment::current()});
-  noteKernelLaunched();
-}
-
-// `name` is the kernel's, as made by kernelNameOf(), and must live as long as the process.
-template <typename Kernel>
-constexpr orKernel describeOp(const char* name) {
-  return c10::openreg::describeKernel<detail::InEnvironment<Kernel>>(name);
+  detail::launchReported(described, described.name, device,
+                         detail::inCurrentEnvironment(std::forward<Kernel>(kernel)));
 }
 
 }  // namespace at::openreg

@@ -16,7 +16,7 @@ SHARD = """\
 #include <torch/library.h>
 
 #include "csrc/aten/dtypes/WideningKernel.h"
-#include "csrc/aten/kernel/Concatenation.h"
+#include "csrc/aten/structured/Concatenation.h"
 #include "csrc/aten/structured/KernelRules.h"
 #include "csrc/aten/structured/StructuredLaunch.h"
 #include "csrc/aten/structured/StructuredOp.h"

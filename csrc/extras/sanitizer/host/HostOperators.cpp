@@ -10,7 +10,7 @@
 
 #include "build/generated/facts/OneKernelForAll.h"
 #include "build/generated/facts/OnlyMetadata.h"
-#include "csrc/aten/fallback/BoxedArguments.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/core/Mutex.h"
 #include "csrc/extras/sanitizer/Sanitizer.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -60,7 +60,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& function) {
   bool is_of_device = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const c10::Argument& argument = op->schema().arguments()[i];
-    visitTensors(inputs[i], argument, [&](const Tensor& tensor) {
+    visitTensors(inputs[i], [&](const Tensor& tensor) {
       is_of_device = is_of_device || isOpenReg(tensor);
       if (tensor.defined() && tensor.is_cpu() && tensor.layout() == kStrided) {
         operands.push_back({tensor.unsafeGetTensorImpl(), isWritten(argument),

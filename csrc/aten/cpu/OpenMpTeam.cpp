@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/OpenMpTeam.h"
+#include "csrc/aten/cpu/OpenMpTeam.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>

@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/EmptyTensor.h"
+#include "csrc/aten/launch/EmptyTensor.h"
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>

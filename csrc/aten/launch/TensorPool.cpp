@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/TensorPool.h"
+#include "csrc/aten/launch/TensorPool.h"
 
 namespace at::openreg {
 

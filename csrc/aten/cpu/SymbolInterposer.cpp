@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/SymbolInterposer.h"
+#include "csrc/aten/cpu/SymbolInterposer.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -7,8 +7,8 @@
 
 #include <cstring>
 
-#include "csrc/aten/kernel/FirstPlaces.h"
-#include "csrc/aten/kernel/TensorPool.h"
+#include "csrc/aten/launch/FirstPlaces.h"
+#include "csrc/aten/launch/TensorPool.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {

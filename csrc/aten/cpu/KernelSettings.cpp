@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/KernelSettings.h"
+#include "csrc/aten/cpu/KernelSettings.h"
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "csrc/aten/kernel/SymbolInterposer.h"
+#include "csrc/aten/cpu/SymbolInterposer.h"
 #include "csrc/core/Mutex.h"
 
 namespace at::openreg {

@@ -14,6 +14,9 @@
 // values or classes of all other arguments (Note [Classes of numbers]). For operators whose shape
 // function is not a TensorIterator, which checks sizes itself, it also has the sizes of the small
 // tensors.
+//
+// Outputs that overlap need a run of their own: see Note [Outputs that overlap] in
+// csrc/aten/structured/KernelRules.h.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -27,10 +30,27 @@
 #include <optional>
 #include <string_view>
 
-#include "csrc/aten/kernel/NumberClass.h"
+#include "csrc/aten/cpu/NumberClass.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
+
+// A contiguous CPU tensor that is filled with `value`. Zeros are valid indices, ones are valid
+// divisors.
+Tensor dummy(ScalarType dtype, IntArrayRef sizes, int value = 0);
+
+// What dummies keep of their operands, besides dtypes and identity.
+enum class DummyForm : uint8_t {
+  SmallSizes,  // which sizes are equal
+  OwnSizes,
+  OwnMemory,  // sizes, strides, and how their memory overlaps; filled with zeros
+};
+
+// Calls `kernel` once with dummies of the operands, outputs first, as a CPU kernel is called, and
+// drops its warnings, which are about the dummies.
+// Errors: those of the kernel.
+void dryRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm form, int value,
+            c10::function_ref<void(Tensor*)> kernel);
 
 // The kind of a call's arguments, as a hash.
 class ArgumentsKey {
@@ -104,15 +124,15 @@ class OPENREG_EXPORT DryRuns {
     if (C10_LIKELY(known.load(std::memory_order_relaxed) == key.value())) {
       return;
     }
-    dryRun(operands, output_count, kernel);
+    run(operands, output_count, kernel);
     known.store(key.value(), std::memory_order_relaxed);
   }
 
  private:
   static void addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key);
 
-  static void dryRun(ArrayRef<const Tensor*> operands, size_t output_count,
-                     c10::function_ref<void(Tensor*)> kernel);
+  static void run(ArrayRef<const Tensor*> operands, size_t output_count,
+                  c10::function_ref<void(Tensor*)> kernel);
 
   // Kinds with the same slot replace each other.
   std::array<std::atomic<uint64_t>, 64> known_{};

@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/ResultMemory.h"
+#include "csrc/aten/cpu/ResultMemory.h"
 
 #include <ATen/Context.h>
 #include <c10/core/Allocator.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "csrc/aten/kernel/SymbolInterposer.h"
+#include "csrc/aten/cpu/SymbolInterposer.h"
 
 namespace at::openreg {
 namespace {
@@ -56,35 +56,9 @@ void enableOffers() {
 
 }  // namespace
 
-ResultMemory::ResultMemory(c10::ArrayRef<TensorAlias> results) : outer_(current) {
-  enableOffers();
-  for (const TensorAlias& result : results) {
-    offers_.push_back({result.storageData(), result.storageNbytes(), result.storageNbytes() == 0});
-  }
-  if (C10_UNLIKELY(offers_.size() > FirstPlaces<size_t>::kCompared)) {
-    index();
-  }
-  current = this;
-}
+ResultMemory::ResultMemory() : outer_(std::exchange(current, this)) { enableOffers(); }
 
 ResultMemory::~ResultMemory() { current = outer_; }
-
-void ResultMemory::index() {
-  is_indexed_ = true;
-  for (size_t i = 0; i < offers_.size(); ++i) {
-    if (offers_[i].is_taken) {
-      continue;
-    }
-    places_.findOrAdd(offers_[i].data, i);
-    const size_t place = sizes_.findOrAdd(offers_[i].nbytes, alike_.size());
-    if (place == alike_.size()) {
-      alike_.push_back({i, i});
-    } else {
-      offers_[alike_[place].last].next_alike = i;
-      alike_[place].last = i;
-    }
-  }
-}
 
 void* ResultMemory::take(size_t nbytes) {
   Offer* found = findFree(nbytes);
@@ -95,35 +69,26 @@ void* ResultMemory::take(size_t nbytes) {
   return found->data;
 }
 
-// Takes the first free offer of that size; null if there is none.
+// The first free offer of that size; null if there is none.
 ResultMemory::Offer* ResultMemory::findFree(size_t nbytes) {
-  if (C10_UNLIKELY(is_indexed_)) {
-    const auto place = sizes_.find(nbytes);
-    if (!place.has_value() || alike_[*place].first == kNone) {
-      return nullptr;
+  if (C10_LIKELY(offers_.size() <= kShortList)) {
+    auto* const found = std::find_if(offers_.begin(), offers_.end(), [&](const Offer& offer) {
+      return !offer.is_taken && offer.nbytes == nbytes;
+    });
+    return found == offers_.end() ? nullptr : found;
+  }
+  if (first_of_size_.empty()) {
+    for (size_t i = offers_.size(); i > 0; --i) {
+      offers_[i - 1].next_alike = std::exchange(first_of_size_[offers_[i - 1].nbytes], i);
     }
-    Offer& offer = offers_[alike_[*place].first];
-    alike_[*place].first = offer.next_alike;
-    return &offer;
   }
-  while (first_free_ < offers_.size() && offers_[first_free_].is_taken) {
-    ++first_free_;
+  const auto first = first_of_size_.find(nbytes);
+  if (first == first_of_size_.end() || first->second == 0) {
+    return nullptr;
   }
-  auto* const found =
-      std::find_if(offers_.begin() + first_free_, offers_.end(),
-                   [&](const Offer& offer) { return !offer.is_taken && offer.nbytes == nbytes; });
-  return found == offers_.end() ? nullptr : found;
-}
-
-bool ResultMemory::holds(const Tensor& tensor) const {
-  const void* data = tensor.storage().data();
-  if (C10_UNLIKELY(is_indexed_)) {
-    const auto place = places_.find(data);
-    return place.has_value() && offers_[*place].is_taken;
-  }
-  return std::any_of(offers_.begin(), offers_.end(), [&](const Offer& offer) {
-    return offer.nbytes > 0 && offer.is_taken && data == offer.data;
-  });
+  Offer& offer = offers_[first->second - 1];
+  first->second = offer.next_alike;
+  return &offer;
 }
 
 }  // namespace at::openreg

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "csrc/aten/kernel/TensorPool.h"
+#include "csrc/aten/launch/TensorPool.h"
 #include "torch_openreg/aten/TensorAlias.h"
 
 namespace at::openreg {

@@ -9,11 +9,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
-#include "csrc/aten/kernel/FirstPlaces.h"
-#include "torch_openreg/aten/TensorAlias.h"
+#include <cstddef>
+#include <unordered_map>
 
 namespace at::openreg {
 
@@ -23,45 +22,43 @@ namespace at::openreg {
 // Threads: threads that an operator starts get no offers.
 class ResultMemory {
  public:
-  // Offers the memory of these results. Each must have a storage of its own.
-  explicit ResultMemory(c10::ArrayRef<TensorAlias> results);
+  ResultMemory();
   ~ResultMemory();
 
   ResultMemory(const ResultMemory&) = delete;
   ResultMemory& operator=(const ResultMemory&) = delete;
 
-  // Whether the tensor's storage starts in memory that was offered and taken.
-  bool holds(const Tensor& tensor) const;
+  // Offers the memory of a result, which has a storage of its own. Call before the first take().
+  void offer(void* data, size_t nbytes) {
+    if (nbytes > 0) {
+      offers_.push_back({data, nbytes});
+    }
+  }
 
   // The memory for an allocation; null if no offer of that size is left.
   void* take(size_t nbytes);
+
+  // Whether the tensor may lie in memory that was taken: its storage does not own its memory.
+  static bool mayHold(const Tensor& tensor) {
+    return tensor.storage().nbytes() > 0 && tensor.storage().data_ptr().get_deleter() == nullptr;
+  }
 
  private:
   struct Offer {
     void* data;
     size_t nbytes;
-    bool is_taken;
-    size_t next_alike = kNone;  // in a long list: the next one of this size
+    bool is_taken = false;
+    size_t next_alike = 0;  // in a long list: one more than the index of the next of this size
   };
 
-  // In a long list: the offers of one size that are not taken yet.
-  struct Alike {
-    size_t first;
-    size_t last;
-  };
+  static constexpr size_t kShortList = 16;
 
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-
-  void index();
   Offer* findFree(size_t nbytes);
 
   c10::SmallVector<Offer, 4> offers_;
-  size_t first_free_ = 0;
-  // Set for a long list; see Note [Long lists].
-  bool is_indexed_ = false;
-  FirstPlaces<size_t> sizes_;  // in `alike_`
-  c10::SmallVector<Alike, 1> alike_;
-  FirstPlaces<const void*> places_;  // in `offers_`, by their memory
+  // Of a long list, whose offers must be found in constant time: one more than the index of the
+  // first free offer of each size.
+  std::unordered_map<size_t, size_t> first_of_size_;
   ResultMemory* outer_;
 };
 

@@ -13,8 +13,8 @@
 #include <chrono>
 #include <utility>
 
-#include "csrc/aten/kernel/KernelSettings.h"
-#include "csrc/aten/kernel/OpenMpTeam.h"
+#include "csrc/aten/cpu/KernelSettings.h"
+#include "csrc/aten/cpu/OpenMpTeam.h"
 #include "torch_openreg/core/Exception.h"
 
 namespace at::openreg {

@@ -1,4 +1,4 @@
-#include "csrc/aten/kernel/Concatenation.h"
+#include "csrc/aten/structured/Concatenation.h"
 
 #include <ATen/DimVector.h>
 #include <c10/core/DeviceGuard.h>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/aten/kernel/EmptyTensor.h"
-#include "csrc/aten/kernel/OwningLaunch.h"
+#include "csrc/aten/launch/EmptyTensor.h"
+#include "csrc/aten/launch/OwningLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/Observer.h"
 

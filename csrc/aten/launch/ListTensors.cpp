@@ -1,8 +1,8 @@
-#include "csrc/aten/kernel/ListTensors.h"
+#include "csrc/aten/launch/ListTensors.h"
 
 #include <utility>
 
-#include "csrc/aten/kernel/FirstPlaces.h"
+#include "csrc/aten/launch/FirstPlaces.h"
 
 namespace at::openreg {
 

@@ -1,0 +1,175 @@
+#include "csrc/aten/fallback/BoxedCall.h"
+
+#include <string>
+
+#include "build/generated/facts/CpuTensors.h"
+#include "csrc/aten/launch/BoxedArguments.h"
+#include "csrc/aten/layouts/Components.h"
+#include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/Functions.h"
+
+namespace at::openreg {
+namespace {
+
+using c10::openreg::kDeviceType;
+
+// Whether the argument may be a CPU tensor in a call with openreg tensors, as on CUDA.
+bool takesCpuTensor(const std::string& operator_name, const c10::Argument& argument,
+                    const Tensor& tensor) {
+  if (tensor.dim() == 0) {
+    return !isWritten(argument);
+  }
+  const auto* const arguments = c10::openreg::facts::kCpuTensors.find(operator_name);
+  return arguments != nullptr && arguments->contain(argument.name());
+}
+
+}  // namespace
+
+// The pass over the arguments: add() is called with one after the other.
+struct BoxedCall::Collector {
+  BoxedCall& call;
+  CallSignature::Builder* const description;  // null if the call cannot be planned
+  const c10::Argument* argument = nullptr;
+  std::optional<c10::Device> of_tensors = std::nullopt;
+  std::optional<c10::Device> of_argument = std::nullopt;
+  bool has_refused_tensor = false;
+
+  void add(const c10::IValue& value, const c10::Argument& of) {
+    argument = &of;
+    if (value.isTensor()) {
+      addTensor(value.toTensor());
+    } else if (value.isTensorList()) {
+      addList(value.toListRef(), CallValue::Kind::TensorList);
+    } else if (value.isOptionalTensorList()) {
+      addList(value.toListRef(), CallValue::Kind::OptionalTensorList);
+    } else if (value.isDevice() && value.toDevice().type() == kDeviceType) {
+      addDevice(value.toDevice());
+    } else if (value.isGenerator() || (value.isNone() && isGenerator(of))) {
+      addGenerator(value);
+    } else {
+      addPlain(value);
+    }
+  }
+
+ private:
+  void addTensor(const Tensor& tensor) {
+    const size_t earlier = call.tensors_.size();
+    const size_t place = placeOf(tensor);
+    if (description != nullptr) {
+      description->addTensor(tensor, place == earlier, place, call.tensors().slice(0, earlier));
+    }
+    call.values_.push_back({CallValue::Kind::Tensor, 1, {}});
+  }
+
+  void addList(c10::ArrayRef<c10::IValue> list, CallValue::Kind kind) {
+    if (description != nullptr) {
+      description->beginList(list.size());
+    }
+    for (const c10::IValue& element : list) {
+      if (element.isNone()) {
+        call.places_.push_back(kNoTensor);
+        if (description != nullptr) {
+          description->addNone();
+        }
+        continue;
+      }
+      const size_t earlier = call.tensors_.size();
+      const size_t place = placeOf(element.toTensor());
+      if (description != nullptr) {
+        description->addElement(element.toTensor(), place == earlier, place);
+      }
+    }
+    if (description != nullptr) {
+      description->endList();
+    }
+    call.values_.push_back({kind, static_cast<uint32_t>(list.size()), {}});
+  }
+
+  void addDevice(c10::Device device) {
+    if (description != nullptr) {
+      description->addDevice(device);
+    }
+    of_argument = c10::Device(kDeviceType, c10::openreg::resolveDeviceIndex(device.index()));
+    call.values_.push_back({CallValue::Kind::Plain, 0, c10::Device(kCPU)});
+  }
+
+  void addGenerator(const c10::IValue& generator) {
+    if (description != nullptr) {
+      description->addGenerator();
+    }
+    call.generators_.push_back(call.values_.size());
+    call.values_.push_back({CallValue::Kind::Plain, 0, generator});
+  }
+
+  void addPlain(const c10::IValue& value) {
+    if (description != nullptr) {
+      description->addPlain(value, *argument);
+    }
+    call.values_.push_back({CallValue::Kind::Plain, 0, value});
+  }
+
+  // Returns the place of the tensor; a new tensor is added.
+  size_t placeOf(const Tensor& tensor) {
+    const size_t next = call.tensors_.size();
+    const size_t place = call.first_places_.findOrAdd(tensor.unsafeGetTensorImpl(), next);
+    call.places_.push_back(place);
+    const bool is_openreg = isOpenReg(tensor);
+    if (place == next) {
+      call.tensors_.push_back(&tensor);
+      if (is_openreg) {
+        call.device_tensors_.push_back(&tensor);
+      }
+    }
+    if (is_openreg) {
+      TORCH_CHECK(!of_tensors.has_value() || *of_tensors == tensor.device(),
+                  "Expected all tensors to be on the same device, but found at least two devices, ",
+                  *of_tensors, " and ", tensor.device(), "! (", call.schema().operator_name(), ")");
+      of_tensors = tensor.device();
+    } else if (tensor.defined() && tensor.is_cpu()) {
+      has_refused_tensor =
+          has_refused_tensor || !takesCpuTensor(call.schema().name(), *argument, tensor);
+    }
+    return place;
+  }
+};
+
+BoxedCall::BoxedCall(const FallbackOperator& known, const c10::OperatorHandle& op,
+                     const torch::jit::Stack& stack)
+    : known_(known),
+      op_(op),
+      arguments_(argumentsOnStack(op.schema(), stack)),
+      device_(kDeviceType) {
+  if (known.canPlan(schema(), arguments_)) {
+    description_.emplace(&known, known.countsWithNumbers());
+  }
+  Collector collector{*this, description_.has_value() ? &*description_ : nullptr};
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    collector.add(arguments_[i], schema().arguments()[i]);
+  }
+  device_ = collector.of_tensors.has_value() ? *collector.of_tensors
+                                             : collector.of_argument.value_or(c10::Device(
+                                                   kDeviceType, c10::openreg::current_device()));
+  TORCH_CHECK(!collector.has_refused_tensor,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              device_, " and cpu! (", schema().operator_name(), ")");
+  if (description_.has_value()) {
+    signature_ = description_->finish();
+  }
+}
+
+bool BoxedCall::waitsOnCuda() const {
+  LayoutCounts layouts;
+  if (signature_ == nullptr) {  // else, all tensors are plain
+    visitTensors([&](const Tensor& tensor, const c10::Argument& /*argument*/) {
+      if (tensor.defined() && !isPlain(tensor)) {
+        ++layouts.not_plain;
+        layouts.are_coalesced =
+            layouts.are_coalesced && (!tensor.is_sparse() || tensor.is_coalesced());
+      }
+    });
+  }
+  return known_.waitsOnCuda(schema(), arguments_, layouts);
+}
+
+}  // namespace at::openreg
