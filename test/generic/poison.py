@@ -4,6 +4,11 @@ A kernel that reads uninitialized memory then reads NaN instead of earlier conte
 that writes to free memory fails its test.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for a file that is run by its path
+
 import environments
 
 environments.set_before_torch("poison")
