@@ -26,6 +26,10 @@
 namespace at::openreg {
 namespace {
 
+const c10::openreg::Setting kVerify{
+    "OPENREG_FALLBACK_VERIFY", "0", "0 or 1", "0 1",
+    "1: each planned call of the fallback is compared with the functional result."};
+
 std::atomic<int64_t> copied_results{0};
 
 // The tensors among a call's arguments, which outlive this object. A tensor is added once, however
@@ -298,8 +302,7 @@ class StreamCall {
   }
 
   static bool isVerifying() {
-    static const bool is_verifying =
-        c10::openreg::isSettingOn(orSettingIndex_OPENREG_FALLBACK_VERIFY);
+    static const bool is_verifying = kVerify.isOn();
     return is_verifying;
   }
 
