@@ -1,7 +1,8 @@
 """Writes the table of settings into docs/settings.md: ``python docs/settings_table.py``.
 
-The table is made from ``OPENREG_SETTINGS`` in openreg/setting.h. It is part of the page, so that
-the Markdown file shows it without Sphinx; a test fails if it is not current.
+The table is made from ``OPENREG_SETTINGS`` in openreg/setting.h and the declarations of the other
+layers. It is part of the page, so that the Markdown file shows it without Sphinx; a test fails if
+it is not current.
 """
 
 import sys

@@ -1,8 +1,9 @@
 """Settings: the warnings about environment variables at import.
 
-The table of settings is the runtime's; see Note [Settings table] in openreg/setting.h. This module
-checks the environment as it is now: it keeps nothing, so a program may still change settings until
-it first needs a device.
+Each layer declares the settings that it reads, and the runtime reads and checks them; see Note
+[Settings table] in openreg/setting.h. A Python module declares its own with
+``_C._declare_setting``. This module checks the environment as it is now: it keeps nothing, so a
+program may still change settings until it first needs a device.
 """
 
 from __future__ import annotations

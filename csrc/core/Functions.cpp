@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "csrc/core/CudaSettings.h"
 #include "csrc/core/Interrupt.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
@@ -30,7 +31,7 @@ void ensureHasDevice() {
 
 void checkInitialization() {
   ensureHasDevice();
-  const std::string_view asked = settingText(orSettingIndex_OPENREG_DEVICE_TYPE);
+  const std::string_view asked = deviceTypeSetting().text();
   const std::string_view served = servesCuda() ? "cuda" : "openreg";
   TORCH_CHECK(asked == served, "OPENREG_DEVICE_TYPE changed from '", served, "' to '", asked,
               "' after torch_openreg was loaded; set it before importing torch");

@@ -8,24 +8,38 @@
 
 namespace c10::openreg {
 
-std::string_view settingText(orSettingIndex setting) {
+namespace {
+
+std::string_view textOf(int setting) {
   OPENREG_CHECK(orCheckSettings());
   orSetting row{};
   OPENREG_CHECK(orGetSetting(&row, setting));
   return row.value == nullptr ? row.default_text : row.value;
 }
 
-size_t sizeSetting(orSettingIndex setting) {
+}  // namespace
+
+Setting::Setting(const char* variable, const char* default_text, const char* allowed,
+                 const char* values, const char* description) {
+  const orSetting setting{variable, default_text, allowed, description, nullptr, nullptr};
+  OPENREG_CHECK(orDeclareSetting(&index_, &setting, values));
+}
+
+std::string_view Setting::text() const { return textOf(index_); }
+
+bool Setting::isOn() const { return text() == "1"; }
+
+size_t Setting::bytes() const {
   OPENREG_CHECK(orCheckSettings());
   size_t size = 0;
-  OPENREG_CHECK(orGetSettingSize(&size, setting));
+  OPENREG_CHECK(orGetSettingSize(&size, index_));
   return size;
 }
 
 std::string whyNoDevice() {
   orSetting row{};
   OPENREG_CHECK(orGetSetting(&row, orSettingIndex_OPENREG_VISIBLE_DEVICES));
-  if (row.source == nullptr || settingText(orSettingIndex_OPENREG_DEVICE_COUNT) == "0") {
+  if (row.source == nullptr || textOf(orSettingIndex_OPENREG_DEVICE_COUNT) == "0") {
     OPENREG_CHECK(orGetSetting(&row, orSettingIndex_OPENREG_DEVICE_COUNT));
   }
   if (row.source == nullptr) {
@@ -38,9 +52,7 @@ std::string whyNoDevice() {
     return given;
   }
   return c10::str(given, ", and devices are numbered from 0 to ",
-                  std::stoi(std::string(settingText(orSettingIndex_OPENREG_DEVICE_COUNT))) - 1);
+                  std::stoi(std::string(textOf(orSettingIndex_OPENREG_DEVICE_COUNT))) - 1);
 }
-
-bool isSettingOn(orSettingIndex setting) { return settingText(setting) == "1"; }
 
 }  // namespace c10::openreg

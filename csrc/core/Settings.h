@@ -1,4 +1,5 @@
-// The backend's access to the settings table: Note [Settings table] in openreg/setting.h.
+// Settings: the environment variables that the parts of the backend read. The runtime reads and
+// checks them together with its own; see Note [Settings table] in openreg/setting.h.
 #pragma once
 
 #include <openreg/setting.h>
@@ -11,18 +12,33 @@
 
 namespace c10::openreg {
 
-// The setting's value in the environment when the settings were read, or its default. Lives as long
-// as the process. Reads the table at each call, so callers should cache the result.
-// Errors: c10::AcceleratorError if any setting has an invalid value.
-OPENREG_EXPORT std::string_view settingText(orSettingIndex setting);
+// A setting, declared as a constant in the file that reads it:
+//   const Setting kPoison{"OPENREG_MEMORY_POISON", "0", "0 or 1", "0 1", "1: unused memory ..."};
+// The documentation's table is made from these declarations. The values are read at each call, so
+// callers should cache them.
+//   Errors: c10::AcceleratorError if any setting has an invalid value.
+class OPENREG_EXPORT Setting {
+ public:
+  // The name of the variable, its default, the allowed values for people, the same for
+  // orDeclareSetting, and what the setting does.
+  Setting(const char* variable, const char* default_text, const char* allowed, const char* values,
+          const char* description);
 
-// Whether a setting that allows 0 or 1 is 1. Otherwise as settingText().
-OPENREG_EXPORT bool isSettingOn(orSettingIndex setting);
+  // The value in the environment when the settings were read, or the default. Lives as long as the
+  // process.
+  std::string_view text() const;
+
+  // For a setting that allows 0 or 1: whether it is 1.
+  bool isOn() const;
+
+  // For a setting that is a size: its value in bytes.
+  size_t bytes() const;
+
+ private:
+  int index_ = -1;
+};
 
 // The environment settings that leave the process without a device, for error texts.
 OPENREG_EXPORT std::string whyNoDevice();
-
-// The value of a setting that is a size, in bytes. Otherwise as settingText().
-OPENREG_EXPORT size_t sizeSetting(orSettingIndex setting);
 
 }  // namespace c10::openreg

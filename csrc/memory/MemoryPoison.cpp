@@ -14,6 +14,13 @@
 namespace c10::openreg {
 namespace {
 
+const Setting kPoison{"OPENREG_MEMORY_POISON", "0", "0 or 1", "0 1",
+                      "1: unused memory is filled with a pattern, and allocations are guarded."};
+
+const Setting kQuarantine{"OPENREG_MEMORY_QUARANTINE", "256MiB", "a size, such as 64MiB; 0: none",
+                          "<size>",
+                          "With OPENREG_MEMORY_POISON=1, how much freed memory is not reused yet."};
+
 constexpr unsigned char kPattern = 0xff;
 constexpr size_t kGuardSize = 512;
 
@@ -67,15 +74,14 @@ Corruption corruptionOf(const Block& block, const std::byte* begin, const std::b
 }  // namespace
 
 bool isPoisonOn() {
-  static const bool is_on = isSettingOn(orSettingIndex_OPENREG_MEMORY_POISON);
+  static const bool is_on = kPoison.isOn();
   return is_on;
 }
 
 size_t guardSize() { return isPoisonOn() ? kGuardSize : 0; }
 
 size_t quarantineSize() {
-  static const size_t size =
-      isPoisonOn() ? sizeSetting(orSettingIndex_OPENREG_MEMORY_QUARANTINE) : 0;
+  static const size_t size = isPoisonOn() ? kQuarantine.bytes() : 0;
   return size;
 }
 

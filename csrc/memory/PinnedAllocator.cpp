@@ -3,14 +3,10 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <openreg/openreg.h>
 
-#include <atomic>
 #include <chrono>
-#include <iterator>
-#include <map>
 #include <mutex>
 
 #include "csrc/core/CaptureMode.h"
-#include "csrc/core/Mutex.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -120,62 +116,27 @@ struct PinnedAllocatorRegistration {
   }
 } registration;
 
-// The memory registered by registerHostMemory(), by address.
-struct RegisteredMemory {
-  c10::openreg::Mutex mutex;
-  std::map<size_t, size_t> sizes OPENREG_GUARDED_BY(mutex);
-  std::atomic<size_t> count{0};  // of `sizes`; read without the mutex
-};
-
-RegisteredMemory& registeredMemory() {
-  static auto* instance = new RegisteredMemory;
-  return *instance;
-}
-
-bool isRegistered(const void* pointer) {
-  RegisteredMemory& memory = registeredMemory();
-  if (C10_LIKELY(memory.count.load(std::memory_order_relaxed) == 0)) {
+// Whether the runtime took the memory. Errors other than an unsuitable address are thrown.
+bool isAccepted(orError_t error, const char* function) {
+  if (error == orErrorInvalidValue) {
+    static_cast<void>(orGetLastError());
     return false;
   }
-  const auto address = reinterpret_cast<size_t>(pointer);
-  const c10::openreg::Lock lock(memory.mutex);
-  const auto next = memory.sizes.upper_bound(address);
-  if (next == memory.sizes.begin()) {
-    return false;
-  }
-  const auto& [begin, size] = *std::prev(next);
-  return address - begin < size;
+  OPENREG_CHECK_RESULT(error, function);
+  return true;
 }
 
 }  // namespace
 
 bool registerHostMemory(size_t address, size_t size) {
-  RegisteredMemory& memory = registeredMemory();
-  if (size == 0 || isPinnedPointer(reinterpret_cast<const void*>(address))) {
-    return false;
-  }
-  const c10::openreg::Lock lock(memory.mutex);
-  const auto next = memory.sizes.lower_bound(address);
-  if (next != memory.sizes.end() && next->first - address < size) {
-    return false;
-  }
-  memory.sizes.emplace(address, size);
-  memory.count = memory.sizes.size();
-  return true;
+  return isAccepted(orHostRegister(reinterpret_cast<void*>(address), size), "orHostRegister");
 }
 
 bool unregisterHostMemory(size_t address) {
-  RegisteredMemory& memory = registeredMemory();
-  const c10::openreg::Lock lock(memory.mutex);
-  const bool was_registered = memory.sizes.erase(address) != 0;
-  memory.count = memory.sizes.size();
-  return was_registered;
+  return isAccepted(orHostUnregister(reinterpret_cast<void*>(address)), "orHostUnregister");
 }
 
 bool isPinnedPointer(const void* pointer) {
-  if (isRegistered(pointer)) {
-    return true;
-  }
   orPointerAttributes attributes;
   OPENREG_CHECK(orPointerGetAttributes(&attributes, pointer));
   return attributes.type == orMemoryTypeHost;

@@ -10,8 +10,7 @@
 
 namespace at::openreg {
 
-// Whether the pointer is in pinned memory of the runtime, or in registered memory. Creates no
-// device.
+// Whether the pointer is in pinned memory, or in registered memory. Creates no device.
 OPENREG_EXPORT bool isPinnedPointer(const void* pointer);
 
 // Makes host memory count as pinned: copies from and to it may be asynchronous, and the program

@@ -6,9 +6,14 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 
 #include <algorithm>
+#include <array>
+#include <deque>
+#include <string>
+#include <utility>
 
 #include "csrc/core/ExitStatus.h"
 #include "csrc/core/Interrupt.h"
+#include "csrc/core/Settings.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -142,15 +147,31 @@ std::vector<SettingRow> settings() {
     rows.emplace_back(setting.variable, setting.default_text, setting.allowed, setting.description,
                       optionalText(setting.value), optionalText(setting.source));
   }
+  // The others are declared in no particular order.
+  std::sort(rows.begin() + orSettingIndexCount, rows.end());
   return rows;
 }
 
 std::vector<std::string> settingNames() {
-  return {
-#define OPENREG_SETTING_NAME(variable, default_text, allowed, description) #variable,
-      OPENREG_SETTINGS(OPENREG_SETTING_NAME)
-#undef OPENREG_SETTING_NAME
-  };
+  int count = 0;
+  OPENREG_CHECK(orGetSettingCount(&count));
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) {
+    const char* name = nullptr;
+    OPENREG_CHECK(orGetSettingName(&name, i));
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+void declareSetting(std::string variable, std::string default_text, std::string allowed,
+                    std::string values, std::string description) {
+  static auto* declared = new std::deque<std::array<std::string, 5>>;  // the texts live for ever
+  const auto& texts = declared->emplace_back(std::array{std::move(variable),
+                                                        std::move(default_text), std::move(allowed),
+                                                        std::move(values), std::move(description)});
+  c10::openreg::Setting(texts[0].c_str(), texts[1].c_str(), texts[2].c_str(), texts[3].c_str(),
+                        texts[4].c_str());
 }
 
 std::pair<int, std::vector<std::string>> reviewSettings() {
@@ -218,6 +239,7 @@ void bindDevice(py::module_& m) {
   m.attr("_isInBadFork") = m.attr("_is_in_bad_fork");
   m.def("_settings", &settings);
   m.def("_setting_names", &settingNames);
+  m.def("_declare_setting", &declareSetting);
   m.def("_review_settings", &reviewSettings);
   m.def("_are_settings_read", &areSettingsRead);
   m.def("_error_table", &errorTable);

@@ -3,6 +3,7 @@
 Nothing of torch or Sphinx is imported, here or in the modules beside, so that tests can use them.
 """
 
+import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -70,8 +71,35 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """Returns the table of openreg/setting.h."""
-    return [Setting(*row) for row in macro_rows(SETTING_HEADER, "OPENREG_SETTINGS", 4)]
+    """Returns the runtime's table, then the settings of the other layers by name."""
+    own = [Setting(*row) for row in macro_rows(SETTING_HEADER, "OPENREG_SETTINGS", 4)]
+    declared = [*_settings_of_the_backend(), *_settings_of_the_package()]
+    return [*own, *sorted(declared, key=lambda one: one.variable)]
+
+
+def _settings_of_the_backend() -> Iterable[Setting]:
+    """Yields the constants of the type Setting in csrc."""
+    string = r'"(?:[^"\\]|\\.)*"'
+    for path in sorted((ROOT / "csrc").rglob("*.cpp")):
+        for arguments in re.findall(rf"\bSetting \w+\{{((?:{string}|[\s,])+)\}}", read(path)):
+            texts = re.findall(rf"(?:{string}\s*)+", arguments)
+            yield _declared("".join(re.findall(string, text)).replace('""', "") for text in texts)
+
+
+def _settings_of_the_package() -> Iterable[Setting]:
+    """Yields the settings that modules of the package declare."""
+    for path in sorted((ROOT / "torch_openreg").rglob("*.py")):
+        text = read(path)
+        if "_declare_setting(" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "_declare_setting":
+                yield _declared(f'"{ast.literal_eval(one)}"' for one in node.args)
+
+
+def _declared(quoted: Iterable[str]) -> Setting:
+    variable, default, allowed, _, description = (text[1:-1] for text in quoted)
+    return Setting(variable, default, allowed, description)
 
 
 @dataclass(frozen=True)

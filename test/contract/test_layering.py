@@ -119,6 +119,8 @@ WRAPPING_FOLDERS = {"core", "memory", "random", "hooks", "extras/graph", "extras
 
 # The calls of the runtime from anywhere else: file, function, reason.
 ALLOWED_CALLS = {
+    ("aten/ops/Copy.cpp", "orMemcpyAsync"): "copies of bytes are the runtime's",
+    ("aten/ops/Copy.cpp", "orMemcpyWithStream"): "copies of bytes are the runtime's",
     (
         "aten/launch/TensorAlias.cpp",
         "orGetKernelOffset",
@@ -195,6 +197,7 @@ ALLOWED_CALLS = {
     ("python/DeviceBindings.cpp", "orAreSettingsRead"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orGetSettingCount"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orGetSetting"): "the settings are the runtime's table",
+    ("python/DeviceBindings.cpp", "orGetSettingName"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orReviewSettings"): "the settings are the runtime's table",
     ("python/GateBindings.cpp", "orLaunchHostFunc"): "a gate is a host function in the stream",
     ("python/ScheduleBindings.cpp", "orGetSchedule"): "one line per function",

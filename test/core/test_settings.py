@@ -17,6 +17,7 @@ from common import (
 
 from torch_openreg import _C, _settings
 
+ROOT = Path(__file__).resolve().parents[2]
 COUNT = "import torch; print(torch.openreg.device_count(), torch.openreg.is_available())"
 BAD_VALUES = [
     ("OPENREG_DEVICE_COUNT", "two"),
@@ -351,16 +352,36 @@ class TestWarnings(OpenRegTestCase):
 
 
 class TestNames(OpenRegTestCase):
+    def test_the_runtime_names_no_setting_of_another_layer(self):
+        runtime = ROOT / "third_party" / "openreg_runtime"
+        files = [path for path in runtime.rglob("*") if path.suffix in (".h", ".cpp", ".c", ".py")]
+        self.assertGreater(len(files), 60)
+        header = (runtime / "include" / "openreg" / "setting.h").read_text()
+        own = set(re.findall(r"^ *X\((OPENREG_\w+),", header, re.MULTILINE))
+        others = set(_C._setting_names()) - own
+        self.assertLess(len(own), 8)
+        self.assertGreater(len(others), 12)
+        texts = "\n".join(path.read_text() for path in files)
+        named = set(re.findall(r"(?:OPENREG|CUDA)_[A-Z_]+", texts))
+        self.assertEqual(named & {*others, "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING"}, set())
+
+    def test_declarations_may_be_repeated_and_not_contradicted(self):
+        row = ("OPENREG_SANITIZER_EXIT", "1", "0 or 1", "0 1", "Another text.")
+        _C._declare_setting(*row)
+        with self.assertRaisesRegex(
+            RuntimeError, "there is another setting OPENREG_SANITIZER_EXIT"
+        ):
+            _C._declare_setting(*row[:3], "0 1 2", row[4])
+
     def test_every_variable_that_a_program_of_the_repository_uses_is_known(self):
-        root = Path(__file__).resolve().parents[2]
         uses = re.compile(
             r"""environ(?:\.get\(|\.setdefault\(|\.pop\(|\[)\s*["'](OPENREG_\w+)["']"""
             r"""|["'](OPENREG_\w+)["']\s*:|^\s*(?:export )?(OPENREG_\w+)[=:]""",
             re.MULTILINE,
         )
         folders = ("test", "tools", "torch_openreg", "bench", "examples", "docs", ".github")
-        files = [path for folder in folders for path in (root / folder).rglob("*.py")]
-        files += [*(root / ".github").rglob("*.yml"), root / "setup.py", root / "noxfile.py"]
+        files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+        files += [*(ROOT / ".github").rglob("*.yml"), ROOT / "setup.py", ROOT / "noxfile.py"]
         used = {
             next(filter(None, names)) for path in files for names in uses.findall(path.read_text())
         }

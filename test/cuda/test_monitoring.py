@@ -125,8 +125,11 @@ class TestProgram(OpenRegTestCase):
         self.assertEqual(run.returncode, status)
         self.assertIn(text, run.stdout + run.stderr)
 
-    def test_bad_setting(self):
-        run = nvidia_smi("-L", OPENREG_DEVICE_COUNT="99")
+    @parametrize(
+        "variable,value", [("OPENREG_DEVICE_COUNT", "99"), ("OPENREG_CUDA_CAPABILITY", "8")]
+    )
+    def test_bad_setting(self, variable, value):
+        run = nvidia_smi("-L", **{variable: value})
         self.assertEqual(run.returncode, 9)
         self.assertIn("a setting is invalid", run.stdout)
 

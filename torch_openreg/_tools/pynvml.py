@@ -162,9 +162,12 @@ def nvmlInit() -> None:
     """Begins the use of NVML.
 
     Raises:
-        NVMLError_DriverNotLoaded: The runtime's library is missing, or a setting is bad.
+        NVMLError_DriverNotLoaded: The runtime's library is missing, or a setting is bad that this
+            module or the runtime reads, or in a process with torch any one.
     """
     global _uses
+    if not re.fullmatch(r"[0-9]+\.[0-9]+", _capability()):
+        raise NVMLError(NVML_ERROR_DRIVER_NOT_LOADED)
     texts: list[bytes] = []
     count = ctypes.c_int()
     report = _BadSetting(lambda _, text: texts.append(text))
@@ -314,8 +317,12 @@ nvmlDeviceGetPciInfo_v3 = nvmlDeviceGetPciInfo
 def nvmlDeviceGetCudaComputeCapability(handle: _Handle) -> tuple[int, int]:
     """Returns the compute capability: the setting OPENREG_CUDA_CAPABILITY."""
     del handle
-    major, minor = os.environ.get("OPENREG_CUDA_CAPABILITY", "8.0").split(".")
+    major, minor = _capability().split(".")
     return int(major), int(minor)
+
+
+def _capability() -> str:
+    return os.environ.get("OPENREG_CUDA_CAPABILITY", "8.0")
 
 
 def nvmlDeviceGetComputeMode(handle: _Handle) -> int:

@@ -346,6 +346,49 @@ def suppress(*kinds: str, operator: str | None = None, file: str | None = None) 
 
 # --- From the environment
 
+_C._declare_setting(
+    "OPENREG_SANITIZER",
+    "0",
+    "0, 1, raise or collect",
+    "0 1 raise collect",
+    "1: finds work that streams do not order, and warns. raise, collect: does that.",
+)
+_C._declare_setting(
+    "OPENREG_SANITIZER_EXIT",
+    "1",
+    "0 or 1",
+    "0 1",
+    "1: with findings that were not cleared, the process ends with status 77.",
+)
+_C._declare_setting(
+    "OPENREG_SANITIZER_HOST",
+    "1",
+    "0, 1 or operators",
+    "0 1 operators",
+    "1: finds all accesses of the host. operators: those of operators. 0: none.",
+)
+_C._declare_setting(
+    "OPENREG_SANITIZER_REPORT",
+    "none",
+    "the name of a file",
+    "<text>",
+    "Where the sanitizer writes its findings when the process ends, as JSON.",
+)
+_C._declare_setting(
+    "OPENREG_SANITIZER_SUPPRESSIONS",
+    "none",
+    "the name of a file",
+    "<text>",
+    "Findings not to report: a line for each, kind:file:operator.",
+)
+_C._declare_setting(
+    "OPENREG_SANITIZER_UNINITIALIZED",
+    "0",
+    "0 or 1",
+    "0 1",
+    "1: the sanitizer also finds kernels that read uninitialized memory.",
+)
+
 
 def _enable_from_environment(may_raise: bool) -> None:
     """Applies OPENREG_SANITIZER. Called when the package has been loaded.

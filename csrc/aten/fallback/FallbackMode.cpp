@@ -10,11 +10,16 @@
 namespace at::openreg {
 namespace {
 
+// docs: setting
+const c10::openreg::Setting kInitialMode{
+    "OPENREG_FALLBACK", "silent", "silent, warn or error", "silent warn error",
+    "What the PyTorch backend's fallback does when a call makes the host wait."};
+// docs: end
+
 constexpr std::array<const char*, 3> kModeNames = {"silent", "warn", "error"};
 
 std::atomic<FallbackMode>& mode() {
-  static std::atomic<FallbackMode> value =
-      parseFallbackMode(std::string(c10::openreg::settingText(orSettingIndex_OPENREG_FALLBACK)));
+  static std::atomic<FallbackMode> value = parseFallbackMode(std::string(kInitialMode.text()));
   return value;
 }
 

@@ -12,6 +12,10 @@
 namespace at::openreg {
 namespace {
 
+const c10::openreg::Setting kVerify{
+    "OPENREG_FALLBACK_VERIFY", "0", "0 or 1", "0 1",
+    "1: each planned call of the fallback is compared with the functional result."};
+
 bool hasSameBytes(const Tensor& one, const Tensor& other) {
   if (one.sizes() != other.sizes() || one.scalar_type() != other.scalar_type()) {
     return false;
@@ -25,8 +29,7 @@ bool hasSameBytes(const Tensor& one, const Tensor& other) {
 }  // namespace
 
 bool isVerifying() {
-  static const bool is_verifying =
-      c10::openreg::isSettingOn(orSettingIndex_OPENREG_FALLBACK_VERIFY);
+  static const bool is_verifying = kVerify.isOn();
   return is_verifying;
 }
 

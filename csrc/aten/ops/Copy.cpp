@@ -13,7 +13,7 @@
 #include <openreg/memory.h>
 #include <torch/library.h>
 
-#include <cstring>
+#include <type_traits>
 
 #include "csrc/core/PinnedMemory.h"
 #include "csrc/core/SyncDebug.h"
@@ -33,9 +33,10 @@ using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
 using c10::openreg::WorkDescription;
 
-// With non_blocking, a pageable source up to this size is copied aside at once, so that the call
-// need not wait; the runtime's own copies draw the same line.
-constexpr size_t kStagedCopyLimit = 64 * 1024;
+// From this size on, a copy is a kernel, because kernels copy with several intra-op threads, and
+// the runtime with one. On two idle processors, 512 KiB take 8 us with two threads and 12 us with
+// one; at 128 KiB, starting the second thread costs more than it saves.
+constexpr size_t kParallelCopySize = size_t{256} << 10;
 
 // int1 to int7 and uint1 to uint7: one element per byte, and no CPU kernel to copy them.
 bool isSubByteInteger(ScalarType type) {
@@ -58,13 +59,54 @@ void copyKernel(Tensor& destination, const Tensor& source) {
   at::native::copy_(destination, source, /*non_blocking=*/false);
 }
 
+// Whether the copy is one of bytes: the tensors have the same elements in the same order, without
+// gaps.
+bool isCopyOfBytes(const Tensor& destination, const Tensor& source) {
+  return destination.scalar_type() == source.scalar_type() &&
+         destination.is_conj() == source.is_conj() && destination.is_neg() == source.is_neg() &&
+         destination.layout() == kStrided && source.layout() == kStrided &&
+         ((destination.is_contiguous() && source.is_contiguous()) ||
+          (destination.strides() == source.strides() &&
+           destination.is_non_overlapping_and_dense()));
+}
+
+const Tensor& tensorOf(const Tensor& tensor) { return tensor; }
+const Tensor& tensorOf(const HostTensor& host) { return host.tensor; }
+const Tensor& tensorOf(const StagedTensor& staged) { return staged.tensor; }
+
+// docs: copy-bytes
+// Has the runtime copy bytes: `copy` is orMemcpyAsync, or orMemcpyWithStream to wait.
+void copyBytes(const OpenRegStream& stream, const WorkDescription& description,
+               decltype(&orMemcpyAsync) copy, const Tensor& destination, const Tensor& source) {
+  const orError_t error =
+      copy(destination.mutable_data_ptr(), source.const_data_ptr(), description.bytes,
+           static_cast<orMemcpyKind>(description.memcpy_kind), stream.stream());
+  if (C10_UNLIKELY(error != orSuccess)) {
+    c10::openreg::throwLaunchError(error, description.name(),
+                                   {__func__, __FILE__, uint32_t(__LINE__)});
+  }
+}
+// docs: end
+
 // docs: copy-described
-// Enqueues a copy on the current stream of `device`.
+// Enqueues a copy on the current stream of `device`. The runtime copies bytes; other copies are
+// kernels, for which a staged source is copied aside here.
 template <typename Destination, typename Source>
 void enqueueCopy(c10::Device device, const WorkDescription& description,
                  const Destination& destination, const Source& source) {
   observeArguments("aten::copy_", device, &copyKernel, destination, source);
-  launchWork(device, description, bindArguments(device, copyKernel, destination, source));
+  if (isCopyOfBytes(tensorOf(destination), tensorOf(source)) &&
+      description.bytes < kParallelCopySize) {
+    observe(&Observer::kernelLaunch, description.name());
+    copyBytes(getCurrentOpenRegStream(device.index()), description, &orMemcpyAsync,
+              tensorOf(destination), tensorOf(source));
+    noteKernelLaunched();
+  } else if constexpr (std::is_same_v<Source, StagedTensor>) {
+    launchWork(device, description,
+               bindArguments(device, copyKernel, destination, StagedTensor{source.tensor.clone()}));
+  } else {
+    launchWork(device, description, bindArguments(device, copyKernel, destination, source));
+  }
 }
 // docs: end
 
@@ -75,43 +117,40 @@ void recordPinned(const Tensor& host, const OpenRegStream& stream) {
   at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
 }
 
-// Whether the bytes of one are those of the other, in order.
-bool isSameInBytes(const Tensor& destination, const Tensor& source) {
-  return destination.scalar_type() == source.scalar_type() &&
-         destination.is_conj() == source.is_conj() && destination.is_neg() == source.is_neg() &&
-         destination.is_contiguous() && source.is_contiguous();
-}
-
 bool isPinned(const Tensor& host) {
   return host.layout() == kStrided && host.has_storage() && isPinnedPointer(host.storage().data());
 }
 
-// The CPU's side of a copy, for the calling thread. While pinned memory may be protected from the
-// host, it is accessed as kernels do.
-Tensor hostSide(const Tensor& host) {
-  return c10::openreg::isPinnedMemoryProtected() && isPinned(host)
-             ? TensorAlias::ofHostMemory(host).tensor()
-             : host;
+// A side of a copy, for the calling thread. While pinned memory may be protected from the host, it
+// is accessed as kernels do.
+Tensor onThisThread(const Tensor& tensor) {
+  if (isOpenReg(tensor)) {
+    return hostView(tensor);
+  }
+  return c10::openreg::isPinnedMemoryProtected() && isPinned(tensor)
+             ? TensorAlias::ofHostMemory(tensor).tensor()
+             : tensor;
 }
 
 // Waits for the stream, and copies on the calling thread. That has to wait for the copy in any
 // case, and waking a worker takes longer than copying a megabyte. `is_promised` says whether the
 // program may rely on the wait.
 // Errors: the stream's asynchronous error.
-void copyOnCallingThread(const OpenRegStream& stream, const WorkDescription& description,
-                         Tensor destination, const Tensor& source, bool is_promised) {
+void copyAndWait(const OpenRegStream& stream, const WorkDescription& description,
+                 const Tensor& destination, const Tensor& source, bool is_promised) {
   c10::openreg::noteSynchronization("aten::copy_");
   stream.synchronize("aten::copy_");
   if (is_promised) {
     observe(&Observer::streamSynchronization, stream);
   }
-  const c10::openreg::TraceScope work(stream, description);
-  if (description.bytes <= kStagedCopyLimit && isSameInBytes(destination, source)) {
-    std::memcpy(destination.mutable_data_ptr(), source.const_data_ptr(), description.bytes);
+  if (isCopyOfBytes(destination, source) && description.bytes < kParallelCopySize) {
+    copyBytes(stream, description, &orMemcpyWithStream, destination, source);
     return;
   }
+  const c10::openreg::TraceScope work(stream, description);
   const HostKernelScope scope;
-  copyKernel(destination, source);
+  Tensor written = onThisThread(destination);
+  copyKernel(written, onThisThread(source));
 }
 
 void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -125,14 +164,13 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
   checkNotCapturing(stream,
                     "aten::copy_ (host to device), which is asynchronous only from "
                     "pinned memory with non_blocking=True");
-  if (non_blocking && source.nbytes() <= kStagedCopyLimit) {
-    enqueueCopy(self.device(), description, self, StagedTensor{source.clone()});
+  if (non_blocking && source.nbytes() <= OPENREG_MAX_STAGED_COPY) {
+    enqueueCopy(self.device(), description, self, StagedTensor{source});
     return;
   }
   // Of pageable memory the copy is done when the call returns, so the host may use it in any case.
   observeArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
-  copyOnCallingThread(stream, description, hostView(self), hostSide(source),
-                      /*is_promised=*/!non_blocking);
+  copyAndWait(stream, description, self, source, /*is_promised=*/!non_blocking);
 }
 
 void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -148,7 +186,7 @@ void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
                     "pinned memory with non_blocking=True");
   observeArguments("aten::copy_", source.device(), &copyKernel, HostTensor{self}, source);
   // To pageable memory a copy is over when the call returns, whatever was asked for.
-  copyOnCallingThread(stream, description, hostSide(self), hostView(source), /*is_promised=*/true);
+  copyAndWait(stream, description, self, source, /*is_promised=*/true);
 }
 
 void orderBehind(const OpenRegStream& stream, const OpenRegStream& other) {

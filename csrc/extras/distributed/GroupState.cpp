@@ -13,6 +13,14 @@ namespace at::openreg {
 using c10::openreg::Lock;
 using std::chrono::steady_clock;
 
+namespace {
+
+const c10::openreg::Setting kOnError{
+    "OPENREG_OCCL_ON_ERROR", "raise", "raise or abort", "raise abort",
+    "What a distributed operation that fails does. abort: it ends the process."};
+
+}  // namespace
+
 void throwDistributedError(const std::string& text) {
   throw c10::DistBackendError({__func__, __FILE__, uint32_t(__LINE__)}, text);
 }
@@ -65,10 +73,7 @@ bool Completion::wait(std::chrono::milliseconds timeout) const {
 }
 
 GroupState::GroupState(int rank, int size, std::chrono::milliseconds timeout)
-    : rank_(rank),
-      size_(size),
-      aborts_process_(c10::openreg::settingText(orSettingIndex_OPENREG_OCCL_ON_ERROR) == "abort"),
-      timeout_(timeout) {}
+    : rank_(rank), size_(size), aborts_process_(kOnError.text() == "abort"), timeout_(timeout) {}
 
 void GroupState::extendTimeouts(std::chrono::milliseconds extension) {
   const Lock lock(mutex_);

@@ -5,6 +5,7 @@
 
 #include "csrc/core/Mutex.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/TraceScope.h"
 
 namespace at::openreg {
 namespace {
@@ -29,6 +30,17 @@ void take(Owner& current, uint64_t session, unsigned kinds) OPENREG_REQUIRES(cur
   current.session = session;
   current.kinds = kinds;
   current.is_paused = false;
+}
+
+// The runtime's copies and fills are named after its functions; those of the backend's kernels have
+// CUDA's names.
+const char* nameOf(const orActivityRecord& record) {
+  if (record.kind != orActivityMemcpy && record.kind != orActivityMemset) {
+    return record.name;
+  }
+  return c10::openreg::WorkDescription{record.kind, record.bytes, record.memcpy_kind,
+                                       record.peer_device}
+      .name();
 }
 
 }  // namespace
@@ -74,7 +86,9 @@ std::vector<orActivityRecord> Collection::endAlone(uint64_t session) {
 std::vector<orActivityRecord> Collection::takeRecords() {
   std::vector<orActivityRecord> records;
   const auto keep = [](const orActivityRecord* record, void* records) {
-    static_cast<std::vector<orActivityRecord>*>(records)->push_back(*record);
+    auto& kept = *static_cast<std::vector<orActivityRecord>*>(records);
+    kept.push_back(*record);
+    kept.back().name = nameOf(*record);
   };
   OPENREG_WARN_IF_FAILED(orTraceConsume(keep, &records));
   return records;

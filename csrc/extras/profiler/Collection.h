@@ -29,7 +29,7 @@ class OPENREG_EXPORT Collection {
   // Ends that session and returns its records. Throws if a torch.profiler session took the trace.
   static std::vector<orActivityRecord> endAlone(uint64_t session);
 
-  // Takes all records made so far.
+  // Takes all records made so far. Copies and fills have the names of WorkDescription.
   static std::vector<orActivityRecord> takeRecords();
 
   // Pauses and resumes the recording of the session that owns the trace. Does nothing without one.

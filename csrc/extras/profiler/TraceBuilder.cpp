@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "torch_openreg/core/TraceScope.h"
-
 namespace at::openreg {
 namespace {
 
@@ -42,15 +40,6 @@ ActivityType typeOf(const orActivityRecord& record) {
     default:
       return kCallActivity;
   }
-}
-
-// The runtime's copies and fills are named after its functions.
-const char* nameOf(const orActivityRecord& record) {
-  const bool is_kernel_or_call = record.kind != orActivityMemcpy && record.kind != orActivityMemset;
-  return is_kernel_or_call ? record.name
-                           : c10::openreg::WorkDescription{record.kind, record.bytes,
-                                                           record.memcpy_kind, record.peer_device}
-                                 .name();
 }
 
 int streamOf(const orActivityRecord& record) { return static_cast<int>(record.stream_id); }
@@ -148,7 +137,7 @@ GenericTraceActivity& TraceBuilder::add(ActivityType type, const std::string& na
 // Adds an activity of a host thread: a call, a wait, a range.
 void TraceBuilder::addCall(const orActivityRecord& record) {
   GenericTraceActivity& activity =
-      add(typeOf(record), nameOf(record), {record.start_ns, record.end_ns});
+      add(typeOf(record), record.name, {record.start_ns, record.end_ns});
   activity.device = process_id_;
   activity.resource = record.thread_id;
   activity.threadId = record.thread_id;
@@ -175,7 +164,7 @@ void TraceBuilder::addCall(const orActivityRecord& record) {
 // Adds an activity of a stream.
 void TraceBuilder::addWork(const orActivityRecord& record) {
   GenericTraceActivity& activity =
-      add(typeOf(record), nameOf(record), {record.start_ns, record.end_ns});
+      add(typeOf(record), record.name, {record.start_ns, record.end_ns});
   activity.device = record.device;
   activity.resource = streamOf(record);
   activity.threadId = record.thread_id;

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "csrc/core/Settings.h"
+#include "csrc/core/CudaSettings.h"
 #include "csrc/extras/profiler/Collection.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -205,7 +205,7 @@ std::string TraceSession::getDeviceProperties() {
       continue;
     }
     if (is_cuda) {
-      capability = c10::openreg::settingText(orSettingIndex_OPENREG_CUDA_CAPABILITY);
+      capability = c10::openreg::cudaCapabilitySetting().text();
     }
     const size_t point = capability.find('.');
     const std::string major =

@@ -400,9 +400,12 @@ class Fuzzer {
     char* to = is_upwards ? device : host;
     char* from = is_upwards ? host : device;
     if (one_in(5) && !is_host_only) from = device_pointer();
-    switch (pick(4)) {
+    switch (pick(5)) {
       case 0:
         CALL(orMemcpy(to, from, bytes, kind));
+        return;
+      case 3:
+        CALL(orMemcpyWithStream(to, from, bytes, kind, stream()));
         return;
       case 1:
         CALL(orMemsetAsync(device, 1, bytes, stream()));
@@ -448,6 +451,8 @@ class Fuzzer {
       case 5:
         CALL(orFreeHost(one_in(2) ? shared_.pinned + 1 : shared_.plain.data()));
         CALL(orFreeHostUnused(one_in(2) ? shared_.pinned + 1 : shared_.plain.data()));
+        CALL(orHostRegister(shared_.pinned + 1, pick(100)));
+        CALL(orHostUnregister(one_in(2) ? shared_.pinned : shared_.plain.data()));
         return;
       case 6:
         CALL(orMemGetInfo(or_null(&free_size), &total_size, static_cast<int>(pick(4)) - 1));
@@ -798,6 +803,7 @@ class Fuzzer {
   void use_settings() {
     char text[OPENREG_SCHEDULE_SIZE];
     orSetting setting;
+    const char* name = nullptr;
     int value = 0;
     size_t bytes = 0;
     const int index = static_cast<int>(pick(orSettingIndexCount + 4)) - 2;
@@ -809,6 +815,7 @@ class Fuzzer {
         CALL(orGetSettingSize(or_null(&bytes), index));
         return;
       case 2:
+        CALL(orGetSettingName(or_null(&name), index));
         CALL(orGetSettingCount(or_null(&value)));
         CALL(orAreSettingsRead(or_null(&value)));
         CALL(orCheckSettings());

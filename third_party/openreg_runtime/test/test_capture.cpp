@@ -126,6 +126,8 @@ class UnsafeCalls {
         {"orFreeHost", [this] { return replacing(pinned_, orFreeHost(pinned_), orMallocHost); }},
         {"orMemcpy", [this] { return orMemcpy(pinned_, memory_, 10, orMemcpyDefault); }},
         {"orMemset", [this] { return orMemset(memory_, 0, 10); }},
+        {"orMemcpyWithStream",
+         [this] { return orMemcpyWithStream(pinned_, memory_, 10, orMemcpyDefault, stream_); }},
         {"orMemcpyAsync",
          [this] { return orMemcpyAsync(host_, memory_, 10, orMemcpyDefault, stream_); }},
         {"orStreamQuery", [this] { return orStreamQuery(stream_); }},

@@ -112,6 +112,53 @@ TEST(an_unregistered_destination_holds_the_data_at_once) {
   }
 }
 
+TEST(copies_with_a_stream_wait_for_it) {
+  const orStream_t stream = make_stream();
+  char* memory = device_malloc(size);
+  char* pinned = host_malloc(size);
+  for (bool is_busy : {false, true}) {
+    CHECK_OK(orMemsetAsync(memory, is_busy ? 'b' : 'i', size, stream));
+    Gate gate;
+    if (is_busy) gate.hold(stream);
+    std::thread opener([&] { gate.open(); });
+    CHECK_OK(orMemcpyWithStream(pinned, memory, size, orMemcpyDeviceToHost, stream));
+    CHECK_OK(orStreamQuery(stream));
+    CHECK(std::string(pinned, size) == std::string(size, is_busy ? 'b' : 'i'));
+    opener.join();
+  }
+}
+
+TEST(copies_with_a_stream_wait_for_no_other) {
+  const orStream_t stream = make_stream();
+  char* memory = device_malloc(size);
+  char* pinned = host_malloc(size);
+  std::memset(pinned, 'p', size);
+  Gate gate;
+  gate.hold(nullptr);
+  CHECK_OK(orMemcpyWithStream(memory, pinned, size, orMemcpyHostToDevice, stream));
+  CHECK_ERROR(orStreamQuery(nullptr), orErrorNotReady);
+  gate.open();
+  CHECK_OK(orStreamSynchronize(nullptr));
+  CHECK(read(memory) == std::string(size, 'p'));
+}
+
+TEST(copies_of_registered_memory_do_not_wait) {
+  const orStream_t stream = make_stream();
+  char* memory = device_malloc(size);
+  std::string host(size, 'h');
+  CHECK_OK(orHostRegister(host.data(), size));
+  Gate gate;
+  gate.hold(stream);
+  CHECK_OK(orMemcpyAsync(memory, host.data(), size, orMemcpyHostToDevice, stream));
+  CHECK_OK(orMemsetAsync(memory, 'd', size / 2, stream));
+  CHECK_OK(orMemcpyAsync(host.data(), memory, size, orMemcpyDeviceToHost, stream));
+  CHECK_ERROR(orStreamQuery(stream), orErrorNotReady);
+  gate.open();
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK(host == std::string(size / 2, 'd') + std::string(size / 2, 'h'));
+  CHECK_OK(orHostUnregister(host.data()));
+}
+
 TEST(pinned_copies_do_not_wait) {
   const orStream_t stream = make_stream();
   char* memory = device_malloc(size);

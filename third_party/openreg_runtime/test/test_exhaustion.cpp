@@ -208,8 +208,13 @@ void add_memory_calls(std::vector<Call>& calls) {
   calls.push_back({"orMallocHost", [] { return orMallocHost(&pinned, 1000); },
                    [] { CHECK_OK(orFreeHost(pinned)); }});
   add_free_host_calls(calls);
+  calls.push_back({"orHostRegister", [] { return orHostRegister(plain.data(), 100); },
+                   [] { CHECK_OK(orHostUnregister(plain.data())); }});
   calls.push_back(
       {"orMemcpy", [] { return orMemcpy(device, plain.data(), 1000, orMemcpyDefault); }});
+  calls.push_back(
+      {"orMemcpyWithStream",
+       [] { return orMemcpyWithStream(device, plain.data(), 1000, orMemcpyDefault, nullptr); }});
   calls.push_back({"orMemcpyAsync of plain memory", [] {
                      return orMemcpyAsync(device, plain.data(), 50'000, orMemcpyDefault, nullptr);
                    }});
@@ -366,7 +371,7 @@ void add_device_calls(std::vector<Call>& calls) {
   calls.push_back({"orAreSettingsRead", [] { return orAreSettingsRead(&value); }});
   calls.push_back({"orGetSettingSize", [] {
                      size_t size = 0;
-                     return orGetSettingSize(&size, orSettingIndex_OPENREG_MEMORY_QUARANTINE);
+                     return orGetSettingSize(&size, orSettingIndex_OPENREG_QUEUE_MEMORY);
                    }});
   calls.push_back({"orSetDevice", [] { return orSetDevice(0); }});
   calls.push_back(
@@ -383,6 +388,16 @@ void add_device_calls(std::vector<Call>& calls) {
                      orSetting setting;
                      return orGetSetting(&setting, 0);
                    }});
+  calls.push_back({"orGetSettingName", [] {
+                     const char* name = nullptr;
+                     return orGetSettingName(&name, 0);
+                   }});
+  calls.push_back({"orDeclareSetting", [] {
+                     const orSetting setting = {"TEST_SWITCH",    "0",     "0 or 1",
+                                                "For this test.", nullptr, nullptr};
+                     return orDeclareSetting(&value, &setting, "0 1");
+                   }});
+  calls.push_back({"orSetSettingSource", [] { return orSetSettingSource(nullptr); }});
   calls.push_back({"orCheckSettings", [] { return orCheckSettings(); }});
   calls.push_back({"orReviewSettings",
                    [] { return orReviewSettings(&value, [](void*, const char*) {}, nullptr); }});

@@ -91,6 +91,43 @@ TEST(freeing_what_is_not_the_start_of_an_allocation_is_refused) {
   CHECK_ERROR(orFreeHost(pinned), orErrorInvalidValue);
 }
 
+TEST(registered_memory_counts_as_pinned) {
+  std::string memory(1000, 'm');
+  char* begin = memory.data() + 100;
+  CHECK_OK(orHostRegister(begin, 800));
+  for (const char* inside : {begin, begin + 799}) {
+    const orPointerAttributes attributes = attributes_of(inside);
+    CHECK_EQUAL(attributes.type, orMemoryTypeHost);
+    CHECK(attributes.allocationBase == begin);
+    CHECK_EQUAL(attributes.allocationSize, size_t{800});
+  }
+  CHECK_EQUAL(attributes_of(begin - 1).type, orMemoryTypeUnregistered);
+  CHECK_EQUAL(attributes_of(begin + 800).type, orMemoryTypeUnregistered);
+  CHECK_ERROR(orFreeHost(begin), orErrorInvalidValue);
+  CHECK_ERROR(orHostUnregister(begin + 1), orErrorInvalidValue);
+  CHECK_OK(orHostUnregister(begin));
+  CHECK_ERROR(orHostUnregister(begin), orErrorInvalidValue);
+  CHECK_EQUAL(attributes_of(begin).type, orMemoryTypeUnregistered);
+}
+
+TEST(memory_that_is_pinned_or_of_a_device_is_not_registered) {
+  std::string memory(1000, 'm');
+  CHECK_ERROR(orHostRegister(nullptr, 1), orErrorInvalidValue);
+  CHECK_ERROR(orHostRegister(memory.data(), 0), orErrorInvalidValue);
+  CHECK_ERROR(orHostRegister(memory.data(), SIZE_MAX), orErrorInvalidValue);
+  CHECK_OK(orHostRegister(memory.data() + 100, 100));
+  CHECK_ERROR(orHostRegister(memory.data() + 199, 1), orErrorInvalidValue);
+  CHECK_ERROR(orHostRegister(memory.data(), 101), orErrorInvalidValue);
+  CHECK_OK(orHostRegister(memory.data(), 100));
+  CHECK_OK(orHostRegister(memory.data() + 200, 1));
+  char* device = device_malloc(100);
+  char* pinned = host_malloc(100);
+  for (char* other : {device, kernel_address(device), pinned}) {
+    CHECK_ERROR(orHostRegister(other, 10), orErrorInvalidValue);
+  }
+  CHECK_ERROR(orHostUnregister(pinned), orErrorInvalidValue);
+}
+
 TEST(memory_runs_out_and_comes_back) {
   CHECK_EQUAL(setenv("OPENREG_DEVICE_MEMORY", "32MiB", 1), 0);
   CHECK_EQUAL(free_memory(0), size_t{32} << 20);

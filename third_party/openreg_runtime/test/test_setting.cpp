@@ -33,6 +33,34 @@ int device_count() {
   return count;
 }
 
+// A setting of a layer above the runtime.
+int declare(const char* variable, const char* default_text, const char* values) {
+  const orSetting setting = {variable, default_text, values, "For this test.", nullptr, nullptr};
+  int index = -1;
+  CHECK_OK(orDeclareSetting(&index, &setting, values));
+  return index;
+}
+
+std::string value_of(int index) {
+  orSetting setting;
+  CHECK_OK(orGetSetting(&setting, index));
+  return setting.value == nullptr ? "" : setting.value;
+}
+
+// What TEST_COLOR is if it is not set, and OPENREG_VISIBLE_DEVICES.
+const char* find_other(const char* variable, int device_count, const char** source) {
+  static thread_local std::string text;
+  if (std::string_view(variable) == "TEST_COLOR") {
+    text = "blue";
+  } else if (std::string_view(variable) == "OPENREG_VISIBLE_DEVICES") {
+    text = std::to_string(device_count - 1);
+  } else {
+    return nullptr;
+  }
+  *source = "OTHER_VARIABLE";
+  return text.c_str();
+}
+
 }  // namespace
 
 TEST(settings_can_be_listed) {
@@ -46,6 +74,9 @@ TEST(settings_can_be_listed) {
     CHECK_CONTAINS(setting.variable, "OPENREG_");
     CHECK(*setting.default_text != '\0' && *setting.allowed != '\0');
     CHECK(*setting.description != '\0');
+    const char* name = nullptr;
+    CHECK_OK(orGetSettingName(&name, i));
+    CHECK_EQUAL(std::string(name), setting.variable);
     if (i == orSettingIndex_OPENREG_LAUNCH_BLOCKING) {
       CHECK_EQUAL(std::string(setting.variable), "OPENREG_LAUNCH_BLOCKING");
       CHECK_EQUAL(std::string(setting.value), "1");
@@ -69,17 +100,118 @@ TEST(settings_are_read_by_the_first_call_that_needs_one) {
   });
 }
 
-TEST(setting_tells_the_variable_that_it_is_from) {
+TEST(declared_settings_are_read_with_the_others) {
   test::check_child([] {
-    set("OPENREG_DEVICE_TYPE", "cuda");
-    set("CUDA_VISIBLE_DEVICES", "1");
+    set("TEST_COLOR", "green");
+    const int color = declare("TEST_COLOR", "red", "red green");
+    CHECK_EQUAL(color, static_cast<int>(orSettingIndexCount));
+    CHECK_EQUAL(declare("TEST_SIZE", "3KiB", "<size>"), color + 1);
+    int value = -1;
+    CHECK_OK(orAreSettingsRead(&value));
+    CHECK_EQUAL(value, 0);
+    CHECK_OK(orGetSettingCount(&value));
+    CHECK_EQUAL(value, color + 2);
+    CHECK_EQUAL(value_of(color), "green");
+    set("TEST_COLOR", "red");
+    CHECK_EQUAL(value_of(color), "green");
     orSetting setting;
-    CHECK_OK(orGetSetting(&setting, orSettingIndex_OPENREG_VISIBLE_DEVICES));
-    CHECK_EQUAL(std::string(setting.source), "CUDA_VISIBLE_DEVICES");
-    CHECK_OK(orGetSetting(&setting, orSettingIndex_OPENREG_DEVICE_TYPE));
-    CHECK_EQUAL(std::string(setting.source), "OPENREG_DEVICE_TYPE");
+    CHECK_OK(orGetSetting(&setting, color));
+    CHECK_EQUAL(std::string(setting.source), "TEST_COLOR");
+    CHECK_EQUAL(std::string(setting.default_text), "red");
+    CHECK_OK(orGetSetting(&setting, color + 1));
+    CHECK(setting.value == nullptr && setting.source == nullptr);
+  });
+}
+
+TEST(bad_values_of_declared_settings_fail_every_call_that_needs_a_setting) {
+  struct Case {
+    const char* values;
+    const char* default_text;
+    std::vector<const char*> good;
+    std::vector<const char*> bad;
+  };
+  const std::vector<Case> cases = {
+      {"0 1 raise", "0", {"1", "raise"}, {"", "2", "0 1", "rais", "<size>"}},
+      {"<size>", "1MiB", {"0", "7", "64GiB"}, {"", "-1", "64GB", "99999999999TiB"}},
+      {"none <version>", "none", {"12.8", "0.0"}, {"", "12", "12.x", ".8", "1.2.3"}},
+      {"<text>", "none", {"x", "a b"}, {""}},
+  };
+  for (const Case& one : cases) {
+    for (const char* value : one.good) {
+      test::check_child([=] {
+        set("TEST_SETTING", value);
+        const int index = declare("TEST_SETTING", one.default_text, one.values);
+        CHECK_OK(orCheckSettings());
+        CHECK_EQUAL(value_of(index), value);
+      });
+    }
+    for (const char* value : one.bad) {
+      test::check_child([=] {
+        set("TEST_SETTING", value);
+        declare("TEST_SETTING", one.default_text, one.values);
+        int count = 0;
+        CHECK_ERROR(orGetDeviceCount(&count), orErrorInvalidSetting);
+        CHECK_EQUAL(std::string(orGetLastErrorMessage()),
+                    std::string("TEST_SETTING is '") + value + "'; allowed: " + one.values);
+      });
+    }
+  }
+}
+
+TEST(setting_that_is_declared_late_is_read_at_once) {
+  test::check_child([] {
+    CHECK_OK(orCheckSettings());
+    set("TEST_COLOR", "green");
+    const int color = declare("TEST_COLOR", "red", "red green");
+    set("TEST_COLOR", "red");
+    CHECK_EQUAL(value_of(color), "green");
+    CHECK_OK(orCheckSettings());
+    set("TEST_SWITCH", "2");
+    declare("TEST_SWITCH", "0", "0 1");
+    CHECK_ERROR(orCheckSettings(), orErrorInvalidSetting);
+  });
+}
+
+TEST(declarations_are_checked) {
+  const int color = declare("TEST_COLOR", "red", "red green");
+  CHECK_EQUAL(declare("TEST_COLOR", "red", "red green"), color);
+  int index = -1;
+  const orSetting other = {"TEST_COLOR", "red", "red", "Another one.", nullptr, nullptr};
+  CHECK_ERROR(orDeclareSetting(&index, &other, "red blue"), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "another setting TEST_COLOR");
+  const orSetting own = {"OPENREG_SCHEDULE", "free", "free", "The runtime's.", nullptr, nullptr};
+  CHECK_ERROR(orDeclareSetting(&index, &own, "free"), orErrorInvalidValue);
+  const orSetting bad_default = {"TEST_SWITCH", "2", "0 or 1", "A switch.", nullptr, nullptr};
+  CHECK_ERROR(orDeclareSetting(&index, &bad_default, "0 1"), orErrorInvalidValue);
+  const orSetting unnamed = {nullptr, "0", "0 or 1", "A switch.", nullptr, nullptr};
+  CHECK_ERROR(orDeclareSetting(&index, &unnamed, "0 1"), orErrorInvalidValue);
+  CHECK_ERROR(orDeclareSetting(nullptr, &bad_default, "2"), orErrorInvalidValue);
+  CHECK_ERROR(orDeclareSetting(&index, nullptr, "2"), orErrorInvalidValue);
+  CHECK_ERROR(orDeclareSetting(&index, &bad_default, nullptr), orErrorInvalidValue);
+}
+
+TEST(variables_that_are_not_set_may_have_another_source) {
+  test::check_child([] {
+    CHECK_OK(orSetSettingSource(find_other));
+    set("OPENREG_DEVICE_COUNT", "4");
+    const int color = declare("TEST_COLOR", "red", "red blue");
+    orSetting setting;
+    CHECK_OK(orGetSetting(&setting, color));
+    CHECK_EQUAL(std::string(setting.value), "blue");
+    CHECK_EQUAL(std::string(setting.source), "OTHER_VARIABLE");
+    CHECK_EQUAL(device_count(), 1);
+    orDeviceProp properties;
+    CHECK_OK(orGetDeviceProperties(&properties, 0));
+    CHECK_EQUAL(properties.physicalOrdinal, 3);
     CHECK_OK(orGetSetting(&setting, orSettingIndex_OPENREG_DEVICE_COUNT));
-    CHECK(setting.source == nullptr);
+    CHECK_EQUAL(std::string(setting.source), "OPENREG_DEVICE_COUNT");
+  });
+  test::check_child([] {
+    CHECK_OK(orSetSettingSource(find_other));
+    CHECK_OK(orSetSettingSource(nullptr));
+    set("OPENREG_VISIBLE_DEVICES", "0");
+    CHECK_EQUAL(value_of(declare("TEST_COLOR", "red", "red blue")), "");
+    CHECK_EQUAL(device_count(), 1);
   });
 }
 
@@ -90,17 +222,18 @@ TEST(review_tells_every_bad_value_and_keeps_none) {
   test::check_child([=] {
     std::vector<std::string> found;
     int count = -1;
+    declare("TEST_SWITCH", "0", "0 1");
     set("OPENREG_DEVICE_COUNT", "many");
     set("OPENREG_VISIBLE_DEVICES", "1,0");
-    set("OPENREG_FALLBACK", "loud");
+    set("TEST_SWITCH", "on");
     CHECK_OK(orReviewSettings(&count, add, &found));
     CHECK_EQUAL(count, 0);
     CHECK_EQUAL(found.size(), size_t{2});
     CHECK_EQUAL(found[0], "OPENREG_DEVICE_COUNT is 'many'; allowed: an integer from 0 to 64");
-    CHECK_EQUAL(found[1], "OPENREG_FALLBACK is 'loud'; allowed: silent, warn or error");
+    CHECK_EQUAL(found[1], "TEST_SWITCH is 'on'; allowed: 0 1");
 
     set("OPENREG_DEVICE_COUNT", "5");
-    set("OPENREG_FALLBACK", "warn");
+    set("TEST_SWITCH", "1");
     found.clear();
     CHECK_OK(orReviewSettings(&count, add, &found));
     CHECK_EQUAL(count, 2);
@@ -117,6 +250,10 @@ TEST(listing_checks_its_arguments) {
   CHECK_ERROR(orGetSetting(&setting, orSettingIndexCount), orErrorInvalidValue);
   CHECK_ERROR(orGetSetting(nullptr, 0), orErrorInvalidValue);
   CHECK_ERROR(orGetSettingCount(nullptr), orErrorInvalidValue);
+  const char* name = nullptr;
+  CHECK_ERROR(orGetSettingName(&name, -1), orErrorInvalidValue);
+  CHECK_ERROR(orGetSettingName(&name, orSettingIndexCount), orErrorInvalidValue);
+  CHECK_ERROR(orGetSettingName(nullptr, 0), orErrorInvalidValue);
 }
 
 TEST(bad_values_are_refused) {
@@ -134,45 +271,9 @@ TEST(bad_values_are_refused) {
   for (const char* value : {"", "2", "true"}) {
     check_refused("OPENREG_MEMORY_PROTECTION", value, "0 or 1");
     check_refused("OPENREG_LAUNCH_BLOCKING", value, "0 or 1");
-    check_refused("OPENREG_FALLBACK_VERIFY", value, "0 or 1");
-    check_refused("OPENREG_MEMORY_POISON", value, "0 or 1");
-    check_refused("OPENREG_FALLBACK", value, "silent, warn or error");
-    check_refused("OPENREG_SANITIZER", value, "0, 1, raise or collect");
-    check_refused("OPENREG_SANITIZER_EXIT", value, "0 or 1");
-    check_refused("OPENREG_SANITIZER_HOST", value, "0, 1 or operators");
-    check_refused("OPENREG_SANITIZER_UNINITIALIZED", value, "0 or 1");
   }
-}
-
-TEST(names_of_files_are_not_empty) {
-  check_refused("OPENREG_SANITIZER_REPORT", "", "the name of a file");
-  check_refused("OPENREG_SANITIZER_SUPPRESSIONS", "", "the name of a file");
-}
-
-TEST(values_for_the_layers_above_are_accepted) {
-  for (const char* value : {"1", "raise", "collect"}) {
-    test::check_child([=] {
-      set("OPENREG_SANITIZER", value);
-      set("OPENREG_SANITIZER_REPORT", "findings.json");
-      CHECK_OK(orCheckSettings());
-    });
-  }
-  for (const char* value : {"openreg", "cuda", "none"}) {
-    test::check_child([=] {
-      set("OPENREG_DEVICE_TYPE", value);
-      CHECK_OK(orCheckSettings());
-    });
-  }
-  for (const char* value : {"silent", "warn", "error"}) {
-    test::check_child([=] {
-      set("OPENREG_FALLBACK", value);
-      set("OPENREG_FALLBACK_VERIFY", "1");
-      set("OPENREG_MEMORY_POISON", "1");
-      CHECK_OK(orCheckSettings());
-      orSetting setting;
-      CHECK_OK(orGetSetting(&setting, orSettingIndex_OPENREG_FALLBACK));
-      CHECK_EQUAL(std::string(setting.value), value);
-    });
+  for (const char* value : {"", "much", "-1"}) {
+    check_refused("OPENREG_QUEUE_MEMORY", value, "a size, such as 64MiB; 0: no limit");
   }
 }
 
@@ -276,17 +377,16 @@ TEST(addresses_beyond_the_address_space_are_an_initialization_error) {
 
 TEST(size_of_a_setting_is_in_bytes) {
   test::check_child([] {
-    set("OPENREG_MEMORY_QUARANTINE", "3KiB");
+    set("OPENREG_QUEUE_MEMORY", "3KiB");
     size_t size = 0;
-    CHECK_OK(orGetSettingSize(&size, orSettingIndex_OPENREG_MEMORY_QUARANTINE));
+    CHECK_OK(orGetSettingSize(&size, orSettingIndex_OPENREG_QUEUE_MEMORY));
     CHECK_EQUAL(size, size_t{3072});
   });
   size_t size = 0;
-  CHECK_OK(orGetSettingSize(&size, orSettingIndex_OPENREG_MEMORY_QUARANTINE));
-  CHECK_EQUAL(size, size_t{256} << 20);
-  CHECK_ERROR(orGetSettingSize(&size, orSettingIndex_OPENREG_FALLBACK), orErrorInvalidValue);
-  CHECK_CONTAINS(orGetLastErrorMessage(), "OPENREG_FALLBACK, which is 'silent'");
+  CHECK_OK(orGetSettingSize(&size, orSettingIndex_OPENREG_QUEUE_MEMORY));
+  CHECK_EQUAL(size, size_t{64} << 20);
+  CHECK_ERROR(orGetSettingSize(&size, orSettingIndex_OPENREG_SCHEDULE), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "OPENREG_SCHEDULE, which is 'free'");
   CHECK_ERROR(orGetSettingSize(&size, orSettingIndexCount), orErrorInvalidValue);
-  CHECK_ERROR(orGetSettingSize(nullptr, orSettingIndex_OPENREG_MEMORY_QUARANTINE),
-              orErrorInvalidValue);
+  CHECK_ERROR(orGetSettingSize(nullptr, orSettingIndex_OPENREG_QUEUE_MEMORY), orErrorInvalidValue);
 }

@@ -23,6 +23,10 @@
 /* Every allocation starts at a multiple of this, which is also the widest vector load. */
 #define OPENREG_MEMORY_ALIGNMENT 512
 
+/* Up to this size, an asynchronous copy from unregistered host memory copies its source aside and
+ * does not wait. Beyond it, the second pass over the data costs more than the wait. */
+#define OPENREG_MAX_STAGED_COPY 65536
+
 typedef enum orMemcpyKind {
   orMemcpyHostToHost = 0,
   orMemcpyHostToDevice = 1,
@@ -33,7 +37,7 @@ typedef enum orMemcpyKind {
 
 typedef enum orMemoryType {
   orMemoryTypeUnregistered = 0, /* host memory that the runtime does not know */
-  orMemoryTypeHost = 1,         /* pinned, from orMallocHost */
+  orMemoryTypeHost = 1,         /* pinned, from orMallocHost or orHostRegister */
   orMemoryTypeDevice = 2
 } orMemoryType;
 
@@ -83,6 +87,16 @@ OPENREG_API orError_t orFreeHost(void* pointer) OPENREG_CHECKED;
  * Errors: those of orFreeHost, but orErrorNotPermitted. */
 OPENREG_API orError_t orFreeHostUnused(void* pointer) OPENREG_CHECKED;
 
+/* Makes host memory that the caller has allocated count as pinned: copies from and to it are
+ * asynchronous. Owns: the memory stays the caller's, who must keep it, and end the registration
+ * before it is freed.
+ * Errors: orErrorInvalidValue if the size is 0, or if a part of it is device or pinned memory. */
+OPENREG_API orError_t orHostRegister(void* pointer, size_t size) OPENREG_CHECKED;
+
+/* Ends a registration. Does not wait: no work that is still to finish may use the memory.
+ * Errors: orErrorInvalidValue if the pointer is not the start of registered memory. */
+OPENREG_API orError_t orHostUnregister(void* pointer) OPENREG_CHECKED;
+
 /* Copies and waits. Enqueued on the default stream of the device involved (of the
  * destination's, if two are), like every function here without a stream argument.
  * Errors: orErrorInvalidMemcpyDirection if the kind contradicts the pointers,
@@ -90,9 +104,14 @@ OPENREG_API orError_t orFreeHostUnused(void* pointer) OPENREG_CHECKED;
 OPENREG_API orError_t orMemcpy(void* destination, const void* source, size_t size,
                                orMemcpyKind kind) OPENREG_CHECKED;
 
-/* Enqueues a copy. With unregistered host memory it may wait: when the call returns, a source
- * may be changed or freed, and a destination holds the data. Pinned host memory must stay
- * alive and untouched until the copy is done. */
+/* The same on a stream. If the stream has no work left, the calling thread copies. */
+OPENREG_API orError_t orMemcpyWithStream(void* destination, const void* source, size_t size,
+                                         orMemcpyKind kind, orStream_t stream) OPENREG_CHECKED;
+
+/* Enqueues a copy. With unregistered host memory, when the call returns, a source may be changed or
+ * freed, and a destination holds the data: a source of up to OPENREG_MAX_STAGED_COPY bytes is
+ * copied aside, otherwise the call waits. Pinned host memory must stay alive and untouched until
+ * the copy is done. */
 OPENREG_API orError_t orMemcpyAsync(void* destination, const void* source, size_t size,
                                     orMemcpyKind kind, orStream_t stream) OPENREG_CHECKED;
 

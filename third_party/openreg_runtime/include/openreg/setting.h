@@ -1,16 +1,11 @@
 /* Settings: environment variables, read once, at the first call that needs one.
  *
  * Note [Settings table]
- * This table is the only list: the parser, the error texts and the documentation are made
- * from it. The runtime reads and checks all settings, so that a bad value fails at the same time
- * and with the same text, whichever layer uses the setting. The runtime itself does not use the
- * last rows: the layers above read their texts with orGetSetting.
- *
- * Note [CUDA's variables]
- * With OPENREG_DEVICE_TYPE=cuda, CUDA_VISIBLE_DEVICES and CUDA_LAUNCH_BLOCKING stand in for the
- * settings of these names that are not set, and mean what they mean to CUDA: the list of devices
- * ends before the first that does not exist, and is empty if one comes twice; any value but 1 does
- * not block. They are never an error.
+ * OPENREG_SETTINGS has the settings that the runtime uses. Layers above it declare theirs with
+ * orDeclareSetting when they are loaded. The runtime reads and checks all of them together, so that
+ * an invalid value fails at the same time and with the same text, whichever layer uses the setting.
+ * The table and the declarations are the only lists: the error texts and the documentation are made
+ * from them.
  */
 #ifndef OPENREG_SETTING_H
 #define OPENREG_SETTING_H
@@ -19,52 +14,22 @@
 #include <stddef.h>
 
 /* X(variable, default as text, allowed values, what it does) */
-#define OPENREG_SETTINGS(X)                                                              \
-  X(OPENREG_DEVICE_COUNT, "2", "an integer from 0 to 64", "Number of devices.")          \
-  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory",                          \
-    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",               \
-    "Capacity of each device.")                                                          \
-  X(OPENREG_VISIBLE_DEVICES, "all devices",                                              \
-    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",          \
-    "Which devices the process sees, in which order. Empty: none.")                      \
-  X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                            \
-    "1: the host faults on device memory. 0: it may read and write it, for debuggers.")  \
-  X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                              \
-    "1: every launch waits until its work is done and returns its error.")               \
-  X(OPENREG_SCHEDULE, "free", "free, lazy, eager or a seed, an integer from 0",          \
-    "Which of the streams that could run gets on next; free: each runs when it can.")    \
-  X(OPENREG_QUEUE_MEMORY, "64MiB", "a size, such as 64MiB; 0: no limit",                 \
-    "Memory of what waits in a stream's queue, beyond which a submission waits.")        \
-  X(OPENREG_DEVICE_TYPE, "openreg", "openreg, cuda or none",                             \
-    "The device type that the PyTorch backend serves. Read when its library is loaded.") \
-  X(OPENREG_CUDA_CAPABILITY, "8.0", "a major and a minor version, such as 9.0",          \
-    "The compute capability that devices have with OPENREG_DEVICE_TYPE=cuda.")           \
-  X(OPENREG_CUDA_VERSION, "none", "none, or a major and a minor version, such as 12.8",  \
-    "What torch.version.cuda is with OPENREG_DEVICE_TYPE=cuda. Read by import torch.")   \
-  X(OPENREG_CUDA_NOTICE, "1", "0 or 1",                                                  \
-    "1: with OPENREG_DEVICE_TYPE=cuda, the first use says so, in one line on stderr.")   \
-  X(OPENREG_FALLBACK, "silent", "silent, warn or error",                                 \
-    "What the PyTorch backend's fallback does when a call makes the host wait.")         \
-  X(OPENREG_FALLBACK_VERIFY, "0", "0 or 1",                                              \
-    "1: each planned call of the fallback is compared with the functional result.")      \
-  X(OPENREG_MEMORY_POISON, "0", "0 or 1",                                                \
-    "1: unused memory is filled with a pattern, and allocations are guarded.")           \
-  X(OPENREG_MEMORY_QUARANTINE, "256MiB", "a size, such as 64MiB; 0: none",               \
-    "With OPENREG_MEMORY_POISON=1, how much freed memory is not reused yet.")            \
-  X(OPENREG_OCCL_ON_ERROR, "raise", "raise or abort",                                    \
-    "What a distributed operation that fails does. abort: it ends the process.")         \
-  X(OPENREG_SANITIZER, "0", "0, 1, raise or collect",                                    \
-    "1: finds work that streams do not order, and warns. raise, collect: does that.")    \
-  X(OPENREG_SANITIZER_EXIT, "1", "0 or 1",                                               \
-    "1: with findings that were not cleared, the process ends with status 77.")          \
-  X(OPENREG_SANITIZER_HOST, "1", "0, 1 or operators",                                    \
-    "1: finds all accesses of the host. operators: those of operators. 0: none.")        \
-  X(OPENREG_SANITIZER_REPORT, "none", "the name of a file",                              \
-    "Where the sanitizer writes its findings when the process ends, as JSON.")           \
-  X(OPENREG_SANITIZER_SUPPRESSIONS, "none", "the name of a file",                        \
-    "Findings not to report: a line for each, kind:file:operator.")                      \
-  X(OPENREG_SANITIZER_UNINITIALIZED, "0", "0 or 1",                                      \
-    "1: the sanitizer also finds kernels that read uninitialized memory.")
+#define OPENREG_SETTINGS(X)                                                             \
+  X(OPENREG_DEVICE_COUNT, "2", "an integer from 0 to 64", "Number of devices.")         \
+  X(OPENREG_DEVICE_MEMORY, "a quarter of the machine's memory",                         \
+    "a size of at least 16MiB, such as 512MiB, 4GiB or a number of bytes",              \
+    "Capacity of each device.")                                                         \
+  X(OPENREG_VISIBLE_DEVICES, "all devices",                                             \
+    "different device numbers below OPENREG_DEVICE_COUNT, separated by commas",         \
+    "Which devices the process sees, in which order. Empty: none.")                     \
+  X(OPENREG_MEMORY_PROTECTION, "1", "0 or 1",                                           \
+    "1: the host faults on device memory. 0: it may read and write it, for debuggers.") \
+  X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                             \
+    "1: every launch waits until its work is done and returns its error.")              \
+  X(OPENREG_SCHEDULE, "free", "free, lazy, eager or a seed, an integer from 0",         \
+    "Which of the streams that could run gets on next; free: each runs when it can.")   \
+  X(OPENREG_QUEUE_MEMORY, "64MiB", "a size, such as 64MiB; 0: no limit",                \
+    "Memory of what waits in a stream's queue, beyond which a submission waits.")
 
 /* Where a setting stands in the table, such as orSettingIndex_OPENREG_DEVICE_COUNT. */
 #define OPENREG_SETTING_INDEX(variable, default_text, allowed, description) \
@@ -86,7 +51,31 @@ typedef struct orSetting {
 /* Takes the text of one bad value: the words of orErrorInvalidSetting. */
 typedef void (*orBadSettingFn)(void* user_data, const char* text);
 
+/* Returns what a setting is whose variable is not set, and stores the variable that this is from;
+ * null if nothing else says. `device_count` is OPENREG_DEVICE_COUNT. The text lives until the
+ * thread's next call of the function. It must not call the runtime. */
+typedef const char* (*orSettingSourceFn)(const char* variable, int device_count,
+                                         const char** source);
+
 OPENREG_EXTERN_C_BEGIN
+
+/* Declares a setting of a layer above the runtime and stores its index, from orSettingIndexCount
+ * on. The value and the source in `setting` are not used. `values` has the values that are valid,
+ * separated by spaces. It may contain
+ *   <size>     for a number of bytes or a size such as 64MiB,
+ *   <version>  for two numbers with a point between them, such as 12.8,
+ *   <text>     for any text but the empty one.
+ * A declaration may be repeated. A setting that is declared after the settings have been read is
+ * read by this call.
+ * Owns: the texts must live as long as the process.
+ * Errors: orErrorInvalidValue if a text is null, the default is not valid, or another setting has
+ * the name. */
+OPENREG_API orError_t orDeclareSetting(int* index, const orSetting* setting,
+                                       const char* values) OPENREG_CHECKED;
+
+/* Sets a function that is asked for settings whose variable is not set; NULL for none. It has no
+ * effect on settings that have been read. */
+OPENREG_API orError_t orSetSettingSource(orSettingSourceFn function) OPENREG_CHECKED;
 
 /* Stores the value of a setting that is a size with a default that is one, in bytes.
  * Errors: orErrorInvalidValue for another setting, or a bad value. */
@@ -95,8 +84,12 @@ OPENREG_API orError_t orGetSettingSize(size_t* size, int index) OPENREG_CHECKED;
 /* Stores how many settings there are. */
 OPENREG_API orError_t orGetSettingCount(int* count) OPENREG_CHECKED;
 
-/* Describes one setting, 0 <= index < count, which an orSettingIndex names. The texts live as long
- * as the process. Returns even a bad value as it was read; orCheckSettings finds it. */
+/* Stores the variable of one setting, 0 <= index < count. Reads none. */
+OPENREG_API orError_t orGetSettingName(const char** variable, int index) OPENREG_CHECKED;
+
+/* Describes one setting, 0 <= index < count; an orSettingIndex names those of the runtime. The
+ * texts live as long as the process. Returns even a bad value as it was read; orCheckSettings finds
+ * it. */
 OPENREG_API orError_t orGetSetting(orSetting* setting, int index) OPENREG_CHECKED;
 
 /* Reads and checks all settings now.

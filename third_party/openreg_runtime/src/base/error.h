@@ -76,4 +76,13 @@ orError_t guarded(Body&& body) noexcept {
   }
 }
 
+// The same for a function that stores a result, whose address may not be null.
+template <typename Result, typename Body>
+orError_t guarded_result(const char* function, const Result* result, Body&& body) noexcept {
+  return guarded([&] {
+    if (result != nullptr) return body();
+    return fail(orErrorInvalidValue, concat(function, ": a pointer to the result is null"));
+  });
+}
+
 }  // namespace openreg

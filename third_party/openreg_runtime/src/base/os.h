@@ -1,4 +1,5 @@
-// The interface to the operating system. Only os.cpp includes its headers.
+// The interface to the operating system. Only os.cpp includes its headers, and two files of extras:
+// os_extras.cpp and fault_signal.cpp.
 //
 // Unless a function says otherwise: any thread may call it, sizes are bytes, and a function that
 // can fail returns false, null or -1; error_text() then describes the cause.
@@ -91,17 +92,8 @@ void unmap(void* address, size_t size);
 // is final, and no other user may open the file.
 int create_memory_file(const char* name, size_t size);
 
-// Opens a memory file of a process of this user, by the number it has there. Opens no other kind of
-// file.
-int open_memory_file(int process, int file);
-
-// The identity of a memory file on this machine, and its size.
-struct FileIdentity {
-  uint64_t number;
-  uint64_t size;
-};
-
-bool identify_file(int file, FileIdentity* identity);
+// Whether it is a memory file that create_memory_file() has made.
+bool has_final_size(int file);
 
 void close_file(int file);
 
@@ -109,37 +101,8 @@ void close_file(int file);
 // mapping only if `is_inherited`.
 bool map_memory_file(void* address, size_t size, int file, bool is_inherited = false);
 
-// The same in place of the existing mapping, private to this process: its writes are not visible to
-// others. Async-signal-safe.
-bool map_private_copy(void* address, size_t size, int file);
-
-enum class Protection : uint8_t { None, Read, ReadWrite };
-
-// Sets the protection of mapped pages. Async-signal-safe.
-bool protect(void* address, size_t size, Protection protection);
-
 // Returns whole pages of a memory file to the system; they read as zeros afterwards.
 bool discard(void* address, size_t size);
-
-// --- Other processes
-
-// The number of this process.
-int process_id();
-
-// When a process started, in a unit of the operating system's. Together with its number it
-// identifies a process while the machine is up. 0 if there is no such process, or if it is a
-// zombie.
-uint64_t process_start(int process);
-
-// Fills memory with unpredictable numbers.
-bool fill_random(void* memory, size_t size);
-
-// Waits while the word has the value, for at most `duration_ns`; may end early. The word may be in
-// memory that is shared between processes.
-void wait_for_change(const std::atomic<uint32_t>& word, uint32_t value, int64_t duration_ns);
-
-// Ends all waits for the word to change.
-void wake_all(const std::atomic<uint32_t>& word);
 
 // --- Process
 
@@ -149,23 +112,5 @@ bool at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 
 // Registers a function to call when the process exits.
 bool at_exit(void (*function)());
-
-enum class FaultAccess : uint8_t { Read, Write, Unknown };
-
-struct Fault {
-  uintptr_t address;
-  FaultAccess access;
-};
-
-// Called for a memory fault. Returns whether the access can be retried. Must be async-signal-safe.
-using FaultObserver = bool (*)(const Fault& fault);
-
-// Installs the observer for all memory faults, before other handlers. Faults that it does not
-// resolve are passed to the other handlers, the latest first. Must not be called concurrently;
-// cheap if nothing has changed.
-bool observe_faults(FaultObserver observer);
-
-// Writes to the standard error stream. Async-signal-safe.
-void write_error(const char* text, size_t size);
 
 }  // namespace openreg::os

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -75,6 +76,13 @@ std::optional<Schedule> parse_schedule(std::string_view text) {
 
 namespace {
 
+// Stores what a text means. Returns false, and leaves the default, if it means nothing.
+template <typename Value>
+bool store(const std::optional<Value>& value, Value& setting) {
+  if (value) setting = *value;
+  return value.has_value();
+}
+
 // One parser for each variable, named after it. Each returns false for a bad text. A null text
 // asks for a default that is computed.
 
@@ -114,34 +122,19 @@ bool parse_OPENREG_VISIBLE_DEVICES(const char* text, Settings& settings) {
 }
 
 bool parse_OPENREG_MEMORY_PROTECTION(const char* text, Settings& settings) {
-  const std::optional<bool> value = parse_switch(text);
-  settings.has_memory_protection = value.value_or(true);
-  return value.has_value();
+  return store(parse_switch(text), settings.has_memory_protection);
 }
 
 bool parse_OPENREG_LAUNCH_BLOCKING(const char* text, Settings& settings) {
-  const std::optional<bool> value = parse_switch(text);
-  settings.is_launch_blocking = value.value_or(false);
-  return value.has_value();
+  return store(parse_switch(text), settings.is_launch_blocking);
 }
 
 bool parse_OPENREG_SCHEDULE(const char* text, Settings& settings) {
-  const std::optional<Schedule> schedule = parse_schedule(text);
-  settings.schedule = schedule.value_or(Schedule{});
-  return schedule.has_value();
+  return store(parse_schedule(text), settings.schedule);
 }
 
 bool parse_OPENREG_QUEUE_MEMORY(const char* text, Settings& settings) {
-  const std::optional<size_t> size = parse_size(text);
-  settings.queue_memory = size.value_or(0);
-  return size.has_value();
-}
-
-// What the layers above read: the runtime only checks the text.
-
-bool parse_OPENREG_DEVICE_TYPE(const char* text, Settings&) {
-  const std::string_view type = text;
-  return type == "openreg" || type == "cuda" || type == "none";
+  return store(parse_size(text), settings.queue_memory);
 }
 
 // Two numbers with a point between them.
@@ -151,99 +144,39 @@ bool is_version(std::string_view text) {
          parse_integer<unsigned>(text.substr(point + 1));
 }
 
-bool parse_OPENREG_CUDA_CAPABILITY(const char* text, Settings&) { return is_version(text); }
-
-bool parse_OPENREG_CUDA_VERSION(const char* text, Settings&) {
-  return std::string_view(text) == "none" || is_version(text);
-}
-
-bool parse_OPENREG_CUDA_NOTICE(const char* text, Settings&) {
-  return parse_switch(text).has_value();
-}
-
-bool parse_OPENREG_FALLBACK(const char* text, Settings&) {
-  const std::string_view mode = text;
-  return mode == "silent" || mode == "warn" || mode == "error";
-}
-
-bool parse_OPENREG_FALLBACK_VERIFY(const char* text, Settings&) {
-  return parse_switch(text).has_value();
-}
-
-bool parse_OPENREG_MEMORY_POISON(const char* text, Settings&) {
-  return parse_switch(text).has_value();
-}
-
-bool parse_OPENREG_MEMORY_QUARANTINE(const char* text, Settings&) {
-  return parse_size(text).has_value();
-}
-
-bool parse_OPENREG_OCCL_ON_ERROR(const char* text, Settings&) {
-  const std::string_view action = text;
-  return action == "raise" || action == "abort";
-}
-
-bool parse_OPENREG_SANITIZER(const char* text, Settings&) {
-  const std::string_view action = text;
-  return action == "raise" || action == "collect" || parse_switch(action).has_value();
-}
-
-bool parse_OPENREG_SANITIZER_EXIT(const char* text, Settings&) {
-  return parse_switch(text).has_value();
-}
-
-bool parse_OPENREG_SANITIZER_HOST(const char* text, Settings&) {
-  const std::string_view accesses = text;
-  return accesses == "operators" || parse_switch(accesses).has_value();
-}
-
-bool parse_OPENREG_SANITIZER_REPORT(const char* text, Settings&) { return *text != '\0'; }
-
-bool parse_OPENREG_SANITIZER_SUPPRESSIONS(const char* text, Settings&) { return *text != '\0'; }
-
-bool parse_OPENREG_SANITIZER_UNINITIALIZED(const char* text, Settings&) {
-  return parse_switch(text).has_value();
+// Whether a text is one of those that orDeclareSetting() was given.
+bool is_among(std::string_view text, std::string_view values) {
+  while (!values.empty()) {
+    const std::string_view value = values.substr(0, values.find(' '));
+    if (value == "<size>"      ? parse_size(text).has_value()
+        : value == "<version>" ? is_version(text)
+        : value == "<text>"    ? !text.empty()
+                               : value == text) {
+      return true;
+    }
+    values.remove_prefix(std::min(value.size() + 1, values.size()));
+  }
+  return false;
 }
 
 struct Variable {
   orSetting description;
-  bool (*parse)(const char* text, Settings& settings);
+  bool (*parse)(const char* text, Settings& settings);  // null: it is declared, with `values`
+  const char* values;
 };
 
-constexpr Variable table[] = {
+constexpr Variable own_variables[] = {
 #define OPENREG_VARIABLE(variable, default_text, allowed, description) \
-  {{#variable, default_text, allowed, description, nullptr, nullptr}, parse_##variable},
+  {{#variable, default_text, allowed, description, nullptr, nullptr}, parse_##variable, nullptr},
     OPENREG_SETTINGS(OPENREG_VARIABLE)
 #undef OPENREG_VARIABLE
 };
 
-constexpr size_t variable_count = std::size(table);
-static_assert(variable_count == orSettingIndexCount);
+static_assert(std::size(own_variables) == orSettingIndexCount);
 
 // Defaults that are described in the table, not written there.
 bool has_computed_default(std::string_view variable) {
   return variable == "OPENREG_DEVICE_MEMORY" || variable == "OPENREG_VISIBLE_DEVICES";
-}
-
-// The devices of a list of CUDA's, as OPENREG_VISIBLE_DEVICES names them.
-std::string from_cuda_devices(std::string_view rest, int device_count) {
-  std::vector<int> devices;
-  std::string text;
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    const std::string_view number = rest.substr(0, comma);
-    const size_t begin = std::min(number.find_first_not_of(' '), number.size());
-    const size_t end = number.find_last_not_of(' ') + 1;
-    const std::optional<int> device =
-        begin < end ? parse_integer<int>(number.substr(begin, end - begin)) : std::nullopt;
-    if (!device || *device < 0 || *device >= device_count) break;
-    if (std::find(devices.begin(), devices.end(), *device) != devices.end()) return {};
-    devices.push_back(*device);
-    text += (text.empty() ? "" : ",") + std::to_string(*device);
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
-  }
-  return text;
 }
 
 // What the environment says of a setting.
@@ -252,57 +185,49 @@ struct Given {
   const char* source;  // the variable that it is from
 };
 
-// See Note [CUDA's variables] in openreg/setting.h.
+std::atomic<orSettingSourceFn> other_source{nullptr};
+
 std::optional<Given> find_given(const char* variable, const Settings& settings) {
   if (const char* own = std::getenv(variable); own != nullptr) return Given{own, variable};
-  const char* type = std::getenv("OPENREG_DEVICE_TYPE");
-  if (type == nullptr || std::string_view(type) != "cuda") return std::nullopt;
-  const std::string_view name = variable;
-  if (name == "OPENREG_VISIBLE_DEVICES") {
-    constexpr const char* source = "CUDA_VISIBLE_DEVICES";
-    const char* devices = std::getenv(source);
-    if (devices != nullptr) {
-      return Given{from_cuda_devices(devices, settings.device_count), source};
-    }
-  }
-  if (name == "OPENREG_LAUNCH_BLOCKING") {
-    constexpr const char* source = "CUDA_LAUNCH_BLOCKING";
-    const char* is_blocking = std::getenv(source);
-    if (is_blocking != nullptr) {
-      return Given{std::string_view(is_blocking) == "1" ? "1" : "0", source};
-    }
-  }
-  return std::nullopt;
+  const orSettingSourceFn find_other = other_source.load();
+  const char* source = nullptr;
+  const char* text =
+      find_other == nullptr ? nullptr : find_other(variable, settings.device_count, &source);
+  return text == nullptr ? std::nullopt : std::optional(Given{text, source});
 }
 
 // What the environment said when it was read.
 struct Environment {
-  std::array<std::optional<Given>, variable_count> given = {};
+  std::vector<std::optional<Given>> given;  // one for each variable
   Settings settings;
   std::vector<std::string> errors;  // one for each bad value
 
-  Environment() {
-    for (size_t i = 0; i < variable_count; ++i) read(i);
+  explicit Environment(const std::vector<Variable>& variables) {
+    for (const Variable& variable : variables) read(variable);
   }
 
-  const char* value(size_t i) const { return given[i] ? given[i]->text.c_str() : nullptr; }
-
-  void read(size_t i) {
-    const orSetting& variable = table[i].description;
-    given[i] = find_given(variable.variable, settings);
-    const char* text = value(i);
-    if (text == nullptr && !has_computed_default(variable.variable)) text = variable.default_text;
-    if (table[i].parse(text, settings)) return;
-    errors.push_back(concat(variable.variable, " is '", text, "'; allowed: ", variable.allowed));
+  void read(const Variable& variable) {
+    const orSetting& row = variable.description;
+    const std::optional<Given>& found = given.emplace_back(find_given(row.variable, settings));
+    const char* text = found ? found->text.c_str() : nullptr;
+    if (text == nullptr && !has_computed_default(row.variable)) text = row.default_text;
+    const bool is_good = variable.parse != nullptr ? variable.parse(text, settings)
+                                                   : is_among(text, variable.values);
+    if (is_good) return;
+    errors.push_back(concat(row.variable, " is '", text, "'; allowed: ", row.allowed));
   }
 };
-
-std::atomic<bool> is_environment_read{false};
 
 // A mutex of our own rather than the one of a static variable, as a fork has to hold it: a child
 // that is forked while another thread reads the environment would wait for that thread for ever.
 constinit Mutex environment_mutex;  // a leaf
 constinit std::atomic<const Environment*> read_environment{nullptr};
+
+// All settings: the runtime's own, then the declared ones.
+std::vector<Variable>& variables() OPENREG_REQUIRES(environment_mutex) {
+  static auto* all = new std::vector<Variable>(std::begin(own_variables), std::end(own_variables));
+  return *all;
+}
 
 const Environment& environment() {
   const Environment* found = read_environment.load(std::memory_order_acquire);
@@ -310,12 +235,59 @@ const Environment& environment() {
     const Lock lock(environment_mutex);
     found = read_environment.load(std::memory_order_relaxed);
     if (found == nullptr) {
-      is_environment_read = true;
-      found = new Environment;
+      found = new Environment(variables());
       read_environment.store(found, std::memory_order_release);
     }
   }
   return *found;
+}
+
+orError_t declare(int* index, const orSetting* setting, const char* values) {
+  if (index == nullptr || setting == nullptr || values == nullptr || setting->variable == nullptr ||
+      setting->default_text == nullptr || setting->allowed == nullptr ||
+      setting->description == nullptr) {
+    return fail(orErrorInvalidValue, "orDeclareSetting: a pointer is null");
+  }
+  if (!is_among(setting->default_text, values)) {
+    return fail(orErrorInvalidValue,
+                concat("orDeclareSetting: expected a default of ", setting->variable, " among '",
+                       values, "', got '", setting->default_text, "'"));
+  }
+  const Lock lock(environment_mutex);
+  std::vector<Variable>& all = variables();
+  const auto known = std::find_if(all.begin(), all.end(), [&](const Variable& variable) {
+    return std::string_view(variable.description.variable) == setting->variable;
+  });
+  *index = static_cast<int>(known - all.begin());
+  if (known != all.end()) {
+    if (known->values != nullptr && std::string_view(known->values) == values) return orSuccess;
+    return fail(orErrorInvalidValue,
+                concat("orDeclareSetting: there is another setting ", setting->variable));
+  }
+  Variable added{*setting, nullptr, values};
+  added.description.value = nullptr;
+  added.description.source = nullptr;
+  std::unique_ptr<Environment> extended;
+  if (const Environment* read = read_environment.load(std::memory_order_relaxed)) {
+    extended = std::make_unique<Environment>(*read);
+    extended->read(added);
+  }
+  all.push_back(added);
+  // The earlier reading stays, as other threads may refer to it.
+  if (extended != nullptr) read_environment.store(extended.release(), std::memory_order_release);
+  return orSuccess;
+}
+
+// Finds the description of a setting.
+orError_t find_setting(int index, const char* function, orSetting* setting) {
+  const Lock lock(environment_mutex);
+  const std::vector<Variable>& all = variables();
+  if (index >= 0 && static_cast<size_t>(index) < all.size()) {
+    *setting = all[static_cast<size_t>(index)].description;
+    return orSuccess;
+  }
+  return fail(orErrorInvalidValue,
+              concat(function, ": expected an index from 0 to ", all.size() - 1, ", got ", index));
 }
 
 const ForkLocks fork_locks([]() OPENREG_UNCHECKED_LOCKING { environment_mutex.lock(); },
@@ -345,28 +317,43 @@ std::string no_device_text() {
 
 extern "C" {
 
+orError_t orDeclareSetting(int* index, const orSetting* setting, const char* values) {
+  return openreg::guarded([&] { return openreg::declare(index, setting, values); });
+}
+
+orError_t orSetSettingSource(orSettingSourceFn function) {
+  openreg::other_source = function;
+  return orSuccess;
+}
+
 orError_t orGetSettingCount(int* count) {
-  return openreg::guarded([&] {
-    if (count == nullptr) return openreg::fail(orErrorInvalidValue, "orGetSettingCount: null");
-    *count = static_cast<int>(openreg::variable_count);
+  return openreg::guarded_result("orGetSettingCount", count, [&] {
+    const openreg::Lock lock(openreg::environment_mutex);
+    *count = static_cast<int>(openreg::variables().size());
+    return orSuccess;
+  });
+}
+
+orError_t orGetSettingName(const char** variable, int index) {
+  return openreg::guarded_result("orGetSettingName", variable, [&] {
+    using namespace openreg;
+    orSetting setting;
+    if (const orError_t error = find_setting(index, "orGetSettingName", &setting)) return error;
+    *variable = setting.variable;
     return orSuccess;
   });
 }
 
 orError_t orGetSetting(orSetting* setting, int index) {
-  return openreg::guarded([&] {
+  return openreg::guarded_result("orGetSetting", setting, [&] {
     using namespace openreg;
-    if (setting == nullptr) return fail(orErrorInvalidValue, "orGetSetting: setting is null");
-    if (index < 0 || static_cast<size_t>(index) >= variable_count) {
-      return fail(orErrorInvalidValue, concat("orGetSetting: expected an index from 0 to ",
-                                              variable_count - 1, ", got ", index));
+    orSetting found;
+    if (const orError_t error = find_setting(index, "orGetSetting", &found)) return error;
+    if (const std::optional<Given>& given = environment().given[static_cast<size_t>(index)]) {
+      found.value = given->text.c_str();
+      found.source = given->source;
     }
-    *setting = table[index].description;
-    const std::optional<Given>& given = environment().given[static_cast<size_t>(index)];
-    if (given) {
-      setting->value = given->text.c_str();
-      setting->source = given->source;
-    }
+    *setting = found;
     return orSuccess;
   });
 }
@@ -393,21 +380,24 @@ orError_t orCheckSettings(void) {
 }
 
 orError_t orAreSettingsRead(int* are_read) {
-  return openreg::guarded([&] {
-    if (are_read == nullptr) {
-      return openreg::fail(orErrorInvalidValue, "orAreSettingsRead: are_read is null");
-    }
-    *are_read = openreg::is_environment_read ? 1 : 0;
+  return openreg::guarded_result("orAreSettingsRead", are_read, [&] {
+    *are_read = openreg::read_environment.load() == nullptr ? 0 : 1;
     return orSuccess;
   });
 }
 
 orError_t orReviewSettings(int* device_count, orBadSettingFn report, void* user_data) {
   return openreg::guarded([&] {
+    using namespace openreg;
     if (device_count == nullptr || report == nullptr) {
-      return openreg::fail(orErrorInvalidValue, "orReviewSettings: null");
+      return fail(orErrorInvalidValue, "orReviewSettings: null");
     }
-    const openreg::Environment now;
+    std::vector<Variable> all;
+    {
+      const Lock lock(environment_mutex);
+      all = variables();
+    }
+    const Environment now(all);
     *device_count = now.errors.empty() ? static_cast<int>(now.settings.visible_devices.size()) : 0;
     for (const std::string& error : now.errors) report(user_data, error.c_str());
     return orSuccess;

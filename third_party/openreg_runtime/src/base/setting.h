@@ -1,4 +1,4 @@
-// Settings: the values of the environment variables in openreg/setting.h.
+// Settings: the values of the runtime's environment variables. See openreg/setting.h.
 #pragma once
 
 #include <openreg/setting.h>

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/mutex.h"
-#include "base/os.h"
+#include "extras/fault_signal.h"
 #include "extras/peer.h"
 #include "extras/watch.h"
 #include "memory/arena.h"

@@ -4,7 +4,7 @@
 
 namespace openreg {
 
-// Makes sure that the fault handler is installed, before all others. Fails as os.h says.
+// Makes sure that the fault handler is installed, before all others. Fails as base/os.h says.
 bool install_fault_handler();
 
 }  // namespace openreg

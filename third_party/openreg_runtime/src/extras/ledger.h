@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "extras/os_extras.h"
 
 namespace openreg {
 

@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "base/spin.h"
 #include "base/wait_check.h"
+#include "extras/os_extras.h"
 
 namespace openreg {
 namespace {

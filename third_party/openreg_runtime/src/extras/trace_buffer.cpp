@@ -200,10 +200,7 @@ orError_t orTraceStop(void) {
 }
 
 orError_t orTraceIsOn(int* is_on) {
-  return openreg::guarded([&] {
-    if (is_on == nullptr) {
-      return openreg::fail(orErrorInvalidValue, "orTraceIsOn: is_on is null");
-    }
+  return openreg::guarded_result("orTraceIsOn", is_on, [&] {
     *is_on = openreg::trace::is_on() ? 1 : 0;
     return orSuccess;
   });
@@ -243,10 +240,7 @@ orError_t orTracePopExternalId(uint64_t* id) {
 }
 
 orError_t orTraceGetTime(int64_t* now_ns) {
-  return openreg::guarded([&] {
-    if (now_ns == nullptr) {
-      return openreg::fail(orErrorInvalidValue, "orTraceGetTime: now_ns is null");
-    }
+  return openreg::guarded_result("orTraceGetTime", now_ns, [&] {
     *now_ns = openreg::os::now_ns();
     return orSuccess;
   });

@@ -7,9 +7,11 @@
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "base/os.h"
 #include "base/process.h"
 #include "base/setting.h"
 #include "extras/fault.h"
+#include "extras/os_extras.h"
 #include "memory/arena.h"
 #include "memory/extra_memory.h"
 #include "queue/worker.h"
@@ -403,10 +405,7 @@ orError_t orWatchRearm(void) {
 }
 
 orError_t orWatchGetCounts(orWatchCounts* counts) {
-  return openreg::guarded([&] {
-    if (counts == nullptr) {
-      return openreg::fail(orErrorInvalidValue, "orWatchGetCounts: counts is null");
-    }
+  return openreg::guarded_result("orWatchGetCounts", counts, [&] {
     if (const orError_t error = openreg::check_not_forked()) return error;
     *counts = openreg::memory() == nullptr ? orWatchCounts{} : openreg::memory()->counts();
     return orSuccess;

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/os.h"
+#include "extras/fault_signal.h"
 
 namespace openreg {
 

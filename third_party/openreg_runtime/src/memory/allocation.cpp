@@ -22,10 +22,11 @@ struct PinnedAllocation {
   uintptr_t address;
   size_t size;
   int device;
+  bool is_registered = false;  // by orHostRegister: the memory is the caller's
 };
 
 struct PinnedMemory {
-  Mutex mutex;
+  mutable Mutex mutex;
   std::map<uintptr_t, PinnedAllocation> live OPENREG_GUARDED_BY(mutex);
 };
 
@@ -34,14 +35,19 @@ PinnedMemory& pinned_memory() {
   return *memory;
 }
 
-std::optional<PinnedAllocation> find_pinned(uintptr_t address) {
-  PinnedMemory& memory = pinned_memory();
-  const Lock lock(memory.mutex);
+std::optional<PinnedAllocation> find_locked(const PinnedMemory& memory, uintptr_t address)
+    OPENREG_REQUIRES(memory.mutex) {
   const auto after = memory.live.upper_bound(address);
   if (after == memory.live.begin()) return std::nullopt;
   const PinnedAllocation& found = std::prev(after)->second;
   if (address - found.address >= found.size) return std::nullopt;
   return found;
+}
+
+std::optional<PinnedAllocation> find_pinned(uintptr_t address) {
+  const PinnedMemory& memory = pinned_memory();
+  const Lock lock(memory.mutex);
+  return find_locked(memory, address);
 }
 
 // The device whose addresses the pointer is among, null if none.
@@ -157,6 +163,41 @@ orError_t allocate_pinned(void** pointer, size_t size) {
   return orSuccess;
 }
 
+orError_t register_pinned(void* pointer, size_t size) {
+  constexpr const char* function = "orHostRegister";
+  const uintptr_t address = to_address(pointer);
+  if (pointer == nullptr || size == 0 || size > UINTPTR_MAX - address) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": expected memory, got ", size, " bytes at ", pointer));
+  }
+  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = check_device(current_device(), function)) return error;
+  const bool is_device_memory =
+      device_of(address) != nullptr || find_imported(address) || is_kernel_address(address);
+  PinnedMemory& memory = pinned_memory();
+  const Lock lock(memory.mutex);
+  const auto next = memory.live.lower_bound(address);
+  if (is_device_memory || find_locked(memory, address) ||
+      (next != memory.live.end() && next->first - address < size)) {
+    return fail(orErrorInvalidValue, concat(function, ": a part of the ", size, " bytes at ",
+                                            pointer, " is device or pinned memory"));
+  }
+  memory.live[address] = {address, size, current_device(), /*is_registered=*/true};
+  return orSuccess;
+}
+
+orError_t unregister_pinned(void* pointer) {
+  PinnedMemory& memory = pinned_memory();
+  const Lock lock(memory.mutex);
+  const auto found = memory.live.find(to_address(pointer));
+  if (found == memory.live.end() || !found->second.is_registered) {
+    return fail(orErrorInvalidValue,
+                concat("orHostUnregister: ", pointer, " is not the start of registered memory"));
+  }
+  memory.live.erase(found);
+  return orSuccess;
+}
+
 orError_t wait_for_all_devices() {
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
     Device* device = Device::active(i);
@@ -171,7 +212,7 @@ orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
   if (const orError_t error = check_not_forked()) return error;
   if (pointer == nullptr) return orSuccess;
   const std::optional<PinnedAllocation> found = find_pinned(to_address(pointer));
-  if (!found || found->address != to_address(pointer)) {
+  if (!found || found->address != to_address(pointer) || found->is_registered) {
     return fail_not_allocated(function, pointer);
   }
   if (const orError_t error = check_safe(function)) return error;
@@ -314,25 +355,27 @@ orError_t orFreeHostUnused(void* pointer) {
       [&] { return openreg::release_pinned(pointer, /*is_unused=*/true, "orFreeHostUnused"); });
 }
 
+orError_t orHostRegister(void* pointer, size_t size) {
+  return openreg::guarded([&] { return openreg::register_pinned(pointer, size); });
+}
+
+orError_t orHostUnregister(void* pointer) {
+  return openreg::guarded([&] { return openreg::unregister_pinned(pointer); });
+}
+
 orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int device) {
   return openreg::guarded([&] { return openreg::get_memory_info(free_size, total_size, device); });
 }
 
 orError_t orPointerGetAttributes(orPointerAttributes* attributes, const void* pointer) {
-  return openreg::guarded([&] {
-    if (attributes == nullptr) {
-      return openreg::fail(orErrorInvalidValue, "orPointerGetAttributes: attributes is null");
-    }
+  return openreg::guarded_result("orPointerGetAttributes", attributes, [&] {
     *attributes = openreg::attributes_of(openreg::to_address(pointer));
     return orSuccess;
   });
 }
 
 orError_t orHostGetKernelPointer(void** kernel_pointer, const void* pointer) {
-  return openreg::guarded([&] {
-    if (kernel_pointer == nullptr) {
-      return openreg::fail(orErrorInvalidValue, "orHostGetKernelPointer: kernel_pointer is null");
-    }
+  return openreg::guarded_result("orHostGetKernelPointer", kernel_pointer, [&] {
     const uintptr_t address = openreg::to_address(pointer);
     *kernel_pointer =
         reinterpret_cast<void*>(address + openreg::watchable_memory.kernel_offset(address));
@@ -341,9 +384,8 @@ orError_t orHostGetKernelPointer(void** kernel_pointer, const void* pointer) {
 }
 
 orError_t orGetKernelOffset(ptrdiff_t* offset) {
-  return openreg::guarded([&] {
+  return openreg::guarded_result("orGetKernelOffset", offset, [&] {
     using namespace openreg;
-    if (offset == nullptr) return fail(orErrorInvalidValue, "orGetKernelOffset: offset is null");
     if (const orError_t error = check_not_forked()) return error;
     // It is the same for all devices: with one in use, the current one is not needed.
     Device* device = nullptr;

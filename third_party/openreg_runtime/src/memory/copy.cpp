@@ -12,10 +12,6 @@
 namespace openreg {
 namespace {
 
-// Up to this size, a copy from unregistered host memory makes a private copy of the source and does
-// not wait. Beyond it, the second pass over the data costs more than the wait.
-constexpr size_t max_staged_size = size_t{64} << 10;
-
 struct CopyTask {
   void* destination;
   const void* source;
@@ -67,20 +63,9 @@ orMemcpyKind kind_of(const Place& destination, const Place& source) {
   return from_device ? orMemcpyDeviceToHost : orMemcpyHostToHost;
 }
 
-const char* name_of(orMemcpyKind kind) {
-  switch (kind) {
-    case orMemcpyHostToHost:
-      return "host to host";
-    case orMemcpyHostToDevice:
-      return "host to device";
-    case orMemcpyDeviceToHost:
-      return "device to host";
-    case orMemcpyDeviceToDevice:
-      return "device to device";
-    default:
-      return "unknown";
-  }
-}
+// The names of the kinds but orMemcpyDefault, by their numbers.
+constexpr const char* kind_names[] = {"host to host", "host to device", "device to host",
+                                      "device to device"};
 
 struct Copy {
   const char* function;
@@ -119,8 +104,8 @@ orError_t check_copy(void* destination, const void* source, size_t size, orMemcp
   copy->kind = kind_of(copy->destination, copy->source);
   if (kind == orMemcpyDefault || kind == copy->kind) return orSuccess;
   return fail(orErrorInvalidMemcpyDirection,
-              concat(function, ": the pointers make it a copy ", name_of(copy->kind),
-                     ", the kind given is ", name_of(kind)));
+              concat(function, ": the pointers make it a copy ", kind_names[copy->kind],
+                     ", the kind given is ", kind_names[kind]));
 }
 
 orError_t check_kind(orMemcpyKind kind, const char* function) {
@@ -157,7 +142,7 @@ orError_t enqueue_copy(Stream& stream, const Copy& copy) {
   CopyTask task = copy.task();
   const bool has_unregistered_source = copy.source.type == orMemoryTypeUnregistered;
   if (copy.destination.type == orMemoryTypeUnregistered ||
-      (has_unregistered_source && copy.size > max_staged_size)) {
+      (has_unregistered_source && copy.size > OPENREG_MAX_STAGED_COPY)) {
     return copy_and_wait(stream, copy);
   }
   if (has_unregistered_source) {
@@ -169,8 +154,15 @@ orError_t enqueue_copy(Stream& stream, const Copy& copy) {
   return stream.launch(copy.submission(stream, copy_kernel, &task, sizeof(task)));
 }
 
-// The default stream of the device involved; that of the destination if there are two.
-orError_t find_default_stream(const Place& destination, const Place& source, Stream** stream) {
+// A handle is checked even if there is nothing to do. Without one, `stream` stays null.
+orError_t find_given_stream(const orStream_t* handle, Stream** stream) {
+  return handle == nullptr ? check_not_forked() : find_stream(*handle, stream);
+}
+
+// In place of none: the default stream of the device involved, that of the destination if there are
+// two.
+orError_t find_missing_stream(const Place& destination, const Place& source, Stream** stream) {
+  if (*stream != nullptr) return orSuccess;
   int index = destination.device >= 0 ? destination.device : source.device;
   if (index < 0) index = current_device();
   Device* device = nullptr;
@@ -179,74 +171,44 @@ orError_t find_default_stream(const Place& destination, const Place& source, Str
   return orSuccess;
 }
 
-orError_t copy_on_default_stream(void* destination, const void* source, size_t size,
-                                 orMemcpyKind kind) {
-  constexpr const char* function = "orMemcpy";
-  if (const orError_t error = check_not_forked()) return error;
+// `submit` is enqueue_copy() or copy_and_wait(). A null handle means no stream was given.
+orError_t copy(void* destination, const void* source, size_t size, orMemcpyKind kind,
+               const orStream_t* handle, const char* function,
+               orError_t (*submit)(Stream&, const Copy&)) {
+  Stream* stream = nullptr;
+  if (const orError_t error = find_given_stream(handle, &stream)) return error;
   if (const orError_t error = check_kind(kind, function)) return error;
   if (size == 0) return orSuccess;
   Copy copy;
   if (const orError_t error = check_copy(destination, source, size, kind, function, &copy)) {
     return error;
   }
-  Stream* stream = nullptr;
-  if (const orError_t error = find_default_stream(copy.destination, copy.source, &stream)) {
+  if (const orError_t error = find_missing_stream(copy.destination, copy.source, &stream)) {
     return error;
   }
-  return copy_and_wait(*stream, copy);
+  return submit(*stream, copy);
 }
 
-orError_t copy_on_stream(void* destination, const void* source, size_t size, orMemcpyKind kind,
-                         orStream_t handle) {
-  constexpr const char* function = "orMemcpyAsync";
+orError_t fill(void* pointer, int value, size_t size, const orStream_t* handle,
+               const char* function) {
   Stream* stream = nullptr;
-  if (const orError_t error = find_stream(handle, &stream)) return error;
-  if (const orError_t error = check_kind(kind, function)) return error;
-  if (size == 0) return orSuccess;
-  Copy copy;
-  if (const orError_t error = check_copy(destination, source, size, kind, function, &copy)) {
-    return error;
-  }
-  return enqueue_copy(*stream, copy);
-}
-
-orError_t find_filled_place(void* pointer, size_t size, const char* function, Place* place) {
-  if (const orError_t error = find_place(pointer, size, function, place)) return error;
-  if (place->type != orMemoryTypeUnregistered) return orSuccess;
-  return fail(orErrorInvalidValue,
-              concat(function, ": expected device or pinned memory, got ", pointer));
-}
-
-Submission fill_submission(const char* function, FillTask* task) {
-  return {.kind = CommandKind::Fill,
-          .function = function,
-          .kernel = &fill_kernel,
-          .closure = task,
-          .closure_size = sizeof(*task),
-          .bytes = task->size};
-}
-
-orError_t fill_on_default_stream(void* pointer, int value, size_t size) {
-  if (const orError_t error = check_not_forked()) return error;
+  if (const orError_t error = find_given_stream(handle, &stream)) return error;
   if (size == 0) return orSuccess;
   Place place;
-  if (const orError_t error = find_filled_place(pointer, size, "orMemset", &place)) return error;
-  Stream* stream = nullptr;
-  if (const orError_t error = find_default_stream(place, place, &stream)) return error;
-  FillTask task{place.kernel_address, value, size};
-  return stream->launch_and_finish(fill_submission("orMemset", &task));
-}
-
-orError_t fill_on_stream(void* pointer, int value, size_t size, orStream_t handle) {
-  Stream* stream = nullptr;
-  if (const orError_t error = find_stream(handle, &stream)) return error;
-  if (size == 0) return orSuccess;
-  Place place;
-  if (const orError_t error = find_filled_place(pointer, size, "orMemsetAsync", &place)) {
-    return error;
+  if (const orError_t error = find_place(pointer, size, function, &place)) return error;
+  if (place.type == orMemoryTypeUnregistered) {
+    return fail(orErrorInvalidValue,
+                concat(function, ": expected device or pinned memory, got ", pointer));
   }
+  if (const orError_t error = find_missing_stream(place, place, &stream)) return error;
   FillTask task{place.kernel_address, value, size};
-  return stream->launch(fill_submission("orMemsetAsync", &task));
+  const Submission submission{.kind = CommandKind::Fill,
+                              .function = function,
+                              .kernel = &fill_kernel,
+                              .closure = &task,
+                              .closure_size = sizeof(task),
+                              .bytes = size};
+  return handle == nullptr ? stream->launch_and_finish(submission) : stream->launch(submission);
 }
 
 }  // namespace
@@ -255,22 +217,35 @@ orError_t fill_on_stream(void* pointer, int value, size_t size, orStream_t handl
 extern "C" {
 
 orError_t orMemcpy(void* destination, const void* source, size_t size, orMemcpyKind kind) {
-  return openreg::guarded(
-      [&] { return openreg::copy_on_default_stream(destination, source, size, kind); });
+  return openreg::guarded([&] {
+    return openreg::copy(destination, source, size, kind, nullptr, "orMemcpy",
+                         openreg::copy_and_wait);
+  });
 }
 
 orError_t orMemcpyAsync(void* destination, const void* source, size_t size, orMemcpyKind kind,
                         orStream_t stream) {
-  return openreg::guarded(
-      [&] { return openreg::copy_on_stream(destination, source, size, kind, stream); });
+  return openreg::guarded([&] {
+    return openreg::copy(destination, source, size, kind, &stream, "orMemcpyAsync",
+                         openreg::enqueue_copy);
+  });
+}
+
+orError_t orMemcpyWithStream(void* destination, const void* source, size_t size, orMemcpyKind kind,
+                             orStream_t stream) {
+  return openreg::guarded([&] {
+    return openreg::copy(destination, source, size, kind, &stream, "orMemcpyWithStream",
+                         openreg::copy_and_wait);
+  });
 }
 
 orError_t orMemset(void* pointer, int value, size_t size) {
-  return openreg::guarded([&] { return openreg::fill_on_default_stream(pointer, value, size); });
+  return openreg::guarded([&] { return openreg::fill(pointer, value, size, nullptr, "orMemset"); });
 }
 
 orError_t orMemsetAsync(void* pointer, int value, size_t size, orStream_t stream) {
-  return openreg::guarded([&] { return openreg::fill_on_stream(pointer, value, size, stream); });
+  return openreg::guarded(
+      [&] { return openreg::fill(pointer, value, size, &stream, "orMemsetAsync"); });
 }
 
 }  // extern "C"

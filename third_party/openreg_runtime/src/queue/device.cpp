@@ -313,8 +313,7 @@ orError_t check_device(int index, const char* function) {
 extern "C" {
 
 orError_t orGetDeviceCount(int* count) {
-  return openreg::guarded([&] {
-    if (count == nullptr) return openreg::fail_null("orGetDeviceCount");
+  return openreg::guarded_result("orGetDeviceCount", count, [&] {
     if (const orError_t error = openreg::check_settings()) return error;
     *count = openreg::visible_count();
     return orSuccess;
@@ -335,8 +334,7 @@ orError_t orSetDevice(int device) {
 }
 
 orError_t orGetDevice(int* device) {
-  return openreg::guarded([&] {
-    if (device == nullptr) return openreg::fail_null("orGetDevice");
+  return openreg::guarded_result("orGetDevice", device, [&] {
     *device = openreg::current_device();
     return orSuccess;
   });
@@ -347,8 +345,7 @@ orError_t orGetDeviceProperties(orDeviceProp* properties, int device) {
 }
 
 orError_t orDeviceIsActive(int device, int* is_active) {
-  return openreg::guarded([&] {
-    if (is_active == nullptr) return openreg::fail_null("orDeviceIsActive");
+  return openreg::guarded_result("orDeviceIsActive", is_active, [&] {
     if (const orError_t error = openreg::check_device(device, "orDeviceIsActive")) return error;
     *is_active = openreg::Device::active(device) != nullptr && !openreg::is_forked();
     return orSuccess;
@@ -356,8 +353,7 @@ orError_t orDeviceIsActive(int device, int* is_active) {
 }
 
 orError_t orDeviceIsBusy(int device, int* is_busy) {
-  return openreg::guarded([&] {
-    if (is_busy == nullptr) return openreg::fail_null("orDeviceIsBusy");
+  return openreg::guarded_result("orDeviceIsBusy", is_busy, [&] {
     if (const orError_t error = openreg::check_device(device, "orDeviceIsBusy")) return error;
     openreg::Device* active = openreg::Device::active(device);
     *is_busy = active != nullptr && !openreg::is_forked() && active->is_busy();
@@ -407,16 +403,14 @@ orError_t orDeviceTakeErrorAll(int timeout_ms) {
 }
 
 orError_t orIsForkedChild(int* is_forked) {
-  return openreg::guarded([&] {
-    if (is_forked == nullptr) return openreg::fail_null("orIsForkedChild");
+  return openreg::guarded_result("orIsForkedChild", is_forked, [&] {
     *is_forked = openreg::is_forked() ? 1 : 0;
     return orSuccess;
   });
 }
 
 orError_t orDeviceCanAccessPeer(int* can_access, int device, int peer) {
-  return openreg::guarded([&] {
-    if (can_access == nullptr) return openreg::fail_null("orDeviceCanAccessPeer");
+  return openreg::guarded_result("orDeviceCanAccessPeer", can_access, [&] {
     for (int index : {device, peer}) {
       if (const orError_t error = openreg::check_device(index, "orDeviceCanAccessPeer")) {
         return error;

@@ -324,11 +324,8 @@ orError_t orEventQuery(orEvent_t event) {
 }
 
 orError_t orEventIsComplete(int* is_complete, orEvent_t event) {
-  return openreg::guarded([&] {
+  return openreg::guarded_result("orEventIsComplete", is_complete, [&] {
     using namespace openreg;
-    if (is_complete == nullptr) {
-      return fail(orErrorInvalidValue, "orEventIsComplete: is_complete is null");
-    }
     CompletionRef completion;
     if (const orError_t error = find_awaited(event, "orEventIsComplete", &completion)) {
       return error;
@@ -356,11 +353,8 @@ orError_t orEventSynchronize(orEvent_t event) {
 }
 
 orError_t orEventElapsedTime(float* elapsed_ms, orEvent_t start, orEvent_t end) {
-  return openreg::guarded([&] {
+  return openreg::guarded_result("orEventElapsedTime", elapsed_ms, [&] {
     using namespace openreg;
-    if (elapsed_ms == nullptr) {
-      return fail(orErrorInvalidValue, "orEventElapsedTime: elapsed_ms is null");
-    }
     int64_t start_ns = 0;
     int64_t end_ns = 0;
     int start_device = 0;

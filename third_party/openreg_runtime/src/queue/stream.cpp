@@ -418,9 +418,8 @@ orError_t orStreamDestroy(orStream_t handle) {
 }
 
 orError_t orGetDefaultStream(orStream_t* stream, int device) {
-  return openreg::guarded([&] {
+  return openreg::guarded_result("orGetDefaultStream", stream, [&] {
     using namespace openreg;
-    if (stream == nullptr) return fail(orErrorInvalidValue, "orGetDefaultStream: stream is null");
     Device* found = nullptr;
     if (const orError_t error = Device::get(device, &found)) return error;
     *stream = found->default_stream().handle();
@@ -504,9 +503,8 @@ orError_t orStreamGetId(orStream_t stream, unsigned long long* id) {
 }
 
 orError_t orStreamGetById(orStream_t* stream, int device, unsigned long long id) {
-  return openreg::guarded([&] {
+  return openreg::guarded_result("orStreamGetById", stream, [&] {
     using namespace openreg;
-    if (stream == nullptr) return fail(orErrorInvalidValue, "orStreamGetById: stream is null");
     Device* found = nullptr;
     if (const orError_t error = Device::get(device, &found)) return error;
     const Stream* live = found->find_stream(id);
@@ -534,11 +532,8 @@ orError_t orStreamHasEnded(int* has_ended, orStream_t stream) {
 }
 
 orError_t orStreamIsAlone(int* is_alone, orStream_t handle) {
-  return openreg::guarded([&] {
+  return openreg::guarded_result("orStreamIsAlone", is_alone, [&] {
     using namespace openreg;
-    if (is_alone == nullptr) {
-      return fail(orErrorInvalidValue, "orStreamIsAlone: is_alone is null");
-    }
     Stream* own = nullptr;
     if (const orError_t error = find_stream(handle, &own)) return error;
     const std::vector<Stream*> streams = all_streams();
