@@ -38,9 +38,10 @@ class ResultMemory {
   // The memory for an allocation; null if no offer of that size is left.
   void* take(size_t nbytes);
 
-  // Whether the tensor may lie in memory that was taken: its storage does not own its memory.
+  // Whether the tensor may lie in memory that was taken: its storage does not own its memory, so it
+  // has no context.
   static bool mayHold(const Tensor& tensor) {
-    return tensor.storage().nbytes() > 0 && tensor.storage().data_ptr().get_deleter() == nullptr;
+    return tensor.storage().nbytes() > 0 && tensor.storage().data_ptr().get_context() == nullptr;
   }
 
  private:
