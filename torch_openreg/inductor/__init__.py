@@ -5,10 +5,12 @@ Importing it registers everything but the backend's name and the device's interf
 ``torch_openreg.dynamo`` registers earlier.
 
 Note [How Inductor finds the package]
-    Before it compiles its first graph, for any device, Inductor looks up four classes in the module
-    of the device type, and registers them if all four exist. ``torch.openreg`` has three: the
-    lookup of the first imports this package, which makes its own registration, including the pass,
-    for which Inductor's registration has no argument. The fourth makes Inductor leave it at that.
+    Before it compiles its first graph, for any device, Inductor of torch 2.15 and later calls the
+    function ``_inductor_backend_init`` of the device type's module; that of ``torch.openreg``
+    imports this package. Earlier releases look up four classes in the module instead, and register
+    them if all four exist. ``torch.openreg`` has three: the lookup of the first imports this
+    package, which makes its own registration, including the pass, for which Inductor's registration
+    has no argument. The fourth makes Inductor leave it at that.
 
     Internals of Inductor that this package uses may be missing in another version of torch. This
     must not affect programs that compile for the CPU: a pass then raises an error for graphs with

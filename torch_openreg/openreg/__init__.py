@@ -252,6 +252,16 @@ __all__ = [
     "use_mem_pool",
 ]
 
+
+def _inductor_backend_init() -> None:
+    """Registers the device type's backend of Inductor.
+
+    Inductor of torch 2.15 and later calls it before its first compilation; see Note [How Inductor
+    finds the package] in torch_openreg/inductor.
+    """
+    from torch_openreg import inductor  # noqa: F401
+
+
 AcceleratorError = torch.AcceleratorError
 OutOfMemoryError = torch.OutOfMemoryError
 

@@ -155,6 +155,20 @@ assert "torch._inductor.codegen.cpp" not in sys.modules
         expected = "no interface" if DEVICE_TYPE == "cuda" else "OpenRegInterface"
         self.assertEqual(output.stdout.split("\n")[:2], ["True", expected])
 
+    @unittest.skipIf(DEVICE_TYPE == "cuda", "as CUDA, torch registers a backend of its own")
+    def test_function_that_torch_2_15_calls_registers_the_backend(self):
+        run_program(
+            """
+            import torch
+            from torch._inductor.codegen.common import get_scheduling_for_device
+
+            assert get_scheduling_for_device("openreg") is None
+            for _ in range(2):
+                torch.openreg._inductor_backend_init()
+            assert get_scheduling_for_device("openreg") is not None
+            """
+        )
+
     def test_import_of_dynamo_reads_no_setting(self):
         output = run_program(
             """
