@@ -7,13 +7,12 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-import environments
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
-from environments import environment_of
+from environments import MODULES, environment_of, set_before_torch
 from fork_server import ForkServer
 from processes import Limits, Runner
 
-_TEST = Path(environments.__file__).resolve().parent
+_TEST = Path(__file__).resolve().parents[1]
 _LIMITS = Limits(test_s=100, file_s=300)
 
 
@@ -136,7 +135,7 @@ class TestRunner(OpenRegTestCase):
 
 class TestEnvironments(OpenRegTestCase):
     def test_file_has_the_variables_that_it_needs_when_torch_is_imported(self):
-        for module, variables in environments.MODULES.items():
+        for module, variables in MODULES.items():
             with self.subTest(module=module):
                 environments_of_files = map(environment_of, _TEST.rglob("test_*.py"))
                 count = sum(variables.items() <= one.items() for one in environments_of_files)
@@ -145,7 +144,7 @@ class TestEnvironments(OpenRegTestCase):
 
     def test_variables_that_come_too_late_are_refused(self):
         with self.assertRaisesRegex(RuntimeError, "poison: expected a process .* OPENREG_MEMORY_P"):
-            environments.set_before_torch("poison")
+            set_before_torch("poison")
 
 
 class TestForkServer(OpenRegTestCase):
