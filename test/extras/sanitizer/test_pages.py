@@ -47,7 +47,7 @@ class TestPages(OpenRegTestCase):
         self.assertEqual((finding.kind, later.operator), ("host", "host code"))
         self.assertTrue(later.is_write and later.is_host and earlier.is_write)
         self.assertEqual(later.offset, 12)
-        self.assertEqual(later.thread, threading.main_thread().native_id)
+        self.assertEqual(later.thread, threading.get_native_id())
         self.assertEqual(earlier.operator, "aten::copy_")
         self.assertEqual(later.filename, __file__)
         self.assertEqual(later.frame.name, "test_finding_tells_what_the_host_did")
