@@ -21,6 +21,7 @@ ONE_TYPE = {
     "extras/inductor/test_examples.py": "of one type; test_functions.py is of both",
     "extras/inductor/test_launches.py": "cuda/test_compile.py is its counterpart",
     "extras/inductor/test_packages.py": "refused in cuda mode, as cuda/test_compile.py expects",
+    "tools/test_processes.py": "about the processes of test/run.py",
     "python/test_autoload.py": "about the default type; cuda/test_loading.py is its counterpart",
     "python/test_demo.py": "the demo is a program of the default type",
     "python/test_ecosystem.py": "cuda/test_libraries.py is its counterpart, without the adapters",

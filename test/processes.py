@@ -154,7 +154,7 @@ class Runner:
         return Outcome(name, is_success, counts, time.monotonic() - start, output, report)
 
     def _run_forked(self, arguments: Sequence[str], output: Path) -> tuple[int | None, str]:
-        imports, variables = kind = _kind_of(arguments)
+        imports, variables = kind = _kind_of(arguments, self._environment)
         idle = self._idle.setdefault(kind, [])
         server = idle.pop() if idle else ForkServer(imports, self._environment | dict(variables))
         self._busy.add(server)
@@ -199,15 +199,19 @@ class Runner:
         return process.returncode, output
 
 
-def _kind_of(arguments: Sequence[str]) -> _Kind:
+def _kind_of(arguments: Sequence[str], environment: Mapping[str, str]) -> _Kind:
     """The kind of server for the first file in the arguments."""
     for argument in arguments:
         file = _ROOT / argument
         if file.suffix == ".py":
             is_sweep = file.parent.name == "generic"
-            # The inductor's modules, which torch's databases import, read settings of its tests.
-            is_compiled = "extras.inductor.compiled" in file.read_text("utf-8")
-            imports = _IMPORTS + (_IMPORTS_OF_SWEEPS if is_sweep and not is_compiled else ())
+            # torch's databases import the inductor, which reads settings of its tests; as CUDA,
+            # they use a device, after which no child can.
+            is_left = (
+                "extras.inductor.compiled" in file.read_text("utf-8")
+                or environment.get("OPENREG_DEVICE_TYPE") == "cuda"
+            )
+            imports = _IMPORTS + (_IMPORTS_OF_SWEEPS if is_sweep and not is_left else ())
             return imports, tuple(environment_of(file).items())
     return _IMPORTS, ()
 

@@ -201,6 +201,8 @@ struct Environment {
   std::vector<std::optional<Given>> given;  // one for each variable
   Settings settings;
   std::vector<std::string> errors;  // one for each bad value
+  // The reading that this one extends. It stays, as other threads may refer to it.
+  const Environment* earlier = nullptr;
 
   explicit Environment(const std::vector<Variable>& variables) {
     for (const Variable& variable : variables) read(variable);
@@ -270,10 +272,10 @@ orError_t declare(int* index, const orSetting* setting, const char* values) {
   std::unique_ptr<Environment> extended;
   if (const Environment* read = read_environment.load(std::memory_order_relaxed)) {
     extended = std::make_unique<Environment>(*read);
+    extended->earlier = read;
     extended->read(added);
   }
   all.push_back(added);
-  // The earlier reading stays, as other threads may refer to it.
   if (extended != nullptr) read_environment.store(extended.release(), std::memory_order_release);
   return orSuccess;
 }
