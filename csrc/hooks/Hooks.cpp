@@ -13,6 +13,7 @@
 
 #include "csrc/memory/PinnedAllocator.h"
 #include "csrc/memory/StorageResize.h"
+#include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Stream.h"
@@ -33,6 +34,8 @@ bool OpenRegHooks<Interface>::isAvailable() const {
 template <typename Interface>
 bool OpenRegHooks<Interface>::hasPrimaryContext(c10::DeviceIndex device) const {
   c10::openreg::check_device_index(device);
+  // The engine asks on the thread that called backward, before it starts the pass.
+  noteBackwardCalled();
   return c10::openreg::isDeviceActive(device);
 }
 

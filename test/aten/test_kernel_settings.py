@@ -341,29 +341,68 @@ class TestThreads(OpenRegTestCase):
         for number in (1, 2):
             self.assertEqual(actual[number], {repr(expected[number])})
 
-    def test_backward_has_the_number_of_the_first_one(self):
+    def test_backward_has_the_number_of_its_caller(self):
         """torch runs the backward of a device in a thread that it starts once."""
-        # See docs/differences.md; on the CPU, backward runs in the calling thread.
-        for first, other in ((1, 2), (2, 1)):
-            output = run_child(
-                f"""
-                import torch
+        output = run_child(
+            """
+            import threading
 
-                numbers = torch.Generator().manual_seed(2)
-                direction = torch.randn(1 << 17, generator=numbers)
+            import torch
 
-                def gradient(device, count):
-                    leaf = torch.ones(1, device=device, requires_grad=True)
-                    torch.set_num_threads(count)
-                    leaf.expand_as(direction).backward(direction.to(device))
-                    return leaf.grad.item()  # a sum, in parts for threads
+            numbers = torch.Generator().manual_seed(2)
+            direction = torch.randn(1 << 17, generator=numbers)
 
-                of_first, of_other = gradient("cpu", {first}), gradient("cpu", {other})
-                print(of_first != of_other)
-                print([gradient("openreg", n) == of_first for n in ({first}, {other}, {first})])
-                """
-            )
-            self.assertEqual(output.splitlines(), ["True", "[True, True, True]"])
+            def gradient(device, count):
+                leaf = torch.ones(1, device=device, requires_grad=True)
+                result, direction_there = leaf.expand_as(direction), direction.to(device)
+                torch.set_num_threads(count)
+                result.backward(direction_there)
+                return leaf.grad.item()  # a sum, in parts for threads
+
+            def nested_gradient(device, count):
+                # The inner pass runs in the outer one, with tensors that the outer one makes.
+                leaf = torch.ones(1, device=device, requires_grad=True)
+                result, direction_there = leaf.expand_as(direction), direction.to(device)
+                torch.set_num_threads(count)
+                torch.utils.checkpoint.checkpoint(
+                    lambda x: x.expand_as(direction_there), leaf, use_reentrant=True
+                ).backward(direction_there)
+                return leaf.grad.item()
+
+            # As the thread of a DataLoader does that pins memory.
+            thread = threading.Thread(target=torch.set_num_threads, args=(1,))
+            thread.start()
+            thread.join()
+            print(gradient("cpu", 1) != gradient("cpu", 2))
+            for function in (gradient, nested_gradient):
+                print([function("openreg", n) == function("cpu", n) for n in (2, 1, 2, 3, 1)])
+            """
+        )
+        self.assertEqual(output.splitlines(), ["True", str([True] * 5), str([True] * 5)])
+
+    def test_pass_whose_caller_did_not_set_a_number(self):
+        """The number of the caller and not that of the process, which another thread set."""
+        output = run_child(
+            """
+            import threading
+
+            import torch
+
+            torch.set_num_threads(2)
+            torch.get_num_threads()
+            thread = threading.Thread(target=torch.set_num_threads, args=(1,))
+            thread.start()
+            thread.join()
+            direction = torch.randn(1 << 17, generator=torch.Generator().manual_seed(2))
+            gradients = []
+            for device in ("cpu", "openreg"):
+                leaf = torch.ones(1, device=device, requires_grad=True)
+                leaf.expand_as(direction).backward(direction.to(device))
+                gradients.append(leaf.grad.item())
+            print(gradients[0] == gradients[1], torch.get_num_threads())
+            """
+        )
+        self.assertEqual(output.splitlines(), ["True 2"])
 
 
 class TestDenormals(OpenRegTestCase):
@@ -469,31 +508,30 @@ class TestDenormals(OpenRegTestCase):
             torch.set_flush_denormal(False)
         self.assertEqual([self.zeros(kept), self.zeros(flushed)], [0, 1])
 
-    def test_backward_has_the_mode_of_the_thread_that_ran_the_first_one(self):
+    @parametrize("first", [False, True])
+    def test_backward_has_the_mode_of_its_caller(self, first):
         """torch runs the backward of a device in a thread that it starts once."""
-        # See docs/differences.md; on the CPU, backward runs in the calling thread.
-        for first in (False, True):
-            output = run_child(
-                f"""
-                import torch
+        output = run_child(
+            f"""
+            import torch
 
-                x = torch.full((5,), 2e-38)
+            x = torch.full((5,), 2e-38)
 
-                def is_flushed(device, is_flushing):
-                    leaf = x.to(device).detach().requires_grad_()
-                    result, gradient = leaf * 0.1, x.to(device)
-                    torch.set_flush_denormal(is_flushing)
-                    result.backward(gradient)
-                    torch.accelerator.synchronize()
-                    torch.set_flush_denormal(False)
-                    return leaf.grad.cpu().view(torch.int32).count_nonzero().item() == 0
+            def is_flushed(device, is_flushing):
+                leaf = x.to(device).detach().requires_grad_()
+                result, gradient = leaf * 0.1, x.to(device)
+                torch.set_flush_denormal(is_flushing)
+                result.backward(gradient)
+                torch.accelerator.synchronize()
+                torch.set_flush_denormal(False)
+                return leaf.grad.cpu().view(torch.int32).count_nonzero().item() == 0
 
-                modes = {(first, not first, first)}
-                print([is_flushed("cpu", mode) for mode in modes] == list(modes))
-                print([is_flushed("openreg", mode) for mode in modes])
-                """
-            )
-            self.assertEqual(output.splitlines(), ["True", str([first] * 3)])
+            modes = [{first}, {not first}, {first}]
+            print([is_flushed("cpu", mode) for mode in modes] == modes)
+            print([is_flushed("openreg", mode) for mode in modes] == modes)
+            """
+        )
+        self.assertEqual(output.splitlines(), ["True", "True"])
 
 
 instantiate_parametrized_tests(TestSettingsOfTheCall)

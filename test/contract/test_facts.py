@@ -243,6 +243,16 @@ def written_arguments_that_schemas_mark(facts):
     ]
 
 
+def operators_without_a_last_result(facts):
+    return [
+        f"{fact.name}: {overload} does not return several results, the last of which is a tensor"
+        for fact, _, operators in _each(facts, {"workspace_last"})
+        for overload in operators
+        for returned in [_schema(overload).returns]
+        if len(returned) < 2 or not _has_tensor(returned[-1])
+    ]
+
+
 def operators_that_run_as_a_whole_anyway(facts):
     generated = {form.overload for one in _structured().generated for form in one.forms}
     return [
@@ -420,6 +430,10 @@ RULES = {
     ],
     written_arguments_that_schemas_mark: [
         _with("written_unmarked", ("native_batch_norm", {"save_mean": "training"})),
+    ],
+    operators_without_a_last_result: [
+        _with("workspace_last", ("mm",)),
+        _with("workspace_last", ("_batch_norm_impl_index",)),
     ],
     operators_that_run_as_a_whole_anyway: [
         _with("runs_as_whole", ("mode", "some_devices")),

@@ -49,9 +49,10 @@ _CORE = {
     "OpenReg.h": {"core", "random"},
     "memory": {"core"},
     "random": {"core", "memory"},
-    "hooks": {"core", "memory", "random"},
     # Makes a function of the CPU behave as a kernel. Uses no tensors of the device.
     "aten/cpu": {"core"},
+    # torch calls them; a backward pass tells aten/cpu who called it.
+    "hooks": {"core", "memory", "random", "aten/cpu"},
     # Passes tensors and other arguments to kernels on streams, in the CPU's environment.
     "aten/launch": {"core", "random", "aten/cpu"},
     # States facts about single operators: the type of their tables, and the tables.

@@ -1,8 +1,4 @@
-"""A model that is split over two devices.
-
-In a file of its own: a DataLoader that pins memory leaves one intra-op thread for threads that
-start later, so the first backward pass of a device must come before it; see docs/differences.md.
-"""
+"""A model that is split over two devices."""
 
 import copy
 

@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/SmallVector.h>
 #include <openreg/stream.h>
+#include <pthread.h>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -11,6 +12,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "csrc/aten/cpu/KernelSettings.h"
@@ -87,6 +89,64 @@ uint16_t callersFloatMode() {
     have_modes_changed.store(true, std::memory_order_relaxed);
   }
   return mode;
+}
+
+// What the engine's threads take from the last caller of backward, as one word. 0: none has called.
+struct BackwardEnvironment {
+  uint64_t word() const { return uint64_t(uint32_t(num_threads)) << 16 | float_mode; }
+  static BackwardEnvironment fromWord(uint64_t word) {
+    return {.num_threads = static_cast<int32_t>(word >> 16),
+            .float_mode = static_cast<uint16_t>(word)};
+  }
+
+  int32_t num_threads;  // at least 1
+  uint16_t float_mode;
+};
+
+std::atomic<uint64_t> environment_of_backward = 0;
+
+// Whether the thread is one of the autograd engine's, and the word that it last took.
+class AutogradThread {
+ public:
+  bool isOne() {
+    if (C10_UNLIKELY(kind_ == Kind::kUnknown)) {
+      kind_ = hasNameOfEngine() ? Kind::kAutograd : Kind::kOther;
+    }
+    return kind_ == Kind::kAutograd;
+  }
+
+  void takeEnvironment() {
+    const uint64_t word = environment_of_backward.load(std::memory_order_relaxed);
+    if (C10_LIKELY(word == taken_)) {
+      return;
+    }
+    taken_ = word;
+    const auto environment = BackwardEnvironment::fromWord(word);
+    at::get_num_threads();  // torch initializes the number of a thread at its first use
+    setThreadCountOfThisThread(environment.num_threads);
+    setFloatMode(environment.float_mode);
+  }
+
+ private:
+  enum class Kind : uint8_t { kUnknown, kAutograd, kOther };
+
+  // torch names each thread of the engine after its device before the thread runs anything.
+  static bool hasNameOfEngine() {
+    char name[16] = {};
+    return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 &&
+           std::string_view(name).starts_with("pt_autograd_");
+  }
+
+  uint64_t taken_ = 0;
+  Kind kind_ = Kind::kUnknown;
+};
+
+thread_local constinit AutogradThread this_autograd_thread;
+
+void takeEnvironmentOfBackward() {
+  if (C10_UNLIKELY(this_autograd_thread.isOne())) {
+    this_autograd_thread.takeEnvironment();
+  }
 }
 
 // For a thread of a team: the modes that it had before the nested kernels that it is running.
@@ -176,6 +236,7 @@ class KernelEnvironment::Worker {
 };
 
 KernelEnvironment KernelEnvironment::current() {
+  takeEnvironmentOfBackward();
   KernelEnvironment environment;
   environment.settings_ = currentSettings();
   environment.num_threads_ = at::get_num_threads();
@@ -185,6 +246,7 @@ KernelEnvironment KernelEnvironment::current() {
 }
 
 HostKernelScope::HostKernelScope() {
+  takeEnvironmentOfBackward();
   const uint16_t mode = callersFloatMode();
   if (C10_LIKELY(!have_modes_changed.load(std::memory_order_relaxed))) {
     return;
@@ -204,6 +266,15 @@ void noteKernelLaunched() {
   if (C10_UNLIKELY(--thread.launches_until_look <= 0)) {
     thread.look();
   }
+}
+
+void noteBackwardCalled() {
+  if (this_autograd_thread.isOne()) {
+    return;  // a pass within a pass has the environment of the outer one
+  }
+  const BackwardEnvironment environment{.num_threads = at::get_num_threads(),
+                                        .float_mode = callersFloatMode()};
+  environment_of_backward.store(environment.word(), std::memory_order_relaxed);
 }
 
 void KernelEnvironment::enter() const { Worker::ofThisThread().enter(*this); }

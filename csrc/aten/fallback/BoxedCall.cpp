@@ -29,7 +29,6 @@ bool takesCpuTensor(const std::string& operator_name, const c10::Argument& argum
 // The pass over the arguments: add() is called with one after the other.
 struct BoxedCall::Collector {
   BoxedCall& call;
-  CallSignature::Builder* const description;  // null if the call cannot be planned
   const c10::Argument* argument = nullptr;
   std::optional<c10::Device> of_tensors = std::nullopt;
   std::optional<c10::Device> of_argument = std::nullopt;
@@ -56,56 +55,40 @@ struct BoxedCall::Collector {
   void addTensor(const Tensor& tensor) {
     const size_t earlier = call.tensors_.size();
     const size_t place = placeOf(tensor);
-    if (description != nullptr) {
-      description->addTensor(tensor, place == earlier, place, call.tensors().slice(0, earlier));
-    }
+    call.description_.addTensor(tensor, place == earlier, place, call.tensors().slice(0, earlier));
     call.values_.push_back({CallValue::Kind::Tensor, 1, {}});
   }
 
   void addList(c10::ArrayRef<c10::IValue> list, CallValue::Kind kind) {
-    if (description != nullptr) {
-      description->beginList(list.size());
-    }
+    call.description_.beginList(list.size());
     for (const c10::IValue& element : list) {
       if (element.isNone()) {
         call.places_.push_back(kNoTensor);
-        if (description != nullptr) {
-          description->addNone();
-        }
+        call.description_.addNone();
         continue;
       }
       const size_t earlier = call.tensors_.size();
       const size_t place = placeOf(element.toTensor());
-      if (description != nullptr) {
-        description->addElement(element.toTensor(), place == earlier, place);
-      }
+      call.description_.addElement(element.toTensor(), place == earlier, place);
     }
-    if (description != nullptr) {
-      description->endList();
-    }
+    call.description_.endList();
     call.values_.push_back({kind, static_cast<uint32_t>(list.size()), {}});
   }
 
   void addDevice(c10::Device device) {
-    if (description != nullptr) {
-      description->addDevice(device);
-    }
+    call.description_.addDevice(device);
     of_argument = c10::Device(kDeviceType, c10::openreg::resolveDeviceIndex(device.index()));
     call.values_.push_back({CallValue::Kind::Plain, 0, c10::Device(kCPU)});
   }
 
   void addGenerator(const c10::IValue& generator) {
-    if (description != nullptr) {
-      description->addGenerator();
-    }
+    call.description_.addGenerator();
     call.generators_.push_back(call.values_.size());
     call.values_.push_back({CallValue::Kind::Plain, 0, generator});
   }
 
   void addPlain(const c10::IValue& value) {
-    if (description != nullptr) {
-      description->addPlain(value, *argument);
-    }
+    call.description_.addPlain(value, *argument);
     call.values_.push_back({CallValue::Kind::Plain, 0, value});
   }
 
@@ -139,11 +122,9 @@ BoxedCall::BoxedCall(const FallbackOperator& known, const c10::OperatorHandle& o
     : known_(known),
       op_(op),
       arguments_(argumentsOnStack(op.schema(), stack)),
-      device_(kDeviceType) {
-  if (known.canPlan(schema(), arguments_)) {
-    description_.emplace(&known, known.countsWithNumbers());
-  }
-  Collector collector{*this, description_.has_value() ? &*description_ : nullptr};
+      device_(kDeviceType),
+      description_(&known, known.canPlan(schema(), arguments_), known.countsWithNumbers()) {
+  Collector collector{*this};
   for (size_t i = 0; i < arguments_.size(); ++i) {
     collector.add(arguments_[i], schema().arguments()[i]);
   }
@@ -153,9 +134,7 @@ BoxedCall::BoxedCall(const FallbackOperator& known, const c10::OperatorHandle& o
   TORCH_CHECK(!collector.has_refused_tensor,
               "Expected all tensors to be on the same device, but found at least two devices, ",
               device_, " and cpu! (", schema().operator_name(), ")");
-  if (description_.has_value()) {
-    signature_ = description_->finish();
-  }
+  signature_ = description_.finish();
 }
 
 bool BoxedCall::waitsOnCuda() const {

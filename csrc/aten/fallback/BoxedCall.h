@@ -14,7 +14,6 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstddef>
-#include <optional>
 
 #include "csrc/aten/fallback/CallSignature.h"
 #include "csrc/aten/fallback/CallValues.h"
@@ -94,7 +93,7 @@ class BoxedCall {
   c10::SmallVector<const Tensor*, 8> tensors_;
   c10::SmallVector<const Tensor*, 8> device_tensors_;
   FirstPlaces<const TensorImpl*> first_places_;  // in `tensors_`; see Note [Long lists]
-  std::optional<CallSignature::Builder> description_;
+  CallSignature::Builder description_;
   const CallSignature* signature_ = nullptr;
 };
 

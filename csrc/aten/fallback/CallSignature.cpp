@@ -85,8 +85,11 @@ int64_t wordOf(const Tensor& tensor, Tag tag) {
 
 }  // namespace
 
-CallSignature::Builder::Builder(const void* op, bool counts_with_numbers)
-    : words_(signature_.words_), counts_with_numbers_(counts_with_numbers) {
+CallSignature::Builder::Builder(const void* op, bool can_plan, bool counts_with_numbers)
+    : words_(signature_.words_), counts_with_numbers_(counts_with_numbers), is_valid_(can_plan) {
+  if (!is_valid_) {
+    return;
+  }
   const KernelEnvironment environment = KernelEnvironment::current();
   words_.append({reinterpret_cast<int64_t>(op), static_cast<int64_t>(environment.settings()),
                  static_cast<int64_t>(environment.thread())});

@@ -42,8 +42,9 @@ class CallSignature::Builder {
  public:
   using Tensors = c10::ArrayRef<const Tensor*>;
 
-  // `op` identifies the operator. `counts_with_numbers`: see FallbackOperator.h.
-  Builder(const void* op, bool counts_with_numbers);
+  // `op` identifies the operator. Without `can_plan`, the builder describes nothing.
+  // `counts_with_numbers`: see FallbackOperator.h.
+  Builder(const void* op, bool can_plan, bool counts_with_numbers);
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
@@ -60,8 +61,8 @@ class CallSignature::Builder {
   void addGenerator();
   void addPlain(const c10::IValue& value, const c10::Argument& argument);
 
-  // The signature; null if it cannot describe the arguments: CPU tensors with dimensions, layouts
-  // other than strided, symbolic sizes.
+  // The signature; null without `can_plan`, or if it cannot describe the arguments: CPU tensors
+  // with dimensions, layouts other than strided, symbolic sizes.
   const CallSignature* finish();
 
  private:
@@ -76,7 +77,7 @@ class CallSignature::Builder {
   CallSignature signature_;
   c10::SmallVector<int64_t, 64>& words_;
   const bool counts_with_numbers_;
-  bool is_valid_ = true;
+  bool is_valid_;
   std::optional<double> previous_;
   // Of tensors in a row that are alike, the first one is described, from this word on, and the
   // others are counted.

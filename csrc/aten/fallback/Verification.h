@@ -20,7 +20,8 @@ bool isVerifying();
 std::vector<Tensor> copiesOf(c10::ArrayRef<Tensor> tensors);
 
 // The first of `results` that is not bit-identical to what the operator returns for `arguments`,
-// which must be as before the call that gave the results. All are CPU tensors.
+// which must be as before the call that gave the results. All are CPU tensors. A workspace, of
+// which the operator leaves bytes unwritten, is not compared.
 std::optional<size_t> firstWrongResult(const c10::OperatorHandle& op, torch::jit::Stack arguments,
                                        c10::ArrayRef<Tensor> results);
 

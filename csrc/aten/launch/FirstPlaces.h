@@ -114,4 +114,21 @@ class FirstPlaces {
   int shift_ = 0;
 };
 
+// Appends the tensor of each alias: on the storage of the first alias that shares its storage, or
+// what `make` returns.
+template <typename Alias, typename Tensor, typename Make>
+void appendTensors(const std::vector<Alias>& aliases, std::vector<Tensor>& tensors,
+                   const Make& make) {
+  tensors.reserve(aliases.size());
+  FirstPlaces<MemoryKey> storages;
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    const Alias& alias = aliases[i];
+    const size_t first =
+        alias.sharesStorageWith(alias)  // false for tensors without a storage to share
+            ? storages.findOrAdd(MemoryKey{alias.storageData(), alias.storageNbytes()}, i)
+            : i;
+    tensors.push_back(first < i ? alias.tensorOnStorageOf(tensors[first]) : make(alias));
+  }
+}
+
 }  // namespace at::openreg

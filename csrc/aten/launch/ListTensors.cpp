@@ -13,24 +13,13 @@ ListTensors::ListTensors(const std::vector<TensorAlias>& aliases) {
   }
   std::vector<Tensor>& kept = keptByThisThread();
   TensorPool next;
-  FirstPlaces<MemoryKey> storages;
-  tensors_.reserve(aliases.size());
-  for (size_t i = 0; i < aliases.size(); ++i) {
-    const TensorAlias& alias = aliases[i];
-    const size_t first =
-        alias.sharesStorageWith(alias)
-            ? storages.findOrAdd(MemoryKey{alias.storageData(), alias.storageNbytes()}, i)
-            : i;
-    if (first < i) {
-      tensors_.push_back(alias.tensorOnStorageOf(tensors_[first]));
-      continue;
-    }
+  appendTensors(aliases, tensors_, [&](const TensorAlias& alias) {
     if (!kept.empty()) {
       next.giveBack(std::move(kept.back()));
       kept.pop_back();
     }
-    tensors_.push_back(alias.tensor(next));
-  }
+    return alias.tensor(next);
+  });
 }
 
 // Tensors that share a storage come after its first tensor, so they are returned before it.

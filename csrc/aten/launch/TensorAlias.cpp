@@ -188,16 +188,7 @@ std::vector<TensorAlias> aliasAll(const c10::List<std::optional<Tensor>>& tensor
 
 std::vector<Tensor> tensorsOf(const std::vector<TensorAlias>& aliases) {
   std::vector<Tensor> tensors;
-  tensors.reserve(aliases.size());
-  FirstPlaces<MemoryKey> storages;  // see Note [Long lists]
-  for (size_t i = 0; i < aliases.size(); ++i) {
-    const TensorAlias& alias = aliases[i];
-    const size_t first =
-        alias.sharesStorageWith(alias)  // false for tensors without a storage to share
-            ? storages.findOrAdd(MemoryKey{alias.storageData(), alias.storageNbytes()}, i)
-            : i;
-    tensors.push_back(first < i ? alias.tensorOnStorageOf(tensors[first]) : alias.tensor());
-  }
+  appendTensors(aliases, tensors, [](const TensorAlias& alias) { return alias.tensor(); });
   return tensors;
 }
 

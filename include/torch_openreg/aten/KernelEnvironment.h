@@ -6,6 +6,13 @@
 // autocast, because the dispatcher has handled both. The calling thread captures the variable part
 // (KernelEnvironment) and the worker enters it; both run kernels in a CpuKernelScope. Only these
 // classes define what an environment consists of.
+//
+// Note [Threads of backward passes]
+// On the CPU, a backward pass runs on the thread that called it. That of a device runs on a thread
+// of torch's autograd engine, whose number of intra-op threads and floating-point mode are those of
+// the moment when torch started it, at the process's first backward pass. So the engine's threads
+// take both from the thread that called backward last, each time they launch a kernel. Of two
+// threads with different numbers that call backward at the same time, both passes may have either.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -21,7 +28,8 @@ namespace at::openreg {
 // docs: kernel-environment
 class OPENREG_EXPORT KernelEnvironment {
  public:
-  // The environment of the calling thread. Costs a few loads.
+  // The environment of the calling thread; on a thread of the autograd engine, which gets it too,
+  // that of the thread that called backward. Costs a few loads.
   static KernelEnvironment current();
 
   // Makes this the environment of the calling thread, which must run only kernels: the worker of a
@@ -51,6 +59,9 @@ class OPENREG_EXPORT KernelEnvironment {
 // Call on the launching thread after each launch of a kernel: see Note [Idle teams] in
 // csrc/aten/cpu/OpenMpTeam.h. Not called in a forked child, because launches fail there.
 OPENREG_EXPORT void noteKernelLaunched();
+
+// Call on a thread that is about to run a backward pass: Note [Threads of backward passes].
+OPENREG_EXPORT void noteBackwardCalled();
 
 // During its lifetime, operators called on this thread run as in a CPU kernel: below autograd, and
 // without a second autocast.
