@@ -63,6 +63,13 @@ def copy_tree(session: nox.Session) -> Path:
     return copy
 
 
+def chosen_of_cuda() -> list[str]:
+    """Returns the files for device type cuda: its own, and two sweeps."""
+    own = sorted((ROOT / "test" / "cuda").glob("test_*.py"))
+    sweeps = ["test/generic/test_ops_backward.py", "test/generic/test_ops_forward.py"]
+    return [*(str(path.relative_to(ROOT)) for path in own), *sweeps]
+
+
 def run_release(session: nox.Session, release: str) -> None:
     """Builds for a release of torch; runs the demo program and a choice of the tests."""
     session.install(f"torch=={release}.*")
@@ -74,6 +81,10 @@ def run_release(session: nox.Session, release: str) -> None:
     if session.posargs:
         chosen = ["--all"] if session.posargs == ["all"] else list(session.posargs)
     session.run("python", "test/run.py", *chosen)
+    if not session.posargs:
+        # The index may have a build with CUDA of this release, which this takes over.
+        session.run("python", "test/run.py", "--cuda", *chosen_of_cuda())
+        session.run("pytest", "--openreg-cuda", "examples/cuda_project")
 
 
 def add_session(release: str) -> None:

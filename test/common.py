@@ -40,6 +40,7 @@ from torch_openreg.conformance.threads import call_in_thread
 
 __all__ = [
     "A_DEVICE",
+    "BUILD_HAS_CUDA",
     "DEVICE_COUNT",
     "DEVICE_TYPE",
     "FORK_TEXT",
@@ -65,6 +66,10 @@ __all__ = [
 # Functions without a counterpart in torch.cuda are in torch.openreg, in both modes.
 DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
 DEVICE_COUNT = torch.openreg.device_count()
+# Whether torch was built with CUDA; torch.version.cuda may be a setting of ours.
+BUILD_HAS_CUDA = os.path.exists(
+    os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cuda.so")
+)
 OUT_OF_RANGE_TEXT = "The device index is out of range"
 # As error texts call a device of this type.
 A_DEVICE = {"openreg": "an openreg device", "cuda": "a cuda device"}[DEVICE_TYPE]

@@ -37,7 +37,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import runpy
 import sys
 import tempfile
 import time
@@ -252,14 +251,6 @@ def _sum_up_findings(outcomes: Sequence[Outcome]) -> int:
     return launches
 
 
-def _has_cuda() -> bool:
-    """Whether torch is built with CUDA or ROCm, which excludes the device type CUDA here."""
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.origin is not None
-    version = runpy.run_path(str(Path(spec.origin).parent / "version.py"))
-    return bool(version.get("cuda") or version.get("hip"))
-
-
 def _default_files(options: argparse.Namespace) -> list[Path]:
     """The files to run, those first that take long, so that they do not end last."""
     entries = {_ROOT / "test" / file: entry for file, entry in shares().items()}
@@ -279,9 +270,6 @@ def _all_files(options: argparse.Namespace) -> list[Path]:
     if options.verify:
         return [_ROOT / "test" / "generic" / "test_ops_forward.py"]
     files = sorted((_ROOT / "test").rglob("test_*.py"))
-    if _has_cuda():
-        print("test/cuda is left out: this build of torch has CUDA of its own")
-        files = [file for file in files if file.parent.name != "cuda"]
     if options.sanitizer:
         files = [file for file in files if _is_for_the_sanitizer(file)]
     return [file for file in files if _is_of_both_types(file)] if options.cuda else files
@@ -363,8 +351,6 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     options.part = "rest" if options.ci else None if is_whole else "default"
     if options.sample:
         options.part = "default"
-    if options.cuda and _has_cuda():
-        parser.error("--cuda: expected a build of torch without CUDA, got one with it")
     return options
 
 

@@ -104,18 +104,26 @@ def _asks_for_cuda() -> bool:
     return text == "cuda"
 
 
-def check_build_for_cuda() -> None:
-    """Raises RegistrationError if torch itself supports the device type CUDA."""
-    for kind in ("cuda", "hip"):
-        version = getattr(torch.version, kind, None)
-        if version is not None or hasattr(torch._C, "_cuda_getDeviceCount"):
-            raise RegistrationError(
-                "Device type cuda needs a build of torch without CUDA and ROCm, but torch "
-                f"{torch.__version__} has one ({kind} {version}). Use the device 'openreg' beside "
-                "it, or install torch's CPU build: pip install --force-reinstall --no-deps "
-                f"'torch=={release_of(str(torch.__version__))}.*' "
-                "--index-url https://download.pytorch.org/whl/cpu"
-            )
+def check_machine_for_cuda() -> None:
+    """Raises RegistrationError if torch itself serves the device type CUDA on this machine."""
+    from torch_openreg import _cuda_build
+
+    if torch.version.hip is not None:
+        raise RegistrationError(
+            "Device type cuda needs a build of torch for CUDA or for the CPU, but torch "
+            f"{torch.__version__} is one for ROCm. Use the device 'openreg' beside it, or install "
+            f"torch's CPU build: pip install --force-reinstall --no-deps "
+            f"'torch=={release_of(str(torch.__version__))}.*' "
+            "--index-url https://download.pytorch.org/whl/cpu"
+        )
+    if not _cuda_build.has_cuda() or _cuda_build.is_asked_to_hide_gpus():
+        return
+    if count := _cuda_build.usable_gpus():
+        raise RegistrationError(
+            f"{_DEVICE_TYPE_VARIABLE}=cuda takes the place of GPUs, but this machine has {count} "
+            f"that torch {torch.__version__} can use. OPENREG_CUDA_OVER_GPU=1 hides them from this "
+            "process"
+        )
 
 
 def _check_extras_for_cuda() -> None:
@@ -129,7 +137,7 @@ def _check_extras_for_cuda() -> None:
 def _register_cuda() -> None:
     if hasattr(torch, DEVICE_NAME):
         return
-    check_build_for_cuda()
+    check_machine_for_cuda()
     from torch_openreg import _native_overrides
 
     _native_overrides.keep_out()
@@ -238,18 +246,17 @@ def _name_profiler_activity() -> None:
 def _explain_late_choice() -> None:
     """Makes device cuda report that the variable was set too late.
 
-    torch's error text in a build without CUDA does not mention the variable.
+    torch's error text in a build without CUDA, or without a GPU, does not mention the variable.
     """
-    if torch.cuda._is_compiled():
-        return
     initialize: Any = torch.cuda._lazy_init
+    reason = "" if torch.cuda._is_compiled() else "Torch not compiled with CUDA enabled, and "
 
     @functools.wraps(initialize)
     def initialize_or_explain() -> None:
         if os.environ.get(_DEVICE_TYPE_VARIABLE) == "cuda":
             raise AssertionError(
-                f"Torch not compiled with CUDA enabled, and {_DEVICE_TYPE_VARIABLE} was not 'cuda' "
-                "when torch was imported; set it before the process imports torch"
+                f"{reason}{_DEVICE_TYPE_VARIABLE} was not 'cuda' when torch was imported; set it "
+                "before the process imports torch"
             )
         initialize()
 

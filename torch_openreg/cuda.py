@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from torch_openreg import _settings, _tools
-from torch_openreg._registration import RegistrationError, check_build_for_cuda
+from torch_openreg._registration import RegistrationError, check_machine_for_cuda
 from torch_openreg._version import __version__
 
 __all__ = ["main"]
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Raises:
         SystemExit: if an option is unknown or invalid, a setting is invalid, no program is given,
-            no device is available, or torch itself supports CUDA.
+            no device is available, or torch can use the machine's GPUs.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("expected a script, or -m and a module")
     if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is this package's option
         try:
-            check_build_for_cuda()
+            check_machine_for_cuda()
         except RegistrationError as error:
             sys.exit(f"{_PROGRAM}: error: {error}")
     os.environ["OPENREG_DEVICE_TYPE"] = "cuda"

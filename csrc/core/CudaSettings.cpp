@@ -22,8 +22,13 @@ const Setting kCapability{
 
 const Setting kVersion{"OPENREG_CUDA_VERSION", "none",
                        "none, or a major and a minor version, such as 12.8", "none <version>",
-                       "What torch.version.cuda is with OPENREG_DEVICE_TYPE=cuda. Read by import "
-                       "torch."};
+                       "What torch.version.cuda is with OPENREG_DEVICE_TYPE=cuda in a build of "
+                       "torch without CUDA. Read by import torch."};
+
+const Setting kOverGpu{
+    "OPENREG_CUDA_OVER_GPU", "0", "0 or 1", "0 1",
+    "1: OPENREG_DEVICE_TYPE=cuda takes the place of GPUs that torch could use; 0: it is refused "
+    "on such a machine. Read by import torch."};
 
 const Setting kNotice{
     "OPENREG_CUDA_NOTICE", "1", "0 or 1", "0 1",

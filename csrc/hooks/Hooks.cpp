@@ -8,6 +8,7 @@
 #include <atomic>
 #include <new>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <vector>
 
@@ -159,14 +160,16 @@ namespace {
 
 // Note [Place of the hooks]
 // at::detail::getCUDAHooks() creates the hooks at its first call and never replaces them, and
-// `import torch` calls it before it loads backends. So if torch's default object exists already,
-// ours is constructed in its memory: both classes have no members and differ only in their virtual
-// functions. Python checks afterwards that torch uses ours.
+// `import torch` calls it before it loads backends. So ours is constructed in the memory of torch's
+// object, the default one or, in a build with CUDA, that of libtorch_cuda: none of the classes has
+// members, and they differ only in their virtual functions. Python checks afterwards that torch
+// uses ours.
 void placeCudaHooks() {
   static_assert(sizeof(CudaHooks) == sizeof(at::CUDAHooksInterface) &&
                 alignof(CudaHooks) == alignof(at::CUDAHooksInterface));
   auto& hooks = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());
-  if (typeid(hooks) == typeid(at::CUDAHooksInterface)) {
+  constexpr std::string_view kHooksOfBuild = "N2at4cuda6detail9CUDAHooksE";
+  if (typeid(hooks) == typeid(at::CUDAHooksInterface) || typeid(hooks).name() == kHooksOfBuild) {
     hooks.~CUDAHooksInterface();
     new (&hooks) CudaHooks();
   }

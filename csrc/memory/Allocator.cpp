@@ -196,7 +196,7 @@ void freeBlock(void* context) {
 }
 
 struct AllocatorRegistration {
-  AllocatorRegistration() { c10::SetAllocator(kDeviceType, &allocator()); }
+  AllocatorRegistration() { c10::SetAllocator(kDeviceType, &allocator(), kRegistrationPriority); }
 } allocator_registration;
 
 // The addresses that rawAllocate() returned.

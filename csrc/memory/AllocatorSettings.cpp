@@ -88,11 +88,14 @@ const std::unordered_map<std::string, Check>& cudaKeys() {
   return keys;
 }
 
-std::unordered_set<std::string> registeredKeys() {
+// Those that a build with CUDA has not registered.
+std::unordered_set<std::string> newKeys() {
   std::unordered_set<std::string> names;
   if (servesCuda()) {
     for (const auto& [name, check] : cudaKeys()) {
-      names.insert(name);
+      if (!AcceleratorAllocatorConfig::getKeys().contains(name)) {
+        names.insert(name);
+      }
     }
   }
   return names;
@@ -129,7 +132,7 @@ void check(const std::string& settings) {
   }
 }
 
-const CachingAllocator::DeviceConfigParserHookRegistry hook_registration(&check, registeredKeys());
+const CachingAllocator::DeviceConfigParserHookRegistry hook_registration(&check, newKeys());
 
 }  // namespace
 

@@ -112,7 +112,8 @@ void freePinned(void* context) {
 
 struct PinnedAllocatorRegistration {
   PinnedAllocatorRegistration() {
-    at::setHostAllocator(c10::openreg::kDeviceType, &pinnedAllocator());
+    at::setHostAllocator(c10::openreg::kDeviceType, &pinnedAllocator(),
+                         c10::openreg::kRegistrationPriority);
   }
 } registration;
 

@@ -77,6 +77,8 @@ _CORE = {
 }
 _EXTRAS = {
     "extras/autocast": set(),
+    # Replaces the kernels of a build of torch with CUDA.
+    "extras/cuda": {"core", "aten/fallback"},
     "extras/custom": {"core", "aten/launch"},
     # Calls operators on kernel addresses, and none of the backend's operators.
     "extras/distributed": {"core", "aten/cpu", "aten/launch"},
@@ -447,8 +449,8 @@ class TestPython(TestCase):
             for path in sorted((ROOT / "torch_openreg").rglob("*.py"))
             if re.search(r"\b(CDLL|PyDLL|cdll|cffi)\b|load_library\(|\.so\b", path.read_text())
         ]
-        # It calls the runtime in programs that do not import torch.
-        self.assertEqual(users, ["torch_openreg/_tools/pynvml.py"])
+        # One asks CUDA's driver for GPUs, the other calls the runtime where there is no torch.
+        self.assertEqual(users, ["torch_openreg/_cuda_build.py", "torch_openreg/_tools/pynvml.py"])
 
 
 class TestLinks(TestCase):

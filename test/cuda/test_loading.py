@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import tempfile
 
 import torch
 from common import (
+    BUILD_HAS_CUDA,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -28,7 +30,7 @@ class TestIdentity(OpenRegTestCase):
 
     def test_programs_can_ask_whether_it_is_real(self):
         self.assertTrue(torch.cuda.is_emulated)
-        self.assertIsNone(torch.version.cuda)
+        self.assertEqual(torch.version.cuda is not None, BUILD_HAS_CUDA)
         self.assertIn("OpenReg", torch.cuda.get_device_name())
 
     def test_tensors_are_on_cuda(self):
@@ -204,6 +206,8 @@ class TestRefusals(OpenRegTestCase):
                     use()
                 except AssertionError as error:
                     print(error)
+                except RuntimeError as error:
+                    assert "NVIDIA driver" in str(error), error
             os.environ["OPENREG_DEVICE_TYPE"] = "cuda"
         """
         # In two parts, since programs of tests are changed to say cuda.
@@ -211,11 +215,16 @@ class TestRefusals(OpenRegTestCase):
         if before is not None:
             text = f"os.environ['OPENREG_DEVICE_TYPE'] = {before[:4]!r} + {before[4:]!r}"
         lines = run_program(program.format(set=text)).stdout.splitlines()
-        own = "Torch not compiled with CUDA enabled"
-        self.assertEqual(lines[:3], [own] * 3)
-        self.assertEqual(len(lines), 6)
-        for line in lines[3:]:
-            self.assertTrue(line.startswith(f"{own}, and OPENREG_DEVICE_TYPE was not 'cuda'"))
+        text = "OPENREG_DEVICE_TYPE was not 'cuda'"
+        if BUILD_HAS_CUDA:  # and finds no driver
+            self.assertEqual(len(lines), 3)
+        else:
+            own = "Torch not compiled with CUDA enabled"
+            self.assertEqual(lines[:3], [own] * 3)
+            text = f"{own}, and {text}"
+        self.assertEqual(len(lines[-3:]), 3)
+        for line in lines[-3:]:
+            self.assertTrue(line.startswith(text), line)
 
     def test_index_beyond_the_devices_names_the_setting_and_the_option(self):
         program = """
@@ -251,13 +260,35 @@ class TestRefusals(OpenRegTestCase):
         self.assertEqual(run.stdout.strip(), "1")
         self.assertIn("OPENREG_DEVICE_TYPE is 'gpu'", run.stderr)
 
-    @parametrize("kind", ["cuda", "hip"])
-    def test_build_of_torch_with_its_own(self, kind):
-        text = self.import_error(
-            f"import torch; torch.version.{kind} = '12.8'; import torch_openreg"
-        )
-        self.assertIn("needs a build of torch without CUDA and ROCm", text)
-        self.assertIn(f"{kind} 12.8", text)
+    def test_build_of_torch_for_rocm(self):
+        text = self.import_error("import torch; torch.version.hip = '6.4'; import torch_openreg")
+        self.assertIn("needs a build of torch for CUDA or for the CPU", text)
+
+    def test_gpus_that_torch_can_use(self):
+        """They are in use, unless the program asks for ours by name; see _cuda_build.py."""
+        program = """
+        import torch
+        torch.version.cuda = torch.version.cuda or "12.8"  # of the other build, if it is not one
+        import torch_openreg
+        print(torch.ones(2, device="cuda").sum().item())
+        """
+        driver = """
+        extern "C" int cuInit(unsigned) { return 0; }
+        extern "C" int cuDeviceGetCount(int* count) { *count = 3; return 0; }
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(
+                ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", f"{folder}/libcuda.so.1"],
+                input=driver,
+                text=True,
+                check=True,
+            )
+            settings = {"LD_LIBRARY_PATH": folder, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+            refused = run_program(program, settings, False)
+            over = run_program(program, settings | {"OPENREG_CUDA_OVER_GPU": "1"})
+        self.assertIn("but this machine has 3 that torch", refused.stderr)
+        self.assertIn("OPENREG_CUDA_OVER_GPU=1 hides them from this process", refused.stderr)
+        self.assertEqual(over.stdout.strip(), "2.0")
 
     def test_hooks_that_torch_does_not_see(self):
         program = """

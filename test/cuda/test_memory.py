@@ -4,11 +4,13 @@ import pickle
 import re
 import tempfile
 import threading
+import unittest
 import warnings
 from pathlib import Path
 
 import torch
 from common import (
+    BUILD_HAS_CUDA,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -306,6 +308,7 @@ class TestSettings(OpenRegTestCase):
         ).stdout
         self.assertEqual(output.splitlines(), ["0.25", "out of memory", "0.25 0.75"])
 
+    @unittest.skipIf(BUILD_HAS_CUDA, "torch itself has these keys")
     def test_they_are_keys_of_cuda_only(self):
         settings = {"OPENREG_DEVICE_TYPE": "openreg", "PYTORCH_ALLOC_CONF": "backend:native"}
         run = run_program("import torch; torch.ones(1).openreg()", settings, False)

@@ -142,24 +142,6 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual("record_history" in pinned, _torch_release.HAS_PINNED_HISTORY)
 
 
-class TestBuildsWithCuda(OpenRegTestCase):
-    def test_device_type_cuda_is_refused(self):
-        result = run_program(
-            """
-            import torch
-            torch.version.cuda = torch.version.cuda or "13.2"  # where the build has none
-            try:
-                import torch_openreg
-            except ImportError as error:
-                print(error)
-            """,
-            {"OPENREG_DEVICE_TYPE": "cuda", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-        )
-        self.assertRegex(
-            result.stdout, r"^Device type cuda needs a build of torch without CUDA.* 13\."
-        )
-
-
 class TestFunctionsOfCuda(OpenRegTestCase):
     """The tables of the device type CUDA. Here, so that builds with CUDA are checked, too."""
 

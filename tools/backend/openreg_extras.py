@@ -2,7 +2,7 @@
 
 __all__ = ["EXTRAS", "missing_extras"]
 
-# Folders of csrc/extras, each with its bindings; `cuda` is the package torch_openreg._cuda.
+# Folders of csrc/extras, each with its bindings; most of `cuda` is in torch_openreg/_cuda.
 EXTRAS = (
     "autocast",
     "cuda",

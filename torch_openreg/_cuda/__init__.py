@@ -1,4 +1,4 @@
-"""``torch.cuda``, where the library serves the device type CUDA in a build of torch without it.
+"""``torch.cuda``, where the library serves the device type CUDA on a machine without a GPU.
 
 Note [torch.cuda from below]
     ``torch.cuda`` is Python code over functions and classes of ``torch._C`` that builds without
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from torch_openreg import _C, openreg
+from torch_openreg import _C, _cuda_build, openreg
 from torch_openreg._cuda import (
     absent,
     bases,
@@ -41,6 +41,10 @@ __all__ = ["install"]
 
 def install() -> None:
     """Makes ``torch.cuda`` work. Called once, when torch has been imported."""
+    if _cuda_build.has_cuda():
+        _cuda_build.remove_names()
+    else:
+        setattr(torch.version, "cuda", properties.version_of_cuda())  # noqa: B010
     torch._C._has_cuda = True
     for name, value in _names_of_bindings().items():
         setattr(torch._C, name, value)
@@ -53,7 +57,6 @@ def install() -> None:
     cuda._CudaDeviceProperties = properties.CudaDeviceProperties
     # torch would query a driver, if the machine has one. A negative number means none.
     cuda._device_count_nvml = cuda._device_count_amdsmi = lambda: -1
-    setattr(torch.version, "cuda", properties.version_of_cuda())  # noqa: B010
     cuda.is_emulated = True
     # Reading the state of a generator waits for kernels; torch's function would with the GIL.
     for module in (cuda, cuda.random):

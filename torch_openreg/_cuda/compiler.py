@@ -3,9 +3,15 @@
 Inductor gets classes only from the module of the device type ``PrivateUse1``; see Note [How
 Inductor finds the package] in ``torch_openreg/inductor``. Here they are registered when Inductor
 has been imported, which only programs that compile do.
+
+A build of torch with CUDA brings Triton, whose driver needs a GPU. torch is told that it cannot
+be used.
 """
 
+import functools
 import importlib
+import sys
+from typing import Any
 
 from torch_openreg._imports import after_import
 
@@ -13,9 +19,24 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """Has the import of Inductor register our device type."""
+    """Has the import of Inductor register our device type, and torch find no use for Triton."""
     after_import("torch._inductor.compile_fx", _register)
+    after_import("torch.utils._triton", _disable_triton)
 
 
 def _register() -> None:
     importlib.import_module("torch_openreg.inductor")
+
+
+@functools.cache
+def _has_no_triton() -> bool:
+    return False
+
+
+def _disable_triton() -> None:
+    triton: Any = sys.modules["torch.utils._triton"]
+    replaced, triton.has_triton = triton.has_triton, _has_no_triton
+    # Modules that were imported before this one have the function by its name.
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("has_triton") is replaced:
+            module.has_triton = _has_no_triton  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@
 #include <ATen/ops/copy_native.h>
 #include <torch/library.h>
 
-#include "csrc/aten/ops/LayoutFallback.h"
+#include "csrc/aten/fallback/LayoutFallback.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {

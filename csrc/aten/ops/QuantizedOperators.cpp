@@ -8,10 +8,10 @@
 #include <ATen/ops/quantize_per_tensor.h>
 #include <torch/library.h>
 
+#include "csrc/aten/fallback/LayoutFallback.h"
 #include "csrc/aten/layouts/Components.h"
 #include "csrc/aten/ops/Copy.h"
 #include "csrc/aten/ops/Factories.h"
-#include "csrc/aten/ops/LayoutFallback.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
 

@@ -18,7 +18,7 @@
 #include <ATen/ops/values_native.h>
 #include <torch/library.h>
 
-#include "csrc/aten/ops/LayoutFallback.h"
+#include "csrc/aten/fallback/LayoutFallback.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {

@@ -50,7 +50,9 @@ class DdpTimer : public c10d::Timer {
 namespace c10d {
 namespace {
 
-C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::openreg::kDeviceType, at::openreg::DdpTimer)
+// A build with CUDA has registered another one.
+C10_REGISTER_TYPED_CLASS_WITH_PRIORITY(TimerRegistry, c10::openreg::kDeviceType,
+                                       c10::REGISTRY_PREFERRED, at::openreg::DdpTimer)
 
 }  // namespace
 }  // namespace c10d

@@ -3,7 +3,7 @@
 // Note [Device type]
 // One library serves either of two device types. PrivateUse1 is torch's device type for backends
 // outside of its tree, which Python renames to "openreg". With OPENREG_DEVICE_TYPE=cuda the library
-// serves CUDA, in a build of torch without CUDA: programs written for CUDA run unchanged. The
+// serves CUDA, on a machine without a GPU: programs written for CUDA run unchanged. The
 // choice is made from the environment when the library is loaded, and holds for the process. It is
 // read separately from the other settings, which are read at the first call that needs one; the
 // settings table has a row for it, so that invalid values raise the usual error.
@@ -26,8 +26,13 @@ OPENREG_EXPORT bool servesCuda() noexcept;
 
 inline const DeviceType kDeviceType = servesCuda() ? DeviceType::CUDA : DeviceType::PrivateUse1;
 
-inline const BackendComponent kBackendComponent =
-    servesCuda() ? BackendComponent::CUDABit : BackendComponent::PrivateUse1Bit;
+inline BackendComponent backendComponent() {
+  return servesCuda() ? BackendComponent::CUDABit : BackendComponent::PrivateUse1Bit;
+}
+inline const BackendComponent kBackendComponent = backendComponent();
+
+// Of what is registered with torch for the device type: above that of a build with CUDA.
+inline constexpr uint8_t kRegistrationPriority = 200;
 
 // The dispatch key of a functionality on this device type: for DispatchKey::Dense that of strided
 // tensors, for AutogradFunctionality that of their gradients, and likewise for Sparse and others.

@@ -1,10 +1,11 @@
-#include "csrc/aten/ops/LayoutFallback.h"
+#include "csrc/aten/fallback/LayoutFallback.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/launch/BoxedArguments.h"
@@ -64,19 +65,30 @@ torch::CppFunction layoutFallback() {
   return torch::CppFunction::makeFromBoxedFunction<&runLayoutFallback>();
 }
 
+std::optional<torch::CppFunction> layoutKernelFor(const c10::OperatorHandle& op,
+                                                  c10::DispatchKey cpu_key) {
+  if (op.operator_name().getNamespace() != "aten") {
+    return std::nullopt;
+  }
+  if (op.hasKernelForDispatchKey(cpu_key)) {
+    return layoutFallback();
+  }
+  if (op.hasSchema() && isViewOperator(op.schema()) &&
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
+    return torch::CppFunction::makeFromBoxedFunction<&runComposedView>();
+  }
+  return std::nullopt;
+}
+
 void registerLayoutFallback(c10::DispatchKey cpu_key, c10::DispatchKey key, torch::Library& m) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
-    if (!op.has_value() || name.getNamespace() != "aten" || op->hasKernelForDispatchKey(key)) {
+    if (!op.has_value() || op->hasKernelForDispatchKey(key)) {
       continue;
     }
-    if (op->hasKernelForDispatchKey(cpu_key)) {
-      m.impl(c10::toString(name).c_str(), layoutFallback());
-    } else if (op->hasSchema() && isViewOperator(op->schema()) &&
-               op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
-      m.impl(c10::toString(name).c_str(),
-             torch::CppFunction::makeFromBoxedFunction<&runComposedView>());
+    if (auto kernel = layoutKernelFor(*op, cpu_key)) {
+      m.impl(c10::toString(name).c_str(), std::move(*kernel));
     }
   }
 }

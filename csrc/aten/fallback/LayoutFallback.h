@@ -1,0 +1,26 @@
+// The fallback for sparse, quantized and nested tensors.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DispatchKey.h>
+#include <torch/library.h>
+
+#include <optional>
+
+namespace at::openreg {
+
+// A boxed kernel for any operator: runFallback(), with correct views in inference mode.
+torch::CppFunction layoutFallback();
+
+// The kernel with which an operator of ATen follows the CPU's kernel under `cpu_key`: the fallback,
+// if there is one, and for composed views a kernel that respects inference mode and leaves them
+// composed. std::nullopt if the operator needs none.
+std::optional<torch::CppFunction> layoutKernelFor(const c10::OperatorHandle& op,
+                                                  c10::DispatchKey cpu_key);
+
+// Registers it under `key` for each operator that has no kernel under `key` yet: call it last. A
+// fallback of the dispatcher would not suffice, because composite kernels take precedence over it,
+// and some of ATen's only raise that a backend lacks a kernel.
+void registerLayoutFallback(c10::DispatchKey cpu_key, c10::DispatchKey key, torch::Library& m);
+
+}  // namespace at::openreg
