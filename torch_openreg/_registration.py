@@ -15,6 +15,7 @@ from torch_openreg._version import (
     VersionError,
     __version__,
     check_torch_of_build,
+    library_folder,
     release_of,
 )
 
@@ -39,7 +40,7 @@ def register() -> None:
         RegistrationError: torch has another version, another backend has taken torch's only place
             for one, or the native library cannot be loaded.
     """
-    _check_torch_version()
+    _choose_libraries()
     if _asks_for_cuda():
         _register_cuda()
         return
@@ -157,13 +158,27 @@ def _register_cuda() -> None:
     openreg._gpu_trace._follow_activation()
 
 
-def _check_torch_version() -> None:
+def _choose_libraries() -> None:
+    """Makes the libraries for the installed torch the ones that are loaded.
+
+    Raises:
+        RegistrationError: There are none for it.
+    """
     installed = str(torch.__version__)
     try:
-        with open(os.path.join(_PACKAGE, "lib", "TORCH_VERSION")) as file:
+        folder = library_folder(_PACKAGE, installed)
+    except FileNotFoundError:
+        return  # the library is missing, too, which is reported when it is loaded
+    except VersionError as error:
+        raise RegistrationError(str(error)) from None
+    path = sys.modules["torch_openreg"].__path__
+    if folder != os.path.join(_PACKAGE, "lib") and folder not in path:
+        path.append(folder)  # where the bindings are found
+    try:
+        with open(os.path.join(folder, "TORCH_VERSION")) as file:
             built_for = file.read().strip()
     except FileNotFoundError:
-        built_for = installed  # the library is missing, too, which is reported when it is loaded
+        return
     if release_of(built_for) == release_of(installed):
         return
     try:

@@ -13,7 +13,13 @@ Note [Versions]
 
     A wheel that is given to others is labeled with the release, ``0.1.0+torch2.15``. What pip
     builds on the user's machine is not, since its version in a package index is ``0.1.0``.
+
+    ``tools/wheel.py`` joins such wheels, one for each release, to a single wheel without a label,
+    which an index takes. In it, the libraries that depend on torch are in ``lib/torch2.13`` and so
+    on. Those of the installed torch are chosen before anything is loaded.
 """
+
+import os
 
 __all__ = [
     "DEFAULT_RELEASE",
@@ -23,6 +29,7 @@ __all__ = [
     "check_torch",
     "check_torch_of_build",
     "labeled_version",
+    "library_folder",
     "release_of",
     "torch_requirement",
 ]
@@ -54,6 +61,39 @@ def torch_requirement(release: str | None = None) -> str:
 def labeled_version(release: str) -> str:
     """Returns the version of a wheel for others, which contains its release of torch."""
     return f"{__version__}+torch{release}"
+
+
+def library_folder(package: str, torch_version: str) -> str:
+    """Returns the folder of the native libraries for a torch: see Note [Versions].
+
+    Args:
+        package: The folder of the package.
+        torch_version: The version of the torch that is there.
+
+    Raises:
+        VersionError: The package has libraries for several releases, and not for this one.
+    """
+    folder = os.path.join(package, "lib")
+    prefix = "torch"
+    releases = sorted(
+        (name.removeprefix(prefix) for name in _folders_in(folder) if name.startswith(prefix)),
+        key=lambda release: [int(number) for number in release.split(".")],
+    )
+    if not releases:
+        return folder
+    release = release_of(torch_version)
+    if release not in releases:
+        raise VersionError(
+            f"this wheel of torch_openreg {__version__} has libraries for torch "
+            f"{' and '.join(releases)}, but torch {torch_version} is installed. Install one of "
+            f"these, or build the package for it from its sources"
+        )
+    return os.path.join(folder, f"{prefix}{release}")
+
+
+def _folders_in(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir()]
 
 
 def check_torch(torch_version: str) -> None:

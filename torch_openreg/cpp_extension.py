@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import setuptools
+import torch
 from torch.utils import cpp_extension
+
+from torch_openreg._version import library_folder
 
 __all__ = ["OpenRegExtension", "include_paths", "library_paths", "load"]
 
@@ -25,7 +28,8 @@ def include_paths() -> list[str]:
 
 def library_paths() -> list[str]:
     """Returns the folders to search for libraries, without torch's own."""
-    return [str(_PACKAGE / "lib")]
+    folder = _PACKAGE / "lib"
+    return list(dict.fromkeys([library_folder(str(_PACKAGE), torch.__version__), str(folder)]))
 
 
 # docs: openreg-extension

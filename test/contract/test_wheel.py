@@ -14,6 +14,8 @@ from common import (
 )
 from source_tree import ROOT
 
+from torch_openreg._version import VersionError, __version__, library_folder
+
 _TOOL = runpy.run_path(str(ROOT / "tools" / "wheel.py"), run_name="wheel")
 
 _NAME = "torch_openreg-0.1.0+torch2.14-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -88,12 +90,12 @@ class TestCheck(OpenRegTestCase):
             subtest(
                 (
                     {f"{_FOLDER}/METADATA": _METADATA.replace("+torch2.14", "")},
-                    r"ends with \+torch2\.14, got 0\.1\.0",
+                    r"expected version 0\.1\.0\+torch2\.14, got 0\.1\.0",
                 ),
                 name="no_label",
             ),
             subtest(
-                ({"torch_openreg/large": "x" * (11 << 20)}, "expected at most 10485760 bytes"),
+                ({"torch_openreg/large": "x" * 14_000_001}, "expected at most 14000000 bytes"),
                 name="size",
             ),
         ],
@@ -107,7 +109,99 @@ class TestCheck(OpenRegTestCase):
             self.check(_FILES, _NAME.replace("manylinux_2_28", "linux"))
 
 
+_JOINED_NAME = "torch_openreg-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+_JOINED_METADATA = "Metadata-Version: 2.4\nVersion: 0.1.0\nRequires-Dist: torch<2.16,>=2.13\n"
+_NATIVE = ("TORCH_VERSION", "libtorch_openreg.so", "_C.cpython-311-x86_64-linux-gnu.so")
+_JOINED = (
+    {name: text for name, text in _FILES.items() if Path(name).name not in _NATIVE}
+    | {f"{_FOLDER}/METADATA": _JOINED_METADATA}
+    | {
+        f"torch_openreg/lib/torch{release}/{name}": f"{release}.1" if "." not in name else ""
+        for release in ("2.13", "2.15")
+        for name in _NATIVE
+    }
+)
+
+
+class TestJoinedWheel(OpenRegTestCase):
+    """One wheel for several releases of torch."""
+
+    check = TestCheck.check
+
+    def test_right_wheel_passes(self):
+        self.check(_JOINED, _JOINED_NAME)
+
+    @parametrize(
+        "changes,text",
+        [
+            subtest(
+                ({"torch_openreg/lib/torch2.15/libtorch_openreg.so": None}, "of torch 2.15"),
+                name="no_backend",
+            ),
+            subtest(
+                (
+                    {"torch_openreg/lib/torch2.15/_C.cpython-311-x86_64-linux-gnu.so": None},
+                    "expected the bindings, the backend and .*torch2.15/TORCH_VERSION",
+                ),
+                name="no_bindings",
+            ),
+            subtest(
+                (
+                    {"torch_openreg/lib/torch2.15/TORCH_VERSION": "2.14.0"},
+                    "expected libraries for torch 2.15 there, got 2.14.0",
+                ),
+                name="other_release",
+            ),
+            subtest(
+                ({"torch_openreg/lib/libopenreg.so": None}, "to contain .*libopenreg.so"),
+                name="no_runtime",
+            ),
+            subtest(
+                ({f"{_FOLDER}/METADATA": _METADATA}, r"expected version 0\.1\.0, got"),
+                name="label",
+            ),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, changes, text):
+        with self.assertRaisesRegex(_TOOL["WheelError"], text):
+            self.check(_JOINED | changes, _JOINED_NAME)
+
+
+class TestMetadata(OpenRegTestCase):
+    def test_links_of_the_description_become_absolute(self):
+        text = "Version: 0.1.0\n\n[a](docs/a.md), [b](#b), [c](https://c.org/x), [`d/`](d)\n"
+        files = f"https://git.org/us/blob/v{__version__}"
+        self.assertEqual(
+            _TOOL["_with_links"](text, "https://git.org/us"),
+            "Version: 0.1.0\n"
+            "Project-URL: Repository, https://git.org/us\n"
+            f"Project-URL: Documentation, {files}/docs/index.md\n"
+            f"Project-URL: Changelog, {files}/CHANGELOG.md\n"
+            f"\n[a]({files}/docs/a.md), [b](#b), [c](https://c.org/x), [`d/`]({files}/d)\n",
+        )
+
+
+class TestChoice(OpenRegTestCase):
+    """The package's folder for the installed torch."""
+
+    def folder_for(self, torch_version, folders):
+        with tempfile.TemporaryDirectory() as package:
+            for folder in folders:
+                Path(package, "lib", folder).mkdir(parents=True)
+            return Path(library_folder(package, torch_version)).relative_to(package)
+
+    def test_libraries_of_one_release(self):
+        self.assertEqual(self.folder_for("2.14.0", ["other"]), Path("lib"))
+
+    def test_libraries_of_several_releases(self):
+        folders = ["torch2.13", "torch2.15"]
+        self.assertEqual(self.folder_for("2.15.1+cu132", folders), Path("lib", "torch2.15"))
+        with self.assertRaisesRegex(VersionError, "for torch 2.13 and 2.15, but torch 2.14.0 is"):
+            self.folder_for("2.14.0", folders)
+
+
 instantiate_parametrized_tests(TestCheck)
+instantiate_parametrized_tests(TestJoinedWheel)
 
 if __name__ == "__main__":
     run_tests()

@@ -41,7 +41,10 @@ class TestWorkflows(TestCase):
         for name, workflow in self.workflows().items():
             for step in steps_of(workflow):
                 self.assertEqual(len({"run", "uses"} & set(step)), 1, f"{name}: {step}")
-                self.assertRegex(step.get("uses", "actions/none@v1"), r"^actions/[\w-]+@v\d+$")
+                self.assertRegex(
+                    step.get("uses", "actions/none@v1"),
+                    r"^(actions/[\w-]+@v\d+|pypa/gh-action-pypi-publish@release/v1)$",
+                )
 
     def test_commands_name_files_that_exist(self):
         named = set()
@@ -60,6 +63,18 @@ class TestWorkflows(TestCase):
         self.assertEqual(matrix["python"][0], oldest)
         machines = {one["architecture"] for one in matrix["include"]}
         self.assertEqual(machines, set(matrix["architecture"]))
+
+    def test_wheels_of_all_releases_are_joined_and_published(self):
+        jobs = self.workflows()["wheels.yml"]["jobs"]
+        built, joined = jobs["wheel"]["strategy"]["matrix"], jobs["join"]["strategy"]["matrix"]
+        self.assertEqual(joined["python"], built["python"])
+        self.assertEqual(joined["architecture"], built["architecture"])
+        self.assertEqual(jobs["publish"]["needs"], ["join", "sdist"])
+        # Only this job may ask for a token of the index.
+        self.assertEqual(
+            [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})],
+            ["publish"],
+        )
 
     def test_every_change_runs_all(self):
         workflow = self.workflows()["ci.yml"]
