@@ -51,6 +51,7 @@ __all__ = [
     "call_in_thread",
     "check_leftovers",
     "instantiate_parametrized_tests",
+    "make_cuda_driver",
     "needs",
     "parametrize",
     "requires_two_devices",
@@ -266,6 +267,23 @@ def _start(arguments: Sequence[str], settings: Mapping[str, str] | None) -> subp
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def make_cuda_driver(folder: str) -> dict[str, str]:
+    """Makes a library that CUDA's programs take for a driver with three GPUs.
+
+    Returns:
+        The environment variables for processes that are to find it, and are to import
+        torch_openreg themselves.
+    """
+    source = """
+    extern "C" int cuInit(unsigned) { return 0; }
+    extern "C" int cuDeviceGetCount(int* count) { *count = 3; return 0; }
+    """
+    library = os.path.join(folder, "libcuda.so.1")
+    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library]
+    subprocess.run(command, input=source, text=True, check=True)
+    return {"LD_LIBRARY_PATH": folder, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def run_program(

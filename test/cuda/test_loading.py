@@ -9,6 +9,7 @@ from common import (
     BUILD_HAS_CUDA,
     OpenRegTestCase,
     instantiate_parametrized_tests,
+    make_cuda_driver,
     parametrize,
     run_program,
     run_tests,
@@ -272,18 +273,8 @@ class TestRefusals(OpenRegTestCase):
         import torch_openreg
         print(torch.ones(2, device="cuda").sum().item())
         """
-        driver = """
-        extern "C" int cuInit(unsigned) { return 0; }
-        extern "C" int cuDeviceGetCount(int* count) { *count = 3; return 0; }
-        """
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run(
-                ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", f"{folder}/libcuda.so.1"],
-                input=driver,
-                text=True,
-                check=True,
-            )
-            settings = {"LD_LIBRARY_PATH": folder, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+            settings = make_cuda_driver(folder)
             refused = run_program(program, settings, False)
             over = run_program(program, settings | {"OPENREG_CUDA_OVER_GPU": "1"})
         self.assertIn("but this machine has 3 that torch", refused.stderr)

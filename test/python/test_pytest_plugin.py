@@ -10,7 +10,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
+from common import (
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    make_cuda_driver,
+    parametrize,
+    run_tests,
+    subtest,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -282,11 +289,10 @@ def test_last():
 """
 
 
+# Of the other build, if it is not one.
 _TORCH_WITH_CUDA = """
-import os
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import torch
-torch.version.cuda = "13.2"
+torch.version.cuda = torch.version.cuda or "13.2"
 """
 
 
@@ -535,10 +541,16 @@ class TestPlugin(OpenRegTestCase):
         self.assertIn("expected a process that has not imported torch yet", result.stderr)
 
     @parametrize("arguments", [[], ["-n", "2"]])
-    def test_torch_that_has_a_gpu_s_device_type_is_an_error(self, arguments):
-        result = self.pytest("--openreg-cuda", *arguments, conftest__py=_TORCH_WITH_CUDA)
+    def test_gpus_that_torch_can_use_are_an_error(self, arguments):
+        with tempfile.TemporaryDirectory() as driver:
+            settings = make_cuda_driver(driver)
+            result = self.pytest(
+                "--openreg-cuda", *arguments, settings=settings, conftest__py=_TORCH_WITH_CUDA
+            )
         self.assertEqual(result.returncode, 4, msg=lambda _: result.stdout + result.stderr)
-        self.assertRegex(result.stderr, r"ERROR: --openreg-cuda: Device type cuda needs .*\n$")
+        self.assertRegex(
+            result.stderr, r"ERROR: --openreg-cuda: .* this machine has 3 .* from this process\n$"
+        )
 
     @parametrize(
         "name,value",
@@ -733,23 +745,24 @@ class TestLauncher(OpenRegTestCase):
             self.run_launcher("--version").stdout, r"^torch_openreg \d\S+, torch \d\S+\n$"
         )
 
-    def test_torch_that_has_a_gpu_s_device_type_is_refused_in_one_line(self):
+    def test_gpus_that_torch_can_use_are_refused_in_one_line(self):
         program = f"""{_TORCH_WITH_CUDA}
 from torch_openreg import cuda
 cuda.main(["program.py"])
 """
         variables = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG")}
-        result = subprocess.run(
-            [sys.executable, "-c", program],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        with tempfile.TemporaryDirectory() as driver:
+            result = subprocess.run(
+                [sys.executable, "-c", program],
+                env=variables | make_cuda_driver(driver),
+                capture_output=True,
+                text=True,
+                timeout=240,
+            )
         self.assertEqual(result.returncode, 1)
         self.assertRegex(
             result.stderr,
-            r"^python -m torch_openreg\.cuda: error: Device type cuda needs .* --index-url \S+\n$",
+            r"^python -m torch_openreg\.cuda: error: .* this machine has 3 .* this process\n$",
         )
 
 

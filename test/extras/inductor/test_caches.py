@@ -83,8 +83,8 @@ class TestCaches(CompiledTestCase):
         self.assertEqual(hits, "[2, 0, 1, 0, 0] [2, 0, 1, 0, 0] [2, 0, 1, 0, 2]")
         # Frozen parameters are a part of the graph.
         self.assertEqual(frozen, "[1, 0] [0, 1]")
-        # The backward graph is compiled on the thread that runs it, which keeps its number.
-        self.assertEqual(other_threads, "[1, 1, 0, 1, 0] [0, 1]")
+        # The backward graph is compiled on the thread that runs it, with its caller's number.
+        self.assertEqual(other_threads, "[0, 2, 0, 1, 0] [0, 1]")
 
     def test_keys_contain_what_kernels_depend_on(self):
         compiler_pass = _lowering.LowerAsCpu()
