@@ -46,7 +46,10 @@ nox.options.reuse_existing_virtualenvs = True
 
 
 def copy_tree(session: nox.Session) -> Path:
-    """Copies the working tree. A file that has not changed keeps its time, so it is not built."""
+    """Copies the working tree, with its links.
+
+    A file that has not changed keeps its time, so it is not built.
+    """
     copy = Path(session.create_tmp()).resolve() / "tree"
     listed = session.run(
         *("git", "-C", str(ROOT), "ls-files", "-z"),
@@ -57,9 +60,11 @@ def copy_tree(session: nox.Session) -> Path:
     names = [name for name in str(listed).split("\0") if (ROOT / name).is_file()]
     for name in names:
         source, target = ROOT / name, copy / name
-        if not target.is_file() or target.read_bytes() != source.read_bytes():
+        is_same_kind = target.is_symlink() == source.is_symlink()
+        if not is_same_kind or not target.is_file() or target.read_bytes() != source.read_bytes():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
+            target.unlink(missing_ok=True)
+            shutil.copy(source, target, follow_symlinks=False)
     return copy
 
 

@@ -4,7 +4,6 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
-from torch.multiprocessing import reductions
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import DEVICE_TYPE
@@ -69,6 +68,14 @@ def _release_counter(cls: Any, message: bytes, counter_offset: int) -> None:
     _C._receive_storage(message)
 
 
+def _receive_event(device: Any, handle: bytes) -> Any:
+    return torch.cuda.Event.from_ipc_handle(device, handle)
+
+
+def _reduce_event(event: Any) -> tuple[Any, tuple[Any, bytes]]:
+    return _receive_event, (event.device, event.ipc_handle())
+
+
 def install() -> None:
     """Teaches ``torch.UntypedStorage`` the device type."""
     storage: Any = torch.UntypedStorage
@@ -77,5 +84,5 @@ def install() -> None:
     storage._share_cuda_ = _share
     storage._new_shared_cuda = classmethod(_receive)
     storage._release_ipc_counter_cuda = classmethod(_release_counter)
-    ForkingPickler.register(torch.cuda.Event, reductions.reduce_event)
+    ForkingPickler.register(torch.cuda.Event, _reduce_event)
     register_event_reducer()
