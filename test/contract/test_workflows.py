@@ -1,12 +1,15 @@
 """What CI runs: public workflows, ``.ci/run`` and the linter in a copy of the tree."""
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+import types
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from source_tree import ROOT
@@ -87,6 +90,29 @@ class TestWorkflows(TestCase):
         releases = [one for one in TORCH_RELEASES if one != DEFAULT_RELEASE]
         self.assertEqual(job["strategy"]["matrix"]["torch"], releases)
         self.assertEqual(job["steps"][-1], {"run": ".ci/run ${{ matrix.torch }}"})
+
+
+class TestNoxfile(TestCase):
+    """The copy in which nox runs the tests; nox itself is not needed here."""
+
+    def test_copy_keeps_links(self):
+        nox = types.ModuleType("nox")
+        nox.options = types.SimpleNamespace()
+        nox.session = lambda name: lambda function: function
+        nox.Session = object
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            unittest.mock.patch.dict(sys.modules, nox=nox),
+        ):
+            session = types.SimpleNamespace(
+                create_tmp=lambda: folder,
+                run=lambda *command, **_: "\0".join(["test/common.py", "test/core/common.py"]),
+            )
+            copy_tree = runpy.run_path(str(ROOT / "noxfile.py"))["copy_tree"]
+            for _ in range(2):
+                link = copy_tree(session) / "test" / "core" / "common.py"
+                self.assertTrue(link.is_symlink() and link.is_file())
+                self.assertEqual(link.resolve(), link.parents[1] / "common.py")
 
 
 class TestScript(TestCase):
