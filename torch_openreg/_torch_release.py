@@ -12,6 +12,7 @@ __all__ = [
     "HAS_ACCELERATOR_RANDOM",
     "HAS_CHOLESKY",
     "HAS_DYNAMIC_COLLECTION",
+    "HAS_GRAPH_HOOKS",
     "HAS_INDUCTOR_INIT",
     "HAS_PHILOX_STATE",
     "HAS_PINNED_HISTORY",
@@ -41,6 +42,9 @@ HAS_PINNED_HISTORY = TORCH_RELEASE >= (2, 14)
 
 # 2.14: aten::_scaled_grouped_mm_v2 is structured, and has an out variant.
 HAS_STRUCTURED_GROUPED_PRODUCT = TORCH_RELEASE >= (2, 14)
+
+# 2.15: torch.cuda.CUDAGraph ends a capture in two steps, with hooks between them, and instantiates.
+HAS_GRAPH_HOOKS = TORCH_RELEASE >= (2, 15)
 
 # CUDA functions in torch._C that releases after the first use.
 LATER_CUDA_FUNCTIONS = {

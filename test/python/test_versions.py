@@ -138,6 +138,8 @@ class TestTorchsInterfaces(OpenRegTestCase):
             "out" in torch.ops.aten._scaled_grouped_mm_v2.overloads(),
             _torch_release.HAS_STRUCTURED_GROUPED_PRODUCT,
         )
+        graphs = (Path(torch.__file__).parent / "cuda" / "graphs.py").read_text()
+        self.assertEqual("super().capture_end_pre()" in graphs, _torch_release.HAS_GRAPH_HOOKS)
         pinned = (include / "ATen" / "core" / "CachingHostAllocator.h").read_text()
         self.assertEqual("record_history" in pinned, _torch_release.HAS_PINNED_HISTORY)
 

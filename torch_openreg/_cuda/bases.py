@@ -1,11 +1,13 @@
 """Bases that ``torch._C`` has in builds with CUDA, for the classes of ``torch.cuda``."""
 
-from typing import Any, Self
+import threading
+import weakref
+from typing import Any, ClassVar, Self
 
 import torch
 from torch._C import _acceleratorGraph
 
-from torch_openreg import _C
+from torch_openreg import _C, _torch_release
 from torch_openreg.openreg._utils import DEVICE_TYPE
 from torch_openreg.openreg.events import Event
 from torch_openreg.openreg.graphs import graph_pool_handle
@@ -167,6 +169,84 @@ class CudaGraphBase(_acceleratorGraph):
         )
 
 
+class CudaGraphBaseWithHooks(CudaGraphBase):
+    """The same since torch 2.15, whose ``torch.cuda.CUDAGraph`` ends a capture in two steps."""
+
+    _has_graph_exec: bool
+    _retained_pools: "dict[tuple[int, int], MemPoolBase]"
+    _of_thread: ClassVar = threading.local()  # the graph that this thread captures
+
+    def __new__(cls, keep_graph: bool = False) -> Self:
+        """Makes a graph without a capture."""
+        graph = super().__new__(cls, keep_graph)
+        graph._has_graph_exec = False
+        graph._retained_pools = {}
+        return graph
+
+    def capture_begin(
+        self, pool: tuple[int, int] | None = None, capture_error_mode: Any = "global"
+    ) -> None:
+        """Begins a capture on the current stream."""
+        super().capture_begin(pool, capture_error_mode)
+        self._of_thread.graph = weakref.ref(self)
+
+    def capture_end_pre(self) -> None:
+        """Ends the capture, and instantiates a graph that is not kept."""
+        self._of_thread.graph = _no_graph
+        super().capture_end()
+        self._has_graph_exec = not self._keeps_graph
+
+    def capture_end_post(self) -> None:
+        """Does nothing: a graph that is not kept was released when it was instantiated."""
+
+    def instantiate(self) -> None:
+        """Instantiates the graph; nothing if it is not kept, as the capture's end has done it."""
+        if self._keeps_graph:
+            super().instantiate()
+        self._has_graph_exec = True
+
+    def enable_debug_mode(self) -> None:
+        """Keeps the graph."""
+        super().enable_debug_mode()
+        self._keeps_graph = True
+
+    def reset(self) -> None:
+        """Deletes the graph."""
+        super().reset()
+        self._has_graph_exec = False
+        self._retained_pools.clear()
+
+    def pools(self) -> list[tuple[int, int]]:
+        """Returns the pools with the graph's memory: its own, and those used in the capture."""
+        return [super().pool(), *self._retained_pools]
+
+    def _retain_pool(self, pool: tuple[int, int]) -> None:
+        self._retained_pools[pool] = _pools[pool]
+
+    @classmethod
+    def get_currently_capturing_graph(cls) -> "CudaGraphBaseWithHooks":
+        """Returns the graph whose capture this thread has begun.
+
+        Raises:
+            RuntimeError: There is none.
+        """
+        graph = getattr(cls._of_thread, "graph", _no_graph)()
+        if not isinstance(graph, CudaGraphBaseWithHooks):
+            raise RuntimeError(
+                "CUDAGraph.get_currently_capturing_graph: expected a capture of a graph that this "
+                "thread has begun, got none"
+            )
+        return graph
+
+
+def _no_graph() -> None:
+    return None
+
+
+# Pools that programs have, by their ids.
+_pools: "weakref.WeakValueDictionary[tuple[int, int], MemPoolBase]" = weakref.WeakValueDictionary()
+
+
 class MemPoolBase:
     """What ``torch.cuda.MemPool`` is derived from: a private pool of the current device."""
 
@@ -190,6 +270,7 @@ class MemPoolBase:
             )
         torch.cuda._lazy_init()
         self._pool = _C._MemPool(use_on_oom, no_split)
+        _pools[self.id] = self
 
     @property
     def id(self) -> tuple[int, int]:
@@ -214,7 +295,7 @@ class MemPoolBase:
 SUPPLIED: dict[str, Any] = {
     "_CudaStreamBase": CudaStreamBase,
     "_CudaEventBase": CudaEventBase,
-    "_CUDAGraph": CudaGraphBase,
+    "_CUDAGraph": CudaGraphBaseWithHooks if _torch_release.HAS_GRAPH_HOOKS else CudaGraphBase,
     "_MemPool": MemPoolBase,
     "_graph_pool_handle": graph_pool_handle,
 }

@@ -168,6 +168,8 @@ def _record_memory_history_legacy(
     compile_context: bool,
     global_record_annotations: bool,
     skip_actions: Sequence[str] = (),
+    record_pinned_host_memory: bool = False,  # and the next: since torch 2.15
+    record_cuda: bool = True,
 ) -> None:
     context = None
     if record_context:
@@ -181,6 +183,8 @@ def _record_memory_history_legacy(
         compile_context,
         global_record_annotations,
         skip_actions,
+        record_pinned_host_memory,
+        record_cuda,
     )
 
 

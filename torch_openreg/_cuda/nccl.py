@@ -45,6 +45,15 @@ def install() -> None:
     for module in (torch.distributed, c10d, torch._C._distributed_c10d):
         setattr(module, "ProcessGroupNCCL", group)  # noqa: B010
     setattr(c10d, "_NCCL_AVAILABLE", True)  # noqa: B010
+    # Since torch 2.15, "nccl" is what a function makes, by default of another class.
+    if (create := getattr(c10d, "_create_nccl_process_group", None)) is not None:
+        c10d.Backend.register_backend(
+            "nccl",
+            create,
+            extended_api=True,
+            devices=["cuda"],
+            _backend_type=c10d.ProcessGroup.BackendType.NCCL,  # type: ignore[call-arg]
+        )
     setattr(torch._C, "_nccl_version", _version)  # noqa: B010
     setattr(torch._C, "_nccl_version_suffix", bytes)  # noqa: B010
     setattr(torch._C._distributed_c10d, "_hash_tensors", _hash_tensors)  # noqa: B010
