@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from playwright.sync_api import ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
 
 __all__ = ["WIDTHS", "Browser", "find_browser"]
 
@@ -83,15 +83,17 @@ class Browser:
         page.set_default_timeout(_TIMEOUT_MS)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("console", self._note_message)
-        page.on(
-            "requestfailed",
-            lambda request: self.problems.append(f"{request.url}: {request.failure}"),
-        )
+        page.on("requestfailed", self._note_failure)
         return page
 
     def _note_message(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.problems.append(message.text)
+
+    def _note_failure(self, request: Request) -> None:
+        # A page that is left has requests under way, which the browser ends.
+        if request.failure != "net::ERR_ABORTED":
+            self.problems.append(f"{request.url}: {request.failure}")
 
 
 def main() -> None:
