@@ -64,7 +64,7 @@ def labeled_version(release: str) -> str:
 
 
 def library_folder(package: str, torch_version: str) -> str:
-    """Returns the folder of the native libraries for a torch: see Note [Versions].
+    """Returns the folder of the native libraries for a torch, as described above.
 
     Args:
         package: The folder of the package.
