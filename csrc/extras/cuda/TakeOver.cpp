@@ -16,12 +16,12 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/fallback/LayoutFallback.h"
