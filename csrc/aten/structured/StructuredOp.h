@@ -69,8 +69,8 @@ OPENREG_EXPORT void fitOutput(OutputForm form, const Tensor& output, IntArrayRef
                               IntArrayRef strides, const TensorOptions& options);
 
 // A shape function and the outputs it describes. During its lifetime, the current device is that of
-// the outputs, and the caller's outputs exist: it has no references to them, since the second one to
-// a tensor of Python's takes the GIL.
+// the outputs, and the caller's outputs exist. It has no references to these, because a second
+// reference to a tensor that Python has takes the GIL.
 template <typename Meta, size_t Count>
 class StructuredOp final : public Meta {
  public:
