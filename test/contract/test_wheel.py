@@ -112,7 +112,9 @@ class TestCheck(OpenRegTestCase):
 
 
 _JOINED_NAME = f"torch_openreg-{__version__}-cp311-cp311-manylinux_2_28_x86_64.whl"
-_JOINED_METADATA = f"Metadata-Version: 2.4\nVersion: {__version__}\nRequires-Dist: torch<2.16,>=2.13\n"
+_JOINED_METADATA = (
+    f"Metadata-Version: 2.4\nVersion: {__version__}\nRequires-Dist: torch<2.16,>=2.13\n"
+)
 _NATIVE = ("TORCH_VERSION", "libtorch_openreg.so", "_C.cpython-311-x86_64-linux-gnu.so")
 _JOINED = (
     {name: text for name, text in _FILES.items() if Path(name).name not in _NATIVE}
@@ -178,6 +180,7 @@ class TestMetadata(OpenRegTestCase):
             "Version: 1.2.3\n"
             "Project-URL: Repository, https://git.org/us\n"
             f"Project-URL: Documentation, {files}/docs/index.md\n"
+            "Project-URL: Issues, https://git.org/us/issues\n"
             f"Project-URL: Changelog, {files}/CHANGELOG.md\n"
             f"\n[a]({files}/docs/a.md), [b](#b), [c](https://c.org/x), [`d/`]({files}/d)\n",
         )
