@@ -24,7 +24,7 @@ except ImportError:
 
 _FOLDER = ROOT / ".github" / "workflows"
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# A file of the repository that a command names, and a program that the package installs.
+# A file or folder of the repository that a command names, and a program that the package installs.
 _FILE = re.compile(r"(?<![\w./-])(?:\.ci|tools|test|docs|examples)/[\w./-]+")
 _PROGRAM = re.compile(r"\.venv/bin/(torch[\w-]*)")
 
@@ -57,7 +57,7 @@ class TestWorkflows(TestCase):
                 programs = set(_PROGRAM.findall(step.get("run", "")))
                 self.assertEqual(programs - set(_PROJECT["scripts"]), set())
         self.assertLessEqual({".ci/run", "tools/wheel.py"}, named)
-        self.assertEqual({one for one in named if not (ROOT / one).is_file()}, set())
+        self.assertEqual({one for one in named if not (ROOT / one).exists()}, set())
 
     def test_wheels_are_for_each_release_of_torch_and_pythons_that_are_supported(self):
         matrix = self.workflows()["wheels.yml"]["jobs"]["wheel"]["strategy"]["matrix"]
