@@ -153,11 +153,15 @@ class TestMetadata(TestCase):
         self.assertEqual(_PROJECT["classifiers"], sorted(set(_PROJECT["classifiers"])))
 
     @unittest.skipIf(yaml is None, "needs the package pyyaml")
-    def test_classifiers_have_the_pythons_that_wheels_are_for(self):
+    def test_pythons_that_wheels_are_for_are_in_the_classifiers_and_on_the_pages(self):
         workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text())
+        pythons = workflow["jobs"]["wheel"]["strategy"]["matrix"]["python"]
         prefix = "Programming Language :: Python :: 3."
         listed = [one.rpartition(" ")[2] for one in _PROJECT["classifiers"] if prefix in one]
-        self.assertEqual(listed, workflow["jobs"]["wheel"]["strategy"]["matrix"]["python"])
+        self.assertEqual(listed, pythons)
+        for page in ("README.md", "docs/start.md", "docs/versions.md"):
+            found = re.findall(r"Python (3\.\d+) to (3\.\d+)", (ROOT / page).read_text())
+            self.assertEqual(set(found), {(pythons[0], pythons[-1])}, page)
 
     def test_every_link_of_the_readme_leads_to_a_file_at_the_tag(self):
         readme = (ROOT / "README.md").read_text()
