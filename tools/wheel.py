@@ -37,7 +37,7 @@ _policy = SimpleNamespace(**runpy.run_path(str(_ROOT / "torch_openreg" / "_versi
 _TORCH_LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
 
 # Those of the package: it contains no other one. The first two depend on torch.
-_BINDINGS = re.compile(r"torch_openreg/(?:lib/torch([\d.]+)/)?_C\.cpython-\w+-\w+-linux-gnu\.so")
+_BINDINGS = re.compile(r"torch_openreg/(?:lib/torch([\d.]+)/)?_C\.cpython-(\w+)-\w+-linux-gnu\.so")
 _BACKEND = re.compile(r"torch_openreg/lib/(?:torch([\d.]+)/)?libtorch_openreg\.so")
 _RUNTIME = "torch_openreg/lib/libopenreg.so"
 _NOTE = "torch_openreg/lib/TORCH_VERSION"
@@ -341,6 +341,7 @@ def check(path: Path) -> None:
         release = _policy.release_of(notes.get(_NOTE, "unknown"))
         requirement, version = f"torch=={release}.*", f"{version}+torch{release}"
     problems += _missing_libraries(names, notes, releases)
+    problems += _other_pythons(names, path.name)
     required = metadata.get_all("Requires-Dist", [])
     # The order of the bounds is setuptools'.
     if not any(_same_requirement(one, requirement) for one in required):
@@ -372,6 +373,17 @@ def _missing_libraries(
     if not releases:
         problems.append("expected the backend, libtorch_openreg.so")
     return problems
+
+
+def _other_pythons(names: set[str], wheel: str) -> list[str]:
+    """Returns a line for each release of Python that has bindings there but is not the tag's."""
+    tag = wheel.removesuffix(".whl").split("-")[-2]  # cp312, which names the binary interface
+    pythons = {match[2] for name in names if (match := _BINDINGS.fullmatch(name))}
+    return [
+        f"expected bindings for {tag}, got some for cp{python}"
+        for python in sorted(pythons)
+        if f"cp{python}" != tag
+    ]
 
 
 def _same_requirement(one: str, other: str) -> bool:

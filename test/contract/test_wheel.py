@@ -106,6 +106,15 @@ class TestCheck(OpenRegTestCase):
         with self.assertRaisesRegex(_TOOL["WheelError"], text):
             self.check(_FILES | changes)
 
+    def test_bindings_of_another_python_are_refused(self):
+        with self.assertRaisesRegex(_TOOL["WheelError"], "bindings for cp312, got some for cp311"):
+            self.check(_FILES, _NAME.replace("cp311", "cp312"))
+
+    def test_bindings_of_a_second_python_are_refused(self):
+        other = {"torch_openreg/_C.cpython-312-x86_64-linux-gnu.so": ""}
+        with self.assertRaisesRegex(_TOOL["WheelError"], "bindings for cp311, got some for cp312"):
+            self.check(_FILES | other)
+
     def test_tag_of_this_machine_alone_is_refused(self):
         with self.assertRaisesRegex(_TOOL["WheelError"], "expected a tag manylinux_X_Y"):
             self.check(_FILES, _NAME.replace("manylinux_2_28", "linux"))

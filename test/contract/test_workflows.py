@@ -29,6 +29,13 @@ _FILE = re.compile(r"(?<![\w./-])(?:\.ci|tools|test|docs|examples)/[\w./-]+")
 _PROGRAM = re.compile(r"\.venv/bin/(torch[\w-]*)")
 
 
+def pythons() -> list[str]:
+    """Returns the releases of Python that the package names in its metadata, oldest first."""
+    prefix = "Programming Language :: Python :: "
+    names = [one.removeprefix(prefix) for one in _PROJECT["classifiers"] if prefix in one]
+    return [name for name in names if name != "3"]
+
+
 def steps_of(workflow: dict) -> list[dict]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
@@ -62,8 +69,7 @@ class TestWorkflows(TestCase):
     def test_wheels_are_for_each_release_of_torch_and_pythons_that_are_supported(self):
         matrix = self.workflows()["wheels.yml"]["jobs"]["wheel"]["strategy"]["matrix"]
         self.assertEqual(tuple(matrix["torch"]), TORCH_RELEASES)
-        oldest = _PROJECT["requires-python"].removeprefix(">=")
-        self.assertEqual(matrix["python"][0], oldest)
+        self.assertEqual(matrix["python"], pythons())
         machines = {one["architecture"] for one in matrix["include"]}
         self.assertEqual(machines, set(matrix["architecture"]))
 
@@ -145,6 +151,28 @@ class TestWorkflows(TestCase):
         releases = [one for one in TORCH_RELEASES if one != DEFAULT_RELEASE]
         self.assertEqual(job["strategy"]["matrix"]["torch"], releases)
         self.assertEqual(job["steps"][-1], {"run": ".ci/run ${{ matrix.torch }}"})
+
+    def test_every_change_runs_with_each_other_python(self):
+        jobs = self.workflows()["ci.yml"]["jobs"]
+        of_all = [step.get("with", {}).get("python-version") for step in jobs["all"]["steps"]]
+        matrix = jobs["python"]["strategy"]["matrix"]["python"]
+        self.assertEqual([one for one in of_all if one] + matrix, pythons())
+        self.assertIn(
+            {"python-version": "${{ matrix.python }}"},
+            [step.get("with") for step in jobs["python"]["steps"]],
+        )
+        self.assertEqual(jobs["python"]["steps"][-1], {"run": f".ci/run {DEFAULT_RELEASE}"})
+
+
+class TestPythons(TestCase):
+    """The releases of Python that the metadata names."""
+
+    def test_oldest_is_the_one_that_is_required(self):
+        self.assertEqual(f">={pythons()[0]}", _PROJECT["requires-python"])
+
+    def test_there_is_no_gap(self):
+        minors = [int(one.removeprefix("3.")) for one in pythons()]
+        self.assertEqual(minors, list(range(minors[0], minors[-1] + 1)))
 
 
 class TestNoxfile(TestCase):
