@@ -33,7 +33,7 @@ def pythons() -> list[str]:
     """Returns the releases of Python that the package names in its metadata, oldest first."""
     prefix = "Programming Language :: Python :: "
     names = [one.removeprefix(prefix) for one in _PROJECT["classifiers"] if prefix in one]
-    return [name for name in names if name != "3"]
+    return [name for name in names if name.startswith("3.")]
 
 
 def steps_of(workflow: dict) -> list[dict]:
