@@ -1,4 +1,6 @@
 // Environment variables: defaults, values, and every kind of invalid value.
+#include <unistd.h>
+
 #include "check.h"
 
 namespace {
@@ -324,7 +326,8 @@ TEST(device_count_can_be_0_to_64) {
 
 TEST(device_memory_has_units) {
   check_memory("16MiB", size_t{16} << 20);
-  check_memory("17000000", 17000000 - 17000000 % 4096);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  check_memory("17000000", 17000000 - 17000000 % page);
   check_memory("20480KiB", size_t{20} << 20);
   check_memory("3GiB", size_t{3} << 30);
   check_memory("1TiB", size_t{1} << 40);

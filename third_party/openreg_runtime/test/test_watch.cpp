@@ -1,5 +1,6 @@
 // Watched pinned memory: accesses of the host are detected, and the host continues.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -16,7 +17,7 @@ using test::make_stream;
 
 namespace {
 
-constexpr size_t page = 4096;
+const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
 void write_byte(char* at, char value = 1) { *static_cast<volatile char*>(at) = value; }
 char read_byte(const char* at) { return *static_cast<const volatile char*>(at); }
@@ -132,6 +133,26 @@ TEST(a_read_of_what_a_stream_writes_is_seen) {
   CHECK_EQUAL(watch.seen, 1);
   CHECK(watch.address == memory + 99);
   CHECK_EQUAL(watch.is_write, 0);
+}
+
+TEST(a_write_to_what_a_stream_writes_is_seen_as_one) {
+  char* memory = watchable(100);
+  Watch watch(memory, 100, true);
+  write_byte(memory + 99);
+  CHECK_EQUAL(watch.seen, 1);
+  CHECK_EQUAL(watch.is_write, 1);
+}
+
+TEST(an_access_is_told_apart_on_a_page_that_no_one_may_use) {
+  char* memory = watchable(page);
+  Watch writing(memory + 100, 100, true);
+  Watch reading(memory, 100, false);
+  CHECK_EQUAL(read_byte(memory), 0);
+  CHECK_EQUAL(reading.seen, 0);
+  CHECK_OK(orWatchRearm());
+  write_byte(memory);
+  CHECK_EQUAL(reading.seen, 1);
+  CHECK_EQUAL(reading.is_write, 1);
 }
 
 TEST(an_access_to_many_pages_is_seen_at_its_first_watched_byte) {

@@ -67,7 +67,8 @@ void keep_host_work(orActivityRecord work, const char* call, int device, uint64_
 }
 
 void keep(const orActivityRecord& record) {
-  if ((recorded_kinds.load(std::memory_order_relaxed) & record.kind) == 0) return;
+  // A thread that sees the kinds of a trace sees where it started, too.
+  if ((recorded_kinds.load(std::memory_order_acquire) & record.kind) == 0) return;
   if (record.correlation_id <= last_id_before_start.load(std::memory_order_relaxed)) return;
   keep_function(record);
 }

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace openreg::os {
@@ -70,6 +71,25 @@ FaultAccess access_of(const void* context) {
   constexpr greg_t is_write = 2;
   const greg_t error = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR];
   return (error & is_write) != 0 ? FaultAccess::Write : FaultAccess::Read;
+#elif defined(__aarch64__)
+  // The kernel puts the exception's syndrome among the records behind the registers.
+  constexpr uint32_t syndrome_magic = 0x45535201;
+  constexpr uint64_t is_write = 1 << 6;
+  struct Record {
+    uint32_t magic;
+    uint32_t size;
+    uint64_t syndrome;  // of the one that is looked for
+  };
+  const auto& records = static_cast<const ucontext_t*>(context)->uc_mcontext.__reserved;
+  Record record;
+  for (size_t at = 0; at <= sizeof(records) - sizeof(record); at += record.size) {
+    std::memcpy(&record, records + at, sizeof(record));
+    if (record.magic == syndrome_magic) {
+      return (record.syndrome & is_write) != 0 ? FaultAccess::Write : FaultAccess::Read;
+    }
+    if (record.magic == 0 || record.size == 0) break;  // the last one
+  }
+  return FaultAccess::Unknown;
 #else
   static_cast<void>(context);
   return FaultAccess::Unknown;

@@ -105,7 +105,8 @@ orError_t Ledger::make_event(uint32_t* slot) {
   const std::optional<uint32_t> taken = events_.take();
   if (!taken) return fail_full("events");
   *slot = *taken;
-  file_->events[*slot].latest.store(0, std::memory_order_relaxed);
+  // A process that sees it also sees that the slot's event before was destroyed.
+  file_->events[*slot].latest.store(0, std::memory_order_release);
   file_->events[*slot].generation.fetch_add(1, std::memory_order_release);
   return orSuccess;
 }
