@@ -83,6 +83,11 @@ void checkSameCount(CollectiveKind kind, size_t outputs, size_t inputs) {
                     " and ", inputs);
 }
 
+void checkType(c10::Device device) {
+  TORCH_CHECK_VALUE(device.type() == kDeviceType, ProcessGroupOCCL::backendName(),
+                    ": expected a device of type ", kDeviceType, ", got ", device);
+}
+
 }  // namespace
 
 const char* ProcessGroupOCCL::backendName() { return c10::openreg::servesCuda() ? "nccl" : "occl"; }
@@ -146,8 +151,7 @@ void ProcessGroupOCCL::repairDefaultBackend() {
 }
 
 Engine& ProcessGroupOCCL::engineFor(c10::Device device) {
-  TORCH_CHECK_VALUE(device.type() == kDeviceType, backendName(), ": expected a device of type ",
-                    kDeviceType, ", got ", device);
+  checkType(device);
   const auto index = device.has_index() ? device.index() : c10::openreg::current_device();
   const LockWithoutGil lock(mutex_);
   std::unique_ptr<Engine>& engine = engines_[index];
@@ -579,7 +583,14 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupOCCL::split(
                                                static_cast<int>(ranks.size()), std::move(own));
 }
 
-void ProcessGroupOCCL::eagerConnectSingleDevice(at::Device device) { engineFor(device); }
+// The transport connects ranks and not devices. The device is not used here: as with NCCL, torch's
+// module stays uninitialized, and DeviceMesh then selects the device of LOCAL_RANK.
+void ProcessGroupOCCL::eagerConnectSingleDevice(at::Device device) {
+  checkType(device);
+  if (device.has_index()) {
+    c10::openreg::check_device_index(device.index());
+  }
+}
 
 c10d::ErrorType ProcessGroupOCCL::getError() {
   return state_->hasFailed() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;

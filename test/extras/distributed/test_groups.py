@@ -184,6 +184,40 @@ class TestGroups(TestCase):
     def test_a_group_of_one(self):
         self.assertEqual(self.run_ranks(1, sum_alone), [1.0])
 
+    def test_a_group_with_a_device_leaves_the_choice_of_the_device_to_a_mesh(self):
+        # Programs for torchrun may name their device nowhere else.
+        for chosen in (None, 0):
+            with self.subTest(chosen=chosen), tempfile.TemporaryDirectory() as folder:
+                result = run_program(
+                    f"""
+                    import torch
+                    import torch.distributed as dist
+                    from torch.distributed.device_mesh import init_device_mesh
+                    module = torch.get_device_module("{DEVICE_TYPE}")
+                    if {chosen} is not None:
+                        module.set_device({chosen})
+                    dist.init_process_group(
+                        "{NAME}",
+                        store=dist.FileStore("{folder}/store", 1),
+                        rank=0,
+                        world_size=1,
+                        device_id=torch.device("{DEVICE_TYPE}:1"),
+                    )
+                    print(module.is_initialized())
+                    mesh = init_device_mesh("{DEVICE_TYPE}", (1,))
+                    x = torch.ones(2, device="{DEVICE_TYPE}")
+                    dist.all_reduce(x, group=mesh.get_group())
+                    print(x.device.index, module.current_device())
+                    dist.destroy_process_group()
+                    """,
+                    {"LOCAL_RANK": "1", "OPENREG_DEVICE_COUNT": "2"},
+                )
+                expected = "False\n1 1\n" if chosen is None else "True\n0 0\n"
+                self.assertEqual(result.stdout, expected)
+
+    def test_a_group_connects_only_devices_that_exist(self):
+        self.assertEqual(self.run_ranks(1, connect_devices), [[None, "RuntimeError", "ValueError"]])
+
     def test_importing_the_package_registers_the_backend_and_connects_nothing(self):
         result = run_program(
             "import torch, threading\n"
@@ -196,6 +230,19 @@ class TestGroups(TestCase):
         self.assertEqual(name, NAME)
         self.assertNotIn("'o'", devices)
         self.assertEqual(threads, "1")
+
+
+def connect_devices(rank, size):
+    """Returns the errors of connecting a device, one that does not exist, and the CPU."""
+    backend = dist.distributed_c10d._get_default_group()._get_backend(device_of(rank))
+    errors = []
+    for device in (device_of(rank), torch.device(DEVICE_TYPE, 100), torch.device("cpu")):
+        try:
+            backend.eager_connect_single_device(device)
+            errors.append(None)
+        except Exception as error:
+            errors.append(type(error).__name__)
+    return errors
 
 
 def sum_alone(rank, size):
