@@ -68,6 +68,10 @@ class Browser:
         """Returns the value of a JavaScript expression, after it is awaited if it is a promise."""
         return self._page.evaluate(expression)
 
+    def wait_for_address(self, url: str) -> None:
+        """Waits until the page has led to another one, and this has loaded."""
+        self._page.wait_for_url(url)
+
     def screenshot(self, *, is_whole: bool = False) -> bytes:
         """Returns a PNG of the visible part, or of the whole page."""
         return self._page.screenshot(full_page=is_whole)

@@ -2,7 +2,7 @@
 
 import importlib
 import os
-import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -13,10 +13,9 @@ project = "torch_openreg"
 author = "the authors of torch_openreg"
 copyright = author
 
-_version_file = _DOCS.parent / "torch_openreg" / "_version.py"
-_version = re.search(r'__version__ = "(.*)"', _version_file.read_text(encoding="utf-8"))
-assert _version, "torch_openreg/_version.py: expected __version__"
-version = release = _version[1]
+_policy = runpy.run_path(str(_DOCS.parent / "torch_openreg" / "_version.py"))
+version = release = _policy["__version__"]
+_releases = _policy["TORCH_RELEASES"]
 
 extensions = [
     "myst_parser",
@@ -28,19 +27,30 @@ extensions = [
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "_templates"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["page.css"]
+html_js_files = [("versions.js", {"defer": "defer"})]
 html_title = f"torch_openreg {release}"
+# The theme's, and a line with the releases of torch, to which versions.js adds a choice.
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "version.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
+html_context = {"torch_releases": f"{_releases[0]} to {_releases[-1]}"}
 html_copy_source = False
 # Prompts are not copied.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 html_show_sphinx = False
-# Prompts are not copied.
-copybutton_prompt_text = r">>> |\.\.\. |\$ "
-copybutton_prompt_is_regexp = True
 # A name that is not found is an error, not a plain text.
 nitpicky = True
 # The site has no names of other projects, and no private ones, which annotations have.

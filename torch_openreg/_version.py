@@ -11,8 +11,8 @@ Note [Versions]
 
     In an environment without torch, ``DEFAULT_RELEASE`` is used, with which every change is tested.
 
-    A wheel that is given to others is labeled with the release, ``0.1.0+torch2.15``. What pip
-    builds on the user's machine is not, since its version in a package index is ``0.1.0``.
+    A wheel that is given to others is labeled with the release, such as ``+torch2.15``. What pip
+    builds on the user's machine is not, since its version in a package index has no label.
 
     ``tools/wheel.py`` joins such wheels, one for each release, to a single wheel without a label,
     which an index takes. In it, the libraries that depend on torch are in ``lib/torch2.13`` and so
@@ -34,7 +34,7 @@ __all__ = [
     "torch_requirement",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # From the oldest to the newest.
 TORCH_RELEASES = ("2.13", "2.14", "2.15")

@@ -144,8 +144,13 @@ bool OpenRegStream::query(const char* caller) const {
 }
 
 void OpenRegStream::synchronize(const char* caller) const {
-  const BlockingRegion region;
-  OPENREG_CHECK_RESULT(waitInterruptibly([this] { return orStreamSynchronize(handle_); }), caller);
+  // Most waits of programs that read single values have nothing to wait for.
+  orError_t error = orStreamTrySynchronize(handle_);
+  if (error == orErrorNotReady) {
+    const BlockingRegion region;
+    error = waitInterruptibly([this] { return orStreamSynchronize(handle_); });
+  }
+  OPENREG_CHECK_RESULT(error, caller);
 }
 
 int OpenRegStream::priority() const {

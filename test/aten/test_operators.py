@@ -1,5 +1,7 @@
 """Operators with hand-written kernels, which neither the generator nor the fallback covers."""
 
+import threading
+
 import torch
 from common import (
     DEVICE_TYPE,
@@ -11,6 +13,8 @@ from common import (
     subtest,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing import make_tensor
+from torch.testing._internal.common_dtype import all_types_and_complex_and
 
 PRODUCTS = {
     "dot": torch.dot,
@@ -251,6 +255,35 @@ class TestTensorsWithoutDimensions(OpenRegTestCase):
                 self.assert_bit_equal(torch.linalg.vector_norm(on_device, 6, dim=-1), expected)
 
 
+class TestItem(OpenRegTestCase):
+    @parametrize("dtype", all_types_and_complex_and(torch.bool, torch.half, torch.bfloat16))
+    def test_reads_the_tensor_s_element(self, dtype):
+        values = make_tensor((4, 3), dtype=dtype, device="cpu")
+        on_device = values.to(DEVICE_TYPE)
+        views = [lambda x: x[2, 1], lambda x: x.t()[1:2, 3:4], lambda x: x[0, 0]]
+        if dtype.is_complex:
+            views += [lambda x: x[1, 1].conj(), lambda x: x[1, 1].conj().imag]
+        for view in views:
+            actual, expected = view(on_device).item(), view(values).item()
+            self.assertIs(type(actual), type(expected))
+            self.assertEqual(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+    def test_waits_for_the_stream(self):
+        x = torch.ones((), device=DEVICE_TYPE)
+        with StreamGate() as gate:
+            x.add_(1)
+            thread = threading.Thread(target=gate.open)
+            thread.start()
+            self.assertEqual(x.item(), 2)
+            thread.join()
+        self.assertEqual(x.item(), 2)
+
+    def test_refuses_a_tensor_without_elements(self):
+        for tensor in (torch.ones(0), torch.ones(0, device=DEVICE_TYPE)):
+            with self.assertRaisesRegex(RuntimeError, "Empty tensor not supported"):
+                torch.ops.aten._local_scalar_dense(tensor)
+
+
 class TestGroupNorm(OpenRegTestCase):
     def test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators(self):
         torch.manual_seed(0)
@@ -394,6 +427,7 @@ for case in (
     TestMedian,
     TestWindows,
     TestHistogram,
+    TestItem,
     TestBatchNorm,
     TestIndexPut,
     TestRanges,

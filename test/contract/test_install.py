@@ -2,17 +2,13 @@
 
 import importlib.util
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import unittest
-import venv
-import zipfile
 from pathlib import Path
 
 import torch
+from installation import install, make_environment, make_tree, run, site_packages
 from source_tree import ROOT, compiler
 from torch.testing._internal.common_utils import (
     TestCase,
@@ -22,28 +18,6 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch_openreg
-
-# The part of the source tree that a build without the native part reads. The rest is only listed.
-COPIED = ("LICENSE", "README.md", "pyproject.toml", "pytest_openreg.py", "setup.py", "tools")
-LINKED = ("csrc", "include", "third_party")
-
-# Runs setup.py as the build backend does, but with the native part as it is.
-BUILD = """
-import sys
-import setuptools
-
-original = setuptools.setup
-
-def setup(**options):
-    assert options.pop("ext_modules") and options.pop("cmdclass")
-    return original(**options)
-
-setuptools.setup = setup
-sys.path.insert(0, "tools/backend")
-import openreg_build
-
-getattr(openreg_build, f"build_{sys.argv[1]}")(sys.argv[2])
-"""
 
 # Prints what ninja would run for each extension, and what headers are compiled with.
 COMMANDS = """
@@ -79,50 +53,6 @@ command.run = None
 setuptools.command.build_ext._build_ext.run(command)
 print(json.dumps(printed))
 """
-
-
-def make_tree(folder, has_libraries):
-    """Creates the contents of a clone in folder, with or without this clone's native part."""
-    folder.mkdir(parents=True)
-    for name in (*COPIED, "torch_openreg_autoload.py"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name)
-    for name in LINKED:
-        (folder / name).symlink_to(ROOT / name)
-    ignored = shutil.ignore_patterns(*([] if has_libraries else ["*.so", "lib"]), "__pycache__")
-    shutil.copytree(Path(torch_openreg.__file__).parent, folder / "torch_openreg", ignore=ignored)
-
-
-def make_environment(folder):
-    """Makes a virtual environment that has the packages of this one; returns its interpreter."""
-    venv.create(folder, symlinks=True)
-    packages = [path for path in sys.path if Path(path, "torch", "__init__.py").is_file()]
-    packages += [path for path in sys.path if path.endswith("site-packages")]
-    (site_packages(folder) / "zz_packages.pth").write_text("\n".join(packages) + "\n")
-    return folder / "bin" / "python"
-
-
-def site_packages(environment):
-    return next(environment.glob("lib/python3*/site-packages"))
-
-
-def install(kind, tree, environment):
-    """Builds a wheel ("wheel") or what an editable installation installs, and installs it."""
-    with tempfile.TemporaryDirectory() as folder:
-        run([sys.executable, "-c", BUILD, kind, folder], tree)
-        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-            wheel.extractall(site_packages(environment))
-    origin = {"url": tree.as_uri(), "dir_info": {"editable": kind == "editable"}}
-    information = next(site_packages(environment).glob("torch_openreg-*.dist-info"))
-    (information / "direct_url.json").write_text(json.dumps(origin))
-
-
-def run(command, folder):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG", "PYTHON", "TORCH"))}
-    result = subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True)
-    if result.returncode != 0:
-        raise AssertionError(f"{command} ended with {result.returncode}\n{result.stderr}")
-    return result
 
 
 WAYS = {

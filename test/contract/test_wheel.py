@@ -1,5 +1,6 @@
 """tools/wheel.py reports a wheel's defects."""
 
+import re
 import runpy
 import tempfile
 import zipfile
@@ -18,9 +19,10 @@ from torch_openreg._version import VersionError, __version__, library_folder
 
 _TOOL = runpy.run_path(str(ROOT / "tools" / "wheel.py"), run_name="wheel")
 
-_NAME = "torch_openreg-0.1.0+torch2.14-cp311-cp311-manylinux_2_28_x86_64.whl"
-_FOLDER = "torch_openreg-0.1.0+torch2.14.dist-info"
-_METADATA = "Metadata-Version: 2.4\nVersion: 0.1.0+torch2.14\nRequires-Dist: torch==2.14.*\n"
+_LABELED = f"{__version__}+torch2.14"
+_NAME = f"torch_openreg-{_LABELED}-cp311-cp311-manylinux_2_28_x86_64.whl"
+_FOLDER = f"torch_openreg-{_LABELED}.dist-info"
+_METADATA = f"Metadata-Version: 2.4\nVersion: {_LABELED}\nRequires-Dist: torch==2.14.*\n"
 _FILES = dict.fromkeys(_TOOL["_NEEDED"], "") | {
     "torch_openreg/lib/TORCH_VERSION": "2.14.1+cpu\n",
     "torch_openreg/lib/libopenreg.so": "",
@@ -90,7 +92,7 @@ class TestCheck(OpenRegTestCase):
             subtest(
                 (
                     {f"{_FOLDER}/METADATA": _METADATA.replace("+torch2.14", "")},
-                    r"expected version 0\.1\.0\+torch2\.14, got 0\.1\.0",
+                    f"expected version {re.escape(_LABELED)}, got {__version__}",
                 ),
                 name="no_label",
             ),
@@ -104,13 +106,24 @@ class TestCheck(OpenRegTestCase):
         with self.assertRaisesRegex(_TOOL["WheelError"], text):
             self.check(_FILES | changes)
 
+    def test_bindings_of_another_python_are_refused(self):
+        with self.assertRaisesRegex(_TOOL["WheelError"], "bindings for cp312, got some for cp311"):
+            self.check(_FILES, _NAME.replace("cp311", "cp312"))
+
+    def test_bindings_of_a_second_python_are_refused(self):
+        other = {"torch_openreg/_C.cpython-312-x86_64-linux-gnu.so": ""}
+        with self.assertRaisesRegex(_TOOL["WheelError"], "bindings for cp311, got some for cp312"):
+            self.check(_FILES | other)
+
     def test_tag_of_this_machine_alone_is_refused(self):
         with self.assertRaisesRegex(_TOOL["WheelError"], "expected a tag manylinux_X_Y"):
             self.check(_FILES, _NAME.replace("manylinux_2_28", "linux"))
 
 
-_JOINED_NAME = "torch_openreg-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
-_JOINED_METADATA = "Metadata-Version: 2.4\nVersion: 0.1.0\nRequires-Dist: torch<2.16,>=2.13\n"
+_JOINED_NAME = f"torch_openreg-{__version__}-cp311-cp311-manylinux_2_28_x86_64.whl"
+_JOINED_METADATA = (
+    f"Metadata-Version: 2.4\nVersion: {__version__}\nRequires-Dist: torch<2.16,>=2.13\n"
+)
 _NATIVE = ("TORCH_VERSION", "libtorch_openreg.so", "_C.cpython-311-x86_64-linux-gnu.so")
 _JOINED = (
     {name: text for name, text in _FILES.items() if Path(name).name not in _NATIVE}
@@ -157,7 +170,7 @@ class TestJoinedWheel(OpenRegTestCase):
                 name="no_runtime",
             ),
             subtest(
-                ({f"{_FOLDER}/METADATA": _METADATA}, r"expected version 0\.1\.0, got"),
+                ({f"{_FOLDER}/METADATA": _METADATA}, f"expected version {__version__}, got"),
                 name="label",
             ),
         ],
@@ -169,13 +182,14 @@ class TestJoinedWheel(OpenRegTestCase):
 
 class TestMetadata(OpenRegTestCase):
     def test_links_of_the_description_become_absolute(self):
-        text = "Version: 0.1.0\n\n[a](docs/a.md), [b](#b), [c](https://c.org/x), [`d/`](d)\n"
+        text = "Version: 1.2.3\n\n[a](docs/a.md), [b](#b), [c](https://c.org/x), [`d/`](d)\n"
         files = f"https://git.org/us/blob/v{__version__}"
         self.assertEqual(
             _TOOL["_with_links"](text, "https://git.org/us"),
-            "Version: 0.1.0\n"
+            "Version: 1.2.3\n"
             "Project-URL: Repository, https://git.org/us\n"
             f"Project-URL: Documentation, {files}/docs/index.md\n"
+            "Project-URL: Issues, https://git.org/us/issues\n"
             f"Project-URL: Changelog, {files}/CHANGELOG.md\n"
             f"\n[a]({files}/docs/a.md), [b](#b), [c](https://c.org/x), [`d/`]({files}/d)\n",
         )

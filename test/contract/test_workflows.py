@@ -15,7 +15,7 @@ from pathlib import Path
 from source_tree import ROOT
 from torch.testing._internal.common_utils import TestCase, run_tests
 
-from torch_openreg._version import DEFAULT_RELEASE, TORCH_RELEASES
+from torch_openreg._version import DEFAULT_RELEASE, TORCH_RELEASES, __version__
 
 try:
     import yaml
@@ -24,9 +24,16 @@ except ImportError:
 
 _FOLDER = ROOT / ".github" / "workflows"
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# A file of the repository that a command names, and a program that the package installs.
+# A file or folder of the repository that a command names, and a program that the package installs.
 _FILE = re.compile(r"(?<![\w./-])(?:\.ci|tools|test|docs|examples)/[\w./-]+")
 _PROGRAM = re.compile(r"\.venv/bin/(torch[\w-]*)")
+
+
+def pythons() -> list[str]:
+    """Returns the releases of Python that the package names in its metadata, oldest first."""
+    prefix = "Programming Language :: Python :: "
+    names = [one.removeprefix(prefix) for one in _PROJECT["classifiers"] if prefix in one]
+    return [name for name in names if name.startswith("3.")]
 
 
 def steps_of(workflow: dict) -> list[dict]:
@@ -37,7 +44,7 @@ def steps_of(workflow: dict) -> list[dict]:
 class TestWorkflows(TestCase):
     def workflows(self) -> dict[str, dict]:
         found = {path.name: yaml.safe_load(path.read_text()) for path in _FOLDER.glob("*.yml")}
-        self.assertEqual(set(found), {"ci.yml", "wheels.yml"})
+        self.assertEqual(set(found), {"ci.yml", "docs.yml", "wheels.yml"})
         return found
 
     def test_steps_run_commands_or_actions_of_a_version(self):
@@ -46,7 +53,7 @@ class TestWorkflows(TestCase):
                 self.assertEqual(len({"run", "uses"} & set(step)), 1, f"{name}: {step}")
                 self.assertRegex(
                     step.get("uses", "actions/none@v1"),
-                    r"^(actions/[\w-]+@v\d+|pypa/gh-action-pypi-publish@release/v1)$",
+                    r"^(actions/[\w-]+@v\d+|pypa/gh-action-pypi-publish@release/v1|\./)$",
                 )
 
     def test_commands_name_files_that_exist(self):
@@ -57,13 +64,12 @@ class TestWorkflows(TestCase):
                 programs = set(_PROGRAM.findall(step.get("run", "")))
                 self.assertEqual(programs - set(_PROJECT["scripts"]), set())
         self.assertLessEqual({".ci/run", "tools/wheel.py"}, named)
-        self.assertEqual({one for one in named if not (ROOT / one).is_file()}, set())
+        self.assertEqual({one for one in named if not (ROOT / one).exists()}, set())
 
     def test_wheels_are_for_each_release_of_torch_and_pythons_that_are_supported(self):
         matrix = self.workflows()["wheels.yml"]["jobs"]["wheel"]["strategy"]["matrix"]
         self.assertEqual(tuple(matrix["torch"]), TORCH_RELEASES)
-        oldest = _PROJECT["requires-python"].removeprefix(">=")
-        self.assertEqual(matrix["python"][0], oldest)
+        self.assertEqual(matrix["python"], pythons())
         machines = {one["architecture"] for one in matrix["include"]}
         self.assertEqual(machines, set(matrix["architecture"]))
 
@@ -72,12 +78,67 @@ class TestWorkflows(TestCase):
         built, joined = jobs["wheel"]["strategy"]["matrix"], jobs["join"]["strategy"]["matrix"]
         self.assertEqual(joined["python"], built["python"])
         self.assertEqual(joined["architecture"], built["architecture"])
-        self.assertEqual(jobs["publish"]["needs"], ["join", "sdist"])
-        # Only this job may ask for a token of the index.
+        self.assertEqual(jobs["publish"]["needs"], ["join", "sdist", "action"])
+
+    def test_only_jobs_that_publish_have_permissions(self):
+        # A token of the index, and pushes to the repository.
+        given = {}
+        for name, workflow in self.workflows().items():
+            self.assertEqual(workflow["permissions"], {"contents": "read"})
+            for job, content in workflow["jobs"].items():
+                if "permissions" in content:
+                    given[name, job] = content["permissions"]
         self.assertEqual(
-            [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})],
-            ["publish"],
+            given,
+            {
+                ("wheels.yml", "publish"): {"id-token": "write"},
+                ("wheels.yml", "tag"): {"contents": "write"},
+                ("docs.yml", "publish"): {"contents": "write"},
+            },
         )
+
+    def test_release_is_checked_before_anything_is_built(self):
+        jobs = self.workflows()["wheels.yml"]["jobs"]
+        check = 'python3 tools/release.py "$GITHUB_REF_NAME"'
+        self.assertEqual(jobs["release"]["steps"][-1]["run"], check)
+        self.assertEqual([jobs[one]["needs"] for one in ("wheel", "sdist")], ["release"] * 2)
+        self.assertEqual(jobs["tag"]["needs"], "publish")
+        tag = f"v{__version__}"
+        for name in ("wheels.yml", "docs.yml"):
+            (pattern,) = self.workflows()[name][True]["push"]["tags"]
+            # In GitHub's patterns, too, + repeats, but a dot is a dot.
+            expression = pattern.replace(".", r"\.")
+            self.assertRegex(tag, f"^{expression}$")
+            # The tag that the workflow moves starts nothing.
+            self.assertNotRegex(tag.rpartition(".")[0], f"^{expression}$")
+
+    def test_sources_and_wheels_get_the_address_of_the_repository(self):
+        address = "--url ${{ github.server_url }}/${{ github.repository }}"
+        jobs = self.workflows()["wheels.yml"]["jobs"]
+        for name in ("join", "sdist"):
+            scripts = "\n".join(step.get("run", "") for step in jobs[name]["steps"])
+            self.assertIn(address, scripts)
+            self.assertIn("twine check --strict", scripts)
+
+    def test_the_action_runs_with_sources_for_every_change_and_with_the_wheel(self):
+        inputs = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+        used = {}
+        for name, workflow in self.workflows().items():
+            for job, content in workflow["jobs"].items():
+                for step in content["steps"]:
+                    if step.get("uses") == "./":
+                        self.assertLessEqual(set(step["with"]), set(inputs))
+                        used.setdefault((name, job), []).append(step)
+        in_change, refused = used["ci.yml", "action"]
+        self.assertEqual(in_change["with"]["package"], "source")
+        self.assertEqual(in_change["with"]["torch"], DEFAULT_RELEASE)
+        self.assertEqual(refused["with"], {"devices": 0})
+        checks = self.workflows()["ci.yml"]["jobs"]["action"]["steps"]
+        self.assertEqual(checks[-1]["run"], 'test "${{ steps.refused.outcome }}" = failure')
+        self.assertIn("steps.wheel", used["wheels.yml", "action"][0]["with"]["package"])
+        releases = self.workflows()["wheels.yml"]["jobs"]["action"]["strategy"]["matrix"]["torch"]
+        self.assertEqual(tuple(releases), TORCH_RELEASES)
+        self.assertEqual(used["docs.yml", "publish"][0]["with"]["torch"], DEFAULT_RELEASE)
 
     def test_every_change_runs_all(self):
         workflow = self.workflows()["ci.yml"]
@@ -90,6 +151,28 @@ class TestWorkflows(TestCase):
         releases = [one for one in TORCH_RELEASES if one != DEFAULT_RELEASE]
         self.assertEqual(job["strategy"]["matrix"]["torch"], releases)
         self.assertEqual(job["steps"][-1], {"run": ".ci/run ${{ matrix.torch }}"})
+
+    def test_every_change_runs_with_each_other_python(self):
+        jobs = self.workflows()["ci.yml"]["jobs"]
+        of_all = [step.get("with", {}).get("python-version") for step in jobs["all"]["steps"]]
+        matrix = jobs["python"]["strategy"]["matrix"]["python"]
+        self.assertEqual([one for one in of_all if one] + matrix, pythons())
+        self.assertIn(
+            {"python-version": "${{ matrix.python }}"},
+            [step.get("with") for step in jobs["python"]["steps"]],
+        )
+        self.assertEqual(jobs["python"]["steps"][-1], {"run": f".ci/run {DEFAULT_RELEASE}"})
+
+
+class TestPythons(TestCase):
+    """The releases of Python that the metadata names."""
+
+    def test_oldest_is_the_one_that_is_required(self):
+        self.assertEqual(f">={pythons()[0]}", _PROJECT["requires-python"])
+
+    def test_there_is_no_gap(self):
+        minors = [int(one.removeprefix("3.")) for one in pythons()]
+        self.assertEqual(minors, list(range(minors[0], minors[-1] + 1)))
 
 
 class TestNoxfile(TestCase):

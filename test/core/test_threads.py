@@ -1,6 +1,10 @@
 """Threads: many may use devices at once, each with its own current device and streams."""
 
+import json
+import subprocess
+import tempfile
 import threading
+from pathlib import Path
 from textwrap import dedent
 
 import torch
@@ -12,6 +16,7 @@ from common import (
     instantiate_parametrized_tests,
     parametrize,
     run_child,
+    run_program,
     run_tests,
     subtest,
 )
@@ -342,6 +347,64 @@ class TestWaits(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestThreads)
+
+# Counts how often the threads of a process take Python's lock after they have released it.
+COUNTER = """
+#include <dlfcn.h>
+#include <atomic>
+
+static std::atomic<long> count;
+
+extern "C" long count_of_locks() { return count; }
+
+extern "C" void PyEval_AcquireThread(void* thread) {
+  using Function = void (*)(void*);
+  static const auto original = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "PyEval_AcquireThread"));
+  ++count;
+  original(thread);
+}
+"""
+
+
+class TestLock(OpenRegTestCase):
+    def test_frequent_operators_take_the_lock_as_often_as_on_the_cpu(self):
+        """A second reference to a tensor that Python has takes the lock, and so does its end."""
+        with tempfile.TemporaryDirectory() as folder:
+            library = str(Path(folder) / "counter.so")
+            command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library, "-ldl"]
+            subprocess.run(command, input=COUNTER, text=True, check=True)
+            program = """
+                import ctypes, json, os
+                import torch
+
+                count = ctypes.CDLL(os.environ["LD_PRELOAD"]).count_of_locks
+                count.restype = ctypes.c_long
+                statements = [
+                    "x + y", "x.add_(y)", "torch.add(x, y, out=out)", "x.fill_(1)", "x.zero_()",
+                    "x.copy_(y)", "x.relu_()", "x.clone()", "x.sum(1)", "torch.sum(x, 1, out=row)",
+                    "torch.mm(x, y, out=out)", "x[0, 0].item()", "torch._foreach_add_([x, y], 1)",
+                ]
+                counts = {}
+                for device in ("cpu", "openreg:0"):
+                    x, y, out = (torch.ones(8, 8, device=device) for _ in range(3))
+                    row = torch.ones(8, device=device)
+                    for statement in statements:
+                        code = compile(statement, statement, "eval")
+                        for _ in range(2):
+                            eval(code)
+                        torch.accelerator.synchronize()
+                        before = count()
+                        for _ in range(10):
+                            eval(code)
+                        counts.setdefault(statement, []).append(count() - before)
+                print(json.dumps(counts))
+            """
+            counts = json.loads(run_program(program, {"LD_PRELOAD": library}).stdout)
+        self.assertGreater(counts["x.add_(y)"][0], 0)
+        more = {name: count for name, count in counts.items() if count[1] > count[0]}
+        self.assertEqual(more, {})
+
+
 instantiate_parametrized_tests(TestWaits)
 
 if __name__ == "__main__":

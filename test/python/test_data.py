@@ -158,7 +158,11 @@ class TestDataLoader(OpenRegTestCase):
     def test_dataset_on_the_device_is_refused_in_a_forked_worker(self):
         torch.ones(1, device=DEVICE_TYPE)
         with self.assertRaisesRegex(RuntimeError, FORK_TEXT):
-            list(DataLoader(DeviceRows(), batch_size=2, num_workers=1))
+            list(
+                DataLoader(
+                    DeviceRows(), batch_size=2, num_workers=1, multiprocessing_context="fork"
+                )
+            )
 
     def test_shuffle_takes_a_generator_of_the_host_only(self):
         generator = torch.Generator(DEVICE_TYPE)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import unittest
 from pathlib import Path
 from unittest import mock
 
@@ -20,6 +21,7 @@ from processes import Limits, Runner
 
 _FOLDER = Path(run.__file__).resolve().parent
 _ROOT = _FOLDER.parent
+_NINJA = Path(sys.executable).parent / "ninja"
 
 
 def instances(count, group="TestIt::test_it", parameters=lambda _: {}, is_kept=lambda _: False):
@@ -31,6 +33,22 @@ def instances(count, group="TestIt::test_it", parameters=lambda _: {}, is_kept=l
 
 def chosen(tests, share, slow=()):
     return divide(tests, Share(30, share, slow))
+
+
+class TestNinja(OpenRegTestCase):
+    """The tests build extensions in an environment that is not activated."""
+
+    @unittest.skipUnless(_NINJA.exists(), "ninja is not installed beside Python")
+    def test_ninja_beside_python_is_found_without_one_of_the_system(self):
+        with tempfile.TemporaryDirectory() as empty:
+            found = subprocess.run(
+                [sys.executable, "-c", "import common, shutil; print(shutil.which('ninja'))"],
+                env=os.environ | {"PATH": empty, "PYTHONPATH": str(_FOLDER)},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        self.assertEqual(found.stdout.strip(), str(_NINJA))
 
 
 class TestDivision(OpenRegTestCase):

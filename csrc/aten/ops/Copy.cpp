@@ -10,6 +10,7 @@
 #include <ATen/ops/resize.h>
 #include <ATen/ops/zero.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/MaybeOwned.h>
 #include <openreg/memory.h>
 #include <torch/library.h>
 
@@ -228,7 +229,10 @@ Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
     return copy(self, at::real(source), non_blocking);
   }
   // The shapes are checked here, so that the error comes from this call.
-  const Tensor from = self.sizes() == source.sizes() ? source : source.expand(self.sizes());
+  const auto expanded = self.sizes() == source.sizes()
+                            ? c10::MaybeOwned<Tensor>::borrowed(source)
+                            : c10::MaybeOwned<Tensor>::owned(source.expand(self.sizes()));
+  const Tensor& from = *expanded;
   at::assert_no_internal_overlap(self);
   if (self.numel() == 0) {
     return self;

@@ -5,7 +5,6 @@
 #include <ATen/ops/fill_native.h>
 #include <ATen/ops/zero_cpu_dispatch.h>
 #include <ATen/ops/zero_native.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -62,7 +61,6 @@ Tensor& fillTensor(Tensor& self, const Tensor& value) {
 
 // Traced as a memory fill if the kernel is equivalent to one.
 Tensor& zero(Tensor& self) {
-  const c10::DeviceGuard guard(self.device());
   if (self.is_non_overlapping_and_dense()) {
     observeArguments("aten::zero_", self.device(), &at::cpu::zero_, self);
     launchWork(self.device(), c10::openreg::WorkDescription::fill(self.nbytes()),

@@ -5,10 +5,13 @@
 #include <openreg/memory.h>
 #include <torch/library.h>
 
+#include <cstddef>
+#include <cstring>
 #include <initializer_list>
 
 #include "csrc/core/SyncDebug.h"
 #include "torch_openreg/aten/OpLaunch.h"
+#include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
@@ -35,11 +38,38 @@ void readOnHost(const char* operation, const OpenRegStream& stream,
   observe(&Observer::streamSynchronization, stream);
 }
 
+// Reads the first element of a tensor, without a view of its memory for the frequent dtypes.
+Scalar readFirstElement(const Tensor& tensor) {
+  const auto* address = static_cast<const std::byte*>(tensor.const_data_ptr()) + kernelOffset();
+  const auto read = [&]<typename Element>(Element element) {
+    std::memcpy(&element, address, sizeof(element));
+    return Scalar(element);
+  };
+  switch (tensor.numel() > 0 ? tensor.scalar_type() : ScalarType::Undefined) {
+    case kFloat:
+      return read(float());
+    case kDouble:
+      return read(double());
+    case kHalf:
+      return read(Half());
+    case kBFloat16:
+      return read(BFloat16());
+    case kInt:
+      return read(int32_t());
+    case kLong:
+      return read(int64_t());
+    case kBool:
+      return read(bool());
+    default:
+      return at::native::_local_scalar_dense_cpu(hostView(tensor));
+  }
+}
+
 Scalar localScalarDense(const Tensor& self) {
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   readOnHost("aten::_local_scalar_dense", stream, {&self});
   const TraceScope work(stream, WorkDescription::copy(orMemcpyDeviceToHost, self.itemsize()));
-  return at::native::_local_scalar_dense_cpu(hostView(self));
+  return readFirstElement(self);
 }
 
 bool equal(const Tensor& self, const Tensor& other) {

@@ -155,8 +155,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
   constexpr size_t kOutputs = Op::kOutputs;
   using Indices = std::make_index_sequence<kOutputs + sizeof...(Inputs)>;
   std::array<const Tensor*, Indices::size()> operands;
-  auto next = std::transform(op.outputs().begin(), op.outputs().end(), operands.begin(),
-                             [](const Tensor& output) { return &output; });
+  auto next = std::copy(op.outputs().begin(), op.outputs().end(), operands.begin());
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
 
   // A TensorIterator has already checked for overlap.
@@ -173,7 +172,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
     dry_runs.check(operands, kOutputs, key, Op::kChecksSizes,
                    [&](Tensor* dummies) { detail::callKernel(kernel, dummies, Indices()); });
   }
-  const Device device = op.outputs()[0].device();
+  const Device device = op.outputs()[0]->device();
   c10::openreg::observeAccesses(device.index(), Name.text, [&](c10::openreg::OperandList& seen) {
     detail::addOutputsAndInputs(seen, operands, kOutputs);
     std::apply([&](const auto&... other) { (detail::addOperands(seen, other, false), ...); },

@@ -14,14 +14,6 @@ namespace at::openreg {
 
 namespace {
 
-Tensor allocate(IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options) {
-  const ScalarType dtype = typeMetaToScalarType(options.dtype());
-  if (strides.empty()) {
-    return emptyOnCurrentDevice(sizes, dtype, options.memory_format_opt());
-  }
-  return emptyStridedOnCurrentDevice(sizes, strides, dtype);
-}
-
 template <typename Property>
 void checkInPlaceProperty(const char* name, const Property& given, const Property& wanted) {
   TORCH_CHECK(given == wanted, "Bad in-place call: input tensor ", name, " ", given,
@@ -53,18 +45,20 @@ void resizeOut(const Tensor& out, IntArrayRef sizes, IntArrayRef strides,
 
 }  // namespace
 
-void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes, IntArrayRef strides,
-                         const TensorOptions& options) {
-  switch (form) {
-    case OutputForm::Functional:
-      output = allocate(sizes, strides, options);
-      break;
-    case OutputForm::InPlace:
-      checkInPlace(output, sizes, options);
-      break;
-    case OutputForm::Out:
-      resizeOut(output, sizes, strides, options);
-      break;
+Tensor allocateOutput(IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options) {
+  const ScalarType dtype = typeMetaToScalarType(options.dtype());
+  if (strides.empty()) {
+    return emptyOnCurrentDevice(sizes, dtype, options.memory_format_opt());
+  }
+  return emptyStridedOnCurrentDevice(sizes, strides, dtype);
+}
+
+void fitOutput(OutputForm form, const Tensor& output, IntArrayRef sizes, IntArrayRef strides,
+               const TensorOptions& options) {
+  if (form == OutputForm::InPlace) {
+    checkInPlace(output, sizes, options);
+  } else {
+    resizeOut(output, sizes, strides, options);
   }
 }
 

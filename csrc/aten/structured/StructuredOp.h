@@ -25,6 +25,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Scalar.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -59,12 +60,17 @@ class DeviceCheck {
 // that the caller gave and that may be resized.
 enum class OutputForm : uint8_t { Functional, InPlace, Out };
 
-// Makes `output` match the description of the shape function, or throws.
-OPENREG_EXPORT void setStructuredOutput(OutputForm form, Tensor& output, IntArrayRef sizes,
-                                        IntArrayRef strides, const TensorOptions& options);
+// Allocates an output as the shape function describes it, on the current device.
+OPENREG_EXPORT Tensor allocateOutput(IntArrayRef sizes, IntArrayRef strides,
+                                     const TensorOptions& options);
+
+// Makes the caller's `output` match the description of the shape function, or throws.
+OPENREG_EXPORT void fitOutput(OutputForm form, const Tensor& output, IntArrayRef sizes,
+                              IntArrayRef strides, const TensorOptions& options);
 
 // A shape function and the outputs it describes. During its lifetime, the current device is that of
-// the outputs.
+// the outputs, and the caller's outputs exist. It has no references to these, because a second
+// reference to a tensor that Python has takes the GIL.
 template <typename Meta, size_t Count>
 class StructuredOp final : public Meta {
  public:
@@ -73,13 +79,19 @@ class StructuredOp final : public Meta {
   // Whether the shape function checks the sizes of all operands, as a TensorIterator does.
   static constexpr bool kChecksSizes = std::is_base_of_v<TensorIteratorBase, Meta>;
 
-  StructuredOp() : form_(OutputForm::Functional) {}
+  StructuredOp() : form_(OutputForm::Functional) {
+    std::transform(allocated_.begin(), allocated_.end(), outputs_.begin(),
+                   [](const Tensor& tensor) { return &tensor; });
+  }
 
   template <typename... Outputs>
   explicit StructuredOp(OutputForm form, const Outputs&... outputs)
-      : form_(form), outputs_{outputs...} {
+      : form_(form), outputs_{&outputs...} {
     static_assert(sizeof...(Outputs) == Count);
   }
+
+  StructuredOp(const StructuredOp&) = delete;
+  StructuredOp& operator=(const StructuredOp&) = delete;
 
   void set_output_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
                           TensorOptions options) override {
@@ -91,30 +103,35 @@ class StructuredOp final : public Meta {
     if (C10_UNLIKELY(options.device().index() != c10::openreg::current_device())) {
       guard_.reset_device(options.device());
     }
-    setStructuredOutput(form_, outputs_[index], sizes, strides, options);
+    if (form_ == OutputForm::Functional) {
+      allocated_[index] = allocateOutput(sizes, strides, options);
+    } else {
+      fitOutput(form_, *outputs_[index], sizes, strides, options);
+    }
     // Last, because a TensorIterator reads the output here.
     if constexpr (kChecksSizes) {
       Meta::set_output_raw_strided(index, sizes, strides, options);
     }
   }
 
-  const Tensor& maybe_get_output(int64_t index) override { return outputs_[index]; }
+  const Tensor& maybe_get_output(int64_t index) override { return *outputs_[index]; }
 
-  const std::array<Tensor, Count>& outputs() const { return outputs_; }
+  const std::array<const Tensor*, Count>& outputs() const { return outputs_; }
 
   // What the functional form returns: one tensor or a tuple.
   auto result() {
     if constexpr (Count == 1) {
-      return std::move(outputs_[0]);
+      return std::move(allocated_[0]);
     } else {
       return std::apply([](auto&... outputs) { return std::make_tuple(std::move(outputs)...); },
-                        outputs_);
+                        allocated_);
     }
   }
 
  private:
   OutputForm form_;
-  std::array<Tensor, Count> outputs_;
+  std::array<Tensor, Count> allocated_;  // of the functional form
+  std::array<const Tensor*, Count> outputs_;
   c10::OptionalDeviceGuard guard_;
 };
 

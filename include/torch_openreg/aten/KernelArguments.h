@@ -24,7 +24,6 @@
 #include <ATen/core/IListRef.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/Scalar.h>
 #include <c10/util/OptionalArrayRef.h>
 
@@ -299,7 +298,6 @@ struct InPlace<Name, Kernel> {
       }
     };
     (check(args), ...);
-    const c10::DeviceGuard guard(self.device());
     enqueue<Name>(self.device(), Kernel, self, std::decay_t<Args>(args)...);
     return self;
   }

@@ -345,7 +345,7 @@ class Fuzzer {
     orStream_t found = nullptr;
     switch (pick(12)) {
       case 0:
-        CALL(orStreamQuery(stream()));
+        CALL(one_in(2) ? orStreamQuery(stream()) : orStreamTrySynchronize(stream()));
         return;
       case 1:
         CALL(orStreamSynchronize(stream()));

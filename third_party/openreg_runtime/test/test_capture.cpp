@@ -416,7 +416,8 @@ TEST(an_event_recorded_again_outside_leaves_the_capture) {
 TEST(a_capturing_stream_cannot_be_waited_for_or_queried_in_any_mode) {
   const orStream_t stream = test::make_stream();
   for (orStreamCaptureMode mode : modes) {
-    for (const auto& call : {orStreamSynchronize, orStreamQuery, orStreamDestroy}) {
+    for (const auto& call :
+         {orStreamSynchronize, orStreamTrySynchronize, orStreamQuery, orStreamDestroy}) {
       begin(stream, mode);
       CHECK_ERROR(call(stream), orErrorStreamCaptureUnsupported);
       check_end(stream, orErrorStreamCaptureInvalidated);

@@ -284,6 +284,10 @@ void add_stream_calls(std::vector<Call>& calls) {
   calls.push_back({"orStreamSynchronize", [] { return orStreamSynchronize(stream); }});
   calls.push_back(
       {"orStreamQuery", [] { return orStreamQuery(stream); }, [] {}, {orSuccess, orErrorNotReady}});
+  calls.push_back({"orStreamTrySynchronize",
+                   [] { return orStreamTrySynchronize(stream); },
+                   [] {},
+                   {orSuccess, orErrorNotReady}});
   calls.push_back({"orStreamIsAlone", [] {
                      int is_alone = 0;
                      return orStreamIsAlone(&is_alone, stream);

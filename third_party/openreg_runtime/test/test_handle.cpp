@@ -40,6 +40,7 @@ std::vector<std::pair<const char*, std::function<orError_t(orStream_t)>>> stream
   return {
       {"orStreamQuery", [](orStream_t stream) { return orStreamQuery(stream); }},
       {"orStreamSynchronize", [](orStream_t stream) { return orStreamSynchronize(stream); }},
+      {"orStreamTrySynchronize", [](orStream_t stream) { return orStreamTrySynchronize(stream); }},
       {"orLaunchKernel",
        [](orStream_t stream) { return orLaunchKernel(&kernel, nullptr, 0, stream); }},
       {"orLaunchHostFunc",

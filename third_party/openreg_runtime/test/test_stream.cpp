@@ -226,6 +226,19 @@ TEST(query_tells_running_from_done) {
   CHECK_OK(orStreamQuery(stream));
 }
 
+TEST(try_synchronize_waits_for_nothing) {
+  const orStream_t stream = make_stream();
+  CHECK_OK(orStreamTrySynchronize(stream));
+  Gate gate;
+  gate.hold(stream);
+  gate.wait_until_reached();
+  CHECK_ERROR(orStreamTrySynchronize(stream), orErrorNotReady);
+  CHECK_EQUAL(orPeekAtLastError(), orSuccess);
+  gate.open();
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_OK(orStreamTrySynchronize(stream));
+}
+
 TEST(synchronize_waits_for_what_was_submitted_before_it) {
   const orStream_t stream = make_stream();
   Gate first;
@@ -308,12 +321,14 @@ TEST(a_failure_is_reported_once_and_then_the_stream_runs_again) {
   CHECK(ran);
 }
 
-TEST(query_reports_a_failure_when_the_work_is_done) {
+TEST(query_and_try_synchronize_report_a_failure_when_the_work_is_done) {
   const orStream_t stream = make_stream();
-  CHECK_OK(launch_failure(stream, orErrorNotSupported));
-  CHECK_OK(orFree(test::device_malloc(1)));
-  CHECK_ERROR(orStreamQuery(stream), orErrorNotSupported);
-  CHECK_OK(orStreamQuery(stream));
+  for (const auto& call : {orStreamQuery, orStreamTrySynchronize}) {
+    CHECK_OK(launch_failure(stream, orErrorNotSupported));
+    CHECK_OK(orFree(test::device_malloc(1)));
+    CHECK_ERROR(call(stream), orErrorNotSupported);
+    CHECK_OK(call(stream));
+  }
 }
 
 TEST(a_failure_stays_on_its_stream) {

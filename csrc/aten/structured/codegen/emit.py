@@ -148,7 +148,7 @@ def _form(operator: Operator, form: Form) -> list[str]:
         f"  {construction}",
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
         *(
-            [f"  setMemoryFormat(op.outputs()[0], {operator.format_source});"]
+            [f"  setMemoryFormat(*op.outputs()[0], {operator.format_source});"]
             if sets_format
             else []
         ),

@@ -103,6 +103,10 @@ OPENREG_API orError_t orStreamQuery(orStream_t stream) OPENREG_CHECKED;
  * Errors: the stream's asynchronous error, which it clears. */
 OPENREG_API orError_t orStreamSynchronize(orStream_t stream) OPENREG_CHECKED;
 
+/* The same if that work is done. If not, returns orErrorNotReady at once (not an error, as above).
+ * For a caller that has to prepare a wait, for example releases a lock. */
+OPENREG_API orError_t orStreamTrySynchronize(orStream_t stream) OPENREG_CHECKED;
+
 /* Enqueues a wait: later work on the stream starts after the latest record of the event, as
  * of this call, has completed. An event that was never recorded holds nothing back. The event
  * may be recorded again or destroyed at once. It may belong to another device.

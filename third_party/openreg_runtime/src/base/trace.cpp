@@ -73,8 +73,11 @@ void keep(const orActivityRecord& record) {
   keep_function(record);
 }
 
-Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) : record_{} {
-  if (!trace::is_on()) return;
+Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id) {
+  if (!trace::is_on()) {
+    record_.correlation_id = 0;
+    return;
+  }
   record_ = host_record(kind, name);
   record_.device = device;
   record_.stream_id = stream_id;

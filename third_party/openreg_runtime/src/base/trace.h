@@ -50,7 +50,7 @@ class Span {
   const orActivityRecord& record() const { return record_; }
 
  private:
-  orActivityRecord record_;
+  orActivityRecord record_;  // only its correlation id is set, to 0, if tracing is off
 };
 
 }  // namespace openreg::trace

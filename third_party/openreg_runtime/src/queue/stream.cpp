@@ -372,6 +372,21 @@ orError_t launch_kernel(const orKernel* kernel, void* closure, size_t closure_si
                          .if_captured = &submission});
 }
 
+// Waits for a stream, if `may_wait` says so of it and the number of commands to wait for.
+template <typename MayWait>
+orError_t synchronize_stream(orStream_t handle, MayWait&& may_wait) {
+  return guarded([&] {
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    if (const orError_t error = check_may_wait(*stream, "orStreamSynchronize")) return error;
+    const uint64_t count = stream->submitted();
+    if (!may_wait(*stream, count)) return orErrorNotReady;
+    const trace::Span span(orActivitySynchronize, "orStreamSynchronize", stream->device().index(),
+                           stream->id());
+    return stream->finish(count);
+  });
+}
+
 // Calls `get` with the stream of a handle.
 template <typename Value, typename Get>
 orError_t get_property(orStream_t handle, Value* value, Get&& get) {
@@ -441,15 +456,12 @@ orError_t orStreamQuery(orStream_t handle) {
 }
 
 orError_t orStreamSynchronize(orStream_t handle) {
-  return openreg::guarded([&] {
-    using namespace openreg;
-    Stream* stream = nullptr;
-    if (const orError_t error = find_stream(handle, &stream)) return error;
-    if (const orError_t error = check_may_wait(*stream, "orStreamSynchronize")) return error;
-    const trace::Span span(orActivitySynchronize, "orStreamSynchronize", stream->device().index(),
-                           stream->id());
-    return stream->finish(stream->submitted());
-  });
+  return openreg::synchronize_stream(handle, [](Stream&, uint64_t) { return true; });
+}
+
+orError_t orStreamTrySynchronize(orStream_t handle) {
+  return openreg::synchronize_stream(
+      handle, [](Stream& stream, uint64_t count) { return stream.retired() >= count; });
 }
 
 orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
