@@ -73,6 +73,14 @@ class TestWorkflows(TestCase):
         machines = {one["architecture"] for one in matrix["include"]}
         self.assertEqual(machines, set(matrix["architecture"]))
 
+    def test_wheels_are_built_with_the_c_library_that_torch_has(self):
+        job = self.workflows()["wheels.yml"]["jobs"]["wheel"]
+        image = "quay.io/pypa/manylinux_2_28_${{ matrix.architecture }}"
+        self.assertEqual(job["container"], image)
+        # There, the Pythons have folders of their own, such as cp311-cp311.
+        self.assertNotIn("setup-python", str(job["steps"]))
+        self.assertIn("/opt/python/$name-$name/bin/python -m venv", str(job["steps"]))
+
     def test_wheels_of_all_releases_are_joined_and_published(self):
         jobs = self.workflows()["wheels.yml"]["jobs"]
         built, joined = jobs["wheel"]["strategy"]["matrix"], jobs["join"]["strategy"]["matrix"]
