@@ -89,6 +89,8 @@ PROJECTS = {
         {**_CUDA, "EINOPS_TEST_BACKENDS": "torch"},
         {"EINOPS_TEST_BACKENDS": "torch"},
     ),
+    "fairscale": Project("tests", _CUDA, device_name="cuda", needs="parameterized"),
+    "gpytorch": Project("test", _CUDA, needs="linear_operator scipy"),
     "ignite": Project("tests/ignite", _CUDA, device_name="cuda"),
     "kornia": Project(
         "tests",
@@ -97,7 +99,13 @@ PROJECTS = {
         cpu_arguments=["--device=cpu"],
         device_name="cuda",
     ),
-    "lightning-fabric": Project("tests/tests_fabric", _CUDA, needs="lightning[test]"),
+    # Without the setting, tests for CUDA are skipped and others start pytest anew on each device.
+    "lightning-fabric": Project(
+        "tests/tests_fabric",
+        {**_CUDA, "RUN_ONLY_CUDA_TESTS": "1"},
+        {"RUN_ONLY_CUDA_TESTS": "1"},
+        needs="lightning[test]",
+    ),
     "peft": Project("tests", {**_CUDA, **_OFFLINE}, _OFFLINE, needs="transformers accelerate"),
     "tensordict": Project("test", _CUDA, device_name="cuda:0"),
     "timm": Project(
