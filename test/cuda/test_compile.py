@@ -3,6 +3,9 @@
 ``inductor/test_functions.py`` compares functions and gradients with the CPU's, for both types.
 """
 
+import importlib.util
+import inspect
+
 import torch
 import torch.nn.functional as F
 from common import (
@@ -15,6 +18,7 @@ from common import (
 from extras.inductor.compiled import AbsenceTests, CompiledTestCase
 from torch._dynamo import device_interface
 from torch._inductor.utils import run_and_get_code
+from torch.utils import _triton
 
 
 def chain(x):
@@ -116,11 +120,11 @@ class TestCompiled(CompiledTestCase):
                 optimizer.zero_grad()
                 model(torch.ones(2, 8, device="cuda")).square().sum().backward()
                 step()
-            (group,) = optimizer.param_groups
-            return model.weight.detach().cpu(), group["capturable"]
+            # Since torch 2.15, the option is set for the compilation alone.
+            return model.weight.detach().cpu(), optimizer.state[model.weight]["step"]
 
-        compiled, is_capturable = train(torch.compile)
-        self.assertTrue(is_capturable)
+        compiled, step = train(torch.compile)
+        self.assertTrue(step.is_cuda)
         expected, _ = train(lambda step: step, capturable=True)
         self.assertEqual(compiled, expected)
 
@@ -165,6 +169,14 @@ class TestRefusals(CompiledTestCase):
         self.assertFalse(interface.is_triton_capable())
         with self.assertRaisesRegex(RuntimeError, "expected real CUDA for Triton, got emulated"):
             interface.raise_if_triton_unavailable()
+
+    def test_torch_finds_no_triton_with_any_of_its_arguments(self):
+        copy = importlib.util.module_from_spec(_triton.__spec__)
+        _triton.__spec__.loader.exec_module(copy)
+        self.assertIsNot(copy.has_triton, _triton.has_triton)
+        arguments = dict.fromkeys(inspect.signature(copy.has_triton).parameters, True)
+        self.assertFalse(_triton.has_triton())
+        self.assertFalse(_triton.has_triton(**arguments))
 
 
 class TestRegistration(AbsenceTests, CompiledTestCase):

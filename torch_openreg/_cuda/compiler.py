@@ -29,14 +29,16 @@ def _register() -> None:
 
 
 @functools.cache
-def _has_no_triton() -> bool:
-    return False
+def _has_triton(*, include_cpu: bool = False) -> bool:
+    """Whether Triton has kernels for a device other than ours: since torch 2.15, for the CPU."""
+    triton: Any = sys.modules["torch.utils._triton"]
+    return include_cpu and bool(triton.has_triton_cpu_backend())
 
 
 def _disable_triton() -> None:
     triton: Any = sys.modules["torch.utils._triton"]
-    replaced, triton.has_triton = triton.has_triton, _has_no_triton
+    replaced, triton.has_triton = triton.has_triton, _has_triton
     # Modules that were imported before this one have the function by its name.
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("has_triton") is replaced:
-            module.has_triton = _has_no_triton  # type: ignore[attr-defined]
+            module.has_triton = _has_triton  # type: ignore[attr-defined]
