@@ -51,7 +51,8 @@ STUB_CLASSES = {name: node for name, node in STUB_NAMES.items() if isinstance(no
 
 def parameter_count(function) -> int:
     """Counts the parameters in the signature that pybind11 puts first into a docstring."""
-    signature = inspect.getdoc(function).splitlines()[0]
+    # A static method has a docstring of its own since Python 3.13.
+    signature = inspect.getdoc(getattr(function, "__func__", function)).splitlines()[0]
     parameters = re.match(r"\w+\((.*)\) ->", signature)[1]
     return len(re.findall(r"\w+: ", parameters))
 
