@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from cuda_differences import DIFFERENCES
-from parts import PARTS, Test, divide, shares, value_name
+from parts import PARTS, Test, part_of, shares, value_name
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -93,14 +93,12 @@ def _choose(config: pytest.Config, items: list[pytest.Item], part: str) -> None:
 
 def of_part(file: str, items: list[pytest.Item], part: str) -> list[pytest.Item]:
     """Returns the tests that a part of a file has, in their order."""
-    entry = shares().get(file)
-    if entry is None:
-        return items if part == "default" else []
+    tests = [_test_of(item) for item in items]
     try:
-        by_default = divide([_test_of(item) for item in items], entry)
+        names = part_of(tests, shares().get(file), part)
     except ValueError as error:
         raise pytest.UsageError(f"{file}: {error}") from None
-    return [item for item in items if (_name_of(item) in by_default) == (part == "default")]
+    return [item for item, test in zip(items, tests, strict=True) if test.name in names]
 
 
 def _test_of(item: pytest.Item) -> Test:

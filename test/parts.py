@@ -1,9 +1,12 @@
-"""The two parts of the tests: those of ``python test/run.py``, and those that ``--ci`` adds.
+"""The parts of the tests: those of ``python test/run.py``, few of these, and what ``--ci`` adds.
 
 ``shares.toml`` lists the test files that take long, each with the share of its tests that the
 default run has, and with the slow tests that it does not have. The other tests of these files are
 the second part, which ``test/run.py --ci`` runs. A file without an entry runs whole by default, and
 ``--ci`` leaves it out. So each test is in one part, and none is in both.
+
+``--few`` runs about a third of the default run's tests, chosen in the same way from each file: for
+CI's run of all files as another device type.
 
 A new file needs no entry unless it takes more than about 20 seconds. A sweep over a database of
 torch then has a line such as ``"generic/test_ops_out.py" = {seconds = 70, share = 0.2}``. This is
@@ -35,11 +38,13 @@ __all__ = [
     "Share",
     "Test",
     "divide",
+    "part_of",
     "shares",
     "value_name",
 ]
 
-PARTS = ("default", "rest")
+PARTS = ("default", "few", "rest")
+_FEW = 0.3  # of the default part
 TABLE = Path(__file__).with_name("shares.toml")
 
 
@@ -100,6 +105,20 @@ def shares() -> dict[str, Share]:
                 f"got {entry.share}; a file that runs whole by default has no entry"
             )
     return entries
+
+
+def part_of(tests: Sequence[Test], entry: Share | None, part: str) -> set[str]:
+    """Returns the names of the tests of one file, with its entry if it has one, in a part.
+
+    Raises:
+        ValueError: A slow test is none of the file's.
+    """
+    if part == "few":
+        share, slow = (1.0, ()) if entry is None else (entry.share, entry.slow)
+        return divide(tests, Share(0, _FEW * share, slow))
+    names = {test.name for test in tests}
+    by_default = names if entry is None else divide(tests, entry)
+    return by_default if part == "default" else names - by_default
 
 
 def divide(tests: Sequence[Test], entry: Share) -> set[str]:

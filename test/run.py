@@ -21,7 +21,7 @@ all, if a sweep compared nothing, or if nothing of the sweeps ran asynchronously
 With --full, the sweeps run all samples of all dtypes, which takes hours.
 
 With --cuda, the device type is CUDA; test/cuda_differences.py lists what differs. With --sample,
-each file has the part that the default run has.
+each file has the part that the default run has; with --few, a third of that.
 
 With --sanitizer, each test and each program that a test starts runs under the sanitizer of streams,
 and a finding is a failure. Tests that make a mistake on purpose are marked with the kind that has
@@ -184,8 +184,8 @@ def _run_files(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> 
     )
     if records:
         print(f"\n{summary(records)}\n")
-    if options.part == "default":
-        print(left_out(counts_by_file, is_sample=options.sample))
+    if options.part in ("default", "few"):
+        print(left_out(counts_by_file, is_sample=options.sample or options.few))
     is_unchecked = options.sanitizer and not _sum_up_findings(outcomes)
     if is_unchecked:
         print("FAILED: the sanitizer checked no launch")
@@ -212,7 +212,7 @@ def left_out(counts: Iterable[Mapping[str, Any]], is_sample: bool = False) -> st
     """Returns a table of the tests that a part leaves out, by folders, as text."""
     how = "`python test/run.py --ci` runs them, `--all` runs all tests"
     if is_sample:
-        how = "the same command without --sample runs all tests"
+        how = "the same command without --sample or --few runs all tests"
     folders: dict[str, Counter[str]] = {}
     for count in counts:
         folder = (Path("test") / count["file"]).parent.as_posix()
@@ -260,7 +260,8 @@ def _default_files(options: argparse.Namespace) -> list[Path]:
         if entry is None:
             return 0
         rest = 1 - entry.share or 1  # the slow tests take most of it
-        return entry.seconds * {"default": 1 - rest, "rest": rest, None: 1}[options.part]
+        shares_of_parts = {"default": 1 - rest, "few": 1 - rest, "rest": rest, None: 1}
+        return entry.seconds * shares_of_parts[options.part]
 
     files = sorted(_all_files(options), key=seconds, reverse=True)
     return [file for file in files if file in entries] if options.part == "rest" else files
@@ -322,6 +323,7 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
         action="store_true",
         help="the part that the default run has, of FILEs, or with --cuda or --sanitizer",
     )
+    which.add_argument("--few", action="store_true", help="about a third of --sample's tests")
     which.add_argument(
         "--full",
         action="store_true",
@@ -349,8 +351,8 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
             parser.error(f"{name}: expected no files, arguments of pytest or other runs beside it")
     is_whole = options.all or options.full or options.files or has_pytest_arguments or is_special
     options.part = "rest" if options.ci else None if is_whole else "default"
-    if options.sample:
-        options.part = "default"
+    if options.sample or options.few:
+        options.part = "few" if options.few else "default"
     return options
 
 

@@ -232,6 +232,25 @@ class TestScript(TestCase):
         self.assertEqual(run.returncode, 0, run.stdout)
         self.assertNotIn("FAILED", run.stdout)
 
+    def test_a_step_beside_others_ends_with_its_output_and_its_result(self):
+        for command, failed in (("echo 'output of one'; true", []), ("false; true", ["one"])):
+            # Neither can end without the other.
+            with tempfile.TemporaryDirectory() as folder:
+                pipe = Path(folder) / "pipe"
+                run = self.run_steps(
+                    f"mkfifo {pipe}",
+                    f"one() {{ echo > {pipe}; {command}; }}",
+                    f"two() {{ cat {pipe}; }}",
+                    'step_beside "one" one; step "two" two; joined; step "three" true',
+                )
+            with self.subTest(command=command):
+                self.assertEqual(run.returncode, int(bool(failed)), run.stderr)
+                found = re.findall("^FAILED: (.*)$", run.stdout, re.MULTILINE)
+                self.assertEqual(found, failed)
+                self.assertEqual("output of one" in run.stdout, not failed)
+                lines = re.findall(r"^(\w+): \d+ s", run.stdout, re.MULTILINE)
+                self.assertEqual(lines[:3], ["two", "one", "three"])
+
 
 class TestLint(TestCase):
     def test_words_are_checked_in_a_copy_that_is_no_repository(self):

@@ -16,7 +16,7 @@ import common  # noqa: F401  (adds the folder of the next modules)
 import run
 import shares
 from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize, run_tests, subtest
-from parts import Share, Test, divide
+from parts import PARTS, Share, Test, divide, part_of
 from processes import Limits, Runner
 
 _FOLDER = Path(run.__file__).resolve().parent
@@ -88,6 +88,15 @@ class TestDivision(OpenRegTestCase):
     def test_larger_share_has_all_of_a_smaller_one(self):
         tests = instances(100)
         self.assertLess(chosen(tests, 0.1), chosen(tests, 0.3))
+
+    def test_few_are_a_third_of_the_default_part_and_in_it(self):
+        tests = instances(100) + instances(2, "TestOther")
+        for entry in (None, Share(30, 0.5, ("TestIt::test_it_3",))):
+            default, few, rest = (part_of(tests, entry, part) for part in PARTS)
+            self.assertLess(few, default)
+            self.assertEqual(len(few), round(0.3 * (100 if entry is None else 50)) + 1)
+            self.assertEqual(len(default | rest), len(default) + len(rest))
+            self.assertEqual(default | rest, {test.name for test in tests})
 
     def test_each_value_of_a_parameter_that_has_few_is_chosen(self):
         tests = instances(100, parameters=lambda i: {"mode": str(i % 7), "operator": str(i)})
@@ -257,10 +266,11 @@ class TestRuns(OpenRegTestCase):
         ],
     )
     def test_sample_of_other_runs_is_the_default_part_of_the_same_files(self, arguments):
-        runs = self.runs_of(*arguments, "--sample")
-        self.assertEqual({*runs}, {*self.runs_of(*arguments)})
-        for arguments in runs.values():
-            self.assertIn("--openreg-part=default", arguments)
+        for option, part in (("--sample", "default"), ("--few", "few")):
+            runs = self.runs_of(*arguments, option)
+            self.assertEqual({*runs}, {*self.runs_of(*arguments)})
+            for of_file in runs.values():
+                self.assertIn(f"--openreg-part={part}", of_file)
 
     def test_long_files_start_first(self):
         entries = run.shares()
