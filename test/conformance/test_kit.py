@@ -23,6 +23,7 @@ from unittest import mock
 import torch
 from common import TestCase, run_tests
 
+import torch_openreg
 from torch_openreg._version import TORCH_RELEASES, release_of
 from torch_openreg.conformance import plugin, report
 from torch_openreg.conformance.chapters import CHAPTERS
@@ -295,6 +296,18 @@ class TestOurDevices(TestCase):
 
     def test_cuda_mode_lacks_nothing(self):
         self.check("cuda", {"OPENREG_DEVICE_TYPE": "cuda", "OPENREG_CUDA_NOTICE": "0"})
+
+
+class TestPaths(TestCase):
+    def test_installation_behind_a_symbolic_link_has_its_report(self):
+        with tempfile.TemporaryDirectory() as folder:
+            link = Path(folder) / "link"
+            link.symlink_to(Path(torch_openreg.__file__).resolve().parents[1])
+            run = run_kit(
+                [f"{_PACKAGE}.test_guard"], ["--device=openreg"], {"PYTHONPATH": str(link)}
+            )
+        self.assertEqual(run.returncode, 0, run.output)
+        self.assertRegex(run.output, r"\nguard +\d+ +0 +0")
 
 
 class TestEnds(TestCase):

@@ -115,7 +115,7 @@ class Deadlines:
     def _reason(self, frame: FrameType | None) -> str:
         """Returns the position of the test: the line in the kit, and the innermost line."""
         stack = traceback.extract_stack(frame) if frame is not None else []
-        kit = [one for one in stack if Path(one.filename).parent == _PACKAGE]
+        kit = [one for one in stack if Path(one.filename).resolve().parent == _PACKAGE]
         places = [f"{one.filename}:{one.lineno}" for one in [*kit[-1:], *stack[-1:]]]
         where = " in ".join(dict.fromkeys(reversed(places))) or "an unknown line"
         return f"the test did not end within {self._seconds:g} seconds; it was at {where}"

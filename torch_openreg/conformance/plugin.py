@@ -3,6 +3,7 @@
 ``pytest_openreg`` registers it in runs of the kit only; other runs do not have its options.
 """
 
+import functools
 import math
 import os
 import signal
@@ -153,7 +154,14 @@ def _chapters(config: pytest.Config) -> frozenset[str]:
 
 def _chapter_of(item: pytest.Item) -> str | None:
     """The name of a test's chapter; None for tests of others in the same run."""
-    return chapter_of(item.path.stem, item.name).name if item.path.parent == _PACKAGE else None
+    is_ours = _resolved(item.path.parent) == _PACKAGE
+    return chapter_of(item.path.stem, item.name).name if is_ours else None
+
+
+@functools.cache
+def _resolved(folder: Path) -> Path:
+    """The folder without symbolic links, through which an installation may be reached."""
+    return folder.resolve()
 
 
 def _facts(config: pytest.Config) -> dict[str, str]:
