@@ -1,12 +1,13 @@
-"""The parts of the tests: those of ``python test/run.py``, few of these, and what ``--ci`` adds.
+"""The parts of the tests: those of ``python test/run.py``, few of these, the rest, and CI's of it.
 
 ``shares.toml`` lists the test files that take long, each with the share of its tests that the
 default run has, and with the slow tests that it does not have. The other tests of these files are
-the second part, which ``test/run.py --ci`` runs. A file without an entry runs whole by default, and
-``--ci`` leaves it out. So each test is in one part, and none is in both.
+the rest, which ``test/run.py --rest`` runs. A file without an entry runs whole by default, and has
+no rest. So each test is in one of the two, and none is in both.
 
-``--few`` runs about a third of the default run's tests, chosen in the same way from each file: for
-CI's run of all files as another device type.
+Two parts are samples of these, chosen in the same way from each file, for CI: ``--few`` has about a
+third of the default run's tests, for a run of all files as another device type; ``--ci`` has a
+fifth of the rest, which CI runs after the default part.
 
 A new file needs no entry unless it takes more than about 20 seconds. A sweep over a database of
 torch then has a line such as ``"generic/test_ops_out.py" = {seconds = 70, share = 0.2}``. This is
@@ -43,8 +44,9 @@ __all__ = [
     "value_name",
 ]
 
-PARTS = ("default", "few", "rest")
+PARTS = ("default", "few", "rest", "ci")
 _FEW = 0.3  # of the default part
+_CI = 0.2  # of the rest
 TABLE = Path(__file__).with_name("shares.toml")
 
 
@@ -118,7 +120,10 @@ def part_of(tests: Sequence[Test], entry: Share | None, part: str) -> set[str]:
         return divide(tests, Share(0, _FEW * share, slow))
     names = {test.name for test in tests}
     by_default = names if entry is None else divide(tests, entry)
-    return by_default if part == "default" else names - by_default
+    if part == "default":
+        return by_default
+    rest = [test for test in tests if test.name not in by_default]
+    return divide(rest, Share(0, _CI)) if part == "ci" and rest else {test.name for test in rest}
 
 
 def divide(tests: Sequence[Test], entry: Share) -> set[str]:

@@ -2,9 +2,10 @@
 
 By default: a sample of the tests, always the same one, of which each file and each sweep has a
 part; about nine minutes on two cores that have nothing else to do. The last lines have the number
-of tests left out. --ci runs only these, so the two together run each test once; --all runs all at
-once. With FILE or PYTEST_ARGUMENT, all tests run that these leave. test/parts.py describes the
-parts, and what to do for a new file.
+of tests left out. --rest runs only these, so the two together run each test once; --all runs all at
+once. --ci runs a fifth of the rest, always the same one, which CI adds to the default run. With
+FILE or PYTEST_ARGUMENT, all tests run that these leave. test/parts.py describes the parts, and what
+to do for a new file.
 
 With --quick, a selection of a minute that checks the installation. Its last line is the verdict.
 
@@ -210,7 +211,7 @@ def counts_of_parts(folder: Path) -> list[dict[str, Any]]:
 
 def left_out(counts: Iterable[Mapping[str, Any]], is_sample: bool = False) -> str:
     """Returns a table of the tests that a part leaves out, by folders, as text."""
-    how = "`python test/run.py --ci` runs them, `--all` runs all tests"
+    how = "`python test/run.py --rest` runs them, `--all` runs all tests"
     if is_sample:
         how = "the same command without --sample or --few runs all tests"
     folders: dict[str, Counter[str]] = {}
@@ -260,11 +261,11 @@ def _default_files(options: argparse.Namespace) -> list[Path]:
         if entry is None:
             return 0
         rest = 1 - entry.share or 1  # the slow tests take most of it
-        shares_of_parts = {"default": 1 - rest, "few": 1 - rest, "rest": rest, None: 1}
+        shares_of_parts = {"default": 1 - rest, "few": 1 - rest, "rest": rest, "ci": rest, None: 1}
         return entry.seconds * shares_of_parts[options.part]
 
     files = sorted(_all_files(options), key=seconds, reverse=True)
-    return [file for file in files if file in entries] if options.part == "rest" else files
+    return [file for file in files if file in entries] if options.part in ("rest", "ci") else files
 
 
 def _all_files(options: argparse.Namespace) -> list[Path]:
@@ -314,10 +315,13 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     which.add_argument(
         "--quick", action="store_true", help="whether the installation is right, in a minute"
     )
+    which.add_argument("--ci", action="store_true", help="about a fifth of --rest's tests")
     which.add_argument(
-        "--ci", action="store_true", help="the tests that the default run leaves out"
+        "--rest", action="store_true", help="the tests that the default run leaves out"
     )
-    which.add_argument("--all", action="store_true", help="all tests: the default run's and --ci's")
+    which.add_argument(
+        "--all", action="store_true", help="all tests: the default run's and --rest's"
+    )
     which.add_argument(
         "--sample",
         action="store_true",
@@ -345,14 +349,17 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     )
     options = parser.parse_args(arguments)
     is_special = options.verify or options.sanitizer or options.cuda
-    if options.quick or options.ci:
-        name = "--quick" if options.quick else "--ci"
-        if options.files or has_pytest_arguments or is_special:
-            parser.error(f"{name}: expected no files, arguments of pytest or other runs beside it")
+    alone = [name for name in ("quick", "ci", "rest") if getattr(options, name)]
+    if alone and (options.files or has_pytest_arguments or is_special):
+        parser.error(
+            f"--{alone[0]}: expected no files, arguments of pytest or other runs beside it"
+        )
     is_whole = options.all or options.full or options.files or has_pytest_arguments or is_special
-    options.part = "rest" if options.ci else None if is_whole else "default"
+    options.part = None if is_whole else "default"
     if options.sample or options.few:
         options.part = "few" if options.few else "default"
+    elif options.ci or options.rest:
+        options.part = "ci" if options.ci else "rest"
     return options
 
 

@@ -44,7 +44,7 @@ def steps_of(workflow: dict) -> list[dict]:
 class TestWorkflows(TestCase):
     def workflows(self) -> dict[str, dict]:
         found = {path.name: yaml.safe_load(path.read_text()) for path in _FOLDER.glob("*.yml")}
-        self.assertEqual(set(found), {"ci.yml", "docs.yml", "wheels.yml"})
+        self.assertEqual(set(found), {"ci.yml", "docs.yml", "weekly.yml", "wheels.yml"})
         return found
 
     def test_steps_run_commands_or_actions_of_a_version(self):

@@ -92,11 +92,20 @@ class TestDivision(OpenRegTestCase):
     def test_few_are_a_third_of_the_default_part_and_in_it(self):
         tests = instances(100) + instances(2, "TestOther")
         for entry in (None, Share(30, 0.5, ("TestIt::test_it_3",))):
-            default, few, rest = (part_of(tests, entry, part) for part in PARTS)
+            default, few, rest, _ = (part_of(tests, entry, part) for part in PARTS)
             self.assertLess(few, default)
             self.assertEqual(len(few), round(0.3 * (100 if entry is None else 50)) + 1)
             self.assertEqual(len(default | rest), len(default) + len(rest))
             self.assertEqual(default | rest, {test.name for test in tests})
+
+    def test_part_of_ci_is_a_fifth_of_the_rest_with_each_group(self):
+        tests = instances(100) + instances(2, "TestOther")
+        entry = Share(30, 0.5, ("TestIt::test_it_3",))
+        _, _, rest, of_ci = (part_of(tests, entry, part) for part in PARTS)
+        self.assertLess(of_ci, rest)
+        self.assertEqual(len(of_ci), round(0.2 * 50) + 1)
+        self.assertEqual(len([name for name in of_ci if name.startswith("TestOther")]), 1)
+        self.assertEqual(part_of(tests, None, "ci"), set())
 
     def test_each_value_of_a_parameter_that_has_few_is_chosen(self):
         tests = instances(100, parameters=lambda i: {"mode": str(i % 7), "operator": str(i)})
@@ -232,10 +241,11 @@ class TestRuns(OpenRegTestCase):
 
     def test_default_run_and_the_rest_have_each_file(self):
         files = {f"test/{path.relative_to(_FOLDER)}" for path in _FOLDER.rglob("test_*.py")}
-        default, rest = self.runs_of(), self.runs_of("--ci")
+        default, rest, of_ci = (self.runs_of(*option) for option in ((), ("--rest",), ("--ci",)))
         self.assertEqual({*default}, files)
         self.assertEqual({*rest}, {f"test/{file}" for file in run.shares()})
-        for runs, part in ((default, "default"), (rest, "rest")):
+        self.assertEqual({*of_ci}, {*rest})
+        for runs, part in ((default, "default"), (rest, "rest"), (of_ci, "ci")):
             for arguments in runs.values():
                 self.assertIn(f"--openreg-part={part}", arguments)
 
@@ -278,7 +288,7 @@ class TestRuns(OpenRegTestCase):
         self.assertEqual(next(iter(self.runs_of("--all"))), f"test/{longest}")
 
     @parametrize("other", ["test/core/test_stream.py", "--cuda", "--full", "--verify"])
-    @parametrize("option", ["--ci", "--quick"])
+    @parametrize("option", ["--ci", "--rest", "--quick"])
     def test_option_that_chooses_stands_alone(self, option, other):
         code, output = result_of(option, other)
         self.assertEqual(code, 2)
@@ -310,7 +320,7 @@ class TestRuns(OpenRegTestCase):
             {"file": "test_d.py", "tests": 3, "left_out": 0},
         ]
         lines = run.left_out(counts).splitlines()
-        self.assertRegex(lines[0], r"^left out: 95 of 160 tests, .*run\.py --ci")
+        self.assertRegex(lines[0], r"^left out: 95 of 160 tests, .*run\.py --rest")
         self.assertRegex(run.left_out(counts, is_sample=True), "^left out: 95 .*without --sample")
         self.assertEqual(
             lines[1:],
