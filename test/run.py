@@ -3,7 +3,7 @@
 By default: a sample of the tests, always the same one, of which each file and each sweep has a
 part; about nine minutes on two cores that have nothing else to do. The last lines have the number
 of tests left out. --rest runs only these, so the two together run each test once; --all runs all at
-once. --ci runs a fifth of the rest, always the same one, which CI adds to the default run. With
+once. --ci runs a tenth of the rest, always the same one, which CI adds to the default run. With
 FILE or PYTEST_ARGUMENT, all tests run that these leave. test/parts.py describes the parts, and what
 to do for a new file.
 
@@ -315,7 +315,7 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     which.add_argument(
         "--quick", action="store_true", help="whether the installation is right, in a minute"
     )
-    which.add_argument("--ci", action="store_true", help="about a fifth of --rest's tests")
+    which.add_argument("--ci", action="store_true", help="about a tenth of --rest's tests")
     which.add_argument(
         "--rest", action="store_true", help="the tests that the default run leaves out"
     )

@@ -122,7 +122,7 @@ def computed(
     return {
         file: Share(
             round(seconds[file]),
-            max(0.01, round(_share(usual[file], low), 2)) if file in long else 1,
+            float(f"{_share(usual[file], low):.2g}") if file in long else 1,
             slow[file],
         )
         for file in sorted(seconds)

@@ -98,12 +98,12 @@ class TestDivision(OpenRegTestCase):
             self.assertEqual(len(default | rest), len(default) + len(rest))
             self.assertEqual(default | rest, {test.name for test in tests})
 
-    def test_part_of_ci_is_a_fifth_of_the_rest_with_each_group(self):
+    def test_part_of_ci_is_a_tenth_of_the_rest_with_each_group(self):
         tests = instances(100) + instances(2, "TestOther")
         entry = Share(30, 0.5, ("TestIt::test_it_3",))
         _, _, rest, of_ci = (part_of(tests, entry, part) for part in PARTS)
         self.assertLess(of_ci, rest)
-        self.assertEqual(len(of_ci), round(0.2 * 50) + 1)
+        self.assertEqual(len(of_ci), round(0.1 * 50) + 1)
         self.assertEqual(len([name for name in of_ci if name.startswith("TestOther")]), 1)
         self.assertEqual(part_of(tests, None, "ci"), set())
 
