@@ -1,4 +1,4 @@
-"""The parts of the tests: those of ``python test/run.py``, few of these, the rest, and CI's of it.
+"""The parts of the tests: those of ``python test/run.py``, few of these, the rest, and few of that.
 
 ``shares.toml`` lists the test files that take long, each with the share of its tests that the
 default run has, and with the slow tests that it does not have. The other tests of these files are
