@@ -152,7 +152,7 @@ template <c10::openreg::KernelName Name, typename Op, typename... Inputs, typena
 void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
                       const std::tuple<Others&...>& others, Kernel kernel,
                       LaunchMode mode = LaunchMode::AfterDryRun) {
-  constexpr size_t kOutputs = Op::kOutputs;
+  static constexpr size_t kOutputs = Op::kOutputs;
   using Indices = std::make_index_sequence<kOutputs + sizeof...(Inputs)>;
   std::array<const Tensor*, Indices::size()> operands;
   auto next = std::copy(op.outputs().begin(), op.outputs().end(), operands.begin());
@@ -178,20 +178,22 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
     std::apply([&](const auto&... other) { (detail::addOperands(seen, other, false), ...); },
                others);
   });
-  auto run = [operands = StructuredOperands<Indices::size()>(operands, kOutputs),
-              kernel = std::move(kernel)] {
-    KernelTensors<Indices::size()> tensors(operands);
-    const detail::ConjugateBits bits(tensors.data(), kOutputs);
-    detail::callKernel(kernel, tensors.data(), Indices());
-    bits.restore(tensors.data(), kOutputs);
-    operands.checkWritten(tensors.data(), kOutputs);
+  const auto make = [&] {
+    return [operands = StructuredOperands<Indices::size()>(operands, kOutputs),
+            kernel = std::move(kernel)] {
+      KernelTensors<Indices::size()> tensors(operands);
+      const detail::ConjugateBits bits(tensors.data(), kOutputs);
+      detail::callKernel(kernel, tensors.data(), Indices());
+      bits.restore(tensors.data(), kOutputs);
+      operands.checkWritten(tensors.data(), kOutputs);
+    };
   };
   if (mode == LaunchMode::OnCallingThread) {
     waitForCurrentStream(device, Name.text);
     const HostKernelScope scope;
-    run();
+    make()();
   } else {
-    launchOp<Name>(device, std::move(run));
+    launchMadeOp<Name>(device, make);
   }
 }
 

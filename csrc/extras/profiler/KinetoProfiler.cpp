@@ -6,7 +6,6 @@
 
 #include "csrc/extras/profiler/Kineto.h"
 #include "csrc/extras/profiler/TraceSession.h"
-#include "torch_openreg/core/DeviceKeys.h"
 
 // After Kineto.h, which defines USE_KINETO.
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
@@ -52,10 +51,10 @@ struct ProfilerRegistration {
   ProfilerRegistration() {
     auto& registry = torch::profiler::impl::PrivateUse1ProfilerRegistry::instance();
     registry.registerFactory([] { return std::make_unique<KinetoProfiler>(); });
-    // torch enables it only for PrivateUse1. `import torch` has initialized Kineto.
-    if (c10::openreg::servesCuda()) {
-      registry.onKinetoInit();
-    }
+    // `import torch` has initialized Kineto. torch passes the factory on when a program first asks
+    // for PrivateUse1's activity; the calls of a profile before, of the CPU alone, would be
+    // missing.
+    registry.onKinetoInit();
   }
 } registration;
 // docs: end

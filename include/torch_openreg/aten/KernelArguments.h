@@ -276,7 +276,7 @@ void observeArguments(const char* kernel, c10::Device device, const Function& /*
 template <c10::openreg::KernelName Name, typename Function, typename... Args>
 void enqueue(c10::Device device, Function function, const Args&... args) {
   observeArguments(Name.text, device, function, args...);
-  launchOp<Name>(device, bindArguments(device, function, args...));
+  launchMadeOp<Name>(device, [&] { return bindArguments(device, function, args...); });
 }
 
 // Throws unless all tensors are on the device or are CPU tensors of 0 dimensions. `operation` is

@@ -60,21 +60,34 @@ struct Described {
   void describe(orActivityRecord* record) const { description.describe(record); }
 };
 
-// Reports and enqueues a kernel on the current stream of `device`: all launches of operators come
-// here. `name` is what observers see.
-template <typename Closure>
-void launchReported(const orKernel& kernel, const char* name, c10::Device device,
-                    Closure&& closure) {
+// Reports the launch of a kernel and returns the caller's environment for it. `name` is what
+// observers see.
+inline KernelEnvironment reportedEnvironment(const char* name) {
   c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, name);
-  c10::openreg::launchKernel(kernel, c10::openreg::getCurrentOpenRegStream(device.index()),
-                             std::forward<Closure>(closure));
+  return KernelEnvironment::current();
+}
+
+// Enqueues the closure that `make()` returns on the current stream of `device`: all launches of
+// operators come here.
+template <typename Make>
+void launchMade(const orKernel& kernel, c10::Device device, const Make& make) {
+  c10::openreg::launchMadeKernel(kernel, c10::openreg::getCurrentOpenRegStream(device.index()),
+                                 make);
   noteKernelLaunched();
 }
 
+// The same for a kernel that runs in the environment of its call.
+template <typename Make>
+void launchMadeOp(const orKernel& kernel, const char* name, c10::Device device, const Make& make) {
+  using Kernel = std::invoke_result_t<const Make&>;
+  launchMade(kernel, device,
+             [&] { return InEnvironment<Kernel>{make(), reportedEnvironment(name)}; });
+}
+
+// A function that returns `kernel`, moved if the caller gave it up.
 template <typename Kernel>
-auto inCurrentEnvironment(Kernel&& kernel) {
-  return InEnvironment<std::decay_t<Kernel>>{std::forward<Kernel>(kernel),
-                                             KernelEnvironment::current()};
+auto returning(Kernel&& kernel) {
+  return [&kernel]() -> std::decay_t<Kernel> { return std::forward<Kernel>(kernel); };
 }
 
 }  // namespace detail
@@ -87,14 +100,19 @@ constexpr orKernel describeOp(const char* name) {
 }
 
 // docs: launch-op
-// Enqueues the kernel of an operator on the current stream of `device`, in the environment of the
-// calling thread. The kernel's name follows Note [Names of kernels].
+// Enqueues the kernel that `make()` returns on the current stream of `device`, in the environment
+// of the calling thread. The kernel's name follows Note [Names of kernels].
+template <c10::openreg::KernelName Operator, typename Make>
+void launchMadeOp(c10::Device device, const Make& make) {
+  static constexpr orKernel kDescribed =
+      describeOp<std::invoke_result_t<const Make&>>(kKernelName<Operator>.text);
+  detail::launchMadeOp(kDescribed, Operator.text, device, make);
+}
+
+// The same for a kernel that exists.
 template <c10::openreg::KernelName Operator, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
-  static constexpr orKernel kDescribed =
-      describeOp<std::decay_t<Kernel>>(kKernelName<Operator>.text);
-  detail::launchReported(kDescribed, Operator.text, device,
-                         detail::inCurrentEnvironment(std::forward<Kernel>(kernel)));
+  launchMadeOp<Operator>(device, detail::returning(std::forward<Kernel>(kernel)));
 }
 // docs: end
 
@@ -106,16 +124,17 @@ void launchWork(c10::Device device, const c10::openreg::WorkDescription& descrip
   static constexpr auto kKernels = std::apply(
       [](auto... names) { return std::array{c10::openreg::describeKernel<Closure>(names)...}; },
       c10::openreg::WorkDescription::kNames);
-  detail::launchReported(
-      kKernels[description.nameIndex()], description.name(), device,
-      Closure{detail::inCurrentEnvironment(std::forward<Kernel>(kernel)), description});
+  detail::launchMade(kKernels[description.nameIndex()], device, [&] {
+    return Closure{{std::forward<Kernel>(kernel), detail::reportedEnvironment(description.name())},
+                   description};
+  });
 }
 
 // The same for a type of kernel whose name is known only at run time: `described` is describeOp's.
 template <typename Kernel>
 void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
-  detail::launchReported(described, described.name, device,
-                         detail::inCurrentEnvironment(std::forward<Kernel>(kernel)));
+  detail::launchMadeOp(described, described.name, device,
+                       detail::returning(std::forward<Kernel>(kernel)));
 }
 
 }  // namespace at::openreg

@@ -121,21 +121,30 @@ inline constexpr orKernel kKernel = describeKernel<Fn>(Name.text);
 }  // namespace detail
 
 // docs: launch-kernel
-// Enqueues a call of `function` on the stream. `kernel` describes its type. It and its name must
-// live until the call is done, and as long as the graph if the stream is capturing.
-template <typename Function>
-void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function) {
-  using Fn = std::decay_t<Function>;
+// Enqueues a call of the closure that `make()` returns. `kernel` describes its type. It and its
+// name must live until the call is done, and as long as the graph if the stream is capturing. The
+// closure is constructed in the frame of the launch, from where it moves into the queue, and is not
+// moved before.
+template <typename Make>
+void launchMadeKernel(const orKernel& kernel, const OpenRegStream& stream, const Make& make) {
+  using Fn = std::invoke_result_t<const Make&>;
   static_assert(std::is_nothrow_move_constructible_v<Fn>,
                 "a closure moves into the queue and must not throw there");
   static_assert(alignof(Fn) <= OPENREG_CLOSURE_ALIGNMENT, "the queue aligns closures less");
   alignas(Fn) std::byte storage[sizeof(Fn)];
-  Fn* closure = new (storage) Fn(std::forward<Function>(function));
+  Fn* closure = new (storage) Fn(make());
   const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.stream());
   if (C10_UNLIKELY(error != orSuccess)) {
     closure->~Fn();
     throwLaunchError(error, kernel.name, {__func__, __FILE__, uint32_t(__LINE__)});
   }
+}
+
+// The same for a closure that exists: a call of `function`.
+template <typename Function>
+void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function) {
+  launchMadeKernel(kernel, stream,
+                   [&]() -> std::decay_t<Function> { return std::forward<Function>(function); });
 }
 
 // The same for a kernel whose name is known at compile time.

@@ -1233,6 +1233,19 @@ class TestProcesses(OpenRegTestCase):
             settings,
         )
 
+    def test_the_first_profile_of_a_process_shows_calls_without_the_device_s_activity(self):
+        run_child(
+            f"""
+            import torch
+            from torch.profiler import ProfilerActivity, profile
+            x = torch.ones(3, device="{DEVICE_TYPE}")
+            with profile(activities=[ProfilerActivity.CPU]) as profiler:
+                x.relu()
+            names = [event.name for event in profiler.events()]
+            assert "orLaunchKernel" in names, names
+            """
+        )
+
     def test_a_process_may_end_while_it_profiles(self):
         output = self.run_with_prologue("""
             profiler.start()

@@ -87,11 +87,11 @@ orError_t EventRef::record(Stream& stream) const {
     return orSuccess;
   }
   while (const std::shared_ptr<Capture> capture = capture_of(stream)) {
-    EventRecord record;
+    CaptureMark mark;
     bool has_ended = false;
-    if (const orError_t error = capture->mark(stream, &record.mark, &has_ended)) return error;
+    if (const orError_t error = capture->mark(stream, &mark, &has_ended)) return error;
     if (has_ended) continue;
-    set_latest(std::move(record));
+    set_latest({.completion = {}, .mark = std::make_shared<CaptureMark>(std::move(mark))});
     return orSuccess;
   }
   EventRecord record{
@@ -226,7 +226,7 @@ orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns, int* dev
   if (!found.is_peers()) {
     if (const orError_t error = found.get_latest(&record)) return error;
   }
-  if (record.is_captured()) return fail_captured(record.mark, "orEventElapsedTime");
+  if (record.is_captured()) return fail_captured(*record.mark, "orEventElapsedTime");
   const CompletionRef& completion = record.completion;
   if (!found.has_timing() || !completion) {
     return fail(
@@ -251,14 +251,14 @@ orError_t find_awaited(orEvent_t event, const char* function, CompletionRef* com
   }
   EventRecord record;
   if (const orError_t error = found.get_latest(&record)) return error;
-  if (record.is_captured()) return fail_captured(record.mark, function);
+  if (record.is_captured()) return fail_captured(*record.mark, function);
   *completion = std::move(record.completion);
   return check_safe(function);
 }
 
 // Makes later work of the stream wait for what the latest record of the event stands for.
 orError_t wait_for_event(Stream& stream, const EventRecord& record) {
-  if (record.is_captured()) return wait_for(stream, record.mark);
+  if (record.is_captured()) return wait_for(stream, *record.mark);
   if (!record.completion) return orSuccess;
   if (const std::shared_ptr<CaptureTarget> capture = stream.capture()) {
     return capture->refuse(orErrorStreamCaptureIsolation,

@@ -4,6 +4,7 @@
 #include <openreg/event.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "base/error.h"
 #include "base/handle.h"
@@ -17,13 +18,14 @@ namespace openreg {
 class Stream;
 
 // What the latest record made: a completion, or a mark if the stream was capturing. Neither if
-// there is none.
+// there is none. Each record moves one and each wait copies one, so marks, which few have, are
+// apart.
 struct EventRecord {
   CompletionRef completion;
-  CaptureMark mark;
+  std::shared_ptr<const CaptureMark> mark;
   int device = -1;  // of the stream, with a completion
 
-  bool is_captured() const { return mark.capture != nullptr; }
+  bool is_captured() const { return mark != nullptr; }
 };
 
 // What a slot of the table of events holds.
