@@ -14,6 +14,7 @@ _CHAIN_LENGTH = 1000
 _LAUNCH_SIZE = 2048
 _VIEW = Target(1.3)
 _LARGE = Target(1.1)
+_IN_PLACE = Target(1.3)
 
 
 def benchmarks() -> list[Benchmark]:
@@ -28,7 +29,8 @@ def benchmarks() -> list[Benchmark]:
             target=Target(1.25),
         ),
         versus_cpu("op: add, 1 element, until done", "x + y", pair(1), target=Target(1.3)),
-        versus_cpu("op: add_, 1 element, until done", "x.add_(y)", pair(1)),
+        versus_cpu("op: add_, 1 element, until done", "x.add_(y)", pair(1), target=_IN_PLACE),
+        versus_cpu("op: fill_, 1 element, until done", "x.fill_(1)", pair(1), target=_IN_PLACE),
         versus_cpu(
             f"op: {_CHAIN_LENGTH} dependent adds, 1 element", chain, pair(1), target=Target(1.3)
         ),

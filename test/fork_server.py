@@ -11,6 +11,8 @@ a pipe. The protocol, in lines of text:
 - the server answers with the ID of the child, which leads a process group of its own;
 - when the child has ended, with its exit code, which is negative for a signal, as that of
   :class:`subprocess.Popen`.
+
+A server whose client has been killed kills its child, and ends.
 """
 
 import contextlib
@@ -128,10 +130,36 @@ def _serve(modules: Sequence[str]) -> list[str]:
             arguments: list[str] = request["arguments"]
             return arguments
         _lead(child)
-        os.write(answers, f"{child}\n".encode())
-        _, status = os.waitpid(child, 0)
-        os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        try:
+            os.write(answers, f"{child}\n".encode())
+            _wait_for_end(child)
+            _, status = os.waitpid(child, 0)
+            os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        except BrokenPipeError:  # the client has been killed
+            with contextlib.suppress(ProcessLookupError):  # the whole group has ended
+                os.killpg(child, signal.SIGKILL)
+            sys.exit(1)
     sys.exit(0)
+
+
+def _wait_for_end(child: int) -> None:
+    """Waits for the child's end.
+
+    Raises:
+        BrokenPipeError: The client has ended before.
+    """
+    try:
+        end = os.pidfd_open(child)
+    except OSError:  # the kernel is older than this function; `waitpid` waits
+        return
+    client = sys.stdin.fileno()
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    poll.register(client, 0)  # reports only its end
+    ended = {file for file, _ in poll.poll()}
+    os.close(end)
+    if ended == {client}:
+        raise BrokenPipeError
 
 
 def _lead(child: int) -> None:

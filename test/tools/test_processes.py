@@ -90,6 +90,34 @@ class TestRunner(OpenRegTestCase):
         os.set_blocking(reader, True)
         self.assertEqual(os.read(reader, 1), b"")  # the last writer has ended
 
+    def test_runner_that_is_killed_leaves_no_process(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        (self.folder / "test_it.py").write_text(
+            textwrap.dedent(
+                f"""
+                import threading
+                def test_it():
+                    pipe = open({str(pipe)!r}, "w")
+                    print("running", file=pipe, flush=True)
+                    threading.Event().wait()
+                """
+            )
+        )
+        program = f"""
+            import sys
+            from pathlib import Path
+            sys.path.insert(0, {str(_TEST)!r})
+            from fork_server import ForkServer
+            arguments = [{str(self.folder / "test_it.py")!r}, "-p", "no:cacheprovider", "-s"]
+            ForkServer(["pytest"], {{}}).run(arguments, Path("output"), timeout_s=1000)
+            """
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        with subprocess.Popen(command, cwd=self.folder) as runner, pipe.open() as reader:
+            self.assertEqual(reader.readline(), "running\n")
+            runner.kill()
+            self.assertEqual(reader.read(), "")  # the last writer has ended
+
     def test_files_share_no_state(self):
         text = """
             import os, torch
