@@ -67,12 +67,13 @@ _QUICK: dict[str, tuple[str, ...]] = {
     ),
     "import": (
         *("test/python/test_autoload.py", "test/python/test_extension.py"),
-        *("-k", "device_is_there or TestPaths"),
+        *("-k", "with_autoload_after_torch or TestPaths"),
     ),
     "operators": ("test/core/test_device_generic.py",),
     "autograd": ("test/generic/test_autograd.py",),
     "plug-in of pytest": (
-        *("test/python/test_pytest_plugin.py", "-k", "suite_for_cuda_runs or nothing_happens"),
+        "test/python/test_pytest_plugin.py",
+        *("-k", "suite_for_cuda_runs_option or nothing_happens"),
     ),
 }
 
