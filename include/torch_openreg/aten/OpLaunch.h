@@ -60,8 +60,8 @@ struct Described {
   void describe(orActivityRecord* record) const { description.describe(record); }
 };
 
-// Reports the launch of a kernel and returns the caller's environment for it. `name` is what
-// observers see.
+// Reports the launch of a kernel, which has been made, and returns the caller's environment for it.
+// `name` is what observers see.
 inline KernelEnvironment reportedEnvironment(const char* name) {
   c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, name);
   return KernelEnvironment::current();
@@ -82,12 +82,6 @@ void launchMadeOp(const orKernel& kernel, const char* name, c10::Device device, 
   using Kernel = std::invoke_result_t<const Make&>;
   launchMade(kernel, device,
              [&] { return InEnvironment<Kernel>{make(), reportedEnvironment(name)}; });
-}
-
-// A function that returns `kernel`, moved if the caller gave it up.
-template <typename Kernel>
-auto returning(Kernel&& kernel) {
-  return [&kernel]() -> std::decay_t<Kernel> { return std::forward<Kernel>(kernel); };
 }
 
 }  // namespace detail
@@ -112,7 +106,7 @@ void launchMadeOp(c10::Device device, const Make& make) {
 // The same for a kernel that exists.
 template <c10::openreg::KernelName Operator, typename Kernel>
 void launchOp(c10::Device device, Kernel&& kernel) {
-  launchMadeOp<Operator>(device, detail::returning(std::forward<Kernel>(kernel)));
+  launchMadeOp<Operator>(device, c10::openreg::detail::returning(std::forward<Kernel>(kernel)));
 }
 // docs: end
 
@@ -134,7 +128,7 @@ void launchWork(c10::Device device, const c10::openreg::WorkDescription& descrip
 template <typename Kernel>
 void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
   detail::launchMadeOp(described, described.name, device,
-                       detail::returning(std::forward<Kernel>(kernel)));
+                       c10::openreg::detail::returning(std::forward<Kernel>(kernel)));
 }
 
 }  // namespace at::openreg

@@ -118,6 +118,12 @@ namespace detail {
 template <KernelName Name, typename Fn>
 inline constexpr orKernel kKernel = describeKernel<Fn>(Name.text);
 
+// A function that returns `closure`, moved if the caller gave it up. To be called once.
+template <typename Closure>
+auto returning(Closure&& closure) {
+  return [&closure]() -> std::decay_t<Closure> { return std::forward<Closure>(closure); };
+}
+
 }  // namespace detail
 
 // docs: launch-kernel
@@ -143,8 +149,7 @@ void launchMadeKernel(const orKernel& kernel, const OpenRegStream& stream, const
 // The same for a closure that exists: a call of `function`.
 template <typename Function>
 void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function) {
-  launchMadeKernel(kernel, stream,
-                   [&]() -> std::decay_t<Function> { return std::forward<Function>(function); });
+  launchMadeKernel(kernel, stream, detail::returning(std::forward<Function>(function)));
 }
 
 // The same for a kernel whose name is known at compile time.
