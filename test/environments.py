@@ -1,4 +1,4 @@
-"""Environment variables that test files need when torch is imported, which reads them.
+"""Environment variables that test files need when torch or Inductor is imported, which read them.
 
 A module that sets some of them calls ``set_before_torch``. test/run.py, whose processes have
 imported torch, reads the imports of a file with ``environment_of``.
@@ -10,7 +10,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["MODULES", "environment_of", "set_before_torch"]
+__all__ = ["INDUCTOR", "MODULES", "environment_of", "modules_of", "set_before_torch"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+# The module of test/ that files import which compile.
+INDUCTOR = "extras.inductor.compiled"
 
 # By the module of test/ that sets them.
 MODULES: Mapping[str, Mapping[str, str]] = {
@@ -19,6 +23,14 @@ MODULES: Mapping[str, Mapping[str, str]] = {
         "OPENREG_MEMORY_POISON": "1",
         # Each test ends with a check of the memory in quarantine.
         "OPENREG_MEMORY_QUARANTINE": "4MiB",
+    },
+    INDUCTOR: {
+        # A kernel is a call of the C++ compiler, which takes seconds: one folder for all tests and
+        # runs, where a kernel's name is a hash of its source. The other caches are off, so that
+        # each test compiles all but that.
+        "TORCHINDUCTOR_CACHE_DIR": str(_ROOT / "build" / "inductor"),
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+        "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
     },
 }
 
@@ -45,6 +57,11 @@ def environment_of(file: Path) -> dict[str, str]:
     variables: dict[str, str] = {}
     if file.parent.name == "cuda":
         variables |= MODULES["cuda.conftest"]
-    for module in re.findall(r"^(?:from|import) (\w+)", file.read_text("utf-8"), re.MULTILINE):
+    for module in modules_of(file):
         variables |= MODULES.get(module, {})
     return variables
+
+
+def modules_of(file: Path) -> list[str]:
+    """Returns the modules that a file imports when it is imported."""
+    return re.findall(r"^(?:from|import) ([\w.]+)", file.read_text("utf-8"), re.MULTILINE)

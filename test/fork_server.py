@@ -16,6 +16,7 @@ A server whose client has been killed kills its child, and ends.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -117,6 +118,8 @@ def _serve(modules: Sequence[str]) -> list[str]:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for module in modules:
         importlib.import_module(module)
+    # A child that looks for garbage among the imports, as each does at its end, copies their pages.
+    gc.freeze()
     for line in sys.stdin.buffer:
         request = json.loads(line)
         with warnings.catch_warnings():

@@ -7,7 +7,7 @@ no rest. So each test is in one of the two, and none is in both.
 
 Two parts are samples of these, chosen in the same way from each file, for CI: ``--few`` has about a
 third of the default run's tests, for a run of all files as another device type; ``--ci`` has a
-tenth of the rest, which CI runs after the default part.
+twentieth of the rest, which CI runs after the default part.
 
 A new file needs no entry unless it takes more than about 20 seconds. A sweep over a database of
 torch then has a line such as ``"generic/test_ops_out.py" = {seconds = 70, share = 0.2}``. This is
@@ -46,7 +46,7 @@ __all__ = [
 
 PARTS = ("default", "few", "rest", "ci")
 _FEW = 0.3  # of the default part
-_CI = 0.1  # of the rest
+_CI = 0.05  # of the rest
 TABLE = Path(__file__).with_name("shares.toml")
 
 

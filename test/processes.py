@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments import environment_of
+from environments import INDUCTOR, environment_of, modules_of
 from fork_server import ForkServer
 
 __all__ = ["Limits", "Outcome", "Runner"]
@@ -24,9 +24,16 @@ __all__ = ["Limits", "Outcome", "Runner"]
 _ROOT = Path(__file__).resolve().parent.parent
 _MAX_CRASHES = 50
 _NO_TESTS = 5  # pytest's exit code
-# What fork servers import: all of them, and those for the sweeps.
-_IMPORTS = ("pytest", "expecttest", "torch", "torch.testing._internal.common_utils")
+# What fork servers import: all of them, those for the sweeps, and those for files that compile.
+_IMPORTS = (
+    "pytest",
+    "expecttest",
+    "torch",
+    "torch.testing._internal.common_utils",
+    "torch.distributed.tensor",  # assertEqual imports it
+)
 _IMPORTS_OF_SWEEPS = ("torch.testing._internal.common_methods_invocations",)
+_IMPORTS_OF_COMPILERS = ("torch._dynamo", "torch._inductor.compile_fx")
 
 # What a server imports, and the environment variables that it has in addition.
 _Kind = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
@@ -204,14 +211,12 @@ def _kind_of(arguments: Sequence[str], environment: Mapping[str, str]) -> _Kind:
     for argument in arguments:
         file = _ROOT / argument
         if file.suffix == ".py":
-            is_sweep = file.parent.name == "generic"
-            # torch's databases import the inductor, which reads settings of its tests; as CUDA,
-            # they use a device, after which no child can.
-            is_left = (
-                "extras.inductor.compiled" in file.read_text("utf-8")
-                or environment.get("OPENREG_DEVICE_TYPE") == "cuda"
-            )
-            imports = _IMPORTS + (_IMPORTS_OF_SWEEPS if is_sweep and not is_left else ())
+            imports = _IMPORTS
+            # As CUDA, torch's databases use a device, after which no child can.
+            if file.parent.name == "generic" and environment.get("OPENREG_DEVICE_TYPE") != "cuda":
+                imports += _IMPORTS_OF_SWEEPS
+            if INDUCTOR in modules_of(file):
+                imports += _IMPORTS_OF_COMPILERS
             return imports, tuple(environment_of(file).items())
     return _IMPORTS, ()
 

@@ -3,7 +3,7 @@
 By default: a sample of the tests, always the same one, of which each file and each sweep has a
 part; about nine minutes on two cores that have nothing else to do. The last lines have the number
 of tests left out. --rest runs only these, so the two together run each test once; --all runs all at
-once. --ci runs a tenth of the rest, always the same one, which CI adds to the default run. With
+once. --ci runs a twentieth of the rest, always the same one, which CI adds to the default run. With
 FILE or PYTEST_ARGUMENT, all tests run that these leave. test/parts.py describes the parts, and what
 to do for a new file.
 
@@ -316,7 +316,7 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
     which.add_argument(
         "--quick", action="store_true", help="whether the installation is right, in a minute"
     )
-    which.add_argument("--ci", action="store_true", help="about a tenth of --rest's tests")
+    which.add_argument("--ci", action="store_true", help="about a twentieth of --rest's tests")
     which.add_argument(
         "--rest", action="store_true", help="the tests that the default run leaves out"
     )
@@ -349,6 +349,9 @@ def _parse(arguments: Sequence[str], has_pytest_arguments: bool) -> argparse.Nam
         help="with OPENREG_DEVICE_TYPE=cuda; default: all files but those of one type",
     )
     options = parser.parse_args(arguments)
+    missing = [str(file) for file in options.files if not file.exists()]
+    if missing:
+        parser.error(f"expected files of tests, but {', '.join(missing)} does not exist")
     is_special = options.verify or options.sanitizer or options.cuda
     alone = [name for name in ("quick", "ci", "rest") if getattr(options, name)]
     if alone and (options.files or has_pytest_arguments or is_special):

@@ -141,6 +141,20 @@ class TestRunner(OpenRegTestCase):
             """
         self.assertTrue(all(outcome.is_success for outcome in self.outcomes(text, text)))
 
+    def test_inductor_is_imported_before_files_that_compile(self):
+        text = f"""
+            import sys
+            is_imported = "torch._inductor.compile_fx" in sys.modules
+            sys.path.append({str(_TEST)!r})
+            from extras.inductor.compiled import CompiledTestCase
+            import torch
+            def test_it():
+                assert is_imported
+                assert not torch.openreg.is_initialized()
+                assert not torch._inductor.config.fx_graph_cache
+            """
+        self.assertTrue(all(outcome.is_success for outcome in self.outcomes(text)))
+
     def test_file_sees_what_it_sees_under_pytest(self):
         text = """
             import os, sys

@@ -98,12 +98,12 @@ class TestDivision(OpenRegTestCase):
             self.assertEqual(len(default | rest), len(default) + len(rest))
             self.assertEqual(default | rest, {test.name for test in tests})
 
-    def test_part_of_ci_is_a_tenth_of_the_rest_with_each_group(self):
+    def test_part_of_ci_is_a_twentieth_of_the_rest_with_each_group(self):
         tests = instances(100) + instances(2, "TestOther")
         entry = Share(30, 0.5, ("TestIt::test_it_3",))
         _, _, rest, of_ci = (part_of(tests, entry, part) for part in PARTS)
         self.assertLess(of_ci, rest)
-        self.assertEqual(len(of_ci), round(0.1 * 50) + 1)
+        self.assertEqual(len(of_ci), round(0.05 * 50) + 1)
         self.assertEqual(len([name for name in of_ci if name.startswith("TestOther")]), 1)
         self.assertEqual(part_of(tests, None, "ci"), set())
 
@@ -238,6 +238,13 @@ class TestRuns(OpenRegTestCase):
         with mock.patch("run.Runner.run", return_value=[]) as start:
             result_of(*arguments)
         return start.call_args.args[0]
+
+    def test_file_that_does_not_exist_is_named(self):
+        code, output = result_of("test/core/test_guard.py", "test/core/test_gaurd.py")
+        self.assertEqual(code, 2)
+        self.assertIn(
+            "error: expected files of tests, but test/core/test_gaurd.py does not exist", output
+        )
 
     def test_default_run_and_the_rest_have_each_file(self):
         files = {f"test/{path.relative_to(_FOLDER)}" for path in _FOLDER.rglob("test_*.py")}

@@ -1,9 +1,4 @@
-"""Common code of the tests of torch.compile: a folder of kernels, and functions compiled twice.
-
-A kernel is a call of the C++ compiler, which takes seconds. So kernels are kept in one folder for
-all tests and runs, in the build folder; a kernel's name there is a hash of its source. Inductor's
-other caches are off, so that each test compiles all but that.
-"""
+"""Common code of the tests of torch.compile: a folder of kernels, and functions compiled twice."""
 
 import contextlib
 import os
@@ -12,14 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from common import DEVICE_TYPE, OpenRegTestCase, run_program, torch_openreg
+from common import DEVICE_TYPE, OpenRegTestCase, run_program
+from environments import INDUCTOR, MODULES
 
-os.environ.setdefault(
-    "TORCHINDUCTOR_CACHE_DIR",
-    os.path.join(os.path.dirname(os.path.dirname(torch_openreg.__file__)), "build", "inductor"),
-)
-os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "0")
-os.environ.setdefault("TORCHINDUCTOR_AUTOGRAD_CACHE", "0")
+# Before Inductor is imported.
+os.environ.update(MODULES[INDUCTOR])
 
 import torch
 from torch._inductor import async_compile
