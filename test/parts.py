@@ -7,7 +7,7 @@ no rest. So each test is in one of the two, and none is in both.
 
 Two parts are samples of these, chosen in the same way from each file, for CI: ``--few`` has about a
 third of the default run's tests, for a run of all files as another device type; ``--ci`` has a
-twentieth of the rest, which CI runs after the default part.
+twentieth of the rest without the slow tests, which CI runs after the default part.
 
 A new file needs no entry unless it takes more than about 20 seconds. A sweep over a database of
 torch then has a line such as ``"generic/test_ops_out.py" = {seconds = 70, share = 0.2}``. This is
@@ -123,7 +123,9 @@ def part_of(tests: Sequence[Test], entry: Share | None, part: str) -> set[str]:
     if part == "default":
         return by_default
     rest = [test for test in tests if test.name not in by_default]
-    return divide(rest, Share(0, _CI)) if part == "ci" and rest else {test.name for test in rest}
+    if part == "rest" or not rest:
+        return {test.name for test in rest}
+    return divide(rest, Share(0, _CI, () if entry is None else entry.slow))
 
 
 def divide(tests: Sequence[Test], entry: Share) -> set[str]:

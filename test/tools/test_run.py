@@ -104,6 +104,7 @@ class TestDivision(OpenRegTestCase):
         _, _, rest, of_ci = (part_of(tests, entry, part) for part in PARTS)
         self.assertLess(of_ci, rest)
         self.assertEqual(len(of_ci), round(0.05 * 50) + 1)
+        self.assertLess({*entry.slow}, rest - of_ci)
         self.assertEqual(len([name for name in of_ci if name.startswith("TestOther")]), 1)
         self.assertEqual(part_of(tests, None, "ci"), set())
 
@@ -251,7 +252,8 @@ class TestRuns(OpenRegTestCase):
         default, rest, of_ci = (self.runs_of(*option) for option in ((), ("--rest",), ("--ci",)))
         self.assertEqual({*default}, files)
         self.assertEqual({*rest}, {f"test/{file}" for file in run.shares()})
-        self.assertEqual({*of_ci}, {*rest})
+        divided = {f"test/{file}" for file, entry in run.shares().items() if entry.share < 1}
+        self.assertEqual({*of_ci}, divided)
         for runs, part in ((default, "default"), (rest, "rest"), (of_ci, "ci")):
             for arguments in runs.values():
                 self.assertIn(f"--openreg-part={part}", arguments)

@@ -158,10 +158,10 @@ def describe_error(message):
     return None
 
 
-def is_inside(message, storage, opened):
+def is_inside(message, storage):
     """Returns whether a received storage lies in the memory that its message names.
 
-    Of memory that is opened more than once, the largest size counts; ``opened`` keeps these.
+    Of memory that is opened more than once, the largest size counts.
     """
     size = get(message, SIZE, 64)
     if size == 0:
@@ -169,10 +169,10 @@ def is_inside(message, storage, opened):
     start = TICKETS["memory"]
     ticket = message[start : start + TICKET.size]
     key = ticket[:36] + ticket[40:48]
-    opened[key] = max(opened.get(key, 0), get(ticket, 48, 64))
+    OPENED[key] = max(OPENED.get(key, 0), get(ticket, 48, 64))
     return (
         storage.nbytes() == size
-        and get(message, OFFSET, 64) + size <= opened[key]
+        and get(message, OFFSET, 64) + size <= OPENED[key]
         and storage.device.index == get(ticket, 34, 16) == get(message, DEVICE, 64)
     )
 
@@ -186,13 +186,18 @@ def read_ends(storage):
     whole[-1].item()
 
 
+# Of the receiver, by memory: the largest size with which it was opened. A stream releases memory
+# when its work is done, so that memory of earlier calls may still be open.
+OPENED = {}
+
+
 def receive_altered(seed, count, messages):
     """Receives altered messages; returns how many, how many were accepted, and what was wrong.
 
     A message that is accepted uses up its lease, so it ends early when few are left.
     """
     draw = random.Random(seed)
-    unused, wrong, accepted, opened = list(messages), [], 0, {}
+    unused, wrong, accepted = list(messages), [], 0
     for done in range(count):
         if len(unused) < len(messages) // 2:
             return done, accepted, wrong
@@ -208,7 +213,7 @@ def receive_altered(seed, count, messages):
             wrong.append((message.hex(), repr(error)))
             continue
         accepted += 1
-        if not is_inside(message, storage, opened):
+        if not is_inside(message, storage):
             wrong.append((message.hex(), f"{storage.nbytes()} bytes on {storage.device}"))
             continue
         read_ends(storage)
@@ -296,7 +301,7 @@ class TestStorageMessages(IpcTestCase):
             messages = self.sender.call(make_messages, 200, None)
             self.receiver.begin(receive_altered, SEED + done, STORAGE_MESSAGES - done, messages)
             tried, taken, wrong = self.receiver.result()
-            self.assertEqual(wrong, [])
+            self.assertEqual(wrong, [], str(wrong))
             self.assertGreater(tried, 0)
             done, accepted = done + tried, accepted + taken
         self.assertGreater(accepted, done // 100)
