@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["INDUCTOR", "MODULES", "environment_of", "modules_of", "set_before_torch"]
 
 _ROOT = Path(__file__).resolve().parent.parent
-# The module of test/ that files import which compile.
+# The module of test/ that is imported by files that compile.
 INDUCTOR = "extras.inductor.compiled"
 
 # By the module of test/ that sets them.
