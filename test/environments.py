@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["INDUCTOR", "MODULES", "environment_of", "modules_of", "set_before_torch"]
+__all__ = ["INDUCTOR", "MODULES", "environment_of", "set_before_torch"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 # The module of test/ that is imported by files that compile.
@@ -57,11 +57,6 @@ def environment_of(file: Path) -> dict[str, str]:
     variables: dict[str, str] = {}
     if file.parent.name == "cuda":
         variables |= MODULES["cuda.conftest"]
-    for module in modules_of(file):
+    for module in re.findall(r"^(?:from|import) ([\w.]+)", file.read_text("utf-8"), re.MULTILINE):
         variables |= MODULES.get(module, {})
     return variables
-
-
-def modules_of(file: Path) -> list[str]:
-    """Returns the modules that a file imports when it is imported."""
-    return re.findall(r"^(?:from|import) ([\w.]+)", file.read_text("utf-8"), re.MULTILINE)

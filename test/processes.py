@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments import INDUCTOR, environment_of, modules_of
+from environments import INDUCTOR, MODULES, environment_of
 from fork_server import ForkServer
 
 __all__ = ["Limits", "Outcome", "Runner"]
@@ -211,13 +211,13 @@ def _kind_of(arguments: Sequence[str], environment: Mapping[str, str]) -> _Kind:
     for argument in arguments:
         file = _ROOT / argument
         if file.suffix == ".py":
-            imports = _IMPORTS
+            imports, variables = _IMPORTS, environment_of(file)
             # As CUDA, torch's databases use a device, after which no child can.
             if file.parent.name == "generic" and environment.get("OPENREG_DEVICE_TYPE") != "cuda":
                 imports += _IMPORTS_OF_SWEEPS
-            if INDUCTOR in modules_of(file):
+            if MODULES[INDUCTOR].items() <= variables.items():
                 imports += _IMPORTS_OF_COMPILERS
-            return imports, tuple(environment_of(file).items())
+            return imports, tuple(variables.items())
     return _IMPORTS, ()
 
 
