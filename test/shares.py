@@ -22,7 +22,7 @@ __all__ = ["computed", "durations", "main", "table"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 # Of the default run. It takes a tenth longer than that, as each class has one test at least.
-_RUN_S = 310
+_RUN_S = 250
 _JOBS = 2
 _START_S = 1.2  # of the process of one file, a child of a server that has imported torch
 _LONG_S = 12  # of the tests of a file

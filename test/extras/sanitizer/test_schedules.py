@@ -19,7 +19,7 @@ CHANGED = {
 }
 
 
-PARTS = 8  # of the right programs
+PARTS = 24  # of the right programs
 
 
 def outcome(argument):
