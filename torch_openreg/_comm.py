@@ -120,7 +120,8 @@ def _warn_of_autocast_in_data_parallel() -> None:
     """Warns if it is ``DataParallel`` that copies: its replicas will not autocast.
 
     ``torch.nn.parallel.parallel_apply`` turns autocast on in its threads if
-    ``torch.is_autocast_enabled()`` is true, which without a type means CUDA, and off otherwise.
+    ``torch.is_autocast_enabled()`` is true, and off otherwise. Without a type, this means CUDA with
+    torch 2.13, and the accelerator since 2.14.
     """
     frame, level, is_data_parallel = sys._getframe(), 1, False
     while frame.f_back is not None:

@@ -9,6 +9,7 @@ import torch
 from torch_openreg._version import release_of
 
 __all__ = [
+    "HAS_ACCELERATOR_AUTOCAST",
     "HAS_ACCELERATOR_RANDOM",
     "HAS_CHOLESKY",
     "HAS_DYNAMIC_COLLECTION",
@@ -27,6 +28,9 @@ TORCH_RELEASE = tuple(map(int, release_of(str(torch.__version__)).split(".")))
 
 # 2.14: torch.profiler._pattern_matcher was removed.
 HAS_PROFILER_PATTERNS = TORCH_RELEASE < (2, 14)
+
+# 2.14: torch.is_autocast_enabled() without a device type means the accelerator, before it CUDA.
+HAS_ACCELERATOR_AUTOCAST = TORCH_RELEASE >= (2, 14)
 
 # 2.14: torch.accelerator.random.
 HAS_ACCELERATOR_RANDOM = TORCH_RELEASE >= (2, 14)

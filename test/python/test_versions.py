@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from common import OpenRegTestCase, run_program, run_tests
+from common import DEVICE_TYPE, OpenRegTestCase, run_program, run_tests
 
 import torch_openreg
 from torch_openreg import _torch_release, _version
@@ -120,6 +120,11 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual(
             hasattr(torch.accelerator, "random"), _torch_release.HAS_ACCELERATOR_RANDOM
         )
+        with torch.autocast(DEVICE_TYPE):
+            self.assertEqual(
+                torch.is_autocast_enabled(),
+                DEVICE_TYPE == "cuda" or _torch_release.HAS_ACCELERATOR_AUTOCAST,
+            )
         self.assertEqual(hasattr(torch.ops.aten, "cholesky"), _torch_release.HAS_CHOLESKY)
         self.assertEqual(
             find_spec("torch.profiler._pattern_matcher") is not None,
