@@ -240,7 +240,24 @@ class TestHostReaders(OpenRegTestCase):
             torch.fbgemm_linear_fp16_weight(x, packed, bias)
 
 
+class TestPowers(OpenRegTestCase):
+    """ldexp is one kernel on the CPU, and elsewhere a product with a power, which may be too large."""
+
+    @parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+    def test_product_with_a_power_beyond_the_range_is_the_cpu_s(self, dtype):
+        values = torch.linspace(0.1, 0.9, 4), torch.tensor([-140, 3, 128, 140], dtype=dtype)
+        expected = torch.ldexp(*values)
+        x, exponents = (one.to(DEVICE_TYPE) for one in values)
+        out = torch.empty_like(x)
+        torch.ldexp(x, exponents, out=out)
+        for _ in range(3):
+            self.assert_bit_equal(torch.ldexp(x, exponents), expected)
+        self.assert_bit_equal(out, expected)
+        self.assert_bit_equal(x.ldexp_(exponents), expected)
+
+
 instantiate_parametrized_tests(TestHostReaders)
+instantiate_parametrized_tests(TestPowers)
 
 if __name__ == "__main__":
     run_tests()

@@ -86,6 +86,18 @@ class TestCompositions(OpenRegTestCase):
         expected = function(*values)
         self.assertEqual(function(*(one.cuda() for one in values)).cpu(), expected, rtol=0, atol=0)
 
+    def test_gradients_of_a_norm_are_those_of_its_parts(self):
+        # Builds of later releases have a kernel for the whole, and one for its gradients.
+        gradients = []
+        for device in ("cpu", "cuda"):
+            x, weight = (
+                torch.linspace(0.1, 0.9, 12).reshape(3, 4)[:rows].to(device).requires_grad_()
+                for rows in (3, 1)
+            )
+            torch.nn.functional.rms_norm(x, [4], weight[0]).square().sum().backward()
+            gradients.append((x.grad.cpu(), weight.grad.cpu()))
+        self.assertEqual(gradients[1], gradients[0], rtol=0, atol=0)
+
 
 class TestProcess(OpenRegTestCase):
     def test_import_is_silent_and_calls_no_driver(self):

@@ -32,8 +32,8 @@ namespace {
 
 using c10::DispatchKey;
 
-// The kernels of a namespace for one key. Leaked, because the end of a library removes its kernels.
-using Libraries = std::map<std::string, torch::Library*>;
+// The kernels of a namespace for a key. Leaked, because the end of a library removes its kernels.
+using Libraries = std::map<std::pair<std::string, DispatchKey>, torch::Library*>;
 
 // Namespaces whose kernels for CUDA are not of CUDA: c10d has one kernel for all devices, and
 // _native has torch's own overrides in Triton, which Python takes away.
@@ -82,9 +82,27 @@ torch::CppFunction kernelFor(const c10::OperatorHandle& op, DispatchKey function
   return is_strided ? torch::CppFunction::makeFromBoxedFunction<&runFallback>() : layoutFallback();
 }
 
+// Whether autograd differentiates the parts of the operator's composition, as on the CPU, which has
+// no kernel for it, either. The build has a formula for the whole, whose operators only CUDA has.
+bool isDifferentiatedByParts(const c10::OperatorHandle& op) {
+  return compositionOf(op, true) == DispatchKey::CompositeImplicitAutograd &&
+         !op.hasKernelForDispatchKey(DispatchKey::CPU);
+}
+
+DispatchKey keyOf(DispatchKey functionality) {
+  return c10::toRuntimePerBackendFunctionalityKey(functionality, c10::openreg::backendComponent());
+}
+
+torch::Library& libraryOf(const std::string& ns, DispatchKey key, Libraries& libraries) {
+  torch::Library*& library = libraries[{ns, key}];
+  if (library == nullptr) {
+    library = new torch::Library(torch::Library::IMPL, ns, key, __FILE__, __LINE__);
+  }
+  return *library;
+}
+
 void takeOver(DispatchKey functionality, Libraries& libraries) {
-  const DispatchKey key =
-      c10::toRuntimePerBackendFunctionalityKey(functionality, c10::openreg::backendComponent());
+  const DispatchKey key = keyOf(functionality);
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(key)) {
     const std::string ns(name.getNamespace().value_or(""));
@@ -92,11 +110,12 @@ void takeOver(DispatchKey functionality, Libraries& libraries) {
     if (isKept(ns) || !op.has_value()) {
       continue;
     }
-    torch::Library*& library = libraries[ns];
-    if (library == nullptr) {
-      library = new torch::Library(torch::Library::IMPL, ns, key, __FILE__, __LINE__);
+    const std::string full_name = c10::toString(name);
+    libraryOf(ns, key, libraries).impl(full_name.c_str(), kernelFor(*op, functionality));
+    if (functionality == DispatchKey::Dense && isDifferentiatedByParts(*op)) {
+      libraryOf(ns, keyOf(DispatchKey::AutogradFunctionality), libraries)
+          .impl(full_name.c_str(), kernelFor(*op, functionality));
     }
-    library->impl(c10::toString(name).c_str(), kernelFor(*op, functionality));
   }
 }
 
@@ -113,10 +132,10 @@ struct TakeOver {
     }
     WithoutWarnings handler;
     const c10::WarningUtils::WarningHandlerGuard guard(&handler);
+    Libraries libraries;
     for (const DispatchKey functionality :
          {DispatchKey::Dense, DispatchKey::Sparse, DispatchKey::SparseCsr, DispatchKey::Quantized,
           DispatchKey::NestedTensor}) {
-      Libraries libraries;
       takeOver(functionality, libraries);
     }
   }
