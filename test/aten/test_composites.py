@@ -241,7 +241,7 @@ class TestHostReaders(OpenRegTestCase):
 
 
 class TestPowers(OpenRegTestCase):
-    """ldexp is one kernel on the CPU, and elsewhere a product with a power, which may be too large."""
+    """ldexp is one kernel on the CPU. Its composition multiplies by a power, which may overflow."""
 
     @parametrize("dtype", [torch.int32, torch.int64, torch.float32])
     def test_product_with_a_power_beyond_the_range_is_the_cpu_s(self, dtype):
