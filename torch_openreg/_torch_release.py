@@ -47,8 +47,8 @@ HAS_PINNED_HISTORY = TORCH_RELEASE >= (2, 14)
 # 2.14: aten::_scaled_grouped_mm_v2 is structured, and has an out variant.
 HAS_STRUCTURED_GROUPED_PRODUCT = TORCH_RELEASE >= (2, 14)
 
-# 2.15: torch.cuda.CUDAGraph ends a capture in two steps, with hooks between them, and instantiates.
-HAS_GRAPH_HOOKS = TORCH_RELEASE >= (2, 15)
+# 2.14: torch.cuda.CUDAGraph ends a capture in two steps, with hooks between them, and instantiates.
+HAS_GRAPH_HOOKS = TORCH_RELEASE >= (2, 14)
 
 # CUDA functions in torch._C that releases after the first use.
 LATER_CUDA_FUNCTIONS = {

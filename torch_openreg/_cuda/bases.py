@@ -170,7 +170,7 @@ class CudaGraphBase(_acceleratorGraph):
 
 
 class CudaGraphBaseWithHooks(CudaGraphBase):
-    """The same since torch 2.15, whose ``torch.cuda.CUDAGraph`` ends a capture in two steps."""
+    """The same since torch 2.14, whose ``torch.cuda.CUDAGraph`` ends a capture in two steps."""
 
     _has_graph_exec: bool
     _retained_pools: "dict[tuple[int, int], MemPoolBase]"
