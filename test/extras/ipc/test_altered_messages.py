@@ -166,15 +166,25 @@ def is_inside(message, storage):
     size = get(message, SIZE, 64)
     if size == 0:
         return storage.nbytes() == 0
-    start = TICKETS["memory"]
-    ticket = message[start : start + TICKET.size]
-    key = ticket[:36] + ticket[40:48]
-    OPENED[key] = max(OPENED.get(key, 0), get(ticket, 48, 64))
+    device = get(message, TICKETS["memory"] + 34, 16)
     return (
         storage.nbytes() == size
-        and get(message, OFFSET, 64) + size <= OPENED[key]
-        and storage.device.index == get(ticket, 34, 16) == get(message, DEVICE, 64)
+        and get(message, OFFSET, 64) + size <= OPENED[memory_of(message)]
+        and storage.device.index == device == get(message, DEVICE, 64)
     )
+
+
+def memory_of(message):
+    """Returns what the ticket of the memory names, without its size."""
+    start = TICKETS["memory"]
+    return message[start : start + 36] + message[start + 40 : start + 48]
+
+
+def note_opened(message):
+    """Notes the size with which receiving a message opens memory, also if it is then refused."""
+    memory, size = memory_of(message), get(message, TICKETS["memory"] + 48, 64)
+    if size <= torch.openreg.mem_get_info()[1]:
+        OPENED[memory] = max(OPENED.get(memory, 0), size)
 
 
 def read_ends(storage):
@@ -187,7 +197,8 @@ def read_ends(storage):
 
 
 # Of the receiver, by memory: the largest size with which it was opened. A stream releases memory
-# when its work is done, so that memory of earlier calls may still be open.
+# when its work is done, so that memory of earlier calls may still be open, and a message that is
+# refused for its event or lease opens it once more.
 OPENED = {}
 
 
@@ -203,6 +214,7 @@ def receive_altered(seed, count, messages):
             return done, accepted, wrong
         original = draw.choice(unused)
         message = alter(draw, original, messages)
+        note_opened(message)
         try:
             storage = _C._receive_storage(message)
         except RuntimeError as error:
@@ -220,6 +232,20 @@ def receive_altered(seed, count, messages):
         lease = message[TICKETS["lease"] : TICKETS["lease"] + TICKET.size]
         unused = [one for one in unused if one[136 : 136 + TICKET.size] != lease]
     return count, accepted, wrong
+
+
+def receive_while_open(messages):
+    """Receives messages, the first of which keeps its memory open; returns the errors' types."""
+    errors, storages = [], []
+    for message in messages:
+        note_opened(message)
+        try:
+            storages.append(_C._receive_storage(message))
+        except Exception as error:
+            errors.append(type(error).__name__)
+            continue
+        errors.append(None if is_inside(message, storages[-1]) else "outside of the memory")
+    return errors
 
 
 class TestStorageMessages(IpcTestCase):
@@ -295,13 +321,23 @@ class TestStorageMessages(IpcTestCase):
             _C._receive_storage(with_fields(message, device=1))
         self.assertEqual(_C._receive_storage(message)._cdata, storage._cdata)
 
+    def test_a_refused_message_opens_its_memory_all_the_same(self):
+        genuine, other = self.sender.call(make_messages, 2)
+        size = get(genuine, TICKETS["memory"] + 48, 64)
+        enlarged = bytearray(other)
+        put(enlarged, TICKETS["memory"] + 48, 64, 2 * size)
+        put(enlarged, TICKETS["lease"] + 40, 64, 0)
+        messages = [genuine, seal(enlarged), with_fields(other, offset=size)]
+        errors = self.receiver.call(receive_while_open, messages)
+        self.assertEqual(errors, [None, "AcceleratorError", None])
+
     def test_altered_messages_are_refused_or_lie_in_the_memory_that_they_name(self):
         done = accepted = 0
         while done < STORAGE_MESSAGES:
             messages = self.sender.call(make_messages, 200, None)
             self.receiver.begin(receive_altered, SEED + done, STORAGE_MESSAGES - done, messages)
             tried, taken, wrong = self.receiver.result()
-            self.assertEqual(wrong, [], str(wrong))
+            self.assertFalse(wrong, str(wrong))
             self.assertGreater(tried, 0)
             done, accepted = done + tried, accepted + taken
         self.assertGreater(accepted, done // 100)
