@@ -5,9 +5,9 @@ default run has, and with the slow tests that it does not have. The other tests 
 the rest, which ``test/run.py --rest`` runs. A file without an entry runs whole by default, and has
 no rest. So each test is in one of the two, and none is in both.
 
-Two parts are samples of these, chosen in the same way from each file, for CI: ``--few`` has about a
-third of the default run's tests, for a run of all files as another device type; ``--ci`` has a
-twentieth of the rest without the slow tests, which CI runs after the default part.
+Two parts are samples of these, for CI: ``--few`` has about a third of the default run's tests,
+chosen in the same way from each file, for a run of all files as another device type; ``--ci`` has
+a twentieth of the rest of each file without the slow tests, which CI runs after the default part.
 
 A new file needs no entry unless it takes more than about 20 seconds. A sweep over a database of
 torch then has a line such as ``"generic/test_ops_out.py" = {seconds = 70, share = 0.2}``. This is
@@ -122,10 +122,13 @@ def part_of(tests: Sequence[Test], entry: Share | None, part: str) -> set[str]:
     by_default = names if entry is None else divide(tests, entry)
     if part == "default":
         return by_default
-    rest = [test for test in tests if test.name not in by_default]
-    if part == "rest" or not rest:
-        return {test.name for test in rest}
-    return divide(rest, Share(0, _CI, () if entry is None else entry.slow))
+    rest = names - by_default
+    if part == "rest" or entry is None:
+        return rest
+    # Not one of each group, as the default part has these.
+    usual = [test for test in tests if test.name in rest - {*entry.slow}]
+    count = max(1, round(_CI * len(usual)))
+    return {test.name for test in sorted(usual, key=lambda test: test.order)[:count]}
 
 
 def divide(tests: Sequence[Test], entry: Share) -> set[str]:

@@ -98,14 +98,14 @@ class TestDivision(OpenRegTestCase):
             self.assertEqual(len(default | rest), len(default) + len(rest))
             self.assertEqual(default | rest, {test.name for test in tests})
 
-    def test_part_of_ci_is_a_twentieth_of_the_rest_with_each_group(self):
-        tests = instances(100) + instances(2, "TestOther")
+    def test_part_of_ci_is_a_twentieth_of_the_rest_of_a_file(self):
+        tests = instances(100) + [test for i in range(9) for test in instances(2, f"TestOther{i}")]
         entry = Share(30, 0.5, ("TestIt::test_it_3",))
         _, _, rest, of_ci = (part_of(tests, entry, part) for part in PARTS)
         self.assertLess(of_ci, rest)
-        self.assertEqual(len(of_ci), round(0.05 * 50) + 1)
+        self.assertEqual(len(of_ci), round(0.05 * (50 + 9)))
         self.assertLess({*entry.slow}, rest - of_ci)
-        self.assertEqual(len([name for name in of_ci if name.startswith("TestOther")]), 1)
+        self.assertEqual(len(part_of(tests, Share(30, 0.9), "ci")), 1)
         self.assertEqual(part_of(tests, None, "ci"), set())
 
     def test_each_value_of_a_parameter_that_has_few_is_chosen(self):
