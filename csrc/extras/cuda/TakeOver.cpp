@@ -85,8 +85,8 @@ torch::CppFunction kernelFor(const c10::OperatorHandle& op, DispatchKey function
 // Whether autograd differentiates the parts of the operator's composition, as on the CPU, which has
 // no kernel for it, either. The build has a formula for the whole, whose operators only CUDA has.
 bool isDifferentiatedByParts(const c10::OperatorHandle& op) {
-  return compositionOf(op, true) == DispatchKey::CompositeImplicitAutograd &&
-         !op.hasKernelForDispatchKey(DispatchKey::CPU);
+  return !op.hasKernelForDispatchKey(DispatchKey::CPU) &&
+         compositionOf(op, true) == DispatchKey::CompositeImplicitAutograd;
 }
 
 DispatchKey keyOf(DispatchKey functionality) {
