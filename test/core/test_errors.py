@@ -1,9 +1,12 @@
 """Errors: the exception, its text, the call that raises it, and work after it."""
 
 import contextlib
+import math
 import re
+import unittest
 
 import torch
+import torch.nn.functional as F
 from common import (
     DEVICE_TYPE,
     OpenRegTestCase,
@@ -256,6 +259,23 @@ class TestHostErrors(OpenRegTestCase):
     def test_wrong_dimension_raises_index_error_at_the_call(self):
         with self.assertRaises(IndexError):
             torch.ones(2, device=DEVICE_TYPE).sum(5)
+
+    def test_wrong_strides_of_scales_raise_at_the_call(self):
+        left, right = (torch.ones(16, 16, device=DEVICE_TYPE).to(torch.float8_e4m3fn),) * 2
+        scales = torch.ones(16, 2, device=DEVICE_TYPE)[:, :1].as_strided((16, 1), (2, 2))
+        rows, plain = [F.ScalingType.RowWise], [F.SwizzleType.NO_SWIZZLE]
+        with self.assertRaisesRegex(ValueError, r"expected scale_a.stride\(1\) to be 1, but got 2"):
+            F.scaled_mm(left, right.t(), [scales], rows, [scales.t()], rows, plain, plain)
+        torch.accelerator.synchronize()
+
+    @unittest.skipIf(not hasattr(torch.linalg, "polar"), "new in torch 2.14")
+    def test_matrix_without_a_result_raises_at_the_call(self):
+        matrix = torch.full((5, 5), math.nan, device=DEVICE_TYPE)
+        for function in (torch.linalg.polar, torch.linalg.matrix_sqrth):
+            for _ in range(3):
+                with self.assertRaisesRegex(torch.linalg.LinAlgError, "failed to converge"):
+                    function(matrix)
+        torch.accelerator.synchronize()
 
     def test_failed_runtime_call_is_an_accelerator_error_with_a_code(self):
         handle = _C._create_external_stream(0, 0)

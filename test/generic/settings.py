@@ -89,6 +89,27 @@ def _fp32_precision(backend: str, operators: str) -> Setting:
     )
 
 
+def _matmul_precision(value: str) -> _Scene:
+    """Also restores what the function sets of each backend, which is not what it was by default."""
+
+    @contextlib.contextmanager
+    def scene() -> Iterator[None]:
+        before = torch.get_float32_matmul_precision()
+        of_backends = {
+            backend: torch._C._get_fp32_precision_getter(backend, "matmul")
+            for backend in ("cuda", "mkldnn")
+        }
+        torch.set_float32_matmul_precision(value)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+            for backend, precision in of_backends.items():
+                torch._C._set_fp32_precision_setter(backend, "matmul", precision)
+
+    return scene
+
+
 def _flushes_denormals() -> bool:
     return (torch.tensor(2e-38) * torch.tensor(0.1)).item() == 0
 
@@ -125,11 +146,9 @@ SETTINGS = [
         torch.set_default_dtype,
         (torch.float32, torch.float64),
     ),
-    _setting(
+    Setting(
         "float32 matmul precision",
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-        ("highest", "medium"),
+        (_matmul_precision("highest"), _matmul_precision("medium")),
         dtypes=(torch.float32,),
     ),
     *(_fp32_precision("mkldnn", operators) for operators in ("conv", "matmul", "rnn")),

@@ -42,6 +42,13 @@ _NOT_ON_CPU = {
     ("mH", "negated"): "has no kernel for half complex numbers that are conjugated and negated",
     ("nn_functional_max_pool1d", "negated"): "ignores the negative bit",
     ("nn_functional_pdist", "empty"): "crashes in the backward pass",
+    **dict.fromkeys(
+        [
+            ("torch_ops_aten__scaled_dot_product_flash_attention_for_cpu", layout)
+            for layout in ("transposed", "swapped", "channels_last", "mixed")
+        ],
+        "reads memory that is not its inputs', as if their last dimension were contiguous",
+    ),
     # Running statistics of one element are written by several threads.
     ("_batch_norm_with_update", "expanded"): "undefined",
     ("_native_batch_norm_legit", "expanded"): "undefined",
