@@ -38,6 +38,7 @@ _DIFFERENTIABLE = [
 _INTERPOLATIONS = [
     f"nn_functional_{name}"
     for name in (
+        "interpolate_bicubic",  # since torch 2.15
         "interpolate_bilinear",
         "interpolate_trilinear",
         "upsample_bilinear",
