@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <new>
 #include <utility>
@@ -8,6 +10,26 @@
 
 namespace openreg {
 namespace {
+
+struct Row {
+  orError_t code;
+  const char* name;
+  const char* text;
+};
+
+constexpr Row rows[] = {
+#define OPENREG_ROW(name, number, text) {name, #name, text},
+    OPENREG_ERRORS(OPENREG_ROW)
+#undef OPENREG_ROW
+};
+
+constexpr Row unknown_row{orErrorUnknown, "unrecognized error code", "unrecognized error code"};
+
+const Row& row_of(orError_t code) {
+  const Row* row = std::find_if(std::begin(rows), std::end(rows),
+                                [code](const Row& one) { return one.code == code; });
+  return row == std::end(rows) ? unknown_row : *row;
+}
 
 // This thread's last error. The message is either a text that lives as long as the process or in
 // this thread's LastMessage, so that an error that says that there is no memory needs none.
@@ -22,6 +44,18 @@ thread_local constinit LastError last_error;
 struct LastMessage {
   std::string text;
 };
+
+// If the host has no memory for the message, that of the code takes its place.
+template <typename Text>
+orError_t keep(orError_t code, Text&& message, int tag) noexcept {
+  try {
+    thread_object<LastMessage>().text = std::forward<Text>(message);
+    last_error = {code, tag, nullptr};
+  } catch (const std::bad_alloc&) {
+    last_error = {code, tag, row_of(code).text};
+  }
+  return code;
+}
 
 const char* last_message() noexcept {
   if (last_error.text != nullptr) return last_error.text;
@@ -42,10 +76,11 @@ struct SpareFailures {
   std::map<orError_t, Failure> by_code;
 
   SpareFailures() {
-#define OPENREG_SPARE(name, number, text) \
-  by_code[name] = {name, "a kernel failed, and the host had no memory to say which: " text, 0, 0};
-    OPENREG_ERRORS(OPENREG_SPARE)
-#undef OPENREG_SPARE
+    for (const Row& row : rows) {
+      by_code[row.code] = {
+          row.code, concat("a kernel failed, and the host had no memory to say which: ", row.text),
+          0, 0};
+    }
   }
 };
 
@@ -56,24 +91,11 @@ const SpareFailures& spare_failures() {
 
 }  // namespace
 
-orError_t fail(orError_t code, std::string message, int tag) noexcept {
-  try {
-    thread_object<LastMessage>().text = std::move(message);
-    last_error = {code, tag, nullptr};
-  } catch (const std::bad_alloc&) {
-    last_error = {code, tag, orGetErrorString(code)};
-  }
-  return code;
+orError_t fail(orError_t code, std::string message) noexcept {
+  return keep(code, std::move(message), 0);
 }
 
-orError_t fail_with_text(orError_t code, const char* text) noexcept {
-  try {
-    return fail(code, text);
-  } catch (const std::bad_alloc&) {
-    last_error = {code, 0, orGetErrorString(code)};
-    return code;
-  }
-}
+orError_t fail_with_text(orError_t code, const char* text) noexcept { return keep(code, text, 0); }
 
 orError_t fail_out_of_memory() noexcept {
   last_error = {orErrorMemoryAllocation, 0, "the host is out of memory"};
@@ -81,13 +103,7 @@ orError_t fail_out_of_memory() noexcept {
 }
 
 orError_t report(const FailureRef& failure) noexcept {
-  if (failure == nullptr) return orSuccess;
-  try {
-    return fail(failure->code, failure->message, failure->tag);
-  } catch (const std::bad_alloc&) {
-    last_error = {failure->code, failure->tag, orGetErrorString(failure->code)};
-    return failure->code;
-  }
+  return failure == nullptr ? orSuccess : keep(failure->code, failure->message, failure->tag);
 }
 
 void prepare_spare_failures() { spare_failures(); }
@@ -107,41 +123,15 @@ KernelError take_kernel_error() noexcept {
   return taken;
 }
 
-bool is_known(orError_t code) {
-  switch (code) {
-#define OPENREG_CASE(name, number, text) case name:
-    OPENREG_ERRORS(OPENREG_CASE)
-#undef OPENREG_CASE
-    return true;
-  }
-  return false;
-}
+bool is_known(orError_t code) { return &row_of(code) != &unknown_row; }
 
 }  // namespace openreg
 
 extern "C" {
 
-const char* orGetErrorName(orError_t error) {
-  switch (error) {
-#define OPENREG_CASE(name, number, text) \
-  case name:                             \
-    return #name;
-    OPENREG_ERRORS(OPENREG_CASE)
-#undef OPENREG_CASE
-  }
-  return "unrecognized error code";
-}
+const char* orGetErrorName(orError_t error) { return openreg::row_of(error).name; }
 
-const char* orGetErrorString(orError_t error) {
-  switch (error) {
-#define OPENREG_CASE(name, number, text) \
-  case name:                             \
-    return text;
-    OPENREG_ERRORS(OPENREG_CASE)
-#undef OPENREG_CASE
-  }
-  return "unrecognized error code";
-}
+const char* orGetErrorString(orError_t error) { return openreg::row_of(error).text; }
 
 orError_t orGetLastError(void) { return std::exchange(openreg::last_error, {}).code; }
 

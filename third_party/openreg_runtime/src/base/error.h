@@ -27,7 +27,7 @@ using FailureRef = std::shared_ptr<const Failure>;
 
 // Makes an error this thread's last error and returns its code. If the host has no memory for the
 // message, that of the code takes its place.
-orError_t fail(orError_t code, std::string message, int tag = 0) noexcept;
+orError_t fail(orError_t code, std::string message) noexcept;
 
 // The same with a text that may have to be copied.
 orError_t fail_with_text(orError_t code, const char* text) noexcept;

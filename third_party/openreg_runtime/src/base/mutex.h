@@ -23,8 +23,6 @@
 #define OPENREG_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define OPENREG_TRY_ACQUIRE(...) OPENREG_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define OPENREG_RELEASE(...) OPENREG_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
-// For a function: which mutex it returns.
-#define OPENREG_RETURNS(mutex) OPENREG_THREAD_ANNOTATION(lock_returned(mutex))
 // For a function that clang cannot follow; a comment states what replaces the check.
 #define OPENREG_UNCHECKED_LOCKING OPENREG_THREAD_ANNOTATION(no_thread_safety_analysis)
 
