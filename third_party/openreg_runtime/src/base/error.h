@@ -8,12 +8,20 @@
 
 #include <memory>
 #include <new>
+#include <sstream>
 #include <string>
 #include <system_error>
 
-#include "base/text.h"
-
 namespace openreg {
+
+// The text of a message: the parts, printed one after the other.
+template <typename... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream stream;
+  stream.exceptions(std::ios::badbit);  // or it would swallow a bad_alloc, and cut the text
+  (stream << ... << parts);
+  return std::move(stream).str();
+}
 
 // An asynchronous error: what a stream and the events recorded on it keep, and share.
 struct Failure {
