@@ -3,31 +3,34 @@
 
 #include <openreg/device.h>
 
-#include <chrono>
+#include <cstdint>
+#include <utility>
 
 #include "base/error.h"
 
 namespace openreg::wait_check {
 
 // The interval at which a waiting thread calls its check.
-constexpr std::chrono::milliseconds interval{50};
+constexpr int64_t interval_ns = 50'000'000;
 
 // The calling thread's check, null if it has none.
-orWaitCheckFn current();
+inline thread_local constinit orWaitCheckFn check = nullptr;
 
 // The failure of a wait that was ended by a check.
-orError_t fail_ended_early();
+inline orError_t fail_ended_early() {
+  return fail(orErrorNotReady, "the wait was ended early, by a check of the thread that waits");
+}
 
 // Replaces the calling thread's check during its lifetime.
 class Substitution {
  public:
-  explicit Substitution(orWaitCheckFn other);
+  explicit Substitution(orWaitCheckFn other) : replaced_(std::exchange(check, other)) {}
   Substitution(const Substitution&) = delete;
   Substitution& operator=(const Substitution&) = delete;
-  ~Substitution();
+  ~Substitution() { check = replaced_; }
 
  private:
-  orWaitCheckFn replaced_;
+  const orWaitCheckFn replaced_;
 };
 
 // Suspends the calling thread's check, for waits that must not end early.

@@ -175,7 +175,7 @@ orError_t PeerRecord::wait(FailureRef* failure) const {
     while (!is_complete(failure)) {
       if (is_exiting()) return fail(orErrorNotPermitted, "the process is exiting");
       os::wait_for_change(word, name.word, liveness_check_ns);
-      const orWaitCheckFn ends_early = wait_check::current();
+      const orWaitCheckFn ends_early = wait_check::check;
       if (ends_early != nullptr && ends_early() != 0) return wait_check::fail_ended_early();
     }
   }

@@ -139,7 +139,7 @@ orError_t take_error(int timeout_ms) {
     const wait_check::Substitution until_deadline(
         [] { return os::now_ns() < wait_deadline_ns ? 0 : 1; });
     for (Stream* stream : streams) {
-      if (stream == Worker::current_stream() || wait_check::current()() != 0) continue;
+      if (stream == Worker::current_stream() || wait_check::check() != 0) continue;
       // A wait that the deadline or the end of the process ends is no error here.
       std::ignore = stream->wait(stream->submitted());
     }
@@ -400,6 +400,11 @@ orError_t orDeviceSynchronizeAll(void) {
 
 orError_t orDeviceTakeErrorAll(int timeout_ms) {
   return openreg::guarded([&] { return openreg::take_error(timeout_ms); });
+}
+
+orError_t orSetWaitCheck(orWaitCheckFn check) {
+  openreg::wait_check::check = check;
+  return orSuccess;
 }
 
 orError_t orIsForkedChild(int* is_forked) {

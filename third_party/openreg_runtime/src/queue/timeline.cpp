@@ -1,6 +1,5 @@
 #include "queue/timeline.h"
 
-#include <chrono>
 #include <limits>
 
 #include "base/mutex.h"
@@ -13,8 +12,6 @@ namespace {
 // How long a thread spins for the end of a wait before it sleeps: about the time that falling
 // asleep takes. A longer time would take a core from the kernel it waits for.
 constexpr int64_t wait_spin_ns = 4'000;
-
-constexpr int64_t check_interval_ns = std::chrono::nanoseconds(wait_check::interval).count();
 
 }  // namespace
 
@@ -32,7 +29,7 @@ void Timeline::retire() {
 // docs: timeline-wait
 Timeline::WaitEnd Timeline::wait(uint64_t count) {
   if (spin_until([&] { return retired() >= count; }, wait_spin_ns)) return WaitEnd::Retired;
-  const orWaitCheckFn ends_early = wait_check::current();
+  const orWaitCheckFn ends_early = wait_check::check;
   Waiter waiter{count};
   {
     const Lock lock(mutex_);
@@ -44,7 +41,7 @@ Timeline::WaitEnd Timeline::wait(uint64_t count) {
   while (waiter.is_woken.load(std::memory_order_acquire) == 0) {
     // If the wait has been ended, another thread is about to wake this one.
     const bool asks = ends_early != nullptr && !is_ended;
-    const int64_t duration_ns = asks ? check_interval_ns : os::no_time_limit;
+    const int64_t duration_ns = asks ? wait_check::interval_ns : os::no_time_limit;
     if (os::sleep_while(waiter.is_woken, 0, duration_ns) || !asks) continue;
     is_ended = ends_early() != 0;
     if (!is_ended) continue;
