@@ -1,10 +1,10 @@
 // The process: what fork() and exit() do to the library.
 //
 // Note [Exit]
-// The library's state lives on the heap and is never destroyed, so workers and late callers
-// cannot meet a destroyed object. When the process exits, every stream is stopped: its worker
-// ends the command it runs and parks, waits end, and what is still queued is leaked. The exit
-// waits for running commands, but not longer than max_exit_wait_ns.
+// The library's state is never destroyed, as it lives on the heap or has no destructor, so workers
+// and late callers cannot meet a destroyed object. When the process exits, every stream is stopped:
+// its worker ends the command it runs and parks, waits end, and what is still queued is leaked. The
+// exit waits for running commands, but not longer than max_exit_wait_ns.
 #pragma once
 
 #include <cstdint>

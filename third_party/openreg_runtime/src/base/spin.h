@@ -7,6 +7,10 @@
 
 namespace openreg {
 
+// How long a thread spins for the end of a wait before it sleeps: about the time that falling
+// asleep takes. A longer time would take a core from the kernel it waits for.
+constexpr int64_t wait_spin_ns = 4'000;
+
 // Checks the condition repeatedly until it holds or the time has passed. Returns whether it holds.
 // If that takes long, it yields the processor now and then: with few processors, the thread that it
 // waits for may need it.

@@ -97,8 +97,8 @@ bool on_fault(const os::Fault& fault) {
 }  // namespace
 
 bool install_fault_handler() {
-  static auto* mutex = new Mutex;
-  const Lock lock(*mutex);
+  static constinit Mutex mutex;
+  const Lock lock(mutex);
   return os::observe_faults(on_fault);
 }
 

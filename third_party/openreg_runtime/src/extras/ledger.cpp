@@ -11,10 +11,7 @@ namespace {
 
 std::atomic<Ledger*> ledger_of_process{nullptr};
 
-Mutex& creation_mutex() {
-  static auto* mutex = new Mutex;
-  return *mutex;
-}
+constinit Mutex creation_mutex;
 
 orError_t fail_os(const char* call) {
   return fail(orErrorOperatingSystem,
@@ -54,7 +51,7 @@ std::optional<uint32_t> SlotPool::take() {
 orError_t Ledger::get(Ledger** ledger) {
   *ledger = existing();
   if (*ledger != nullptr) return orSuccess;
-  const Lock lock(creation_mutex());
+  const Lock lock(creation_mutex);
   *ledger = existing();
   return *ledger != nullptr ? orSuccess : make(ledger);
 }

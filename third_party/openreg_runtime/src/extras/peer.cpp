@@ -16,9 +16,6 @@
 namespace openreg {
 namespace {
 
-// How long a thread looks for the end of a wait before it sleeps; as for a wait within a process.
-constexpr int64_t wait_spin_ns = 4'000;
-
 // How often a thread that waits for a peer looks whether the peer, and this process, still live. A
 // completed record wakes the thread at once, so this decides only how soon a death is noticed.
 constexpr int64_t liveness_check_ns = 50'000'000;

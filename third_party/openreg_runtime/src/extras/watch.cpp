@@ -287,9 +287,9 @@ bool watch_forks() {
 
 // Makes the memory, the first time. Null if there is none to be had.
 WatchableMemory* make_memory() {
-  static auto* mutex = new Mutex;
+  static constinit Mutex mutex;
   static bool has_tried = false;
-  const Lock lock(*mutex);
+  const Lock lock(mutex);
   if (!std::exchange(has_tried, true) && settings().has_memory_protection &&
       install_fault_handler()) {
     the_memory.store(WatchableMemory::create(), std::memory_order_release);

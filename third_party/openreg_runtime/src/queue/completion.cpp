@@ -7,15 +7,8 @@ namespace openreg {
 namespace {
 
 // Unused completions. It grows to the largest number that were in use at once.
-struct Pool {
-  Mutex mutex;
-  Completion* first OPENREG_GUARDED_BY(mutex) = nullptr;
-};
-
-Pool& pool() {
-  static Pool* pool = new Pool;
-  return *pool;
-}
+constinit Mutex pool_mutex;  // a leaf
+constinit Completion* first_unused OPENREG_GUARDED_BY(pool_mutex) = nullptr;
 
 }  // namespace
 
@@ -55,12 +48,11 @@ void Completion::clear() {
 }
 
 CompletionRef CompletionRef::make() {
-  Pool& completions = pool();
   CompletionRef made;
   {
-    const Lock lock(completions.mutex);
-    made.completion_ = completions.first;
-    if (made.completion_ != nullptr) completions.first = made.completion_->next_free_;
+    const Lock lock(pool_mutex);
+    made.completion_ = first_unused;
+    if (made.completion_ != nullptr) first_unused = made.completion_->next_free_;
   }
   if (made.completion_ == nullptr) made.completion_ = new Completion;
   made.completion_->references_.store(1, std::memory_order_relaxed);
@@ -81,10 +73,9 @@ CompletionRef::~CompletionRef() {
   if (completion_ == nullptr) return;
   if (completion_->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   completion_->clear();
-  Pool& completions = pool();
-  const Lock lock(completions.mutex);
-  completion_->next_free_ = completions.first;
-  completions.first = completion_;
+  const Lock lock(pool_mutex);
+  completion_->next_free_ = first_unused;
+  first_unused = completion_;
 }
 
 }  // namespace openreg

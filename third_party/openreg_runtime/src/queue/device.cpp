@@ -33,10 +33,7 @@ thread_local int this_threads_device = 0;
 
 std::array<std::atomic<Device*>, OPENREG_MAX_DEVICES> devices;  // never reset
 
-Mutex& creation_mutex() {
-  static auto* mutex = new Mutex;
-  return *mutex;
-}
+constinit Mutex creation_mutex;
 
 std::atomic<orDeviceFn> created_function{nullptr};
 
@@ -60,7 +57,7 @@ void stop_streams() {
 }
 
 // What the first device of the process needs besides itself.
-orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_mutex()) {
+orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_mutex) {
   *space = AddressSpace::get();
   if (*space != nullptr) return orSuccess;
   turns::functions.begin();
@@ -80,7 +77,7 @@ orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_
 orError_t init() {
   if (const orError_t error = check_not_forked()) return error;
   if (const orError_t error = check_settings()) return error;
-  const Lock lock(creation_mutex());
+  const Lock lock(creation_mutex);
   const AddressSpace* space = nullptr;
   return prepare_process(&space);
 }
@@ -209,7 +206,7 @@ orError_t Device::get(int index, Device** device) {
 }
 
 orError_t Device::create(int index, bool* is_new) {
-  const Lock lock(creation_mutex());
+  const Lock lock(creation_mutex);
   if (active(index) != nullptr) return orSuccess;
   const AddressSpace* space = nullptr;
   if (const orError_t error = prepare_process(&space)) return error;

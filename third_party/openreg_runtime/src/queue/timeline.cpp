@@ -7,13 +7,6 @@
 #include "base/wait_check.h"
 
 namespace openreg {
-namespace {
-
-// How long a thread spins for the end of a wait before it sleeps: about the time that falling
-// asleep takes. A longer time would take a core from the kernel it waits for.
-constexpr int64_t wait_spin_ns = 4'000;
-
-}  // namespace
 
 void Timeline::retire() {
   Waiter* done = nullptr;
