@@ -115,9 +115,40 @@ class Priorities {
   std::array<uint64_t, 2> changes_{};
 };
 
-class Scheduler {
+bool has_host_function(const CommandSegment& segment) {
+  return std::any_of(
+      segment.commands->begin(), segment.commands->end(),
+      [](const Command* command) { return command->kind == CommandKind::HostFunction; });
+}
+
+StreamTurns::Waiting describe(Command& command) {
+  StreamTurns::Waiting waiting{};
+  switch (command.kind) {
+    case CommandKind::HostFunction:
+      waiting.goes_away = true;
+      break;
+    case CommandKind::Segment:
+      waiting.goes_away = has_host_function(*static_cast<CommandSegment*>(command.closure()));
+      break;
+    case CommandKind::Wait:
+    case CommandKind::Follow: {
+      const CompletionRef& completion = *static_cast<CompletionRef*>(command.closure());
+      waiting.awaited = completion->stream();
+      waiting.awaited_count = completion->sequence();
+      waiting.goes_away = waiting.awaited == nullptr;
+      waiting.is_dropped_on_error = command.kind == CommandKind::Wait;
+      break;
+    }
+    default:
+      break;
+  }
+  return waiting;
+}
+
+class Scheduler final : public TurnOrder {
  public:
-  void begin(const Schedule& schedule) {
+  void begin() override {
+    const Schedule& schedule = settings().schedule;
     const Lock lock(mutex_);
     if (!std::exchange(has_begun_, true)) set(schedule);
   }
@@ -136,30 +167,15 @@ class Scheduler {
     return true;
   }
 
-  void add(Stream& stream, uint64_t sequence, const StreamTurns::Waiting& command) {
-    Lock lock(mutex_);
-    StreamTurns& turns = stream.turns();
-    list(stream);
-    turns.waiting.emplace(sequence, command).first->second.ticket = next_ticket_++;
-    if (command.goes_away) ask(stream, sequence);
-    if (schedule_.kind == Schedule::Kind::Seeded) {
-      priorities_.of(turns);
-      priorities_.step(priorities_.host());
+  void add(Stream& stream, uint64_t sequence, Command& command) override {
+    try {
+      enter(stream, sequence, describe(command));
+    } catch (const std::bad_alloc&) {
+      let_go(stream, sequence);
     }
-    advance();
-    settle(lock);
   }
 
-  // Lets the work up to that number run without turns: what add() could not list.
-  void let_go(Stream& stream, uint64_t sequence) {
-    const Lock lock(mutex_);
-    StreamTurns& turns = stream.turns();
-    turns.waiting.erase(turns.waiting.begin(), turns.waiting.upper_bound(sequence));
-    turns.granted = std::max(turns.granted, sequence);
-    turns.is_granted.notify_one();
-  }
-
-  void let_run(Stream& stream, uint64_t count, bool is_waiting) {
+  void let_run(Stream& stream, uint64_t count, bool is_waiting) override {
     Lock lock(mutex_);
     ask(stream, count);
     Stream* const own = Worker::current_stream();
@@ -171,19 +187,19 @@ class Scheduler {
     settle(lock);
   }
 
-  void end_wait() {
+  void end_wait() override {
     Lock lock(mutex_);
     settle(lock);
     if (is_empty() && Worker::current_stream() == nullptr) priorities_.draw();
   }
 
-  void take_turn(Stream& stream, uint64_t sequence) {
+  void take_turn(Stream& stream, uint64_t sequence) override {
     Lock lock(mutex_);
     StreamTurns& turns = stream.turns();
     while (turns.granted < sequence) lock.wait(turns.is_granted);
   }
 
-  void end_turn(Stream& stream) {
+  void end_turn(Stream& stream) override {
     const Lock lock(mutex_);
     StreamTurns& turns = stream.turns();
     turns.is_away = false;
@@ -199,13 +215,36 @@ class Scheduler {
   void lock() OPENREG_UNCHECKED_LOCKING { mutex_.lock(); }
   void unlock() OPENREG_UNCHECKED_LOCKING { mutex_.unlock(); }
 
-  void stop() {
+  void stop() override {
     const Lock lock(mutex_);
     is_stopped_ = true;
     is_settled_.notify_all();
   }
 
  private:
+  void enter(Stream& stream, uint64_t sequence, const StreamTurns::Waiting& command) {
+    Lock lock(mutex_);
+    StreamTurns& turns = stream.turns();
+    list(stream);
+    turns.waiting.emplace(sequence, command).first->second.ticket = next_ticket_++;
+    if (command.goes_away) ask(stream, sequence);
+    if (schedule_.kind == Schedule::Kind::Seeded) {
+      priorities_.of(turns);
+      priorities_.step(priorities_.host());
+    }
+    advance();
+    settle(lock);
+  }
+
+  // Lets the work up to that number run without turns: what enter() could not list.
+  void let_go(Stream& stream, uint64_t sequence) {
+    const Lock lock(mutex_);
+    StreamTurns& turns = stream.turns();
+    turns.waiting.erase(turns.waiting.begin(), turns.waiting.upper_bound(sequence));
+    turns.granted = std::max(turns.granted, sequence);
+    turns.is_granted.notify_one();
+  }
+
   void set(const Schedule& schedule) OPENREG_REQUIRES(mutex_) {
     schedule_ = schedule;
     priorities_ = Priorities(schedule.seed, priorities_.drawing());
@@ -358,58 +397,8 @@ Scheduler& scheduler() {
 // A child may ask for the schedule.
 const ForkLocks fork_locks([] { scheduler().lock(); }, [] { scheduler().unlock(); });
 
-bool has_host_function(const CommandSegment& segment) {
-  return std::any_of(
-      segment.commands->begin(), segment.commands->end(),
-      [](const Command* command) { return command->kind == CommandKind::HostFunction; });
-}
-
-StreamTurns::Waiting describe(Command& command) {
-  StreamTurns::Waiting waiting{};
-  switch (command.kind) {
-    case CommandKind::HostFunction:
-      waiting.goes_away = true;
-      break;
-    case CommandKind::Segment:
-      waiting.goes_away = has_host_function(*static_cast<CommandSegment*>(command.closure()));
-      break;
-    case CommandKind::Wait:
-    case CommandKind::Follow: {
-      const CompletionRef& completion = *static_cast<CompletionRef*>(command.closure());
-      waiting.awaited = completion->stream();
-      waiting.awaited_count = completion->sequence();
-      waiting.goes_away = waiting.awaited == nullptr;
-      waiting.is_dropped_on_error = command.kind == CommandKind::Wait;
-      break;
-    }
-    default:
-      break;
-  }
-  return waiting;
-}
-
-void begin_as_set() { scheduler().begin(settings().schedule); }
-
-void add(Stream& stream, uint64_t sequence, Command& command) {
-  try {
-    scheduler().add(stream, sequence, describe(command));
-  } catch (const std::bad_alloc&) {
-    scheduler().let_go(stream, sequence);
-  }
-}
-
 [[maybe_unused]] const bool is_installed = [] {
-  turns::functions = {
-      .begin = begin_as_set,
-      .add = add,
-      .let_run = [](Stream& stream, uint64_t count,
-                    bool is_waiting) { scheduler().let_run(stream, count, is_waiting); },
-      .end_wait = [] { scheduler().end_wait(); },
-      .take_turn = [](Stream& stream,
-                      uint64_t sequence) { scheduler().take_turn(stream, sequence); },
-      .end_turn = [](Stream& stream) { scheduler().end_turn(stream); },
-      .stop = [] { scheduler().stop(); },
-  };
+  turns::order = &scheduler();
   return true;
 }();
 
@@ -427,7 +416,7 @@ orError_t set_schedule(const char* text) {
   if (Worker::current_stream() != nullptr) {
     return fail(orErrorNotPermitted, "orSetSchedule: work on a stream cannot change the schedule");
   }
-  begin_as_set();
+  scheduler().begin();
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
     Device* device = Device::active(i);
     if (device == nullptr) continue;
@@ -444,7 +433,7 @@ orError_t set_schedule(const char* text) {
 
 orError_t get_schedule(char* text, size_t size) {
   if (const orError_t error = check_settings()) return error;
-  begin_as_set();
+  scheduler().begin();
   const std::string schedule = text_of(scheduler().current());
   if (text == nullptr || size <= schedule.size()) {
     return fail(orErrorInvalidValue, concat("orGetSchedule: expected room for ",

@@ -53,14 +53,14 @@ void stop_streams() {
     while (stream->is_running() && os::now_ns() < deadline) os::sleep_ns(exit_poll_ns);
   }
   for (Stream* stream : streams) stream->end_waits();
-  turns::functions.stop();
+  if (turns::order != nullptr) turns::order->stop();
 }
 
 // What the first device of the process needs besides itself.
 orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_mutex) {
   *space = AddressSpace::get();
   if (*space != nullptr) return orSuccess;
-  turns::functions.begin();
+  if (turns::order != nullptr) turns::order->begin();
   prepare_spare_failures();
   static bool is_watched = false;  // under the creation mutex, like all here
   if (!is_watched) {

@@ -175,13 +175,13 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
     command.describe(nothing);
     command.correlation_id = 0;
     ring_.commit(slot);
-    if (is_scheduled) turns::functions.add(*this, slot.sequence, command);
+    if (is_scheduled) turns::order->add(*this, slot.sequence, command);
     throw;
   }
   ring_.commit(slot);
   *sequence = slot.sequence;
   if (is_scheduled) [[unlikely]]
-    turns::functions.add(*this, slot.sequence, command);
+    turns::order->add(*this, slot.sequence, command);
   return orSuccess;
 }
 
@@ -239,7 +239,7 @@ orError_t Stream::wait(uint64_t count) {
     case Timeline::WaitEnd::Retired:
       break;
   }
-  if (turns::is_on()) turns::functions.end_wait();
+  if (turns::is_on()) turns::order->end_wait();
   return orSuccess;
 }
 // docs: end
@@ -297,7 +297,7 @@ bool Stream::destroy() {
     is_destroyed_.store(true, std::memory_order_relaxed);
   }
   ring_.close();
-  if (turns::is_on()) turns::functions.let_run(*this, submitted(), false);
+  if (turns::is_on()) turns::order->let_run(*this, submitted(), false);
   return true;
 }
 

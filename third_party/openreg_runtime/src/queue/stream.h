@@ -67,7 +67,7 @@ class Stream {
   // With a schedule, lets the work up to that number run, for somebody who asks whether it has; see
   // openreg/schedule.h. The caller goes on without it.
   void let_run(uint64_t count) {
-    if (turns::is_on()) turns::functions.let_run(*this, count, true);
+    if (turns::is_on()) turns::order->let_run(*this, count, true);
   }
 
   // Waits, then returns the stream's failure and clears it.

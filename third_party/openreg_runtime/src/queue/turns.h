@@ -12,8 +12,8 @@
 // schedule would run. A host thread returns from each of these calls only then. So between two
 // calls of a single host thread, the choice depends only on the calls before.
 //
-// schedule.cpp makes the choice. Streams and workers call it through the functions that it installs
-// here, so they do not depend on it.
+// schedule.cpp makes the choice. Streams and workers call it through what it installs here, so they
+// do not depend on it.
 #pragma once
 
 #include <atomic>
@@ -45,40 +45,43 @@ struct StreamTurns {
   std::condition_variable is_granted;
 };
 
-// The functions of a schedule.
-struct TurnFunctions {
+// What gives the turns.
+class TurnOrder {
+ public:
+  virtual ~TurnOrder() = default;
+
   // Begins with the setting. Called before the first submission; further calls do nothing.
-  void (*begin)();
+  virtual void begin() = 0;
 
   // Reports that a marked command has been committed. If the host is out of memory, the command
   // runs out of turn. Unless the calling thread is a worker, returns when no stream has the turn.
-  void (*add)(Stream& stream, uint64_t sequence, Command& command);
+  virtual void add(Stream& stream, uint64_t sequence, Command& command) = 0;
 
   // Lets the stream run until that many commands have had their turn. Unless the calling thread is
   // a worker, returns when no stream has the turn. A worker that is going to wait gives up its
   // turn.
-  void (*let_run)(Stream& stream, uint64_t count, bool is_waiting);
+  virtual void let_run(Stream& stream, uint64_t count, bool is_waiting) = 0;
 
   // Reports that a host thread has waited for the work that it let run. Returns when no stream has
   // the turn.
-  void (*end_wait)();
+  virtual void end_wait() = 0;
 
   // Worker: waits for the turn of its next command, or forever.
-  void (*take_turn)(Stream& stream, uint64_t sequence);
+  virtual void take_turn(Stream& stream, uint64_t sequence) = 0;
 
   // Worker: ends it. The command has retired.
-  void (*end_turn)(Stream& stream);
+  virtual void end_turn(Stream& stream) = 0;
 
   // Ends all waits of host threads, as the process exits.
-  void (*stop)();
+  virtual void stop() = 0;
 };
 
 namespace turns {
 
-// The installed functions: of schedule.cpp, or those that do nothing.
-extern TurnFunctions functions;
+// That of schedule.cpp, which installs it; null without it.
+inline constinit TurnOrder* order = nullptr;
 
-extern std::atomic<bool> is_on_now;
+inline constinit std::atomic<bool> is_on_now{false};
 
 // Whether there is a schedule other than "free", so that commands are to be marked. Workers ask
 // their commands instead.

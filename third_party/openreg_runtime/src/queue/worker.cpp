@@ -49,7 +49,7 @@ void Worker::run() {
   while (Command* command = ring.next()) {
     const bool is_scheduled = command->is_scheduled;
     if (is_scheduled) [[unlikely]]
-      turns::functions.take_turn(stream_, stream_.retired() + 1);
+      turns::order->take_turn(stream_, stream_.retired() + 1);
     if (waits(*command)) await(*command);
     // An exit sets its flag before it looks at ours.
     stream_.is_running_.store(true);
@@ -59,7 +59,7 @@ void Worker::run() {
     stream_.timeline_.retire();
     stream_.is_running_.store(false, std::memory_order_release);
     if (is_scheduled) [[unlikely]]
-      turns::functions.end_turn(stream_);
+      turns::order->end_turn(stream_);
   }
   if (is_exiting()) park();
   ring.free();
