@@ -1,6 +1,7 @@
 #include <openreg/ipc.h>
 
-#include <cstring>
+#include <array>
+#include <bit>
 #include <memory>
 #include <new>
 
@@ -17,17 +18,25 @@
 namespace openreg {
 namespace {
 
-enum class TicketKind : uint16_t { Memory = 0x6f6d, Event = 0x6f65, Lease = 0x6f6c };
+// The kinds of handles, by their types in C.
+template <typename Handle>
+constexpr uint16_t kind_of = 0;
+template <>
+constexpr uint16_t kind_of<orIpcMemHandle_t> = 0x6f6d;
+template <>
+constexpr uint16_t kind_of<orIpcEventHandle_t> = 0x6f65;
+template <>
+constexpr uint16_t kind_of<orIpcLeaseHandle_t> = 0x6f6c;
 
 // What the bytes of a handle are.
 struct Ticket {
   LedgerIdentity ledger;
-  TicketKind kind;
-  uint16_t device;    // memory
-  uint32_t checksum;  // of the whole with this member 0
-  uint64_t first;     // memory: offset in the arena; event: slot; lease: number
-  uint64_t second;    // memory: size; event: generation
-  uint64_t reserved;
+  uint16_t kind = 0;      // as of kind_of
+  uint16_t device = 0;    // memory
+  uint32_t checksum = 0;  // of the whole with this member 0
+  uint64_t first = 0;     // memory: offset in the arena; event: slot; lease: number
+  uint64_t second = 0;    // memory: size; event: generation
+  uint64_t reserved = 0;
 };
 
 static_assert(sizeof(Ticket) == OPENREG_IPC_HANDLE_SIZE);
@@ -36,25 +45,23 @@ static_assert(std::has_unique_object_representations_v<Ticket>, "every byte is c
 // The 32-bit FNV-1a hash.
 uint32_t checksum_of(Ticket ticket) {
   ticket.checksum = 0;
-  unsigned char bytes[sizeof(ticket)];
-  std::memcpy(bytes, &ticket, sizeof(ticket));
+  const auto bytes = std::bit_cast<std::array<uint8_t, sizeof(ticket)>>(ticket);
   uint32_t hash = 2166136261u;
-  for (const unsigned char byte : bytes) hash = (hash ^ byte) * 16777619u;
+  for (const uint8_t byte : bytes) hash = (hash ^ byte) * 16777619u;
   return hash;
 }
 
 template <typename Handle>
 void write_handle(Handle* handle, Ticket ticket) {
-  static_assert(sizeof(Handle) == sizeof(Ticket));
+  ticket.kind = kind_of<Handle>;
   ticket.checksum = checksum_of(ticket);
-  std::memcpy(handle, &ticket, sizeof(ticket));
+  *handle = std::bit_cast<Handle>(ticket);
 }
 
 template <typename Handle>
-orError_t read_handle(const Handle& handle, TicketKind kind, const char* function, Ticket* ticket) {
-  static_assert(sizeof(Handle) == sizeof(Ticket));
-  std::memcpy(ticket, &handle, sizeof(*ticket));
-  if (ticket->kind == kind && ticket->checksum == checksum_of(*ticket)) return orSuccess;
+orError_t read_handle(const Handle& handle, const char* function, Ticket* ticket) {
+  *ticket = std::bit_cast<Ticket>(handle);
+  if (ticket->kind == kind_of<Handle> && ticket->checksum == checksum_of(*ticket)) return orSuccess;
   return fail(orErrorInvalidResourceHandle,
               concat(function, ": the handle is damaged, or of another kind"));
 }
@@ -92,12 +99,9 @@ orError_t get_memory_handle(orIpcMemHandle_t* handle, void* pointer) {
   if (const orError_t error = Ledger::get(&ledger)) return error;
   if (const orError_t error = ledger->publish(device->index(), device->memory_file())) return error;
   write_handle(handle, Ticket{.ledger = ledger->identity(),
-                              .kind = TicketKind::Memory,
                               .device = static_cast<uint16_t>(device->index()),
-                              .checksum = 0,
                               .first = found->address - space->base_of(device->index()),
-                              .second = found->size,
-                              .reserved = 0});
+                              .second = found->size});
   return orSuccess;
 }
 
@@ -109,9 +113,7 @@ orError_t open_memory_handle(void** pointer, const orIpcMemHandle_t& handle, uns
     return fail(orErrorInvalidValue, concat(function, ": expected flags 0, got ", flags));
   }
   Ticket ticket;
-  if (const orError_t error = read_handle(handle, TicketKind::Memory, function, &ticket)) {
-    return error;
-  }
+  if (const orError_t error = read_handle(handle, function, &ticket)) return error;
   std::shared_ptr<Peer> peer;
   if (const orError_t error = Peer::open(ticket.ledger, &peer)) return error;
   if (ticket.device < OPENREG_MAX_DEVICES) {
@@ -148,13 +150,9 @@ orError_t get_event_handle(orIpcEventHandle_t* handle, orEvent_t event) {
   uint32_t slot = 0;
   uint64_t generation = 0;
   if (const orError_t error = found.get_shared_slot(&slot, &generation)) return error;
-  write_handle(handle, Ticket{.ledger = Ledger::existing()->identity(),
-                              .kind = TicketKind::Event,
-                              .device = 0,
-                              .checksum = 0,
-                              .first = slot,
-                              .second = generation,
-                              .reserved = 0});
+  write_handle(
+      handle,
+      Ticket{.ledger = Ledger::existing()->identity(), .first = slot, .second = generation});
   return orSuccess;
 }
 
@@ -163,9 +161,7 @@ orError_t open_event_handle(orEvent_t* event, const orIpcEventHandle_t& handle) 
   if (event == nullptr) return fail_null(function);
   if (const orError_t error = check_not_forked()) return error;
   Ticket ticket;
-  if (const orError_t error = read_handle(handle, TicketKind::Event, function, &ticket)) {
-    return error;
-  }
+  if (const orError_t error = read_handle(handle, function, &ticket)) return error;
   if (ticket.first >= LedgerFile::slot_count || !LedgerFile::Event::is_live(ticket.second)) {
     return fail(orErrorInvalidResourceHandle, concat(function, ": the handle names no event"));
   }
@@ -190,13 +186,7 @@ orError_t grant_lease(unsigned long long* lease, orIpcLeaseHandle_t* handle) {
   if (const orError_t error = Ledger::get(&ledger)) return error;
   uint64_t number = 0;
   if (const orError_t error = ledger->grant(&number)) return error;
-  write_handle(handle, Ticket{.ledger = ledger->identity(),
-                              .kind = TicketKind::Lease,
-                              .device = 0,
-                              .checksum = 0,
-                              .first = number,
-                              .second = 0,
-                              .reserved = 0});
+  write_handle(handle, Ticket{.ledger = ledger->identity(), .first = number});
   *lease = number;
   return orSuccess;
 }
@@ -205,9 +195,7 @@ orError_t find_lease(unsigned long long* lease, const orIpcLeaseHandle_t& handle
   constexpr const char* function = "orIpcLeaseFind";
   if (lease == nullptr) return fail_null(function);
   Ticket ticket;
-  if (const orError_t error = read_handle(handle, TicketKind::Lease, function, &ticket)) {
-    return error;
-  }
+  if (const orError_t error = read_handle(handle, function, &ticket)) return error;
   *lease = is_own(ticket) ? ticket.first : 0;
   return orSuccess;
 }
@@ -224,9 +212,7 @@ orError_t open_lease_handle(orIpcLease_t* lease, const orIpcLeaseHandle_t& handl
   if (lease == nullptr) return fail_null(function);
   if (const orError_t error = check_not_forked()) return error;
   Ticket ticket;
-  if (const orError_t error = read_handle(handle, TicketKind::Lease, function, &ticket)) {
-    return error;
-  }
+  if (const orError_t error = read_handle(handle, function, &ticket)) return error;
   std::shared_ptr<Peer> peer;
   if (const orError_t error = Peer::open(ticket.ledger, &peer)) return error;
   HeldLease held;
