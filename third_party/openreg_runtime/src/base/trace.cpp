@@ -42,28 +42,28 @@ orActivityRecord host_record(orActivityKind kind, const char* name) {
   record.stream_id = UINT64_MAX;
   record.correlation_id = last_correlation_id.fetch_add(1, std::memory_order_relaxed) + 1;
   record.thread_id = os::thread_id();
+  record.start_ns = os::now_ns();
+  record.submit_ns = record.start_ns;
   record.memcpy_kind = -1;
   record.peer_device = -1;
   return record;
 }
 
-void keep_host_work(orActivityRecord work, const char* call, int device, uint64_t stream_id) {
-  orActivityRecord host = host_record(orActivityRuntime, call);
-  host.device = device;
-  host.stream_id = stream_id;
-  host.submit_ns = work.start_ns;
-  host.start_ns = work.start_ns;
-  host.end_ns = work.end_ns;
-  work.device = device;
-  work.stream_id = stream_id;
-  work.correlation_id = host.correlation_id;
-  work.external_id = host.external_id;
-  work.has_external_id = host.has_external_id;
-  work.thread_id = host.thread_id;
-  work.submit_ns = work.start_ns;
-  work.address = 0;
-  keep(host);
-  keep(work);
+void keep_host_work(const orActivityRecord& work, const char* call, int device,
+                    uint64_t stream_id) {
+  orActivityRecord record = host_record(orActivityRuntime, call);
+  record.device = device;
+  record.stream_id = stream_id;
+  record.submit_ns = work.start_ns;
+  record.start_ns = work.start_ns;
+  record.end_ns = work.end_ns;
+  keep(record);
+  record.kind = work.kind;
+  record.name = work.name;
+  record.bytes = work.bytes;
+  record.memcpy_kind = work.memcpy_kind;
+  record.peer_device = work.peer_device;
+  keep(record);
 }
 
 void keep(const orActivityRecord& record) {
@@ -81,8 +81,6 @@ Span::Span(orActivityKind kind, const char* name, int device, uint64_t stream_id
   record_ = host_record(kind, name);
   record_.device = device;
   record_.stream_id = stream_id;
-  record_.start_ns = os::now_ns();
-  record_.submit_ns = record_.start_ns;
 }
 
 Span::~Span() {

@@ -25,13 +25,13 @@ void start(unsigned kinds);
 // The ids that the calling thread has pushed and not popped. See orTracePushExternalId.
 std::vector<uint64_t>& external_ids();
 
-// What the calling thread does, without times: a correlation id of its own, this thread's external
-// id, no device and no stream.
+// What the calling thread begins to do now: a correlation id of its own, this thread's external id,
+// no device and no stream.
 orActivityRecord host_record(orActivityKind kind, const char* name);
 
-// Keeps two records of work that the calling thread did in place of a stream: of the work, given
-// with its times, and of the call that led to it. Fills in the members that both share.
-void keep_host_work(orActivityRecord work, const char* call, int device, uint64_t stream_id);
+// Keeps two records of work that the calling thread did in place of a stream: of the call that led
+// to it, and of the work, whose members that orTraceRecordWork() reads are given.
+void keep_host_work(const orActivityRecord& work, const char* call, int device, uint64_t stream_id);
 
 // Keeps a record, if its kind is recorded and what it is about was submitted since the start.
 void keep(const orActivityRecord& record);

@@ -54,10 +54,7 @@ StartedRanges& started_ranges() {
 
 OpenRange open_range(orActivityKind kind, const char* name) {
   if (!trace::is_on()) return {};
-  OpenRange range = trace::host_record(kind, keep_name(name));
-  range.start_ns = os::now_ns();
-  range.submit_ns = range.start_ns;
-  return range;
+  return trace::host_record(kind, keep_name(name));
 }
 
 void close_range(OpenRange range) {
