@@ -1,6 +1,7 @@
 #include "extras/fault.h"
 
-#include <cstring>
+#include <charconv>
+#include <iterator>
 
 #include "base/mutex.h"
 #include "extras/fault_signal.h"
@@ -20,14 +21,10 @@ class Line {
     return *this;
   }
 
-  Line& add(uint64_t number, unsigned base = 10) {
+  Line& add(uint64_t number, int base = 10) {
     char digits[21] = {};
-    char* first = digits + sizeof(digits) - 1;
-    do {
-      *--first = "0123456789abcdef"[number % base];
-      number /= base;
-    } while (number != 0);
-    return add(first);
+    std::to_chars(std::begin(digits), std::end(digits) - 1, number, base);
+    return add(digits);
   }
 
   Line& add_address(uint64_t address) { return add("0x").add(address, 16); }
@@ -39,28 +36,30 @@ class Line {
   size_t size_ = 0;
 };
 
-void add_allocation(Line& line, int device_index, uintptr_t address) {
+void add_allocation(Line& line, const Allocation& found, uintptr_t address) {
+  line.add(", allocation ").add_address(found.address);
+  line.add(" (size ").add(found.size).add(" bytes) + offset ").add(address - found.address);
+}
+
+void add_own(Line& line, int device_index, uintptr_t address) {
   const Device* device = Device::active(device_index);
   if (device == nullptr) return;
   bool is_known = false;
   const std::optional<Allocation> found = device->arena().try_find(address, &is_known);
-  if (!is_known) return;
-  if (!found) {
+  if (found) {
+    add_allocation(line, *found, address);
+  } else if (is_known) {
     line.add(", in no live allocation");
-    return;
   }
-  line.add(", allocation ").add_address(found->address);
-  line.add(" (size ").add(found->size).add(" bytes) + offset ").add(address - found->address);
 }
 
-void add_allocation(Line& line, const ImportedAllocation& found, uintptr_t address) {
+void add_imported(Line& line, const ImportedAllocation& found, uintptr_t address) {
   line.add(" of process ").add(static_cast<uint64_t>(found.process));
   if (found.address == 0) {
     line.add(", in no opened allocation");
-    return;
+  } else {
+    add_allocation(line, {found.address, found.size}, address);
   }
-  line.add(", allocation ").add_address(found.address);
-  line.add(" (size ").add(found.size).add(" bytes) + offset ").add(address - found.address);
 }
 
 void describe_fault(uintptr_t address) {
@@ -75,9 +74,9 @@ void describe_fault(uintptr_t address) {
   line.add("openreg: the host touched device memory: address ").add_address(address);
   line.add(", device ").add(static_cast<uint64_t>(imported ? imported->device : own_device));
   if (imported) {
-    add_allocation(line, *imported, address);
+    add_imported(line, *imported, address);
   } else {
-    add_allocation(line, own_device, address);
+    add_own(line, own_device, address);
   }
   line.add("; copy it to the host first (or set OPENREG_MEMORY_PROTECTION=0 to debug)\n");
   line.write();

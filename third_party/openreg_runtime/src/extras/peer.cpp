@@ -264,12 +264,6 @@ orError_t import_arena(const std::shared_ptr<Peer>& peer, int device,
   return orSuccess;
 }
 
-void forget(ImportedArenas::iterator arena, ImportedArenas::node_type* forgotten)
-    OPENREG_REQUIRES(imports().mutex) {
-  *forgotten = imports().arenas.extract(arena);
-  imported_arena_count.store(static_cast<int>(imports().arenas.size()));
-}
-
 const ForkLocks fork_locks([]() OPENREG_UNCHECKED_LOCKING { imports().mutex.lock(); },
                            []() OPENREG_UNCHECKED_LOCKING { imports().mutex.unlock(); });
 
@@ -340,7 +334,8 @@ bool close_allocation(uintptr_t address) {
     if (--opened->second.count > 0) return true;
     const auto arena = imports().arenas.find(opened->second.arena);
     imports().opened.erase(opened);
-    if (--arena->second.opened == 0) forget(arena, &unused);
+    if (--arena->second.opened == 0) unused = imports().arenas.extract(arena);
+    imported_arena_count.store(static_cast<int>(imports().arenas.size()));
   }
   if (!unused.empty()) unmap_arena(unused.key(), unused.mapped().size);
   return true;
