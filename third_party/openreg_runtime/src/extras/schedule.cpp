@@ -417,10 +417,8 @@ orError_t set_schedule(const char* text) {
     return fail(orErrorNotPermitted, "orSetSchedule: work on a stream cannot change the schedule");
   }
   scheduler().begin();
-  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
-    Device* device = Device::active(i);
-    if (device == nullptr) continue;
-    if (const orError_t error = check_may_wait(i, "orSetSchedule")) return error;
+  for (Device* device : active_devices()) {
+    if (const orError_t error = check_may_wait(device->index(), "orSetSchedule")) return error;
     if (const orError_t error = device->wait()) return error;
   }
   const std::vector<Stream*> streams = all_streams();

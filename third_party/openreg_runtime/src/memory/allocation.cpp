@@ -198,15 +198,6 @@ orError_t unregister_pinned(void* pointer) {
   return orSuccess;
 }
 
-orError_t wait_for_all_devices() {
-  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
-    Device* device = Device::active(i);
-    if (device == nullptr) continue;
-    if (const orError_t error = device->wait()) return error;
-  }
-  return orSuccess;
-}
-
 // `is_unused`: the caller knows that no work that has not finished uses the memory.
 orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
   if (const orError_t error = check_not_forked()) return error;
@@ -218,7 +209,9 @@ orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
   if (const orError_t error = check_safe(function)) return error;
   if (is_exiting()) return orSuccess;  // as in release()
   if (!is_unused) {
-    if (const orError_t error = wait_for_all_devices()) return error;
+    for (Device* device : active_devices()) {
+      if (const orError_t error = device->wait()) return error;
+    }
   }
   trace::Span span(orActivityMemory, function);
   PinnedMemory& memory = pinned_memory();

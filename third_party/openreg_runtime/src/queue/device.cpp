@@ -154,11 +154,7 @@ orError_t synchronize_index(int index, const char* function) {
 orError_t synchronize_all() {
   if (const orError_t error = check_not_forked()) return error;
   if (const orError_t error = check_settings()) return error;
-  std::vector<Device*> active;
-  for (int i = 0; i < visible_count(); ++i) {
-    if (Device* device = Device::active(i)) active.push_back(device);
-  }
-  return synchronize(active, "orDeviceSynchronizeAll");
+  return synchronize(active_devices(), "orDeviceSynchronizeAll");
 }
 
 orError_t describe(orDeviceProp* properties, int index) {
@@ -279,11 +275,17 @@ bool Device::is_busy() {
                      [](const Stream* stream) { return stream->retired() != stream->submitted(); });
 }
 
+std::vector<Device*> active_devices() {
+  std::vector<Device*> active;
+  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
+    if (Device* device = Device::active(i)) active.push_back(device);
+  }
+  return active;
+}
+
 std::vector<Stream*> all_streams() {
   std::vector<Stream*> all;
-  for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
-    Device* device = Device::active(i);
-    if (device == nullptr) continue;
+  for (Device* device : active_devices()) {
     const std::vector<Stream*> streams = device->streams();
     all.insert(all.end(), streams.begin(), streams.end());
   }

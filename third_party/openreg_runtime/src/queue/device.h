@@ -77,6 +77,9 @@ class Device {
 using ProtectionFn = bool (*)();
 extern ProtectionFn install_memory_protection;
 
+// The devices that have been created, by their numbers.
+std::vector<Device*> active_devices();
+
 // The streams of all devices, as of Device::streams().
 std::vector<Stream*> all_streams();
 
