@@ -221,23 +221,9 @@ void CommandRing::uncount(size_t bytes) {
 
 void CommandRing::free() { os::unmap(std::exchange(memory_, nullptr), ring_capacity); }
 
-void CommandRing::close() {
-  {
-    const Lock lock(mutex_);
-    is_closed_ = true;
-    is_worker_asleep_ = false;
-  }
-  wake_all();
-}
+void CommandRing::close() { end(&CommandRing::is_closed_); }
 
-void CommandRing::stop() {
-  {
-    const Lock lock(mutex_);
-    is_stopped_ = true;
-    is_worker_asleep_ = false;
-  }
-  wake_all();
-}
+void CommandRing::stop() { end(&CommandRing::is_stopped_); }
 
 bool CommandRing::is_closed() const {
   const Lock lock(mutex_);
@@ -292,7 +278,13 @@ void CommandRing::restart_if_empty() {
   new (at(0)) Command;
 }
 
-void CommandRing::wake_all() {
+// Sets the flag that says how it ends, and wakes all who wait for something else.
+void CommandRing::end(bool CommandRing::* how) {
+  {
+    const Lock lock(mutex_);
+    this->*how = true;
+    is_worker_asleep_ = false;
+  }
   worker_wakes_.notify_one();
   space_appears_.notify_all();
 }

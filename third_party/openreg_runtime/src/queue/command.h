@@ -210,7 +210,7 @@ class CommandRing {
   bool wait_for_entry();
   bool sleep_until_entry();
   void restart_if_empty();
-  void wake_all();
+  void end(bool CommandRing::* how);
 
   // What producers use, in cache lines that the worker stays away from while it is awake.
   alignas(os::cache_line_size) mutable Mutex mutex_;
