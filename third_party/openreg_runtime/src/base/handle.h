@@ -66,19 +66,14 @@ class HandleTable {
   }
 
   // Stores an object and returns its handle.
-  uint64_t add(Object object) OPENREG_UNCHECKED_LOCKING {
+  uint64_t add(Object object, unsigned flags = 0) OPENREG_UNCHECKED_LOCKING {
     Slot& slot = take_empty();
     slot.object = std::move(object);  // no other thread uses an empty slot
-    return publish(slot, 0);
-  }
-
-  // The same for an object that is made without arguments; `change` may then change it.
-  template <typename Change>
-  uint64_t make(unsigned flags, Change&& change) OPENREG_UNCHECKED_LOCKING {
-    Slot& slot = take_empty();
-    change(slot.object);
     return publish(slot, flags);
   }
+
+  // The same for an object as it is without arguments, which an empty slot has.
+  uint64_t make(unsigned flags) { return publish(take_empty(), flags); }
 
   // Takes an object out and leaves a new one. Returns false if the handle is not that of one.
   bool remove(uint64_t handle, Object* object) {

@@ -54,8 +54,7 @@ constinit HandleTable<Event, HandleKind::Event> events;
 }  // namespace
 
 orEvent_t add_event(Event event, unsigned flags) {
-  return to_handle<orEvent_t>(
-      events.make(flags, [&event](Event& made) { made = std::move(event); }));
+  return to_handle<orEvent_t>(events.add(std::move(event), flags));
 }
 
 orError_t EventRef::find(orEvent_t handle, const char* function, EventRef* event) {
@@ -180,17 +179,6 @@ orError_t submit_wait(Stream& stream, const CompletionRef& completion, uint64_t*
 
 namespace {
 
-void drop_shared_slot(const Event& event) {
-  if (event.shared_slot != LedgerFile::no_slot) Ledger::existing()->drop_event(event.shared_slot);
-}
-
-// Makes it known to other processes.
-orError_t share(Event& event) {
-  Ledger* ledger = nullptr;
-  if (const orError_t error = Ledger::get(&ledger)) return error;
-  return ledger->make_event(&event.shared_slot);
-}
-
 orError_t create_event(orEvent_t* event, unsigned flags) {
   if (const orError_t error = check_not_forked()) return error;
   if (event == nullptr) return fail(orErrorInvalidValue, "orEventCreate: event is null");
@@ -200,20 +188,22 @@ orError_t create_event(orEvent_t* event, unsigned flags) {
                        orEventDisableTiming, " and ", orEventInterprocess, ", got ", flags));
   }
   if ((flags & orEventInterprocess) == 0) {
-    *event = to_handle<orEvent_t>(events.make(flags, [](Event&) {}));
+    *event = to_handle<orEvent_t>(events.make(flags));
     return orSuccess;
   }
   if ((flags & orEventDisableTiming) == 0) {
     return fail(orErrorInvalidValue,
                 "orEventCreateWithFlags: expected orEventDisableTiming with orEventInterprocess");
   }
+  Ledger* ledger = nullptr;
+  if (const orError_t error = Ledger::get(&ledger)) return error;
   Event shared;
-  if (const orError_t error = share(shared)) return error;
+  if (const orError_t error = ledger->make_event(&shared.shared_slot)) return error;
   try {
     *event = add_event(shared, flags);
     return orSuccess;
   } catch (const std::bad_alloc&) {
-    drop_shared_slot(shared);
+    ledger->drop_event(shared.shared_slot);
     throw;
   }
 }
@@ -290,7 +280,9 @@ orError_t orEventDestroy(orEvent_t event) {
     if (!events.remove(number_of(event), &removed)) {
       return fail_stale(number_of(event), "orEventDestroy", "an event");
     }
-    drop_shared_slot(removed);
+    if (removed.shared_slot != LedgerFile::no_slot) {
+      Ledger::existing()->drop_event(removed.shared_slot);
+    }
     return orSuccess;
   });
 }
