@@ -127,22 +127,23 @@ bool is_known(orError_t code) { return &row_of(code) != &unknown_row; }
 
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
-const char* orGetErrorName(orError_t error) { return openreg::row_of(error).name; }
+const char* orGetErrorName(orError_t error) { return row_of(error).name; }
 
-const char* orGetErrorString(orError_t error) { return openreg::row_of(error).text; }
+const char* orGetErrorString(orError_t error) { return row_of(error).text; }
 
-orError_t orGetLastError(void) { return std::exchange(openreg::last_error, {}).code; }
+orError_t orGetLastError(void) { return std::exchange(last_error, {}).code; }
 
-orError_t orPeekAtLastError(void) { return openreg::last_error.code; }
+orError_t orPeekAtLastError(void) { return last_error.code; }
 
-const char* orGetLastErrorMessage(void) { return openreg::last_message(); }
+const char* orGetLastErrorMessage(void) { return last_message(); }
 
-int orGetLastErrorTag(void) { return openreg::last_error.tag; }
+int orGetLastErrorTag(void) { return last_error.tag; }
 
 void orSetKernelError(const char* text, int tag) {
-  using namespace openreg;
   is_kernel_error_set = true;
   kernel_error_tag = tag;
   static_cast<void>(guarded([&] {

@@ -317,28 +317,29 @@ std::string no_device_text() {
 
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orDeclareSetting(int* index, const orSetting* setting, const char* values) {
-  return openreg::guarded([&] { return openreg::declare(index, setting, values); });
+  return guarded([&] { return declare(index, setting, values); });
 }
 
 orError_t orSetSettingSource(orSettingSourceFn function) {
-  openreg::other_source = function;
+  other_source = function;
   return orSuccess;
 }
 
 orError_t orGetSettingCount(int* count) {
-  return openreg::guarded_result("orGetSettingCount", count, [&] {
-    const openreg::Lock lock(openreg::environment_mutex);
-    *count = static_cast<int>(openreg::variables().size());
+  return guarded_result("orGetSettingCount", count, [&] {
+    const Lock lock(environment_mutex);
+    *count = static_cast<int>(variables().size());
     return orSuccess;
   });
 }
 
 orError_t orGetSettingName(const char** variable, int index) {
-  return openreg::guarded_result("orGetSettingName", variable, [&] {
-    using namespace openreg;
+  return guarded_result("orGetSettingName", variable, [&] {
     orSetting setting;
     if (const orError_t error = find_setting(index, "orGetSettingName", &setting)) return error;
     *variable = setting.variable;
@@ -347,8 +348,7 @@ orError_t orGetSettingName(const char** variable, int index) {
 }
 
 orError_t orGetSetting(orSetting* setting, int index) {
-  return openreg::guarded_result("orGetSetting", setting, [&] {
-    using namespace openreg;
+  return guarded_result("orGetSetting", setting, [&] {
     orSetting found;
     if (const orError_t error = find_setting(index, "orGetSetting", &found)) return error;
     if (const std::optional<Given>& given = environment().given[static_cast<size_t>(index)]) {
@@ -361,8 +361,7 @@ orError_t orGetSetting(orSetting* setting, int index) {
 }
 
 orError_t orGetSettingSize(size_t* size, int index) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     orSetting setting;
     if (const orError_t error = orGetSetting(&setting, index)) return error;
     const char* text = setting.value == nullptr ? setting.default_text : setting.value;
@@ -378,19 +377,18 @@ orError_t orGetSettingSize(size_t* size, int index) {
 }
 
 orError_t orCheckSettings(void) {
-  return openreg::guarded([] { return openreg::check_settings(); });
+  return guarded([] { return check_settings(); });
 }
 
 orError_t orAreSettingsRead(int* are_read) {
-  return openreg::guarded_result("orAreSettingsRead", are_read, [&] {
-    *are_read = openreg::read_environment.load() == nullptr ? 0 : 1;
+  return guarded_result("orAreSettingsRead", are_read, [&] {
+    *are_read = read_environment.load() == nullptr ? 0 : 1;
     return orSuccess;
   });
 }
 
 orError_t orReviewSettings(int* device_count, orBadSettingFn report, void* user_data) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (device_count == nullptr || report == nullptr) {
       return fail(orErrorInvalidValue, "orReviewSettings: null");
     }

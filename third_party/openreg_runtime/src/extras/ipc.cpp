@@ -238,19 +238,20 @@ orError_t collect_leases(orIpcLeaseFn ended, void* user_data, bool checks_holder
 }  // namespace
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orIpcGetMemHandle(orIpcMemHandle_t* handle, void* pointer) {
-  return openreg::guarded([&] { return openreg::get_memory_handle(handle, pointer); });
+  return guarded([&] { return get_memory_handle(handle, pointer); });
 }
 
 orError_t orIpcOpenMemHandle(void** pointer, orIpcMemHandle_t handle, unsigned flags) {
-  return openreg::guarded([&] { return openreg::open_memory_handle(pointer, handle, flags); });
+  return guarded([&] { return open_memory_handle(pointer, handle, flags); });
 }
 
 orError_t orIpcCloseMemHandle(void* pointer) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (const orError_t error = check_not_forked()) return error;
     if (close_allocation(reinterpret_cast<uintptr_t>(pointer))) return orSuccess;
     return fail(orErrorInvalidValue, concat("orIpcCloseMemHandle: ", pointer,
@@ -260,32 +261,31 @@ orError_t orIpcCloseMemHandle(void* pointer) {
 }
 
 orError_t orIpcGetEventHandle(orIpcEventHandle_t* handle, orEvent_t event) {
-  return openreg::guarded([&] { return openreg::get_event_handle(handle, event); });
+  return guarded([&] { return get_event_handle(handle, event); });
 }
 
 orError_t orIpcOpenEventHandle(orEvent_t* event, orIpcEventHandle_t handle) {
-  return openreg::guarded([&] { return openreg::open_event_handle(event, handle); });
+  return guarded([&] { return open_event_handle(event, handle); });
 }
 
 orError_t orIpcLeaseGrant(unsigned long long* lease, orIpcLeaseHandle_t* handle) {
-  return openreg::guarded([&] { return openreg::grant_lease(lease, handle); });
+  return guarded([&] { return grant_lease(lease, handle); });
 }
 
 orError_t orIpcLeaseFind(unsigned long long* lease, orIpcLeaseHandle_t handle) {
-  return openreg::guarded([&] { return openreg::find_lease(lease, handle); });
+  return guarded([&] { return find_lease(lease, handle); });
 }
 
 orError_t orIpcLeaseRevoke(unsigned long long lease) {
-  return openreg::guarded([&] { return openreg::revoke_lease(lease); });
+  return guarded([&] { return revoke_lease(lease); });
 }
 
 orError_t orIpcLeaseTake(orIpcLease_t* lease, orIpcLeaseHandle_t handle) {
-  return openreg::guarded([&] { return openreg::open_lease_handle(lease, handle); });
+  return guarded([&] { return open_lease_handle(lease, handle); });
 }
 
 orError_t orIpcLeaseEnd(orIpcLease_t lease) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (lease == nullptr || is_forked()) return orSuccess;
     HeldLease held;
     if (!held_leases.remove(number_of(lease), &held)) {
@@ -297,8 +297,7 @@ orError_t orIpcLeaseEnd(orIpcLease_t lease) {
 }
 
 orError_t orIpcLeaseCollect(orIpcLeaseFn ended, void* user_data, int checks_holders) {
-  return openreg::guarded(
-      [&] { return openreg::collect_leases(ended, user_data, checks_holders != 0); });
+  return guarded([&] { return collect_leases(ended, user_data, checks_holders != 0); });
 }
 
 }  // extern "C"

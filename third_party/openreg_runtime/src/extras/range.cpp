@@ -87,11 +87,12 @@ const ForkLocks fork_locks(lock_ranges, unlock_ranges);
 }  // namespace
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orRangePush(const char* name, int* depth) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (const orError_t error = check_name(name, "orRangePush")) return error;
     std::vector<OpenRange>& ranges = pushed_ranges();
     ranges.push_back(open_range(orActivityRange, name));
@@ -101,8 +102,7 @@ orError_t orRangePush(const char* name, int* depth) {
 }
 
 orError_t orRangePop(int* depth) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     std::vector<OpenRange>& ranges = pushed_ranges();
     if (ranges.empty()) {
       return fail(orErrorInvalidValue, "orRangePop: this thread has no open range");
@@ -115,8 +115,7 @@ orError_t orRangePop(int* depth) {
 }
 
 orError_t orRangeStart(const char* name, uint64_t* id) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (const orError_t error = check_name(name, "orRangeStart")) return error;
     if (id == nullptr) return fail(orErrorInvalidValue, "orRangeStart: id is null");
     const OpenRange range = open_range(orActivityRange, name);
@@ -129,8 +128,7 @@ orError_t orRangeStart(const char* name, uint64_t* id) {
 }
 
 orError_t orRangeEnd(uint64_t id) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     StartedRanges& ranges = started_ranges();
     OpenRange range;
     {
@@ -148,8 +146,7 @@ orError_t orRangeEnd(uint64_t id) {
 }
 
 orError_t orMark(const char* name) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (const orError_t error = check_name(name, "orMark")) return error;
     OpenRange mark = open_range(orActivityMark, name);
     mark.end_ns = mark.start_ns;

@@ -445,14 +445,16 @@ orError_t get_schedule(char* text, size_t size) {
 
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orSetSchedule(const char* schedule) {
-  return openreg::guarded([&] { return openreg::set_schedule(schedule); });
+  return guarded([&] { return set_schedule(schedule); });
 }
 
 orError_t orGetSchedule(char* schedule, size_t size) {
-  return openreg::guarded([&] { return openreg::get_schedule(schedule, size); });
+  return guarded([&] { return get_schedule(schedule, size); });
 }
 
 }  // extern "C"

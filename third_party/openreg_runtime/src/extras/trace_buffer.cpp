@@ -182,51 +182,52 @@ void keep_in_buffer(const orActivityRecord& record) {
 
 }  // namespace openreg::trace
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orTraceStart(unsigned kinds) {
-  return openreg::guarded([&] {
-    if (const orError_t error = openreg::check_not_forked()) return error;
-    return openreg::trace::start_trace(kinds);
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    return trace::start_trace(kinds);
   });
 }
 
 orError_t orTraceStop(void) {
-  return openreg::guarded([] {
-    if (const orError_t error = openreg::check_not_forked()) return error;
-    openreg::trace::recorded_kinds.store(0);
+  return guarded([] {
+    if (const orError_t error = check_not_forked()) return error;
+    trace::recorded_kinds.store(0);
     return orSuccess;
   });
 }
 
 orError_t orTraceIsOn(int* is_on) {
-  return openreg::guarded_result("orTraceIsOn", is_on, [&] {
-    *is_on = openreg::trace::is_on() ? 1 : 0;
+  return guarded_result("orTraceIsOn", is_on, [&] {
+    *is_on = trace::is_on() ? 1 : 0;
     return orSuccess;
   });
 }
 
 orError_t orTraceRecordWork(orStream_t stream, const char* call, const orActivityRecord* work) {
-  return openreg::guarded([&] { return openreg::trace::record_work(stream, call, work); });
+  return guarded([&] { return trace::record_work(stream, call, work); });
 }
 
 orError_t orTraceConsume(orActivityFn consume, void* user_data) {
-  return openreg::guarded([&] {
-    if (const orError_t error = openreg::check_not_forked()) return error;
-    return openreg::trace::consume(consume, user_data);
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    return trace::consume(consume, user_data);
   });
 }
 
 orError_t orTracePushExternalId(uint64_t id) {
-  return openreg::guarded([&] {
-    openreg::trace::external_ids().push_back(id);
+  return guarded([&] {
+    trace::external_ids().push_back(id);
     return orSuccess;
   });
 }
 
 orError_t orTracePopExternalId(uint64_t* id) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     std::vector<uint64_t>& ids = trace::external_ids();
     if (id == nullptr || ids.empty()) {
       return fail(orErrorInvalidValue, id == nullptr
@@ -240,8 +241,8 @@ orError_t orTracePopExternalId(uint64_t* id) {
 }
 
 orError_t orTraceGetTime(int64_t* now_ns) {
-  return openreg::guarded_result("orTraceGetTime", now_ns, [&] {
-    *now_ns = openreg::os::now_ns();
+  return guarded_result("orTraceGetTime", now_ns, [&] {
+    *now_ns = os::now_ns();
     return orSuccess;
   });
 }

@@ -367,47 +367,48 @@ bool resolve_watched_fault(const os::Fault& fault) {
 
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orWatchStart(void) {
-  return openreg::guarded([] {
-    if (const orError_t error = openreg::check_not_forked()) return error;
-    if (const orError_t error = openreg::check_settings()) return error;
-    openreg::is_on.store(true);
+  return guarded([] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (const orError_t error = check_settings()) return error;
+    is_on.store(true);
     return orSuccess;
   });
 }
 
 orError_t orWatchStop(void) {
-  return openreg::guarded([] {
-    if (const orError_t error = openreg::check_not_forked()) return error;
-    openreg::is_on.store(false);
+  return guarded([] {
+    if (const orError_t error = check_not_forked()) return error;
+    is_on.store(false);
     return orSuccess;
   });
 }
 
 orError_t orWatchAdd(unsigned long long* watch, const void* pointer, size_t size, int is_written,
                      orWatchObserver observer, void* context) {
-  return openreg::guarded(
-      [&] { return openreg::add_watch(watch, pointer, size, is_written, observer, context); });
+  return guarded([&] { return add_watch(watch, pointer, size, is_written, observer, context); });
 }
 
 orError_t orWatchRemove(unsigned long long watch) {
-  return openreg::guarded([&] { return openreg::remove_watch(watch); });
+  return guarded([&] { return remove_watch(watch); });
 }
 
 orError_t orWatchRearm(void) {
-  return openreg::guarded([] {
-    if (const orError_t error = openreg::check_not_forked()) return error;
-    if (openreg::memory() != nullptr) openreg::memory()->rearm();
+  return guarded([] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (memory() != nullptr) memory()->rearm();
     return orSuccess;
   });
 }
 
 orError_t orWatchGetCounts(orWatchCounts* counts) {
-  return openreg::guarded_result("orWatchGetCounts", counts, [&] {
-    if (const orError_t error = openreg::check_not_forked()) return error;
-    *counts = openreg::memory() == nullptr ? orWatchCounts{} : openreg::memory()->counts();
+  return guarded_result("orWatchGetCounts", counts, [&] {
+    if (const orError_t error = check_not_forked()) return error;
+    *counts = memory() == nullptr ? orWatchCounts{} : memory()->counts();
     return orSuccess;
   });
 }

@@ -338,30 +338,29 @@ orError_t get_capture_info(orStream_t handle, orStreamCaptureStatus* status, uns
 }  // namespace
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orStreamBeginCapture(orStream_t stream, orStreamCaptureMode mode) {
-  return openreg::guarded([&] { return openreg::begin_capture(stream, mode); });
+  return guarded([&] { return begin_capture(stream, mode); });
 }
 
 orError_t orStreamEndCapture(orStream_t stream, orGraph_t* graph) {
-  return openreg::guarded([&] { return openreg::end_capture(stream, graph); });
+  return guarded([&] { return end_capture(stream, graph); });
 }
 
 orError_t orStreamIsCapturing(orStream_t stream, orStreamCaptureStatus* status) {
-  return openreg::guarded(
-      [&] { return openreg::get_capture_info(stream, status, nullptr, "orStreamIsCapturing"); });
+  return guarded([&] { return get_capture_info(stream, status, nullptr, "orStreamIsCapturing"); });
 }
 
 orError_t orStreamGetCaptureInfo(orStream_t stream, orStreamCaptureStatus* status,
                                  unsigned long long* id) {
-  return openreg::guarded(
-      [&] { return openreg::get_capture_info(stream, status, id, "orStreamGetCaptureInfo"); });
+  return guarded([&] { return get_capture_info(stream, status, id, "orStreamGetCaptureInfo"); });
 }
 
 orError_t orThreadExchangeStreamCaptureMode(orStreamCaptureMode* mode) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (mode == nullptr || !is_mode(*mode)) {
       return fail(orErrorInvalidValue,
                   mode == nullptr

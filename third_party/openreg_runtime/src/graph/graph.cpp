@@ -99,11 +99,12 @@ void write_dot(const Graph& graph, std::ostream& out) {
 
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orGraphGetNodeCount(orGraph_t graph, size_t* count) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     std::shared_ptr<Graph> found;
     if (const orError_t error = find_graph(graph, count, "orGraphGetNodeCount", &found)) {
       return error;
@@ -114,8 +115,7 @@ orError_t orGraphGetNodeCount(orGraph_t graph, size_t* count) {
 }
 
 orError_t orGraphGetEdgeCount(orGraph_t graph, size_t* count) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     std::shared_ptr<Graph> found;
     if (const orError_t error = find_graph(graph, count, "orGraphGetEdgeCount", &found)) {
       return error;
@@ -127,12 +127,11 @@ orError_t orGraphGetEdgeCount(orGraph_t graph, size_t* count) {
 }
 
 orError_t orGraphDebugDotPrint(orGraph_t graph, const char* path, unsigned flags) {
-  return openreg::guarded([&] { return openreg::print_dot(graph, path, flags); });
+  return guarded([&] { return print_dot(graph, path, flags); });
 }
 
 orError_t orGraphDestroy(orGraph_t graph) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (graph == nullptr || is_forked()) return orSuccess;
     std::shared_ptr<Graph> removed;
     if (graphs.remove(number_of(graph), &removed)) return orSuccess;

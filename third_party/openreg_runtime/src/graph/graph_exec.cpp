@@ -296,19 +296,20 @@ orError_t launch(orGraphExec_t exec, orStream_t handle) {
 }  // namespace
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orGraphInstantiate(orGraphExec_t* exec, orGraph_t graph, unsigned long long flags) {
-  return openreg::guarded([&] { return openreg::instantiate(exec, graph, flags); });
+  return guarded([&] { return instantiate(exec, graph, flags); });
 }
 
 orError_t orGraphLaunch(orGraphExec_t exec, orStream_t stream) {
-  return openreg::guarded([&] { return openreg::launch(exec, stream); });
+  return guarded([&] { return launch(exec, stream); });
 }
 
 orError_t orGraphExecDestroy(orGraphExec_t exec) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (exec == nullptr || is_forked()) return orSuccess;
     std::shared_ptr<GraphProgram> removed;
     if (programs.remove(number_of(exec), &removed)) return orSuccess;

@@ -324,61 +324,59 @@ const ForkLocks fork_locks(lock_allocations, unlock_allocations);
 }  // namespace
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orMalloc(void** pointer, size_t size) {
-  return openreg::guarded([&] { return openreg::allocate(pointer, size); });
+  return guarded([&] { return allocate(pointer, size); });
 }
 
 orError_t orFree(void* pointer) {
-  return openreg::guarded([&] { return openreg::release(pointer); });
+  return guarded([&] { return release(pointer); });
 }
 
 orError_t orMallocHost(void** pointer, size_t size) {
-  return openreg::guarded([&] { return openreg::allocate_pinned(pointer, size); });
+  return guarded([&] { return allocate_pinned(pointer, size); });
 }
 
 orError_t orFreeHost(void* pointer) {
-  return openreg::guarded(
-      [&] { return openreg::release_pinned(pointer, /*is_unused=*/false, "orFreeHost"); });
+  return guarded([&] { return release_pinned(pointer, /*is_unused=*/false, "orFreeHost"); });
 }
 
 orError_t orFreeHostUnused(void* pointer) {
-  return openreg::guarded(
-      [&] { return openreg::release_pinned(pointer, /*is_unused=*/true, "orFreeHostUnused"); });
+  return guarded([&] { return release_pinned(pointer, /*is_unused=*/true, "orFreeHostUnused"); });
 }
 
 orError_t orHostRegister(void* pointer, size_t size) {
-  return openreg::guarded([&] { return openreg::register_pinned(pointer, size); });
+  return guarded([&] { return register_pinned(pointer, size); });
 }
 
 orError_t orHostUnregister(void* pointer) {
-  return openreg::guarded([&] { return openreg::unregister_pinned(pointer); });
+  return guarded([&] { return unregister_pinned(pointer); });
 }
 
 orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int device) {
-  return openreg::guarded([&] { return openreg::get_memory_info(free_size, total_size, device); });
+  return guarded([&] { return get_memory_info(free_size, total_size, device); });
 }
 
 orError_t orPointerGetAttributes(orPointerAttributes* attributes, const void* pointer) {
-  return openreg::guarded_result("orPointerGetAttributes", attributes, [&] {
-    *attributes = openreg::attributes_of(openreg::to_address(pointer));
+  return guarded_result("orPointerGetAttributes", attributes, [&] {
+    *attributes = attributes_of(to_address(pointer));
     return orSuccess;
   });
 }
 
 orError_t orHostGetKernelPointer(void** kernel_pointer, const void* pointer) {
-  return openreg::guarded_result("orHostGetKernelPointer", kernel_pointer, [&] {
-    const uintptr_t address = openreg::to_address(pointer);
-    *kernel_pointer =
-        reinterpret_cast<void*>(address + openreg::watchable_memory.kernel_offset(address));
+  return guarded_result("orHostGetKernelPointer", kernel_pointer, [&] {
+    const uintptr_t address = to_address(pointer);
+    *kernel_pointer = reinterpret_cast<void*>(address + watchable_memory.kernel_offset(address));
     return orSuccess;
   });
 }
 
 orError_t orGetKernelOffset(ptrdiff_t* offset) {
-  return openreg::guarded_result("orGetKernelOffset", offset, [&] {
-    using namespace openreg;
+  return guarded_result("orGetKernelOffset", offset, [&] {
     if (const orError_t error = check_not_forked()) return error;
     // It is the same for all devices: with one in use, the current one is not needed.
     Device* device = nullptr;

@@ -214,38 +214,35 @@ orError_t fill(void* pointer, int value, size_t size, const orStream_t* handle,
 }  // namespace
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orMemcpy(void* destination, const void* source, size_t size, orMemcpyKind kind) {
-  return openreg::guarded([&] {
-    return openreg::copy(destination, source, size, kind, nullptr, "orMemcpy",
-                         openreg::copy_and_wait);
-  });
+  return guarded(
+      [&] { return copy(destination, source, size, kind, nullptr, "orMemcpy", copy_and_wait); });
 }
 
 orError_t orMemcpyAsync(void* destination, const void* source, size_t size, orMemcpyKind kind,
                         orStream_t stream) {
-  return openreg::guarded([&] {
-    return openreg::copy(destination, source, size, kind, &stream, "orMemcpyAsync",
-                         openreg::enqueue_copy);
+  return guarded([&] {
+    return copy(destination, source, size, kind, &stream, "orMemcpyAsync", enqueue_copy);
   });
 }
 
 orError_t orMemcpyWithStream(void* destination, const void* source, size_t size, orMemcpyKind kind,
                              orStream_t stream) {
-  return openreg::guarded([&] {
-    return openreg::copy(destination, source, size, kind, &stream, "orMemcpyWithStream",
-                         openreg::copy_and_wait);
+  return guarded([&] {
+    return copy(destination, source, size, kind, &stream, "orMemcpyWithStream", copy_and_wait);
   });
 }
 
 orError_t orMemset(void* pointer, int value, size_t size) {
-  return openreg::guarded([&] { return openreg::fill(pointer, value, size, nullptr, "orMemset"); });
+  return guarded([&] { return fill(pointer, value, size, nullptr, "orMemset"); });
 }
 
 orError_t orMemsetAsync(void* pointer, int value, size_t size, orStream_t stream) {
-  return openreg::guarded(
-      [&] { return openreg::fill(pointer, value, size, &stream, "orMemsetAsync"); });
+  return guarded([&] { return fill(pointer, value, size, &stream, "orMemsetAsync"); });
 }
 
 }  // extern "C"

@@ -309,62 +309,64 @@ orError_t check_device(int index, const char* function) {
 
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orGetDeviceCount(int* count) {
-  return openreg::guarded_result("orGetDeviceCount", count, [&] {
-    if (const orError_t error = openreg::check_settings()) return error;
-    *count = openreg::visible_count();
+  return guarded_result("orGetDeviceCount", count, [&] {
+    if (const orError_t error = check_settings()) return error;
+    *count = visible_count();
     return orSuccess;
   });
 }
 
 orError_t orInit(void) {
-  return openreg::guarded([] { return openreg::init(); });
+  return guarded([] { return init(); });
 }
 
 orError_t orSetDevice(int device) {
-  return openreg::guarded([&] {
-    if (const orError_t error = openreg::check_not_forked()) return error;
-    if (const orError_t error = openreg::check_device(device, "orSetDevice")) return error;
-    openreg::set_current_device(device);
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (const orError_t error = check_device(device, "orSetDevice")) return error;
+    set_current_device(device);
     return orSuccess;
   });
 }
 
 orError_t orGetDevice(int* device) {
-  return openreg::guarded_result("orGetDevice", device, [&] {
-    *device = openreg::current_device();
+  return guarded_result("orGetDevice", device, [&] {
+    *device = current_device();
     return orSuccess;
   });
 }
 
 orError_t orGetDeviceProperties(orDeviceProp* properties, int device) {
-  return openreg::guarded([&] { return openreg::describe(properties, device); });
+  return guarded([&] { return describe(properties, device); });
 }
 
 orError_t orDeviceIsActive(int device, int* is_active) {
-  return openreg::guarded_result("orDeviceIsActive", is_active, [&] {
-    if (const orError_t error = openreg::check_device(device, "orDeviceIsActive")) return error;
-    *is_active = openreg::Device::active(device) != nullptr && !openreg::is_forked();
+  return guarded_result("orDeviceIsActive", is_active, [&] {
+    if (const orError_t error = check_device(device, "orDeviceIsActive")) return error;
+    *is_active = Device::active(device) != nullptr && !openreg::is_forked();
     return orSuccess;
   });
 }
 
 orError_t orDeviceIsBusy(int device, int* is_busy) {
-  return openreg::guarded_result("orDeviceIsBusy", is_busy, [&] {
-    if (const orError_t error = openreg::check_device(device, "orDeviceIsBusy")) return error;
-    openreg::Device* active = openreg::Device::active(device);
+  return guarded_result("orDeviceIsBusy", is_busy, [&] {
+    if (const orError_t error = check_device(device, "orDeviceIsBusy")) return error;
+    Device* active = Device::active(device);
     *is_busy = active != nullptr && !openreg::is_forked() && active->is_busy();
     return orSuccess;
   });
 }
 
 orError_t orSetDeviceCreatedFunction(orDeviceFn function) {
-  return openreg::guarded([&] {
-    openreg::created_function = function;
+  return guarded([&] {
+    created_function = function;
     for (int index = 0; index < OPENREG_MAX_DEVICES; ++index) {
-      if (openreg::devices[static_cast<size_t>(index)].load() != nullptr && function != nullptr) {
+      if (devices[static_cast<size_t>(index)].load() != nullptr && function != nullptr) {
         function(index);
       }
     }
@@ -373,50 +375,48 @@ orError_t orSetDeviceCreatedFunction(orDeviceFn function) {
 }
 
 orError_t orDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return openreg::guarded([&] {
+  return guarded([&] {
     if (least == nullptr || greatest == nullptr) {
-      return openreg::fail_null("orDeviceGetStreamPriorityRange");
+      return fail_null("orDeviceGetStreamPriorityRange");
     }
-    *least = openreg::least_stream_priority;
-    *greatest = openreg::greatest_stream_priority;
+    *least = least_stream_priority;
+    *greatest = greatest_stream_priority;
     return orSuccess;
   });
 }
 
 orError_t orDeviceSynchronize(void) {
-  return openreg::guarded(
-      [] { return openreg::synchronize_index(openreg::current_device(), "orDeviceSynchronize"); });
+  return guarded([] { return synchronize_index(current_device(), "orDeviceSynchronize"); });
 }
 
 orError_t orDeviceSynchronizeIndex(int device) {
-  return openreg::guarded(
-      [&] { return openreg::synchronize_index(device, "orDeviceSynchronizeIndex"); });
+  return guarded([&] { return synchronize_index(device, "orDeviceSynchronizeIndex"); });
 }
 
 orError_t orDeviceSynchronizeAll(void) {
-  return openreg::guarded([] { return openreg::synchronize_all(); });
+  return guarded([] { return synchronize_all(); });
 }
 
 orError_t orDeviceTakeErrorAll(int timeout_ms) {
-  return openreg::guarded([&] { return openreg::take_error(timeout_ms); });
+  return guarded([&] { return take_error(timeout_ms); });
 }
 
 orError_t orSetWaitCheck(orWaitCheckFn check) {
-  openreg::wait_check::check = check;
+  wait_check::check = check;
   return orSuccess;
 }
 
 orError_t orIsForkedChild(int* is_forked) {
-  return openreg::guarded_result("orIsForkedChild", is_forked, [&] {
+  return guarded_result("orIsForkedChild", is_forked, [&] {
     *is_forked = openreg::is_forked() ? 1 : 0;
     return orSuccess;
   });
 }
 
 orError_t orDeviceCanAccessPeer(int* can_access, int device, int peer) {
-  return openreg::guarded_result("orDeviceCanAccessPeer", can_access, [&] {
+  return guarded_result("orDeviceCanAccessPeer", can_access, [&] {
     for (int index : {device, peer}) {
-      if (const orError_t error = openreg::check_device(index, "orDeviceCanAccessPeer")) {
+      if (const orError_t error = check_device(index, "orDeviceCanAccessPeer")) {
         return error;
       }
     }

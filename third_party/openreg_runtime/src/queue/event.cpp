@@ -262,19 +262,20 @@ orError_t wait_for_event(Stream& stream, const EventRecord& record) {
 }  // namespace
 }  // namespace openreg
 
+using namespace openreg;
+
 extern "C" {
 
 orError_t orEventCreateWithFlags(orEvent_t* event, unsigned flags) {
-  return openreg::guarded([&] { return openreg::create_event(event, flags); });
+  return guarded([&] { return create_event(event, flags); });
 }
 
 orError_t orEventCreate(orEvent_t* event) {
-  return openreg::guarded([&] { return openreg::create_event(event, orEventDefault); });
+  return guarded([&] { return create_event(event, orEventDefault); });
 }
 
 orError_t orEventDestroy(orEvent_t event) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (event == nullptr || is_forked()) return orSuccess;
     Event removed;
     if (!events.remove(number_of(event), &removed)) {
@@ -288,8 +289,7 @@ orError_t orEventDestroy(orEvent_t event) {
 }
 
 orError_t orEventRecord(orEvent_t event, orStream_t handle) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     EventRef found;
     if (const orError_t error = EventRef::find(event, "orEventRecord", &found)) return error;
     if (found.is_peers()) {
@@ -304,8 +304,7 @@ orError_t orEventRecord(orEvent_t event, orStream_t handle) {
 }
 
 orError_t orEventQuery(orEvent_t event) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     CompletionRef completion;
     if (const orError_t error = find_awaited(event, "orEventQuery", &completion)) return error;
     if (!completion) return orSuccess;
@@ -316,8 +315,7 @@ orError_t orEventQuery(orEvent_t event) {
 }
 
 orError_t orEventIsComplete(int* is_complete, orEvent_t event) {
-  return openreg::guarded_result("orEventIsComplete", is_complete, [&] {
-    using namespace openreg;
+  return guarded_result("orEventIsComplete", is_complete, [&] {
     CompletionRef completion;
     if (const orError_t error = find_awaited(event, "orEventIsComplete", &completion)) {
       return error;
@@ -328,8 +326,7 @@ orError_t orEventIsComplete(int* is_complete, orEvent_t event) {
 }
 
 orError_t orEventSynchronize(orEvent_t event) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     CompletionRef completion;
     if (const orError_t error = find_awaited(event, "orEventSynchronize", &completion))
       return error;
@@ -345,8 +342,7 @@ orError_t orEventSynchronize(orEvent_t event) {
 }
 
 orError_t orEventElapsedTime(float* elapsed_ms, orEvent_t start, orEvent_t end) {
-  return openreg::guarded_result("orEventElapsedTime", elapsed_ms, [&] {
-    using namespace openreg;
+  return guarded_result("orEventElapsedTime", elapsed_ms, [&] {
     int64_t start_ns = 0;
     int64_t end_ns = 0;
     int start_device = 0;
@@ -365,8 +361,7 @@ orError_t orEventElapsedTime(float* elapsed_ms, orEvent_t start, orEvent_t end) 
 }
 
 orError_t orStreamWaitEvent(orStream_t handle, orEvent_t event, unsigned flags) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     EventRef found;
     if (const orError_t error = EventRef::find(event, "orStreamWaitEvent", &found)) return error;
     if (flags != 0) {

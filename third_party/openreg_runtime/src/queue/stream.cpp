@@ -402,23 +402,20 @@ orError_t get_property(orStream_t handle, Value* value, Get&& get) {
 }  // namespace
 }  // namespace openreg
 
-using openreg::Stream;
+using namespace openreg;
 
 extern "C" {
 
 orError_t orStreamCreate(orStream_t* stream) {
-  return openreg::guarded([&] {
-    return openreg::create_stream(stream, orStreamDefault, openreg::least_stream_priority);
-  });
+  return guarded([&] { return create_stream(stream, orStreamDefault, least_stream_priority); });
 }
 
 orError_t orStreamCreateWithPriority(orStream_t* stream, unsigned flags, int priority) {
-  return openreg::guarded([&] { return openreg::create_stream(stream, flags, priority); });
+  return guarded([&] { return create_stream(stream, flags, priority); });
 }
 
 orError_t orStreamDestroy(orStream_t handle) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
     if (stream == &stream->device().default_stream()) {
@@ -433,8 +430,7 @@ orError_t orStreamDestroy(orStream_t handle) {
 }
 
 orError_t orGetDefaultStream(orStream_t* stream, int device) {
-  return openreg::guarded_result("orGetDefaultStream", stream, [&] {
-    using namespace openreg;
+  return guarded_result("orGetDefaultStream", stream, [&] {
     Device* found = nullptr;
     if (const orError_t error = Device::get(device, &found)) return error;
     *stream = found->default_stream().handle();
@@ -443,8 +439,7 @@ orError_t orGetDefaultStream(orStream_t* stream, int device) {
 }
 
 orError_t orStreamQuery(orStream_t handle) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
     if (const orError_t error = check_may_wait(*stream, "orStreamQuery")) return error;
@@ -456,23 +451,21 @@ orError_t orStreamQuery(orStream_t handle) {
 }
 
 orError_t orStreamSynchronize(orStream_t handle) {
-  return openreg::synchronize_stream(handle, [](Stream&, uint64_t) { return true; });
+  return synchronize_stream(handle, [](Stream&, uint64_t) { return true; });
 }
 
 orError_t orStreamTrySynchronize(orStream_t handle) {
-  return openreg::synchronize_stream(
+  return synchronize_stream(
       handle, [](Stream& stream, uint64_t count) { return stream.retired() >= count; });
 }
 
 orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
                          orStream_t stream) {
-  return openreg::guarded(
-      [&] { return openreg::launch_kernel(kernel, closure, closure_size, stream); });
+  return guarded([&] { return launch_kernel(kernel, closure, closure_size, stream); });
 }
 
 orError_t orLaunchHostFunc(orStream_t handle, orHostFn function, void* user_data) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (function == nullptr) {
       return fail(orErrorInvalidValue, "orLaunchHostFunc: function is null");
     }
@@ -485,8 +478,7 @@ orError_t orLaunchHostFunc(orStream_t handle, orHostFn function, void* user_data
 }
 
 orError_t orSetIdleFunction(void (*function)(void)) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (Worker::current_stream() == nullptr) {
       return fail(orErrorNotPermitted,
                   "orSetIdleFunction: only work on a stream can say what its thread calls");
@@ -497,26 +489,23 @@ orError_t orSetIdleFunction(void (*function)(void)) {
 }
 
 orError_t orStreamGetDevice(orStream_t stream, int* device) {
-  return openreg::get_property(stream, device,
-                               [](const Stream& found) { return found.device().index(); });
+  return get_property(stream, device, [](const Stream& found) { return found.device().index(); });
 }
 
 orError_t orStreamGetPriority(orStream_t stream, int* priority) {
-  return openreg::get_property(stream, priority,
-                               [](const Stream& found) { return found.priority(); });
+  return get_property(stream, priority, [](const Stream& found) { return found.priority(); });
 }
 
 orError_t orStreamGetFlags(orStream_t stream, unsigned* flags) {
-  return openreg::get_property(stream, flags, [](const Stream& found) { return found.flags(); });
+  return get_property(stream, flags, [](const Stream& found) { return found.flags(); });
 }
 
 orError_t orStreamGetId(orStream_t stream, unsigned long long* id) {
-  return openreg::get_property(stream, id, [](const Stream& found) { return found.id(); });
+  return get_property(stream, id, [](const Stream& found) { return found.id(); });
 }
 
 orError_t orStreamGetById(orStream_t* stream, int device, unsigned long long id) {
-  return openreg::guarded_result("orStreamGetById", stream, [&] {
-    using namespace openreg;
+  return guarded_result("orStreamGetById", stream, [&] {
     Device* found = nullptr;
     if (const orError_t error = Device::get(device, &found)) return error;
     const Stream* live = found->find_stream(id);
@@ -530,8 +519,7 @@ orError_t orStreamGetById(orStream_t* stream, int device, unsigned long long id)
 }
 
 orError_t orStreamHasEnded(int* has_ended, orStream_t stream) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (const orError_t error = check_not_forked()) return error;
     if (has_ended == nullptr || stream == nullptr) {
       return fail(orErrorInvalidValue, "orStreamHasEnded: a pointer is null");
@@ -544,8 +532,7 @@ orError_t orStreamHasEnded(int* has_ended, orStream_t stream) {
 }
 
 orError_t orStreamIsAlone(int* is_alone, orStream_t handle) {
-  return openreg::guarded_result("orStreamIsAlone", is_alone, [&] {
-    using namespace openreg;
+  return guarded_result("orStreamIsAlone", is_alone, [&] {
     Stream* own = nullptr;
     if (const orError_t error = find_stream(handle, &own)) return error;
     const std::vector<Stream*> streams = all_streams();
@@ -557,8 +544,7 @@ orError_t orStreamIsAlone(int* is_alone, orStream_t handle) {
 }
 
 orError_t orStreamValidate(uintptr_t handle) {
-  return openreg::guarded([&] {
-    using namespace openreg;
+  return guarded([&] {
     if (const orError_t error = check_not_forked()) return error;
     const Stream* stream = look_up(reinterpret_cast<orStream_t>(handle));
     if (stream != nullptr && !stream->is_destroyed()) return orSuccess;
