@@ -97,6 +97,10 @@ orError_t fail(orError_t code, std::string message) noexcept {
 
 orError_t fail_with_text(orError_t code, const char* text) noexcept { return keep(code, text, 0); }
 
+orError_t fail_null(const char* function) {
+  return fail(orErrorInvalidValue, concat(function, ": a pointer to the result is null"));
+}
+
 orError_t fail_out_of_memory() noexcept {
   last_error = {orErrorMemoryAllocation, 0, "the host is out of memory"};
   return orErrorMemoryAllocation;

@@ -40,6 +40,9 @@ orError_t fail(orError_t code, std::string message) noexcept;
 // The same with a text that may have to be copied.
 orError_t fail_with_text(orError_t code, const char* text) noexcept;
 
+// "<function>: a pointer to the result is null".
+orError_t fail_null(const char* function);
+
 // Does the same with a stream's or event's failure; null is no error.
 orError_t report(const FailureRef& failure) noexcept;
 
@@ -87,10 +90,7 @@ orError_t guarded(Body&& body) noexcept {
 // The same for a function that stores a result, whose address may not be null.
 template <typename Result, typename Body>
 orError_t guarded_result(const char* function, const Result* result, Body&& body) noexcept {
-  return guarded([&] {
-    if (result != nullptr) return body();
-    return fail(orErrorInvalidValue, concat(function, ": a pointer to the result is null"));
-  });
+  return guarded([&] { return result == nullptr ? fail_null(function) : body(); });
 }
 
 }  // namespace openreg

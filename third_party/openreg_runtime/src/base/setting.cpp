@@ -244,42 +244,6 @@ const Environment& environment() {
   return *found;
 }
 
-orError_t declare(int* index, const orSetting* setting, const char* values) {
-  if (index == nullptr || setting == nullptr || values == nullptr || setting->variable == nullptr ||
-      setting->default_text == nullptr || setting->allowed == nullptr ||
-      setting->description == nullptr) {
-    return fail(orErrorInvalidValue, "orDeclareSetting: a pointer is null");
-  }
-  if (!is_among(setting->default_text, values)) {
-    return fail(orErrorInvalidValue,
-                concat("orDeclareSetting: expected a default of ", setting->variable, " among '",
-                       values, "', got '", setting->default_text, "'"));
-  }
-  const Lock lock(environment_mutex);
-  std::vector<Variable>& all = variables();
-  const auto known = std::find_if(all.begin(), all.end(), [&](const Variable& variable) {
-    return std::string_view(variable.description.variable) == setting->variable;
-  });
-  *index = static_cast<int>(known - all.begin());
-  if (known != all.end()) {
-    if (known->values != nullptr && std::string_view(known->values) == values) return orSuccess;
-    return fail(orErrorInvalidValue,
-                concat("orDeclareSetting: there is another setting ", setting->variable));
-  }
-  Variable added{*setting, nullptr, values};
-  added.description.value = nullptr;
-  added.description.source = nullptr;
-  std::unique_ptr<Environment> extended;
-  if (const Environment* read = read_environment.load(std::memory_order_relaxed)) {
-    extended = std::make_unique<Environment>(*read);
-    extended->earlier = read;
-    extended->read(added);
-  }
-  all.push_back(added);
-  if (extended != nullptr) read_environment.store(extended.release(), std::memory_order_release);
-  return orSuccess;
-}
-
 // Finds the description of a setting.
 orError_t find_setting(int index, const char* function, orSetting* setting) {
   const Lock lock(environment_mutex);
@@ -322,7 +286,41 @@ using namespace openreg;
 extern "C" {
 
 orError_t orDeclareSetting(int* index, const orSetting* setting, const char* values) {
-  return guarded([&] { return declare(index, setting, values); });
+  return guarded([&] {
+    if (index == nullptr || setting == nullptr || values == nullptr ||
+        setting->variable == nullptr || setting->default_text == nullptr ||
+        setting->allowed == nullptr || setting->description == nullptr) {
+      return fail(orErrorInvalidValue, "orDeclareSetting: a pointer is null");
+    }
+    if (!is_among(setting->default_text, values)) {
+      return fail(orErrorInvalidValue,
+                  concat("orDeclareSetting: expected a default of ", setting->variable, " among '",
+                         values, "', got '", setting->default_text, "'"));
+    }
+    const Lock lock(environment_mutex);
+    std::vector<Variable>& all = variables();
+    const auto known = std::find_if(all.begin(), all.end(), [&](const Variable& variable) {
+      return std::string_view(variable.description.variable) == setting->variable;
+    });
+    *index = static_cast<int>(known - all.begin());
+    if (known != all.end()) {
+      if (known->values != nullptr && std::string_view(known->values) == values) return orSuccess;
+      return fail(orErrorInvalidValue,
+                  concat("orDeclareSetting: there is another setting ", setting->variable));
+    }
+    Variable added{*setting, nullptr, values};
+    added.description.value = nullptr;
+    added.description.source = nullptr;
+    std::unique_ptr<Environment> extended;
+    if (const Environment* read = read_environment.load(std::memory_order_relaxed)) {
+      extended = std::make_unique<Environment>(*read);
+      extended->earlier = read;
+      extended->read(added);
+    }
+    all.push_back(added);
+    if (extended != nullptr) read_environment.store(extended.release(), std::memory_order_release);
+    return orSuccess;
+  });
 }
 
 orError_t orSetSettingSource(orSettingSourceFn function) {

@@ -66,174 +66,7 @@ orError_t read_handle(const Handle& handle, const char* function, Ticket* ticket
               concat(function, ": the handle is damaged, or of another kind"));
 }
 
-orError_t fail_null(const char* function) {
-  return fail(orErrorInvalidValue, concat(function, ": a pointer to the result is null"));
-}
-
-bool is_own(const Ticket& ticket) {
-  const Ledger* own = Ledger::existing();
-  return own != nullptr && own->identity() == ticket.ledger;
-}
-
-// --- Memory
-
-orError_t get_memory_handle(orIpcMemHandle_t* handle, void* pointer) {
-  constexpr const char* function = "orIpcGetMemHandle";
-  if (handle == nullptr) return fail_null(function);
-  if (const orError_t error = check_not_forked()) return error;
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  if (find_imported(address)) {
-    return fail(orErrorNotPermitted,
-                concat(function,
-                       ": the memory was received from another process, and only the process "
-                       "that owns it can share it"));
-  }
-  const AddressSpace* space = AddressSpace::get();
-  const Device* device = space == nullptr ? nullptr : Device::active(space->device_of(address));
-  std::optional<Allocation> found;
-  if (device != nullptr) found = device->arena().find(address);
-  if (!found) {
-    return fail(orErrorInvalidValue, concat(function, ": expected device memory, got ", pointer));
-  }
-  Ledger* ledger = nullptr;
-  if (const orError_t error = Ledger::get(&ledger)) return error;
-  if (const orError_t error = ledger->publish(device->index(), device->memory_file())) return error;
-  write_handle(handle, Ticket{.ledger = ledger->identity(),
-                              .device = static_cast<uint16_t>(device->index()),
-                              .first = found->address - space->base_of(device->index()),
-                              .second = found->size});
-  return orSuccess;
-}
-
-orError_t open_memory_handle(void** pointer, const orIpcMemHandle_t& handle, unsigned flags) {
-  constexpr const char* function = "orIpcOpenMemHandle";
-  if (pointer == nullptr) return fail_null(function);
-  if (const orError_t error = check_not_forked()) return error;
-  if (flags != 0) {
-    return fail(orErrorInvalidValue, concat(function, ": expected flags 0, got ", flags));
-  }
-  Ticket ticket;
-  if (const orError_t error = read_handle(handle, function, &ticket)) return error;
-  std::shared_ptr<Peer> peer;
-  if (const orError_t error = Peer::open(ticket.ledger, &peer)) return error;
-  if (ticket.device < OPENREG_MAX_DEVICES) {
-    Device* own = nullptr;  // what is imported belongs to it; with it there is an address space
-    if (const orError_t error = Device::get(ticket.device, &own)) return error;
-  }
-  uintptr_t address = 0;
-  if (const orError_t error =
-          open_allocation(peer, ticket.device, ticket.first, ticket.second, &address)) {
-    return error;
-  }
-  *pointer = reinterpret_cast<void*>(address);
-  return orSuccess;
-}
-
-// --- Events
-
-orError_t get_event_handle(orIpcEventHandle_t* handle, orEvent_t event) {
-  constexpr const char* function = "orIpcGetEventHandle";
-  if (handle == nullptr) return fail_null(function);
-  if (const orError_t error = check_not_forked()) return error;
-  EventRef found;
-  if (const orError_t error = EventRef::find(event, function, &found)) return error;
-  if (!found.is_interprocess()) {
-    return fail(orErrorInvalidResourceHandle,
-                concat(function, ": expected an event created with orEventInterprocess"));
-  }
-  if (found.is_peers()) {
-    return fail(orErrorNotPermitted,
-                concat(function,
-                       ": the event was received from another process, and only the process "
-                       "that created it can share it"));
-  }
-  uint32_t slot = 0;
-  uint64_t generation = 0;
-  if (const orError_t error = found.get_shared_slot(&slot, &generation)) return error;
-  write_handle(
-      handle,
-      Ticket{.ledger = Ledger::existing()->identity(), .first = slot, .second = generation});
-  return orSuccess;
-}
-
-orError_t open_event_handle(orEvent_t* event, const orIpcEventHandle_t& handle) {
-  constexpr const char* function = "orIpcOpenEventHandle";
-  if (event == nullptr) return fail_null(function);
-  if (const orError_t error = check_not_forked()) return error;
-  Ticket ticket;
-  if (const orError_t error = read_handle(handle, function, &ticket)) return error;
-  if (ticket.first >= LedgerFile::slot_count || !LedgerFile::Event::is_live(ticket.second)) {
-    return fail(orErrorInvalidResourceHandle, concat(function, ": the handle names no event"));
-  }
-  PeerEvent opened{nullptr, static_cast<uint32_t>(ticket.first),
-                   static_cast<uint32_t>(ticket.second)};
-  if (const orError_t error = Peer::open(ticket.ledger, &opened.peer)) return error;
-  PeerRecord latest;
-  if (const orError_t error = find_latest(opened, &latest)) return error;
-  *event = add_event({.peer_event = std::move(opened), .latest = {}},
-                     orEventDisableTiming | orEventInterprocess | event_is_peers);
-  return orSuccess;
-}
-
-// --- Leases
-
 constinit HandleTable<HeldLease, HandleKind::Lease> held_leases;
-
-orError_t grant_lease(unsigned long long* lease, orIpcLeaseHandle_t* handle) {
-  if (lease == nullptr || handle == nullptr) return fail_null("orIpcLeaseGrant");
-  if (const orError_t error = check_not_forked()) return error;
-  Ledger* ledger = nullptr;
-  if (const orError_t error = Ledger::get(&ledger)) return error;
-  uint64_t number = 0;
-  if (const orError_t error = ledger->grant(&number)) return error;
-  write_handle(handle, Ticket{.ledger = ledger->identity(), .first = number});
-  *lease = number;
-  return orSuccess;
-}
-
-orError_t find_lease(unsigned long long* lease, const orIpcLeaseHandle_t& handle) {
-  constexpr const char* function = "orIpcLeaseFind";
-  if (lease == nullptr) return fail_null(function);
-  Ticket ticket;
-  if (const orError_t error = read_handle(handle, function, &ticket)) return error;
-  *lease = is_own(ticket) ? ticket.first : 0;
-  return orSuccess;
-}
-
-orError_t revoke_lease(unsigned long long lease) {
-  if (const orError_t error = check_not_forked()) return error;
-  Ledger* ledger = nullptr;
-  if (const orError_t error = Ledger::get(&ledger)) return error;
-  return ledger->revoke(lease);
-}
-
-orError_t open_lease_handle(orIpcLease_t* lease, const orIpcLeaseHandle_t& handle) {
-  constexpr const char* function = "orIpcLeaseTake";
-  if (lease == nullptr) return fail_null(function);
-  if (const orError_t error = check_not_forked()) return error;
-  Ticket ticket;
-  if (const orError_t error = read_handle(handle, function, &ticket)) return error;
-  std::shared_ptr<Peer> peer;
-  if (const orError_t error = Peer::open(ticket.ledger, &peer)) return error;
-  HeldLease held;
-  if (const orError_t error = take_lease(std::move(peer), ticket.first, &held)) return error;
-  try {
-    *lease = to_handle<orIpcLease_t>(held_leases.add(held));
-    return orSuccess;
-  } catch (const std::bad_alloc&) {
-    end_lease(held);
-    throw;
-  }
-}
-
-orError_t collect_leases(orIpcLeaseFn ended, void* user_data, bool checks_holders) {
-  if (ended == nullptr) return fail(orErrorInvalidValue, "orIpcLeaseCollect: function is null");
-  if (const orError_t error = check_not_forked()) return error;
-  Ledger* ledger = Ledger::existing();
-  if (ledger == nullptr) return orSuccess;
-  for (const uint64_t lease : ledger->collect(checks_holders)) ended(lease, user_data);
-  return orSuccess;
-}
 
 }  // namespace
 }  // namespace openreg
@@ -242,12 +75,61 @@ using namespace openreg;
 
 extern "C" {
 
+// --- Memory
+
 orError_t orIpcGetMemHandle(orIpcMemHandle_t* handle, void* pointer) {
-  return guarded([&] { return get_memory_handle(handle, pointer); });
+  constexpr const char* function = "orIpcGetMemHandle";
+  return guarded_result(function, handle, [&] {
+    if (const orError_t error = check_not_forked()) return error;
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (find_imported(address)) {
+      return fail(orErrorNotPermitted,
+                  concat(function,
+                         ": the memory was received from another process, and only the process "
+                         "that owns it can share it"));
+    }
+    const AddressSpace* space = AddressSpace::get();
+    const Device* device = space == nullptr ? nullptr : Device::active(space->device_of(address));
+    std::optional<Allocation> found;
+    if (device != nullptr) found = device->arena().find(address);
+    if (!found) {
+      return fail(orErrorInvalidValue, concat(function, ": expected device memory, got ", pointer));
+    }
+    Ledger* ledger = nullptr;
+    if (const orError_t error = Ledger::get(&ledger)) return error;
+    const int index = device->index();
+    if (const orError_t error = ledger->publish(index, device->memory_file())) return error;
+    write_handle(handle, Ticket{.ledger = ledger->identity(),
+                                .device = static_cast<uint16_t>(index),
+                                .first = found->address - space->base_of(index),
+                                .second = found->size});
+    return orSuccess;
+  });
 }
 
 orError_t orIpcOpenMemHandle(void** pointer, orIpcMemHandle_t handle, unsigned flags) {
-  return guarded([&] { return open_memory_handle(pointer, handle, flags); });
+  constexpr const char* function = "orIpcOpenMemHandle";
+  return guarded_result(function, pointer, [&] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (flags != 0) {
+      return fail(orErrorInvalidValue, concat(function, ": expected flags 0, got ", flags));
+    }
+    Ticket ticket;
+    if (const orError_t error = read_handle(handle, function, &ticket)) return error;
+    std::shared_ptr<Peer> peer;
+    if (const orError_t error = Peer::open(ticket.ledger, &peer)) return error;
+    if (ticket.device < OPENREG_MAX_DEVICES) {
+      Device* own = nullptr;  // what is imported belongs to it; with it there is an address space
+      if (const orError_t error = Device::get(ticket.device, &own)) return error;
+    }
+    uintptr_t address = 0;
+    if (const orError_t error =
+            open_allocation(peer, ticket.device, ticket.first, ticket.second, &address)) {
+      return error;
+    }
+    *pointer = reinterpret_cast<void*>(address);
+    return orSuccess;
+  });
 }
 
 orError_t orIpcCloseMemHandle(void* pointer) {
@@ -255,33 +137,112 @@ orError_t orIpcCloseMemHandle(void* pointer) {
     if (const orError_t error = check_not_forked()) return error;
     if (close_allocation(reinterpret_cast<uintptr_t>(pointer))) return orSuccess;
     return fail(orErrorInvalidValue, concat("orIpcCloseMemHandle: ", pointer,
-                                            " is not the start of an opened "
-                                            "allocation"));
+                                            " is not the start of an opened allocation"));
   });
 }
 
+// --- Events
+
 orError_t orIpcGetEventHandle(orIpcEventHandle_t* handle, orEvent_t event) {
-  return guarded([&] { return get_event_handle(handle, event); });
+  constexpr const char* function = "orIpcGetEventHandle";
+  return guarded_result(function, handle, [&] {
+    if (const orError_t error = check_not_forked()) return error;
+    EventRef found;
+    if (const orError_t error = EventRef::find(event, function, &found)) return error;
+    if (!found.is_interprocess()) {
+      return fail(orErrorInvalidResourceHandle,
+                  concat(function, ": expected an event created with orEventInterprocess"));
+    }
+    if (found.is_peers()) {
+      return fail(orErrorNotPermitted,
+                  concat(function,
+                         ": the event was received from another process, and only the process "
+                         "that created it can share it"));
+    }
+    uint32_t slot = 0;
+    uint64_t generation = 0;
+    if (const orError_t error = found.get_shared_slot(&slot, &generation)) return error;
+    write_handle(
+        handle,
+        Ticket{.ledger = Ledger::existing()->identity(), .first = slot, .second = generation});
+    return orSuccess;
+  });
 }
 
 orError_t orIpcOpenEventHandle(orEvent_t* event, orIpcEventHandle_t handle) {
-  return guarded([&] { return open_event_handle(event, handle); });
+  constexpr const char* function = "orIpcOpenEventHandle";
+  return guarded_result(function, event, [&] {
+    if (const orError_t error = check_not_forked()) return error;
+    Ticket ticket;
+    if (const orError_t error = read_handle(handle, function, &ticket)) return error;
+    if (ticket.first >= LedgerFile::slot_count || !LedgerFile::Event::is_live(ticket.second)) {
+      return fail(orErrorInvalidResourceHandle, concat(function, ": the handle names no event"));
+    }
+    PeerEvent opened{nullptr, static_cast<uint32_t>(ticket.first),
+                     static_cast<uint32_t>(ticket.second)};
+    if (const orError_t error = Peer::open(ticket.ledger, &opened.peer)) return error;
+    PeerRecord latest;
+    if (const orError_t error = find_latest(opened, &latest)) return error;
+    *event = add_event({.peer_event = std::move(opened), .latest = {}},
+                       orEventDisableTiming | orEventInterprocess | event_is_peers);
+    return orSuccess;
+  });
 }
 
+// --- Leases
+
 orError_t orIpcLeaseGrant(unsigned long long* lease, orIpcLeaseHandle_t* handle) {
-  return guarded([&] { return grant_lease(lease, handle); });
+  return guarded([&] {
+    if (lease == nullptr || handle == nullptr) return fail_null("orIpcLeaseGrant");
+    if (const orError_t error = check_not_forked()) return error;
+    Ledger* ledger = nullptr;
+    if (const orError_t error = Ledger::get(&ledger)) return error;
+    uint64_t number = 0;
+    if (const orError_t error = ledger->grant(&number)) return error;
+    write_handle(handle, Ticket{.ledger = ledger->identity(), .first = number});
+    *lease = number;
+    return orSuccess;
+  });
 }
 
 orError_t orIpcLeaseFind(unsigned long long* lease, orIpcLeaseHandle_t handle) {
-  return guarded([&] { return find_lease(lease, handle); });
+  constexpr const char* function = "orIpcLeaseFind";
+  return guarded_result(function, lease, [&] {
+    Ticket ticket;
+    if (const orError_t error = read_handle(handle, function, &ticket)) return error;
+    const Ledger* own = Ledger::existing();
+    *lease = own != nullptr && own->identity() == ticket.ledger ? ticket.first : 0;
+    return orSuccess;
+  });
 }
 
 orError_t orIpcLeaseRevoke(unsigned long long lease) {
-  return guarded([&] { return revoke_lease(lease); });
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    Ledger* ledger = nullptr;
+    if (const orError_t error = Ledger::get(&ledger)) return error;
+    return ledger->revoke(lease);
+  });
 }
 
 orError_t orIpcLeaseTake(orIpcLease_t* lease, orIpcLeaseHandle_t handle) {
-  return guarded([&] { return open_lease_handle(lease, handle); });
+  constexpr const char* function = "orIpcLeaseTake";
+  return guarded_result(function, lease, [&] {
+    if (const orError_t error = check_not_forked()) return error;
+    Ticket ticket;
+    if (const orError_t error = read_handle(handle, function, &ticket)) return error;
+    std::shared_ptr<Peer> peer;
+    if (const orError_t error = Peer::open(ticket.ledger, &peer)) return error;
+    HeldLease held;
+    if (const orError_t error = take_lease(std::move(peer), ticket.first, &held)) return error;
+    try {
+      *lease = to_handle<orIpcLease_t>(held_leases.add(held));
+      return orSuccess;
+    } catch (const std::bad_alloc&) {
+      end_lease(held);
+      throw;
+    }
+  });
 }
 
 orError_t orIpcLeaseEnd(orIpcLease_t lease) {
@@ -297,7 +258,14 @@ orError_t orIpcLeaseEnd(orIpcLease_t lease) {
 }
 
 orError_t orIpcLeaseCollect(orIpcLeaseFn ended, void* user_data, int checks_holders) {
-  return guarded([&] { return collect_leases(ended, user_data, checks_holders != 0); });
+  return guarded([&] {
+    if (ended == nullptr) return fail(orErrorInvalidValue, "orIpcLeaseCollect: function is null");
+    if (const orError_t error = check_not_forked()) return error;
+    Ledger* ledger = Ledger::existing();
+    if (ledger == nullptr) return orSuccess;
+    for (const uint64_t lease : ledger->collect(checks_holders != 0)) ended(lease, user_data);
+    return orSuccess;
+  });
 }
 
 }  // extern "C"

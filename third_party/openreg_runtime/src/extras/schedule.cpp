@@ -402,59 +402,53 @@ const ForkLocks fork_locks([] { scheduler().lock(); }, [] { scheduler().unlock()
   return true;
 }();
 
-// --- The interface
-
-orError_t set_schedule(const char* text) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (const orError_t error = check_settings()) return error;
-  const std::optional<Schedule> schedule = text == nullptr ? std::nullopt : parse_schedule(text);
-  if (!schedule) {
-    return fail(orErrorInvalidValue,
-                concat("orSetSchedule: expected free, lazy, eager or a number, got '",
-                       text == nullptr ? "NULL" : text, "'"));
-  }
-  if (Worker::current_stream() != nullptr) {
-    return fail(orErrorNotPermitted, "orSetSchedule: work on a stream cannot change the schedule");
-  }
-  scheduler().begin();
-  for (Device* device : active_devices()) {
-    if (const orError_t error = check_may_wait(device->index(), "orSetSchedule")) return error;
-    if (const orError_t error = device->wait()) return error;
-  }
-  const std::vector<Stream*> streams = all_streams();
-  const bool is_idle = std::all_of(streams.begin(), streams.end(),
-                                   [](const Stream* stream) { return stream->is_idle(); });
-  if (is_idle && scheduler().change(*schedule)) return orSuccess;
-  return fail(orErrorNotPermitted,
-              "orSetSchedule: expected no work on any stream, but another thread submits some");
-}
-
-orError_t get_schedule(char* text, size_t size) {
-  if (const orError_t error = check_settings()) return error;
-  scheduler().begin();
-  const std::string schedule = text_of(scheduler().current());
-  if (text == nullptr || size <= schedule.size()) {
-    return fail(orErrorInvalidValue, concat("orGetSchedule: expected room for ",
-                                            schedule.size() + 1, " bytes, got ", size));
-  }
-  std::memcpy(text, schedule.c_str(), schedule.size() + 1);
-  return orSuccess;
-}
-
 }  // namespace
-
 }  // namespace openreg
 
 using namespace openreg;
 
 extern "C" {
 
-orError_t orSetSchedule(const char* schedule) {
-  return guarded([&] { return set_schedule(schedule); });
+orError_t orSetSchedule(const char* text) {
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (const orError_t error = check_settings()) return error;
+    const std::optional<Schedule> schedule = text == nullptr ? std::nullopt : parse_schedule(text);
+    if (!schedule) {
+      return fail(orErrorInvalidValue,
+                  concat("orSetSchedule: expected free, lazy, eager or a number, got '",
+                         text == nullptr ? "NULL" : text, "'"));
+    }
+    if (Worker::current_stream() != nullptr) {
+      return fail(orErrorNotPermitted,
+                  "orSetSchedule: work on a stream cannot change the schedule");
+    }
+    scheduler().begin();
+    for (Device* device : active_devices()) {
+      if (const orError_t error = check_may_wait(device->index(), "orSetSchedule")) return error;
+      if (const orError_t error = device->wait()) return error;
+    }
+    const std::vector<Stream*> streams = all_streams();
+    const bool is_idle = std::all_of(streams.begin(), streams.end(),
+                                     [](const Stream* stream) { return stream->is_idle(); });
+    if (is_idle && scheduler().change(*schedule)) return orSuccess;
+    return fail(orErrorNotPermitted,
+                "orSetSchedule: expected no work on any stream, but another thread submits some");
+  });
 }
 
-orError_t orGetSchedule(char* schedule, size_t size) {
-  return guarded([&] { return get_schedule(schedule, size); });
+orError_t orGetSchedule(char* text, size_t size) {
+  return guarded([&] {
+    if (const orError_t error = check_settings()) return error;
+    scheduler().begin();
+    const std::string schedule = text_of(scheduler().current());
+    if (text == nullptr || size <= schedule.size()) {
+      return fail(orErrorInvalidValue, concat("orGetSchedule: expected room for ",
+                                              schedule.size() + 1, " bytes, got ", size));
+    }
+    std::memcpy(text, schedule.c_str(), schedule.size() + 1);
+    return orSuccess;
+  });
 }
 
 }  // extern "C"

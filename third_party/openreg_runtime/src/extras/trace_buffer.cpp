@@ -110,61 +110,6 @@ std::vector<Taken> take_all(std::vector<Taken*>* order) {
   return taken;
 }
 
-orError_t start_trace(unsigned kinds) {
-  if (kinds == 0 || (kinds & ~unsigned{orActivityAll}) != 0) {
-    return fail(orErrorInvalidValue,
-                concat("orTraceStart: expected a sum of orActivityKind, got ", kinds));
-  }
-  trace::start(kinds);
-  return orSuccess;
-}
-
-orError_t record_work(orStream_t handle, const char* call, const orActivityRecord* work) {
-  if (!is_on()) return orSuccess;
-  if (call == nullptr || work == nullptr || work->name == nullptr) {
-    return fail(orErrorInvalidValue, "orTraceRecordWork: a pointer is null");
-  }
-  constexpr unsigned kinds = orActivityKernel | orActivityMemcpy | orActivityMemset;
-  if ((work->kind & kinds) != work->kind || work->kind == 0 || work->end_ns < work->start_ns) {
-    return fail(
-        orErrorInvalidValue,
-        concat("orTraceRecordWork: expected a kernel, memcpy or memset that ended after it "
-               "started, got kind ",
-               static_cast<unsigned>(work->kind), " from ", work->start_ns, " to ", work->end_ns));
-  }
-  Stream* stream = nullptr;
-  if (const orError_t error = find_stream(handle, &stream)) return error;
-  keep_host_work(*work, call, stream->device().index(), stream->id());
-  return orSuccess;
-}
-
-orError_t consume(orActivityFn function, void* user_data) {
-  std::vector<Taken*> heap;
-  std::vector<Taken> taken = take_all(&heap);
-  if (function == nullptr) return orSuccess;
-  for (Taken& one : taken) {
-    std::stable_sort(one.records.begin(), one.records.end(),
-                     [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
-  }
-  // A heap of the buffers, the one with the earliest record on top. Merging needs no memory.
-  const auto is_later = [](const Taken* a, const Taken* b) {
-    return a->time_ns() != b->time_ns() ? a->time_ns() > b->time_ns() : a > b;
-  };
-  for (Taken& one : taken) heap.push_back(&one);
-  std::make_heap(heap.begin(), heap.end(), is_later);
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), is_later);
-    Taken& first = *heap.back();
-    function(&first.records[first.next++], user_data);
-    if (first.is_over()) {
-      heap.pop_back();
-    } else {
-      std::push_heap(heap.begin(), heap.end(), is_later);
-    }
-  }
-  return orSuccess;
-}
-
 void keep_in_buffer(const orActivityRecord& record) {
   try {
     thread_object<BufferLease>().add(record);
@@ -189,7 +134,12 @@ extern "C" {
 orError_t orTraceStart(unsigned kinds) {
   return guarded([&] {
     if (const orError_t error = check_not_forked()) return error;
-    return trace::start_trace(kinds);
+    if (kinds == 0 || (kinds & ~unsigned{orActivityAll}) != 0) {
+      return fail(orErrorInvalidValue,
+                  concat("orTraceStart: expected a sum of orActivityKind, got ", kinds));
+    }
+    trace::start(kinds);
+    return orSuccess;
   });
 }
 
@@ -208,14 +158,55 @@ orError_t orTraceIsOn(int* is_on) {
   });
 }
 
-orError_t orTraceRecordWork(orStream_t stream, const char* call, const orActivityRecord* work) {
-  return guarded([&] { return trace::record_work(stream, call, work); });
+orError_t orTraceRecordWork(orStream_t handle, const char* call, const orActivityRecord* work) {
+  return guarded([&] {
+    if (!trace::is_on()) return orSuccess;
+    if (call == nullptr || work == nullptr || work->name == nullptr) {
+      return fail(orErrorInvalidValue, "orTraceRecordWork: a pointer is null");
+    }
+    constexpr unsigned kinds = orActivityKernel | orActivityMemcpy | orActivityMemset;
+    if ((work->kind & kinds) != work->kind || work->kind == 0 || work->end_ns < work->start_ns) {
+      return fail(
+          orErrorInvalidValue,
+          concat("orTraceRecordWork: expected a kernel, memcpy or memset that ended after it "
+                 "started, got kind ",
+                 static_cast<unsigned>(work->kind), " from ", work->start_ns, " to ",
+                 work->end_ns));
+    }
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    trace::keep_host_work(*work, call, stream->device().index(), stream->id());
+    return orSuccess;
+  });
 }
 
-orError_t orTraceConsume(orActivityFn consume, void* user_data) {
+orError_t orTraceConsume(orActivityFn function, void* user_data) {
   return guarded([&] {
     if (const orError_t error = check_not_forked()) return error;
-    return trace::consume(consume, user_data);
+    std::vector<trace::Taken*> heap;
+    std::vector<trace::Taken> taken = trace::take_all(&heap);
+    if (function == nullptr) return orSuccess;
+    for (trace::Taken& one : taken) {
+      std::stable_sort(one.records.begin(), one.records.end(),
+                       [](const auto& a, const auto& b) { return a.end_ns < b.end_ns; });
+    }
+    // A heap of the buffers, the one with the earliest record on top. Merging needs no memory.
+    const auto is_later = [](const trace::Taken* a, const trace::Taken* b) {
+      return a->time_ns() != b->time_ns() ? a->time_ns() > b->time_ns() : a > b;
+    };
+    for (trace::Taken& one : taken) heap.push_back(&one);
+    std::make_heap(heap.begin(), heap.end(), is_later);
+    while (!heap.empty()) {
+      std::pop_heap(heap.begin(), heap.end(), is_later);
+      trace::Taken& first = *heap.back();
+      function(&first.records[first.next++], user_data);
+      if (first.is_over()) {
+        heap.pop_back();
+      } else {
+        std::push_heap(heap.begin(), heap.end(), is_later);
+      }
+    }
+    return orSuccess;
   });
 }
 

@@ -300,31 +300,6 @@ WatchableMemory* make_memory() {
   return made == nullptr || made->is_inherited() ? nullptr : made;
 }
 
-orError_t add_watch(unsigned long long* number, const void* pointer, size_t size, int is_written,
-                    orWatchObserver observer, void* context) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (number == nullptr || pointer == nullptr || observer == nullptr || size == 0) {
-    return fail(
-        orErrorInvalidValue,
-        "orWatchAdd: expected pointers and a size above 0, got a null pointer or the size 0");
-  }
-  const auto begin = reinterpret_cast<uintptr_t>(pointer);
-  WatchableMemory* found = memory_of(begin);
-  *number = 0;
-  if (found == nullptr || !found->contains(begin, size) || found->is_inherited() ||
-      !install_fault_handler()) {
-    return orSuccess;
-  }
-  *number = found->add({begin, begin + size, is_written != 0, observer, context});
-  return orSuccess;
-}
-
-orError_t remove_watch(unsigned long long number) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (memory() != nullptr && memory()->remove(number)) return orSuccess;
-  return fail(orErrorInvalidValue, concat("orWatchRemove: there is no watch ", number));
-}
-
 uintptr_t allocate_watchable(size_t size) {
   if (!is_on.load(std::memory_order_relaxed)) return 0;
   WatchableMemory* found = make_memory();
@@ -388,13 +363,33 @@ orError_t orWatchStop(void) {
   });
 }
 
-orError_t orWatchAdd(unsigned long long* watch, const void* pointer, size_t size, int is_written,
+orError_t orWatchAdd(unsigned long long* number, const void* pointer, size_t size, int is_written,
                      orWatchObserver observer, void* context) {
-  return guarded([&] { return add_watch(watch, pointer, size, is_written, observer, context); });
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (number == nullptr || pointer == nullptr || observer == nullptr || size == 0) {
+      return fail(
+          orErrorInvalidValue,
+          "orWatchAdd: expected pointers and a size above 0, got a null pointer or the size 0");
+    }
+    const auto begin = reinterpret_cast<uintptr_t>(pointer);
+    WatchableMemory* found = memory_of(begin);
+    *number = 0;
+    if (found == nullptr || !found->contains(begin, size) || found->is_inherited() ||
+        !install_fault_handler()) {
+      return orSuccess;
+    }
+    *number = found->add({begin, begin + size, is_written != 0, observer, context});
+    return orSuccess;
+  });
 }
 
-orError_t orWatchRemove(unsigned long long watch) {
-  return guarded([&] { return remove_watch(watch); });
+orError_t orWatchRemove(unsigned long long number) {
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (memory() != nullptr && memory()->remove(number)) return orSuccess;
+    return fail(orErrorInvalidValue, concat("orWatchRemove: there is no watch ", number));
+  });
 }
 
 orError_t orWatchRearm(void) {

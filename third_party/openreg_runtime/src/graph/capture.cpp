@@ -298,32 +298,6 @@ orError_t fail_captured(const CaptureMark& mark, const char* function) {
 
 namespace {
 
-orError_t begin_capture(orStream_t handle, orStreamCaptureMode mode) {
-  Stream* stream = nullptr;
-  if (const orError_t error = find_stream(handle, &stream)) return error;
-  if (!is_mode(mode)) {
-    return fail(orErrorInvalidValue, concat("orStreamBeginCapture: expected a mode from 0 to 2, "
-                                            "got ",
-                                            static_cast<int>(mode)));
-  }
-  return Capture::begin(*stream, mode);
-}
-
-orError_t end_capture(orStream_t handle, orGraph_t* graph) {
-  if (graph == nullptr) return fail(orErrorInvalidValue, "orStreamEndCapture: graph is null");
-  Stream* stream = nullptr;
-  if (const orError_t error = find_stream(handle, &stream)) return error;
-  const std::shared_ptr<Capture> capture = capture_of(*stream);
-  if (capture == nullptr) {
-    return fail(orErrorIllegalState,
-                concat("orStreamEndCapture: ", stream->name(), " is not capturing"));
-  }
-  std::shared_ptr<Graph> captured;
-  if (const orError_t error = capture->end(*stream, &captured)) return error;
-  *graph = add_graph(std::move(captured));
-  return orSuccess;
-}
-
 orError_t get_capture_info(orStream_t handle, orStreamCaptureStatus* status, unsigned long long* id,
                            const char* function) {
   if (status == nullptr) return fail(orErrorInvalidValue, concat(function, ": status is null"));
@@ -342,12 +316,34 @@ using namespace openreg;
 
 extern "C" {
 
-orError_t orStreamBeginCapture(orStream_t stream, orStreamCaptureMode mode) {
-  return guarded([&] { return begin_capture(stream, mode); });
+orError_t orStreamBeginCapture(orStream_t handle, orStreamCaptureMode mode) {
+  return guarded([&] {
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    if (!is_mode(mode)) {
+      return fail(orErrorInvalidValue, concat("orStreamBeginCapture: expected a mode from 0 to 2, "
+                                              "got ",
+                                              static_cast<int>(mode)));
+    }
+    return Capture::begin(*stream, mode);
+  });
 }
 
-orError_t orStreamEndCapture(orStream_t stream, orGraph_t* graph) {
-  return guarded([&] { return end_capture(stream, graph); });
+orError_t orStreamEndCapture(orStream_t handle, orGraph_t* graph) {
+  return guarded([&] {
+    if (graph == nullptr) return fail(orErrorInvalidValue, "orStreamEndCapture: graph is null");
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    const std::shared_ptr<Capture> capture = capture_of(*stream);
+    if (capture == nullptr) {
+      return fail(orErrorIllegalState,
+                  concat("orStreamEndCapture: ", stream->name(), " is not capturing"));
+    }
+    std::shared_ptr<Graph> captured;
+    if (const orError_t error = capture->end(*stream, &captured)) return error;
+    *graph = add_graph(std::move(captured));
+    return orSuccess;
+  });
 }
 
 orError_t orStreamIsCapturing(orStream_t stream, orStreamCaptureStatus* status) {

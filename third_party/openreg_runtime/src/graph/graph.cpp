@@ -58,20 +58,6 @@ orError_t find_graph(orGraph_t handle, const void* result, const char* function,
   return orSuccess;
 }
 
-orError_t print_dot(orGraph_t graph, const char* path, unsigned flags) {
-  std::shared_ptr<Graph> found;
-  if (const orError_t error = find_graph(graph, path, "orGraphDebugDotPrint", &found)) return error;
-  if (flags != 0) {
-    return fail(orErrorInvalidValue, concat("orGraphDebugDotPrint: expected flags 0, got ", flags));
-  }
-  std::ofstream file(path);
-  write_dot(*found, file);
-  file.close();
-  if (file) return orSuccess;
-  return fail(orErrorOperatingSystem,
-              concat("orGraphDebugDotPrint: the file '", path, "' cannot be written"));
-}
-
 }  // namespace
 
 orGraph_t add_graph(std::shared_ptr<Graph> graph) {
@@ -127,7 +113,21 @@ orError_t orGraphGetEdgeCount(orGraph_t graph, size_t* count) {
 }
 
 orError_t orGraphDebugDotPrint(orGraph_t graph, const char* path, unsigned flags) {
-  return guarded([&] { return print_dot(graph, path, flags); });
+  return guarded([&] {
+    std::shared_ptr<Graph> found;
+    if (const orError_t error = find_graph(graph, path, "orGraphDebugDotPrint", &found))
+      return error;
+    if (flags != 0) {
+      return fail(orErrorInvalidValue,
+                  concat("orGraphDebugDotPrint: expected flags 0, got ", flags));
+    }
+    std::ofstream file(path);
+    write_dot(*found, file);
+    file.close();
+    if (file) return orSuccess;
+    return fail(orErrorOperatingSystem,
+                concat("orGraphDebugDotPrint: the file '", path, "' cannot be written"));
+  });
 }
 
 orError_t orGraphDestroy(orGraph_t graph) {

@@ -19,6 +19,8 @@
 namespace openreg {
 namespace {
 
+constinit HandleTable<std::shared_ptr<GraphProgram>, HandleKind::GraphExec> programs;
+
 constexpr size_t nothing = static_cast<size_t>(-1);
 
 // The closure of CommandKind::Segment.
@@ -261,39 +263,6 @@ orError_t GraphProgram::launch(Stream& stream, uint64_t* sequence) {
   return error;
 }
 
-namespace {
-
-constinit HandleTable<std::shared_ptr<GraphProgram>, HandleKind::GraphExec> programs;
-
-orError_t instantiate(orGraphExec_t* exec, orGraph_t graph, unsigned long long flags) {
-  std::shared_ptr<Graph> found;
-  if (const orError_t error = find_graph(graph, "orGraphInstantiate", &found)) return error;
-  if (exec == nullptr || flags != 0) {
-    return fail(orErrorInvalidValue,
-                exec == nullptr ? std::string("orGraphInstantiate: exec is null")
-                                : concat("orGraphInstantiate: expected flags 0, got ", flags));
-  }
-  *exec = to_handle<orGraphExec_t>(programs.add(GraphProgram::make(std::move(found))));
-  return orSuccess;
-}
-
-orError_t launch(orGraphExec_t exec, orStream_t handle) {
-  Stream* stream = nullptr;
-  if (const orError_t error = find_stream(handle, &stream)) return error;
-  std::shared_ptr<GraphProgram> program;
-  if (!programs.get(number_of(exec), &program)) {
-    return fail_stale(number_of(exec), "orGraphLaunch", "an executable graph");
-  }
-  if (Worker::current_stream() != nullptr) {
-    return fail(orErrorNotPermitted, "orGraphLaunch: work on a stream cannot launch a graph");
-  }
-  if (const orError_t error = check_not_capturing(*stream, "orGraphLaunch")) return error;
-  uint64_t sequence = 0;
-  if (const orError_t error = program->launch(*stream, &sequence)) return error;
-  return settings().is_launch_blocking && sequence > 0 ? stream->finish(sequence) : orSuccess;
-}
-
-}  // namespace
 }  // namespace openreg
 
 using namespace openreg;
@@ -301,11 +270,35 @@ using namespace openreg;
 extern "C" {
 
 orError_t orGraphInstantiate(orGraphExec_t* exec, orGraph_t graph, unsigned long long flags) {
-  return guarded([&] { return instantiate(exec, graph, flags); });
+  return guarded([&] {
+    std::shared_ptr<Graph> found;
+    if (const orError_t error = find_graph(graph, "orGraphInstantiate", &found)) return error;
+    if (exec == nullptr || flags != 0) {
+      return fail(orErrorInvalidValue,
+                  exec == nullptr ? std::string("orGraphInstantiate: exec is null")
+                                  : concat("orGraphInstantiate: expected flags 0, got ", flags));
+    }
+    *exec = to_handle<orGraphExec_t>(programs.add(GraphProgram::make(std::move(found))));
+    return orSuccess;
+  });
 }
 
-orError_t orGraphLaunch(orGraphExec_t exec, orStream_t stream) {
-  return guarded([&] { return launch(exec, stream); });
+orError_t orGraphLaunch(orGraphExec_t exec, orStream_t handle) {
+  return guarded([&] {
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    std::shared_ptr<GraphProgram> program;
+    if (!programs.get(number_of(exec), &program)) {
+      return fail_stale(number_of(exec), "orGraphLaunch", "an executable graph");
+    }
+    if (Worker::current_stream() != nullptr) {
+      return fail(orErrorNotPermitted, "orGraphLaunch: work on a stream cannot launch a graph");
+    }
+    if (const orError_t error = check_not_capturing(*stream, "orGraphLaunch")) return error;
+    uint64_t sequence = 0;
+    if (const orError_t error = program->launch(*stream, &sequence)) return error;
+    return settings().is_launch_blocking && sequence > 0 ? stream->finish(sequence) : orSuccess;
+  });
 }
 
 orError_t orGraphExecDestroy(orGraphExec_t exec) {

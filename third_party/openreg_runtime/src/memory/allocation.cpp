@@ -90,112 +90,9 @@ void describe(trace::Span& span, int device, uintptr_t address, size_t size) {
   span.record().bytes = size;
 }
 
-orError_t allocate(void** pointer, size_t size) {
-  if (pointer == nullptr) return fail(orErrorInvalidValue, "orMalloc: pointer is null");
-  Device* device = nullptr;
-  if (const orError_t error = Device::get(current_device(), &device)) return error;
-  if (const orError_t error = check_safe("orMalloc")) return error;
-  if (size == 0) {
-    *pointer = nullptr;
-    return orSuccess;
-  }
-  trace::Span span(orActivityMemory, "orMalloc");
-  const uintptr_t address = device->arena().allocate(size);
-  describe(span, device->index(), address, size);
-  if (address == 0) {
-    return fail(orErrorMemoryAllocation,
-                concat("orMalloc: device ", device->index(), " has no free range of ", size,
-                       " bytes; its largest has ", device->arena().largest_free_size(), ", ",
-                       device->arena().free_size(), " of ", settings().device_memory, " are free"));
-  }
-  *pointer = reinterpret_cast<void*>(address);
-  return orSuccess;
-}
-
 orError_t fail_not_allocated(const char* function, const void* pointer) {
   return fail(orErrorInvalidValue,
               concat(function, ": ", pointer, " is not the start of a live allocation"));
-}
-
-orError_t release(void* pointer) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (pointer == nullptr) return orSuccess;
-  const uintptr_t address = to_address(pointer);
-  Device* device = device_of(address);
-  if (device == nullptr) return fail_not_allocated("orFree", pointer);
-  const std::optional<Allocation> found = device->arena().find(address);
-  if (!found || found->address != address) return fail_not_allocated("orFree", pointer);
-  if (const orError_t error = check_safe("orFree")) return error;
-  if (is_exiting()) return orSuccess;  // a command may still use it, and the process ends
-  if (const orError_t error = device->wait()) return error;
-  trace::Span span(orActivityMemory, "orFree");
-  const size_t size = device->arena().release(address);
-  if (size == 0) return fail_not_allocated("orFree", pointer);
-  describe(span, device->index(), address, size);
-  return orSuccess;
-}
-
-orError_t allocate_pinned(void** pointer, size_t size) {
-  if (pointer == nullptr) return fail(orErrorInvalidValue, "orMallocHost: pointer is null");
-  if (const orError_t error = check_not_forked()) return error;
-  if (const orError_t error = check_device(current_device(), "orMallocHost")) return error;
-  if (const orError_t error = check_safe("orMallocHost")) return error;
-  if (size == 0) {
-    *pointer = nullptr;
-    return orSuccess;
-  }
-  trace::Span span(orActivityMemory, "orMallocHost");
-  auto* memory = reinterpret_cast<void*>(watchable_memory.allocate(size));
-  if (memory == nullptr && posix_memalign(&memory, OPENREG_MEMORY_ALIGNMENT, size) != 0) {
-    return fail(orErrorMemoryAllocation, concat("orMallocHost: the host has no ", size, " bytes"));
-  }
-  const uintptr_t address = to_address(memory);
-  describe(span, current_device(), address, size);
-  PinnedMemory& pinned = pinned_memory();
-  try {
-    const Lock lock(pinned.mutex);
-    pinned.live[address] = {address, size, current_device()};
-  } catch (const std::bad_alloc&) {
-    if (!watchable_memory.release(address, size)) std::free(memory);
-    throw;
-  }
-  *pointer = memory;
-  return orSuccess;
-}
-
-orError_t register_pinned(void* pointer, size_t size) {
-  constexpr const char* function = "orHostRegister";
-  const uintptr_t address = to_address(pointer);
-  if (pointer == nullptr || size == 0 || size > UINTPTR_MAX - address) {
-    return fail(orErrorInvalidValue,
-                concat(function, ": expected memory, got ", size, " bytes at ", pointer));
-  }
-  if (const orError_t error = check_not_forked()) return error;
-  if (const orError_t error = check_device(current_device(), function)) return error;
-  const bool is_device_memory =
-      device_of(address) != nullptr || find_imported(address) || is_kernel_address(address);
-  PinnedMemory& memory = pinned_memory();
-  const Lock lock(memory.mutex);
-  const auto next = memory.live.lower_bound(address);
-  if (is_device_memory || find_locked(memory, address) ||
-      (next != memory.live.end() && next->first - address < size)) {
-    return fail(orErrorInvalidValue, concat(function, ": a part of the ", size, " bytes at ",
-                                            pointer, " is device or pinned memory"));
-  }
-  memory.live[address] = {address, size, current_device(), /*is_registered=*/true};
-  return orSuccess;
-}
-
-orError_t unregister_pinned(void* pointer) {
-  PinnedMemory& memory = pinned_memory();
-  const Lock lock(memory.mutex);
-  const auto found = memory.live.find(to_address(pointer));
-  if (found == memory.live.end() || !found->second.is_registered) {
-    return fail(orErrorInvalidValue,
-                concat("orHostUnregister: ", pointer, " is not the start of registered memory"));
-  }
-  memory.live.erase(found);
-  return orSuccess;
 }
 
 // `is_unused`: the caller knows that no work that has not finished uses the memory.
@@ -207,7 +104,7 @@ orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
     return fail_not_allocated(function, pointer);
   }
   if (const orError_t error = check_safe(function)) return error;
-  if (is_exiting()) return orSuccess;  // as in release()
+  if (is_exiting()) return orSuccess;  // as in orFree()
   if (!is_unused) {
     for (Device* device : active_devices()) {
       if (const orError_t error = device->wait()) return error;
@@ -229,18 +126,6 @@ orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
     memory.live.insert(std::move(node));  // the node has its memory
     throw;
   }
-  return orSuccess;
-}
-
-orError_t get_memory_info(size_t* free_size, size_t* total_size, int index) {
-  if (free_size == nullptr || total_size == nullptr) {
-    return fail(orErrorInvalidValue, "orMemGetInfo: a pointer to the result is null");
-  }
-  if (const orError_t error = check_not_forked()) return error;
-  if (const orError_t error = check_device(index, "orMemGetInfo")) return error;
-  const Device* device = Device::active(index);
-  *total_size = settings().device_memory;
-  *free_size = device == nullptr ? *total_size : device->arena().free_size();
   return orSuccess;
 }
 
@@ -329,15 +214,79 @@ using namespace openreg;
 extern "C" {
 
 orError_t orMalloc(void** pointer, size_t size) {
-  return guarded([&] { return allocate(pointer, size); });
+  return guarded([&] {
+    if (pointer == nullptr) return fail(orErrorInvalidValue, "orMalloc: pointer is null");
+    Device* device = nullptr;
+    if (const orError_t error = Device::get(current_device(), &device)) return error;
+    if (const orError_t error = check_safe("orMalloc")) return error;
+    if (size == 0) {
+      *pointer = nullptr;
+      return orSuccess;
+    }
+    trace::Span span(orActivityMemory, "orMalloc");
+    const uintptr_t address = device->arena().allocate(size);
+    describe(span, device->index(), address, size);
+    if (address == 0) {
+      return fail(
+          orErrorMemoryAllocation,
+          concat("orMalloc: device ", device->index(), " has no free range of ", size,
+                 " bytes; its largest has ", device->arena().largest_free_size(), ", ",
+                 device->arena().free_size(), " of ", settings().device_memory, " are free"));
+    }
+    *pointer = reinterpret_cast<void*>(address);
+    return orSuccess;
+  });
 }
 
 orError_t orFree(void* pointer) {
-  return guarded([&] { return release(pointer); });
+  return guarded([&] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (pointer == nullptr) return orSuccess;
+    const uintptr_t address = to_address(pointer);
+    Device* device = device_of(address);
+    if (device == nullptr) return fail_not_allocated("orFree", pointer);
+    const std::optional<Allocation> found = device->arena().find(address);
+    if (!found || found->address != address) return fail_not_allocated("orFree", pointer);
+    if (const orError_t error = check_safe("orFree")) return error;
+    if (is_exiting()) return orSuccess;  // a command may still use it, and the process ends
+    if (const orError_t error = device->wait()) return error;
+    trace::Span span(orActivityMemory, "orFree");
+    const size_t size = device->arena().release(address);
+    if (size == 0) return fail_not_allocated("orFree", pointer);
+    describe(span, device->index(), address, size);
+    return orSuccess;
+  });
 }
 
 orError_t orMallocHost(void** pointer, size_t size) {
-  return guarded([&] { return allocate_pinned(pointer, size); });
+  return guarded([&] {
+    if (pointer == nullptr) return fail(orErrorInvalidValue, "orMallocHost: pointer is null");
+    if (const orError_t error = check_not_forked()) return error;
+    if (const orError_t error = check_device(current_device(), "orMallocHost")) return error;
+    if (const orError_t error = check_safe("orMallocHost")) return error;
+    if (size == 0) {
+      *pointer = nullptr;
+      return orSuccess;
+    }
+    trace::Span span(orActivityMemory, "orMallocHost");
+    auto* memory = reinterpret_cast<void*>(watchable_memory.allocate(size));
+    if (memory == nullptr && posix_memalign(&memory, OPENREG_MEMORY_ALIGNMENT, size) != 0) {
+      return fail(orErrorMemoryAllocation,
+                  concat("orMallocHost: the host has no ", size, " bytes"));
+    }
+    const uintptr_t address = to_address(memory);
+    describe(span, current_device(), address, size);
+    PinnedMemory& pinned = pinned_memory();
+    try {
+      const Lock lock(pinned.mutex);
+      pinned.live[address] = {address, size, current_device()};
+    } catch (const std::bad_alloc&) {
+      if (!watchable_memory.release(address, size)) std::free(memory);
+      throw;
+    }
+    *pointer = memory;
+    return orSuccess;
+  });
 }
 
 orError_t orFreeHost(void* pointer) {
@@ -349,15 +298,54 @@ orError_t orFreeHostUnused(void* pointer) {
 }
 
 orError_t orHostRegister(void* pointer, size_t size) {
-  return guarded([&] { return register_pinned(pointer, size); });
+  return guarded([&] {
+    constexpr const char* function = "orHostRegister";
+    const uintptr_t address = to_address(pointer);
+    if (pointer == nullptr || size == 0 || size > UINTPTR_MAX - address) {
+      return fail(orErrorInvalidValue,
+                  concat(function, ": expected memory, got ", size, " bytes at ", pointer));
+    }
+    if (const orError_t error = check_not_forked()) return error;
+    if (const orError_t error = check_device(current_device(), function)) return error;
+    const bool is_device_memory =
+        device_of(address) != nullptr || find_imported(address) || is_kernel_address(address);
+    PinnedMemory& memory = pinned_memory();
+    const Lock lock(memory.mutex);
+    const auto next = memory.live.lower_bound(address);
+    if (is_device_memory || find_locked(memory, address) ||
+        (next != memory.live.end() && next->first - address < size)) {
+      return fail(orErrorInvalidValue, concat(function, ": a part of the ", size, " bytes at ",
+                                              pointer, " is device or pinned memory"));
+    }
+    memory.live[address] = {address, size, current_device(), /*is_registered=*/true};
+    return orSuccess;
+  });
 }
 
 orError_t orHostUnregister(void* pointer) {
-  return guarded([&] { return unregister_pinned(pointer); });
+  return guarded([&] {
+    PinnedMemory& memory = pinned_memory();
+    const Lock lock(memory.mutex);
+    const auto found = memory.live.find(to_address(pointer));
+    if (found == memory.live.end() || !found->second.is_registered) {
+      return fail(orErrorInvalidValue,
+                  concat("orHostUnregister: ", pointer, " is not the start of registered memory"));
+    }
+    memory.live.erase(found);
+    return orSuccess;
+  });
 }
 
-orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int device) {
-  return guarded([&] { return get_memory_info(free_size, total_size, device); });
+orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int index) {
+  return guarded([&] {
+    if (free_size == nullptr || total_size == nullptr) return fail_null("orMemGetInfo");
+    if (const orError_t error = check_not_forked()) return error;
+    if (const orError_t error = check_device(index, "orMemGetInfo")) return error;
+    const Device* device = Device::active(index);
+    *total_size = settings().device_memory;
+    *free_size = device == nullptr ? *total_size : device->arena().free_size();
+    return orSuccess;
+  });
 }
 
 orError_t orPointerGetAttributes(orPointerAttributes* attributes, const void* pointer) {

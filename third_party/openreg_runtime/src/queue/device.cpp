@@ -74,14 +74,6 @@ orError_t prepare_process(const AddressSpace** space) OPENREG_REQUIRES(creation_
   return orSuccess;
 }
 
-orError_t init() {
-  if (const orError_t error = check_not_forked()) return error;
-  if (const orError_t error = check_settings()) return error;
-  const Lock lock(creation_mutex);
-  const AddressSpace* space = nullptr;
-  return prepare_process(&space);
-}
-
 // Puts memory behind a device's kernel addresses. Stores its file.
 orError_t map_memory(int index, const AddressSpace& space, int* file) {
   const auto failed = [index](const char* call) {
@@ -121,68 +113,11 @@ orError_t synchronize(const std::vector<Device*>& waited_for, const char* functi
   return report(take_first_failure(streams));
 }
 
-thread_local int64_t wait_deadline_ns = 0;
-
-// See orDeviceTakeErrorAll.
-orError_t take_error(int timeout_ms) {
-  if (is_forked()) return orSuccess;
-  if (timeout_ms < 0) {
-    return fail(orErrorInvalidValue,
-                concat("orDeviceTakeErrorAll: expected a time from 0, got ", timeout_ms));
-  }
-  const std::vector<Stream*> streams = all_streams();
-  {
-    wait_deadline_ns = os::now_ns() + int64_t{timeout_ms} * 1'000'000;
-    const wait_check::Substitution until_deadline(
-        [] { return os::now_ns() < wait_deadline_ns ? 0 : 1; });
-    for (Stream* stream : streams) {
-      if (stream == Worker::current_stream() || wait_check::check() != 0) continue;
-      // A wait that the deadline or the end of the process ends is no error here.
-      std::ignore = stream->wait(stream->submitted());
-    }
-  }
-  return report(take_first_failure(streams));
-}
-
 orError_t synchronize_index(int index, const char* function) {
   if (const orError_t error = check_not_forked()) return error;
   if (const orError_t error = check_device(index, function)) return error;
   Device* device = Device::active(index);
   return device == nullptr ? orSuccess : synchronize({device}, function);
-}
-
-orError_t synchronize_all() {
-  if (const orError_t error = check_not_forked()) return error;
-  if (const orError_t error = check_settings()) return error;
-  return synchronize(active_devices(), "orDeviceSynchronizeAll");
-}
-
-orError_t describe(orDeviceProp* properties, int index) {
-  if (properties == nullptr) {
-    return fail(orErrorInvalidValue, "orGetDeviceProperties: properties is null");
-  }
-  if (const orError_t error = check_device(index, "orGetDeviceProperties")) return error;
-  const std::string processor = os::processor_name();
-  const std::string name = processor.empty() ? "OpenReg" : "OpenReg (" + processor + ")";
-  orDeviceProp result = {};
-  std::strncpy(result.name, name.c_str(), sizeof(result.name) - 1);
-  result.totalGlobalMem = settings().device_memory;
-  result.major = 1;
-  result.minor = 0;
-  result.multiProcessorCount = os::processor_count();
-  result.physicalOrdinal = settings().visible_devices[static_cast<size_t>(index)];
-  result.clockRate = os::processor_clock_khz();
-  result.warpSize = 1;
-  result.textureAlignment = OPENREG_MEMORY_ALIGNMENT;
-  result.concurrentKernels = 1;
-  result.unifiedAddressing = 1;
-  result.integrated = 1;
-  *properties = result;
-  return orSuccess;
-}
-
-orError_t fail_null(const char* function) {
-  return fail(orErrorInvalidValue, concat(function, ": a pointer to the result is null"));
 }
 
 }  // namespace
@@ -322,7 +257,13 @@ orError_t orGetDeviceCount(int* count) {
 }
 
 orError_t orInit(void) {
-  return guarded([] { return init(); });
+  return guarded([] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (const orError_t error = check_settings()) return error;
+    const Lock lock(creation_mutex);
+    const AddressSpace* space = nullptr;
+    return prepare_process(&space);
+  });
 }
 
 orError_t orSetDevice(int device) {
@@ -341,8 +282,30 @@ orError_t orGetDevice(int* device) {
   });
 }
 
-orError_t orGetDeviceProperties(orDeviceProp* properties, int device) {
-  return guarded([&] { return describe(properties, device); });
+orError_t orGetDeviceProperties(orDeviceProp* properties, int index) {
+  return guarded([&] {
+    if (properties == nullptr) {
+      return fail(orErrorInvalidValue, "orGetDeviceProperties: properties is null");
+    }
+    if (const orError_t error = check_device(index, "orGetDeviceProperties")) return error;
+    const std::string processor = os::processor_name();
+    const std::string name = processor.empty() ? "OpenReg" : "OpenReg (" + processor + ")";
+    orDeviceProp result = {};
+    std::strncpy(result.name, name.c_str(), sizeof(result.name) - 1);
+    result.totalGlobalMem = settings().device_memory;
+    result.major = 1;
+    result.minor = 0;
+    result.multiProcessorCount = os::processor_count();
+    result.physicalOrdinal = settings().visible_devices[static_cast<size_t>(index)];
+    result.clockRate = os::processor_clock_khz();
+    result.warpSize = 1;
+    result.textureAlignment = OPENREG_MEMORY_ALIGNMENT;
+    result.concurrentKernels = 1;
+    result.unifiedAddressing = 1;
+    result.integrated = 1;
+    *properties = result;
+    return orSuccess;
+  });
 }
 
 orError_t orDeviceIsActive(int device, int* is_active) {
@@ -376,9 +339,7 @@ orError_t orSetDeviceCreatedFunction(orDeviceFn function) {
 
 orError_t orDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return guarded([&] {
-    if (least == nullptr || greatest == nullptr) {
-      return fail_null("orDeviceGetStreamPriorityRange");
-    }
+    if (least == nullptr || greatest == nullptr) return fail_null("orDeviceGetStreamPriorityRange");
     *least = least_stream_priority;
     *greatest = greatest_stream_priority;
     return orSuccess;
@@ -394,11 +355,34 @@ orError_t orDeviceSynchronizeIndex(int device) {
 }
 
 orError_t orDeviceSynchronizeAll(void) {
-  return guarded([] { return synchronize_all(); });
+  return guarded([] {
+    if (const orError_t error = check_not_forked()) return error;
+    if (const orError_t error = check_settings()) return error;
+    return synchronize(active_devices(), "orDeviceSynchronizeAll");
+  });
 }
 
 orError_t orDeviceTakeErrorAll(int timeout_ms) {
-  return guarded([&] { return take_error(timeout_ms); });
+  return guarded([&] {
+    if (is_forked()) return orSuccess;
+    if (timeout_ms < 0) {
+      return fail(orErrorInvalidValue,
+                  concat("orDeviceTakeErrorAll: expected a time from 0, got ", timeout_ms));
+    }
+    const std::vector<Stream*> streams = all_streams();
+    {
+      static thread_local int64_t deadline_ns;
+      deadline_ns = os::now_ns() + int64_t{timeout_ms} * 1'000'000;
+      const wait_check::Substitution until_deadline(
+          [] { return os::now_ns() < deadline_ns ? 0 : 1; });
+      for (Stream* stream : streams) {
+        if (stream == Worker::current_stream() || wait_check::check() != 0) continue;
+        // A wait that the deadline or the end of the process ends is no error here.
+        std::ignore = stream->wait(stream->submitted());
+      }
+    }
+    return report(take_first_failure(streams));
+  });
 }
 
 orError_t orSetWaitCheck(orWaitCheckFn check) {
@@ -416,9 +400,7 @@ orError_t orIsForkedChild(int* is_forked) {
 orError_t orDeviceCanAccessPeer(int* can_access, int device, int peer) {
   return guarded_result("orDeviceCanAccessPeer", can_access, [&] {
     for (int index : {device, peer}) {
-      if (const orError_t error = check_device(index, "orDeviceCanAccessPeer")) {
-        return error;
-      }
+      if (const orError_t error = check_device(index, "orDeviceCanAccessPeer")) return error;
     }
     *can_access = device != peer;
     return orSuccess;

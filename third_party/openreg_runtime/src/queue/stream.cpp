@@ -343,35 +343,6 @@ orError_t create_stream(orStream_t* stream, unsigned flags, int priority) {
   return orSuccess;
 }
 
-orError_t launch_kernel(const orKernel* kernel, void* closure, size_t closure_size,
-                        orStream_t handle) {
-  if (kernel == nullptr || kernel->name == nullptr || kernel->run == nullptr ||
-      (closure == nullptr && closure_size > 0)) {
-    return fail(orErrorInvalidValue,
-                "orLaunchKernel: expected a kernel with a name and a run function, and a closure");
-  }
-  if (closure_size > OPENREG_MAX_CLOSURE_SIZE) {
-    return fail(orErrorInvalidValue,
-                concat("orLaunchKernel: expected a closure of at most ", OPENREG_MAX_CLOSURE_SIZE,
-                       " bytes, got ", closure_size));
-  }
-  Stream* stream = nullptr;
-  if (const orError_t error = find_stream(handle, &stream)) return error;
-  const Submission submission{CommandKind::Kernel, "orLaunchKernel", kernel, closure, closure_size};
-  if (!settings().is_launch_blocking || Worker::current_stream() == stream) {
-    return stream->launch(submission);
-  }
-  BorrowedClosure borrowed{
-      {kernel->name, run_borrowed, nullptr, nullptr, describe_borrowed}, kernel, closure};
-  BorrowedClosure* pointer = &borrowed;
-  return stream->launch({.kind = CommandKind::Kernel,
-                         .function = "orLaunchKernel",
-                         .kernel = &borrowed.kernel,
-                         .closure = &pointer,
-                         .closure_size = sizeof(pointer),
-                         .if_captured = &submission});
-}
-
 // Waits for a stream, if `may_wait` says so of it and the number of commands to wait for.
 template <typename MayWait>
 orError_t synchronize_stream(orStream_t handle, MayWait&& may_wait) {
@@ -460,8 +431,36 @@ orError_t orStreamTrySynchronize(orStream_t handle) {
 }
 
 orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
-                         orStream_t stream) {
-  return guarded([&] { return launch_kernel(kernel, closure, closure_size, stream); });
+                         orStream_t handle) {
+  return guarded([&] {
+    if (kernel == nullptr || kernel->name == nullptr || kernel->run == nullptr ||
+        (closure == nullptr && closure_size > 0)) {
+      return fail(
+          orErrorInvalidValue,
+          "orLaunchKernel: expected a kernel with a name and a run function, and a closure");
+    }
+    if (closure_size > OPENREG_MAX_CLOSURE_SIZE) {
+      return fail(orErrorInvalidValue,
+                  concat("orLaunchKernel: expected a closure of at most ", OPENREG_MAX_CLOSURE_SIZE,
+                         " bytes, got ", closure_size));
+    }
+    Stream* stream = nullptr;
+    if (const orError_t error = find_stream(handle, &stream)) return error;
+    const Submission submission{CommandKind::Kernel, "orLaunchKernel", kernel, closure,
+                                closure_size};
+    if (!settings().is_launch_blocking || Worker::current_stream() == stream) {
+      return stream->launch(submission);
+    }
+    BorrowedClosure borrowed{
+        {kernel->name, run_borrowed, nullptr, nullptr, describe_borrowed}, kernel, closure};
+    BorrowedClosure* pointer = &borrowed;
+    return stream->launch({.kind = CommandKind::Kernel,
+                           .function = "orLaunchKernel",
+                           .kernel = &borrowed.kernel,
+                           .closure = &pointer,
+                           .closure_size = sizeof(pointer),
+                           .if_captured = &submission});
+  });
 }
 
 orError_t orLaunchHostFunc(orStream_t handle, orHostFn function, void* user_data) {
