@@ -221,23 +221,41 @@ RawBlocks& rawBlocks() {
   return *instance;
 }
 
-struct FreeMemoryCallbacks {
-  Mutex mutex;
-  std::vector<std::function<void()>> all OPENREG_GUARDED_BY(mutex);
+// Functions of the program that are called on an event.
+template <typename... Parameters>
+class Callbacks {
+ public:
+  using Callback = std::function<void(Parameters...)>;
+
+  void add(Callback callback) {
+    const Lock lock(mutex_);
+    all_.push_back(std::move(callback));
+  }
+
+  // In the order in which they were added, without the lock.
+  void call(Parameters... arguments) {
+    std::vector<Callback> callbacks;
+    {
+      const Lock lock(mutex_);
+      callbacks = all_;
+    }
+    for (const Callback& callback : callbacks) {
+      callback(arguments...);
+    }
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<Callback> all_ OPENREG_GUARDED_BY(mutex_);
 };
 
-FreeMemoryCallbacks& freeMemoryCallbacks() {
-  static FreeMemoryCallbacks* instance = new FreeMemoryCallbacks;
+auto& freeMemoryCallbacks() {
+  static auto* instance = new Callbacks<>;
   return *instance;
 }
 
-struct OutOfMemoryObservers {
-  Mutex mutex;
-  std::vector<OutOfMemoryObserver> all OPENREG_GUARDED_BY(mutex);
-};
-
-OutOfMemoryObservers& outOfMemoryObservers() {
-  static OutOfMemoryObservers* instance = new OutOfMemoryObservers;
+auto& outOfMemoryObservers() {
+  static auto* instance = new Callbacks<DeviceIndex, size_t, size_t, size_t>;
   return *instance;
 }
 
@@ -281,39 +299,17 @@ double memoryFraction(DeviceIndex device) {
 }
 
 void addFreeMemoryCallback(std::function<void()> callback) {
-  FreeMemoryCallbacks& callbacks = freeMemoryCallbacks();
-  const Lock lock(callbacks.mutex);
-  callbacks.all.push_back(std::move(callback));
+  freeMemoryCallbacks().add(std::move(callback));
 }
 
-void runFreeMemoryCallbacks() {
-  std::vector<std::function<void()>> callbacks;
-  {
-    FreeMemoryCallbacks& registered = freeMemoryCallbacks();
-    const Lock lock(registered.mutex);
-    callbacks = registered.all;
-  }
-  for (const auto& callback : callbacks) {
-    callback();
-  }
-}
+void runFreeMemoryCallbacks() { freeMemoryCallbacks().call(); }
 
 void addOutOfMemoryObserver(OutOfMemoryObserver observer) {
-  OutOfMemoryObservers& observers = outOfMemoryObservers();
-  const Lock lock(observers.mutex);
-  observers.all.push_back(std::move(observer));
+  outOfMemoryObservers().add(std::move(observer));
 }
 
 void tellOutOfMemory(DeviceIndex device, size_t requested, size_t allowed, size_t free) {
-  std::vector<OutOfMemoryObserver> observers;
-  {
-    OutOfMemoryObservers& registered = outOfMemoryObservers();
-    const Lock lock(registered.mutex);
-    observers = registered.all;
-  }
-  for (const auto& observer : observers) {
-    observer(device, requested, allowed, free);
-  }
+  outOfMemoryObservers().call(device, requested, allowed, free);
 }
 
 MempoolId_t createPoolId(bool by_user) {
