@@ -16,7 +16,6 @@
 #include "csrc/memory/AllocatorSettings.h"
 #include "csrc/memory/BlockTable.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
-#include "csrc/memory/StreamUses.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Observer.h"

@@ -89,6 +89,22 @@ class OPENREG_EXPORT MemPool {
 OPENREG_EXPORT void beginAllocateOnThread(int64_t device, MempoolId_t pool);
 OPENREG_EXPORT void endAllocateOnThread(int64_t device, MempoolId_t pool);
 
+// --- Streams that use the memory of a DataPtr
+
+// The streams of a block of the caching allocator: the one for which it was allocated, and those
+// named by record_stream. Empty for other memory.
+std::vector<OpenRegStream> streamsOf(const DataPtr& data);
+
+// Memory that another part of the backend wraps in a DataPtr.
+struct ForeignMemory {
+  DeleterFnPtr deleter = nullptr;  // identifies the memory
+  // Implements record_stream for such a DataPtr.
+  void (*record_stream)(void* context, const OpenRegStream& stream) = nullptr;
+};
+
+// There is one kind. Set by a static initializer while the library is loaded.
+ForeignMemory& foreignMemory();
+
 // --- State and history
 
 // The segments of all active devices; those of one private pool unless the id is {0, 0}.
