@@ -333,10 +333,7 @@ void endAllocateToPool(DeviceIndex device, MempoolId_t id) {
 
 MemPool::MemPool(PoolOptions options)
     : device_(current_device()), id_(createPoolId(/*by_user=*/true)) {
-  withBlocks(device_, [&](BlockCache& blocks) {
-    blocks.retainPool(id_);
-    blocks.setPoolOptions(id_, options);
-  });
+  withBlocks(device_, [&](BlockCache& blocks) { blocks.createPool(id_, options); });
 }
 
 MemPool::~MemPool() {

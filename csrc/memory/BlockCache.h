@@ -99,11 +99,8 @@ class BlockCache {
 
   // --- Private pools; see Note [Memory of graphs]
 
-  // Creates a pool, or adds a user to it.
-  void retainPool(MempoolId_t id);
-
-  // Sets the options of a pool that has a user.
-  void setPoolOptions(MempoolId_t id, PoolOptions options);
+  // Creates a pool with a user.
+  void createPool(MempoolId_t id, PoolOptions options);
 
   // Removes a user. The memory of a pool without users is released when the cache is emptied.
   void releasePool(MempoolId_t id);
@@ -111,8 +108,9 @@ class BlockCache {
   // The number of users of a pool; 0 if there is no such pool.
   int poolUseCount(MempoolId_t id) const;
 
-  // Adds a user. Until endAllocateToPool(), allocations on streams that the filter accepts come
-  // from the pool. If several filters accept a stream, the latest call takes precedence.
+  // Creates the pool if there is none, and adds a user. Until endAllocateToPool(), allocations on
+  // streams that the filter accepts come from the pool. If several filters accept a stream, the
+  // latest call takes precedence.
   // Errors: RuntimeError if the pool is already being allocated to.
   void beginAllocateToPool(MempoolId_t id, StreamFilter filter);
 
