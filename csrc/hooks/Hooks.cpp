@@ -1,40 +1,13 @@
 #include "csrc/hooks/Hooks.h"
 
-#include <c10/core/Allocator.h>
-
 #include <algorithm>
 #include <atomic>
 #include <new>
-#include <string>
 #include <string_view>
 #include <typeinfo>
 #include <vector>
 
-#include "csrc/memory/StorageResize.h"
-#include "torch_openreg/core/Functions.h"
-
 namespace at::openreg {
-
-void OpenRegHooksInterface::resizePrivateUse1Bytes(const c10::Storage& storage,
-                                                   size_t new_size) const {
-  c10::openreg::resizeStorage(storage, new_size);
-}
-
-bool CudaHooks::hasCUDA() const { return true; }
-
-c10::DeviceIndex CudaHooks::current_device() const { return c10::openreg::current_device(); }
-
-c10::Allocator* CudaHooks::getCUDADeviceAllocator() const {
-  return c10::GetAllocator(c10::openreg::kDeviceType);
-}
-
-int CudaHooks::getNumGPUs() const { return c10::openreg::device_count(); }
-
-void CudaHooks::deviceSynchronize(c10::DeviceIndex device) const {
-  c10::openreg::synchronizeDevice(c10::openreg::resolveDeviceIndex(device));
-}
-
-std::string CudaHooks::showConfig() const { return "CUDA, emulated on the CPU by torch_openreg"; }
 
 namespace {
 
@@ -58,15 +31,6 @@ void CudaHooks::cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t max_si
   TORCH_CHECK(max_size >= 0, "max_size of the cuFFT plan cache: expected 0 or more, got ",
               max_size);
   maxSizeOfPlanCache(device) = max_size;
-}
-
-int64_t CudaHooks::cuFFTGetPlanCacheSize(c10::DeviceIndex device) const {
-  c10::openreg::resolveDeviceIndex(device);
-  return 0;
-}
-
-void CudaHooks::cuFFTClearPlanCache(c10::DeviceIndex device) const {
-  c10::openreg::resolveDeviceIndex(device);
 }
 
 namespace {

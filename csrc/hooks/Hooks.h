@@ -4,9 +4,13 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/Allocator.h>
 #include <openreg/openreg.h>
 
+#include <string>
+
 #include "csrc/memory/PinnedAllocator.h"
+#include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -71,24 +75,35 @@ struct OpenRegHooks : public Interface {
 
 // docs: hooks-leaves
 struct OpenRegHooksInterface final : public OpenRegHooks<at::PrivateUse1HooksInterface> {
-  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const override;
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const override {
+    c10::openreg::resizeStorage(storage, new_size);
+  }
 };
 
 // The base class reports that cuDNN, cuBLAS and other CUDA libraries are missing, so ATen uses its
 // compositions instead.
 struct CudaHooks final : public OpenRegHooks<at::CUDAHooksInterface> {
-  bool hasCUDA() const override;
-  c10::DeviceIndex current_device() const override;
-  c10::Allocator* getCUDADeviceAllocator() const override;
-  int getNumGPUs() const override;
-  void deviceSynchronize(c10::DeviceIndex device) const override;
-  std::string showConfig() const override;
+  bool hasCUDA() const override { return true; }
+  c10::DeviceIndex current_device() const override { return c10::openreg::current_device(); }
+  c10::Allocator* getCUDADeviceAllocator() const override {
+    return c10::GetAllocator(c10::openreg::kDeviceType);
+  }
+  int getNumGPUs() const override { return c10::openreg::device_count(); }
+  void deviceSynchronize(c10::DeviceIndex device) const override {
+    c10::openreg::synchronizeDevice(c10::openreg::resolveDeviceIndex(device));
+  }
+  std::string showConfig() const override { return "CUDA, emulated on the CPU by torch_openreg"; }
 
   // Fourier transforms keep no plans: the cache is always empty; only its maximum size can be set.
   int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex device) const override;
   void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t max_size) const override;
-  int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override;
-  void cuFFTClearPlanCache(c10::DeviceIndex device) const override;
+  int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override {
+    c10::openreg::resolveDeviceIndex(device);
+    return 0;
+  }
+  void cuFFTClearPlanCache(c10::DeviceIndex device) const override {
+    c10::openreg::resolveDeviceIndex(device);
+  }
 };
 // docs: end
 

@@ -13,15 +13,9 @@ using libkineto::GenericTraceActivity;
 using libkineto::ITraceActivity;
 
 bool isWork(const orActivityRecord& record) {
-  switch (record.kind) {
-    case orActivityKernel:
-    case orActivityMemcpy:
-    case orActivityMemset:
-    case orActivityHostFunc:
-      return true;
-    default:
-      return false;
-  }
+  constexpr unsigned kWork =
+      orActivityKernel | orActivityMemcpy | orActivityMemset | orActivityHostFunc;
+  return (record.kind & kWork) != 0;
 }
 
 ActivityType typeOf(const orActivityRecord& record) {
