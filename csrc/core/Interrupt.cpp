@@ -1,5 +1,6 @@
 #include "csrc/core/Interrupt.h"
 
+#include <c10/util/ScopeExit.h>
 #include <openreg/device.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -31,24 +32,20 @@ int endsEarly() {
 
 void setInterruptCheck(InterruptCheck check) { interrupt_check = check; }
 
-InterruptibleWait::InterruptibleWait() {
+orError_t waitInterruptibly(c10::function_ref<orError_t()> wait) {
   // A signal handler may wait for the device as well: then the outer wait has the check.
-  if (interrupt_check == nullptr || has_check || !isMainThread()) {
-    return;
+  const bool is_outermost = interrupt_check != nullptr && !has_check && isMainThread();
+  if (is_outermost) {
+    OPENREG_CHECK(orSetWaitCheck(&endsEarly));
+    has_check = true;
   }
-  OPENREG_CHECK(orSetWaitCheck(&endsEarly));
-  is_outermost_ = true;
-  has_check = true;
-}
-
-InterruptibleWait::~InterruptibleWait() {
-  if (is_outermost_) {
-    OPENREG_WARN_IF_FAILED(orSetWaitCheck(nullptr));
-    has_check = false;
-  }
-}
-
-orError_t InterruptibleWait::finish(orError_t error) {
+  const auto end = c10::make_scope_exit([is_outermost] {
+    if (is_outermost) {
+      OPENREG_WARN_IF_FAILED(orSetWaitCheck(nullptr));
+      has_check = false;
+    }
+  });
+  const orError_t error = wait();
   if (C10_UNLIKELY(error == orErrorNotReady && interrupt != nullptr)) {
     std::ignore = orGetLastError();  // the exception reports it
     std::rethrow_exception(std::exchange(interrupt, nullptr));

@@ -8,6 +8,7 @@
 // bindings register the check.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
 #include <openreg/error.h>
 
 #include <exception>
@@ -22,26 +23,8 @@ using InterruptCheck = std::exception_ptr (*)();
 // Call once, before any wait. Without a check, waits cannot be ended.
 OPENREG_EXPORT void setInterruptCheck(InterruptCheck check);
 
-// During its lifetime, waits of the calling thread can be ended, if it is the main thread.
-class OPENREG_EXPORT InterruptibleWait {
- public:
-  InterruptibleWait();
-  InterruptibleWait(const InterruptibleWait&) = delete;
-  InterruptibleWait& operator=(const InterruptibleWait&) = delete;
-  ~InterruptibleWait();
-
-  // Returns the result of the wait, or throws the exception that ended it.
-  orError_t finish(orError_t error);
-
- private:
-  bool is_outermost_ = false;
-};
-
-// Calls a function of the runtime that waits, and throws the exception that ended the wait.
-template <typename Wait>
-orError_t waitInterruptibly(Wait wait) {
-  InterruptibleWait interruptible;
-  return interruptible.finish(wait());
-}
+// Calls a function of the runtime that waits, and returns its result. In the main thread, the check
+// can end the wait: throws its exception then.
+OPENREG_EXPORT orError_t waitInterruptibly(c10::function_ref<orError_t()> wait);
 
 }  // namespace c10::openreg

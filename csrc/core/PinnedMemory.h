@@ -6,7 +6,7 @@
 namespace c10::openreg {
 
 namespace detail {
-extern std::atomic<bool> is_pinned_memory_protected;
+inline std::atomic<bool> is_pinned_memory_protected{false};
 }  // namespace detail
 
 // Whether pages of pinned memory may be protected now, so that an access by the host is noticed.
@@ -15,6 +15,8 @@ inline bool isPinnedMemoryProtected() noexcept {
   return detail::is_pinned_memory_protected.load(std::memory_order_relaxed);
 }
 
-void setPinnedMemoryProtected(bool is_protected) noexcept;
+inline void setPinnedMemoryProtected(bool is_protected) noexcept {
+  detail::is_pinned_memory_protected.store(is_protected);
+}
 
 }  // namespace c10::openreg

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_set>
 
 #include "csrc/core/BlockingRegion.h"
@@ -15,7 +16,6 @@
 #include "csrc/memory/AllocatorSettings.h"
 #include "csrc/memory/BlockTable.h"
 #include "csrc/memory/DeviceCachingAllocator.h"
-#include "csrc/memory/StreamUses.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Observer.h"
@@ -89,19 +89,21 @@ class OpenRegAllocator final : public DeviceAllocator {
   }
 
   CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
-    return cacheOf(resolveDeviceIndex(device)).stats();
+    return cacheOf(resolveDeviceIndex(device)).locked([](BlockCache& blocks) {
+      return blocks.statistics().all();
+    });
   }
 
   void resetAccumulatedStats(DeviceIndex device) override {
     // A device that was never used has nothing to reset, and this must not create it.
     if (const DeviceIndex index = resolveDeviceIndex(device); isDeviceActive(index)) {
-      cacheOf(index).resetAccumulatedStats();
+      cacheOf(index).locked([](BlockCache& blocks) { blocks.statistics().resetAccumulated(); });
     }
   }
 
   void resetPeakStats(DeviceIndex device) override {
     if (const DeviceIndex index = resolveDeviceIndex(device); isDeviceActive(index)) {
-      cacheOf(index).resetPeakStats();
+      cacheOf(index).locked([](BlockCache& blocks) { blocks.statistics().resetPeak(); });
     }
   }
 
@@ -158,7 +160,7 @@ class OpenRegAllocator final : public DeviceAllocator {
     std::call_once(cache.created, [&] {
       auto made = std::make_unique<DeviceCachingAllocator>(device);
       if (const double fraction = initialMemoryFraction(); fraction < 1) {
-        made->setMemoryFraction(fraction);
+        made->locked([&](BlockCache& blocks) { blocks.setMemoryFraction(fraction); });
       }
       cache.allocator.store(made.release(), std::memory_order_release);
     });
@@ -173,7 +175,9 @@ class OpenRegAllocator final : public DeviceAllocator {
 
   void report(DeviceIndex device, void* address, int64_t size) {
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-      const auto [allocated, reserved] = cacheOf(device).usage();
+      const auto [allocated, reserved] = cacheOf(device).locked([](BlockCache& blocks) {
+        return std::pair(blocks.statistics().allocatedBytes(), blocks.statistics().reservedBytes());
+      });
       c10::reportMemoryUsageToProfiler(address, size, allocated, reserved,
                                        Device(kDeviceType, device));
     }
@@ -199,6 +203,12 @@ struct AllocatorRegistration {
   AllocatorRegistration() { c10::SetAllocator(kDeviceType, &allocator(), kRegistrationPriority); }
 } allocator_registration;
 
+// Calls a function with a device's blocks, under their lock.
+template <typename Function>
+auto withBlocks(DeviceIndex device, const Function& function) {
+  return allocator().cacheOf(device).locked(function);
+}
+
 // The addresses that rawAllocate() returned.
 struct RawBlocks {
   Mutex mutex;
@@ -210,23 +220,41 @@ RawBlocks& rawBlocks() {
   return *instance;
 }
 
-struct FreeMemoryCallbacks {
-  Mutex mutex;
-  std::vector<std::function<void()>> all OPENREG_GUARDED_BY(mutex);
+// Functions of the program that are called on an event.
+template <typename... Parameters>
+class Callbacks {
+ public:
+  using Callback = std::function<void(Parameters...)>;
+
+  void add(Callback callback) {
+    const Lock lock(mutex_);
+    all_.push_back(std::move(callback));
+  }
+
+  // In the order in which they were added, without the lock.
+  void call(Parameters... arguments) {
+    std::vector<Callback> callbacks;
+    {
+      const Lock lock(mutex_);
+      callbacks = all_;
+    }
+    for (const Callback& callback : callbacks) {
+      callback(arguments...);
+    }
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<Callback> all_ OPENREG_GUARDED_BY(mutex_);
 };
 
-FreeMemoryCallbacks& freeMemoryCallbacks() {
-  static FreeMemoryCallbacks* instance = new FreeMemoryCallbacks;
+auto& freeMemoryCallbacks() {
+  static auto* instance = new Callbacks<>;
   return *instance;
 }
 
-struct OutOfMemoryObservers {
-  Mutex mutex;
-  std::vector<OutOfMemoryObserver> all OPENREG_GUARDED_BY(mutex);
-};
-
-OutOfMemoryObservers& outOfMemoryObservers() {
-  static OutOfMemoryObservers* instance = new OutOfMemoryObservers;
+auto& outOfMemoryObservers() {
+  static auto* instance = new Callbacks<DeviceIndex, size_t, size_t, size_t>;
   return *instance;
 }
 
@@ -262,45 +290,25 @@ void setMemoryFraction(DeviceIndex device, double fraction) {
   TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1,
                     "set_per_process_memory_fraction: expected a fraction from 0 to 1, got ",
                     fraction);
-  allocator().cacheOf(device).setMemoryFraction(fraction);
+  withBlocks(device, [&](BlockCache& blocks) { blocks.setMemoryFraction(fraction); });
 }
 
-double memoryFraction(DeviceIndex device) { return allocator().cacheOf(device).memoryFraction(); }
+double memoryFraction(DeviceIndex device) {
+  return withBlocks(device, [](BlockCache& blocks) { return blocks.memoryFraction(); });
+}
 
 void addFreeMemoryCallback(std::function<void()> callback) {
-  FreeMemoryCallbacks& callbacks = freeMemoryCallbacks();
-  const Lock lock(callbacks.mutex);
-  callbacks.all.push_back(std::move(callback));
+  freeMemoryCallbacks().add(std::move(callback));
 }
 
-void runFreeMemoryCallbacks() {
-  std::vector<std::function<void()>> callbacks;
-  {
-    FreeMemoryCallbacks& registered = freeMemoryCallbacks();
-    const Lock lock(registered.mutex);
-    callbacks = registered.all;
-  }
-  for (const auto& callback : callbacks) {
-    callback();
-  }
-}
+void runFreeMemoryCallbacks() { freeMemoryCallbacks().call(); }
 
 void addOutOfMemoryObserver(OutOfMemoryObserver observer) {
-  OutOfMemoryObservers& observers = outOfMemoryObservers();
-  const Lock lock(observers.mutex);
-  observers.all.push_back(std::move(observer));
+  outOfMemoryObservers().add(std::move(observer));
 }
 
 void tellOutOfMemory(DeviceIndex device, size_t requested, size_t allowed, size_t free) {
-  std::vector<OutOfMemoryObserver> observers;
-  {
-    OutOfMemoryObservers& registered = outOfMemoryObservers();
-    const Lock lock(registered.mutex);
-    observers = registered.all;
-  }
-  for (const auto& observer : observers) {
-    observer(device, requested, allowed, free);
-  }
+  outOfMemoryObservers().call(device, requested, allowed, free);
 }
 
 MempoolId_t createPoolId(bool by_user) {
@@ -309,38 +317,62 @@ MempoolId_t createPoolId(bool by_user) {
   return by_user ? MempoolId_t{0, number} : MempoolId_t{number, 0};
 }
 
-void retainPool(DeviceIndex device, MempoolId_t id) { allocator().cacheOf(device).retainPool(id); }
-
-void setPoolOptions(DeviceIndex device, MempoolId_t id, PoolOptions options) {
-  allocator().cacheOf(device).setPoolOptions(id, options);
-}
-
 void releasePool(DeviceIndex device, MempoolId_t id) {
-  allocator().cacheOf(device).releasePool(id);
-}
-
-int poolUseCount(DeviceIndex device, MempoolId_t id) {
-  return allocator().cacheOf(device).poolUseCount(id);
+  withBlocks(device, [&](BlockCache& blocks) { blocks.releasePool(id); });
 }
 
 void beginAllocateToPool(DeviceIndex device, MempoolId_t id,
                          std::function<bool(const OpenRegStream&)> filter) {
-  allocator().cacheOf(device).beginAllocateToPool(id, std::move(filter));
+  withBlocks(device,
+             [&](BlockCache& blocks) { blocks.beginAllocateToPool(id, std::move(filter)); });
 }
 
 void endAllocateToPool(DeviceIndex device, MempoolId_t id) {
-  allocator().cacheOf(device).endAllocateToPool(id);
+  withBlocks(device, [&](BlockCache& blocks) { blocks.endAllocateToPool(id); });
 }
 
-void emptyPool(DeviceIndex device, MempoolId_t id) {
-  const BlockingRegion region;
-  allocator().cacheOf(device).emptyCache(id);
+MemPool::MemPool(PoolOptions options)
+    : device_(current_device()), id_(createPoolId(/*by_user=*/true)) {
+  withBlocks(device_, [&](BlockCache& blocks) { blocks.createPool(id_, options); });
+}
+
+MemPool::~MemPool() {
+  if (isInBadFork()) {
+    return;
+  }
+  try {
+    releasePool(device_, id_);
+    if (useCount() == 0) {
+      // Its addresses need not be kept, unlike a graph's.
+      const BlockingRegion region;
+      allocator().cacheOf(device_).emptyCache(id_);
+    }
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "openreg: a memory pool's memory stays reserved: %s\n",
+                 error.what_without_backtrace());
+  }
+}
+
+int MemPool::useCount() const {
+  return withBlocks(device_, [this](BlockCache& blocks) { return blocks.poolUseCount(id_); });
+}
+
+void beginAllocateOnThread(int64_t device, MempoolId_t pool) {
+  const std::thread::id thread = std::this_thread::get_id();
+  beginAllocateToPool(resolveDeviceIndex(device), pool, [thread](const OpenRegStream&) {
+    return std::this_thread::get_id() == thread;
+  });
+}
+
+void endAllocateOnThread(int64_t device, MempoolId_t pool) {
+  endAllocateToPool(resolveDeviceIndex(device), pool);
+  releasePool(resolveDeviceIndex(device), pool);
 }
 
 std::vector<CachingDeviceAllocator::SegmentInfo> memorySnapshot(MempoolId_t pool) {
   std::vector<CachingDeviceAllocator::SegmentInfo> all;
   allocator().forEachActive([&](DeviceCachingAllocator& cache) {
-    auto segments = cache.snapshot(pool);
+    auto segments = cache.locked([&](BlockCache& blocks) { return blocks.snapshot(pool); });
     std::move(segments.begin(), segments.end(), std::back_inserter(all));
   });
   return all;
@@ -349,31 +381,38 @@ std::vector<CachingDeviceAllocator::SegmentInfo> memorySnapshot(MempoolId_t pool
 void recordMemoryHistory(const HistorySettings& settings, bool clears) {
   setHistorySettings(settings);
   if (clears || !settings.is_enabled) {
-    allocator().forEachActive([](DeviceCachingAllocator& cache) { cache.clearHistory(); });
+    allocator().forEachActive([](DeviceCachingAllocator& cache) {
+      cache.locked([](BlockCache& blocks) { blocks.history().clear(); });
+    });
   }
 }
 
 std::vector<MemoryHistory::TraceEntry> memoryHistory(DeviceIndex device) {
-  return allocator().cacheOf(device).history();
+  return withBlocks(device, [](BlockCache& blocks) { return blocks.history().entries(); });
 }
 
 std::vector<Corruption> findCorruptions() {
   const BlockingRegion region;
   std::vector<std::pair<DeviceCachingAllocator*, uint32_t>> checks;
-  allocator().forEachActive(
-      [&](DeviceCachingAllocator& cache) { checks.emplace_back(&cache, cache.beginCheck()); });
+  allocator().forEachActive([&](DeviceCachingAllocator& cache) {
+    checks.emplace_back(&cache,
+                        cache.locked([](BlockCache& blocks) { return blocks.beginCheck(); }));
+  });
   for (DeviceIndex device = 0; device < device_count(); ++device) {
     synchronizeDevice(device);
   }
   std::vector<Corruption> all;
-  for (const auto& [cache, check] : checks) {
-    auto found = cache->findCorruptions(check);
+  for (const auto& [cache, number] : checks) {
+    auto found = cache->locked(
+        [check = number](BlockCache& blocks) { return blocks.findCorruptions(check); });
     std::move(found.begin(), found.end(), std::back_inserter(all));
   }
   return all;
 }
 
-bool isAllocatorValid(DeviceIndex device) { return allocator().cacheOf(device).isValid(); }
+bool isAllocatorValid(DeviceIndex device) {
+  return withBlocks(device, [](BlockCache& blocks) { return blocks.isValid(); });
+}
 
 std::vector<OpenRegStream> streamsOf(const DataPtr& data) {
   Block* block = allocator().blockOf(data);

@@ -54,12 +54,9 @@ void tellOutOfMemory(DeviceIndex device, size_t requested, size_t allowed, size_
 // Returns an id that was not used before: (n, 0), or (0, n) for a pool that a program requested.
 OPENREG_EXPORT MempoolId_t createPoolId(bool by_user);
 
-// Creates a device's pool, or adds a user to it; removes a user. The memory of a pool without users
-// is released when the cache is emptied.
-OPENREG_EXPORT void retainPool(DeviceIndex device, MempoolId_t id);
-void setPoolOptions(DeviceIndex device, MempoolId_t id, PoolOptions options);
+// Removes a user of a device's pool. The memory of a pool without users is released when the cache
+// is emptied.
 OPENREG_EXPORT void releasePool(DeviceIndex device, MempoolId_t id);
-OPENREG_EXPORT int poolUseCount(DeviceIndex device, MempoolId_t id);
 
 // Retains the pool and uses it for allocations on the streams that the filter accepts. The filter
 // is called on the allocating thread, under a lock, and must not allocate.
@@ -69,8 +66,44 @@ OPENREG_EXPORT void beginAllocateToPool(DeviceIndex device, MempoolId_t id,
 // Ends the redirection, but keeps the user.
 OPENREG_EXPORT void endAllocateToPool(DeviceIndex device, MempoolId_t id);
 
-// Releases the unused memory of one pool to the device.
-OPENREG_EXPORT void emptyPool(DeviceIndex device, MempoolId_t id);
+// A program's own pool, of the current device, with this object as its user. Its memory is released
+// when it has no user left.
+class OPENREG_EXPORT MemPool {
+ public:
+  explicit MemPool(PoolOptions options = {});
+  MemPool(const MemPool&) = delete;
+  MemPool& operator=(const MemPool&) = delete;
+  ~MemPool();
+
+  DeviceIndex device() const { return device_; }
+  MempoolId_t id() const { return id_; }
+  int useCount() const;
+
+ private:
+  const DeviceIndex device_;
+  const MempoolId_t id_;
+};
+
+// Adds a user: allocations of the calling thread on the device come from the pool until
+// endAllocateOnThread(), which removes the user. A negative index means the current device.
+OPENREG_EXPORT void beginAllocateOnThread(int64_t device, MempoolId_t pool);
+OPENREG_EXPORT void endAllocateOnThread(int64_t device, MempoolId_t pool);
+
+// --- Streams that use the memory of a DataPtr
+
+// The streams of a block of the caching allocator: the one for which it was allocated, and those
+// named by record_stream. Empty for other memory.
+std::vector<OpenRegStream> streamsOf(const DataPtr& data);
+
+// Memory that another part of the backend wraps in a DataPtr.
+struct ForeignMemory {
+  DeleterFnPtr deleter = nullptr;  // identifies the memory
+  // Implements record_stream for such a DataPtr.
+  void (*record_stream)(void* context, const OpenRegStream& stream) = nullptr;
+};
+
+// There is one kind. Set by a static initializer while the library is loaded.
+ForeignMemory& foreignMemory();
 
 // --- State and history
 

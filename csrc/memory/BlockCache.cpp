@@ -413,10 +413,10 @@ PrivatePool& BlockCache::findOrCreatePool(MempoolId_t id) {
   return private_pools_.try_emplace(id, id).first->second;
 }
 
-void BlockCache::retainPool(MempoolId_t id) { ++findOrCreatePool(id).use_count; }
-
-void BlockCache::setPoolOptions(MempoolId_t id, PoolOptions options) {
-  findOrCreatePool(id).options = options;
+void BlockCache::createPool(MempoolId_t id, PoolOptions options) {
+  PrivatePool& pool = findOrCreatePool(id);
+  ++pool.use_count;
+  pool.options = options;
 }
 
 void BlockCache::releasePool(MempoolId_t id) {

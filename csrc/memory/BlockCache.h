@@ -97,13 +97,25 @@ class BlockCache {
   // Detaches segments that have not been used for a long time, oldest first, until it is not due.
   std::vector<Block*> detachGarbage();
 
-  // --- Private pools; see Note [Memory of graphs] and DeviceCachingAllocator
+  // --- Private pools; see Note [Memory of graphs]
 
-  void retainPool(MempoolId_t id);
-  void setPoolOptions(MempoolId_t id, PoolOptions options);
+  // Creates a pool with a user.
+  void createPool(MempoolId_t id, PoolOptions options);
+
+  // Removes a user. The memory of a pool without users is released when the cache is emptied.
   void releasePool(MempoolId_t id);
+
+  // The number of users of a pool; 0 if there is no such pool.
   int poolUseCount(MempoolId_t id) const;
+
+  // Creates the pool if there is none, and adds a user. Until endAllocateToPool(), allocations on
+  // streams that the filter accepts come from the pool. If several filters accept a stream, the
+  // latest call takes precedence.
+  // Errors: RuntimeError if the pool is already being allocated to.
   void beginAllocateToPool(MempoolId_t id, StreamFilter filter);
+
+  // Ends the redirection, and keeps the user.
+  // Errors: RuntimeError if the pool is not being allocated to.
   void endAllocateToPool(MempoolId_t id);
 
   // --- Limits, state and history
@@ -121,10 +133,16 @@ class BlockCache {
   // Counts a request that failed, and adds it to the history.
   void recordOutOfMemory(const BlockRequest& request, size_t free_size);
 
+  // All segments and their blocks, in address order; only those of one private pool unless the id
+  // is {0, 0}.
   std::vector<CachingDeviceAllocator::SegmentInfo> snapshot(MempoolId_t pool);
+
+  // Checks every invariant: blocks tile their segments, neighbors are merged, pools hold exactly
+  // the free blocks, the statistics add up.
   bool isValid();
 
-  // As DeviceCachingAllocator's.
+  // A check of guard zones and free blocks; see Note [Poison]. Between the two calls, the caller
+  // waits for all devices. The result of the first call is the argument of the second.
   uint32_t beginCheck() { return ++check_count_; }
   std::vector<Corruption> findCorruptions(uint32_t check);
 

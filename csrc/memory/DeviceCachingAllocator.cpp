@@ -14,9 +14,7 @@ namespace c10::openreg {
 namespace {
 
 using CachingAllocator::format_size;
-using CachingDeviceAllocator::DeviceStats;
 using CachingDeviceAllocator::RecordContext;
-using CachingDeviceAllocator::SegmentInfo;
 
 // One exabyte, the largest size that CUDA's allocator accepts.
 constexpr size_t kMaxSize = size_t{1} << 60;
@@ -276,100 +274,6 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
       " The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
       "unallocated, it may be fragmented: see torch.openreg.memory_summary(), and "
       "max_split_size_mb in PYTORCH_ALLOC_CONF.");
-}
-
-// --- Private pools
-
-void DeviceCachingAllocator::retainPool(MempoolId_t id) {
-  const Lock lock(mutex_);
-  cache_.retainPool(id);
-}
-
-void DeviceCachingAllocator::setPoolOptions(MempoolId_t id, PoolOptions options) {
-  const Lock lock(mutex_);
-  cache_.setPoolOptions(id, options);
-}
-
-void DeviceCachingAllocator::releasePool(MempoolId_t id) {
-  const Lock lock(mutex_);
-  cache_.releasePool(id);
-}
-
-int DeviceCachingAllocator::poolUseCount(MempoolId_t id) {
-  const Lock lock(mutex_);
-  return cache_.poolUseCount(id);
-}
-
-void DeviceCachingAllocator::beginAllocateToPool(MempoolId_t id, StreamFilter filter) {
-  const Lock lock(mutex_);
-  cache_.beginAllocateToPool(id, std::move(filter));
-}
-
-void DeviceCachingAllocator::endAllocateToPool(MempoolId_t id) {
-  const Lock lock(mutex_);
-  cache_.endAllocateToPool(id);
-}
-
-// --- Limits, statistics, state and history
-
-void DeviceCachingAllocator::setMemoryFraction(double fraction) {
-  const Lock lock(mutex_);
-  cache_.setMemoryFraction(fraction);
-}
-
-double DeviceCachingAllocator::memoryFraction() {
-  const Lock lock(mutex_);
-  return cache_.memoryFraction();
-}
-
-DeviceStats DeviceCachingAllocator::stats() {
-  const Lock lock(mutex_);
-  return cache_.statistics().all();
-}
-
-void DeviceCachingAllocator::resetAccumulatedStats() {
-  const Lock lock(mutex_);
-  cache_.statistics().resetAccumulated();
-}
-
-void DeviceCachingAllocator::resetPeakStats() {
-  const Lock lock(mutex_);
-  cache_.statistics().resetPeak();
-}
-
-std::pair<size_t, size_t> DeviceCachingAllocator::usage() {
-  const Lock lock(mutex_);
-  return {cache_.statistics().allocatedBytes(), cache_.statistics().reservedBytes()};
-}
-
-std::vector<SegmentInfo> DeviceCachingAllocator::snapshot(MempoolId_t pool) {
-  const Lock lock(mutex_);
-  return cache_.snapshot(pool);
-}
-
-std::vector<MemoryHistory::TraceEntry> DeviceCachingAllocator::history() {
-  const Lock lock(mutex_);
-  return cache_.history().entries();
-}
-
-void DeviceCachingAllocator::clearHistory() {
-  const Lock lock(mutex_);
-  cache_.history().clear();
-}
-
-bool DeviceCachingAllocator::isValid() {
-  const Lock lock(mutex_);
-  return cache_.isValid();
-}
-
-uint32_t DeviceCachingAllocator::beginCheck() {
-  const Lock lock(mutex_);
-  return cache_.beginCheck();
-}
-
-std::vector<Corruption> DeviceCachingAllocator::findCorruptions(uint32_t check) {
-  const Lock lock(mutex_);
-  return cache_.findCorruptions(check);
 }
 
 }  // namespace c10::openreg

@@ -17,7 +17,6 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <atomic>
-#include <utility>
 #include <vector>
 
 #include "csrc/core/Mutex.h"
@@ -30,8 +29,6 @@ namespace c10::openreg {
 // Any thread may call any function at any time. Sizes are bytes.
 class DeviceCachingAllocator {
  public:
-  using StreamFilter = BlockCache::StreamFilter;
-
   explicit DeviceCachingAllocator(DeviceIndex device) : device_(device), cache_(device) {}
 
   // Returns a block of at least `size` bytes (size > 0) for use on the stream. The allocator owns
@@ -55,59 +52,13 @@ class DeviceCachingAllocator {
   // device. The caller must not hold the GIL.
   void emptyCache(MempoolId_t pool);
 
-  // --- Private pools; see Note [Memory of graphs]
-
-  // Creates a pool, or adds a user to it.
-  void retainPool(MempoolId_t id);
-
-  // Sets the options of a pool that has a user.
-  void setPoolOptions(MempoolId_t id, PoolOptions options);
-
-  // Removes a user. The memory of a pool without users is released when the cache is emptied.
-  void releasePool(MempoolId_t id);
-
-  // The number of users of a pool; 0 if there is no such pool.
-  int poolUseCount(MempoolId_t id);
-
-  // Adds a user. Until endAllocateToPool(), allocations on streams that the filter accepts come
-  // from the pool. If several filters accept a stream, the latest call takes precedence.
-  // Errors: RuntimeError if the pool is already being allocated to.
-  void beginAllocateToPool(MempoolId_t id, StreamFilter filter);
-
-  // Ends the redirection, and keeps the user.
-  // Errors: RuntimeError if the pool is not being allocated to.
-  void endAllocateToPool(MempoolId_t id);
-
-  // --- Limits
-
-  // Limits the reserved memory to a fraction of the capacity, 0 to 1.
-  void setMemoryFraction(double fraction);
-  double memoryFraction();
-
-  // --- Statistics, state and history
-
-  CachingDeviceAllocator::DeviceStats stats();
-  void resetAccumulatedStats();
-  void resetPeakStats();
-
-  // Bytes in use and bytes held, for the profiler's memory events.
-  std::pair<size_t, size_t> usage();
-
-  // All segments and their blocks, in address order; only those of one private pool unless the id
-  // is {0, 0}.
-  std::vector<CachingDeviceAllocator::SegmentInfo> snapshot(MempoolId_t pool);
-
-  std::vector<MemoryHistory::TraceEntry> history();
-  void clearHistory();
-
-  // Checks every invariant: blocks tile their segments, neighbors are merged, pools hold exactly
-  // the free blocks, the statistics add up.
-  bool isValid();
-
-  // A check of guard zones and free blocks; see Note [Poison]. Between the two calls, the caller
-  // waits for all devices. The result of the first call is the argument of the second.
-  uint32_t beginCheck();
-  std::vector<Corruption> findCorruptions(uint32_t check);
+  // Calls a function with the blocks, under the lock: for their pools, limits, statistics, state
+  // and history. It must not call the allocator.
+  template <typename Function>
+  auto locked(const Function& function) OPENREG_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return function(cache_);
+  }
 
  private:
   // These lock the mutex themselves.

@@ -10,20 +10,13 @@ namespace {
 
 using CachingDeviceAllocator::RecordContext;
 
-struct Shared {
-  Mutex mutex;  // a leaf
-  HistorySettings settings OPENREG_GUARDED_BY(mutex);
-};
-
-// Leaked, because memory may be freed by static destructors.
-Shared& shared() {
-  static Shared* instance = new Shared;
-  return *instance;
-}
+// Neither has a constructor or destructor to run: static objects allocate and free memory, too.
+constinit Mutex settings_mutex;  // a leaf
+constinit HistorySettings shared_settings OPENREG_GUARDED_BY(settings_mutex);
 
 HistorySettings currentSettings() {
-  const Lock lock(shared().mutex);
-  return shared().settings;
+  const Lock lock(settings_mutex);
+  return shared_settings;
 }
 
 thread_local std::string metadata;
@@ -54,8 +47,8 @@ HistorySettings namedHistorySettings(const std::optional<std::string>& enabled,
 }
 
 void setHistorySettings(const HistorySettings& settings) {
-  const Lock lock(shared().mutex);
-  shared().settings = settings;
+  const Lock lock(settings_mutex);
+  shared_settings = settings;
   detail::is_history_enabled.store(settings.is_enabled, std::memory_order_relaxed);
 }
 

@@ -61,7 +61,6 @@ int64_t maybeExchangeDevice(int64_t device) {
 // wait for it, because its owner may wait for this thread. Then torch is marked as initialized as
 // well, and the main thread calls _lazy_init() the next time it runs Python code, to run the calls
 // that were deferred until then.
-// for what has been put off until then.
 thread_local bool is_initializing = false;
 
 void tellTorch() {

@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "csrc/memory/Allocator.h"
-#include "csrc/memory/MemPool.h"
 #include "csrc/memory/PinnedAllocator.h"
 #include "csrc/memory/StorageResize.h"
 #include "csrc/python/Bindings.h"

@@ -75,11 +75,19 @@ class Frames {
   std::vector<py::dict> places_;
 };
 
-}  // namespace
-
-// --- Snapshots, in the format of torch's memory viewer
-
-namespace {
+// A list with a dictionary for each item, which `describe` fills.
+template <typename Items, typename Describe>
+py::list describeAll(const Items& items, const Describe& describe) {
+  py::list result;
+  Frames frames;
+  for (const auto& item : items) {
+    py::dict entry;
+    describe(item, entry, frames);
+    result.append(entry);
+  }
+  frames.symbolize();
+  return result;
+}
 
 const char* stateOf(const BlockInfo& block) {
   if (block.allocated) {
@@ -90,24 +98,23 @@ const char* stateOf(const BlockInfo& block) {
 
 }  // namespace
 
+// --- Snapshots, in the format of torch's memory viewer
+
 py::list describeSegments(c10::MempoolId_t pool) {
   const auto segments = withoutGil([&] { return memorySnapshot(pool); });
-  py::list result;
-  Frames frames;
-  for (const SegmentInfo& segment : segments) {
+  return describeAll(segments, [](const SegmentInfo& segment, py::dict& entry, Frames& frames) {
     py::list blocks;
     size_t address = segment.address;
     for (const BlockInfo& block : segment.blocks) {
-      py::dict entry;
-      entry["address"] = address;
-      entry["size"] = block.size;
-      entry["requested_size"] = block.requested_size;
-      entry["state"] = stateOf(block);
-      frames.put(entry, block.context_when_allocated);
-      blocks.append(entry);
+      py::dict item;
+      item["address"] = address;
+      item["size"] = block.size;
+      item["requested_size"] = block.requested_size;
+      item["state"] = stateOf(block);
+      frames.put(item, block.context_when_allocated);
+      blocks.append(item);
       address += block.size;
     }
-    py::dict entry;
     entry["device"] = segment.device;
     entry["address"] = segment.address;
     entry["total_size"] = segment.total_size;
@@ -120,10 +127,7 @@ py::list describeSegments(c10::MempoolId_t pool) {
     entry["is_expandable"] = segment.is_expandable;
     entry["blocks"] = blocks;
     frames.put(entry, segment.context_when_allocated);
-    result.append(entry);
-  }
-  frames.symbolize();
-  return result;
+  });
 }
 
 namespace {
@@ -139,18 +143,9 @@ c10::ApproximateClockToUnixTimeConverter& clockOfHistory() {
   return clock;
 }
 
-}  // namespace
-
-void startClockOfHistory() { clockOfHistory(); }
-
-namespace {
-
 template <typename TimeUs>
 py::list describeEntries(const std::vector<TraceEntry>& entries, const TimeUs& time_us) {
-  py::list result;
-  Frames frames;
-  for (const TraceEntry& entry : entries) {
-    py::dict item;
+  return describeAll(entries, [&](const TraceEntry& entry, py::dict& item, Frames& frames) {
     item["action"] = kActions.at(entry.action_);
     item[entry.action_ == TraceEntry::OOM ? "device_free" : "addr"] = entry.addr_;
     item["size"] = entry.size_;
@@ -160,13 +155,12 @@ py::list describeEntries(const std::vector<TraceEntry>& entries, const TimeUs& t
     item["time_us"] = time_us(entry);
     item["user_metadata"] = entry.user_metadata_;
     frames.put(item, entry.context_);
-    result.append(item);
-  }
-  frames.symbolize();
-  return result;
+  });
 }
 
 }  // namespace
+
+void startClockOfHistory() { clockOfHistory(); }
 
 py::list describeHistory(int64_t device) {
   const auto to_unix_ns = clockOfHistory().makeConverter();
@@ -179,20 +173,14 @@ py::list describeHistory(int64_t device) {
 py::list describePinnedSegments() {
   const auto segments =
       withoutGil([] { return at::getHostAllocator(c10::openreg::kDeviceType)->get_segments(); });
-  py::list result;
-  Frames frames;
-  for (const auto& segment : segments) {
-    py::dict entry;
+  return describeAll(segments, [](const auto& segment, py::dict& entry, Frames& frames) {
     entry["address"] = segment.address;
     entry["size"] = segment.size;
     entry["allocated"] = segment.allocated;
     entry["active"] = segment.active;
     entry["segment_pool_id"] = segment.owner_private_pool_id;
     frames.put(entry, segment.context_when_allocated);
-    result.append(entry);
-  }
-  frames.symbolize();
-  return result;
+  });
 }
 
 py::list describePinnedHistory() {
@@ -222,10 +210,7 @@ py::dict describeSettings() {
 
 py::list describeCorruptions() {
   const auto corruptions = withoutGil(findCorruptions);
-  py::list result;
-  Frames frames;
-  for (const Corruption& corruption : corruptions) {
-    py::dict item;
+  return describeAll(corruptions, [](const Corruption& corruption, py::dict& item, Frames& frames) {
     item["device"] = corruption.device;
     item["address"] = reinterpret_cast<size_t>(corruption.address);
     item["requested_size"] = corruption.requested_size;
@@ -234,10 +219,7 @@ py::list describeCorruptions() {
     item["value"] = corruption.value;
     item["is_free"] = corruption.is_free;
     frames.put(item, corruption.context);
-    result.append(item);
-  }
-  frames.symbolize();
-  return result;
+  });
 }
 
 // --- Statistics
@@ -250,6 +232,16 @@ py::dict describe(const c10::CachingAllocator::Stat& stat) {
   result["peak"] = stat.peak;
   result["allocated"] = stat.allocated;
   result["freed"] = stat.freed;
+  return result;
+}
+
+py::dict describe(const c10::CachingAllocator::DurationStat& stat) {
+  py::dict result;
+  result["total"] = stat.total;
+  result["max"] = stat.max;
+  result["min"] = stat.min;
+  result["count"] = stat.count;
+  result["avg"] = stat.count == 0 ? 0 : stat.total / stat.count;
   return result;
 }
 
@@ -270,22 +262,6 @@ py::dict describePrivatePools(int64_t device) {
   }
   return result;
 }
-
-// --- Pinned memory
-
-namespace {
-
-py::dict describe(const c10::CachingAllocator::DurationStat& stat) {
-  py::dict result;
-  result["total"] = stat.total;
-  result["max"] = stat.max;
-  result["min"] = stat.min;
-  result["count"] = stat.count;
-  result["avg"] = stat.count == 0 ? 0 : stat.total / stat.count;
-  return result;
-}
-
-}  // namespace
 
 py::dict describeHostStats() {
   const at::HostStats stats = at::getHostAllocator(c10::openreg::kDeviceType)->get_stats();

@@ -1,8 +1,14 @@
+// Streams, their schedule, and what torch's own events lack.
+
 #include <c10/core/DeviceGuard.h>
 #include <openreg/openreg.h>
+#include <openreg/schedule.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Event.h>
 
+#include <array>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "csrc/core/SyncDebug.h"
@@ -61,11 +67,31 @@ void setSyncDebug(int mode) {
   setSyncDebugMode(static_cast<SyncDebugMode>(mode));
 }
 
+std::string getSchedule() {
+  std::array<char, OPENREG_SCHEDULE_SIZE> text{};
+  OPENREG_CHECK(orGetSchedule(text.data(), text.size()));
+  return text.data();
+}
+
+void setSchedule(const std::string& schedule) { OPENREG_CHECK(orSetSchedule(schedule.c_str())); }
+
+// As torch.Event.elapsed_time, which rejects instances of subclasses.
+double elapsedTime(py::handle start, py::handle end) {
+  return asEvent(start, "elapsed_time").elapsedTime(asEvent(end, "elapsed_time"));
+}
+
 }  // namespace
 
 OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {
   return OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
                                             static_cast<c10::DeviceType>(type)));
+}
+
+c10::Event& asEvent(py::handle object, const char* operation) {
+  if (!PyObject_TypeCheck(object.ptr(), THPEventClass)) {
+    throw py::type_error(c10::str(operation, ": expected a torch.Event"));
+  }
+  return reinterpret_cast<THPEvent*>(object.ptr())->event;
 }
 
 namespace {
@@ -96,6 +122,11 @@ void bindStream(py::module_& m) {
     return unpackStream(id, index, type).isCapturing();
   });
   // docs: end
+  // docs: bindings-event
+  m.def("_event_elapsed_time", &elapsedTime);
+  // docs: end
+  m.def("_get_schedule", &getSchedule);
+  m.def("_set_schedule", &setSchedule, py::arg("schedule"), ReleaseGil());
 }
 
 const Bindings kStreamBindings(&bindStream);

@@ -203,8 +203,6 @@ ALLOWED_CALLS = {
     ("python/DeviceBindings.cpp", "orGetSettingName"): "the settings are the runtime's table",
     ("python/DeviceBindings.cpp", "orReviewSettings"): "the settings are the runtime's table",
     ("python/GateBindings.cpp", "orLaunchHostFunc"): "a gate is a host function in the stream",
-    ("python/ScheduleBindings.cpp", "orGetSchedule"): "one line per function",
-    ("python/ScheduleBindings.cpp", "orSetSchedule"): "one line per function",
     ("extras/profiler/python/ProfilerBindings.cpp", "orMark"): "one line per function",
     ("extras/profiler/python/ProfilerBindings.cpp", "orRangeEnd"): "one line per function",
     ("extras/profiler/python/ProfilerBindings.cpp", "orRangePop"): "one line per function",
@@ -214,6 +212,8 @@ ALLOWED_CALLS = {
     ("python/StreamBindings.cpp", "orStreamDestroy"): "external streams, for tests",
     ("python/StreamBindings.cpp", "orStreamValidate"): "external streams, for tests",
     ("python/StreamBindings.cpp", "orDeviceGetStreamPriorityRange"): "one line per function",
+    ("python/StreamBindings.cpp", "orGetSchedule"): "one line per function",
+    ("python/StreamBindings.cpp", "orSetSchedule"): "one line per function",
 }
 
 

@@ -17,7 +17,6 @@
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
-#include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Observer.h"
 
 namespace at::openreg {

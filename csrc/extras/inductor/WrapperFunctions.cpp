@@ -14,7 +14,6 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "csrc/core/Mutex.h"
 #include "csrc/extras/inductor/GeneratedKernel.h"

@@ -12,7 +12,7 @@
 
 #include "csrc/core/Mutex.h"
 #include "csrc/extras/ipc/StorageSharing.h"
-#include "csrc/memory/StreamUses.h"
+#include "csrc/memory/Allocator.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Launch.h"
 

@@ -10,7 +10,6 @@
 #include "csrc/extras/ipc/SentStorages.h"
 #include "csrc/extras/ipc/StorageMessage.h"
 #include "csrc/memory/Allocator.h"
-#include "csrc/memory/StreamUses.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
 

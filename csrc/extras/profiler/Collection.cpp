@@ -10,26 +10,19 @@
 namespace at::openreg {
 namespace {
 
-struct Owner {
-  c10::openreg::Mutex mutex;                       // before the runtime's
-  uint64_t session OPENREG_GUARDED_BY(mutex) = 0;  // 0: none
-  unsigned kinds OPENREG_GUARDED_BY(mutex) = 0;
-  bool is_paused OPENREG_GUARDED_BY(mutex) = false;
-};
-
-// Leaked, because a session may end with the process.
-Owner& owner() {
-  static Owner* owner = new Owner();
-  return *owner;
-}
+// The session that owns the trace.
+constinit c10::openreg::Mutex owner_mutex;                    // before the runtime's
+uint64_t owning_session OPENREG_GUARDED_BY(owner_mutex) = 0;  // 0: none
+unsigned kinds_of_owner OPENREG_GUARDED_BY(owner_mutex) = 0;
+bool is_trace_paused OPENREG_GUARDED_BY(owner_mutex) = false;
 
 // Discards earlier records and starts recording.
-void take(Owner& current, uint64_t session, unsigned kinds) OPENREG_REQUIRES(current.mutex) {
+void take(uint64_t session, unsigned kinds) OPENREG_REQUIRES(owner_mutex) {
   OPENREG_CHECK(orTraceConsume(nullptr, nullptr));
   OPENREG_CHECK(orTraceStart(kinds));
-  current.session = session;
-  current.kinds = kinds;
-  current.is_paused = false;
+  owning_session = session;
+  kinds_of_owner = kinds;
+  is_trace_paused = false;
 }
 
 // The runtime's copies and fills are named after its functions; those of the backend's kernels have
@@ -51,29 +44,26 @@ uint64_t Collection::nextSession() {
 }
 
 void Collection::begin(uint64_t session, unsigned kinds) {
-  Owner& current = owner();
-  const c10::openreg::Lock lock(current.mutex);
-  take(current, session, kinds);
+  const c10::openreg::Lock lock(owner_mutex);
+  take(session, kinds);
 }
 
 bool Collection::end(uint64_t session) {
-  Owner& current = owner();
-  const c10::openreg::Lock lock(current.mutex);
-  if (current.session != session) {
+  const c10::openreg::Lock lock(owner_mutex);
+  if (owning_session != session) {
     return false;
   }
-  current.session = 0;
+  owning_session = 0;
   // Fails only in a forked child, because the trace belongs to its parent.
   std::ignore = orTraceStop();
   return true;
 }
 
 uint64_t Collection::beginAlone() {
-  Owner& current = owner();
-  const c10::openreg::Lock lock(current.mutex);
-  TORCH_CHECK(current.session == 0, "collect: expected no running profiler session, got one");
+  const c10::openreg::Lock lock(owner_mutex);
+  TORCH_CHECK(owning_session == 0, "collect: expected no running profiler session, got one");
   const uint64_t session = nextSession();
-  take(current, session, orActivityAll);
+  take(session, orActivityAll);
   return session;
 }
 
@@ -95,20 +85,18 @@ std::vector<orActivityRecord> Collection::takeRecords() {
 }
 
 void Collection::pause() {
-  Owner& current = owner();
-  const c10::openreg::Lock lock(current.mutex);
-  if (current.session != 0 && !current.is_paused) {
+  const c10::openreg::Lock lock(owner_mutex);
+  if (owning_session != 0 && !is_trace_paused) {
     OPENREG_CHECK(orTraceStop());
-    current.is_paused = true;
+    is_trace_paused = true;
   }
 }
 
 void Collection::resume() {
-  Owner& current = owner();
-  const c10::openreg::Lock lock(current.mutex);
-  if (current.session != 0 && current.is_paused) {
-    OPENREG_CHECK(orTraceStart(current.kinds));
-    current.is_paused = false;
+  const c10::openreg::Lock lock(owner_mutex);
+  if (owning_session != 0 && is_trace_paused) {
+    OPENREG_CHECK(orTraceStart(kinds_of_owner));
+    is_trace_paused = false;
   }
 }
 

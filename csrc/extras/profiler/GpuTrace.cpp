@@ -3,6 +3,7 @@
 #include <c10/core/impl/GPUTrace.h>
 
 #include <cstdint>
+#include <type_traits>
 #include <unordered_set>
 
 #include "csrc/core/Mutex.h"
@@ -15,6 +16,7 @@ namespace {
 using c10::openreg::kDeviceType;
 using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
+using Interpreter = c10::impl::PyInterpreterVTable;
 
 uintptr_t numberOf(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
@@ -49,35 +51,26 @@ class GpuTrace final : public Observer {
   void streamCreation(const OpenRegStream& stream) override {
     const uintptr_t number = numberOf(stream);
     if (streams_.add(number)) {
-      call([&](const auto& interpreter) {
-        interpreter.trace_gpu_stream_creation(kDeviceType, number);
-      });
+      call(&Interpreter::trace_gpu_stream_creation, number);
     }
   }
 
   // An event of torch has a handle from its first record on.
   void eventRecord(const void* event, const OpenRegStream& stream) override {
     const uintptr_t number = numberOf(event);
-    const bool is_new = events_.add(number);
-    call([&](const auto& interpreter) {
-      if (is_new) {
-        interpreter.trace_gpu_event_creation(kDeviceType, number);
-      }
-      interpreter.trace_gpu_event_record(kDeviceType, number, numberOf(stream));
-    });
+    if (events_.add(number)) {
+      call(&Interpreter::trace_gpu_event_creation, number);
+    }
+    call(&Interpreter::trace_gpu_event_record, number, numberOf(stream));
   }
 
   void eventWait(const void* event, const OpenRegStream& stream) override {
-    call([&](const auto& interpreter) {
-      interpreter.trace_gpu_event_wait(kDeviceType, numberOf(event), numberOf(stream));
-    });
+    call(&Interpreter::trace_gpu_event_wait, numberOf(event), numberOf(stream));
   }
 
   void eventDeletion(const void* event) noexcept override {
     if (events_.remove(numberOf(event))) {
-      call([&](const auto& interpreter) {
-        interpreter.trace_gpu_event_deletion(kDeviceType, numberOf(event));
-      });
+      call(&Interpreter::trace_gpu_event_deletion, numberOf(event));
     }
   }
 
@@ -89,41 +82,33 @@ class GpuTrace final : public Observer {
   }
 
   void eventSynchronization(const void* event) override {
-    call([&](const auto& interpreter) {
-      interpreter.trace_gpu_event_synchronization(kDeviceType, numberOf(event));
-    });
+    call(&Interpreter::trace_gpu_event_synchronization, numberOf(event));
   }
 
   void streamSynchronization(const OpenRegStream& stream) override {
-    call([&](const auto& interpreter) {
-      interpreter.trace_gpu_stream_synchronization(kDeviceType, numberOf(stream));
-    });
+    call(&Interpreter::trace_gpu_stream_synchronization, numberOf(stream));
   }
 
   void deviceSynchronization(c10::DeviceIndex /*device*/) override {
-    call(
-        [](const auto& interpreter) { interpreter.trace_gpu_device_synchronization(kDeviceType); });
+    call(&Interpreter::trace_gpu_device_synchronization);
   }
 
   void memoryAllocation(const void* address, size_t /*size*/, const OpenRegStream& /*stream*/,
                         c10::MempoolId_t /*pool*/) override {
-    call([&](const auto& interpreter) {
-      interpreter.trace_gpu_memory_allocation(kDeviceType, numberOf(address));
-    });
+    call(&Interpreter::trace_gpu_memory_allocation, numberOf(address));
   }
 
   void memoryDeallocation(const void* address, const OpenRegStream& /*owner*/,
                           c10::MempoolId_t /*pool*/) noexcept override {
-    call([&](const auto& interpreter) {
-      interpreter.trace_gpu_memory_deallocation(kDeviceType, numberOf(address));
-    });
+    call(&Interpreter::trace_gpu_memory_deallocation, numberOf(address));
   }
 
  private:
-  template <typename Call>
-  void call(const Call& call) const {
+  template <typename... Parameters>
+  void call(void (Interpreter::*callback)(c10::DeviceType, Parameters...) const,
+            std::type_identity_t<Parameters>... arguments) const {
     if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace()) {
-      run_([&] { call(**interpreter); });
+      run_([&] { ((**interpreter).*callback)(kDeviceType, arguments...); });
     }
   }
 

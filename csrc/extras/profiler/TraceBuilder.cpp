@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 
 namespace at::openreg {
 namespace {
@@ -14,15 +13,9 @@ using libkineto::GenericTraceActivity;
 using libkineto::ITraceActivity;
 
 bool isWork(const orActivityRecord& record) {
-  switch (record.kind) {
-    case orActivityKernel:
-    case orActivityMemcpy:
-    case orActivityMemset:
-    case orActivityHostFunc:
-      return true;
-    default:
-      return false;
-  }
+  constexpr unsigned kWork =
+      orActivityKernel | orActivityMemcpy | orActivityMemset | orActivityHostFunc;
+  return (record.kind & kWork) != 0;
 }
 
 ActivityType typeOf(const orActivityRecord& record) {

@@ -38,7 +38,6 @@ struct TraceWindow {
 // A device is shown as a process, a stream as one of its threads. A call is on the row of the host
 // thread that made it. An arrow leads from a call to the work that it submitted, if the trace has
 // both. Activities that are partly outside of the window are omitted.
-// in the trace. What lies partly outside of the window is left out.
 class TraceBuilder {
  public:
   TraceBuilder(const std::set<libkineto::ActivityType>& types, TraceClock clock, TraceWindow window,

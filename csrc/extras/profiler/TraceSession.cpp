@@ -35,12 +35,11 @@ unsigned kindsFor(const std::set<ActivityType>& types) {
   return kinds;
 }
 
-std::string nameOfDevice(int device) {
-  return c10::Device(c10::openreg::kDeviceType, static_cast<c10::DeviceIndex>(device)).str();
+libkineto::DeviceInfo describeDevice(int device) {
+  const c10::Device named(c10::openreg::kDeviceType, static_cast<c10::DeviceIndex>(device));
+  const int64_t sort_index = libkineto::kExceedMaxPid + device;  // below the rows of host threads
+  return {device, sort_index, named.str(), "OpenReg"};
 }
-
-// Below the rows of host threads.
-int64_t sortIndexOf(int device) { return libkineto::kExceedMaxPid + device; }
 
 // Escapes text for a JSON string, because Kineto does not.
 std::string escaped(const std::string& text) {
@@ -159,8 +158,7 @@ void TraceSession::processTrace(libkineto::ActivityLogger& logger,
   // Kineto queries the description of one device only, see getDeviceInfo().
   for (const int device : result_->devices()) {
     if (device != *result_->devices().begin()) {
-      logger.handleDeviceInfo({device, sortIndexOf(device), nameOfDevice(device), "OpenReg"},
-                              start_ns);
+      logger.handleDeviceInfo(describeDevice(device), start_ns);
     }
   }
   status_ = libkineto::TraceStatus::READY;
@@ -170,9 +168,7 @@ std::unique_ptr<libkineto::DeviceInfo> TraceSession::getDeviceInfo() {
   if (result_ == nullptr || result_->devices().empty()) {
     return nullptr;
   }
-  const int device = *result_->devices().begin();
-  return std::make_unique<libkineto::DeviceInfo>(
-      libkineto::DeviceInfo{device, sortIndexOf(device), nameOfDevice(device), "OpenReg"});
+  return std::make_unique<libkineto::DeviceInfo>(describeDevice(*result_->devices().begin()));
 }
 
 std::vector<libkineto::ResourceInfo> TraceSession::getResourceInfos() {

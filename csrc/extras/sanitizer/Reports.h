@@ -6,8 +6,6 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Finding.h"

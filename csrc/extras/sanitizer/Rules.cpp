@@ -3,7 +3,6 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "csrc/extras/sanitizer/ByteRuns.h"

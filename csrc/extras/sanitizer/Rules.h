@@ -3,14 +3,12 @@
 // Not thread-safe, as State.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Finding.h"
 #include "csrc/extras/sanitizer/HappensBefore.h"
 #include "csrc/extras/sanitizer/MemoryAccess.h"
-#include "csrc/extras/sanitizer/Stack.h"
 #include "csrc/extras/sanitizer/State.h"
 
 namespace c10::openreg {

@@ -32,10 +32,6 @@ namespace {
 
 std::atomic<bool> is_on{false};
 
-// Adds the sanitizer to the observers or removes it. turnOff() returns whether it was on.
-void turnOn();
-bool turnOff() noexcept;
-
 std::atomic<ReportFinding> reporter{nullptr};
 
 // Whether this thread has recorded the accesses of the kernel that it launches next.
@@ -49,8 +45,11 @@ void report(const std::vector<Finding>& findings) {
   }
 }
 
+class Sanitizer;
+Sanitizer& sanitizer();
+
 // One lock guards the whole state. Stacks are gathered and findings reported without it.
-class Sanitizer {
+class Sanitizer final : public Observer {
  public:
   // --- Control
 
@@ -62,14 +61,16 @@ class Sanitizer {
     setPinnedMemoryProtected(watches_pages);
     // A child has no record of its parent's work, and another thread may hold the lock at the fork.
     [[maybe_unused]] static const int is_off_in_children =
-        pthread_atfork(nullptr, nullptr, [] { turnOff(); });
+        pthread_atfork(nullptr, nullptr, [] { sanitizer().turnOff(); });
     if (!isSanitizerOn()) {
       forget();
       state_.counts = {};
       state_.not_seen.clear();
       first_opened_ = last_opened_ = countOpenedPages();
     }
-    turnOn();
+    if (!is_on.exchange(true)) {
+      addObserver(*this);
+    }
   }
 
   void disable() {
@@ -94,22 +95,56 @@ class Sanitizer {
     return {state_.not_seen.begin(), state_.not_seen.end()};
   }
 
-  void countNotSeen(const char* kernel) {
-    const Lock lock(mutex_);
-    ++state_.counts.not_seen;
-    ++state_.not_seen[kernel];
-    state_.giveUpWritten();  // the graph may have written anything
-  }
-
   // --- Launches
 
-  void launch(const OpenRegStream& stream, const char* kernel,
-              std::vector<MemoryAccess> memory_accesses) {
-    reportHostTouches();
-    settle(stream, {kernel, gatherStack(), stream.captureId(), 0}, std::move(memory_accesses), {});
+  void kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
+                    bool schema_only) override {
+    std::vector<MemoryAccess> accesses = memoryAccessesOf(kernel, operands);
+    if (schema_only && !isOfTorch(kernel)) {
+      for (MemoryAccess& access : accesses) {
+        access.is_read = false;  // unknown
+      }
+    }
+    has_recorded = true;
+    launch(stream, kernel, std::move(accesses));
   }
 
-  void replay(uint64_t capture, const OpenRegStream& stream) {
+  void rangeAccess(const OpenRegStream& stream, const char* kernel, const void* address,
+                   size_t nbytes, bool is_written) override {
+    if (nbytes == 0) {
+      return;
+    }
+    MemoryAccess access = memoryAccessOf(address, nbytes, is_written);
+    access.is_read = !is_written;
+    launch(stream, kernel, {std::move(access)});
+  }
+
+  void byteCopy(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
+                size_t nbytes) override {
+    if (nbytes == 0) {
+      return;
+    }
+    const bool is_captured = stream.isCapturing();
+    MemoryAccess written = memoryAccessOf(to, nbytes, true);
+    written.is_filled = is_captured;  // its contents are not tracked
+    launch(stream, kernel, {memoryAccessOf(from, nbytes, false), std::move(written)});
+    if (!is_captured) {
+      const Lock lock(mutex_);
+      state_.moveWritten(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from),
+                         nbytes);
+    }
+  }
+
+  void kernelLaunch(const char* kernel) override {
+    if (!std::exchange(has_recorded, false)) {
+      const Lock lock(mutex_);
+      ++state_.counts.not_seen;
+      ++state_.not_seen[kernel];
+      state_.giveUpWritten();  // the graph may have written anything
+    }
+  }
+
+  void graphReplay(uint64_t capture, const OpenRegStream& stream) override {
     reportHostTouches();
     const Call call{"", gatherStack(), 0, capture};
     std::vector<Finding> findings;
@@ -135,12 +170,7 @@ class Sanitizer {
     settle(stream, call, std::move(memory_accesses), std::move(findings));
   }
 
-  void moved(const void* to, const void* from, size_t nbytes) {
-    const Lock lock(mutex_);
-    state_.moveWritten(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), nbytes);
-  }
-
-  void writtenElsewhere(const void* address) {
+  void memoryWrite(const void* address) override {
     const Lock lock(mutex_);
     if (const auto allocation = state_.shadow.find(reinterpret_cast<uintptr_t>(address))) {
       allocation->written.reset();
@@ -179,7 +209,7 @@ class Sanitizer {
     report(findings);
   }
 
-  void pinnedAllocated(const void* address, size_t size) {
+  void pinnedAllocation(const void* address, size_t size) override {
     Stack stack = gatherStack();
     const Lock lock(mutex_);
     Allocation& allocation = *state_.shadow.add(reinterpret_cast<uintptr_t>(address), size);
@@ -187,7 +217,7 @@ class Sanitizer {
     allocation.allocated = std::move(stack);
   }
 
-  void pinnedFreed(const void* address) {
+  void pinnedDeallocation(const void* address) noexcept override {
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock
     bool is_graph_input = false;
     {
@@ -203,7 +233,8 @@ class Sanitizer {
     }
   }
 
-  void pinnedCopied(const void* address) {
+  void pinnedCopy(const void* address) override {
+    at::openreg::observeHostOperators();
     const Lock lock(mutex_);
     if (const auto allocation = state_.shadow.find(reinterpret_cast<uintptr_t>(address))) {
       watches_.watch(state_, *allocation);
@@ -233,7 +264,7 @@ class Sanitizer {
 
   // --- Graphs
 
-  void captureBegun(uint64_t capture, const OpenRegStream& stream) {
+  void captureBegin(uint64_t capture, const OpenRegStream& stream) override {
     Stack stack = gatherStack();
     const Lock lock(mutex_);
     Capture& begun = state_.captures[capture];
@@ -242,7 +273,7 @@ class Sanitizer {
     begun.is_under_way = true;
   }
 
-  void captureEnded(uint64_t capture, bool is_valid) {
+  void captureEnd(uint64_t capture, bool is_valid) noexcept override {
     const Lock lock(mutex_);
     const auto found = state_.captures.find(capture);
     if (found == state_.captures.end()) {
@@ -258,46 +289,36 @@ class Sanitizer {
     found->second.last_work.clear();
   }
 
-  void forgetCapture(uint64_t capture) {
+  void graphDeletion(uint64_t capture) override {
     const Lock lock(mutex_);
     state_.forgetGraph(capture);
   }
 
-  // `own_capture` is the capture of the calling thread's current stream.
-  void refusedCall(orError_t error, const char* caller, const OpenRegStream& current,
-                   uint64_t own_capture) {
-    const Stack stack = gatherStack();
-    std::vector<Finding> findings;
-    {
-      const Lock lock(mutex_);
-      if (!state_.options.finds_refused_calls) {
+  void callRefusal(orError_t error, const char* caller) noexcept override {
+    switch (error) {
+      case orErrorStreamCaptureUnsupported:
+      case orErrorStreamCaptureMerge:
+      case orErrorStreamCaptureUnmatched:
+      case orErrorStreamCaptureUnjoined:
+      case orErrorStreamCaptureIsolation:
+      case orErrorCapturedEvent:
+      case orErrorStreamCaptureWrongThread:
+        break;
+      default:  // orErrorStreamCaptureInvalidated follows one of these
         return;
-      }
-      Capture* const capture = captureUnderWay(own_capture);
-      if (error == orErrorStreamCaptureUnjoined && capture != nullptr) {
-        findings = findUnjoined(state_, *capture);
-      }
-      if (findings.empty()) {
-        Finding& finding = findings.emplace_back(Finding{FindingKind::Capture});
-        finding.later.kernel = caller;
-        finding.later.stream = current.unwrap();
-        finding.later.stack = stack;
-      }
-      for (Finding& finding : findings) {
-        finding.error = error;
-        finding.earlier.kernel = "Graph.capture_begin";
-        if (capture != nullptr) {
-          finding.earlier.stream = state_.streams()[capture->origin];
-          finding.earlier.stack = capture->begun;
-        }
-      }
     }
-    report(findings);
+    try {
+      const OpenRegStream current = getCurrentOpenRegStream();
+      refusedCall(error, caller, current, current.captureId());
+    } catch (const std::exception& failure) {
+      // The runtime's error is about to be thrown, and has precedence.
+      std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
+    }
   }
 
   // --- Order
 
-  void eventRecorded(const void* event, const OpenRegStream& stream) {
+  void eventRecord(const void* event, const OpenRegStream& stream) override {
     reportHostTouches();
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
@@ -306,7 +327,7 @@ class Sanitizer {
         std::make_shared<const Clock>(place.happens_before.clockOf(place.stream)), capture};
   }
 
-  void eventAwaited(const void* event, const OpenRegStream& stream) {
+  void eventWait(const void* event, const OpenRegStream& stream) override {
     reportHostTouches();
     const Stack stack = gatherStack();
     const uint64_t capture = stream.captureId();
@@ -318,7 +339,7 @@ class Sanitizer {
     }
   }
 
-  void streamAwaited(const OpenRegStream& stream, const OpenRegStream& other) {
+  void streamWait(const OpenRegStream& stream, const OpenRegStream& other) override {
     reportHostTouches();
     const Stack stack = gatherStack();
     const uint64_t capture = other.captureId();  // the wait adds the stream to this capture
@@ -328,27 +349,20 @@ class Sanitizer {
     place.happens_before.await(place.stream, clock, stack);
   }
 
-  void eventDestroyed(const void* event) {
+  void eventDeletion(const void* event) noexcept override {
     const Lock lock(mutex_);
     state_.events.erase(event);
   }
 
-  void eventDone(const void* event) {
-    reportHostTouches();
-    const Lock lock(mutex_);
-    const auto found = state_.events.find(event);
-    if (found != state_.events.end() && found->second.capture == 0) {
-      hostAwaits(*found->second.clock);
-    }
+  void eventSynchronization(const void* event) override { eventDone(event); }
+  void eventCompletion(const void* event) override { eventDone(event); }
+  void streamSynchronization(const OpenRegStream& stream) override {
+    has_recorded = false;  // the accesses recorded before were on the calling thread
+    streamDone(stream);
   }
+  void streamCompletion(const OpenRegStream& stream) override { streamDone(stream); }
 
-  void streamDone(const OpenRegStream& stream) {
-    reportHostTouches();
-    const Lock lock(mutex_);
-    hostAwaits(state_.live.clockOf(state_.numberOf(stream)));
-  }
-
-  void deviceDone(DeviceIndex device) {
+  void deviceSynchronization(DeviceIndex device) override {
     reportHostTouches();
     const Lock lock(mutex_);
     for (StreamNumber number = 0; number < state_.streams().size(); ++number) {
@@ -360,20 +374,22 @@ class Sanitizer {
 
   // --- Memory
 
-  void allocated(const void* address, size_t size, const OpenRegStream& stream, MempoolId_t pool) {
+  void memoryAllocation(const void* address, size_t size, const OpenRegStream& stream,
+                        MempoolId_t pool) override {
     const Call call{"", gatherStack(), stream.captureId(), 0};
     const Lock lock(mutex_);
     state_.addAllocation(launchOf(stream, call), address, size, pool);
   }
 
-  void usedOn(const void* address, const OpenRegStream& stream) {
+  void memoryUse(const void* address, const OpenRegStream& stream) override {
     const Lock lock(mutex_);
     if (const auto allocation = state_.shadow.find(reinterpret_cast<uintptr_t>(address))) {
       allocation->used_on.push_back(state_.numberOf(stream));
     }
   }
 
-  void freed(const void* address, const OpenRegStream& owner, MempoolId_t pool) {
+  void memoryDeallocation(const void* address, const OpenRegStream& owner,
+                          MempoolId_t pool) noexcept override {
     const uint64_t capture = owner.captureId();
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock
     std::vector<Hazard> hazards;
@@ -416,6 +432,12 @@ class Sanitizer {
     return {state_.placeOf(stream, call.capture), call.kernel, call.stack, call.replayed};
   }
 
+  void launch(const OpenRegStream& stream, const char* kernel,
+              std::vector<MemoryAccess> memory_accesses) {
+    reportHostTouches();
+    settle(stream, {kernel, gatherStack(), stream.captureId(), 0}, std::move(memory_accesses), {});
+  }
+
   // Reports the findings about the work, and `findings`, and records the work. If a report throws,
   // the work is not recorded.
   void settle(const OpenRegStream& stream, const Call& call,
@@ -451,10 +473,57 @@ class Sanitizer {
     }
   }
 
+  void eventDone(const void* event) {
+    reportHostTouches();
+    const Lock lock(mutex_);
+    const auto found = state_.events.find(event);
+    if (found != state_.events.end() && found->second.capture == 0) {
+      hostAwaits(*found->second.clock);
+    }
+  }
+
+  void streamDone(const OpenRegStream& stream) {
+    reportHostTouches();
+    const Lock lock(mutex_);
+    hostAwaits(state_.live.clockOf(state_.numberOf(stream)));
+  }
+
   // For streams outside of captures.
   void hostAwaits(const Clock& clock) OPENREG_REQUIRES(mutex_) {
     state_.live.hostAwaits(clock);
     watches_.endOrdered(state_.live);
+  }
+
+  // `own_capture` is the capture of the calling thread's current stream.
+  void refusedCall(orError_t error, const char* caller, const OpenRegStream& current,
+                   uint64_t own_capture) {
+    const Stack stack = gatherStack();
+    std::vector<Finding> findings;
+    {
+      const Lock lock(mutex_);
+      if (!state_.options.finds_refused_calls) {
+        return;
+      }
+      Capture* const capture = captureUnderWay(own_capture);
+      if (error == orErrorStreamCaptureUnjoined && capture != nullptr) {
+        findings = findUnjoined(state_, *capture);
+      }
+      if (findings.empty()) {
+        Finding& finding = findings.emplace_back(Finding{FindingKind::Capture});
+        finding.later.kernel = caller;
+        finding.later.stream = current.unwrap();
+        finding.later.stack = stack;
+      }
+      for (Finding& finding : findings) {
+        finding.error = error;
+        finding.earlier.kernel = "Graph.capture_begin";
+        if (capture != nullptr) {
+          finding.earlier.stream = state_.streams()[capture->origin];
+          finding.earlier.stack = capture->begun;
+        }
+      }
+    }
+    report(findings);
   }
 
   // The given capture, or the latest one for 0; null if there is none.
@@ -469,6 +538,15 @@ class Sanitizer {
     return latest.second;
   }
 
+  // Removes it from the observers. Returns whether it was on.
+  bool turnOff() noexcept {
+    const bool was_on = is_on.exchange(false);
+    if (was_on) {
+      removeObserver(*this);
+    }
+    return was_on;
+  }
+
   void forget() OPENREG_REQUIRES(mutex_) {
     state_.forget();
     watches_.clear();
@@ -481,158 +559,10 @@ class Sanitizer {
   uint64_t last_opened_ OPENREG_GUARDED_BY(mutex_) = 0;   // at the last check
 };
 
-// Leaked, because memory may be freed by static destructors. So is the observer below.
+// Leaked, because memory may be freed by static destructors.
 Sanitizer& sanitizer() {
   static Sanitizer* instance = new Sanitizer;
   return *instance;
-}
-
-}  // namespace
-
-namespace {
-
-// --- Reports of the backend
-
-class SanitizerObserver final : public Observer {
- public:
-  void kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
-                    bool schema_only) override {
-    std::vector<MemoryAccess> accesses = memoryAccessesOf(kernel, operands);
-    if (schema_only && !isOfTorch(kernel)) {
-      for (MemoryAccess& access : accesses) {
-        access.is_read = false;  // unknown
-      }
-    }
-    has_recorded = true;
-    sanitizer().launch(stream, kernel, std::move(accesses));
-  }
-
-  void rangeAccess(const OpenRegStream& stream, const char* kernel, const void* address,
-                   size_t nbytes, bool is_written) override {
-    if (nbytes == 0) {
-      return;
-    }
-    MemoryAccess access = memoryAccessOf(address, nbytes, is_written);
-    access.is_read = !is_written;
-    sanitizer().launch(stream, kernel, {std::move(access)});
-  }
-
-  void byteCopy(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
-                size_t nbytes) override {
-    if (nbytes == 0) {
-      return;
-    }
-    const bool is_captured = stream.isCapturing();
-    MemoryAccess written = memoryAccessOf(to, nbytes, true);
-    written.is_filled = is_captured;  // its contents are not tracked
-    sanitizer().launch(stream, kernel, {memoryAccessOf(from, nbytes, false), std::move(written)});
-    if (!is_captured) {
-      sanitizer().moved(to, from, nbytes);
-    }
-  }
-
-  void kernelLaunch(const char* kernel) override {
-    if (!std::exchange(has_recorded, false)) {
-      sanitizer().countNotSeen(kernel);
-    }
-  }
-
-  void graphReplay(uint64_t capture, const OpenRegStream& stream) override {
-    sanitizer().replay(capture, stream);
-  }
-
-  void eventRecord(const void* event, const OpenRegStream& stream) override {
-    sanitizer().eventRecorded(event, stream);
-  }
-  void eventWait(const void* event, const OpenRegStream& stream) override {
-    sanitizer().eventAwaited(event, stream);
-  }
-  void eventDeletion(const void* event) noexcept override { sanitizer().eventDestroyed(event); }
-  void streamWait(const OpenRegStream& stream, const OpenRegStream& other) override {
-    sanitizer().streamAwaited(stream, other);
-  }
-  void eventSynchronization(const void* event) override { sanitizer().eventDone(event); }
-  void eventCompletion(const void* event) override { sanitizer().eventDone(event); }
-  void streamSynchronization(const OpenRegStream& stream) override {
-    has_recorded = false;  // the accesses recorded before were on the calling thread
-    sanitizer().streamDone(stream);
-  }
-  void streamCompletion(const OpenRegStream& stream) override { sanitizer().streamDone(stream); }
-  void deviceSynchronization(DeviceIndex device) override { sanitizer().deviceDone(device); }
-
-  void memoryAllocation(const void* address, size_t size, const OpenRegStream& stream,
-                        MempoolId_t pool) override {
-    sanitizer().allocated(address, size, stream, pool);
-  }
-  void memoryUse(const void* address, const OpenRegStream& stream) override {
-    sanitizer().usedOn(address, stream);
-  }
-  void memoryDeallocation(const void* address, const OpenRegStream& owner,
-                          MempoolId_t pool) noexcept override {
-    sanitizer().freed(address, owner, pool);
-  }
-  void memoryWrite(const void* address) override { sanitizer().writtenElsewhere(address); }
-
-  void pinnedAllocation(const void* address, size_t size) override {
-    sanitizer().pinnedAllocated(address, size);
-  }
-  void pinnedDeallocation(const void* address) noexcept override {
-    sanitizer().pinnedFreed(address);
-  }
-  void pinnedCopy(const void* address) override {
-    at::openreg::observeHostOperators();
-    sanitizer().pinnedCopied(address);
-  }
-
-  void captureBegin(uint64_t capture, const OpenRegStream& stream) override {
-    sanitizer().captureBegun(capture, stream);
-  }
-  void captureEnd(uint64_t capture, bool is_valid) noexcept override {
-    sanitizer().captureEnded(capture, is_valid);
-  }
-  void graphDeletion(uint64_t capture) override { sanitizer().forgetCapture(capture); }
-
-  void callRefusal(orError_t error, const char* caller) noexcept override {
-    switch (error) {
-      case orErrorStreamCaptureUnsupported:
-      case orErrorStreamCaptureMerge:
-      case orErrorStreamCaptureUnmatched:
-      case orErrorStreamCaptureUnjoined:
-      case orErrorStreamCaptureIsolation:
-      case orErrorCapturedEvent:
-      case orErrorStreamCaptureWrongThread:
-        break;
-      default:  // orErrorStreamCaptureInvalidated follows one of these
-        return;
-    }
-    try {
-      const OpenRegStream current = getCurrentOpenRegStream();
-      sanitizer().refusedCall(error, caller, current, current.captureId());
-    } catch (const std::exception& failure) {
-      // The runtime's error is about to be thrown, and has precedence.
-      std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
-    }
-  }
-};
-
-// Leaked: memory may be freed by static destructors.
-Observer& observerOfSanitizer() {
-  static auto* instance = new SanitizerObserver;
-  return *instance;
-}
-
-void turnOn() {
-  if (!is_on.exchange(true)) {
-    addObserver(observerOfSanitizer());
-  }
-}
-
-bool turnOff() noexcept {
-  if (!is_on.exchange(false)) {
-    return false;
-  }
-  removeObserver(observerOfSanitizer());
-  return true;
 }
 
 }  // namespace

@@ -28,7 +28,6 @@
 // later use of the tensor would be another finding.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>

@@ -22,15 +22,8 @@ namespace facts = c10::openreg::facts;
 using c10::openreg::Lock;
 using c10::openreg::Operand;
 
-struct Observer {
-  c10::openreg::Mutex mutex;
-  std::optional<at::CallbackHandle> handle OPENREG_GUARDED_BY(mutex);
-};
-
-Observer& observer() {
-  static auto* instance = new Observer;
-  return *instance;
-}
+constinit c10::openreg::Mutex callback_mutex;
+constinit std::optional<at::CallbackHandle> callback OPENREG_GUARDED_BY(callback_mutex);
 
 // Whether calls of the operator access memory themselves: views do not, and composite operators
 // leave it to the operators that they call.
@@ -78,20 +71,18 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& function) {
 }  // namespace
 
 void observeHostOperators() {
-  Observer& one = observer();
-  const Lock lock(one.mutex);
-  if (!one.handle.has_value()) {
-    one.handle = at::addGlobalCallback(
+  const Lock lock(callback_mutex);
+  if (!callback.has_value()) {
+    callback = at::addGlobalCallback(
         at::RecordFunctionCallback(&enter).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
   }
 }
 
 void stopObservingHostOperators() {
-  Observer& one = observer();
-  const Lock lock(one.mutex);
-  if (one.handle.has_value()) {
-    at::removeCallback(*one.handle);
-    one.handle.reset();
+  const Lock lock(callback_mutex);
+  if (callback.has_value()) {
+    at::removeCallback(*callback);
+    callback.reset();
   }
 }
 

@@ -3,7 +3,6 @@
 // Not thread-safe, as State is.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
