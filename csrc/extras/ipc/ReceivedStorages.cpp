@@ -2,6 +2,8 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/ScopeExit.h>
+#include <openreg/device.h>
+#include <openreg/memory.h>
 
 #include <algorithm>
 #include <cstdio>
