@@ -5,6 +5,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Activation.h>
 #include <ATen/native/FractionalMaxPooling.h>
 #include <c10/util/FunctionRef.h>
 

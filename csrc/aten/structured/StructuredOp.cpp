@@ -1,7 +1,6 @@
 #include "csrc/aten/structured/StructuredOp.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/native/Activation.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/Resize.h>
 
@@ -77,10 +76,6 @@ c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
   }
   return at::native::toListOfOptionalTensors(
       at::native::expandTensors(self, indices, /*ensure_same_device=*/true));
-}
-
-void checkGeluApproximation(c10::string_view approximate) {
-  at::native::get_gelutype_enum(approximate);
 }
 
 }  // namespace at::openreg

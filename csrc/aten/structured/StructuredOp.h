@@ -150,8 +150,4 @@ inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
 OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
     const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
 
-// A check that a CPU kernel makes and the shape function does not.
-
-OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
-
 }  // namespace at::openreg
