@@ -19,7 +19,6 @@
 #include <torch/library.h>
 
 #include "csrc/aten/launch/EmptyTensor.h"
-#include "csrc/aten/ops/Fill.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -43,10 +42,13 @@ c10::Device targetDevice(const std::optional<Device>& device, const std::optiona
 }
 
 Tensor finished(Tensor result) {
-  // Deterministic mode requires that uninitialized memory has the same contents in every run.
+  // Deterministic mode requires that uninitialized memory has the same contents in every run: NaN
+  // or the type's largest value.
   if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
                    at::globalContext().deterministicFillUninitializedMemory())) {
-    fillDeterministically(result);
+    enqueue<"aten::empty (deterministic fill)">(
+        result.device(), [](Tensor& memory) { at::native::fill_empty_deterministic_(memory); },
+        result);
   }
   return result;
 }
