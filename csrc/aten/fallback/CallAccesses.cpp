@@ -2,8 +2,6 @@
 
 #include <c10/util/SmallVector.h>
 
-#include <algorithm>
-
 #include "build/generated/facts/WrittenUnmarked.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/launch/FirstPlaces.h"

@@ -11,7 +11,6 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/arange_cpu_dispatch.h>
-#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>

@@ -1,9 +1,7 @@
 // Fills with a number.
 
 #include <ATen/ops/fill_cpu_dispatch.h>
-#include <ATen/ops/fill_native.h>
 #include <ATen/ops/zero_cpu_dispatch.h>
-#include <ATen/ops/zero_native.h>
 #include <torch/library.h>
 
 #include <algorithm>

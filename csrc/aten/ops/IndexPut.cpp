@@ -11,7 +11,6 @@
 #include <ATen/ops/_index_put_impl_cpu_dispatch.h>
 #include <torch/library.h>
 
-#include <tuple>
 #include <vector>
 
 #include "csrc/aten/structured/StructuredOp.h"

@@ -4,7 +4,6 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/histc.h>
 #include <torch/library.h>
 
 #include <algorithm>
