@@ -208,15 +208,14 @@ bool areThreadSettingsSeen() {
 // Redirects libtorch_cpu to the functions above, once. Returns whether it calls them.
 bool enableThreadSettings() {
   static const bool is_enabled = [] {
-    const SymbolInterposer interposer(reinterpret_cast<const void*>(&at::globalContext));
     const bool are_found =
-        interposer.redirect("_ZN2at13globalContextEv", reinterpret_cast<void*>(&contextOfThread)) &&
-        interposer.redirect("_ZN3c1031get_default_dtype_as_scalartypeEv",
-                            reinterpret_cast<void*>(&defaultDtypeOfThread)) &&
-        interposer.redirect("_ZN3c1017get_default_dtypeEv",
-                            reinterpret_cast<void*>(&defaultTypeOfThread)) &&
-        interposer.redirect("_ZN3c1025get_default_complex_dtypeEv",
-                            reinterpret_cast<void*>(&defaultComplexTypeOfThread));
+        redirectTorch("_ZN2at13globalContextEv", reinterpret_cast<void*>(&contextOfThread)) &&
+        redirectTorch("_ZN3c1031get_default_dtype_as_scalartypeEv",
+                      reinterpret_cast<void*>(&defaultDtypeOfThread)) &&
+        redirectTorch("_ZN3c1017get_default_dtypeEv",
+                      reinterpret_cast<void*>(&defaultTypeOfThread)) &&
+        redirectTorch("_ZN3c1025get_default_complex_dtypeEv",
+                      reinterpret_cast<void*>(&defaultComplexTypeOfThread));
     return are_found && areThreadSettingsSeen();
   }();
   return is_enabled;

@@ -1,6 +1,5 @@
 #include "csrc/aten/cpu/ResultMemory.h"
 
-#include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -50,8 +49,7 @@ c10::Allocator* cpuAllocatorOfThread() {
 // that is impossible, offers are not used.
 void enableOffers() {
   [[maybe_unused]] static const bool is_enabled =
-      SymbolInterposer(reinterpret_cast<const void*>(&at::globalContext))
-          .redirect("_ZN3c1015GetCPUAllocatorEv", reinterpret_cast<void*>(&cpuAllocatorOfThread));
+      redirectTorch("_ZN3c1015GetCPUAllocatorEv", reinterpret_cast<void*>(&cpuAllocatorOfThread));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "csrc/aten/cpu/SymbolInterposer.h"
 
-#include <dlfcn.h>
+#include <ATen/Context.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -56,19 +56,17 @@ bool write(void** slot, void* value) {
 }
 
 struct Search {
-  const void* image;
   Relocations relocations;
   ElfW(Addr) offset;
 };
 
 int visitLibrary(dl_phdr_info* library, size_t /*size*/, void* data) {
-  auto* search = static_cast<Search*>(data);
+  const auto wanted = reinterpret_cast<ElfW(Addr)>(&at::globalContext);  // in libtorch_cpu
   const ElfW(Dyn)* dynamic = nullptr;
   bool is_wanted = false;
   for (const ElfW(Phdr)* part = library->dlpi_phdr;
        part != library->dlpi_phdr + library->dlpi_phnum; ++part) {
     const ElfW(Addr) start = library->dlpi_addr + part->p_vaddr;
-    const auto wanted = reinterpret_cast<ElfW(Addr)>(search->image);
     if (part->p_type == PT_LOAD && wanted >= start && wanted < start + part->p_memsz) {
       is_wanted = true;
     } else if (part->p_type == PT_DYNAMIC) {
@@ -78,6 +76,7 @@ int visitLibrary(dl_phdr_info* library, size_t /*size*/, void* data) {
   if (!is_wanted || dynamic == nullptr) {
     return 0;
   }
+  auto* search = static_cast<Search*>(data);
   search->relocations = relocationsOf(dynamic);
   search->offset = library->dlpi_addr;
   return 1;
@@ -85,10 +84,8 @@ int visitLibrary(dl_phdr_info* library, size_t /*size*/, void* data) {
 
 }  // namespace
 
-SymbolInterposer::SymbolInterposer(const void* address) : image_(address) {}
-
-bool SymbolInterposer::redirect(const char* symbol, void* target) const {
-  Search search{image_, {}, 0};
+bool redirectTorch(const char* symbol, void* target) {
+  Search search{};
   if (dl_iterate_phdr(&visitLibrary, &search) == 0 || search.relocations.symbols == nullptr ||
       search.relocations.names == nullptr) {
     return false;

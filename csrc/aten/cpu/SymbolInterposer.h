@@ -1,4 +1,4 @@
-// Redirects calls of a shared library to a function that it imports by name.
+// Redirects calls of libtorch_cpu to a function that it imports by name.
 //
 // The dynamic linker keeps a table for each library, with one slot per imported function that holds
 // its address; a redirection changes the slot. Used for thread-local settings (Note [Settings at
@@ -7,19 +7,10 @@
 
 namespace at::openreg {
 
-class SymbolInterposer {
- public:
-  // The table of the library whose image contains `address`.
-  explicit SymbolInterposer(const void* address);
-
-  // Makes the library call `target` instead of the function `symbol`, a mangled name, from now on.
-  // Calls from other libraries are not affected. Returns false if the library does not import the
-  // function, or if the table cannot be written.
-  // Threads: other threads may call the function meanwhile; their calls reach either function.
-  bool redirect(const char* symbol, void* target) const;
-
- private:
-  const void* image_;  // where the library is loaded
-};
+// Makes libtorch_cpu call `target` instead of the function `symbol`, a mangled name, from now on.
+// Calls from other libraries are not affected. Returns false if libtorch_cpu does not import the
+// function, or if the table cannot be written.
+// Threads: other threads may call the function meanwhile; their calls reach either function.
+bool redirectTorch(const char* symbol, void* target);
 
 }  // namespace at::openreg

@@ -32,9 +32,6 @@ bool hasDtypeIn(DtypeSet /*dtypes*/, const Other& /*argument*/) {
   return false;
 }
 
-// The operator with this name, which includes the namespace.
-OPENREG_EXPORT c10::OperatorHandle operatorNamed(const char* name, const char* overload);
-
 // Operators as template arguments: their names, and the dtypes that the table lists for them.
 
 // "aten::add.out"
@@ -45,9 +42,9 @@ struct OperatorOfName {
   static c10::OperatorHandle handle() {
     const std::string name = Name.text;
     const size_t dot = name.find('.');
-    return dot == std::string::npos
-               ? operatorNamed(name.c_str(), "")
-               : operatorNamed(name.substr(0, dot).c_str(), name.c_str() + dot + 1);
+    const bool has_overload = dot != std::string::npos;
+    return c10::Dispatcher::singleton().findSchemaOrThrow(
+        name.substr(0, dot).c_str(), has_overload ? name.c_str() + dot + 1 : "");
   }
 };
 
@@ -56,7 +53,9 @@ template <typename Op>
 struct OperatorOfType {
   static constexpr DtypeSet kDtypes = dtypesToWiden(Op::name, DispatchKey::Dense);
 
-  static c10::OperatorHandle handle() { return operatorNamed(Op::name, Op::overload_name); }
+  static c10::OperatorHandle handle() {
+    return c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+  }
 };
 
 // `kernel` with the signature of an operator that has an entry in the table.

@@ -7,8 +7,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <optional>
-#include <utility>
+#include <iterator>
 #include <vector>
 
 #include "csrc/aten/launch/BoxedArguments.h"

@@ -2,8 +2,6 @@
 
 #include <c10/util/SmallVector.h>
 
-#include <algorithm>
-
 #include "build/generated/facts/WrittenUnmarked.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/launch/FirstPlaces.h"
@@ -32,17 +30,6 @@ class CallOperands {
     }
     for (const Tensor& component : componentsOf(tensor)) {
       add(component, is_written, name, is_updated);
-    }
-  }
-
-  // Results that are arguments have been added before, as read or written.
-  void addResult(const c10::IValue& result) {
-    if (result.isTensor()) {
-      add(result.toTensor(), /*is_written=*/true, nullptr);
-    } else if (result.isTensorList()) {
-      for (const c10::IValue& element : result.toListRef()) {
-        add(element.toTensor(), /*is_written=*/true, nullptr);
-      }
     }
   }
 
@@ -93,8 +80,11 @@ void observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results) {
     const bool is_updated = isWrittenUnmarked(conditions, call, argument);
     operands.add(tensor, is_updated || isWritten(argument), argument.name().c_str(), is_updated);
   });
+  // Results that are arguments have been added before, as read or written.
   for (const c10::IValue& result : results) {
-    operands.addResult(result);
+    visitTensors(result, [&](const Tensor& tensor) {
+      operands.add(tensor, /*is_written=*/true, /*name=*/nullptr);
+    });
   }
   c10::openreg::observe(&c10::openreg::Observer::kernelAccess,
                         c10::openreg::getCurrentOpenRegStream(call.device().index()),

@@ -6,22 +6,13 @@
 
 namespace at::openreg {
 
-PlannedTensor PlannedTensor::argument(size_t index) {
-  PlannedTensor planned;
-  planned.kind = Kind::Argument;
-  planned.argument_index = index;
-  return planned;
-}
-
 PlannedTensor PlannedTensor::likeNew(const TensorBase& tensor) {
-  PlannedTensor planned;
-  planned.kind = Kind::New;
-  planned.dtype = tensor.scalar_type();
-  planned.is_conj = tensor.is_conj();
-  planned.is_neg = tensor.is_neg();
-  planned.sizes = tensor.sizes();
-  planned.strides = tensor.strides();
-  return planned;
+  return {.kind = Kind::New,
+          .dtype = tensor.scalar_type(),
+          .is_conj = tensor.is_conj(),
+          .is_neg = tensor.is_neg(),
+          .sizes = DimVector(tensor.sizes()),
+          .strides = DimVector(tensor.strides())};
 }
 
 Tensor PlannedTensor::allocate() const {

@@ -16,9 +16,9 @@
 // operator.
 #pragma once
 
+#include <ATen/DimVector.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
-#include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <cstdint>
@@ -35,7 +35,9 @@ struct PlannedTensor {
   };
 
   static PlannedTensor undefined() { return {}; }
-  static PlannedTensor argument(size_t index);
+  static PlannedTensor argument(size_t index) {
+    return {.kind = Kind::Argument, .argument_index = index};
+  }
   static PlannedTensor likeNew(const TensorBase& tensor);
 
   // Allocates an uninitialized tensor on the current device according to the plan. For Kind::New.
@@ -49,8 +51,8 @@ struct PlannedTensor {
   ScalarType dtype = ScalarType::Undefined;
   bool is_conj = false;
   bool is_neg = false;
-  c10::SmallVector<int64_t, 5> sizes = {};
-  c10::SmallVector<int64_t, 5> strides = {};
+  DimVector sizes = {};
+  DimVector strides = {};
 };
 
 // One return value of the operator: a tensor or a list of tensors.
@@ -61,12 +63,9 @@ struct PlannedResult {
 
 // An empty `out=` argument that is resized to hold the result.
 struct PlannedResize {
-  PlannedResize(size_t index, IntArrayRef new_sizes, IntArrayRef new_strides)
-      : argument_index(index), sizes(new_sizes), strides(new_strides) {}
-
   size_t argument_index;  // as in PlannedTensor
-  c10::SmallVector<int64_t, 5> sizes;
-  c10::SmallVector<int64_t, 5> strides;
+  DimVector sizes;
+  DimVector strides;
 };
 
 struct CallPlan {

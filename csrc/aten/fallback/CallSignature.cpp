@@ -4,7 +4,7 @@
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <c10/util/hash.h>
 
-#include <cstring>
+#include <bit>
 #include <utility>
 
 #include "csrc/aten/cpu/NumberClass.h"
@@ -71,11 +71,12 @@ Scalar numberOf(const Tensor& tensor) {
   return tensor.scalar_type() == kUInt64 ? Scalar(static_cast<double>(number.toUInt64())) : number;
 }
 
-int64_t bitsOf(double number) {
-  int64_t bits = 0;
-  static_assert(sizeof(bits) == sizeof(number));
-  std::memcpy(&bits, &number, sizeof(bits));
-  return bits;
+// The value of a real number; 0 for a complex one.
+int64_t wordOf(const c10::IValue& number) {
+  return number.isDouble() ? std::bit_cast<int64_t>(number.toDouble())
+         : number.isInt()  ? number.toInt()
+         : number.isBool() ? int64_t(number.toBool())
+                           : 0;
 }
 
 int64_t wordOf(const Tensor& tensor, Tag tag) {
@@ -158,17 +159,13 @@ void CallSignature::Builder::addPlain(const c10::IValue& value, const c10::Argum
   } else if (value.isScalar() && takesNumbers(argument)) {
     addNumber(value);
     addOrder(value);
-  } else if (value.isInt()) {
-    words_.append({kValue, value.toInt()});
-  } else if (value.isBool()) {
-    words_.append({kValue, value.toBool()});
+  } else if (value.isInt() || value.isBool()) {
+    words_.append({kValue, wordOf(value)});
   } else if (value.isIntList() || value.isBoolList() || value.isDoubleList()) {
     const auto elements = value.toListRef();
     words_.push_back(pack(kList, static_cast<int64_t>(elements.size())));
     for (const c10::IValue& element : elements) {
-      words_.push_back(element.isDouble() ? bitsOf(element.toDouble())
-                       : element.isBool() ? int64_t(element.toBool())
-                                          : element.toInt());
+      words_.push_back(wordOf(element));
     }
   } else if (value.isString()) {
     const std::string& text = value.toStringRef();
@@ -234,10 +231,7 @@ void CallSignature::Builder::addNumber(const Scalar& number) {
 void CallSignature::Builder::addNumber(const c10::IValue& number) {
   addNumber(number.toScalar());
   if (counts_with_numbers_) {
-    words_.push_back(number.isDouble() ? bitsOf(number.toDouble())
-                     : number.isInt()  ? number.toInt()
-                     : number.isBool() ? int64_t(number.toBool())
-                                       : 0);
+    words_.push_back(wordOf(number));
   }
 }
 

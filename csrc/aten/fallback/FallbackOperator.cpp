@@ -15,7 +15,6 @@
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/launch/OwningLaunch.h"
 #include "csrc/core/Mutex.h"
-#include "csrc/core/Settings.h"
 #include "torch_openreg/aten/KernelNames.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"

@@ -203,7 +203,7 @@ void HostCall::takeOverResize(size_t index) {
     return;
   }
   if (original.numel() == 0) {
-    plan_->resizes.push_back(PlannedResize{index, alias.sizes(), alias.strides()});
+    plan_->resizes.push_back({index, DimVector(alias.sizes()), DimVector(alias.strides())});
   } else {
     can_be_planned_ = false;
   }

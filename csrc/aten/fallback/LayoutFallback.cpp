@@ -9,6 +9,7 @@
 
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/launch/BoxedArguments.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -80,11 +81,13 @@ std::optional<torch::CppFunction> layoutKernelFor(const c10::OperatorHandle& op,
   return std::nullopt;
 }
 
-void registerLayoutFallback(c10::DispatchKey cpu_key, c10::DispatchKey key, torch::Library& m) {
+void registerLayoutFallback(c10::DispatchKey layout, torch::Library& m) {
+  const c10::DispatchKey cpu_key =
+      c10::toRuntimePerBackendFunctionalityKey(layout, c10::BackendComponent::CPUBit);
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
-    if (!op.has_value() || op->hasKernelForDispatchKey(key)) {
+    if (!op.has_value() || op->hasKernelForDispatchKey(c10::openreg::keyOf(layout))) {
       continue;
     }
     if (auto kernel = layoutKernelFor(*op, cpu_key)) {

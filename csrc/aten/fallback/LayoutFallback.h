@@ -18,9 +18,9 @@ torch::CppFunction layoutFallback();
 std::optional<torch::CppFunction> layoutKernelFor(const c10::OperatorHandle& op,
                                                   c10::DispatchKey cpu_key);
 
-// Registers it under `key` for each operator that has no kernel under `key` yet: call it last. A
-// fallback of the dispatcher would not suffice, because composite kernels take precedence over it,
-// and some of ATen's only raise that a backend lacks a kernel.
-void registerLayoutFallback(c10::DispatchKey cpu_key, c10::DispatchKey key, torch::Library& m);
+// Registers it for each operator that has no kernel yet for a layout, such as Sparse: call it last.
+// A fallback of the dispatcher would not suffice, because composite kernels take precedence over
+// it, and some of ATen's only raise that a backend lacks a kernel.
+void registerLayoutFallback(c10::DispatchKey layout, torch::Library& m);
 
 }  // namespace at::openreg

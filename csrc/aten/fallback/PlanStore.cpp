@@ -1,6 +1,5 @@
 #include "csrc/aten/fallback/PlanStore.h"
 
-#include <algorithm>
 #include <unordered_map>
 #include <utility>
 #include <vector>

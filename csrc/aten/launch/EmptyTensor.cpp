@@ -4,7 +4,6 @@
 #include <c10/core/Allocator.h>
 
 #include "torch_openreg/core/DeviceKeys.h"
-#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 namespace {

@@ -7,8 +7,6 @@
 
 #include <openreg/stream.h>
 
-#include <cstddef>
-
 #include "torch_openreg/aten/OpLaunch.h"
 
 namespace at::openreg {

@@ -16,6 +16,7 @@ namespace {
 using at::native::NestedTensorImpl;
 using at::sparse_csr::get_sparse_csr_impl;
 
+// The keys of a functionality for tensors on the device of `component`.
 DispatchKeySet keysFor(DispatchKey functionality, const Tensor& component) {
   const BackendComponent backend =
       component.is_cpu() ? BackendComponent::CPUBit : c10::openreg::kBackendComponent;
@@ -26,10 +27,7 @@ DispatchKeySet keysFor(DispatchKey functionality, const Tensor& component) {
 Tensor viewMemory(const Tensor& tensor, ScalarType dtype, IntArrayRef sizes, IntArrayRef strides,
                   int64_t storage_offset) {
   auto impl = c10::make_intrusive<TensorImpl>(
-      Storage(tensor.unsafeGetTensorImpl()->unsafe_storage()),
-      DispatchKeySet(c10::toRuntimePerBackendFunctionalityKey(
-          DispatchKey::Dense,
-          tensor.is_cpu() ? BackendComponent::CPUBit : c10::openreg::kBackendComponent)),
+      Storage(tensor.unsafeGetTensorImpl()->unsafe_storage()), keysFor(DispatchKey::Dense, tensor),
       c10::scalarTypeToTypeMeta(dtype));
   impl->set_sizes_and_strides(sizes, strides, storage_offset);
   return Tensor(std::move(impl));
@@ -62,12 +60,10 @@ QuantizerPtr quantizerFor(c10::Device device, const Tensor& model) {
   if (device.is_cpu()) {
     return quantizer;
   }
-  if (const auto* channels = dynamic_cast<const PerChannelAffineQuantizer*>(
-          quantizer.get())) {  // or with floating-point zero points
-    const bool has_float_points = quantizer->qscheme() == kPerChannelAffineFloatQParams;
+  if (const auto* channels = dynamic_cast<const PerChannelAffineQuantizer*>(quantizer.get())) {
     const Tensor scales = channels->scales().clone();
     const Tensor points = channels->zero_points().clone();
-    if (has_float_points) {
+    if (quantizer->qscheme() == kPerChannelAffineFloatQParams) {
       return c10::make_intrusive<PerChannelAffineFloatQParamsQuantizer>(
           quantizer->scalar_type(), scales, points, channels->axis());
     }

@@ -2,13 +2,9 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
-#include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/_neg_view.h>
-#include <ATen/ops/clone.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/real.h>
-#include <ATen/ops/resize.h>
-#include <ATen/ops/zero.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/MaybeOwned.h>
 #include <openreg/memory.h>

@@ -8,15 +8,9 @@
 namespace at::openreg {
 namespace {
 
-bool hasNoLibrary(const Tensor& /*log_probs*/, const Tensor& /*targets*/,
-                  IntArrayRef /*input_lengths*/, IntArrayRef /*target_lengths*/,
-                  int64_t /*blank*/) {
-  return false;
-}
-
-bool hasNoLibraryForTensors(const Tensor& /*log_probs*/, const Tensor& /*targets*/,
-                            const Tensor& /*input_lengths*/, const Tensor& /*target_lengths*/,
-                            int64_t /*blank*/) {
+template <typename Lengths>
+bool hasNoLibrary(const Tensor& /*log_probs*/, const Tensor& /*targets*/, Lengths /*input_lengths*/,
+                  Lengths /*target_lengths*/, int64_t /*blank*/) {
   return false;
 }
 
@@ -26,10 +20,10 @@ OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   if (!c10::openreg::servesCuda()) {
     return;  // not called by torch
   }
-  m.impl("_use_cudnn_ctc_loss", TORCH_FN(hasNoLibrary));
-  m.impl("_use_cudnn_ctc_loss.Tensor", TORCH_FN(hasNoLibraryForTensors));
-  m.impl("_use_miopen_ctc_loss", TORCH_FN(hasNoLibrary));
-  m.impl("_use_miopen_ctc_loss.Tensor", TORCH_FN(hasNoLibraryForTensors));
+  m.impl("_use_cudnn_ctc_loss", TORCH_FN(hasNoLibrary<IntArrayRef>));
+  m.impl("_use_cudnn_ctc_loss.Tensor", TORCH_FN(hasNoLibrary<const Tensor&>));
+  m.impl("_use_miopen_ctc_loss", TORCH_FN(hasNoLibrary<IntArrayRef>));
+  m.impl("_use_miopen_ctc_loss.Tensor", TORCH_FN(hasNoLibrary<const Tensor&>));
 }
 
 }  // namespace at::openreg

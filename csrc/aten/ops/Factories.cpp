@@ -11,7 +11,6 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/arange_cpu_dispatch.h>
-#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -19,7 +18,6 @@
 #include <torch/library.h>
 
 #include "csrc/aten/launch/EmptyTensor.h"
-#include "csrc/aten/ops/Fill.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -43,10 +41,13 @@ c10::Device targetDevice(const std::optional<Device>& device, const std::optiona
 }
 
 Tensor finished(Tensor result) {
-  // Deterministic mode requires that uninitialized memory has the same contents in every run.
+  // Deterministic mode requires that uninitialized memory has the same contents in every run: NaN
+  // or the type's largest value.
   if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
                    at::globalContext().deterministicFillUninitializedMemory())) {
-    fillDeterministically(result);
+    enqueue<"aten::empty (deterministic fill)">(
+        result.device(), [](Tensor& memory) { at::native::fill_empty_deterministic_(memory); },
+        result);
   }
   return result;
 }

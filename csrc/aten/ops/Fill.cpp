@@ -1,10 +1,7 @@
-#include "csrc/aten/ops/Fill.h"
+// Fills with a number.
 
-#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/fill_cpu_dispatch.h>
-#include <ATen/ops/fill_native.h>
 #include <ATen/ops/zero_cpu_dispatch.h>
-#include <ATen/ops/zero_native.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -72,12 +69,6 @@ Tensor& zero(Tensor& self) {
 }
 
 }  // namespace
-
-void fillDeterministically(Tensor& tensor) {
-  enqueue<"aten::empty (deterministic fill)">(
-      tensor.device(), [](Tensor& memory) { at::native::fill_empty_deterministic_(memory); },
-      tensor);
-}
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("fill_.Scalar", TORCH_FN(fillScalar));

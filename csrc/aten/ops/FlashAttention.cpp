@@ -139,11 +139,10 @@ std::vector<int64_t> boundsOf(const Tensor& cum_seq, int64_t length) {
 // length, numbers].
 class Sequences {
  public:
-  Sequences(const std::optional<Tensor>& cum_seq, const Tensor& tensor)
-      : bounds_(cum_seq.has_value() ? boundsOf(*cum_seq, tensor.size(0)) : std::vector<int64_t>()) {
-  }
+  Sequences(const Tensor& cum_seq, const Tensor& tensor)
+      : bounds_(boundsOf(cum_seq, tensor.size(0))) {}
 
-  size_t size() const { return bounds_.empty() ? 0 : bounds_.size() - 1; }
+  size_t size() const { return bounds_.size() - 1; }
 
   Tensor part(const Tensor& tensor, size_t number) const {
     return narrowed(tensor, 0, number).transpose(0, 1).unsqueeze(0);
@@ -171,8 +170,8 @@ void flashForwardKernel(const Tensor& query, const Tensor& key, const Tensor& va
            output.transpose(1, 2), logsumexp);
     return;
   }
-  const Sequences queries(cum_seq_q, query);
-  const Sequences keys(cum_seq_k, key);
+  const Sequences queries(*cum_seq_q, query);
+  const Sequences keys(*cum_seq_k, key);
   output.zero_();  // for elements outside of all sequences
   logsumexp.fill_(kInfinity);
   for (size_t i = 0; i < queries.size(); ++i) {
@@ -195,8 +194,8 @@ void flashBackwardKernel(const Tensor& grad_output, const Tensor& query, const T
                    grad_value.transpose(1, 2));
     return;
   }
-  const Sequences queries(cum_seq_q, query);
-  const Sequences keys(cum_seq_k, key);
+  const Sequences queries(*cum_seq_q, query);
+  const Sequences keys(*cum_seq_k, key);
   for (Tensor* one : {&grad_query, &grad_key, &grad_value}) {
     one->zero_();
   }
@@ -263,52 +262,6 @@ Tensor emptyLike(const Tensor& tensor) {
   return emptyOnCurrentDevice(tensor.sizes(), tensor.scalar_type());
 }
 
-void flashForwardInto(const Tensor& query, const Tensor& key, const Tensor& value,
-                      const std::optional<Tensor>& cum_seq_q,
-                      const std::optional<Tensor>& cum_seq_k, double dropout_p, bool is_causal,
-                      bool return_debug_mask, std::optional<double> scale,
-                      std::optional<c10::SymInt> window_size_left,
-                      std::optional<c10::SymInt> window_size_right,
-                      const std::optional<Tensor>& seqused_k,
-                      const std::optional<Tensor>& alibi_slopes,
-                      const std::optional<Tensor>& block_table, Tensor& output, Tensor& logsumexp) {
-  constexpr const char* kOperation = "_flash_attention_forward";
-  checkFlash(kOperation, query, key, value, cum_seq_q, cum_seq_k, dropout_p);
-  TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask, kOperation,
-                              ": expected return_debug_mask=False, got True; there is no mask");
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !seqused_k.has_value() && !alibi_slopes.has_value() && !block_table.has_value(), kOperation,
-      ": expected no seqused_k, alibi_slopes and block_table; the CPU's flash attention has none");
-  const ScalarType type =
-      query.scalar_type() == kDouble ? kDouble : at::toOpMathType(query.scalar_type());
-  logsumexp = cum_seq_q.has_value()
-                  ? emptyOnCurrentDevice({query.size(1), query.size(0)}, type)
-                  : emptyOnCurrentDevice({query.size(0), query.size(2), query.size(1)}, type);
-  enqueue<"aten::_flash_attention_forward">(
-      query.device(), flashForwardKernel, query, key, value, cum_seq_q, cum_seq_k,
-      windowOf(is_causal, window_size_left, window_size_right), scale, output, logsumexp);
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flashForward(
-    const Tensor& query, const Tensor& key, const Tensor& value,
-    const std::optional<Tensor>& cum_seq_q, const std::optional<Tensor>& cum_seq_k,
-    c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
-    bool return_debug_mask, std::optional<double> scale,
-    std::optional<c10::SymInt> window_size_left, std::optional<c10::SymInt> window_size_right,
-    const std::optional<Tensor>& seqused_k, const std::optional<Tensor>& alibi_slopes,
-    const std::optional<Tensor>& block_table, std::optional<int64_t> /*num_splits*/) {
-  const c10::DeviceGuard guard(query.device());
-  Tensor output = emptyLike(query);
-  Tensor logsumexp;
-  flashForwardInto(query, key, value, cum_seq_q, cum_seq_k, dropout_p, is_causal, return_debug_mask,
-                   scale, window_size_left, window_size_right, seqused_k, alibi_slopes, block_table,
-                   output, logsumexp);
-  // CUDA's random state for dropout, which is not supported here.
-  const TensorOptions numbers = query.options().dtype(kUInt64);
-  return {std::move(output), std::move(logsumexp), at::zeros({2}, numbers), at::zeros({}, numbers),
-          emptyOnCurrentDevice({0}, query.scalar_type())};
-}
-
 Tensor flashForwardInPlace(
     Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value,
     const std::optional<Tensor>& cum_seq_q, const std::optional<Tensor>& cum_seq_k,
@@ -323,11 +276,43 @@ Tensor flashForwardInPlace(
               query.scalar_type(), " on ", query.device(), ", got ", out.sizes(), ", ",
               out.scalar_type(), " on ", out.device());
   const c10::DeviceGuard guard(query.device());
-  Tensor logsumexp;
-  flashForwardInto(query, key, value, cum_seq_q, cum_seq_k, dropout_p, is_causal, return_debug_mask,
-                   scale, window_size_left, window_size_right, seqused_k, alibi_slopes, block_table,
-                   out, logsumexp);
+  constexpr const char* kOperation = "_flash_attention_forward";
+  checkFlash(kOperation, query, key, value, cum_seq_q, cum_seq_k, dropout_p);
+  TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask, kOperation,
+                              ": expected return_debug_mask=False, got True; there is no mask");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !seqused_k.has_value() && !alibi_slopes.has_value() && !block_table.has_value(), kOperation,
+      ": expected no seqused_k, alibi_slopes and block_table; the CPU's flash attention has none");
+  const ScalarType type =
+      query.scalar_type() == kDouble ? kDouble : at::toOpMathType(query.scalar_type());
+  Tensor logsumexp =
+      cum_seq_q.has_value()
+          ? emptyOnCurrentDevice({query.size(1), query.size(0)}, type)
+          : emptyOnCurrentDevice({query.size(0), query.size(2), query.size(1)}, type);
+  enqueue<"aten::_flash_attention_forward">(
+      query.device(), flashForwardKernel, query, key, value, cum_seq_q, cum_seq_k,
+      windowOf(is_causal, window_size_left, window_size_right), scale, out, logsumexp);
   return logsumexp;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flashForward(
+    const Tensor& query, const Tensor& key, const Tensor& value,
+    const std::optional<Tensor>& cum_seq_q, const std::optional<Tensor>& cum_seq_k,
+    c10::SymInt max_q, c10::SymInt max_k, double dropout_p, bool is_causal, bool return_debug_mask,
+    std::optional<double> scale, std::optional<c10::SymInt> window_size_left,
+    std::optional<c10::SymInt> window_size_right, const std::optional<Tensor>& seqused_k,
+    const std::optional<Tensor>& alibi_slopes, const std::optional<Tensor>& block_table,
+    std::optional<int64_t> num_splits) {
+  const c10::DeviceGuard guard(query.device());
+  Tensor output = emptyLike(query);
+  Tensor logsumexp =
+      flashForwardInPlace(output, query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
+                          is_causal, return_debug_mask, scale, window_size_left, window_size_right,
+                          seqused_k, alibi_slopes, block_table, num_splits);
+  // CUDA's random state for dropout, which is not supported here.
+  const TensorOptions numbers = query.options().dtype(kUInt64);
+  return {std::move(output), std::move(logsumexp), at::zeros({2}, numbers), at::zeros({}, numbers),
+          emptyOnCurrentDevice({0}, query.scalar_type())};
 }
 
 std::tuple<Tensor, Tensor, Tensor> flashBackward(

@@ -55,20 +55,11 @@ void runForeach(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 
 // The overloads with a CPU tensor of numbers do the same as those with a list of numbers.
 template <auto Function>
-std::vector<Tensor> withNumbersOf(TensorList self, TensorList tensor1, TensorList tensor2,
-                                  const Tensor& scalars) {
+auto withNumbersOf(TensorList self, TensorList tensor1, TensorList tensor2, const Tensor& scalars) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto count = static_cast<int64_t>(self.size());
   return Function(self, tensor1, tensor2,
                   at::native::convert_tensor_to_scalar_list(scalars, count));
-}
-
-template <auto Function>
-void writeWithNumbersOf(TensorList self, TensorList tensor1, TensorList tensor2,
-                        const Tensor& scalars) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto count = static_cast<int64_t>(self.size());
-  Function(self, tensor1, tensor2, at::native::convert_tensor_to_scalar_list(scalars, count));
 }
 
 // Whether a copy stays on one device and needs no broadcast, conversion or error.
@@ -120,9 +111,9 @@ using PointwiseInPlace = void (*)(TensorList, TensorList, TensorList, c10::Array
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("_foreach_addcdiv.Tensor", &withNumbersOf<Pointwise(&at::_foreach_addcdiv)>);
-  m.impl("_foreach_addcdiv_.Tensor", &writeWithNumbersOf<PointwiseInPlace(&at::_foreach_addcdiv_)>);
+  m.impl("_foreach_addcdiv_.Tensor", &withNumbersOf<PointwiseInPlace(&at::_foreach_addcdiv_)>);
   m.impl("_foreach_addcmul.Tensor", &withNumbersOf<Pointwise(&at::_foreach_addcmul)>);
-  m.impl("_foreach_addcmul_.Tensor", &writeWithNumbersOf<PointwiseInPlace(&at::_foreach_addcmul_)>);
+  m.impl("_foreach_addcmul_.Tensor", &withNumbersOf<PointwiseInPlace(&at::_foreach_addcmul_)>);
   m.impl("_foreach_copy_", TORCH_FN(copyList));
   const std::set<std::string> registered = {
       "aten::_foreach_copy_", "aten::_foreach_addcdiv.Tensor", "aten::_foreach_addcdiv_.Tensor",

@@ -11,7 +11,6 @@
 #include <ATen/ops/_index_put_impl_cpu_dispatch.h>
 #include <torch/library.h>
 
-#include <tuple>
 #include <vector>
 
 #include "csrc/aten/structured/StructuredOp.h"
@@ -23,24 +22,17 @@ namespace {
 
 using Indices = c10::List<std::optional<Tensor>>;
 
-void indexPutKernel(Tensor& self, const std::vector<Tensor>& indices, const Tensor& values,
-                    bool accumulate, bool unsafe) {
-  Indices optional_indices;
-  for (const Tensor& index : indices) {
-    optional_indices.push_back(index.defined() ? std::optional<Tensor>(index) : std::nullopt);
-  }
-  at::cpu::_index_put_impl_(self, optional_indices, values, accumulate, unsafe);
-}
+bool isDefined(const std::optional<Tensor>& index) { return index.has_value() && index->defined(); }
 
 // The shape of self[indices], without masks: the indexed dimensions are replaced by the broadcast
 // shape of the indices, in place if they are adjacent, else in front.
-DimVector indexedShape(const Tensor& self, const std::vector<Tensor>& indices) {
+DimVector indexedShape(const Tensor& self, const Indices& indices) {
   DimVector common;
   DimVector shape(self.sizes());
   std::vector<size_t> indexed;
   for (size_t dim = 0; dim < indices.size(); ++dim) {
-    if (indices[dim].defined()) {
-      common = at::infer_size_dimvector(common, indices[dim].sizes());
+    if (const std::optional<Tensor> index = indices[dim]; isDefined(index)) {
+      common = at::infer_size_dimvector(common, index->sizes());
       indexed.push_back(dim);
     }
   }
@@ -69,7 +61,7 @@ DimVector indexedShape(const Tensor& self, const std::vector<Tensor>& indices) {
 }
 
 // The checks of the kernel.
-void checkIndexPut(const Tensor& self, const std::vector<Tensor>& indices, const Tensor& values) {
+void checkIndexPut(const Tensor& self, const Indices& indices, const Tensor& values) {
   TORCH_CHECK(values.scalar_type() == self.scalar_type(),
               "Index put requires the source and destination dtypes match, got ",
               self.scalar_type(), " for the destination and ", values.scalar_type(),
@@ -79,9 +71,9 @@ void checkIndexPut(const Tensor& self, const std::vector<Tensor>& indices, const
               values.sizes(), " cannot be broadcast to indexing result of shape ",
               IntArrayRef(shape));
   at::assert_no_overlap(self, values);
-  for (const Tensor& index : indices) {
-    if (index.defined()) {
-      at::assert_no_overlap(self, index);
+  for (const std::optional<Tensor>& index : indices) {
+    if (isDefined(index)) {
+      at::assert_no_overlap(self, *index);
     }
   }
 }
@@ -127,13 +119,8 @@ Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& given, bool
   }
   at::native::checkIndexTensorTypes(indices, /*allow_int=*/true);
   const Indices on_device = deviceIndices(self, indices);
-  std::vector<Tensor> tensors;
-  tensors.reserve(on_device.size());
-  for (const std::optional<Tensor>& index : on_device) {
-    tensors.push_back(index.value_or(Tensor()));
-  }
-  checkIndexPut(self, tensors, values);
-  enqueue<"aten::_index_put_impl_">(self.device(), indexPutKernel, self, TensorList(tensors),
+  checkIndexPut(self, on_device, values);
+  enqueue<"aten::_index_put_impl_">(self.device(), &at::cpu::_index_put_impl_, self, on_device,
                                     values, accumulate, unsafe);
   return self;
 }

@@ -22,8 +22,7 @@ OPENREG_LIBRARY_IMPL(aten, NestedTensor, m) {
   m.impl("_nested_tensor_strides", TORCH_FN(at::native::_nested_tensor_strides));
   m.impl("_to_copy", TORCH_FN(at::native::_to_copy_nested));
   m.impl("copy_", TORCH_FN(at::native::copy_nested_));
-  registerLayoutFallback(c10::DispatchKey::NestedTensorCPU,
-                         c10::openreg::keyOf(c10::DispatchKey::NestedTensor), m);
+  registerLayoutFallback(c10::DispatchKey::NestedTensor, m);
 }
 
 }  // namespace at::openreg

@@ -81,8 +81,7 @@ OPENREG_LIBRARY_IMPL(aten, Quantized, m) {
   m.impl("q_zero_point", TORCH_FN(at::native::q_zero_point_quant));
   m.impl("qscheme", TORCH_FN(at::native::qscheme_quant));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(setStorage));
-  registerLayoutFallback(c10::DispatchKey::QuantizedCPU,
-                         c10::openreg::keyOf(c10::DispatchKey::Quantized), m);
+  registerLayoutFallback(c10::DispatchKey::Quantized, m);
 }
 
 }  // namespace at::openreg

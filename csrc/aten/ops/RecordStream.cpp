@@ -4,7 +4,6 @@
 #include <torch/library.h>
 
 #include "torch_openreg/core/DeviceKeys.h"
-#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 namespace {

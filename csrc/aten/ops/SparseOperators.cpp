@@ -49,8 +49,7 @@ OPENREG_LIBRARY_IMPL(aten, Sparse, m) {
   m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
   m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
   m.impl("values", TORCH_FN(at::native::values_sparse));
-  registerLayoutFallback(c10::DispatchKey::SparseCPU, c10::openreg::keyOf(c10::DispatchKey::Sparse),
-                         m);
+  registerLayoutFallback(c10::DispatchKey::Sparse, m);
 }
 
 OPENREG_LIBRARY_IMPL(aten, SparseCsr, m) {
@@ -62,8 +61,7 @@ OPENREG_LIBRARY_IMPL(aten, SparseCsr, m) {
   m.impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
   m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
   m.impl("values", TORCH_FN(at::native::values_sparse_csr));
-  registerLayoutFallback(c10::DispatchKey::SparseCsrCPU,
-                         c10::openreg::keyOf(c10::DispatchKey::SparseCsr), m);
+  registerLayoutFallback(c10::DispatchKey::SparseCsr, m);
 }
 
 }  // namespace at::openreg

@@ -1,7 +1,6 @@
 // Dropout with the CPU's bits: there, F.dropout is a product with noise of the input's type,
 // bernoulli(1 - p) / (1 - p).
 
-#include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones_like.h>

@@ -3,6 +3,7 @@
 // calls it for each group. The kernel reads the groups' bounds, so the host does not wait for them.
 
 #include <ATen/BlasBackend.h>
+#include <ATen/DimVector.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_mm.h>
 #include <torch/library.h>
@@ -102,14 +103,10 @@ void checkScale(const char* name, const Tensor& scale, const Tensor& matrix, int
   TORCH_CHECK(scale.scalar_type() == kFloat && scale.stride(-1) == 1, kGrouped, ": expected ", name,
               " of float32 and contiguous, got ", scale.scalar_type(), " with strides ",
               scale.strides());
-  if (matrix.dim() == 2) {
-    TORCH_CHECK(scale.sizes() == IntArrayRef({matrix.size(dim) * times}), kGrouped, ": expected ",
-                name, " of [", matrix.size(dim) * times, "], got ", scale.sizes());
-  } else {
-    TORCH_CHECK(scale.sizes() == IntArrayRef({matrix.size(0), matrix.size(dim + 1)}), kGrouped,
-                ": expected ", name, " of [", matrix.size(0), ", ", matrix.size(dim + 1), "], got ",
-                scale.sizes());
-  }
+  const DimVector sizes = matrix.dim() == 2 ? DimVector{matrix.size(dim) * times}
+                                            : DimVector{matrix.size(0), matrix.size(dim + 1)};
+  TORCH_CHECK(scale.sizes() == IntArrayRef(sizes), kGrouped, ": expected ", name, " of ",
+              IntArrayRef(sizes), ", got ", scale.sizes());
 }
 
 // The number of groups. Throws where CUDA does, except for its requirements on strides.

@@ -4,7 +4,6 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/histc.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -62,42 +61,29 @@ Tensor histogramOfIntegers(const Tensor& self, int64_t bins, const Scalar& min, 
   return counts;
 }
 
-bool isOfIntegers(const Tensor& self) {
-  return c10::isIntegralType(self.scalar_type(), /*includeBool=*/false);
-}
-
 void histogram(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto arguments = argumentsOnStack(op.schema(), *stack);
-  if (!isOfIntegers(arguments[0].toTensor())) {
+  const Tensor& self = arguments[0].toTensor();
+  if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
     runFallback(op, keys, stack);
     return;
   }
-  Tensor counts = histogramOfIntegers(arguments[0].toTensor(), arguments[1].toInt(),
-                                      arguments[2].toScalar(), arguments[3].toScalar());
-  torch::jit::drop(*stack, arguments.size());
-  torch::jit::push(*stack, std::move(counts));
-}
-
-void histogramInto(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                   torch::jit::Stack* stack) {
-  const auto arguments = argumentsOnStack(op.schema(), *stack);
-  if (!isOfIntegers(arguments[0].toTensor())) {
-    runFallback(op, keys, stack);
-    return;
+  const Tensor counts = histogramOfIntegers(self, arguments[1].toInt(), arguments[2].toScalar(),
+                                            arguments[3].toScalar());
+  const bool has_out = arguments.size() > 4;
+  Tensor result = has_out ? arguments[4].toTensor() : counts;
+  if (has_out) {
+    result.resize_(counts.sizes()).copy_(counts);
   }
-  const Tensor counts = histogramOfIntegers(arguments[0].toTensor(), arguments[1].toInt(),
-                                            arguments[2].toScalar(), arguments[3].toScalar());
-  Tensor out = arguments[4].toTensor();
-  out.resize_(counts.sizes()).copy_(counts);
   torch::jit::drop(*stack, arguments.size());
-  torch::jit::push(*stack, std::move(out));
+  torch::jit::push(*stack, std::move(result));
 }
 
 }  // namespace
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("histc", torch::CppFunction::makeFromBoxedFunction<&histogram>());
-  m.impl("histc.out", torch::CppFunction::makeFromBoxedFunction<&histogramInto>());
+  m.impl("histc.out", torch::CppFunction::makeFromBoxedFunction<&histogram>());
 }
 
 }  // namespace at::openreg

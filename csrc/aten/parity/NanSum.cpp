@@ -1,7 +1,6 @@
 // torch.nansum of complex numbers, which CUDA supports and the CPU does not: a number counts as
 // zero if its real or imaginary part is NaN. Real numbers use the CPU's kernel.
 
-#include <ATen/DimVector.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/masked_fill.h>
@@ -31,10 +30,8 @@ void nanSum(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     return;
   }
   const Tensor numbers = at::masked_fill(self, at::isnan(self), 0);
-  const auto dims = arguments[1].toOptional<c10::List<int64_t>>();
-  const DimVector dim_values =
-      dims.has_value() ? DimVector(dims->begin(), dims->end()) : DimVector();
-  const auto dim = dims.has_value() ? OptionalIntArrayRef(dim_values) : OptionalIntArrayRef();
+  const auto dims = arguments[1].to<at::OptionalArray<int64_t>>();
+  const auto dim = dims.list.has_value() ? OptionalIntArrayRef(*dims.list) : OptionalIntArrayRef();
   const bool keepdim = arguments[2].toBool();
   const auto dtype = arguments[3].toOptional<ScalarType>();
   const bool has_out = arguments.size() > 4;

@@ -2,6 +2,7 @@
 
 #include <ATen/DimVector.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/accumulate.h>
 
 #include <cstring>
 #include <utility>
@@ -66,14 +67,6 @@ bool isLike(const Tensor& model, const Tensor& tensor) {
          (tensor.dim() < 4 || tensor.suggest_memory_format() == MemoryFormat::Contiguous);
 }
 
-int64_t product(IntArrayRef sizes) {
-  int64_t product = 1;
-  for (const int64_t size : sizes) {
-    product *= size;
-  }
-  return product;
-}
-
 }  // namespace
 
 namespace detail {
@@ -90,21 +83,19 @@ std::optional<Tensor> joinMany(const ITensorListRef& tensors, int64_t dim, bool 
   const auto joined = static_cast<size_t>(dim < 0 ? dim + dims : dim);
   const IntArrayRef outer = model.sizes().slice(0, joined);
   const IntArrayRef inner = model.sizes().slice(joined + (is_stack ? 0 : 1));
-  const int64_t inner_nbytes = product(inner) * static_cast<int64_t>(model.itemsize());
-  const int64_t row_count = product(outer);
+  const int64_t inner_nbytes =
+      c10::multiply_integers(inner) * static_cast<int64_t>(model.itemsize());
+  const int64_t row_count = c10::multiply_integers(outer);
 
   std::vector<Piece> pieces;
   pieces.reserve(tensors.size());
   int64_t length = 0;
   for (const Tensor& tensor : tensors) {
     if (!isLike(model, tensor) || tensor.sizes().slice(0, joined) != outer ||
-        tensor.sizes().slice(joined + (is_stack ? 0 : 1)) != inner) {
+        tensor.sizes().slice(joined + (is_stack ? 0 : 1)) != inner || tensor.numel() == 0) {
       return std::nullopt;
     }
     const int64_t size = is_stack ? 1 : tensor.sizes()[joined];
-    if (tensor.numel() == 0) {
-      return std::nullopt;
-    }
     length += size;
     pieces.push_back({kernelData(tensor), static_cast<size_t>(size * inner_nbytes)});
   }

@@ -1,22 +1,17 @@
-// Requirements and effects of CPU kernels that their shape functions do not cover.
+// Requirements of CPU kernels that their shape functions do not cover.
 // csrc/aten/facts/operators.yaml lists the operators that need them.
 #pragma once
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Activation.h>
 #include <ATen/native/FractionalMaxPooling.h>
 #include <c10/util/FunctionRef.h>
 
 #include "csrc/aten/cpu/DryRun.h"
-#include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
-
-// Gives an output that the shape function has sized the memory format that `model` suggests, as
-// `output.resize_(output.sizes(), model.suggest_memory_format())` does on the CPU. The strides of
-// the caller's tensor are lost. Throws if its storage is too small.
-OPENREG_EXPORT void setMemoryFormat(const Tensor& output, const Tensor& model);
 
 // Note [Outputs that overlap]
 // Most kernels refuse an output that overlaps itself, such as an expanded tensor, or that overlaps

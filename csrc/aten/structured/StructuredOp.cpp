@@ -1,7 +1,6 @@
 #include "csrc/aten/structured/StructuredOp.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/native/Activation.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/Resize.h>
 
@@ -62,6 +61,16 @@ void fitOutput(OutputForm form, const Tensor& output, IntArrayRef sizes, IntArra
   }
 }
 
+void setMemoryFormat(const Tensor& output, const Tensor& model) {
+  const size_t nbytes = at::detail::computeStorageNbytesContiguous(
+      output.sizes(), output.itemsize(), output.storage_offset());
+  TORCH_CHECK(
+      nbytes <= output.storage().nbytes(), "out=: expected a tensor with a storage of ", nbytes,
+      " bytes or more, because the kernel gives it the memory format of the input, got one of ",
+      output.storage().nbytes(), " bytes");
+  output.unsafeGetTensorImpl()->empty_tensor_restride(model.suggest_memory_format());
+}
+
 c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
                                                const c10::List<std::optional<Tensor>>& indices) {
   const auto is_ready = [&](const std::optional<Tensor>& index) {
@@ -77,10 +86,6 @@ c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
   }
   return at::native::toListOfOptionalTensors(
       at::native::expandTensors(self, indices, /*ensure_same_device=*/true));
-}
-
-void checkGeluApproximation(c10::string_view approximate) {
-  at::native::get_gelutype_enum(approximate);
 }
 
 }  // namespace at::openreg

@@ -68,6 +68,11 @@ OPENREG_EXPORT Tensor allocateOutput(IntArrayRef sizes, IntArrayRef strides,
 OPENREG_EXPORT void fitOutput(OutputForm form, const Tensor& output, IntArrayRef sizes,
                               IntArrayRef strides, const TensorOptions& options);
 
+// Gives an output that the shape function has sized the memory format that `model` suggests, as
+// `output.resize_(output.sizes(), model.suggest_memory_format())` does on the CPU. The strides of
+// the caller's tensor are lost. Throws if its storage is too small.
+OPENREG_EXPORT void setMemoryFormat(const Tensor& output, const Tensor& model);
+
 // A shape function and the outputs it describes. During its lifetime, the current device is that of
 // the outputs, and the caller's outputs exist. It has no references to these, because a second
 // reference to a tensor that Python has takes the GIL.
@@ -149,9 +154,5 @@ inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
 // positions, which requires waiting for the masks, and host tensors are copied to the device.
 OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
     const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
-
-// A check that a CPU kernel makes and the shape function does not.
-
-OPENREG_EXPORT void checkGeluApproximation(c10::string_view approximate);
 
 }  // namespace at::openreg

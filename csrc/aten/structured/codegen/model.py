@@ -35,7 +35,7 @@ LAUNCH_MODES: dict[str, str] = {
 
 # Statements that check arguments.
 CHECKS: dict[str, str] = {
-    "approximation": "checkGeluApproximation(approximate);",
+    "approximation": "native::get_gelutype_enum(approximate);",
     "dimension": "maybe_wrap_dim(dim, self.dim());",
     "samples_2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
     "samples_3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
