@@ -227,17 +227,6 @@ class _LateErrors:
     """Raises the errors of kernels in the test, or the part of it, that launched the kernels."""
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_setup(self) -> Generator[None, object, object]:
-        return (yield from self._raised())
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Generator[None, object, object]:
-        return (yield from self._raised())
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
-        return (yield from self._raised())
-
     def _raised(self) -> Generator[None, object, object]:
         try:
             result = yield
@@ -249,6 +238,8 @@ class _LateErrors:
         if (late := _late_error()) is not None:
             raise late
         return result
+
+    pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = _raised
 
 
 def _late_error() -> Exception | None:

@@ -9,12 +9,12 @@ and for CUDA it describes the results of cuFFT and cuSOLVER.
 """
 
 import functools
-import inspect
 from typing import Any
 
 import torch
 from torch._subclasses.fake_impls import op_implementations_dict, register_op_impl
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch.fx.operator_schemas import normalize_function
 from torch.utils._pytree import tree_map_only
 
 from torch_openreg import _C
@@ -29,17 +29,9 @@ _ATTENTION_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_back
 
 def _bind(operator: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """Returns the arguments of a call by name."""
-    parameters = [
-        inspect.Parameter(
-            one.name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=one.default_value if one.has_default_value() else inspect.Parameter.empty,
-        )
-        for one in operator._schema.arguments
-    ]
-    bound = inspect.Signature(parameters).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
+    bound = normalize_function(operator, args, kwargs, normalize_to_only_use_kwargs=True)
+    assert bound is not None
+    return bound.kwargs
 
 
 def _attention(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:

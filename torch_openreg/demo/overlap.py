@@ -8,7 +8,6 @@ import contextlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -85,16 +84,8 @@ class _Lane:
             return _chain(self._factor)
 
 
-@dataclass
-class _Times:
-    """Seconds of one repetition."""
-
-    in_turn: float
-    side_by_side: float
-
-
 def _compare_lanes(report: Report, title: str, lanes: Sequence[_Lane]) -> None:
-    times = []
+    ratios = []
     are_equal = True
     for _ in range(_REPETITIONS + 1):
         start = time.perf_counter()
@@ -107,13 +98,13 @@ def _compare_lanes(report: Report, title: str, lanes: Sequence[_Lane]) -> None:
         for lane in lanes:
             lane.stream.synchronize()
         end = time.perf_counter()
-        times.append(_Times(in_turn=turn - start, side_by_side=end - turn))
+        ratios.append((end - turn) / (turn - start))
         are_equal &= all(
             torch.equal(result.cpu(), lane.expected)
             for result, lane in zip(results, [*lanes, *lanes], strict=True)
         )
-    ratios = [each.side_by_side / each.in_turn for each in times[1:]]  # the first one warms up
-    report.line(f"{title}: {describe_spread(ratios)} of the time of one after the other")
+    spread = describe_spread(ratios[1:])  # the first one warms up
+    report.line(f"{title}: {spread} of the time of one after the other")
     report.check(are_equal, f"the results on {title} equal the CPU's")
 
 

@@ -1,4 +1,6 @@
-"""Registrations with Dynamo and Inductor, through documented interfaces."""
+"""Registrations with Dynamo and Inductor, through documented interfaces, and two small classes."""
+
+from typing import Any
 
 import torch
 
@@ -10,12 +12,54 @@ from torch_openreg.inductor._cpp_wrapper import (
 )
 from torch_openreg.inductor._devices import DEVICE_TYPE
 from torch_openreg.inductor._graphs import OpenRegGraphPolicy
+from torch_openreg.inductor._internals import CppScheduling, DeviceOpOverrides
 from torch_openreg.inductor._lowering import LowerAsCpu
-from torch_openreg.inductor._overrides import OpenRegDeviceOpOverrides
-from torch_openreg.inductor._scheduling import OpenRegScheduling
 from torch_openreg.inductor._wrapper import OpenRegWrapper
 
-__all__ = ["register"]
+__all__ = ["OpenRegDeviceOpOverrides", "OpenRegScheduling", "register"]
+
+
+class OpenRegScheduling(CppScheduling):
+    """The CPU's class, whose features Inductor queries. Kernels are scheduled by the CPU's own."""
+
+    def __init__(self, scheduler: Any) -> None:
+        if scheduler is not None:
+            raise NotImplementedError(
+                f"torch.compile: expected a graph without nodes on {DEVICE_TYPE} when it is "
+                "scheduled, got a graph that torch_openreg's custom pass has not processed"
+            )
+        super().__init__(scheduler)  # type: ignore[no-untyped-call]
+
+
+class OpenRegDeviceOpOverrides(DeviceOpOverrides):
+    """Lines that generated wrappers have about streams and devices."""
+
+    def import_get_raw_stream_as(self, name: str) -> str:
+        """Returns the import of what gives the number of a device's current stream."""
+        return (
+            "from torch_openreg.dynamo._interface import OpenRegInterface\n"
+            f"{name} = OpenRegInterface.get_raw_stream"
+        )
+
+    def set_device(self, device_idx: int) -> str:
+        """Returns a statement."""
+        return f"torch.{DEVICE_TYPE}.set_device({device_idx})"
+
+    def synchronize(self) -> str:
+        """Returns a statement."""
+        return f"torch.{DEVICE_TYPE}.synchronize()"
+
+    def device_guard(self, device_idx: int) -> str:
+        """Returns a context."""
+        return f"torch.{DEVICE_TYPE}.device({device_idx})"
+
+    def current_stream(self) -> str:
+        """Returns an expression."""
+        return f"torch.{DEVICE_TYPE}.current_stream()"
+
+    def cpp_kernel_type(self) -> str:
+        """Returns the type of a compiled program's kernel handle, as for the CPU."""
+        return "void*"
 
 
 def register() -> None:

@@ -244,19 +244,13 @@ def _brought(
     return node
 
 
-def _schema_name(node: torch.fx.Node) -> str:
-    """Returns the name of an operator, such as "aten::index"; an empty text for other nodes."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return ""
-    return str(node.target._schema.name)
-
-
 def _bring_host_tensors(
     graph: torch.fx.Graph, node: torch.fx.Node, device: torch.device, scalars: _Scalars
 ) -> None:
     """Puts a node before each CPU tensor that an operator on our device reads."""
-    is_copy = node.target in _COPIES
-    is_indexing = _schema_name(node) in _INDEXING
+    operator: Any = node.target
+    is_copy = operator in _COPIES
+    is_indexing = operator._schema.name in _INDEXING
     brought: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def bring(argument: Any) -> Any:
@@ -329,13 +323,11 @@ def _adopt(graph: GraphLowering, devices: list[torch.device]) -> None:
         _adopt(subgraph, devices)
         return subgraph
 
-    for name, function in (
-        ("get_attr", get_retyped_attr),
-        ("add_tensor_constant", add_retyped_constant),
-        ("constant_name", name_moved_constant),
-        ("make_subgraph", make_adopted_subgraph),
-    ):
-        setattr(graph, name, function)
+    changed: Any = graph
+    changed.get_attr = get_retyped_attr
+    changed.add_tensor_constant = add_retyped_constant
+    changed.constant_name = name_moved_constant
+    changed.make_subgraph = make_adopted_subgraph
 
 
 def _retype_constant(value: Any, device: torch.device | None = None) -> Any:

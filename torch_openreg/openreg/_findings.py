@@ -209,15 +209,15 @@ def finding_of(raw: dict[str, Any]) -> Finding:
         parts["where"] += f"; the first uninitialized byte: offset {raw['unwritten']}"
     else:
         title, fix = _explain(
-            raw["kind"], later, earlier, is_freed=allocation["freed"] is not None, **_lines(parts)
+            raw["kind"],
+            later,
+            earlier,
+            is_freed=allocation["freed"] is not None,
+            free_line=_line(_user_frame(parts["freed"])),
         )
     if raw["is_in_capture"]:
         parts["where"] += ", in one graph"
     return Finding(title=title, fix=fix, **parts)
-
-
-def _lines(parts: dict[str, Any]) -> dict[str, str]:
-    return {"free_line": _line(_user_frame(parts["freed"]))}
 
 
 def _stack_of(frames: Sequence[dict[str, Any]]) -> Stack:
@@ -272,10 +272,6 @@ def _tensor_arguments(operator: str) -> list[torch._C.Argument]:
     return []
 
 
-def _is_list(argument: torch._C.Argument) -> bool:
-    return str(argument.type).startswith("List[")
-
-
 def _argument_name(operator: str, index: int, is_write: bool) -> str:
     """The name of the `index`-th tensor that an operator reads, or of that which it writes."""
     arguments = [
@@ -285,7 +281,7 @@ def _argument_name(operator: str, index: int, is_write: bool) -> str:
     ]
     if index < len(arguments):
         return arguments[index].name
-    if arguments and _is_list(arguments[-1]):
+    if arguments and str(arguments[-1].type).startswith("List["):
         return arguments[-1].name
     return "result" if is_write else "input"
 

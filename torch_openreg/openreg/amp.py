@@ -85,14 +85,10 @@ def custom_fwd(
         cast_inputs: The dtype that floating-point arguments are cast to; the function then runs
             without autocast. None: it runs with the autocast state of its caller.
     """
-
-    def decorate(forward: Callable[..., Any]) -> Callable[..., Any]:
-        decorated: Callable[..., Any] = torch.amp.custom_fwd(
-            forward, device_type=DEVICE_TYPE, cast_inputs=cast_inputs
-        )
-        return decorated
-
-    return decorate if forward is None else decorate(forward)
+    decorated: Callable[..., Any] = torch.amp.custom_fwd(
+        forward, device_type=DEVICE_TYPE, cast_inputs=cast_inputs
+    )
+    return decorated
 
 
 def custom_bwd(backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -77,13 +77,9 @@ def _reduce_tensor(tensor: torch.Tensor) -> _Reduced:
     return reduced
 
 
-def _receive_event(device: int, handle: bytes) -> Event:
-    return Event.from_ipc_handle(device, handle)
-
-
 def _reduce_event(event: Event) -> _Reduced:
-    handle = event.ipc_handle()
-    return _receive_event, (event.device.index, handle)
+    handle = event.ipc_handle()  # binds the event to a device
+    return Event.from_ipc_handle, (event.device.index, handle)
 
 
 def register_reducers() -> None:

@@ -7,7 +7,6 @@ ranges and marks made here beside its own ``record_function`` blocks.
 import atexit
 import contextlib
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from torch._C._autograd import _disable_profiler, _enable_profiler, _profiler_enabled
@@ -264,12 +263,7 @@ class emit_ranges:
         _enable_profiler(config, set())
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Ends."""
         _disable_profiler()
 
@@ -321,17 +315,12 @@ class emit_openreg:
         self.entered = True
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Ends."""
         if not self.enabled:
             return
         try:
             synchronize()
         finally:
-            self._ranges.__exit__(exc_type, exc_value, traceback)
+            self._ranges.__exit__(*exc_info)
             _run_on_profiler_stop()
