@@ -64,15 +64,6 @@ const void* addressSeenByKernels(const Tensor& tensor) {
 
 }  // namespace
 
-HostCall::HostCall(BoxedCall& call, c10::DispatchKey cpu_key, torch::jit::Stack* stack)
-    : call_(call),
-      known_(call.known()),
-      op_(call.op()),
-      schema_(call.schema()),
-      cpu_key_(cpu_key),
-      device_(call.device()),
-      stack_(stack) {}
-
 // docs: fallback-run
 void HostCall::run() {
   takeArguments();
