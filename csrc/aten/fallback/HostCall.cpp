@@ -99,10 +99,6 @@ void HostCall::takeArguments() {
     // See Note [What orders work].
     getCurrentOpenRegStream(device_.index()).synchronize(known_.name().c_str());
   }
-  replaceArguments();
-}
-
-void HostCall::replaceArguments() {
   std::vector<Tensor> aliases;
   aliases.reserve(call_.tensors().size());
   for (const Tensor* tensor : call_.tensors()) {
@@ -221,7 +217,7 @@ void HostCall::copyMemory(const Tensor& to, const Tensor& from) const {
   std::memcpy(hostView(to).storage().mutable_data(), from.storage().data(), nbytes);
 }
 
-void HostCall::findAliases() {
+void HostCall::takeOverResizes() {
   for (size_t i = 0; i < aliases_.size(); ++i) {
     const Tensor& alias = aliases_[i].second;
     alias_places_.findOrAdd(alias.unsafeGetTensorImpl(), i);
@@ -229,10 +225,6 @@ void HostCall::findAliases() {
       alias_storages_.findOrAdd(identityOf(alias.storage()), i);
     }
   }
-}
-
-void HostCall::takeOverResizes() {
-  findAliases();
   for (size_t i = 0; i < aliases_.size(); ++i) {
     takeOverResize(i);
   }

@@ -36,7 +36,6 @@ class HostCall {
 
  private:
   void takeArguments();
-  void replaceArguments();
   Tensor aliasOf(const Tensor& tensor);
   Tensor keepAlias(const Tensor& tensor, Tensor alias);
   void passOnRequiresGrad();
@@ -45,7 +44,6 @@ class HostCall {
   void takeOverResize(size_t index);
   void replaceResults();
   void replaceResult(c10::IValue& value);
-  void findAliases();
   Tensor resultOf(const Tensor& result);
   Tensor deviceTensor(const Tensor& tensor);
   std::vector<Tensor> deviceComponents(const Tensor& tensor);
