@@ -232,23 +232,20 @@ void HostCall::takeOverResizes() {
 
 void HostCall::replaceResults() {
   for (size_t i = stack_->size() - schema_.returns().size(); i < stack_->size(); ++i) {
-    replaceResult((*stack_)[i]);
-  }
-}
-
-void HostCall::replaceResult(c10::IValue& value) {
-  if (value.isTensor()) {
-    plan_->results.push_back({.is_list = false, .tensors = {}});
-    value = resultOf(value.toTensor());
-  } else if (value.isTensorList()) {
-    plan_->results.push_back({.is_list = true, .tensors = {}});
-    std::vector<Tensor> tensors = value.toTensorVector();
-    for (Tensor& tensor : tensors) {
-      tensor = resultOf(tensor);
+    c10::IValue& value = (*stack_)[i];
+    if (value.isTensor()) {
+      plan_->results.push_back({.is_list = false, .tensors = {}});
+      value = resultOf(value.toTensor());
+    } else if (value.isTensorList()) {
+      plan_->results.push_back({.is_list = true, .tensors = {}});
+      std::vector<Tensor> tensors = value.toTensorVector();
+      for (Tensor& tensor : tensors) {
+        tensor = resultOf(tensor);
+      }
+      value = c10::List<Tensor>(tensors);
+    } else {
+      can_be_planned_ = false;
     }
-    value = c10::List<Tensor>(tensors);
-  } else {
-    can_be_planned_ = false;
   }
 }
 

@@ -43,7 +43,6 @@ class HostCall {
   void takeOverResizes();
   void takeOverResize(size_t index);
   void replaceResults();
-  void replaceResult(c10::IValue& value);
   Tensor resultOf(const Tensor& result);
   Tensor deviceTensor(const Tensor& tensor);
   std::vector<Tensor> deviceComponents(const Tensor& tensor);
