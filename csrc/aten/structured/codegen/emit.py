@@ -137,7 +137,8 @@ def _form(operator: Operator, form: Form) -> list[str]:
         construction = f"Op op(OutputForm::Out, {outputs});"
         result = outputs if len(operator.outputs) == 1 else f"std::tie({outputs})"
     indices = [a.name for a in operator.inputs if a.type == INDEX_LIST]
-    sets_format = operator.format_source is not None
+    source = operator.format_source
+    formats = [f"  setMemoryFormat(*op.outputs()[0], {source});"] if source else []
     return [
         *_list(f"{form.returns} {form.function}(", _parameters(form.arguments), ") {"),
         *_device_check(form),
@@ -145,11 +146,7 @@ def _form(operator: Operator, form: Form) -> list[str]:
         *(f"  const auto {name}_on_device = deviceIndices(self, {name});" for name in indices),
         f"  {construction}",
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
-        *(
-            [f"  setMemoryFormat(*op.outputs()[0], {operator.format_source});"]
-            if sets_format
-            else []
-        ),
+        *formats,
         *_list("  enqueue(", ["op", *(a.on_host for a in operator.inputs)], ");"),
         f"  return {result};",
         "}",
