@@ -18,6 +18,7 @@ struct Relocations {
   const char* names = nullptr;
   const ElfW(Rela) * first = nullptr;
   size_t count = 0;
+  ElfW(Addr) offset = 0;  // from the addresses of the slots to where they are loaded
 };
 
 Relocations relocationsOf(const ElfW(Dyn) * entry) {
@@ -55,11 +56,6 @@ bool write(void** slot, void* value) {
   return true;
 }
 
-struct Search {
-  Relocations relocations;
-  ElfW(Addr) offset;
-};
-
 int visitLibrary(dl_phdr_info* library, size_t /*size*/, void* data) {
   const auto wanted = reinterpret_cast<ElfW(Addr)>(&at::globalContext);  // in libtorch_cpu
   const ElfW(Dyn)* dynamic = nullptr;
@@ -76,26 +72,25 @@ int visitLibrary(dl_phdr_info* library, size_t /*size*/, void* data) {
   if (!is_wanted || dynamic == nullptr) {
     return 0;
   }
-  auto* search = static_cast<Search*>(data);
-  search->relocations = relocationsOf(dynamic);
-  search->offset = library->dlpi_addr;
+  auto* relocations = static_cast<Relocations*>(data);
+  *relocations = relocationsOf(dynamic);
+  relocations->offset = library->dlpi_addr;
   return 1;
 }
 
 }  // namespace
 
 bool redirectTorch(const char* symbol, void* target) {
-  Search search{};
-  if (dl_iterate_phdr(&visitLibrary, &search) == 0 || search.relocations.symbols == nullptr ||
-      search.relocations.names == nullptr) {
+  Relocations relocations;
+  if (dl_iterate_phdr(&visitLibrary, &relocations) == 0 || relocations.symbols == nullptr ||
+      relocations.names == nullptr) {
     return false;
   }
-  const Relocations& relocations = search.relocations;
   for (size_t i = 0; i < relocations.count; ++i) {
     const ElfW(Rela) & relocation = relocations.first[i];
     const ElfW(Sym) & imported = relocations.symbols[ELF64_R_SYM(relocation.r_info)];
     if (std::strcmp(relocations.names + imported.st_name, symbol) == 0) {
-      return write(reinterpret_cast<void**>(search.offset + relocation.r_offset), target);
+      return write(reinterpret_cast<void**>(relocations.offset + relocation.r_offset), target);
     }
   }
   return false;

@@ -37,7 +37,7 @@ bool hasDtypeIn(DtypeSet /*dtypes*/, const Other& /*argument*/) {
 // "aten::add.out"
 template <c10::openreg::KernelName Name>
 struct OperatorOfName {
-  static constexpr DtypeSet kDtypes = dtypesToWiden(Name.text, DispatchKey::Dense);
+  static constexpr DtypeSet kDtypes = dtypesToWiden(Name.text).dense;
 
   static c10::OperatorHandle handle() {
     const std::string name = Name.text;
@@ -51,7 +51,7 @@ struct OperatorOfName {
 // at::_ops::add_out
 template <typename Op>
 struct OperatorOfType {
-  static constexpr DtypeSet kDtypes = dtypesToWiden(Op::name, DispatchKey::Dense);
+  static constexpr DtypeSet kDtypes = dtypesToWiden(Op::name).dense;
 
   static c10::OperatorHandle handle() {
     return c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);

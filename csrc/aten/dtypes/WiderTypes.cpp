@@ -49,10 +49,6 @@ bool isDtype(const c10::Argument& argument) {
   return isOfKind(argument, c10::TypeKind::ScalarTypeType);
 }
 
-bool isNumber(const c10::Argument& argument) {
-  return isOfKind(argument, c10::TypeKind::NumberType);
-}
-
 // Whether the dtype of a tensor can make the call compute in one of `dtypes`.
 bool hasPromotingTensor(DtypeSet dtypes, c10::ArrayRef<c10::IValue> arguments) {
   const DtypeSet promoting = dtypesThatPromoteTo(dtypes);
@@ -84,7 +80,7 @@ ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::I
     }
     if (value.isTensor() && value.toTensor().defined()) {
       state = at::native::update_result_type_state(value.toTensor(), state);
-    } else if (value.isScalar() && isNumber(argument)) {
+    } else if (value.isScalar() && isOfKind(argument, c10::TypeKind::NumberType)) {
       state = at::native::update_result_type_state(value.toScalar(), state);
     }
   }

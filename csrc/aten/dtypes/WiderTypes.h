@@ -39,25 +39,35 @@ namespace at::openreg {
 using c10::openreg::DtypeSet;
 using c10::openreg::setOf;
 
-// The dtypes of calls of the operator, on tensors of this layout, that are computed in a wider
-// dtype. `name` has the namespace, and may have the overload.
-constexpr DtypeSet dtypesToWiden(std::string_view name, DispatchKey layout) {
-  namespace facts = c10::openreg::facts;
-  const DtypeSet* found = nullptr;
-  switch (layout) {
-    case DispatchKey::Dense:
-      found = facts::kWidened.find(name);
-      break;
-    case DispatchKey::Sparse:
-      found = facts::kWidenedSparse.find(name);
-      break;
-    case DispatchKey::SparseCsr:
-      found = facts::kWidenedSparseCsr.find(name);
-      break;
-    default:
-      break;
+// The dtypes of an operator's calls that are computed in a wider dtype.
+struct WidenedDtypes {
+  DtypeSet dense;
+  DtypeSet sparse;
+  DtypeSet sparse_csr;
+
+  // For tensors of this layout.
+  DtypeSet of(DispatchKey layout) const {
+    switch (layout) {
+      case DispatchKey::Dense:
+        return dense;
+      case DispatchKey::Sparse:
+        return sparse;
+      case DispatchKey::SparseCsr:
+        return sparse_csr;
+      default:
+        return 0;
+    }
   }
-  return found == nullptr ? 0 : *found;
+};
+
+// `name` has the namespace, and may have the overload.
+constexpr WidenedDtypes dtypesToWiden(std::string_view name) {
+  namespace facts = c10::openreg::facts;
+  const auto in = [name](const auto& table) {
+    const DtypeSet* const found = table.find(name);
+    return found == nullptr ? 0 : *found;
+  };
+  return {in(facts::kWidened), in(facts::kWidenedSparse), in(facts::kWidenedSparseCsr)};
 }
 
 // The dtypes of tensors that can make a call compute in one of `dtypes`: with a complex number,

@@ -43,10 +43,16 @@ struct BoxedCall::Collector {
     } else if (value.isOptionalTensorList()) {
       addList(value.toListRef(), CallValue::Kind::OptionalTensorList);
     } else if (value.isDevice() && value.toDevice().type() == kDeviceType) {
-      addDevice(value.toDevice());
+      call.description_.addDevice(value.toDevice());
+      of_argument =
+          c10::Device(kDeviceType, c10::openreg::resolveDeviceIndex(value.toDevice().index()));
+      addPlain(c10::Device(kCPU));
     } else if (value.isGenerator() || (value.isNone() && isGenerator(of))) {
-      addGenerator(value);
+      call.description_.addGenerator();
+      call.generators_.push_back(call.values_.size());
+      addPlain(value);
     } else {
+      call.description_.addPlain(value, of);
       addPlain(value);
     }
   }
@@ -75,20 +81,7 @@ struct BoxedCall::Collector {
     call.values_.push_back({kind, static_cast<uint32_t>(list.size()), {}});
   }
 
-  void addDevice(c10::Device device) {
-    call.description_.addDevice(device);
-    of_argument = c10::Device(kDeviceType, c10::openreg::resolveDeviceIndex(device.index()));
-    call.values_.push_back({CallValue::Kind::Plain, 0, c10::Device(kCPU)});
-  }
-
-  void addGenerator(const c10::IValue& generator) {
-    call.description_.addGenerator();
-    call.generators_.push_back(call.values_.size());
-    call.values_.push_back({CallValue::Kind::Plain, 0, generator});
-  }
-
   void addPlain(const c10::IValue& value) {
-    call.description_.addPlain(value, *argument);
     call.values_.push_back({CallValue::Kind::Plain, 0, value});
   }
 

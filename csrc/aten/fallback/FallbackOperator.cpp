@@ -113,28 +113,13 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
       counts_with_numbers_(facts::kSizesFromNumbers.contains(name_)),
-      widened_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::Dense)),
-      widened_sparse_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::Sparse)),
-      widened_csr_dtypes_(at::openreg::dtypesToWiden(name_, DispatchKey::SparseCsr)),
+      widened_dtypes_(at::openreg::dtypesToWiden(name_)),
       kernel_name_(kernelNameOf(name_)),
       kernel_(describeOwningOp<StreamCallClosure>(kernel_name_.c_str())) {}
 
 c10::DispatchKey functionalityOf(c10::DispatchKeySet keys) {
   return c10::toFunctionalityKey(
       keys.remove(c10::DispatchKey::PythonDispatcher).highestPriorityTypeId());
-}
-
-DtypeSet FallbackOperator::dtypesToWiden(c10::DispatchKeySet keys) const {
-  switch (functionalityOf(keys)) {
-    case DispatchKey::Dense:
-      return widened_dtypes_;
-    case DispatchKey::Sparse:
-      return widened_sparse_dtypes_;
-    case DispatchKey::SparseCsr:
-      return widened_csr_dtypes_;
-    default:
-      return 0;
-  }
 }
 
 bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,

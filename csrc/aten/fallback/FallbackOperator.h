@@ -62,7 +62,9 @@ class FallbackOperator {
 
   // The dtypes in which calls are computed in a wider dtype, for tensors of the layout given by
   // `keys`; see Note [Wider types].
-  DtypeSet dtypesToWiden(c10::DispatchKeySet keys) const;
+  DtypeSet dtypesToWiden(c10::DispatchKeySet keys) const {
+    return widened_dtypes_.of(functionalityOf(keys));
+  }
 
   // The kernel descriptor of a call on the stream. Calls on the calling thread use the same name.
   const orKernel& kernel() const { return kernel_; }
@@ -85,9 +87,7 @@ class FallbackOperator {
   const c10::openreg::facts::Choice<c10::openreg::facts::DataChecks>* const data_checks_;
   const bool draws_numbers_;
   const bool counts_with_numbers_;
-  const DtypeSet widened_dtypes_;
-  const DtypeSet widened_sparse_dtypes_;
-  const DtypeSet widened_csr_dtypes_;
+  const WidenedDtypes widened_dtypes_;
   const std::string kernel_name_;
   const orKernel kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;

@@ -64,15 +64,6 @@ const void* addressSeenByKernels(const Tensor& tensor) {
 
 }  // namespace
 
-HostCall::HostCall(BoxedCall& call, c10::DispatchKey cpu_key, torch::jit::Stack* stack)
-    : call_(call),
-      known_(call.known()),
-      op_(call.op()),
-      schema_(call.schema()),
-      cpu_key_(cpu_key),
-      device_(call.device()),
-      stack_(stack) {}
-
 // docs: fallback-run
 void HostCall::run() {
   takeArguments();
@@ -108,10 +99,6 @@ void HostCall::takeArguments() {
     // See Note [What orders work].
     getCurrentOpenRegStream(device_.index()).synchronize(known_.name().c_str());
   }
-  replaceArguments();
-}
-
-void HostCall::replaceArguments() {
   std::vector<Tensor> aliases;
   aliases.reserve(call_.tensors().size());
   for (const Tensor* tensor : call_.tensors()) {
@@ -230,7 +217,7 @@ void HostCall::copyMemory(const Tensor& to, const Tensor& from) const {
   std::memcpy(hostView(to).storage().mutable_data(), from.storage().data(), nbytes);
 }
 
-void HostCall::findAliases() {
+void HostCall::takeOverResizes() {
   for (size_t i = 0; i < aliases_.size(); ++i) {
     const Tensor& alias = aliases_[i].second;
     alias_places_.findOrAdd(alias.unsafeGetTensorImpl(), i);
@@ -238,10 +225,6 @@ void HostCall::findAliases() {
       alias_storages_.findOrAdd(identityOf(alias.storage()), i);
     }
   }
-}
-
-void HostCall::takeOverResizes() {
-  findAliases();
   for (size_t i = 0; i < aliases_.size(); ++i) {
     takeOverResize(i);
   }
@@ -249,23 +232,20 @@ void HostCall::takeOverResizes() {
 
 void HostCall::replaceResults() {
   for (size_t i = stack_->size() - schema_.returns().size(); i < stack_->size(); ++i) {
-    replaceResult((*stack_)[i]);
-  }
-}
-
-void HostCall::replaceResult(c10::IValue& value) {
-  if (value.isTensor()) {
-    plan_->results.push_back({.is_list = false, .tensors = {}});
-    value = resultOf(value.toTensor());
-  } else if (value.isTensorList()) {
-    plan_->results.push_back({.is_list = true, .tensors = {}});
-    std::vector<Tensor> tensors = value.toTensorVector();
-    for (Tensor& tensor : tensors) {
-      tensor = resultOf(tensor);
+    c10::IValue& value = (*stack_)[i];
+    if (value.isTensor()) {
+      plan_->results.push_back({.is_list = false, .tensors = {}});
+      value = resultOf(value.toTensor());
+    } else if (value.isTensorList()) {
+      plan_->results.push_back({.is_list = true, .tensors = {}});
+      std::vector<Tensor> tensors = value.toTensorVector();
+      for (Tensor& tensor : tensors) {
+        tensor = resultOf(tensor);
+      }
+      value = c10::List<Tensor>(tensors);
+    } else {
+      can_be_planned_ = false;
     }
-    value = c10::List<Tensor>(tensors);
-  } else {
-    can_be_planned_ = false;
   }
 }
 

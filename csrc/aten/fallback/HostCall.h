@@ -27,7 +27,8 @@ class HostCall {
  public:
   // `cpu_key` is the kernel's: c10::DispatchKey::CPU, or that of CPU tensors of another layout.
   // `call` describes the arguments on the stack, and is not used after they have been replaced.
-  HostCall(BoxedCall& call, c10::DispatchKey cpu_key, torch::jit::Stack* stack);
+  HostCall(BoxedCall& call, c10::DispatchKey cpu_key, torch::jit::Stack* stack)
+      : call_(call), cpu_key_(cpu_key), stack_(stack) {}
 
   // Call one of the two, once. The second returns the plan for running such a call on the stream.
   void run();
@@ -35,7 +36,6 @@ class HostCall {
 
  private:
   void takeArguments();
-  void replaceArguments();
   Tensor aliasOf(const Tensor& tensor);
   Tensor keepAlias(const Tensor& tensor, Tensor alias);
   void passOnRequiresGrad();
@@ -43,8 +43,6 @@ class HostCall {
   void takeOverResizes();
   void takeOverResize(size_t index);
   void replaceResults();
-  void replaceResult(c10::IValue& value);
-  void findAliases();
   Tensor resultOf(const Tensor& result);
   Tensor deviceTensor(const Tensor& tensor);
   std::vector<Tensor> deviceComponents(const Tensor& tensor);
@@ -53,11 +51,11 @@ class HostCall {
   void plan(PlannedTensor tensor) { plan_->results.back().tensors.push_back(std::move(tensor)); }
 
   BoxedCall& call_;
-  const FallbackOperator& known_;
-  const c10::OperatorHandle& op_;
-  const c10::FunctionSchema& schema_;
+  const FallbackOperator& known_ = call_.known();
+  const c10::OperatorHandle& op_ = call_.op();
+  const c10::FunctionSchema& schema_ = call_.schema();
   const c10::DispatchKey cpu_key_;
-  const c10::Device device_;
+  const c10::Device device_ = call_.device();
   torch::jit::Stack* stack_;
   std::vector<std::pair<Tensor, Tensor>> aliases_;  // openreg tensor, its CPU alias
   // Places in `aliases_`; see Note [Long lists].

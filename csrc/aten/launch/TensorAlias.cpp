@@ -19,7 +19,22 @@ void* kernelAddress(void* device_address) {
                                    : static_cast<std::byte*>(device_address) + kernelOffset();
 }
 
+template <typename Element, typename List>
+std::vector<TensorAlias> aliasEach(const List& tensors) {
+  std::vector<TensorAlias> aliases;
+  aliases.reserve(tensors.size());
+  for (const Element& tensor : tensors) {
+    aliases.emplace_back(tensor);
+  }
+  return aliases;
+}
+
 }  // namespace
+
+TensorPool& TensorPool::ofThisThread() {
+  thread_local TensorPool pool;
+  return pool;
+}
 
 ptrdiff_t kernelOffset() {
   static const ptrdiff_t offset = [] {
@@ -163,20 +178,6 @@ void TensorAlias::throwNotWritten(const Tensor& tensor) const {
 std::optional<Tensor> TensorAlias::optionalTensor() const {
   return defined() ? std::optional<Tensor>(tensor()) : std::nullopt;
 }
-
-namespace {
-
-template <typename Element, typename List>
-std::vector<TensorAlias> aliasEach(const List& tensors) {
-  std::vector<TensorAlias> aliases;
-  aliases.reserve(tensors.size());
-  for (const Element& tensor : tensors) {
-    aliases.emplace_back(tensor);
-  }
-  return aliases;
-}
-
-}  // namespace
 
 std::vector<TensorAlias> aliasAll(const ITensorListRef& tensors) {
   return aliasEach<Tensor>(tensors);

@@ -11,6 +11,7 @@
 #include <ATen/ops/_index_put_impl_cpu_dispatch.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "csrc/aten/structured/StructuredOp.h"
@@ -27,8 +28,8 @@ bool isDefined(const std::optional<Tensor>& index) { return index.has_value() &&
 // The shape of self[indices], without masks: the indexed dimensions are replaced by the broadcast
 // shape of the indices, in place if they are adjacent, else in front.
 DimVector indexedShape(const Tensor& self, const Indices& indices) {
+  const IntArrayRef sizes = self.sizes();
   DimVector common;
-  DimVector shape(self.sizes());
   std::vector<size_t> indexed;
   for (size_t dim = 0; dim < indices.size(); ++dim) {
     if (const std::optional<Tensor> index = indices[dim]; isDefined(index)) {
@@ -38,23 +39,19 @@ DimVector indexedShape(const Tensor& self, const Indices& indices) {
   }
   const bool is_empty = c10::multiply_integers(common) == 0;
   for (const size_t dim : indexed) {
-    TORCH_CHECK_INDEX(is_empty || self.sizes()[dim] > 0,
+    TORCH_CHECK_INDEX(is_empty || sizes[dim] > 0,
                       "index is out of bounds for dimension with size 0");
   }
   if (indexed.empty()) {
-    return shape;
+    return DimVector(sizes);
   }
   const bool are_neighbors = indexed.back() - indexed.front() + 1 == indexed.size();
-  const auto place = shape.begin() + (are_neighbors ? static_cast<ptrdiff_t>(indexed.front()) : 0);
-  const auto* is_indexed = indexed.data();
-  DimVector result(shape.begin(), place);
+  const size_t place = are_neighbors ? indexed.front() : 0;
+  DimVector result(sizes.slice(0, place));
   result.append(common.begin(), common.end());
-  for (auto dim = place; dim != shape.end(); ++dim) {
-    const auto position = static_cast<size_t>(dim - shape.begin());
-    if (is_indexed == indexed.data() + indexed.size() || *is_indexed != position) {
-      result.push_back(*dim);
-    } else {
-      ++is_indexed;
+  for (size_t dim = place; dim < sizes.size(); ++dim) {
+    if (!std::ranges::binary_search(indexed, dim)) {
+      result.push_back(sizes[dim]);
     }
   }
   return result;

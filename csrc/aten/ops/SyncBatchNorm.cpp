@@ -250,20 +250,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batchNormBackwardReduce(
               ": expected a weight, whose type its gradient has, got none");
   checkSameDevice(kName, input.device(), {&grad_out});
   const c10::DeviceGuard guard(input.device());
-  Tensor sum_dy;
-  Tensor sum_dy_xmu;
-  Tensor grad_weight;
-  Tensor grad_bias;
-  if (input_g) {
-    sum_dy = emptyOfChannels(input, mean.scalar_type());
-    sum_dy_xmu = emptyOfChannels(input, mean.scalar_type());
-  }
-  if (weight_g) {
-    grad_weight = emptyOfChannels(input, weight->scalar_type());
-  }
-  if (bias_g) {
-    grad_bias = emptyOfChannels(input, weight->scalar_type());
-  }
+  const auto empty_if = [&](bool is_wanted, const Tensor& like) {
+    return is_wanted ? emptyOfChannels(input, like.scalar_type()) : Tensor();
+  };
+  Tensor sum_dy = empty_if(input_g, mean);
+  Tensor sum_dy_xmu = empty_if(input_g, mean);
+  Tensor grad_weight = empty_if(weight_g, orUndefined(weight));
+  Tensor grad_bias = empty_if(bias_g, orUndefined(weight));
   enqueue<"aten::batch_norm_backward_reduce">(
       input.device(), &reduceGradients, grad_out, input, mean, invstd, MaybeTensor(sum_dy),
       MaybeTensor(sum_dy_xmu), MaybeTensor(grad_weight), MaybeTensor(grad_bias));

@@ -86,14 +86,11 @@ concept Describable =
     requires(const Fn& function, orActivityRecord* record) { function.describe(record); };
 
 template <typename Fn>
-void describeClosure(const void* closure, orActivityRecord* record) {
-  static_cast<const Fn*>(closure)->describe(record);
-}
-
-template <typename Fn>
 constexpr orClosureDescribeFn describerOf() {
   if constexpr (Describable<Fn>) {
-    return &describeClosure<Fn>;
+    return [](const void* closure, orActivityRecord* record) {
+      static_cast<const Fn*>(closure)->describe(record);
+    };
   } else {
     return nullptr;
   }

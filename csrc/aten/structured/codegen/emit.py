@@ -75,13 +75,11 @@ def _registration(operator: Operator, form: Form) -> list[str]:
     """The statement that registers one overload; see Note [Wider types]."""
     name, kernel = f'"aten::{form.overload}"', f"&{operator.namespace}::{form.function}"
     start = f'  m.impl("{form.overload}",'
-    line = f"{start} widening<{name}, {kernel}>());"
-    if len(line) <= LINE_LENGTH:
-        return [line]
-    line = f"         widening<{name}, {kernel}>());"
-    if len(line) <= LINE_LENGTH:
-        return [start, line]
-    return [start, f"         widening<{name},", f"                  {kernel}>());"]
+    return _first_that_fits(
+        [f"{start} widening<{name}, {kernel}>());"],
+        [start, f"         widening<{name}, {kernel}>());"],
+        [start, f"         widening<{name},", f"                  {kernel}>());"],
+    )
 
 
 def operator_text(operator: Operator) -> str:
@@ -139,7 +137,8 @@ def _form(operator: Operator, form: Form) -> list[str]:
         construction = f"Op op(OutputForm::Out, {outputs});"
         result = outputs if len(operator.outputs) == 1 else f"std::tie({outputs})"
     indices = [a.name for a in operator.inputs if a.type == INDEX_LIST]
-    sets_format = operator.format_source is not None
+    source = operator.format_source
+    formats = [f"  setMemoryFormat(*op.outputs()[0], {source});"] if source else []
     return [
         *_list(f"{form.returns} {form.function}(", _parameters(form.arguments), ") {"),
         *_device_check(form),
@@ -147,11 +146,7 @@ def _form(operator: Operator, form: Form) -> list[str]:
         *(f"  const auto {name}_on_device = deviceIndices(self, {name});" for name in indices),
         f"  {construction}",
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
-        *(
-            [f"  setMemoryFormat(*op.outputs()[0], {operator.format_source});"]
-            if sets_format
-            else []
-        ),
+        *formats,
         *_list("  enqueue(", ["op", *(a.on_host for a in operator.inputs)], ");"),
         f"  return {result};",
         "}",
@@ -170,13 +165,11 @@ def _rewrite(operator: Operator, form: Form) -> list[str]:
     if form.kind is not SchemaKind.out:
         raise ValueError(f"{form.overload}: expected a functional or an out form to rewrite")
     (output,) = operator.outputs
-    line = f"    const Tensor result = {result};"
     return [
         start,
-        *(
-            [line]
-            if len(line) <= LINE_LENGTH
-            else ["    const Tensor result =", f"        {result};"]
+        *_first_that_fits(
+            [f"    const Tensor result = {result};"],
+            ["    const Tensor result =", f"        {result};"],
         ),
         f"    {output}.resize_(result.sizes());",
         f"    return {output}.copy_(result);",
@@ -189,10 +182,10 @@ def _device_check(form: Form) -> list[str]:
         return []
     start = f'  DeviceCheck("wrapper_PrivateUse1_{form.native_name}")'
     calls = [f'.add({name}, "{name}")' for name in form.same_device]
-    line = start + "".join(calls) + ";"
-    if len(line) <= LINE_LENGTH:
-        return [line]
-    return [start, *(f"      {call}" for call in calls[:-1]), f"      {calls[-1]};"]
+    return _first_that_fits(
+        [f"{start}{''.join(calls)};"],
+        [start, *(f"      {call}" for call in calls[:-1]), f"      {calls[-1]};"],
+    )
 
 
 def _parameters(arguments: Iterable[Argument]) -> list[str]:
@@ -201,14 +194,16 @@ def _parameters(arguments: Iterable[Argument]) -> list[str]:
 
 def _ties(start: str, first: Sequence[str], second: Sequence[str]) -> list[str]:
     """The two tuples of a launch's operands: on one line, on a line each, or wrapped."""
-    line = f"{start}std::tie({', '.join(first)}), std::tie({', '.join(second)}),"
-    if len(line) <= LINE_LENGTH:
-        return [line]
     indent = " " * (len(start) - len(start.lstrip()))
-    return [
-        *_list(f"{start}std::tie(", first, "),"),
-        *_list(f"{indent}std::tie(", second, "),"),
-    ]
+    return _first_that_fits(
+        [f"{start}std::tie({', '.join(first)}), std::tie({', '.join(second)}),"],
+        [*_list(f"{start}std::tie(", first, "),"), *_list(f"{indent}std::tie(", second, "),")],
+    )
+
+
+def _first_that_fits(*layouts: list[str]) -> list[str]:
+    """The first layout without a line that is too long, or the last one."""
+    return next((one for one in layouts if max(map(len, one)) <= LINE_LENGTH), layouts[-1])
 
 
 def _list(start: str, items: Sequence[str], end: str) -> list[str]:

@@ -31,8 +31,14 @@ DTYPES = {
     "complex32": "ComplexHalf",
 }
 
-# Kinds of values, beside tables of choices.
-VALUE_KINDS = ("argument", "arguments", "conditions", "dtypes", "text")
+# Kinds of values, beside tables of choices -> their types in C++.
+VALUE_KINDS = {
+    "argument": "std::string_view",
+    "arguments": "Arguments",
+    "conditions": "Conditions",
+    "dtypes": "DtypeSet",
+    "text": "std::string_view",
+}
 
 _KEYS = {"meaning", "names", "read_by", "value", "entries"}
 _RANGE = {"since", "until"}
@@ -242,15 +248,7 @@ def _choices(fact: Fact, choices: Mapping[str, str]) -> str:
 def _value_type(fact: Fact) -> str:
     if isinstance(fact.value, dict):
         return f"Choice<{fact.cpp_name}>"
-    types = {
-        None: "NoValue",
-        "argument": "std::string_view",
-        "arguments": "Arguments",
-        "conditions": "Conditions",
-        "dtypes": "DtypeSet",
-        "text": "std::string_view",
-    }
-    return types[fact.value]
+    return "NoValue" if fact.value is None else VALUE_KINDS[fact.value]
 
 
 def _cpp_value(fact: Fact, entry: Entry) -> str:
