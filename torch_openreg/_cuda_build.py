@@ -74,10 +74,6 @@ def remove_names() -> None:
     cuda.has_magma = False
     # They asked for the libraries when they were imported.
     for module in (torch.backends.cudnn, torch.backends.cusparselt):
-        module.version.__globals__["_init"] = _find_no_library
+        module.version.__globals__["_init"] = lambda: False
     # TorchScript's fuser generates CUDA C++.
     bindings._jit_override_can_fuse_on_gpu(False)
-
-
-def _find_no_library() -> bool:
-    return False

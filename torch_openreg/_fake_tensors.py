@@ -18,6 +18,7 @@ from torch.fx.operator_schemas import normalize_function
 from torch.utils._pytree import tree_map_only
 
 from torch_openreg import _C
+from torch_openreg.openreg._utils import DEVICE_TYPE
 
 aten = torch.ops.aten
 
@@ -86,11 +87,10 @@ def _as_on_the_cpu(implementation: Any, mode: Any, func: Any, *args: Any, **kwar
 
     The implementation is the mode's for the operator; None if that is the meta function.
     """
-    device_type = "cuda" if _C._serves_cuda() else "openreg"
     own: list[torch.device] = []
 
     def to_host(fake: FakeTensor) -> FakeTensor:
-        if fake.fake_device.type != device_type:
+        if fake.fake_device.type != DEVICE_TYPE:
             return fake
         own.append(fake.fake_device)
         return on_device(fake, torch.device("cpu"))

@@ -127,14 +127,6 @@ def check_machine_for_cuda() -> None:
         )
 
 
-def _check_extras_for_cuda() -> None:
-    from torch_openreg import _extras
-
-    for extra in ("cuda", "distributed", "graph", "ipc", "profiler", "sanitizer"):
-        if not _extras.has(extra):
-            raise RegistrationError(_extras.explain(f"{_DEVICE_TYPE_VARIABLE}=cuda", extra))
-
-
 def _register_cuda() -> None:
     if hasattr(torch, DEVICE_NAME):
         return
@@ -143,7 +135,11 @@ def _register_cuda() -> None:
 
     _native_overrides.keep_out()
     _load_native_library(serves_cuda=True)
-    _check_extras_for_cuda()
+    from torch_openreg import _extras
+
+    for extra in ("cuda", "distributed", "graph", "ipc", "profiler", "sanitizer"):
+        if not _extras.has(extra):
+            raise RegistrationError(_extras.explain(f"{_DEVICE_TYPE_VARIABLE}=cuda", extra))
     from torch_openreg import _C, _comm, _cuda, _fake_tensors, _imports, openreg
 
     if not _C._has_cuda_hooks():
@@ -230,15 +226,11 @@ def _load_native_library(serves_cuda: bool) -> None:
         # while it initializes may raise anything.
         raise RegistrationError(f"its native library cannot be loaded: {error}") from error
     if _C._serves_cuda() != serves_cuda:
+        before, now = (DEVICE_NAME, "cuda") if serves_cuda else ("cuda", DEVICE_NAME)
         raise RegistrationError(
-            f"{_DEVICE_TYPE_VARIABLE} changed from {_served(not serves_cuda)!r} to "
-            f"{_served(serves_cuda)!r} after torch_openreg was loaded. Set it before the process "
-            "imports torch."
+            f"{_DEVICE_TYPE_VARIABLE} changed from {before!r} to {now!r} after torch_openreg was "
+            "loaded. Set it before the process imports torch."
         )
-
-
-def _served(serves_cuda: bool) -> str:
-    return "cuda" if serves_cuda else DEVICE_NAME
 
 
 def _explain_missing_library() -> str:

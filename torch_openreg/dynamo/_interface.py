@@ -6,7 +6,6 @@ compiles a graph: to count the devices here would fix the settings when Dynamo i
 
 from typing import Any
 
-import torch
 from torch._dynamo.device_interface import (
     CudaInterface,
     DeviceInterface,
@@ -22,15 +21,6 @@ from torch_openreg.openreg.devices import _exchange_device, _maybe_exchange_devi
 from torch_openreg.openreg.streams import _set_stream_by_id
 
 __all__ = ["EmulatedCudaInterface", "OpenRegInterface", "register_indices"]
-
-
-def _index_of(device: Any) -> int:
-    if device is None:
-        return openreg.current_device()
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index
-    return openreg.current_device() if index is None else index
 
 
 class OpenRegInterface(DeviceInterface):
@@ -58,7 +48,7 @@ class OpenRegInterface(DeviceInterface):
         @staticmethod
         def get_device_properties(device: Any = None) -> Any:
             """Returns the properties of a device."""
-            return openreg.get_device_properties(_index_of(device))
+            return openreg.get_device_properties(device)
 
     current_device = staticmethod(openreg.current_device)
     set_device: Any = staticmethod(openreg.set_device)

@@ -11,10 +11,10 @@ Note [Proxy devices]
 import torch
 
 from torch_openreg import _C
+from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["DEVICE_TYPE", "HOST", "is_ours", "is_proxy", "original", "proxy_of"]
 
-DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
 HOST = torch.device("cpu")
 
 

@@ -221,14 +221,7 @@ class GraphedFunction:
 
     def _capture(self, inputs: Sequence[Any]) -> "_Capture | None":
         try:
-            capture = _Capture(
-                self._function,
-                self._device,
-                inputs,
-                self._static,
-                self._mutated,
-                self._is_backward,
-            )
+            capture = _Capture(self, inputs)
         except RuntimeError as error:
             self._skip(f"it cannot be captured: {str(error).splitlines()[0]}")
             return None
@@ -249,15 +242,8 @@ class _Capture:
     The constructor's caller holds the lock of the state that the device's captures share.
     """
 
-    def __init__(
-        self,
-        function: _Function,
-        device: int,
-        inputs: Sequence[Any],
-        static: Sequence[int],
-        mutated: Sequence[int],
-        is_backward: bool,
-    ) -> None:
+    def __init__(self, graphed: GraphedFunction, inputs: Sequence[Any]) -> None:
+        device, static, mutated = graphed._device, graphed._static, graphed._mutated
         self._shared = _shared_of(device)
         self._streams = {openreg.current_stream(device)}  # that the allocator has
         copied = [
@@ -279,9 +265,9 @@ class _Capture:
             openreg.device(device),
             openreg.graph(self._graph, pool=self._shared.pool, capture_error_mode="thread_local"),
         ):
-            outputs = function(list(own))
+            outputs = graphed._function(list(own))
         # A backward graph may overwrite saved tensors, which are not used again.
-        kept = {*static, *mutated} if is_backward else range(len(own))
+        kept = {*static, *mutated} if graphed._is_backward else range(len(own))
         tensors = {i: own[i] for i in kept if isinstance(own[i], torch.Tensor)}
         self._outputs = _Outputs(outputs, tensors, device)
 

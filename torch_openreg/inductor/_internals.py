@@ -1,7 +1,7 @@
 """The undocumented parts of Inductor that this package uses, and a check that they exist.
 
-Everything else in this package uses names of this module. Those for registration and for passes
-are interfaces; the others may move in each version of torch.
+Everything else in this package uses names of this module, also those that it only imports. Those
+for registration and for passes are interfaces; the others may move in each version of torch.
 """
 
 import inspect
@@ -40,44 +40,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.interpreter import Interpreter
 from torch.fx.node import has_side_effect, map_aggregate
 from torchgen.aoti.fallback_ops import inductor_fallback_ops
-
-__all__ = [
-    "NO_CUDA_DEVICE",
-    "AotCodeCompiler",
-    "AsyncCompile",
-    "CUDAGraphPolicy",
-    "CodeCacheFuture",
-    "CompiledFxGraph",
-    "CppScheduling",
-    "CppWrapperCpu",
-    "CustomGraphModulePass",
-    "DeviceOpOverrides",
-    "FakeTensor",
-    "GraphLowering",
-    "IndentedBuffer",
-    "LambdaFuture",
-    "PythonWrapperCodegen",
-    "SubgraphPythonWrapperCodegen",
-    "V",
-    "clone",
-    "config",
-    "counters",
-    "fallback_node_due_to_unsupported_type",
-    "fallbacks",
-    "get_device_op_overrides",
-    "get_hash_for_files",
-    "get_stream_name",
-    "has_side_effect",
-    "inductor_fallback_ops",
-    "ir",
-    "is_post_grad_pass_of_subgraph",
-    "lowerings",
-    "make_codegen_buffer",
-    "map_aggregate",
-    "pick_vec_isa",
-    "register_backend_for_device",
-    "register_device_op_overrides",
-]
 
 # Inductor's reason for a graph that it could capture if its device were CUDA.
 NO_CUDA_DEVICE = "multiple devices: "

@@ -266,6 +266,4 @@ def get_sync_debug_mode() -> int:
 
 def _get_device(device: int | str | torch.device) -> torch.device:
     """Returns the ``torch.device`` of an argument."""
-    if isinstance(device, torch.device):
-        return device
     return torch.device(DEVICE_TYPE, device) if isinstance(device, int) else torch.device(device)

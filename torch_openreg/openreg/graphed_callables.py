@@ -16,8 +16,6 @@ __all__ = ["make_graphed_callables"]
 
 _OPERATION = "torch.openreg.make_graphed_callables"
 
-_SEQUENCE = (tuple, list)
-
 _OptionalTensors = tuple[torch.Tensor | None, ...]
 
 
@@ -204,8 +202,8 @@ def make_graphed_callables(
     is_one = not isinstance(callables, tuple)
     functions = (callables,) if is_one else callables
     all_args = (sample_args,) if is_one else sample_args
-    if not isinstance(all_args, _SEQUENCE) or not all(
-        isinstance(one, _SEQUENCE) for one in all_args
+    if not isinstance(all_args, (tuple, list)) or not all(
+        isinstance(one, (tuple, list)) for one in all_args
     ):
         raise TypeError(
             f"{_OPERATION}: expected a tuple of tensors as sample_args, or one such tuple for each "

@@ -5,15 +5,17 @@ from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch._C import _acceleratorGraph
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from torch_openreg import _C, _extras
-from torch_openreg.openreg._utils import _boolean, _pool_id
+from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _pool_id
 from torch_openreg.openreg.devices import current_device, synchronize
 from torch_openreg.openreg.events import _check_stream
-from torch_openreg.openreg.graph_inputs import _InputTracker
 from torch_openreg.openreg.initialization import _lazy_init
 from torch_openreg.openreg.memory import empty_cache, empty_host_cache
-from torch_openreg.openreg.streams import Stream
+from torch_openreg.openreg.streams import Stream, is_current_stream_capturing
 from torch_openreg.openreg.streams import stream as _select_stream
 
 __all__ = ["CUDAGraph", "CaptureErrorMode", "Graph", "PoolId", "graph", "graph_pool_handle"]
@@ -22,6 +24,50 @@ PoolId = tuple[int, int]
 
 # Which threads may not make calls that no graph repeats; see Graph.capture_begin.
 CaptureErrorMode = Literal["default", "global", "thread_local", "relaxed"]
+
+
+class _InputTracker(TorchDispatchMode):
+    """While it is active, notes which storages captured operators use and did not make."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._inputs: dict[int, tuple[StorageWeakRef, str]] = {}
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if is_current_stream_capturing():
+            for tensor in _tensors((args, kwargs)):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._made:
+                    text = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}, used by {func}"
+                    self._inputs.setdefault(storage._cdata, (StorageWeakRef(storage), text))
+            for tensor in _tensors(result):
+                key = tensor.untyped_storage()._cdata
+                if key not in self._inputs:
+                    self._made.add(key)
+        return result
+
+    def check(self) -> None:
+        """Raises RuntimeError if one of the storages was freed."""
+        gone = [text for reference, text in self._inputs.values() if reference.expired()]
+        if gone:
+            raise RuntimeError(
+                f"Graph.replay: expected the tensors of the capture to be alive, got {len(gone)} "
+                "whose memory was freed:\n  " + "\n  ".join(gone)
+            )
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [
+        one
+        for one in tree_leaves(values)
+        if isinstance(one, torch.Tensor)
+        and one.layout == torch.strided
+        and (one.device.type == DEVICE_TYPE or (one.device.type == "cpu" and one.is_pinned()))
+    ]
 
 
 class Graph(_acceleratorGraph):

@@ -59,12 +59,9 @@ def is_initialized() -> bool:
     return _was_initialized or any(_C._is_device_active(i) for i in range(_C._get_device_count()))
 
 
-def _is_in_bad_fork() -> bool:
-    """Returns whether this process was forked from one that had used a device.
-
-    Such a child cannot use devices. torch looks up this function by name.
-    """
-    return _C._is_in_bad_fork()
+# Whether this process was forked from one that had used a device: such a child cannot use devices.
+# torch looks up this function by name.
+_is_in_bad_fork = _C._is_in_bad_fork
 
 
 def _check_fork() -> None:

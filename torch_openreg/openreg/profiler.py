@@ -58,13 +58,11 @@ for _name, _text_of_attribute in _ATTRIBUTES.items():
     vars(Activity)[_name].__doc__ = _text_of_attribute
 
 
+@atexit.register
 def _end_session() -> None:
     # torch 2.13 crashes in its static destructors if this thread still profiles.
     if _profiler_enabled() and not _C._is_in_bad_fork():
         _disable_profiler()
-
-
-atexit.register(_end_session)
 
 
 def range_push(message: str) -> int:

@@ -245,6 +245,4 @@ def get_offset(device: _DeviceArgument = DEVICE_TYPE) -> int:
     return generator.get_offset()
 
 
-def _set_rng_state_offset(offset: int, device: _DeviceArgument = DEVICE_TYPE) -> None:
-    """As :func:`set_offset`, with the name that torch looks up."""
-    set_offset(offset, device)
+_set_rng_state_offset = set_offset  # the name that torch looks up

@@ -40,27 +40,22 @@ def _id_of(stream: torch.Stream) -> _StreamId:
 
 
 class _Selection:
-    """The current device and streams before a stream was selected, to be restored."""
+    """Selects a stream; has the device and the streams that were current before, to be restored."""
 
     __slots__ = ("_destination_stream", "_source_device", "_source_stream")
 
-    def __init__(self, destination_device: int) -> None:
+    def __init__(self, operation: str, stream: torch.Stream) -> None:
+        _check_stream(operation, stream)
+        _lazy_init()
         self._source_device = _C._get_device()
         self._source_stream = _C._current_stream(self._source_device)
-        self._destination_stream = _C._current_stream(destination_device)
+        self._destination_stream = _C._current_stream(stream.device_index)
+        set_stream(stream)
 
     def restore(self) -> None:
         _C._set_stream(*self._destination_stream)
         _C._set_stream(*self._source_stream)
         _C._set_device(self._source_device)
-
-
-def _select(operation: str, stream: torch.Stream) -> _Selection:
-    _check_stream(operation, stream)
-    _lazy_init()
-    selection = _Selection(stream.device_index)
-    set_stream(stream)
-    return selection
 
 
 class Stream(torch.Stream):
@@ -201,7 +196,7 @@ class Stream(torch.Stream):
 
     def __enter__(self) -> Self:
         """Selects the stream and its device."""
-        self._selections.append(_select("torch.openreg.Stream", self))
+        self._selections.append(_Selection("torch.openreg.Stream", self))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -273,7 +268,7 @@ class StreamContext:
     def __enter__(self) -> None:
         """Selects the stream."""
         if self.stream is not None:
-            self._selections.append(_select("torch.openreg.stream", self.stream))
+            self._selections.append(_Selection("torch.openreg.stream", self.stream))
 
     def __exit__(self, *exc_info: object) -> None:
         """Restores what was current before."""

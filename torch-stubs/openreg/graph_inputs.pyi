@@ -1,1 +1,0 @@
-from torch_openreg.openreg.graph_inputs import *
