@@ -114,14 +114,17 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
         call_args: Any,
         *,
         device: torch.device | None = None,
+        arg_types: Any = None,
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
         if not is_proxy(device):
-            super()._generate_kernel_call_helper(kernel_name, call_args, device=device, **kwargs)
+            super()._generate_kernel_call_helper(
+                kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
+            )
             return
         letters = _kernels.parameters_of(
-            kernel_name, kwargs["arg_types"], self._definitions[kernel_name], kernel_name
+            kernel_name, arg_types, self._definitions[kernel_name], kernel_name
         )
         positions = kwargs["inductor_meta"][HOST_SCALARS]
         arguments = [
@@ -181,10 +184,12 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
     def finalize_prefix(self) -> None:
         """Writes the functions by which the wrapper calls operators."""
         super().finalize_prefix()
+        names = sorted(set(_SHIM_NAME.findall(self.wrapper_call.getvalue())))
+        functions = [self._function_for(name) for name in names]
         prefix = self.prefix
         self.prefix = _internals.make_codegen_buffer()
-        for name in sorted(set(_SHIM_NAME.findall(self.wrapper_call.getvalue()))):
-            self.prefix.splice(self._function_for(name))
+        for function in functions:
+            self.prefix.splice(function)
         self.prefix.splice(prefix)
 
     def _function_for(self, name: str) -> str:

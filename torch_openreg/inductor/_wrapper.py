@@ -43,14 +43,17 @@ class HostScalarLines(PythonWrapperCodegen):
         call_args: Any,
         *,
         device: torch.device | None = None,
+        arg_types: Any = None,
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
         if is_proxy(device):
-            positions = _host_scalar_positions(call_args, kwargs["arg_types"], device)
+            positions = _host_scalar_positions(call_args, arg_types, device)
             meta = kwargs.get("inductor_meta") or {}
             kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
-        super().generate_kernel_call(kernel_name, call_args, device=device, **kwargs)
+        super().generate_kernel_call(
+            kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
+        )
 
 
 class _OpenRegLines(HostScalarLines):
