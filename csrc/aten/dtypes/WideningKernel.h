@@ -39,13 +39,7 @@ template <c10::openreg::KernelName Name>
 struct OperatorOfName {
   static constexpr DtypeSet kDtypes = dtypesToWiden(Name.text).dense;
 
-  static c10::OperatorHandle handle() {
-    const std::string name = Name.text;
-    const size_t dot = name.find('.');
-    const bool has_overload = dot != std::string::npos;
-    return c10::Dispatcher::singleton().findSchemaOrThrow(
-        name.substr(0, dot).c_str(), has_overload ? name.c_str() + dot + 1 : "");
-  }
+  static c10::OperatorHandle handle() { return operatorOfName(Name.text); }
 };
 
 // at::_ops::add_out

@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
 
 #include <algorithm>
 #include <iterator>
@@ -235,6 +236,10 @@ bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op, const torch::jit
 void runWider(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/,
               torch::jit::Stack* stack) {
   WiderCall(op, stack).run();
+}
+
+c10::OperatorHandle operatorOfName(const char* name) {
+  return c10::Dispatcher::singleton().findSchema(torch::jit::parseName(name)).value();
 }
 
 }  // namespace at::openreg

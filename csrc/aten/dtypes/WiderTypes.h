@@ -77,6 +77,9 @@ constexpr DtypeSet dtypesThatPromoteTo(DtypeSet dtypes) {
   return has_complex_half ? dtypes | setOf(ScalarType::Half) : dtypes;
 }
 
+// The operator of a name such as "aten::add.out".
+OPENREG_EXPORT c10::OperatorHandle operatorOfName(const char* name);
+
 // Whether the call, whose arguments are the last on the stack, computes in one of `dtypes`: the
 // dtype argument, or the dtype that its inputs are promoted to.
 OPENREG_EXPORT bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op,
