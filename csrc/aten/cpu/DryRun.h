@@ -16,7 +16,7 @@
 // tensors.
 //
 // Outputs that overlap need a run of their own: see Note [Outputs that overlap] in
-// csrc/aten/structured/KernelRules.h.
+// csrc/aten/structured/StructuredLaunch.cpp.
 #pragma once
 
 #include <ATen/core/IListRef.h>

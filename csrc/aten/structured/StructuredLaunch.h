@@ -3,6 +3,7 @@
 
 #include <ATen/DimVector.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/OptionalArrayRef.h>
 
 #include <algorithm>
@@ -15,7 +16,6 @@
 
 #include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/launch/TensorPool.h"
-#include "csrc/aten/structured/KernelRules.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/aten/OpLaunch.h"
 
@@ -111,6 +111,12 @@ OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 void addOutputsAndInputs(c10::openreg::OperandList& list, ArrayRef<const Tensor*> operands,
                          size_t output_count);
 
+// Throws what a kernel rejects when it runs, which after the launch is too late. `key` has the
+// arguments that are not operands; `are_sizes_checked` is as for DryRuns::check.
+OPENREG_EXPORT void checkBeforeLaunch(ArrayRef<const Tensor*> operands, size_t output_count,
+                                      bool are_sizes_checked, LaunchMode mode, ArgumentsKey key,
+                                      DryRuns& dry_runs, c10::function_ref<void(Tensor*)> kernel);
+
 // Some kernels conjugate an output by setting its conjugate bit, which does not reach the device
 // tensor. This class records the bits and, where one has changed, conjugates the memory instead.
 class OPENREG_EXPORT ConjugateBits {
@@ -158,20 +164,14 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
   auto next = std::copy(op.outputs().begin(), op.outputs().end(), operands.begin());
   std::apply([&](const Inputs&... input) { ((*next++ = detail::operandOf(input)), ...); }, inputs);
 
-  // A TensorIterator has already checked for overlap.
-  if (!Op::kChecksSizes && mode != LaunchMode::OnCallingThread) {
-    checkOverlap(operands, kOutputs, [&](Tensor* dummies) {
-      TORCH_CHECK(mode == LaunchMode::AfterDryRun, kOverlapText);
-      detail::callKernel(kernel, dummies, Indices());
-    });
-  }
+  static DryRuns dry_runs;
+  ArgumentsKey key;
   if (mode == LaunchMode::AfterDryRun) {
-    static DryRuns dry_runs;
-    ArgumentsKey key;
     std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
-    dry_runs.check(operands, kOutputs, key, Op::kChecksSizes,
-                   [&](Tensor* dummies) { detail::callKernel(kernel, dummies, Indices()); });
   }
+  detail::checkBeforeLaunch(
+      operands, kOutputs, Op::kChecksSizes, mode, key, dry_runs,
+      [&](Tensor* dummies) { detail::callKernel(kernel, dummies, Indices()); });
   const Device device = op.outputs()[0]->device();
   c10::openreg::observeAccesses(device.index(), Name.text, [&](c10::openreg::OperandList& seen) {
     detail::addOutputsAndInputs(seen, operands, kOutputs);

@@ -8,6 +8,7 @@
 
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 
@@ -44,20 +45,30 @@ void resizeOut(const Tensor& out, IntArrayRef sizes, IntArrayRef strides,
 
 }  // namespace
 
-Tensor allocateOutput(IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options) {
-  const ScalarType dtype = typeMetaToScalarType(options.dtype());
-  if (strides.empty()) {
-    return emptyOnCurrentDevice(sizes, dtype, options.memory_format_opt());
-  }
-  return emptyStridedOnCurrentDevice(sizes, strides, dtype);
+template <typename Tensors>
+DeviceCheck& DeviceCheck::add(const Tensors& tensors, const char* argument) {
+  c10::impl::check_and_update_common_device(device_, tensors, method_, argument);
+  return *this;
 }
 
-void fitOutput(OutputForm form, const Tensor& output, IntArrayRef sizes, IntArrayRef strides,
-               const TensorOptions& options) {
-  if (form == OutputForm::InPlace) {
-    checkInPlace(output, sizes, options);
+template DeviceCheck& DeviceCheck::add(const Tensor&, const char*);
+template DeviceCheck& DeviceCheck::add(const std::optional<Tensor>&, const char*);
+template DeviceCheck& DeviceCheck::add(const ITensorListRef&, const char*);
+template DeviceCheck& DeviceCheck::add(const c10::List<std::optional<Tensor>>&, const char*);
+
+void OutputProvider::provide(Tensor& allocated, const Tensor& given, IntArrayRef sizes,
+                             IntArrayRef strides, const TensorOptions& options) {
+  if (C10_UNLIKELY(options.device().index() != c10::openreg::current_device())) {
+    guard_.reset_device(options.device());
+  }
+  if (form_ == OutputForm::InPlace) {
+    checkInPlace(given, sizes, options);
+  } else if (form_ == OutputForm::Out) {
+    resizeOut(given, sizes, strides, options);
+  } else if (const ScalarType dtype = typeMetaToScalarType(options.dtype()); strides.empty()) {
+    allocated = emptyOnCurrentDevice(sizes, dtype, options.memory_format_opt());
   } else {
-    resizeOut(output, sizes, strides, options);
+    allocated = emptyStridedOnCurrentDevice(sizes, strides, dtype);
   }
 }
 

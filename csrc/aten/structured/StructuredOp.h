@@ -33,7 +33,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
@@ -44,12 +43,9 @@ class DeviceCheck {
  public:
   explicit DeviceCheck(const char* method) : method_(method) {}
 
-  // Takes Tensor, std::optional<Tensor> or a list of tensors.
+  // Takes a Tensor, a std::optional<Tensor>, an ITensorListRef or a list of optional tensors.
   template <typename Tensors>
-  DeviceCheck& add(const Tensors& tensors, const char* argument) {
-    c10::impl::check_and_update_common_device(device_, tensors, method_, argument);
-    return *this;
-  }
+  DeviceCheck& add(const Tensors& tensors, const char* argument);
 
  private:
   const char* method_;
@@ -60,22 +56,29 @@ class DeviceCheck {
 // that the caller gave and that may be resized.
 enum class OutputForm : uint8_t { Functional, InPlace, Out };
 
-// Allocates an output as the shape function describes it, on the current device.
-OPENREG_EXPORT Tensor allocateOutput(IntArrayRef sizes, IntArrayRef strides,
-                                     const TensorOptions& options);
+// Gets outputs as a shape function describes them. During its lifetime, the current device is that
+// of the outputs.
+class OPENREG_EXPORT OutputProvider {
+ public:
+  explicit OutputProvider(OutputForm form) : form_(form) {}
 
-// Makes the caller's `output` match the description of the shape function, or throws.
-OPENREG_EXPORT void fitOutput(OutputForm form, const Tensor& output, IntArrayRef sizes,
-                              IntArrayRef strides, const TensorOptions& options);
+  // Allocates `allocated` for the functional form; makes `given` match for the others, or throws.
+  void provide(Tensor& allocated, const Tensor& given, IntArrayRef sizes, IntArrayRef strides,
+               const TensorOptions& options);
+
+ private:
+  OutputForm form_;
+  c10::OptionalDeviceGuard guard_;
+};
 
 // Gives an output that the shape function has sized the memory format that `model` suggests, as
 // `output.resize_(output.sizes(), model.suggest_memory_format())` does on the CPU. The strides of
 // the caller's tensor are lost. Throws if its storage is too small.
 OPENREG_EXPORT void setMemoryFormat(const Tensor& output, const Tensor& model);
 
-// A shape function and the outputs it describes. During its lifetime, the current device is that of
-// the outputs, and the caller's outputs exist. It has no references to these, because a second
-// reference to a tensor that Python has takes the GIL.
+// A shape function and the outputs it describes. During its lifetime, the caller's outputs exist.
+// It has no references to these, because a second reference to a tensor that Python has takes the
+// GIL.
 template <typename Meta, size_t Count>
 class StructuredOp final : public Meta {
  public:
@@ -84,14 +87,14 @@ class StructuredOp final : public Meta {
   // Whether the shape function checks the sizes of all operands, as a TensorIterator does.
   static constexpr bool kChecksSizes = std::is_base_of_v<TensorIteratorBase, Meta>;
 
-  StructuredOp() : form_(OutputForm::Functional) {
+  StructuredOp() : provider_(OutputForm::Functional) {
     std::transform(allocated_.begin(), allocated_.end(), outputs_.begin(),
                    [](const Tensor& tensor) { return &tensor; });
   }
 
   template <typename... Outputs>
   explicit StructuredOp(OutputForm form, const Outputs&... outputs)
-      : form_(form), outputs_{&outputs...} {
+      : provider_(form), outputs_{&outputs...} {
     static_assert(sizeof...(Outputs) == Count);
   }
 
@@ -105,14 +108,7 @@ class StructuredOp final : public Meta {
 
   void set_output_raw_strided(int64_t index, IntArrayRef sizes, IntArrayRef strides,
                               TensorOptions options) override {
-    if (C10_UNLIKELY(options.device().index() != c10::openreg::current_device())) {
-      guard_.reset_device(options.device());
-    }
-    if (form_ == OutputForm::Functional) {
-      allocated_[index] = allocateOutput(sizes, strides, options);
-    } else {
-      fitOutput(form_, *outputs_[index], sizes, strides, options);
-    }
+    provider_.provide(allocated_[index], *outputs_[index], sizes, strides, options);
     // Last, because a TensorIterator reads the output here.
     if constexpr (kChecksSizes) {
       Meta::set_output_raw_strided(index, sizes, strides, options);
@@ -134,10 +130,9 @@ class StructuredOp final : public Meta {
   }
 
  private:
-  OutputForm form_;
+  OutputProvider provider_;
   std::array<Tensor, Count> allocated_;  // of the functional form
   std::array<const Tensor*, Count> outputs_;
-  c10::OptionalDeviceGuard guard_;
 };
 
 // Arguments of the shape functions.

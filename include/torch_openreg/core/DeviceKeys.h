@@ -58,13 +58,14 @@ struct DispatchRegistration {
 #define OPENREG_LIBRARY_IMPL(ns, functionality, m) \
   OPENREG_LIBRARY_IMPL_AS(ns, functionality, m, C10_UID)
 
-#define OPENREG_LIBRARY_IMPL_AS(ns, functionality, m, uid)                                         \
-  static void C10_CONCATENATE(openregLibraryInit_##ns##_##functionality##_, uid)(torch::Library&); \
-  static const torch::detail::TorchLibraryInit C10_CONCATENATE(                                    \
-      openregLibrary_##ns##_##functionality##_, uid)(                                              \
-      torch::Library::IMPL, &C10_CONCATENATE(openregLibraryInit_##ns##_##functionality##_, uid),   \
-      #ns, std::make_optional(c10::openreg::keyOf(c10::DispatchKey::functionality)), __FILE__,     \
-      __LINE__);                                                                                   \
+#define OPENREG_LIBRARY_IMPL_AS(ns, functionality, m, uid)                                        \
+  __attribute__((cold)) static void C10_CONCATENATE(openregLibraryInit_##ns##_##functionality##_, \
+                                                    uid)(torch::Library&);                        \
+  static const torch::detail::TorchLibraryInit C10_CONCATENATE(                                   \
+      openregLibrary_##ns##_##functionality##_, uid)(                                             \
+      torch::Library::IMPL, &C10_CONCATENATE(openregLibraryInit_##ns##_##functionality##_, uid),  \
+      #ns, std::make_optional(c10::openreg::keyOf(c10::DispatchKey::functionality)), __FILE__,    \
+      __LINE__);                                                                                  \
   void C10_CONCATENATE(openregLibraryInit_##ns##_##functionality##_, uid)(torch::Library & m)
 
 // As REGISTER_PRIVATEUSE1_DISPATCH, for this device type.
