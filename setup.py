@@ -122,7 +122,7 @@ PRECOMPILED = BUILD / "precompiled"
 JOINED = BUILD / "joined"
 # How many sources of one folder are compiled together: the compiler spends most of its time on
 # instantiations in torch's headers, for any source. OPENREG_JOIN=1 compiles each by itself.
-SOURCES_PER_OBJECT = int(os.environ.get("OPENREG_JOIN", "6"))
+SOURCES_PER_OBJECT = int(os.environ.get("OPENREG_JOIN", "7"))
 PRECOMPILED_HEADERS = {
     LIB_PACKAGE + "libtorch_openreg": "csrc/aten/Precompiled.h",
     "torch_openreg._C": "csrc/python/Precompiled.h",
