@@ -7,7 +7,6 @@
 #include <exception>
 #include <iterator>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -65,7 +64,6 @@ class Sanitizer final : public Observer {
     if (!isSanitizerOn()) {
       forget();
       state_.counts = {};
-      state_.not_seen.clear();
       first_opened_ = last_opened_ = countOpenedPages();
     }
     if (!is_on.exchange(true)) {
@@ -88,11 +86,6 @@ class Sanitizer final : public Observer {
     SanitizerCounts counts = state_.countNow();
     counts.pages_opened = countOpenedPages() - first_opened_;
     return counts;
-  }
-
-  std::vector<std::pair<std::string, uint64_t>> notSeen() {
-    const Lock lock(mutex_);
-    return {state_.not_seen.begin(), state_.not_seen.end()};
   }
 
   // --- Launches
@@ -139,7 +132,7 @@ class Sanitizer final : public Observer {
     if (!std::exchange(has_recorded, false)) {
       const Lock lock(mutex_);
       ++state_.counts.not_seen;
-      ++state_.not_seen[kernel];
+      ++state_.counts.kernels_not_seen[kernel];
       state_.giveUpWritten();  // the graph may have written anything
     }
   }
@@ -583,8 +576,6 @@ void disableSanitizer() {
 void reportHostTouches() { sanitizer().reportHostTouches(); }
 
 SanitizerCounts sanitizerCounts() { return sanitizer().counts(); }
-
-std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen() { return sanitizer().notSeen(); }
 
 void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands) {
   std::vector<Access> accesses;

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "csrc/extras/sanitizer/Sanitizer.h"
 #include "csrc/extras/sanitizer/Stack.h"
@@ -180,11 +179,9 @@ void disable() {
 
 py::dict counts() {
   SanitizerCounts counts;
-  std::vector<std::pair<std::string, uint64_t>> not_seen;
   {
     const py::gil_scoped_release released;
     counts = sanitizerCounts();
-    not_seen = kernelsNotSeen();
   }
   py::dict result;
   result["launches"] = counts.launches;
@@ -201,7 +198,7 @@ py::dict counts() {
   const SharedStackCounts stacks = sharedStackCounts();
   result["stacks"] = stacks.stacks;
   result["bytes_of_stacks"] = stacks.bytes;
-  result["kernels_not_seen"] = py::dict(py::cast(not_seen));
+  result["kernels_not_seen"] = counts.kernels_not_seen;
   return result;
 }
 
