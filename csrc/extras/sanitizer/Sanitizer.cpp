@@ -31,16 +31,14 @@ namespace {
 
 std::atomic<bool> is_on{false};
 
-std::atomic<ReportFinding> reporter{nullptr};
+std::atomic<ReportFinding> reporter{nullptr};  // set before it is on
 
 // Whether this thread has recorded the accesses of the kernel that it launches next.
 thread_local bool has_recorded = false;
 
 void report(const std::vector<Finding>& findings) {
-  if (const ReportFinding report = reporter.load(std::memory_order_relaxed)) {
-    for (const Finding& finding : findings) {
-      report(finding);
-    }
+  for (const Finding& finding : findings) {
+    reporter.load(std::memory_order_relaxed)(finding);
   }
 }
 
@@ -564,9 +562,10 @@ Sanitizer& sanitizer() {
 
 bool isSanitizerOn() noexcept { return is_on.load(std::memory_order_relaxed); }
 
-void setFindingReporter(ReportFinding report) { reporter = report; }
-
-void enableSanitizer(const SanitizerOptions& options) { sanitizer().enable(options); }
+void enableSanitizer(const SanitizerOptions& options, ReportFinding report) {
+  reporter = report;
+  sanitizer().enable(options);
+}
 
 void disableSanitizer() {
   at::openreg::stopObservingHostOperators();

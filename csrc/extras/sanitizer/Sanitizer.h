@@ -69,11 +69,8 @@ struct SanitizerCounts {
 
 OPENREG_EXPORT bool isSanitizerOn() noexcept;
 
-// Called once, by the bindings.
-OPENREG_EXPORT void setFindingReporter(ReportFinding report);
-
 // Turns it on, or changes the options. Earlier work is unknown, and counts as ordered.
-OPENREG_EXPORT void enableSanitizer(const SanitizerOptions& options);
+OPENREG_EXPORT void enableSanitizer(const SanitizerOptions& options, ReportFinding report);
 
 // Turns it off and discards everything except for the counts.
 OPENREG_EXPORT void disableSanitizer();

@@ -145,11 +145,11 @@ void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, b
             bool finds_uninitialized) {
   handler() = std::move(report_finding);
   setStackGatherer(&gatherSharedStack);
-  setFindingReporter(&report);
   const py::gil_scoped_release released;
   const bool was_on = isSanitizerOn();
   enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses, watches_pages,
-                   finds_refused_calls, finds_uninitialized});
+                   finds_refused_calls, finds_uninitialized},
+                  &report);
   if (!was_on && finds_host_accesses && watches_pages) {
     // Its free blocks cannot be watched.
     at::getHostAllocator(kDeviceType)->empty_cache();
