@@ -71,11 +71,6 @@ class AccessSet {
   // Returns true if the set was full and the older half was dropped.
   bool add(Access access);
 
-  void clear() {
-    listed_.clear();
-    sorted_.reset();
-  }
-
   // Heap memory in bytes, without the launches.
   size_t memory() const;
 

@@ -314,8 +314,7 @@ class Sanitizer final : public Observer {
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
-    state_.events[event] = {
-        std::make_shared<const Clock>(place.happens_before.clockOf(place.stream)), capture};
+    state_.events[event] = {place.happens_before.clockOf(place.stream), capture};
   }
 
   void eventWait(const void* event, const OpenRegStream& stream) override {
@@ -326,7 +325,7 @@ class Sanitizer final : public Observer {
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == capture) {
       const Place place = state_.placeOf(stream, capture);
-      place.happens_before.await(place.stream, *found->second.clock, stack);
+      place.happens_before.await(place.stream, found->second.clock, stack);
     }
   }
 
@@ -469,7 +468,7 @@ class Sanitizer final : public Observer {
     const Lock lock(mutex_);
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == 0) {
-      hostAwaits(*found->second.clock);
+      hostAwaits(found->second.clock);
     }
   }
 

@@ -43,7 +43,7 @@ struct Launch {
 };
 
 struct RecordedEvent {
-  std::shared_ptr<const Clock> clock;
+  Clock clock;
   uint64_t capture;  // that contains the record, or 0
 };
 
