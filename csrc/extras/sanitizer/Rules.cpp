@@ -7,7 +7,6 @@
 
 #include "csrc/extras/sanitizer/ByteRuns.h"
 #include "csrc/extras/sanitizer/Clock.h"
-#include "csrc/extras/sanitizer/Reports.h"
 #include "csrc/extras/sanitizer/WrittenBytes.h"
 
 namespace c10::openreg {
@@ -27,6 +26,17 @@ bool isConflict(State& state, const Place& place, const Access& earlier, const A
   return (earlier.is_write || later.is_write) && is_looked_for &&
          !place.happens_before.isOrdered(earlier, place.stream) &&
          doOverlap(state, earlier.runs, later.runs);
+}
+
+AccessReport describe(const State& state, const Launch& launch, const MemoryAccess& memory_access,
+                      uintptr_t base) {
+  const Work* const captured = memory_access.captured.get();
+  return {memory_access.access,
+          base,
+          captured == nullptr ? launch.kernel : captured->kernel,
+          state.streams()[launch.place.stream],
+          launch.stack,
+          captured == nullptr ? Stack() : captured->stack};
 }
 
 Finding conflict(const State& state, const Launch& launch, const MemoryAccess& memory_access,
@@ -73,7 +83,8 @@ void findConflicts(State& state, const Launch& launch, const MemoryAccess& memor
                    std::vector<Finding>& findings) {
   for (const Access* earlier : conflictsOf(state, launch.place, memory_access)) {
     const bool is_known = std::any_of(findings.begin(), findings.end(), [&](const Finding& one) {
-      return !one.allocation.is_freed && one.earlier.is_allocation == earlier->is_allocation &&
+      return !one.allocation.is_freed &&
+             one.earlier.access.is_allocation == earlier->is_allocation &&
              one.earlier.stream == state.streams()[earlier->work->stream] &&
              one.earlier.kernel == earlier->work->kernel &&
              one.earlier.stack.here == earlier->work->stack.here;
@@ -138,8 +149,7 @@ void findHazards(const State& state, const Launch& launch, const MemoryAccess& m
     finding.allocation.is_freed = true;
     finding.allocation.freed = hazard.freed;
     finding.reused = describe(state, allocation);
-    finding.later.offset =
-        static_cast<int64_t>(memory_access.access.runs.begin() - allocation.address);
+    finding.later.base = allocation.address;
     findings.push_back(std::move(finding));
   }
   if (hazards->empty()) {
@@ -199,7 +209,7 @@ void findUnwritten(State& state, const Launch& launch, const MemoryAccess& memor
   if (const Access* writer = writerOf(state, launch.place, memory_access)) {
     finding.earlier = describe(state, *writer, allocation.address);
   } else {
-    finding.earlier.is_allocation = true;
+    finding.earlier.access.is_allocation = true;
     finding.earlier.stream = finding.allocation.stream;
     finding.earlier.stack = allocation.allocated;
   }
@@ -207,6 +217,25 @@ void findUnwritten(State& state, const Launch& launch, const MemoryAccess& memor
 }
 
 }  // namespace
+
+AllocationReport describe(const State& state, const Allocation& allocation) {
+  AllocationReport report;
+  report.size = allocation.size;
+  report.has_stream = allocation.owner.has_value();
+  if (report.has_stream) {
+    report.stream = state.streams()[*allocation.owner];
+  }
+  report.is_host_memory = allocation.is_host_memory;
+  report.allocated = allocation.allocated;
+  return report;
+}
+
+AccessReport describe(const State& state, const Access& access, uintptr_t base) {
+  const Work& work = *access.work;
+  return {access,      base,
+          work.kernel, state.streams()[work.stream],
+          work.stack,  work.captured == nullptr ? Stack() : *work.captured};
+}
 
 std::vector<Finding> findAll(State& state, const Launch& launch,
                              const std::vector<MemoryAccess>& memory_accesses) {

@@ -16,7 +16,6 @@
 #include "csrc/extras/sanitizer/Clock.h"
 #include "csrc/extras/sanitizer/HappensBefore.h"
 #include "csrc/extras/sanitizer/MemoryAccess.h"
-#include "csrc/extras/sanitizer/Reports.h"
 #include "csrc/extras/sanitizer/Rules.h"
 #include "csrc/extras/sanitizer/State.h"
 #include "csrc/extras/sanitizer/WrittenOperands.h"
@@ -188,8 +187,8 @@ class Sanitizer final : public Observer {
         const Work& work = *conflicting->work;
         Finding& finding = findings.emplace_back(Finding{FindingKind::Host});
         finding.earlier = describe(state_, *conflicting, allocation->address);
-        finding.later =
-            describeHost(access, kernel, stack, finding.earlier.stream, allocation->address);
+        finding.later = {access, allocation->address, kernel, finding.earlier.stream, stack};
+        finding.later.is_host = true;
         finding.allocation = describe(state_, *allocation);
         // See Note [One finding for each mistake].
         Clock until;

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "csrc/extras/sanitizer/Reports.h"
+#include "csrc/extras/sanitizer/Rules.h"
 #include "csrc/extras/sanitizer/Sanitizer.h"
 
 namespace c10::openreg {
@@ -78,12 +78,12 @@ std::vector<Finding> HostWatches::takeTouches(const State& state, Clock& until) 
     const HostTouch& touch = one->watch->touch();
     Finding& finding = findings.emplace_back(Finding{FindingKind::Host});
     finding.earlier = describe(state, one->access, one->base);
-    finding.later.is_write = touch.is_write;
+    finding.later.access.runs = ByteRuns(touch.address, 1);
+    finding.later.access.is_write = touch.is_write;
+    finding.later.base = one->base;
     finding.later.is_host = true;
     finding.later.thread = touch.thread;
     finding.later.stream = finding.earlier.stream;
-    finding.later.offset = static_cast<int64_t>(touch.address - one->base);
-    finding.later.nbytes = 1;
     finding.later.stack = touch.stack();
     finding.allocation = one->allocation;
     until.raise(one->access.work->stream, one->access.work->count);

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "csrc/extras/sanitizer/Sanitizer.h"
 #include "csrc/extras/sanitizer/Stack.h"
@@ -30,23 +31,23 @@ py::tuple describe(const c10::Stream& stream) {
   return py::make_tuple(stream.device_index(), stream.id());
 }
 
-py::dict describe(const AccessReport& access) {
+py::dict describe(const AccessReport& report) {
+  const Access& access = report.access;
   py::dict result;
-  result["kernel"] = access.kernel;
-  result["argument"] =
-      access.argument == nullptr ? py::object(py::none()) : py::str(access.argument);
+  result["kernel"] = report.kernel;
+  result["argument"] = access.argument;
   result["operand"] = access.operand;
   result["is_write"] = access.is_write;
   result["is_allocation"] = access.is_allocation;
-  result["is_host"] = access.is_host;
-  result["thread"] = access.thread;
-  result["stream"] = describe(access.stream);
-  result["offset"] = access.offset;
-  result["nbytes"] = access.nbytes;
+  result["is_host"] = report.is_host;
+  result["thread"] = report.thread;
+  result["stream"] = describe(report.stream);
+  result["offset"] = static_cast<int64_t>(access.runs.begin() - report.base);
+  result["nbytes"] = access.runs.byteCount();
   result["dtype"] = access.dtype == c10::ScalarType::Undefined ? "" : c10::toString(access.dtype);
-  result["sizes"] = access.sizes;
-  result["stack"] = describeFrames(access.stack);
-  result["captured"] = describeFrames(access.captured);
+  result["sizes"] = access.sizes == nullptr ? std::vector<int64_t>() : *access.sizes;
+  result["stack"] = describeFrames(report.stack);
+  result["captured"] = describeFrames(report.captured);
   return result;
 }
 
