@@ -4,6 +4,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "csrc/extras/sanitizer/AccessSet.h"
@@ -28,12 +29,10 @@ struct AccessReport {
 // Where memory was allocated and, if it was, freed.
 struct AllocationReport {
   size_t size = 0;
-  bool has_stream = false;  // false: allocated before the sanitizer was on
-  Stream stream{Stream::DEFAULT, Device(DeviceType::CPU)};
+  std::optional<Stream> stream{};  // none: allocated before the sanitizer was on
   bool is_host_memory = false;
   Stack allocated{};
-  bool is_freed = false;
-  Stack freed{};
+  std::optional<Stack> freed{};
 };
 
 // Race, Lifetime, Host: both accesses. GraphInput: the later one is the replay, the earlier one the
@@ -46,8 +45,7 @@ struct Finding {
   AccessReport later{};
   AllocationReport allocation{};  // of the earlier access
   AllocationReport reused{};      // Lifetime, after a free: of the later access
-  bool has_waited = false;        // the later access's stream has waited for the earlier one's:
-  Stack waited{};                 // the last time, here
+  std::optional<Stack> waited{};  // where the later stream last waited for the earlier one
   bool is_in_capture = false;     // both are of one graph
   int32_t error = 0;              // Capture: the runtime's code
   int64_t unwritten = 0;          // Uninitialized: offset of the first unwritten byte

@@ -49,7 +49,6 @@ Finding conflict(const State& state, const Launch& launch, const MemoryAccess& m
   const auto& waits = launch.place.happens_before.waits;
   if (const auto wait = waits.find({launch.place.stream, earlier.work->stream});
       wait != waits.end()) {
-    finding.has_waited = true;
     finding.waited = wait->second;
   }
   return finding;
@@ -83,7 +82,7 @@ void findConflicts(State& state, const Launch& launch, const MemoryAccess& memor
                    std::vector<Finding>& findings) {
   for (const Access* earlier : conflictsOf(state, launch.place, memory_access)) {
     const bool is_known = std::any_of(findings.begin(), findings.end(), [&](const Finding& one) {
-      return !one.allocation.is_freed &&
+      return !one.allocation.freed.has_value() &&
              one.earlier.access.is_allocation == earlier->is_allocation &&
              one.earlier.stream == state.streams()[earlier->work->stream] &&
              one.earlier.kernel == earlier->work->kernel &&
@@ -138,7 +137,7 @@ void findHazards(const State& state, const Launch& launch, const MemoryAccess& m
       continue;
     }
     const bool is_known = std::any_of(findings.begin(), findings.end(), [&](const Finding& one) {
-      return one.allocation.is_freed && one.allocation.freed.here == hazard.freed.here &&
+      return one.allocation.freed.has_value() && one.allocation.freed->here == hazard.freed.here &&
              one.earlier.stream == state.streams()[hazard.access.work->stream];
     });
     if (is_known) {
@@ -146,7 +145,6 @@ void findHazards(const State& state, const Launch& launch, const MemoryAccess& m
     }
     Finding finding = conflict(state, launch, memory_access, hazard.access, *hazard.allocation);
     finding.kind = FindingKind::Lifetime;
-    finding.allocation.is_freed = true;
     finding.allocation.freed = hazard.freed;
     finding.reused = describe(state, allocation);
     finding.later.base = allocation.address;
@@ -210,7 +208,7 @@ void findUnwritten(State& state, const Launch& launch, const MemoryAccess& memor
     finding.earlier = describe(state, *writer, allocation.address);
   } else {
     finding.earlier.access.is_allocation = true;
-    finding.earlier.stream = finding.allocation.stream;
+    finding.earlier.stream = finding.allocation.stream.value();
     finding.earlier.stack = allocation.allocated;
   }
   findings.push_back(std::move(finding));
@@ -221,8 +219,7 @@ void findUnwritten(State& state, const Launch& launch, const MemoryAccess& memor
 AllocationReport describe(const State& state, const Allocation& allocation) {
   AllocationReport report;
   report.size = allocation.size;
-  report.has_stream = allocation.owner.has_value();
-  if (report.has_stream) {
+  if (allocation.owner.has_value()) {
     report.stream = state.streams()[*allocation.owner];
   }
   report.is_host_memory = allocation.is_host_memory;
@@ -281,7 +278,6 @@ Finding freedInput(const State& state, const Launch& replay, const Capture::Kept
   finding.later.stack = replay.stack;
   finding.later.captured = kept.access.work->stack;
   finding.allocation = describe(state, *kept.allocation);
-  finding.allocation.is_freed = true;
   finding.allocation.freed = kept.allocation->freed;
   return finding;
 }

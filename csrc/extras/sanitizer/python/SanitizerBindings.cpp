@@ -54,11 +54,11 @@ py::dict describe(const AccessReport& report) {
 py::dict describe(const AllocationReport& allocation) {
   py::dict result;
   result["size"] = allocation.size;
-  result["stream"] = allocation.has_stream ? describe(allocation.stream) : py::object(py::none());
+  result["stream"] = allocation.stream ? describe(*allocation.stream) : py::object(py::none());
   result["is_host_memory"] = allocation.is_host_memory;
   result["allocated"] = describeFrames(allocation.allocated);
   result["freed"] =
-      allocation.is_freed ? py::object(describeFrames(allocation.freed)) : py::object(py::none());
+      allocation.freed ? py::object(describeFrames(*allocation.freed)) : py::object(py::none());
   return result;
 }
 
@@ -113,7 +113,7 @@ void report(const Finding& finding) {
   result["allocation"] = describe(finding.allocation);
   result["reused"] = describe(finding.reused);
   result["waited"] =
-      finding.has_waited ? py::object(describeFrames(finding.waited)) : py::object(py::none());
+      finding.waited ? py::object(describeFrames(*finding.waited)) : py::object(py::none());
   result["is_in_capture"] = finding.is_in_capture;
   result["error"] = finding.error;
   result["unwritten"] = finding.unwritten;
