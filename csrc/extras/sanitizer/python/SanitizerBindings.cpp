@@ -2,8 +2,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <array>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "csrc/extras/sanitizer/Sanitizer.h"
@@ -62,23 +62,9 @@ py::dict describe(const AllocationReport& allocation) {
   return result;
 }
 
-const char* nameOf(FindingKind kind) {
-  switch (kind) {
-    case FindingKind::Race:
-      return "race";
-    case FindingKind::Lifetime:
-      return "lifetime";
-    case FindingKind::Host:
-      return "host";
-    case FindingKind::GraphInput:
-      return "graph-input";
-    case FindingKind::Capture:
-      return "capture";
-    case FindingKind::Uninitialized:
-      return "uninitialized";
-  }
-  return "";
-}
+constexpr std::array<const char*, static_cast<size_t>(FindingKind::Uninitialized) + 1> kKinds = {
+    "race", "lifetime", "host", "graph-input", "capture", "uninitialized",
+};
 
 // torch drops exceptions of operator observers. So the main thread raises them before its next
 // line.
@@ -107,7 +93,7 @@ void report(const Finding& finding) {
     return;
   }
   py::dict result;
-  result["kind"] = nameOf(finding.kind);
+  result["kind"] = kKinds.at(static_cast<size_t>(finding.kind));
   result["earlier"] = describe(finding.earlier);
   result["later"] = describe(finding.later);
   result["allocation"] = describe(finding.allocation);
@@ -211,9 +197,8 @@ void bindSanitizer(py::module_& m) {
   m.def("_sanitizer_counts", &counts);
   m.def("_sanitizer_set_frame_dumper", &setFrameDumper);
   m.def("_sanitizer_report_touches", &reportTouches);
-  m.def("_sanitizer_only_writes", [](const std::string& name) { return onlyWrites(name); });
-  m.def("_sanitizer_reads_only_sizes",
-        [](const std::string& name) { return readsOnlySizes(name); });
+  m.def("_sanitizer_only_writes", &onlyWrites);
+  m.def("_sanitizer_reads_only_sizes", &readsOnlySizes);
   m.def("_sanitizer_begin_backward", &beginBackward);
   m.def("_sanitizer_end_backward", &endBackward);
   // docs: end
