@@ -55,18 +55,6 @@ std::string escaped(const std::string& text) {
 
 }  // namespace
 
-const std::set<ActivityType>& availableActivities() {
-  static const auto* types = new std::set<ActivityType>{
-      ActivityType::CONCURRENT_KERNEL,
-      ActivityType::GPU_MEMCPY,
-      ActivityType::GPU_MEMSET,
-      ActivityType::GPU_USER_ANNOTATION,
-      kCallActivity,
-      kRangeActivity,
-  };
-  return *types;
-}
-
 // The ids that a thread has pushed and not popped. Sessions may end while operators run on other
 // threads, so a pop may come without its push, or be missing: the counts belong to one session, and
 // those of an earlier one are dropped.

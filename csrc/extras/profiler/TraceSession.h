@@ -22,9 +22,6 @@
 
 namespace at::openreg {
 
-// The activities that a session can record.
-const std::set<libkineto::ActivityType>& availableActivities();
-
 class TraceSession final : public libkineto::IActivityProfilerSession {
  public:
   // Records nothing before start().
