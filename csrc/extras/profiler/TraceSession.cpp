@@ -5,7 +5,6 @@
 #include <openreg/trace.h>
 
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -176,9 +175,6 @@ std::unique_ptr<libkineto::CpuTraceBuffer> TraceSession::getTraceBuffer() {
 
 std::string TraceSession::getDeviceProperties() {
   std::string objects;
-  // For CUDA programs, the capability differs from that of the runtime's interface.
-  const bool is_cuda = c10::openreg::servesCuda();
-  std::string_view capability;
   int count = 0;
   if (orGetDeviceCount(&count) != orSuccess) {
     return objects;
@@ -188,19 +184,16 @@ std::string TraceSession::getDeviceProperties() {
     if (orGetDeviceProperties(&properties, device) != orSuccess) {
       continue;
     }
-    if (is_cuda) {
-      capability = c10::openreg::cudaCapabilitySetting().text();
-    }
+    // For CUDA programs, the capability differs from that of the runtime's interface.
+    const std::string capability = c10::openreg::servesCuda()
+                                       ? std::string(c10::openreg::cudaCapabilitySetting().text())
+                                       : c10::str(properties.major, ".", properties.minor);
     const size_t point = capability.find('.');
-    const std::string major =
-        is_cuda ? std::string(capability.substr(0, point)) : std::to_string(properties.major);
-    const std::string minor =
-        is_cuda ? std::string(capability.substr(point + 1)) : std::to_string(properties.minor);
-    objects +=
-        c10::str(objects.empty() ? "" : ", ", R"({"id": )", device, R"(, "name": ")",
-                 escaped(properties.name), R"(", "totalGlobalMem": )", properties.totalGlobalMem,
-                 R"(, "computeMajor": )", major, R"(, "computeMinor": )", minor, R"(, "numSms": )",
-                 properties.multiProcessorCount, "}");
+    objects += c10::str(
+        objects.empty() ? "" : ", ", R"({"id": )", device, R"(, "name": ")",
+        escaped(properties.name), R"(", "totalGlobalMem": )", properties.totalGlobalMem,
+        R"(, "computeMajor": )", capability.substr(0, point), R"(, "computeMinor": )",
+        capability.substr(point + 1), R"(, "numSms": )", properties.multiProcessorCount, "}");
   }
   return objects;
 }
