@@ -128,7 +128,11 @@ void TraceSession::processTrace(libkineto::ActivityLogger& logger,
     return;
   }
   const std::vector<orActivityRecord> records = Collection::takeRecords();
-  std::vector<Annotation> annotations = blocks();
+  std::vector<Annotation> annotations;
+  {
+    const c10::openreg::Lock lock(mutex_);
+    annotations = blocks_;
+  }
   for (const orActivityRecord& record : records) {
     if (record.kind == orActivityRange) {
       annotations.push_back({.thread_id = record.thread_id,
@@ -237,11 +241,6 @@ void TraceSession::popUserCorrelationId() {
     blocks_[state.blocks.back()].end_ns = now_ns;
     state.blocks.pop_back();
   }
-}
-
-std::vector<Annotation> TraceSession::blocks() {
-  const c10::openreg::Lock lock(mutex_);
-  return blocks_;
 }
 
 }  // namespace at::openreg

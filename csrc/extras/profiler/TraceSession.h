@@ -57,7 +57,6 @@ class TraceSession final : public libkineto::IActivityProfilerSession {
  private:
   struct ThreadState;
   ThreadState& threadState();
-  std::vector<Annotation> blocks();
 
   const uint64_t number_;  // of the session
   const std::set<libkineto::ActivityType> types_;
