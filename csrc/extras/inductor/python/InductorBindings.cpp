@@ -4,6 +4,7 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/python_numbers.h>
 
 #include <string>
 
@@ -20,14 +21,6 @@ using at::openreg::GeneratedParameter;
 
 int64_t unpackInteger(PyObject* object) {
   const long long value = PyLong_AsLongLong(object);
-  if (C10_UNLIKELY(value == -1 && PyErr_Occurred() != nullptr)) {
-    throw python_error();
-  }
-  return value;
-}
-
-double unpackNumber(PyObject* object) {
-  const double value = PyFloat_AsDouble(object);
   if (C10_UNLIKELY(value == -1 && PyErr_Occurred() != nullptr)) {
     throw python_error();
   }
@@ -67,7 +60,7 @@ PyObject* launchGeneratedKernel(PyObject* self, PyObject* const* args, Py_ssize_
     if (parameters[i] == GeneratedParameter::Integer) {
       arguments.addInteger(unpackInteger(args[i]));
     } else if (parameters[i] == GeneratedParameter::Number) {
-      arguments.addNumber(unpackNumber(args[i]));
+      arguments.addNumber(THPUtils_unpackDouble(args[i]));
     } else if (C10_UNLIKELY(host_scalars != nullptr && contains(host_scalars, i))) {
       arguments.addHostScalar(unpackTensor(kernel, i, args[i]));
     } else {
