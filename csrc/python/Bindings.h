@@ -1,8 +1,10 @@
 // The parts of torch_openreg._C, one per subject, and their shared helpers. Those of an extra are
 // in its folder.
 //
-// Every file of bindings includes this header, so it includes little.
+// Every file of bindings includes this header, so it includes little but pybind11.
 #pragma once
+
+#include <pybind11/pybind11.h>
 
 #include <cstdint>
 
@@ -13,14 +15,6 @@ struct Event;
 namespace c10::openreg {
 class OpenRegStream;
 }
-
-namespace pybind11 {
-class gil_scoped_release;
-class handle;
-class module_;
-template <typename... Ts>
-struct call_guard;
-}  // namespace pybind11
 
 namespace torch_openreg {
 
