@@ -4,6 +4,7 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pycfunction_helpers.h>
 #include <torch/csrc/utils/python_numbers.h>
 
 #include <string>
@@ -72,9 +73,8 @@ PyObject* launchGeneratedKernel(PyObject* self, PyObject* const* args, Py_ssize_
   END_HANDLE_TH_ERRORS
 }
 
-PyMethodDef kLaunch = {
-    "launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&launchGeneratedKernel)),
-    METH_FASTCALL, nullptr};
+PyMethodDef kLaunch = {"launch", castPyCFunctionFast(&launchGeneratedKernel), METH_FASTCALL,
+                       nullptr};
 
 py::object bindKernel(const std::string& name, const std::string& library,
                       const std::string& parameters) {
@@ -106,10 +106,8 @@ PyObject* emptyStrided(PyObject* /*module*/, PyObject* const* args, Py_ssize_t a
   END_HANDLE_TH_ERRORS
 }
 
-PyMethodDef kEmptyStrided = {
-    "empty_strided_openreg",
-    reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&emptyStrided)), METH_FASTCALL,
-    nullptr};
+PyMethodDef kEmptyStrided = {"empty_strided_openreg", castPyCFunctionFast(&emptyStrided),
+                             METH_FASTCALL, nullptr};
 
 py::object bindEmptyStrided() {
   return py::reinterpret_steal<py::object>(PyCFunction_New(&kEmptyStrided, nullptr));
