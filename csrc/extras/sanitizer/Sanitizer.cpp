@@ -69,6 +69,7 @@ class Sanitizer final : public Observer {
   }
 
   void disable() {
+    at::openreg::stopObservingHostOperators();
     if (!turnOff()) {
       return;
     }
@@ -298,8 +299,7 @@ class Sanitizer final : public Observer {
         return;
     }
     try {
-      const OpenRegStream current = getCurrentOpenRegStream();
-      refusedCall(error, caller, current, current.captureId());
+      refusedCall(error, caller);
     } catch (const std::exception& failure) {
       // The runtime's error is about to be thrown, and has precedence.
       std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
@@ -483,9 +483,9 @@ class Sanitizer final : public Observer {
     watches_.endOrdered(state_.live);
   }
 
-  // `own_capture` is the capture of the calling thread's current stream.
-  void refusedCall(orError_t error, const char* caller, const OpenRegStream& current,
-                   uint64_t own_capture) {
+  void refusedCall(orError_t error, const char* caller) {
+    const OpenRegStream current = getCurrentOpenRegStream();
+    const uint64_t own_capture = current.captureId();
     const Stack stack = gatherStack();
     std::vector<Finding> findings;
     {
@@ -565,10 +565,7 @@ void enableSanitizer(const SanitizerOptions& options, ReportFinding report) {
   sanitizer().enable(options);
 }
 
-void disableSanitizer() {
-  at::openreg::stopObservingHostOperators();
-  sanitizer().disable();
-}
+void disableSanitizer() { sanitizer().disable(); }
 
 void reportHostTouches() { sanitizer().reportHostTouches(); }
 
