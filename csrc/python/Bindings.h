@@ -41,4 +41,11 @@ c10::Event& asEvent(pybind11::handle object, const char* operation);
 // Call policy for functions that may wait: they run without the GIL.
 using ReleaseGil = pybind11::call_guard<pybind11::gil_scoped_release>;
 
+// Calls a function that may wait, without the GIL, which the caller holds.
+template <typename Function>
+auto withoutGil(const Function& function) {
+  const pybind11::gil_scoped_release released;
+  return function();
+}
+
 }  // namespace torch_openreg

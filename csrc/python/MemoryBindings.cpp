@@ -43,12 +43,6 @@ using TraceEntry = MemoryHistory::TraceEntry;
 
 at::HostAllocator& hostAllocator() { return *at::getHostAllocator(kDeviceType); }
 
-template <typename Function>
-auto withoutGil(const Function& function) {
-  const py::gil_scoped_release released;
-  return function();
-}
-
 // --- Stacks
 
 // The calling thread's stack: Python and TorchScript frames, and C++ frames.

@@ -146,10 +146,7 @@ void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, b
 void reportTouches() {
   std::unique_ptr<py::error_already_set> error;
   error_to_raise = &error;
-  {
-    const py::gil_scoped_release released;
-    reportHostTouches();
-  }
+  withoutGil(&reportHostTouches);
   error_to_raise = nullptr;
   if (error != nullptr) {
     throw py::error_already_set(*error);
@@ -157,19 +154,12 @@ void reportTouches() {
 }
 
 void disable() {
-  {
-    const py::gil_scoped_release released;
-    disableSanitizer();
-  }
+  withoutGil(&disableSanitizer);
   dropUnusedStacks();
 }
 
 py::dict counts() {
-  SanitizerCounts counts;
-  {
-    const py::gil_scoped_release released;
-    counts = sanitizerCounts();
-  }
+  const SanitizerCounts counts = withoutGil(&sanitizerCounts);
   py::dict result;
   result["launches"] = counts.launches;
   result["not_seen"] = counts.not_seen;
