@@ -1,8 +1,10 @@
 // The parts of torch_openreg._C, one per subject, and their shared helpers. Those of an extra are
 // in its folder.
 //
-// Every file of bindings includes this header, so it includes little.
+// Every file of bindings includes this header, so it includes little but pybind11.
 #pragma once
+
+#include <pybind11/pybind11.h>
 
 #include <cstdint>
 
@@ -13,14 +15,6 @@ struct Event;
 namespace c10::openreg {
 class OpenRegStream;
 }
-
-namespace pybind11 {
-class gil_scoped_release;
-class handle;
-class module_;
-template <typename... Ts>
-struct call_guard;
-}  // namespace pybind11
 
 namespace torch_openreg {
 
@@ -46,5 +40,12 @@ c10::Event& asEvent(pybind11::handle object, const char* operation);
 
 // Call policy for functions that may wait: they run without the GIL.
 using ReleaseGil = pybind11::call_guard<pybind11::gil_scoped_release>;
+
+// Calls a function that may wait, without the GIL, which the caller holds.
+template <typename Function>
+auto withoutGil(const Function& function) {
+  const pybind11::gil_scoped_release released;
+  return function();
+}
 
 }  // namespace torch_openreg

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <memory>
+#include <utility>
 
 #include "csrc/core/Mutex.h"
 #include "csrc/python/Bindings.h"
@@ -40,7 +41,10 @@ class Gate {
     auto share = std::make_unique<std::shared_ptr<State>>(state_);
     OPENREG_CHECK(orLaunchHostFunc(stream.stream(), &Gate::wait, share.get()));
     std::ignore = share.release();
-    countAsClosed();
+    const c10::openreg::Lock lock(state_->mutex);
+    if (!state_->is_open && !std::exchange(state_->is_counted, true)) {
+      ++closed_gates;
+    }
   }
 
   void open() {
@@ -57,9 +61,8 @@ class Gate {
   static int countClosed() { return closed_gates; }
 
   bool isOpen() const {
-    State& state = *state_;
-    const c10::openreg::Lock lock(state.mutex);
-    return state.is_open;
+    const c10::openreg::Lock lock(state_->mutex);
+    return state_->is_open;
   }
 
   // Waits until a stream has reached the gate; returns false on timeout.
@@ -92,15 +95,6 @@ class Gate {
     bool is_counted OPENREG_GUARDED_BY(mutex) = false;
     bool is_reached OPENREG_GUARDED_BY(mutex) = false;
   };
-
-  void countAsClosed() {
-    State& state = *state_;
-    const c10::openreg::Lock lock(state.mutex);
-    if (!state.is_open && !state.is_counted) {
-      state.is_counted = true;
-      ++closed_gates;
-    }
-  }
 
   // docs: gate-wait
   static void wait(void* user_data) {

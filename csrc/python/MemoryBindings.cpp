@@ -1,29 +1,285 @@
+// The state of memory as Python dictionaries, in the formats of torch.cuda, and its settings.
+//
+// Functions that wait release the GIL.
+
 #include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/AllocatorConfig.h>
+#include <c10/util/ApproximateClock.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
 #include <tuple>
+#include <vector>
 
 #include "csrc/memory/Allocator.h"
 #include "csrc/memory/PinnedAllocator.h"
 #include "csrc/memory/StorageResize.h"
 #include "csrc/python/Bindings.h"
-#include "csrc/python/MemoryDescriptions.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/TorchRelease.h"
+
+// torch exports these two functions, but the header that declares them needs a JSON library that
+// torch does not install.
+namespace torch {
+std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
+void freeDeadCapturedTracebackFrames();
+}  // namespace torch
 
 namespace torch_openreg {
 namespace {
 
 namespace py = pybind11;
 using namespace c10::openreg;
+using c10::CachingAllocator::AcceleratorAllocatorConfig;
+using c10::CachingAllocator::StatType;
+using c10::CachingDeviceAllocator::BlockInfo;
+using c10::CachingDeviceAllocator::SegmentInfo;
+using TraceEntry = MemoryHistory::TraceEntry;
 
-at::HostAllocator& hostAllocator() { return *at::getHostAllocator(c10::openreg::kDeviceType); }
+at::HostAllocator& hostAllocator() { return *at::getHostAllocator(kDeviceType); }
+
+// --- Stacks
+
+// The calling thread's stack: Python and TorchScript frames, and C++ frames.
+std::shared_ptr<c10::GatheredContext> gatherPythonStack() {
+  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/true, /*cpp=*/false);
+}
+
+std::shared_ptr<c10::GatheredContext> gatherWholeStack() {
+  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/true, /*cpp=*/true);
+}
+
+// Converts lists of frames to dictionaries in one pass, because looking up single frames is slow.
+class Frames {
+ public:
+  void put(py::dict where, const std::shared_ptr<c10::GatheredContext>& context) {
+    if (auto* traceback = dynamic_cast<torch::CapturedTraceback*>(context.get())) {
+      tracebacks_.push_back(traceback);
+      places_.push_back(std::move(where));
+    } else {
+      where["frames"] = py::list();
+    }
+  }
+
+  void symbolize() {
+    const std::vector<py::object> lists = torch::py_symbolize(tracebacks_);
+    for (size_t i = 0; i < lists.size(); ++i) {
+      places_[i]["frames"] = lists[i];
+    }
+    torch::freeDeadCapturedTracebackFrames();
+  }
+
+ private:
+  std::vector<torch::CapturedTraceback*> tracebacks_;
+  std::vector<py::dict> places_;
+};
+
+// A list with a dictionary for each item, which `describe` fills.
+template <typename Items, typename Describe>
+py::list describeAll(const Items& items, const Describe& describe) {
+  py::list result;
+  Frames frames;
+  for (const auto& item : items) {
+    py::dict entry;
+    describe(item, entry, frames);
+    result.append(entry);
+  }
+  frames.symbolize();
+  return result;
+}
+
+const char* stateOf(const BlockInfo& block) {
+  if (block.allocated) {
+    return "active_allocated";
+  }
+  return block.active ? "active_awaiting_free" : "inactive";
+}
+
+// --- Snapshots, in the format of torch's memory viewer
+
+// The segments and their blocks; those of one private pool unless the id is (0, 0).
+py::list describeSegments(c10::MempoolId_t pool) {
+  const auto segments = withoutGil([&] { return memorySnapshot(pool); });
+  return describeAll(segments, [](const SegmentInfo& segment, py::dict& entry, Frames& frames) {
+    py::list blocks;
+    size_t address = segment.address;
+    for (const BlockInfo& block : segment.blocks) {
+      py::dict item;
+      item["address"] = address;
+      item["size"] = block.size;
+      item["requested_size"] = block.requested_size;
+      item["state"] = stateOf(block);
+      frames.put(item, block.context_when_allocated);
+      blocks.append(item);
+      address += block.size;
+    }
+    entry["device"] = segment.device;
+    entry["address"] = segment.address;
+    entry["total_size"] = segment.total_size;
+    entry["allocated_size"] = segment.allocated_size;
+    entry["active_size"] = segment.active_size;
+    entry["requested_size"] = segment.requested_size;
+    entry["stream"] = reinterpret_cast<int64_t>(segment.stream);
+    entry["segment_type"] = segment.is_large ? "large" : "small";
+    entry["segment_pool_id"] = segment.owner_private_pool_id;
+    entry["is_expandable"] = segment.is_expandable;
+    entry["blocks"] = blocks;
+    frames.put(entry, segment.context_when_allocated);
+  });
+}
+
+constexpr std::array<const char*, TraceEntry::OOM + 1> kActions = {
+    "alloc",       "free_requested", "free_completed", "segment_alloc", "segment_free",
+    "segment_map", "segment_unmap",  "snapshot",       "oom",
+};
+
+// Converts the times of entries. It must be created before the first entry.
+c10::ApproximateClockToUnixTimeConverter& clockOfHistory() {
+  static c10::ApproximateClockToUnixTimeConverter clock;
+  return clock;
+}
+
+template <typename TimeUs>
+py::list describeEntries(const std::vector<TraceEntry>& entries, const TimeUs& time_us) {
+  return describeAll(entries, [&](const TraceEntry& entry, py::dict& item, Frames& frames) {
+    item["action"] = kActions.at(entry.action_);
+    item[entry.action_ == TraceEntry::OOM ? "device_free" : "addr"] = entry.addr_;
+    item["size"] = entry.size_;
+    item["stream"] = reinterpret_cast<int64_t>(entry.stream_);
+    item["device"] = entry.device_;
+    item["pool_id"] = entry.mempool_;
+    item["time_us"] = time_us(entry);
+    item["user_metadata"] = entry.user_metadata_;
+    frames.put(item, entry.context_);
+  });
+}
+
+// A device's history.
+py::list describeHistory(int64_t device) {
+  const auto to_unix_ns = clockOfHistory().makeConverter();
+  return describeEntries(memoryHistory(resolveDeviceIndex(device)), [&](const TraceEntry& entry) {
+    return to_unix_ns(entry.time_.approx_t_) / 1000;
+  });
+}
+
+// The blocks and the history of pinned memory; empty with a torch that does not record it.
+#if OPENREG_TORCH_HAS_PINNED_HISTORY
+py::list describePinnedSegments() {
+  const auto segments = withoutGil([] { return hostAllocator().get_segments(); });
+  return describeAll(segments, [](const auto& segment, py::dict& entry, Frames& frames) {
+    entry["address"] = segment.address;
+    entry["size"] = segment.size;
+    entry["allocated"] = segment.allocated;
+    entry["active"] = segment.active;
+    entry["segment_pool_id"] = segment.owner_private_pool_id;
+    frames.put(entry, segment.context_when_allocated);
+  });
+}
+
+py::list describePinnedHistory() {
+  const auto entries = withoutGil([] { return hostAllocator().get_traces(); });
+  // Its times are already in microseconds.
+  return describeEntries(entries, [](const TraceEntry& entry) { return entry.time_.t_; });
+}
+#else
+py::list describePinnedSegments() { return py::list(); }
+py::list describePinnedHistory() { return py::list(); }
+#endif
+
+// The settings of the device allocator.
+py::dict describeSettings() {
+  const size_t max_split_size = AcceleratorAllocatorConfig::max_split_size();
+  py::dict result;
+  result["PYTORCH_ALLOC_CONF"] = AcceleratorAllocatorConfig::last_allocator_settings();
+  result["max_split_size"] = max_split_size == std::numeric_limits<size_t>::max()
+                                 ? int64_t{-1}
+                                 : static_cast<int64_t>(max_split_size);
+  result["garbage_collection_threshold"] =
+      AcceleratorAllocatorConfig::garbage_collection_threshold();
+  result["large_segment_size"] = AcceleratorAllocatorConfig::large_segment_size();
+  result["expandable_segments"] = false;
+  return result;
+}
+
+// Waits for all devices.
+py::list describeCorruptions() {
+  const auto corruptions = withoutGil(findCorruptions);
+  return describeAll(corruptions, [](const Corruption& corruption, py::dict& item, Frames& frames) {
+    item["device"] = corruption.device;
+    item["address"] = reinterpret_cast<size_t>(corruption.address);
+    item["requested_size"] = corruption.requested_size;
+    item["offset"] = corruption.offset;
+    item["length"] = corruption.length;
+    item["value"] = corruption.value;
+    item["is_free"] = corruption.is_free;
+    frames.put(item, corruption.context);
+  });
+}
+
+// --- Statistics
+
+py::dict describe(const c10::CachingAllocator::Stat& stat) {
+  py::dict result;
+  result["current"] = stat.current;
+  result["peak"] = stat.peak;
+  result["allocated"] = stat.allocated;
+  result["freed"] = stat.freed;
+  return result;
+}
+
+py::dict describe(const c10::CachingAllocator::DurationStat& stat) {
+  py::dict result;
+  result["total"] = stat.total;
+  result["max"] = stat.max;
+  result["min"] = stat.min;
+  result["count"] = stat.count;
+  result["avg"] = stat.count == 0 ? 0 : stat.total / stat.count;
+  return result;
+}
+
+// The statistics that torch's own binding omits.
+py::dict describePrivatePools(int64_t device) {
+  const auto stats =
+      c10::getDeviceAllocator(kDeviceType)->getDeviceStats(resolveDeviceIndex(device));
+  py::dict result;
+  for (const auto& [id, stat] : stats.reserved_bytes_by_private_pools) {
+    py::dict pool;
+    for (const auto& [name, type] :
+         {std::pair("all", StatType::AGGREGATE), std::pair("small_pool", StatType::SMALL_POOL),
+          std::pair("large_pool", StatType::LARGE_POOL)}) {
+      pool[name] = describe(stat.at(static_cast<size_t>(type)));
+    }
+    result[py::cast(id)] = pool;
+  }
+  return result;
+}
+
+// The statistics of the cache of pinned memory.
+py::dict describeHostStats() {
+  const at::HostStats stats = hostAllocator().get_stats();
+  py::dict result;
+  result["allocations"] = describe(stats.allocations);
+  result["allocated_bytes"] = describe(stats.allocated_bytes);
+  result["active_requests"] = describe(stats.active_requests);
+  result["active_bytes"] = describe(stats.active_bytes);
+  result["host_alloc_time"] = describe(stats.host_alloc_time);
+  result["host_free_time"] = describe(stats.host_free_time);
+  result["num_host_alloc"] = stats.num_host_alloc;
+  result["num_host_free"] = stats.num_host_free;
+  return result;
+}
+
+// --- Settings
 
 void recordHistory(const std::optional<std::string>& enabled,
                    const std::optional<std::string>& context, bool has_native_frames,
                    size_t max_entries, bool clears, const std::vector<std::string>& skipped) {
-  startClockOfHistory();
+  clockOfHistory();
   const py::gil_scoped_release released;
   recordMemoryHistory(
       namedHistorySettings(enabled, context,

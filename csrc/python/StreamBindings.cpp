@@ -18,10 +18,23 @@
 #include "torch_openreg/core/Stream.h"
 
 namespace torch_openreg {
-namespace {
 
 namespace py = pybind11;
 using namespace c10::openreg;
+
+OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {
+  return OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
+                                            static_cast<c10::DeviceType>(type)));
+}
+
+c10::Event& asEvent(py::handle object, const char* operation) {
+  if (!PyObject_TypeCheck(object.ptr(), THPEventClass)) {
+    throw py::type_error(c10::str(operation, ": expected a torch.Event"));
+  }
+  return reinterpret_cast<THPEvent*>(object.ptr())->event;
+}
+
+namespace {
 
 using Triple = std::tuple<int64_t, int64_t, int64_t>;
 
@@ -79,22 +92,6 @@ void setSchedule(const std::string& schedule) { OPENREG_CHECK(orSetSchedule(sche
 double elapsedTime(py::handle start, py::handle end) {
   return asEvent(start, "elapsed_time").elapsedTime(asEvent(end, "elapsed_time"));
 }
-
-}  // namespace
-
-OpenRegStream unpackStream(int64_t id, int64_t index, int64_t type) {
-  return OpenRegStream(c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index),
-                                            static_cast<c10::DeviceType>(type)));
-}
-
-c10::Event& asEvent(py::handle object, const char* operation) {
-  if (!PyObject_TypeCheck(object.ptr(), THPEventClass)) {
-    throw py::type_error(c10::str(operation, ": expected a torch.Event"));
-  }
-  return reinterpret_cast<THPEvent*>(object.ptr())->event;
-}
-
-namespace {
 
 void bindStream(py::module_& m) {
   // docs: bindings-stream

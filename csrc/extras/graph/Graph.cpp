@@ -36,12 +36,10 @@ orStreamCaptureMode modeOf(at::GraphCaptureMode mode) {
                     static_cast<int>(mode));
 }
 
-template <typename Visit>
-void forEachDevice(const Visit& visit) {
-  for (c10::DeviceIndex device = 0; device < c10::openreg::device_count(); ++device) {
-    visit(device);
-  }
-}
+// The name is the result of c10::DeviceTypeName(), for PrivateUse1 after Python has renamed it.
+const at::RegistererGraphImplRegistry registration(
+    c10::openreg::servesCuda() ? "CUDA" : "OPENREG", at::GraphImplRegistry(),
+    at::RegistererGraphImplRegistry::DefaultCreator<OpenRegGraph>);
 
 }  // namespace
 
@@ -222,26 +220,17 @@ void OpenRegGraph::beginPools() {
 }
 
 void OpenRegGraph::endPools() {
-  forEachDevice([&](c10::DeviceIndex device) { c10::openreg::endAllocateToPool(device, pool_); });
+  for (c10::DeviceIndex device = 0; device < c10::openreg::device_count(); ++device) {
+    c10::openreg::endAllocateToPool(device, pool_);
+  }
   at::getHostAllocator(kDeviceType)->end_allocate_to_pool(pool_);
 }
 
 void OpenRegGraph::releasePools() {
-  forEachDevice([&](c10::DeviceIndex device) { c10::openreg::releasePool(device, pool_); });
+  for (c10::DeviceIndex device = 0; device < c10::openreg::device_count(); ++device) {
+    c10::openreg::releasePool(device, pool_);
+  }
   at::getHostAllocator(kDeviceType)->release_pool(pool_);
 }
-
-namespace {
-
-struct GraphRegistration {
-  // The result of c10::DeviceTypeName() for PrivateUse1 after Python has renamed it.
-  GraphRegistration() {
-    at::GraphImplRegistry()->Register(
-        c10::openreg::servesCuda() ? "CUDA" : "OPENREG",
-        at::RegistererGraphImplRegistry::DefaultCreator<OpenRegGraph>);
-  }
-} registration;
-
-}  // namespace
 
 }  // namespace at::openreg

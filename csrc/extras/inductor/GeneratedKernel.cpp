@@ -138,11 +138,6 @@ void GeneratedKernel::launchSized(const GeneratedKernel& kernel,
 void GeneratedKernel::launch(const GeneratedArguments& arguments) const {
   TORCH_CHECK(arguments.size_ == parameters_.size(), name_, ": expected ", parameters_.size(),
               " arguments, got ", arguments.size_);
-  observeAccesses(arguments);
-  launch_(*this, arguments);
-}
-
-void GeneratedKernel::observeAccesses(const GeneratedArguments& arguments) const {
   c10::openreg::observeAccesses(
       arguments.device_, name(), [&](c10::openreg::OperandList& operands) {
         for (size_t i = 0; i < arguments.size_; ++i) {
@@ -154,6 +149,7 @@ void GeneratedKernel::observeAccesses(const GeneratedArguments& arguments) const
           }
         }
       });
+  launch_(*this, arguments);
 }
 
 OpenRegSlot& GeneratedArguments::next() {

@@ -70,7 +70,6 @@ class OPENREG_EXPORT GeneratedKernel {
   void choose(size_t count);
   template <size_t Count>
   static void launchSized(const GeneratedKernel& kernel, const GeneratedArguments& arguments);
-  void observeAccesses(const GeneratedArguments& arguments) const;
 
   const std::string name_;
   const OpenRegKernelCall call_;

@@ -7,15 +7,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Synchronized.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 
 #include <exception>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
-#include "csrc/core/Mutex.h"
 #include "csrc/extras/inductor/GeneratedKernel.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
@@ -279,19 +280,11 @@ const char* callForWrapper(const char* name, const char* overload, const OpenReg
 }
 
 // The memory of programs' weights, by address.
-struct Weights {
-  c10::openreg::Mutex mutex;
-  std::unordered_map<const void*, at::Tensor> blocks OPENREG_GUARDED_BY(mutex);
-
-  at::Tensor blockAt(const void* address) {
-    const c10::openreg::Lock lock(mutex);
-    return blocks.at(address);
-  }
-};
+using Weights = std::unordered_map<const void*, at::Tensor>;
 
 // Leaked, because programs may exist until the process ends.
-Weights& weights() {
-  static auto* instance = new Weights;
+c10::Synchronized<Weights>& weights() {
+  static auto* instance = new c10::Synchronized<Weights>;
   return *instance;
 }
 
@@ -300,26 +293,21 @@ const char* allocateWeights(size_t size_bytes, void** memory) {
     const auto options = at::TensorOptions(c10::openreg::kDeviceType).dtype(at::kByte);
     at::Tensor block = at::empty({static_cast<int64_t>(size_bytes)}, options);
     *memory = block.mutable_data_ptr();
-    const c10::openreg::Lock lock(weights().mutex);
-    weights().blocks[*memory] = std::move(block);
+    weights().withLock([&](Weights& blocks) { blocks[*memory] = std::move(block); });
   });
 }
 
 void freeWeights(void* memory) {
-  at::Tensor block;
-  const c10::openreg::Lock lock(weights().mutex);
-  const auto found = weights().blocks.find(memory);
-  if (found != weights().blocks.end()) {
-    block = std::move(found->second);
-    weights().blocks.erase(found);
-  }
+  // The result, if there is one, is freed without the lock.
+  std::ignore = weights().withLock([&](Weights& blocks) { return blocks.extract(memory); });
 }
 
 const char* copyWeights(void* memory, size_t offset, const void* source, size_t size_bytes,
                         c10::DeviceType source_type) {
   return withErrorText([&] {
     const auto size = static_cast<int64_t>(size_bytes);
-    const at::Tensor block = weights().blockAt(memory);
+    const at::Tensor block =
+        weights().withLock([&](const Weights& blocks) { return blocks.at(memory); });
     const at::Tensor given = at::from_blob(const_cast<void*>(source), {size},
                                            at::TensorOptions(source_type).dtype(at::kByte));
     TORCH_CHECK(given.is_cpu() || given.device() == block.device(),

@@ -29,8 +29,6 @@ struct Received {
   std::unordered_set<OpenRegStream> used_on OPENREG_GUARDED_BY(mutex);
 };
 
-void freeReceived(void* context);
-
 constexpr size_t kLeastStorages = 64;
 
 struct Storages {
@@ -122,13 +120,7 @@ ReceivedMemory::ReceivedMemory(const StorageMessage& message)
     : device_(message.deviceHere()), size_(message.size) {
   OPENREG_CHECK(orIpcOpenMemHandle(&base_, message.memory, 0));
   auto end = c10::make_scope_exit([&] { OPENREG_WARN_IF_FAILED(orIpcCloseMemHandle(base_)); });
-  place(message);
-  OPENREG_CHECK(orIpcLeaseTake(&lease_, message.lease));
-  end.release();
-}
-
-// The numbers in the message come from another process, so they are checked.
-void ReceivedMemory::place(const StorageMessage& message) {
+  // The numbers in the message come from another process, so they are checked.
   orPointerAttributes attributes;
   OPENREG_CHECK(orPointerGetAttributes(&attributes, base_));
   const Device actual(kDeviceType, static_cast<DeviceIndex>(attributes.device));
@@ -139,6 +131,8 @@ void ReceivedMemory::place(const StorageMessage& message) {
               "receiving a storage: expected a part of the ", shared,
               " bytes that were shared, got ", message.size, " bytes at ", message.offset);
   data_ = static_cast<char*>(base_) + message.offset;
+  OPENREG_CHECK(orIpcLeaseTake(&lease_, message.lease));
+  end.release();
 }
 
 ReceivedMemory::~ReceivedMemory() {

@@ -27,8 +27,6 @@ class ReceivedMemory {
   Device device() const { return device_; }
 
  private:
-  void place(const StorageMessage& message);
-
   const Device device_;
   const size_t size_;
   orIpcLease_t lease_ = nullptr;

@@ -1,12 +1,12 @@
 #include "csrc/extras/profiler/GpuTrace.h"
 
 #include <c10/core/impl/GPUTrace.h>
+#include <c10/util/Synchronized.h>
 
 #include <cstdint>
 #include <type_traits>
 #include <unordered_set>
 
-#include "csrc/core/Mutex.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Observer.h"
 
@@ -26,22 +26,7 @@ uintptr_t numberOf(const OpenRegStream& stream) {
   return is_zero ? 0 : numberOf(static_cast<const void*>(stream.stream()));
 }
 
-// What has been announced as created.
-class Announced {
- public:
-  bool add(uintptr_t number) {
-    const c10::openreg::Lock lock(mutex_);
-    return numbers_.insert(number).second;
-  }
-  bool remove(uintptr_t number) {
-    const c10::openreg::Lock lock(mutex_);
-    return numbers_.erase(number) != 0;
-  }
-
- private:
-  c10::openreg::Mutex mutex_;  // a leaf
-  std::unordered_set<uintptr_t> numbers_ OPENREG_GUARDED_BY(mutex_);
-};
+using Numbers = std::unordered_set<uintptr_t>;
 
 // The callbacks run in torch's Python interpreter, which handles their exceptions.
 class GpuTrace final : public Observer {
@@ -50,7 +35,7 @@ class GpuTrace final : public Observer {
 
   void streamCreation(const OpenRegStream& stream) override {
     const uintptr_t number = numberOf(stream);
-    if (streams_.add(number)) {
+    if (streams_.withLock([&](Numbers& known) { return known.insert(number).second; })) {
       call(&Interpreter::trace_gpu_stream_creation, number);
     }
   }
@@ -58,7 +43,7 @@ class GpuTrace final : public Observer {
   // An event of torch has a handle from its first record on.
   void eventRecord(const void* event, const OpenRegStream& stream) override {
     const uintptr_t number = numberOf(event);
-    if (events_.add(number)) {
+    if (events_.withLock([&](Numbers& known) { return known.insert(number).second; })) {
       call(&Interpreter::trace_gpu_event_creation, number);
     }
     call(&Interpreter::trace_gpu_event_record, number, numberOf(stream));
@@ -69,7 +54,7 @@ class GpuTrace final : public Observer {
   }
 
   void eventDeletion(const void* event) noexcept override {
-    if (events_.remove(numberOf(event))) {
+    if (events_.withLock([&](Numbers& known) { return known.erase(numberOf(event)) != 0; })) {
       call(&Interpreter::trace_gpu_event_deletion, numberOf(event));
     }
   }
@@ -113,8 +98,9 @@ class GpuTrace final : public Observer {
   }
 
   RunTraceCall run_;
-  Announced streams_;
-  Announced events_;
+  // What has been announced as created. Their locks are leaves.
+  c10::Synchronized<Numbers> streams_;
+  c10::Synchronized<Numbers> events_;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 // Registers the backend with Kineto, which creates a session whenever torch.profiler prepares one.
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -20,19 +22,14 @@ class KinetoProfiler final : public libkineto::IActivityProfiler {
  public:
   const std::string& name() const override { return name_; }
 
-  const std::set<ActivityType>& availableActivities() const override {
-    return at::openreg::availableActivities();
-  }
+  const std::set<ActivityType>& availableActivities() const override { return available_; }
 
   // No session if no activity of the device is requested.
   Session configure(const std::set<ActivityType>& types,
                     const libkineto::Config& /*config*/) override {
     std::set<ActivityType> ours;
-    for (const ActivityType type : types) {
-      if (availableActivities().count(type) != 0) {
-        ours.insert(type);
-      }
-    }
+    std::set_intersection(types.begin(), types.end(), available_.begin(), available_.end(),
+                          std::inserter(ours, ours.end()));
     return ours.empty() ? nullptr : std::make_unique<TraceSession>(ours);
   }
 
@@ -44,6 +41,14 @@ class KinetoProfiler final : public libkineto::IActivityProfiler {
 
  private:
   const std::string name_ = "openreg";
+  const std::set<ActivityType> available_{
+      ActivityType::CONCURRENT_KERNEL,
+      ActivityType::GPU_MEMCPY,
+      ActivityType::GPU_MEMSET,
+      ActivityType::GPU_USER_ANNOTATION,
+      kCallActivity,
+      kRangeActivity,
+  };
 };
 
 // docs: profiler-register

@@ -61,12 +61,7 @@ void pushCallbacks(const ProfilerConfig& config,
                                                            .scopes(scopes)));
 }
 
-struct ObserverRegistration {
-  ObserverRegistration() {
-    torch::profiler::impl::pushPRIVATEUSE1CallbacksStub.set_privateuse1_dispatch_ptr(
-        &pushCallbacks);
-  }
-} observer_registration;
+const torch::profiler::impl::RegisterPRIVATEUSE1Observer observer_registration(&pushCallbacks);
 
 }  // namespace
 }  // namespace at::openreg

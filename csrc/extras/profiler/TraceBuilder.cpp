@@ -84,12 +84,12 @@ void TraceBuilder::build(const std::vector<orActivityRecord>& records,
   }
   for (const orActivityRecord& record : records) {
     // The window also contains the call of work that is shown.
-    if (isWork(record) && isShown(typeOf(record), record) && types_.count(kCallActivity) != 0) {
+    if (isWork(record) && isShown(record) && types_.count(kCallActivity) != 0) {
       connected_.insert(record.correlation_id);
     }
   }
   for (const orActivityRecord& record : records) {
-    if (!isShown(typeOf(record), record)) {
+    if (!isShown(record)) {
       continue;
     }
     if (isWork(record)) {
@@ -108,8 +108,8 @@ bool TraceBuilder::isInWindow(const orActivityRecord& record) const {
          clock_.toEpochNs(record.end_ns) <= window_.end_ns;
 }
 
-bool TraceBuilder::isShown(ActivityType type, const orActivityRecord& record) const {
-  if (types_.count(type) == 0 || !isInWindow(record)) {
+bool TraceBuilder::isShown(const orActivityRecord& record) const {
+  if (types_.count(typeOf(record)) == 0 || !isInWindow(record)) {
     return false;
   }
   if (!isWork(record)) {
@@ -187,7 +187,7 @@ void TraceBuilder::addAnnotations(const std::vector<orActivityRecord>& records,
   std::map<std::tuple<size_t, int, int>, Span> spans;  // annotation, device, stream
   for (const orActivityRecord& record : records) {
     const auto call = calls_.find(record.correlation_id);
-    if (!isWork(record) || call == calls_.end() || !isShown(typeOf(record), record)) {
+    if (!isWork(record) || call == calls_.end() || !isShown(record)) {
       continue;
     }
     for (const size_t index : annotations.openAt(call->second->thread_id, call->second->start_ns)) {

@@ -63,7 +63,7 @@ class TraceBuilder {
   bool isInWindow(const orActivityRecord& record) const;
   // Work is shown only with its call: a session that ends may truncate a call whose work has
   // already ended.
-  bool isShown(libkineto::ActivityType type, const orActivityRecord& record) const;
+  bool isShown(const orActivityRecord& record) const;
   libkineto::GenericTraceActivity& add(libkineto::ActivityType type, const std::string& name,
                                        Span span);
   void addCall(const orActivityRecord& record);

@@ -1,8 +1,8 @@
 #include "csrc/extras/profiler/TraceClock.h"
 
+#include <c10/util/ApproximateClock.h>
 #include <openreg/trace.h>
 
-#include <chrono>
 #include <limits>
 
 #include "torch_openreg/core/Exception.h"
@@ -12,11 +12,6 @@ namespace {
 
 // Enough for one pair of readings without an interruption between them.
 constexpr int kReadings = 16;
-
-int64_t epochTimeNs() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
 
 }  // namespace
 
@@ -31,7 +26,7 @@ TraceClock TraceClock::measure() {
   int64_t smallest_gap_ns = std::numeric_limits<int64_t>::max();
   for (int i = 0; i < kReadings; ++i) {
     const int64_t before_ns = runtimeTimeNs();
-    const int64_t epoch_ns = epochTimeNs();
+    const int64_t epoch_ns = c10::getTime();
     const int64_t gap_ns = runtimeTimeNs() - before_ns;
     if (gap_ns < smallest_gap_ns) {
       smallest_gap_ns = gap_ns;

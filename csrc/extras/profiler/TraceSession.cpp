@@ -5,7 +5,6 @@
 #include <openreg/trace.h>
 
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -54,18 +53,6 @@ std::string escaped(const std::string& text) {
 }
 
 }  // namespace
-
-const std::set<ActivityType>& availableActivities() {
-  static const auto* types = new std::set<ActivityType>{
-      ActivityType::CONCURRENT_KERNEL,
-      ActivityType::GPU_MEMCPY,
-      ActivityType::GPU_MEMSET,
-      ActivityType::GPU_USER_ANNOTATION,
-      kCallActivity,
-      kRangeActivity,
-  };
-  return *types;
-}
 
 // The ids that a thread has pushed and not popped. Sessions may end while operators run on other
 // threads, so a pop may come without its push, or be missing: the counts belong to one session, and
@@ -141,7 +128,11 @@ void TraceSession::processTrace(libkineto::ActivityLogger& logger,
     return;
   }
   const std::vector<orActivityRecord> records = Collection::takeRecords();
-  std::vector<Annotation> annotations = blocks();
+  std::vector<Annotation> annotations;
+  {
+    const c10::openreg::Lock lock(mutex_);
+    annotations = blocks_;
+  }
   for (const orActivityRecord& record : records) {
     if (record.kind == orActivityRange) {
       annotations.push_back({.thread_id = record.thread_id,
@@ -188,9 +179,6 @@ std::unique_ptr<libkineto::CpuTraceBuffer> TraceSession::getTraceBuffer() {
 
 std::string TraceSession::getDeviceProperties() {
   std::string objects;
-  // For CUDA programs, the capability differs from that of the runtime's interface.
-  const bool is_cuda = c10::openreg::servesCuda();
-  std::string_view capability;
   int count = 0;
   if (orGetDeviceCount(&count) != orSuccess) {
     return objects;
@@ -200,19 +188,16 @@ std::string TraceSession::getDeviceProperties() {
     if (orGetDeviceProperties(&properties, device) != orSuccess) {
       continue;
     }
-    if (is_cuda) {
-      capability = c10::openreg::cudaCapabilitySetting().text();
-    }
+    // For CUDA programs, the capability differs from that of the runtime's interface.
+    const std::string capability = c10::openreg::servesCuda()
+                                       ? std::string(c10::openreg::cudaCapabilitySetting().text())
+                                       : c10::str(properties.major, ".", properties.minor);
     const size_t point = capability.find('.');
-    const std::string major =
-        is_cuda ? std::string(capability.substr(0, point)) : std::to_string(properties.major);
-    const std::string minor =
-        is_cuda ? std::string(capability.substr(point + 1)) : std::to_string(properties.minor);
-    objects +=
-        c10::str(objects.empty() ? "" : ", ", R"({"id": )", device, R"(, "name": ")",
-                 escaped(properties.name), R"(", "totalGlobalMem": )", properties.totalGlobalMem,
-                 R"(, "computeMajor": )", major, R"(, "computeMinor": )", minor, R"(, "numSms": )",
-                 properties.multiProcessorCount, "}");
+    objects += c10::str(
+        objects.empty() ? "" : ", ", R"({"id": )", device, R"(, "name": ")",
+        escaped(properties.name), R"(", "totalGlobalMem": )", properties.totalGlobalMem,
+        R"(, "computeMajor": )", capability.substr(0, point), R"(, "computeMinor": )",
+        capability.substr(point + 1), R"(, "numSms": )", properties.multiProcessorCount, "}");
   }
   return objects;
 }
@@ -256,11 +241,6 @@ void TraceSession::popUserCorrelationId() {
     blocks_[state.blocks.back()].end_ns = now_ns;
     state.blocks.pop_back();
   }
-}
-
-std::vector<Annotation> TraceSession::blocks() {
-  const c10::openreg::Lock lock(mutex_);
-  return blocks_;
 }
 
 }  // namespace at::openreg

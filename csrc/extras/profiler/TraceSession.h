@@ -22,9 +22,6 @@
 
 namespace at::openreg {
 
-// The activities that a session can record.
-const std::set<libkineto::ActivityType>& availableActivities();
-
 class TraceSession final : public libkineto::IActivityProfilerSession {
  public:
   // Records nothing before start().
@@ -60,7 +57,6 @@ class TraceSession final : public libkineto::IActivityProfilerSession {
  private:
   struct ThreadState;
   ThreadState& threadState();
-  std::vector<Annotation> blocks();
 
   const uint64_t number_;  // of the session
   const std::set<libkineto::ActivityType> types_;

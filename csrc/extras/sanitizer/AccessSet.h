@@ -41,9 +41,9 @@ Sizes shareSizes(IntArrayRef sizes);
 struct Access {
   std::shared_ptr<const Work> work{};
   ByteRuns runs{};
-  const char* argument = nullptr;
+  const char* argument = nullptr;  // its name, if known
   Sizes sizes = nullptr;
-  int16_t operand = 0;
+  int16_t operand = 0;  // its index among the read, or the written operands
   ScalarType dtype = ScalarType::Undefined;
   bool is_write = false;
   bool is_allocation = false;  // stands for the owner's earlier use of new memory
@@ -70,11 +70,6 @@ class AccessSet {
 
   // Returns true if the set was full and the older half was dropped.
   bool add(Access access);
-
-  void clear() {
-    listed_.clear();
-    sorted_.reset();
-  }
 
   // Heap memory in bytes, without the launches.
   size_t memory() const;

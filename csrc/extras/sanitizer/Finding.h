@@ -1,14 +1,13 @@
 // A finding of the sanitizer, as passed to the bindings.
 #pragma once
 
-#include <c10/core/ScalarType.h>
 #include <c10/core/Stream.h>
-#include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <vector>
 
+#include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Stack.h"
 
 namespace c10::openreg {
@@ -17,31 +16,23 @@ enum class FindingKind : uint8_t { Race, Lifetime, Host, GraphInput, Capture, Un
 
 // One of the two accesses, or the allocation of memory that was first used elsewhere.
 struct AccessReport {
-  std::string kernel{};            // the operator
-  const char* argument = nullptr;  // its name, if known
-  int operand = 0;                 // else its index among the read, or the written operands
-  bool is_write = false;
-  bool is_allocation = false;
+  Access access{};
+  uintptr_t base = 0;    // of the allocation
+  std::string kernel{};  // the operator
   Stream stream{Stream::DEFAULT, Device(DeviceType::CPU)};
+  Stack stack{};
+  Stack captured{};      // where a graph's kernel was captured
   bool is_host = false;  // an access of the host, without a stream
   int thread = 0;        // of the host: the system's thread id, if no operator made the access
-  int64_t offset = 0;    // of its first byte in the allocation
-  size_t nbytes = 0;
-  ScalarType dtype = ScalarType::Undefined;
-  std::vector<int64_t> sizes{};
-  Stack stack{};
-  Stack captured{};  // where a graph's kernel was captured
 };
 
 // Where memory was allocated and, if it was, freed.
 struct AllocationReport {
   size_t size = 0;
-  bool has_stream = false;  // false: allocated before the sanitizer was on
-  Stream stream{Stream::DEFAULT, Device(DeviceType::CPU)};
+  std::optional<Stream> stream{};  // none: allocated before the sanitizer was on
   bool is_host_memory = false;
   Stack allocated{};
-  bool is_freed = false;
-  Stack freed{};
+  std::optional<Stack> freed{};
 };
 
 // Race, Lifetime, Host: both accesses. GraphInput: the later one is the replay, the earlier one the
@@ -54,8 +45,7 @@ struct Finding {
   AccessReport later{};
   AllocationReport allocation{};  // of the earlier access
   AllocationReport reused{};      // Lifetime, after a free: of the later access
-  bool has_waited = false;        // the later access's stream has waited for the earlier one's:
-  Stack waited{};                 // the last time, here
+  std::optional<Stack> waited{};  // where the later stream last waited for the earlier one
   bool is_in_capture = false;     // both are of one graph
   int32_t error = 0;              // Capture: the runtime's code
   int64_t unwritten = 0;          // Uninitialized: offset of the first unwritten byte

@@ -7,7 +7,6 @@
 
 #include "csrc/extras/sanitizer/ByteRuns.h"
 #include "csrc/extras/sanitizer/Clock.h"
-#include "csrc/extras/sanitizer/Reports.h"
 #include "csrc/extras/sanitizer/WrittenBytes.h"
 
 namespace c10::openreg {
@@ -29,6 +28,17 @@ bool isConflict(State& state, const Place& place, const Access& earlier, const A
          doOverlap(state, earlier.runs, later.runs);
 }
 
+AccessReport describe(const State& state, const Launch& launch, const MemoryAccess& memory_access,
+                      uintptr_t base) {
+  const Work* const captured = memory_access.captured.get();
+  return {memory_access.access,
+          base,
+          captured == nullptr ? launch.kernel : captured->kernel,
+          state.streams()[launch.place.stream],
+          launch.stack,
+          captured == nullptr ? Stack() : captured->stack};
+}
+
 Finding conflict(const State& state, const Launch& launch, const MemoryAccess& memory_access,
                  const Access& earlier, const Allocation& allocation) {
   Finding finding{earlier.is_allocation ? FindingKind::Lifetime : FindingKind::Race};
@@ -39,7 +49,6 @@ Finding conflict(const State& state, const Launch& launch, const MemoryAccess& m
   const auto& waits = launch.place.happens_before.waits;
   if (const auto wait = waits.find({launch.place.stream, earlier.work->stream});
       wait != waits.end()) {
-    finding.has_waited = true;
     finding.waited = wait->second;
   }
   return finding;
@@ -73,7 +82,8 @@ void findConflicts(State& state, const Launch& launch, const MemoryAccess& memor
                    std::vector<Finding>& findings) {
   for (const Access* earlier : conflictsOf(state, launch.place, memory_access)) {
     const bool is_known = std::any_of(findings.begin(), findings.end(), [&](const Finding& one) {
-      return !one.allocation.is_freed && one.earlier.is_allocation == earlier->is_allocation &&
+      return !one.allocation.freed.has_value() &&
+             one.earlier.access.is_allocation == earlier->is_allocation &&
              one.earlier.stream == state.streams()[earlier->work->stream] &&
              one.earlier.kernel == earlier->work->kernel &&
              one.earlier.stack.here == earlier->work->stack.here;
@@ -127,7 +137,7 @@ void findHazards(const State& state, const Launch& launch, const MemoryAccess& m
       continue;
     }
     const bool is_known = std::any_of(findings.begin(), findings.end(), [&](const Finding& one) {
-      return one.allocation.is_freed && one.allocation.freed.here == hazard.freed.here &&
+      return one.allocation.freed.has_value() && one.allocation.freed->here == hazard.freed.here &&
              one.earlier.stream == state.streams()[hazard.access.work->stream];
     });
     if (is_known) {
@@ -135,11 +145,9 @@ void findHazards(const State& state, const Launch& launch, const MemoryAccess& m
     }
     Finding finding = conflict(state, launch, memory_access, hazard.access, *hazard.allocation);
     finding.kind = FindingKind::Lifetime;
-    finding.allocation.is_freed = true;
     finding.allocation.freed = hazard.freed;
     finding.reused = describe(state, allocation);
-    finding.later.offset =
-        static_cast<int64_t>(memory_access.access.runs.begin() - allocation.address);
+    finding.later.base = allocation.address;
     findings.push_back(std::move(finding));
   }
   if (hazards->empty()) {
@@ -199,14 +207,32 @@ void findUnwritten(State& state, const Launch& launch, const MemoryAccess& memor
   if (const Access* writer = writerOf(state, launch.place, memory_access)) {
     finding.earlier = describe(state, *writer, allocation.address);
   } else {
-    finding.earlier.is_allocation = true;
-    finding.earlier.stream = finding.allocation.stream;
+    finding.earlier.access.is_allocation = true;
+    finding.earlier.stream = finding.allocation.stream.value();
     finding.earlier.stack = allocation.allocated;
   }
   findings.push_back(std::move(finding));
 }
 
 }  // namespace
+
+AllocationReport describe(const State& state, const Allocation& allocation) {
+  AllocationReport report;
+  report.size = allocation.size;
+  if (allocation.owner.has_value()) {
+    report.stream = state.streams()[*allocation.owner];
+  }
+  report.is_host_memory = allocation.is_host_memory;
+  report.allocated = allocation.allocated;
+  return report;
+}
+
+AccessReport describe(const State& state, const Access& access, uintptr_t base) {
+  const Work& work = *access.work;
+  return {access,      base,
+          work.kernel, state.streams()[work.stream],
+          work.stack,  work.captured == nullptr ? Stack() : *work.captured};
+}
 
 std::vector<Finding> findAll(State& state, const Launch& launch,
                              const std::vector<MemoryAccess>& memory_accesses) {
@@ -252,7 +278,6 @@ Finding freedInput(const State& state, const Launch& replay, const Capture::Kept
   finding.later.stack = replay.stack;
   finding.later.captured = kept.access.work->stack;
   finding.allocation = describe(state, *kept.allocation);
-  finding.allocation.is_freed = true;
   finding.allocation.freed = kept.allocation->freed;
   return finding;
 }

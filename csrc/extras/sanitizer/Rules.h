@@ -1,17 +1,25 @@
-// The rules that define findings. docs/sanitizer.md describes them.
+// The rules that define findings, and how findings describe accesses and memory. docs/sanitizer.md
+// describes the rules.
 //
 // Not thread-safe, as State.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Finding.h"
 #include "csrc/extras/sanitizer/HappensBefore.h"
 #include "csrc/extras/sanitizer/MemoryAccess.h"
+#include "csrc/extras/sanitizer/Shadow.h"
 #include "csrc/extras/sanitizer/State.h"
 
 namespace c10::openreg {
+
+AllocationReport describe(const State& state, const Allocation& allocation);
+
+// Offsets are counted from `base`.
+AccessReport describe(const State& state, const Access& access, uintptr_t base);
 
 // For work that is about to be launched. Repeating the call gives the same result.
 std::vector<Finding> findAll(State& state, const Launch& launch,

@@ -7,7 +7,6 @@
 #include <exception>
 #include <iterator>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,7 +16,6 @@
 #include "csrc/extras/sanitizer/Clock.h"
 #include "csrc/extras/sanitizer/HappensBefore.h"
 #include "csrc/extras/sanitizer/MemoryAccess.h"
-#include "csrc/extras/sanitizer/Reports.h"
 #include "csrc/extras/sanitizer/Rules.h"
 #include "csrc/extras/sanitizer/State.h"
 #include "csrc/extras/sanitizer/WrittenOperands.h"
@@ -32,16 +30,14 @@ namespace {
 
 std::atomic<bool> is_on{false};
 
-std::atomic<ReportFinding> reporter{nullptr};
+std::atomic<ReportFinding> reporter{nullptr};  // set before it is on
 
 // Whether this thread has recorded the accesses of the kernel that it launches next.
 thread_local bool has_recorded = false;
 
 void report(const std::vector<Finding>& findings) {
-  if (const ReportFinding report = reporter.load(std::memory_order_relaxed)) {
-    for (const Finding& finding : findings) {
-      report(finding);
-    }
+  for (const Finding& finding : findings) {
+    reporter.load(std::memory_order_relaxed)(finding);
   }
 }
 
@@ -65,7 +61,6 @@ class Sanitizer final : public Observer {
     if (!isSanitizerOn()) {
       forget();
       state_.counts = {};
-      state_.not_seen.clear();
       first_opened_ = last_opened_ = countOpenedPages();
     }
     if (!is_on.exchange(true)) {
@@ -74,6 +69,7 @@ class Sanitizer final : public Observer {
   }
 
   void disable() {
+    at::openreg::stopObservingHostOperators();
     if (!turnOff()) {
       return;
     }
@@ -88,11 +84,6 @@ class Sanitizer final : public Observer {
     SanitizerCounts counts = state_.countNow();
     counts.pages_opened = countOpenedPages() - first_opened_;
     return counts;
-  }
-
-  std::vector<std::pair<std::string, uint64_t>> notSeen() {
-    const Lock lock(mutex_);
-    return {state_.not_seen.begin(), state_.not_seen.end()};
   }
 
   // --- Launches
@@ -139,7 +130,7 @@ class Sanitizer final : public Observer {
     if (!std::exchange(has_recorded, false)) {
       const Lock lock(mutex_);
       ++state_.counts.not_seen;
-      ++state_.not_seen[kernel];
+      ++state_.counts.kernels_not_seen[kernel];
       state_.giveUpWritten();  // the graph may have written anything
     }
   }
@@ -197,8 +188,8 @@ class Sanitizer final : public Observer {
         const Work& work = *conflicting->work;
         Finding& finding = findings.emplace_back(Finding{FindingKind::Host});
         finding.earlier = describe(state_, *conflicting, allocation->address);
-        finding.later =
-            describeHost(access, kernel, stack, finding.earlier.stream, allocation->address);
+        finding.later = {access, allocation->address, kernel, finding.earlier.stream, stack};
+        finding.later.is_host = true;
         finding.allocation = describe(state_, *allocation);
         // See Note [One finding for each mistake].
         Clock until;
@@ -308,8 +299,7 @@ class Sanitizer final : public Observer {
         return;
     }
     try {
-      const OpenRegStream current = getCurrentOpenRegStream();
-      refusedCall(error, caller, current, current.captureId());
+      refusedCall(error, caller);
     } catch (const std::exception& failure) {
       // The runtime's error is about to be thrown, and has precedence.
       std::fprintf(stderr, "openreg: the sanitizer could not report a call: %s\n", failure.what());
@@ -323,8 +313,7 @@ class Sanitizer final : public Observer {
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
-    state_.events[event] = {
-        std::make_shared<const Clock>(place.happens_before.clockOf(place.stream)), capture};
+    state_.events[event] = {place.happens_before.clockOf(place.stream), capture};
   }
 
   void eventWait(const void* event, const OpenRegStream& stream) override {
@@ -335,7 +324,7 @@ class Sanitizer final : public Observer {
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == capture) {
       const Place place = state_.placeOf(stream, capture);
-      place.happens_before.await(place.stream, *found->second.clock, stack);
+      place.happens_before.await(place.stream, found->second.clock, stack);
     }
   }
 
@@ -478,7 +467,7 @@ class Sanitizer final : public Observer {
     const Lock lock(mutex_);
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == 0) {
-      hostAwaits(*found->second.clock);
+      hostAwaits(found->second.clock);
     }
   }
 
@@ -494,9 +483,9 @@ class Sanitizer final : public Observer {
     watches_.endOrdered(state_.live);
   }
 
-  // `own_capture` is the capture of the calling thread's current stream.
-  void refusedCall(orError_t error, const char* caller, const OpenRegStream& current,
-                   uint64_t own_capture) {
+  void refusedCall(orError_t error, const char* caller) {
+    const OpenRegStream current = getCurrentOpenRegStream();
+    const uint64_t own_capture = current.captureId();
     const Stack stack = gatherStack();
     std::vector<Finding> findings;
     {
@@ -571,20 +560,16 @@ Sanitizer& sanitizer() {
 
 bool isSanitizerOn() noexcept { return is_on.load(std::memory_order_relaxed); }
 
-void setFindingReporter(ReportFinding report) { reporter = report; }
-
-void enableSanitizer(const SanitizerOptions& options) { sanitizer().enable(options); }
-
-void disableSanitizer() {
-  at::openreg::stopObservingHostOperators();
-  sanitizer().disable();
+void enableSanitizer(const SanitizerOptions& options, ReportFinding report) {
+  reporter = report;
+  sanitizer().enable(options);
 }
+
+void disableSanitizer() { sanitizer().disable(); }
 
 void reportHostTouches() { sanitizer().reportHostTouches(); }
 
 SanitizerCounts sanitizerCounts() { return sanitizer().counts(); }
-
-std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen() { return sanitizer().notSeen(); }
 
 void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands) {
   std::vector<Access> accesses;

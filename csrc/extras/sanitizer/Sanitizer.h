@@ -29,9 +29,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "csrc/extras/sanitizer/Finding.h"
 #include "torch_openreg/core/Macros.h"
@@ -54,8 +53,9 @@ struct SanitizerOptions {
 using ReportFinding = void (*)(const Finding& finding);
 
 struct SanitizerCounts {
-  uint64_t launches = 0;             // whose accesses were recorded
-  uint64_t not_seen = 0;             // kernels launched without recorded accesses
+  uint64_t launches = 0;                               // whose accesses were recorded
+  uint64_t not_seen = 0;                               // kernels launched without recorded accesses
+  std::map<std::string, uint64_t> kernels_not_seen{};  // their numbers of launches
   uint64_t undecided = 0;            // accesses with too many runs to compare, or to store
   uint64_t forgotten = 0;            // times that accesses were dropped because a set was full
   uint64_t live_allocations = 0;     // now
@@ -69,11 +69,8 @@ struct SanitizerCounts {
 
 OPENREG_EXPORT bool isSanitizerOn() noexcept;
 
-// Called once, by the bindings.
-OPENREG_EXPORT void setFindingReporter(ReportFinding report);
-
 // Turns it on, or changes the options. Earlier work is unknown, and counts as ordered.
-OPENREG_EXPORT void enableSanitizer(const SanitizerOptions& options);
+OPENREG_EXPORT void enableSanitizer(const SanitizerOptions& options, ReportFinding report);
 
 // Turns it off and discards everything except for the counts.
 OPENREG_EXPORT void disableSanitizer();
@@ -87,8 +84,5 @@ OPENREG_EXPORT void reportHostTouches();
 // The host is about to read or write memory in an operator of the CPU.
 // Errors: as ReportFinding throws; the operator is then not called.
 void recordHostAccesses(const char* kernel, ArrayRef<Operand> operands);
-
-// The kernels without recorded accesses, and their numbers of launches.
-OPENREG_EXPORT std::vector<std::pair<std::string, uint64_t>> kernelsNotSeen();
 
 }  // namespace c10::openreg

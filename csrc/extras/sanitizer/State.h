@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -44,7 +43,7 @@ struct Launch {
 };
 
 struct RecordedEvent {
-  std::shared_ptr<const Clock> clock;
+  Clock clock;
   uint64_t capture;  // that contains the record, or 0
 };
 
@@ -52,7 +51,6 @@ class State {
  public:
   SanitizerOptions options{};
   SanitizerCounts counts{};
-  std::map<std::string, uint64_t> not_seen{};
   Shadow shadow{};
   HappensBefore live{};  // outside of captures
   std::unordered_map<uint64_t, Capture> captures{};

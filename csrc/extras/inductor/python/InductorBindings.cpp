@@ -4,6 +4,8 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pycfunction_helpers.h>
+#include <torch/csrc/utils/python_numbers.h>
 
 #include <string>
 
@@ -20,14 +22,6 @@ using at::openreg::GeneratedParameter;
 
 int64_t unpackInteger(PyObject* object) {
   const long long value = PyLong_AsLongLong(object);
-  if (C10_UNLIKELY(value == -1 && PyErr_Occurred() != nullptr)) {
-    throw python_error();
-  }
-  return value;
-}
-
-double unpackNumber(PyObject* object) {
-  const double value = PyFloat_AsDouble(object);
   if (C10_UNLIKELY(value == -1 && PyErr_Occurred() != nullptr)) {
     throw python_error();
   }
@@ -67,7 +61,7 @@ PyObject* launchGeneratedKernel(PyObject* self, PyObject* const* args, Py_ssize_
     if (parameters[i] == GeneratedParameter::Integer) {
       arguments.addInteger(unpackInteger(args[i]));
     } else if (parameters[i] == GeneratedParameter::Number) {
-      arguments.addNumber(unpackNumber(args[i]));
+      arguments.addNumber(THPUtils_unpackDouble(args[i]));
     } else if (C10_UNLIKELY(host_scalars != nullptr && contains(host_scalars, i))) {
       arguments.addHostScalar(unpackTensor(kernel, i, args[i]));
     } else {
@@ -79,9 +73,8 @@ PyObject* launchGeneratedKernel(PyObject* self, PyObject* const* args, Py_ssize_
   END_HANDLE_TH_ERRORS
 }
 
-PyMethodDef kLaunch = {
-    "launch", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&launchGeneratedKernel)),
-    METH_FASTCALL, nullptr};
+PyMethodDef kLaunch = {"launch", castPyCFunctionFast(&launchGeneratedKernel), METH_FASTCALL,
+                       nullptr};
 
 py::object bindKernel(const std::string& name, const std::string& library,
                       const std::string& parameters) {
@@ -113,10 +106,8 @@ PyObject* emptyStrided(PyObject* /*module*/, PyObject* const* args, Py_ssize_t a
   END_HANDLE_TH_ERRORS
 }
 
-PyMethodDef kEmptyStrided = {
-    "empty_strided_openreg",
-    reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&emptyStrided)), METH_FASTCALL,
-    nullptr};
+PyMethodDef kEmptyStrided = {"empty_strided_openreg", castPyCFunctionFast(&emptyStrided),
+                             METH_FASTCALL, nullptr};
 
 py::object bindEmptyStrided() {
   return py::reinterpret_steal<py::object>(PyCFunction_New(&kEmptyStrided, nullptr));

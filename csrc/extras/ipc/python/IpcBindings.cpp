@@ -13,18 +13,12 @@ using namespace c10::openreg;
 
 // Sharing and receiving may wait for room in a stream's queue, so they run without the GIL.
 py::bytes share(const at::Storage& storage) {
-  std::string message;
-  {
-    const py::gil_scoped_release no_gil;
-    message = shareStorage(storage);
-  }
-  return message;
+  return withoutGil([&] { return shareStorage(storage); });
 }
 
 at::Storage receive(const py::bytes& message) {
   const std::string bytes = message;
-  const py::gil_scoped_release no_gil;
-  return receiveStorage(bytes);
+  return withoutGil([&] { return receiveStorage(bytes); });
 }
 
 void bindIpc(py::module_& m) {

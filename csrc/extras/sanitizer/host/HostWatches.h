@@ -40,8 +40,6 @@ class HostWatches {
     std::unique_ptr<HostWatch> watch;
   };
 
-  std::vector<Watched> takeTouched();
-
   std::vector<Watched> watched_{};
 };
 

@@ -2,8 +2,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <array>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "csrc/extras/sanitizer/Sanitizer.h"
@@ -31,54 +31,40 @@ py::tuple describe(const c10::Stream& stream) {
   return py::make_tuple(stream.device_index(), stream.id());
 }
 
-py::dict describe(const AccessReport& access) {
+py::dict describe(const AccessReport& report) {
+  const Access& access = report.access;
   py::dict result;
-  result["kernel"] = access.kernel;
-  result["argument"] =
-      access.argument == nullptr ? py::object(py::none()) : py::str(access.argument);
+  result["kernel"] = report.kernel;
+  result["argument"] = access.argument;
   result["operand"] = access.operand;
   result["is_write"] = access.is_write;
   result["is_allocation"] = access.is_allocation;
-  result["is_host"] = access.is_host;
-  result["thread"] = access.thread;
-  result["stream"] = describe(access.stream);
-  result["offset"] = access.offset;
-  result["nbytes"] = access.nbytes;
+  result["is_host"] = report.is_host;
+  result["thread"] = report.thread;
+  result["stream"] = describe(report.stream);
+  result["offset"] = static_cast<int64_t>(access.runs.begin() - report.base);
+  result["nbytes"] = access.runs.byteCount();
   result["dtype"] = access.dtype == c10::ScalarType::Undefined ? "" : c10::toString(access.dtype);
-  result["sizes"] = access.sizes;
-  result["stack"] = describeFrames(access.stack);
-  result["captured"] = describeFrames(access.captured);
+  result["sizes"] = access.sizes == nullptr ? std::vector<int64_t>() : *access.sizes;
+  result["stack"] = describeFrames(report.stack);
+  result["captured"] = describeFrames(report.captured);
   return result;
 }
 
 py::dict describe(const AllocationReport& allocation) {
   py::dict result;
   result["size"] = allocation.size;
-  result["stream"] = allocation.has_stream ? describe(allocation.stream) : py::object(py::none());
+  result["stream"] = allocation.stream ? describe(*allocation.stream) : py::object(py::none());
   result["is_host_memory"] = allocation.is_host_memory;
   result["allocated"] = describeFrames(allocation.allocated);
   result["freed"] =
-      allocation.is_freed ? py::object(describeFrames(allocation.freed)) : py::object(py::none());
+      allocation.freed ? py::object(describeFrames(*allocation.freed)) : py::object(py::none());
   return result;
 }
 
-const char* nameOf(FindingKind kind) {
-  switch (kind) {
-    case FindingKind::Race:
-      return "race";
-    case FindingKind::Lifetime:
-      return "lifetime";
-    case FindingKind::Host:
-      return "host";
-    case FindingKind::GraphInput:
-      return "graph-input";
-    case FindingKind::Capture:
-      return "capture";
-    case FindingKind::Uninitialized:
-      return "uninitialized";
-  }
-  return "";
-}
+constexpr std::array<const char*, static_cast<size_t>(FindingKind::Uninitialized) + 1> kKinds = {
+    "race", "lifetime", "host", "graph-input", "capture", "uninitialized",
+};
 
 // torch drops exceptions of operator observers. So the main thread raises them before its next
 // line.
@@ -107,13 +93,13 @@ void report(const Finding& finding) {
     return;
   }
   py::dict result;
-  result["kind"] = nameOf(finding.kind);
+  result["kind"] = kKinds.at(static_cast<size_t>(finding.kind));
   result["earlier"] = describe(finding.earlier);
   result["later"] = describe(finding.later);
   result["allocation"] = describe(finding.allocation);
   result["reused"] = describe(finding.reused);
   result["waited"] =
-      finding.has_waited ? py::object(describeFrames(finding.waited)) : py::object(py::none());
+      finding.waited ? py::object(describeFrames(*finding.waited)) : py::object(py::none());
   result["is_in_capture"] = finding.is_in_capture;
   result["error"] = finding.error;
   result["unwritten"] = finding.unwritten;
@@ -146,11 +132,11 @@ void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, b
             bool finds_uninitialized) {
   handler() = std::move(report_finding);
   setStackGatherer(&gatherSharedStack);
-  setFindingReporter(&report);
   const py::gil_scoped_release released;
   const bool was_on = isSanitizerOn();
   enableSanitizer({finds_races, finds_lifetimes, is_exact, finds_host_accesses, watches_pages,
-                   finds_refused_calls, finds_uninitialized});
+                   finds_refused_calls, finds_uninitialized},
+                  &report);
   if (!was_on && finds_host_accesses && watches_pages) {
     // Its free blocks cannot be watched.
     at::getHostAllocator(kDeviceType)->empty_cache();
@@ -160,10 +146,7 @@ void enable(py::object report_finding, bool finds_races, bool finds_lifetimes, b
 void reportTouches() {
   std::unique_ptr<py::error_already_set> error;
   error_to_raise = &error;
-  {
-    const py::gil_scoped_release released;
-    reportHostTouches();
-  }
+  withoutGil(&reportHostTouches);
   error_to_raise = nullptr;
   if (error != nullptr) {
     throw py::error_already_set(*error);
@@ -171,21 +154,12 @@ void reportTouches() {
 }
 
 void disable() {
-  {
-    const py::gil_scoped_release released;
-    disableSanitizer();
-  }
+  withoutGil(&disableSanitizer);
   dropUnusedStacks();
 }
 
 py::dict counts() {
-  SanitizerCounts counts;
-  std::vector<std::pair<std::string, uint64_t>> not_seen;
-  {
-    const py::gil_scoped_release released;
-    counts = sanitizerCounts();
-    not_seen = kernelsNotSeen();
-  }
+  const SanitizerCounts counts = withoutGil(&sanitizerCounts);
   py::dict result;
   result["launches"] = counts.launches;
   result["not_seen"] = counts.not_seen;
@@ -201,7 +175,7 @@ py::dict counts() {
   const SharedStackCounts stacks = sharedStackCounts();
   result["stacks"] = stacks.stacks;
   result["bytes_of_stacks"] = stacks.bytes;
-  result["kernels_not_seen"] = py::dict(py::cast(not_seen));
+  result["kernels_not_seen"] = counts.kernels_not_seen;
   return result;
 }
 
@@ -213,9 +187,8 @@ void bindSanitizer(py::module_& m) {
   m.def("_sanitizer_counts", &counts);
   m.def("_sanitizer_set_frame_dumper", &setFrameDumper);
   m.def("_sanitizer_report_touches", &reportTouches);
-  m.def("_sanitizer_only_writes", [](const std::string& name) { return onlyWrites(name); });
-  m.def("_sanitizer_reads_only_sizes",
-        [](const std::string& name) { return readsOnlySizes(name); });
+  m.def("_sanitizer_only_writes", &onlyWrites);
+  m.def("_sanitizer_reads_only_sizes", &readsOnlySizes);
   m.def("_sanitizer_begin_backward", &beginBackward);
   m.def("_sanitizer_end_backward", &endBackward);
   // docs: end
