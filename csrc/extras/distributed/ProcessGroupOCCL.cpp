@@ -58,16 +58,6 @@ c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>&
   return glooFactory()(store, rank, size, timeout);
 }
 
-template <typename Options>
-Request makeRequest(CollectiveKind kind, OpType type, const Options& options, milliseconds timeout,
-                    std::vector<Tensor> outputs) {
-  Request request{kind, type};
-  request.is_async = options.asyncOp;
-  request.timeout = timeout;
-  request.outputs = std::move(outputs);
-  return request;
-}
-
 // Unwraps the list of lists of a call that supports several devices per process; only one is
 // allowed.
 template <typename List>
@@ -129,8 +119,17 @@ void ProcessGroupOCCL::addEphemeralTimeout(milliseconds timeout) {
   state_->extendTimeouts(timeout);
 }
 
-milliseconds ProcessGroupOCCL::timeoutOf(milliseconds timeout) const {
-  return timeout.count() > 0 ? timeout : state_->timeout();
+template <typename CallOptions>
+Request ProcessGroupOCCL::makeRequest(OpType type, const CallOptions& options,
+                                      std::vector<Tensor> outputs,
+                                      std::vector<Collective> collectives) const {
+  Request request{collectives.front().signature.kind, type};
+  request.is_async = options.asyncOp;
+  request.waits_on_host = type == OpType::BARRIER;
+  request.timeout = options.timeout.count() > 0 ? options.timeout : state_->timeout();
+  request.outputs = std::move(outputs);
+  request.collectives = std::move(collectives);
+  return request;
 }
 
 // init_process_group() without a backend's name, or with several, makes Gloo the group's default
@@ -259,58 +258,50 @@ Work ProcessGroupOCCL::endCoalescing() {
 Work ProcessGroupOCCL::broadcast(std::vector<Tensor>& tensors,
                                  const c10d::BroadcastOptions& options) {
   const Tensor& tensor = singleTensor(CollectiveKind::Broadcast, tensors);
-  Request request = makeRequest(CollectiveKind::Broadcast, OpType::BROADCAST, options,
-                                timeoutOf(options.timeout), tensors);
-  request.collectives = {openreg::broadcast(group(), tensor, options.rootRank)};
-  return submit(tensor.device(), std::move(request));
+  return submit(tensor.device(),
+                makeRequest(OpType::BROADCAST, options, tensors,
+                            {openreg::broadcast(group(), tensor, options.rootRank)}));
 }
 
 Work ProcessGroupOCCL::allreduce(std::vector<Tensor>& tensors,
                                  const c10d::AllreduceOptions& options) {
   const Tensor& tensor = singleTensor(CollectiveKind::AllReduce, tensors);
-  Request request = makeRequest(CollectiveKind::AllReduce, OpType::ALLREDUCE, options,
-                                timeoutOf(options.timeout), tensors);
-  request.collectives = {allReduce(group(), tensor, options.reduceOp)};
-  return submit(tensor.device(), std::move(request));
+  return submit(tensor.device(), makeRequest(OpType::ALLREDUCE, options, tensors,
+                                             {allReduce(group(), tensor, options.reduceOp)}));
 }
 
 Work ProcessGroupOCCL::allreduce_coalesced(std::vector<Tensor>& tensors,
                                            const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce: expected tensors, got none");
-  Request request = makeRequest(CollectiveKind::AllReduce, OpType::ALLREDUCE_COALESCED, options,
-                                timeoutOf(options.timeout), tensors);
+  std::vector<Collective> collectives;
   for (const Tensor& tensor : tensors) {
-    request.collectives.push_back(allReduce(group(), tensor, options.reduceOp));
+    collectives.push_back(allReduce(group(), tensor, options.reduceOp));
   }
-  return submit(tensors.front().device(), std::move(request));
+  return submit(tensors.front().device(),
+                makeRequest(OpType::ALLREDUCE_COALESCED, options, tensors, std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::reduce(std::vector<Tensor>& tensors, const c10d::ReduceOptions& options) {
   const Tensor& tensor = singleTensor(CollectiveKind::Reduce, tensors);
-  Request request = makeRequest(CollectiveKind::Reduce, OpType::REDUCE, options,
-                                timeoutOf(options.timeout), tensors);
-  request.collectives = {openreg::reduce(group(), tensor, options.reduceOp, options.rootRank)};
-  return submit(tensor.device(), std::move(request));
+  return submit(
+      tensor.device(),
+      makeRequest(OpType::REDUCE, options, tensors,
+                  {openreg::reduce(group(), tensor, options.reduceOp, options.rootRank)}));
 }
 
 Work ProcessGroupOCCL::allgather(std::vector<std::vector<Tensor>>& outputs,
                                  std::vector<Tensor>& inputs,
                                  const c10d::AllgatherOptions& options) {
-  constexpr auto kKind = CollectiveKind::AllGather;
-  const Tensor& input = singleTensor(kKind, inputs);
-  const std::vector<Tensor>& list = onlyList(kKind, outputs);
-  Request request =
-      makeRequest(kKind, OpType::ALLGATHER, options, timeoutOf(options.timeout), list);
-  request.collectives = {allGather(group(), list, input)};
-  return submit(input.device(), std::move(request));
+  const Tensor& input = singleTensor(CollectiveKind::AllGather, inputs);
+  const std::vector<Tensor>& list = onlyList(CollectiveKind::AllGather, outputs);
+  return submit(input.device(),
+                makeRequest(OpType::ALLGATHER, options, list, {allGather(group(), list, input)}));
 }
 
 Work ProcessGroupOCCL::_allgather_base(Tensor& output, Tensor& input,
                                        const c10d::AllgatherOptions& options) {
-  Request request = makeRequest(CollectiveKind::AllGather, OpType::_ALLGATHER_BASE, options,
-                                timeoutOf(options.timeout), {output});
-  request.collectives = {allGatherIntoTensor(group(), output, input)};
-  return submit(input.device(), std::move(request));
+  return submit(input.device(), makeRequest(OpType::_ALLGATHER_BASE, options, {output},
+                                            {allGatherIntoTensor(group(), output, input)}));
 }
 
 Work ProcessGroupOCCL::allgather_coalesced(std::vector<std::vector<Tensor>>& outputs,
@@ -326,29 +317,28 @@ Work ProcessGroupOCCL::allgather_coalesced(std::vector<std::vector<Tensor>>& out
     checkSameCount(kKind, list.size(), inputs.size());
     all.insert(all.end(), list.begin(), list.end());
   }
-  Request request = makeRequest(kKind, OpType::ALLGATHER_COALESCED, options,
-                                timeoutOf(options.timeout), std::move(all));
+  std::vector<Collective> collectives;
   for (size_t i = 0; i < inputs.size(); ++i) {
     std::vector<Tensor> list;
     for (const std::vector<Tensor>& of_rank : outputs) {
       list.push_back(of_rank[i]);
     }
-    request.collectives.push_back(allGather(group(), list, inputs[i]));
+    collectives.push_back(allGather(group(), list, inputs[i]));
   }
-  return submit(inputs.front().device(), std::move(request));
+  return submit(inputs.front().device(), makeRequest(OpType::ALLGATHER_COALESCED, options,
+                                                     std::move(all), std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::allgather_into_tensor_coalesced(std::vector<Tensor>& outputs,
                                                        std::vector<Tensor>& inputs,
                                                        const c10d::AllgatherOptions& options) {
-  constexpr auto kKind = CollectiveKind::AllGather;
-  checkSameCount(kKind, outputs.size(), inputs.size());
-  Request request =
-      makeRequest(kKind, OpType::COALESCED, options, timeoutOf(options.timeout), outputs);
+  checkSameCount(CollectiveKind::AllGather, outputs.size(), inputs.size());
+  std::vector<Collective> collectives;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    request.collectives.push_back(allGatherIntoTensor(group(), outputs[i], inputs[i]));
+    collectives.push_back(allGatherIntoTensor(group(), outputs[i], inputs[i]));
   }
-  return submit(inputs.front().device(), std::move(request));
+  return submit(inputs.front().device(),
+                makeRequest(OpType::COALESCED, options, outputs, std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::gather(std::vector<std::vector<Tensor>>& outputs,
@@ -359,9 +349,9 @@ Work ProcessGroupOCCL::gather(std::vector<std::vector<Tensor>>& outputs,
   // On ranks without outputs, c10d passes an empty list or a list with an empty list.
   const std::vector<Tensor> list =
       !is_root && outputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, outputs);
-  Request request = makeRequest(kKind, OpType::GATHER, options, timeoutOf(options.timeout), list);
-  request.collectives = {openreg::gather(group(), list, input, options.rootRank)};
-  return submit(input.device(), std::move(request));
+  return submit(input.device(),
+                makeRequest(OpType::GATHER, options, list,
+                            {openreg::gather(group(), list, input, options.rootRank)}));
 }
 
 Work ProcessGroupOCCL::scatter(std::vector<Tensor>& outputs,
@@ -372,53 +362,47 @@ Work ProcessGroupOCCL::scatter(std::vector<Tensor>& outputs,
   const bool is_root = options.rootRank == rank_;
   const std::vector<Tensor> list =
       !is_root && inputs.empty() ? std::vector<Tensor>{} : onlyList(kKind, inputs);
-  Request request =
-      makeRequest(kKind, OpType::SCATTER, options, timeoutOf(options.timeout), outputs);
-  request.collectives = {openreg::scatter(group(), output, list, options.rootRank)};
-  return submit(output.device(), std::move(request));
+  return submit(output.device(),
+                makeRequest(OpType::SCATTER, options, outputs,
+                            {openreg::scatter(group(), output, list, options.rootRank)}));
 }
 
 Work ProcessGroupOCCL::reduce_scatter(std::vector<Tensor>& outputs,
                                       std::vector<std::vector<Tensor>>& inputs,
                                       const c10d::ReduceScatterOptions& options) {
-  constexpr auto kKind = CollectiveKind::ReduceScatter;
-  const Tensor& output = singleTensor(kKind, outputs);
-  const std::vector<Tensor>& list = onlyList(kKind, inputs);
-  Request request =
-      makeRequest(kKind, OpType::REDUCE_SCATTER, options, timeoutOf(options.timeout), outputs);
-  request.collectives = {reduceScatter(group(), output, list, options.reduceOp)};
-  return submit(output.device(), std::move(request));
+  const Tensor& output = singleTensor(CollectiveKind::ReduceScatter, outputs);
+  const std::vector<Tensor>& list = onlyList(CollectiveKind::ReduceScatter, inputs);
+  return submit(output.device(),
+                makeRequest(OpType::REDUCE_SCATTER, options, outputs,
+                            {reduceScatter(group(), output, list, options.reduceOp)}));
 }
 
 Work ProcessGroupOCCL::_reduce_scatter_base(Tensor& output, Tensor& input,
                                             const c10d::ReduceScatterOptions& options) {
-  Request request = makeRequest(CollectiveKind::ReduceScatter, OpType::_REDUCE_SCATTER_BASE,
-                                options, timeoutOf(options.timeout), {output});
-  request.collectives = {reduceScatterTensor(group(), output, input, options.reduceOp)};
-  return submit(output.device(), std::move(request));
+  return submit(output.device(),
+                makeRequest(OpType::_REDUCE_SCATTER_BASE, options, {output},
+                            {reduceScatterTensor(group(), output, input, options.reduceOp)}));
 }
 
 Work ProcessGroupOCCL::reduce_scatter_tensor_coalesced(std::vector<Tensor>& outputs,
                                                        std::vector<Tensor>& inputs,
                                                        const c10d::ReduceScatterOptions& options) {
-  constexpr auto kKind = CollectiveKind::ReduceScatter;
-  checkSameCount(kKind, outputs.size(), inputs.size());
-  Request request = makeRequest(kKind, OpType::REDUCE_SCATTER_TENSOR_COALESCED, options,
-                                timeoutOf(options.timeout), outputs);
+  checkSameCount(CollectiveKind::ReduceScatter, outputs.size(), inputs.size());
+  std::vector<Collective> collectives;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    request.collectives.push_back(
-        reduceScatterTensor(group(), outputs[i], inputs[i], options.reduceOp));
+    collectives.push_back(reduceScatterTensor(group(), outputs[i], inputs[i], options.reduceOp));
   }
-  return submit(outputs.front().device(), std::move(request));
+  return submit(outputs.front().device(), makeRequest(OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+                                                      options, outputs, std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::alltoall_base(Tensor& output, Tensor& input,
                                      std::vector<int64_t>& output_splits,
                                      std::vector<int64_t>& input_splits,
                                      const c10d::AllToAllOptions& options) {
-  Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL_BASE, options,
-                                timeoutOf(options.timeout), {output});
-  request.collectives = {allToAllSingle(group(), output, input, output_splits, input_splits)};
+  Request request =
+      makeRequest(OpType::ALLTOALL_BASE, options, {output},
+                  {allToAllSingle(group(), output, input, output_splits, input_splits)});
   request.input_splits = input_splits;
   request.output_splits = output_splits;
   return submit(output.device(), std::move(request));
@@ -426,10 +410,9 @@ Work ProcessGroupOCCL::alltoall_base(Tensor& output, Tensor& input,
 
 Work ProcessGroupOCCL::alltoall(std::vector<Tensor>& outputs, std::vector<Tensor>& inputs,
                                 const c10d::AllToAllOptions& options) {
-  Request request = makeRequest(CollectiveKind::AllToAll, OpType::ALLTOALL, options,
-                                timeoutOf(options.timeout), outputs);
-  request.collectives = {allToAll(group(), outputs, inputs)};
-  return submit(outputs.front().device(), std::move(request));
+  std::vector<Collective> collectives{allToAll(group(), outputs, inputs)};
+  return submit(outputs.front().device(),
+                makeRequest(OpType::ALLTOALL, options, outputs, std::move(collectives)));
 }
 
 Work ProcessGroupOCCL::submitMessage(OpType type, std::vector<Tensor>& tensors,
@@ -549,20 +532,15 @@ c10::Device ProcessGroupOCCL::deviceOf(const c10d::BarrierOptions& options) {
 }
 
 Work ProcessGroupOCCL::barrier(const c10d::BarrierOptions& options) {
-  Request request = makeRequest(CollectiveKind::Barrier, OpType::BARRIER, options,
-                                timeoutOf(options.timeout), {});
-  request.waits_on_host = true;
-  request.collectives = {openreg::barrier(CollectiveKind::Barrier)};
-  return submit(deviceOf(options), std::move(request));
+  return submit(deviceOf(options), makeRequest(OpType::BARRIER, options, {},
+                                               {openreg::barrier(CollectiveKind::Barrier)}));
 }
 
 void ProcessGroupOCCL::monitoredBarrier(const c10d::BarrierOptions& options,
                                         bool /*wait_all_ranks*/) {
-  Request request = makeRequest(CollectiveKind::MonitoredBarrier, OpType::BARRIER, options,
-                                timeoutOf(options.timeout), {});
-  request.waits_on_host = true;
-  request.collectives = {openreg::barrier(CollectiveKind::MonitoredBarrier)};
-  submit(deviceOf(options), std::move(request))->wait();
+  submit(deviceOf(options), makeRequest(OpType::BARRIER, options, {},
+                                        {openreg::barrier(CollectiveKind::MonitoredBarrier)}))
+      ->wait();
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupOCCL::split(

@@ -144,7 +144,10 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   };
 
   Membership group() const { return {rank_, size_}; }
-  std::chrono::milliseconds timeoutOf(std::chrono::milliseconds timeout) const;
+  // The request of one call. A barrier waits on the host.
+  template <typename CallOptions>
+  Request makeRequest(c10d::OpType type, const CallOptions& options, std::vector<Tensor> outputs,
+                      std::vector<Collective> collectives) const;
   c10::Device deviceOf(const c10d::BarrierOptions& options);
   Engine& engineFor(c10::Device device);
   c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
