@@ -1,9 +1,11 @@
 #include "csrc/extras/distributed/collectives/Collectives.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "csrc/extras/distributed/collectives/Bytes.h"
@@ -135,6 +137,15 @@ std::vector<RecvBuffer> recvBuffersOf(const std::vector<TensorAlias>& aliases) {
     buffers.emplace_back(tensor);
   }
   return buffers;
+}
+
+// Stores the bytes of each rank in its tensor.
+void fill(const std::vector<TensorAlias>& outputs, const Tensors& bytes) {
+  const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
+  for (size_t rank = 0; rank < buffers.size(); ++rank) {
+    buffers[rank].bytes().copy_(bytes[rank]);
+    buffers[rank].complete();
+  }
 }
 
 Tensors plainBytesOf(const std::vector<TensorAlias>& aliases) {
@@ -387,13 +398,7 @@ Collective allGather(Membership group, const Tensors& outputs, const Tensor& inp
   if (isEager(input) && haveEqualSizes(outputs)) {
     collective.begin_eager = [input = TensorAlias(input),
                               outputs = aliasAll(ITensorListRef(outputs))]() -> Collective::Eager {
-      return {outgoingBytes(input), [outputs](const Tensors& bytes) {
-                const std::vector<RecvBuffer> buffers = recvBuffersOf(outputs);
-                for (size_t rank = 0; rank < bytes.size(); ++rank) {
-                  buffers[rank].bytes().copy_(bytes[rank]);
-                  buffers[rank].complete();
-                }
-              }};
+      return {outgoingBytes(input), [outputs](const Tensors& bytes) { fill(outputs, bytes); }};
     };
   }
   return collective;
@@ -434,10 +439,7 @@ Collective allGatherIntoTensor(Membership group, const Tensor& output, const Ten
                               output = TensorAlias(output)]() -> Collective::Eager {
       return {outgoingBytes(input), [output](const Tensors& bytes) {
                 const RecvBuffer buffer(output.tensor());
-                const Tensor rows = buffer.bytes().view({static_cast<int64_t>(bytes.size()), -1});
-                for (size_t rank = 0; rank < bytes.size(); ++rank) {
-                  rows[static_cast<int64_t>(rank)].copy_(bytes[rank]);
-                }
+                buffer.bytes().copy_(at::cat(bytes));
                 buffer.complete();
               }};
     };
@@ -640,30 +642,13 @@ Collective allToAll(Membership group, const Tensors& outputs, const Tensors& inp
   collective.begin = [inputs = aliasAll(ITensorListRef(inputs)),
                       outputs = aliasAll(ITensorListRef(outputs)), to = collective.signature.to,
                       from = collective.signature.from](Exchange& calls) -> Finish {
-    const auto join = [](const std::vector<int64_t>& sizes) {
-      int64_t total = 0;
-      for (const int64_t size : sizes) {
-        total += size;
-      }
-      return at::empty({total}, at::TensorOptions().dtype(kByte));
-    };
-    Tensor input = join(to);
-    int64_t offset = 0;
-    for (const Tensor& bytes : plainBytesOf(inputs)) {
-      input.narrow(0, offset, bytes.numel()).copy_(bytes);
-      offset += bytes.numel();
-    }
-    Tensor output = join(from);
+    Tensor input = at::cat(plainBytesOf(inputs));
+    const int64_t received_bytes = std::accumulate(from.begin(), from.end(), int64_t{0});
+    Tensor output = at::empty({received_bytes}, at::TensorOptions().dtype(kByte));
     const GlooWork work = postAllToAll(calls, output, input, from, to);
     return [=](Exchange& own) {
       own.wait(work);
-      int64_t position = 0;
-      for (const RecvBuffer& buffer : recvBuffersOf(outputs)) {
-        const Tensor bytes = buffer.bytes();
-        bytes.copy_(output.narrow(0, position, bytes.numel()));
-        position += bytes.numel();
-        buffer.complete();
-      }
+      fill(outputs, output.split_with_sizes(from));
     };
   };
   return collective;
