@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <numeric>
 #include <thread>
+#include <utility>
 
 #include "csrc/extras/distributed/transport/StageGate.h"
 
@@ -34,6 +36,13 @@ milliseconds remaining(Deadline deadline) {
   return std::max(left, milliseconds(1));
 }
 
+std::vector<int> ranksBut(int rank, int size) {
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  ranks.erase(ranks.begin() + rank);
+  return ranks;
+}
+
 Tensor makeMessage() {
   return at::zeros({static_cast<int64_t>(sizeof(Header)) + kEagerBytes},
                    at::TensorOptions().dtype(kByte));
@@ -54,15 +63,17 @@ Header read(const Tensor& message) {
 }  // namespace
 
 Transport::Transport(c10::intrusive_ptr<c10d::Backend> gloo)
-    : gloo_(std::move(gloo)), rank_(gloo_->getRank()), size_(gloo_->getSize()), peers_(size_) {
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) {
-      peers_[peer].eager = makeMessage().narrow(0, 0, kEagerBytes);
-      for (size_t i = 0; i < 2; ++i) {
-        peers_[peer].outgoing[i].bytes = makeMessage();
-        peers_[peer].incoming[i].bytes = makeMessage();
-        postReceive(peer, peers_[peer].incoming[i]);
-      }
+    : gloo_(std::move(gloo)),
+      rank_(gloo_->getRank()),
+      size_(gloo_->getSize()),
+      others_(ranksBut(rank_, size_)),
+      peers_(size_) {
+  for (const int peer : others_) {
+    peers_[peer].eager = makeMessage().narrow(0, 0, kEagerBytes);
+    for (size_t i = 0; i < 2; ++i) {
+      peers_[peer].outgoing[i].bytes = makeMessage();
+      peers_[peer].incoming[i].bytes = makeMessage();
+      postReceive(peer, peers_[peer].incoming[i]);
     }
   }
   // After the other receives: a rank whose goodbye was answered may close its connections.
@@ -141,22 +152,17 @@ std::vector<Tensor> Transport::agree(c10::ArrayRef<CollectiveSignature> signatur
                                      Deadline deadline, const Tensor& eager) {
   const uint64_t number = next_number_++;
   std::vector<Header> headers(size_);
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) {
-      peers_[peer].has_come = false;
-      headers[peer] = makeHeader(signatures, number, peer);
-      sendHeader(peer, peers_[peer].outgoing[number % 2], headers[peer], eager, deadline);
-    }
+  for (const int peer : others_) {
+    peers_[peer].has_come = false;
+    headers[peer] = makeHeader(signatures, number, peer);
+    sendHeader(peer, peers_[peer].outgoing[number % 2], headers[peer], eager, deadline);
   }
   StageGate::instance().pass(Stage::Announced);
   std::vector<Tensor> bytes(size_);
   bytes[rank_] = eager;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) {
-      agreeWith(peer, headers[peer], deadline);
-      bytes[peer] =
-          peers_[peer].eager.narrow(0, 0, std::min(headers[peer].bytes_from, kEagerBytes));
-    }
+  for (const int peer : others_) {
+    agreeWith(peer, headers[peer], deadline);
+    bytes[peer] = peers_[peer].eager.narrow(0, 0, std::min(headers[peer].bytes_from, kEagerBytes));
   }
   return bytes;
 }
@@ -209,8 +215,8 @@ std::string Transport::describeEnd(int peer) const {
 
 std::string Transport::missingRanks() const {
   std::vector<int> missing;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && !peers_[peer].has_come &&
+  for (const int peer : others_) {
+    if (!peers_[peer].has_come &&
         std::none_of(peers_[peer].incoming.begin(), peers_[peer].incoming.end(), hasArrived)) {
       missing.push_back(peer);
     }
@@ -222,10 +228,7 @@ std::string Transport::reportOfOthers() noexcept {
   try {
     const Deadline deadline = steady_clock::now() + kLastWordsTime;
     do {
-      for (int peer = 0; peer < size_; ++peer) {
-        if (peer == rank_) {
-          continue;
-        }
+      for (const int peer : others_) {
         for (const Message& message : peers_[peer].incoming) {
           if (!hasArrived(message)) {
             continue;
@@ -255,16 +258,14 @@ void Transport::fail(const std::string& text) noexcept {
     header.setText(text);
     {
       const c10::openreg::Lock lock(posting_);
-      for (int peer = 0; peer < size_; ++peer) {
-        if (peer != rank_) {
-          last_words_.push_back(makeMessage());
-          write(last_words_.back(), header);
-          std::vector<Tensor> tensors{last_words_.back()};
-          try {
-            last_works_.push_back(gloo_->send(tensors, peer, kHeaderTag));
-          } catch (const std::exception&) {
-            // This connection was closed; the other ranks still get the reason.
-          }
+      for (const int peer : others_) {
+        last_words_.push_back(makeMessage());
+        write(last_words_.back(), header);
+        std::vector<Tensor> tensors{last_words_.back()};
+        try {
+          last_works_.push_back(gloo_->send(tensors, peer, kHeaderTag));
+        } catch (const std::exception&) {
+          // This connection was closed; the other ranks still get the reason.
         }
       }
     }
@@ -293,26 +294,20 @@ std::vector<int> Transport::sayGoodbye(Deadline deadline) noexcept {
     header.root = rank_;
     const Tensor message = makeMessage();
     write(message, header);
-    std::vector<GlooWork> works(size_);
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) {
-        continue;
-      }
+    std::vector<std::pair<int, GlooWork>> works;
+    for (const int peer : others_) {
       try {
-        works[peer] = post([&](c10d::Backend& gloo) {
-          std::vector<Tensor> tensors{message};
-          return gloo.send(tensors, peer, kGoodbyeTag);
-        });
+        works.emplace_back(peer, post([&](c10d::Backend& gloo) {
+                             std::vector<Tensor> tensors{message};
+                             return gloo.send(tensors, peer, kGoodbyeTag);
+                           }));
       } catch (const std::exception&) {
         // This connection was closed.
       }
     }
-    for (int peer = 0; peer < size_; ++peer) {
-      if (works[peer] == nullptr) {
-        continue;
-      }
+    for (const auto& [peer, work] : works) {
       try {
-        wait(works[peer], deadline);
+        wait(work, deadline);
       } catch (const TransportError&) {
         if (steady_clock::now() >= deadline) {
           silent.push_back(peer);
@@ -330,10 +325,7 @@ void Transport::close() noexcept {
   if (is_closed_.exchange(true)) {
     return;
   }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) {
-      continue;
-    }
+  for (const int peer : others_) {
     try {
       const GlooWork work = [&] {
         const c10::openreg::Lock lock(posting_);

@@ -142,6 +142,7 @@ class Transport {
   const c10::intrusive_ptr<c10d::Backend> gloo_;
   const int rank_;
   const int size_;
+  const std::vector<int> others_;  // the other ranks
   c10::openreg::Mutex turn_ OPENREG_ACQUIRED_BEFORE(posting_);
   c10::openreg::Mutex posting_;
   std::atomic<bool> is_closed_{false};
