@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "csrc/core/BlockingRegion.h"
@@ -19,15 +20,17 @@ namespace {
 
 using c10::openreg::BlockingRegion;
 using c10::openreg::kDeviceType;
+using c10d::OpType;
 using Future = c10::ivalue::Future;
 
-// Copies of an operation's tensors in host memory.
+// Copies of an operation's tensors in host memory, which Gloo uses during the lifetime of this
+// object.
 class Staging {
  public:
   // Copies an input. Waits for the current stream of the tensor's device.
   Tensor in(const Tensor& tensor) {
     noteDevice(tensor);
-    return isOnDevice(tensor) ? tensor.to(c10::kCPU) : tensor;
+    return inputs_.emplace_back(isOnDevice(tensor) ? tensor.to(c10::kCPU) : tensor);
   }
 
   // Allocates an output, which copyBack() copies to the device.
@@ -135,6 +138,7 @@ class Staging {
   }
 
   std::optional<c10::Device> device_;
+  std::vector<Tensor> inputs_;                      // host tensors
   std::vector<std::pair<Tensor, Tensor>> results_;  // pairs of device tensor and host tensor
   std::shared_ptr<c10::Event> submitted_;
 };
@@ -142,7 +146,7 @@ class Staging {
 // The work of a collective. Gloo's thread copies the results to the device.
 class StagedWork : public c10d::Work {
  public:
-  StagedWork(int rank, c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo, Staging staging)
+  StagedWork(int rank, OpType type, c10::intrusive_ptr<c10d::Work> gloo, Staging staging)
       : Work(rank, type),
         gloo_(std::move(gloo)),
         results_(staging.results()),
@@ -188,12 +192,8 @@ class StagedWork : public c10d::Work {
 // It has no future.
 class WaitedWork : public c10d::Work {
  public:
-  WaitedWork(int rank, c10d::OpType type, c10::intrusive_ptr<c10d::Work> gloo, Staging staging,
-             std::vector<Tensor> host)
-      : Work(rank, type),
-        gloo_(std::move(gloo)),
-        staging_(std::move(staging)),
-        host_(std::move(host)) {}
+  WaitedWork(int rank, OpType type, c10::intrusive_ptr<c10d::Work> gloo, Staging staging)
+      : Work(rank, type), gloo_(std::move(gloo)), staging_(std::move(staging)) {}
 
   bool isCompleted() override { return is_over_ || gloo_->isCompleted(); }
   bool isSuccess() const override { return gloo_->isSuccess(); }
@@ -216,32 +216,31 @@ class WaitedWork : public c10d::Work {
  private:
   const c10::intrusive_ptr<c10d::Work> gloo_;
   const Staging staging_;
-  const std::vector<Tensor> host_;  // used by Gloo
   bool is_over_ = false;
 };
 
 // Calls Gloo with the host copies that the call makes of its tensors.
-template <typename Call>
-c10::intrusive_ptr<c10d::Work> stageAndCall(int rank, c10d::OpType type, Call call) {
+template <typename StagedOrWaited, typename Call>
+c10::intrusive_ptr<c10d::Work> stageAndCall(int rank, OpType type, Call call) {
   const BlockingRegion region;
   Staging staging;
   c10::intrusive_ptr<c10d::Work> work = call(staging);
   staging.close();
-  return c10::make_intrusive<StagedWork>(rank, type, std::move(work), std::move(staging));
+  return c10::make_intrusive<StagedOrWaited>(rank, type, std::move(work), std::move(staging));
 }
 
-// As above, for WaitedWork: the call also returns the tensors that Gloo uses.
-template <typename Call>
-c10::intrusive_ptr<c10d::Work> stageAndCallWaited(int rank, c10d::OpType type, Call call) {
-  const BlockingRegion region;
-  Staging staging;
-  auto [work, host] = call(staging);
-  staging.close();
-  return c10::make_intrusive<WaitedWork>(rank, type, std::move(work), std::move(staging),
-                                         std::move(host));
+// The same for a collective from inputs to outputs.
+template <typename StagedOrWaited, typename Outputs, typename Inputs, typename... Rest>
+c10::intrusive_ptr<c10d::Work> stageAndCall(
+    c10d::Backend& gloo, OpType type,
+    c10::intrusive_ptr<c10d::Work> (c10d::Backend::*collective)(Outputs&, Inputs&, Rest...),
+    const Outputs& outputs, const Inputs& inputs, std::type_identity_t<Rest>... rest) {
+  return stageAndCall<StagedOrWaited>(gloo.getRank(), type, [&](Staging& staging) {
+    Outputs host_outputs = staging.out(outputs);
+    Inputs host_inputs = staging.in(inputs);
+    return (gloo.*collective)(host_outputs, host_inputs, rest...);
+  });
 }
-
-using WorkAndTensors = std::pair<c10::intrusive_ptr<c10d::Work>, std::vector<Tensor>>;
 
 }  // namespace
 
@@ -272,14 +271,14 @@ void DeviceGloo::abort() { gloo_->abort(); }
 void DeviceGloo::shutdown() { gloo_->shutdown(); }
 
 DeviceGloo::Work DeviceGloo::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::BROADCAST, [&](Staging& staging) {
+  return stageAndCall<StagedWork>(rank_, OpType::BROADCAST, [&](Staging& staging) {
     Tensors host = staging.inOut(tensors);
     return gloo_->broadcast(host, options);
   });
 }
 
 DeviceGloo::Work DeviceGloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::ALLREDUCE, [&](Staging& staging) {
+  return stageAndCall<StagedWork>(rank_, OpType::ALLREDUCE, [&](Staging& staging) {
     Tensors host = staging.inOut(tensors);
     return gloo_->allreduce(host, options);
   });
@@ -287,14 +286,14 @@ DeviceGloo::Work DeviceGloo::allreduce(Tensors& tensors, const c10d::AllreduceOp
 
 DeviceGloo::Work DeviceGloo::allreduce_coalesced(Tensors& tensors,
                                                  const c10d::AllreduceCoalescedOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::ALLREDUCE_COALESCED, [&](Staging& staging) {
+  return stageAndCall<StagedWork>(rank_, OpType::ALLREDUCE_COALESCED, [&](Staging& staging) {
     Tensors host = staging.inOut(tensors);
     return gloo_->allreduce_coalesced(host, options);
   });
 }
 
 DeviceGloo::Work DeviceGloo::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::REDUCE, [&](Staging& staging) {
+  return stageAndCall<StagedWork>(rank_, OpType::REDUCE, [&](Staging& staging) {
     // Gloo uses the tensors of the other ranks as scratch memory.
     Tensors host = options.rootRank == rank_ ? staging.inOut(tensors) : staging.in(tensors);
     return gloo_->reduce(host, options);
@@ -303,134 +302,92 @@ DeviceGloo::Work DeviceGloo::reduce(Tensors& tensors, const c10d::ReduceOptions&
 
 DeviceGloo::Work DeviceGloo::allgather(Lists& outputs, Tensors& inputs,
                                        const c10d::AllgatherOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::ALLGATHER, [&](Staging& staging) {
-    Lists host_outputs = staging.out(outputs);
-    Tensors host_inputs = staging.in(inputs);
-    return gloo_->allgather(host_outputs, host_inputs, options);
-  });
+  return stageAndCall<StagedWork>(*gloo_, OpType::ALLGATHER, &Backend::allgather, outputs, inputs,
+                                  options);
 }
 
 DeviceGloo::Work DeviceGloo::_allgather_base(Tensor& output, Tensor& input,
                                              const c10d::AllgatherOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::_ALLGATHER_BASE, [&](Staging& staging) {
-    Tensor host_output = staging.out(output);
-    Tensor host_input = staging.in(input);
-    return gloo_->_allgather_base(host_output, host_input, options);
-  });
+  return stageAndCall<StagedWork>(*gloo_, OpType::_ALLGATHER_BASE, &Backend::_allgather_base,
+                                  output, input, options);
 }
 
 DeviceGloo::Work DeviceGloo::allgather_coalesced(Lists& outputs, Tensors& inputs,
                                                  const c10d::AllgatherOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::ALLGATHER_COALESCED, [&](Staging& staging) {
-    Lists host_outputs = staging.out(outputs);
-    Tensors host_inputs = staging.in(inputs);
-    return gloo_->allgather_coalesced(host_outputs, host_inputs, options);
-  });
+  return stageAndCall<StagedWork>(*gloo_, OpType::ALLGATHER_COALESCED,
+                                  &Backend::allgather_coalesced, outputs, inputs, options);
 }
 
 DeviceGloo::Work DeviceGloo::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::COALESCED, [&](Staging& staging) {
-    Tensors host_outputs = staging.out(outputs);
-    Tensors host_inputs = staging.in(inputs);
-    return gloo_->allgather_into_tensor_coalesced(host_outputs, host_inputs, options);
-  });
+  return stageAndCall<StagedWork>(*gloo_, OpType::COALESCED,
+                                  &Backend::allgather_into_tensor_coalesced, outputs, inputs,
+                                  options);
 }
 
 DeviceGloo::Work DeviceGloo::gather(Lists& outputs, Tensors& inputs,
                                     const c10d::GatherOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::GATHER, [&](Staging& staging) {
-    Lists host_outputs = staging.out(outputs);
-    Tensors host_inputs = staging.in(inputs);
-    return gloo_->gather(host_outputs, host_inputs, options);
-  });
+  return stageAndCall<StagedWork>(*gloo_, OpType::GATHER, &Backend::gather, outputs, inputs,
+                                  options);
 }
 
 DeviceGloo::Work DeviceGloo::scatter(Tensors& outputs, Lists& inputs,
                                      const c10d::ScatterOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::SCATTER, [&](Staging& staging) {
-    Tensors host_outputs = staging.out(outputs);
-    Lists host_inputs = staging.in(inputs);
-    return gloo_->scatter(host_outputs, host_inputs, options);
-  });
+  return stageAndCall<StagedWork>(*gloo_, OpType::SCATTER, &Backend::scatter, outputs, inputs,
+                                  options);
 }
 
 DeviceGloo::Work DeviceGloo::reduce_scatter(Tensors& outputs, Lists& inputs,
                                             const c10d::ReduceScatterOptions& options) {
-  return stageAndCallWaited(rank_, c10d::OpType::REDUCE_SCATTER, [&](Staging& staging) {
-    Tensors host_outputs = staging.out(outputs);
-    Lists host_inputs = staging.in(inputs);
-    Work work = gloo_->reduce_scatter(host_outputs, host_inputs, options);
-    for (const Tensors& list : host_inputs) {
-      host_outputs.insert(host_outputs.end(), list.begin(), list.end());
-    }
-    return WorkAndTensors(std::move(work), std::move(host_outputs));
-  });
+  return stageAndCall<WaitedWork>(*gloo_, OpType::REDUCE_SCATTER, &Backend::reduce_scatter, outputs,
+                                  inputs, options);
 }
 
 DeviceGloo::Work DeviceGloo::_reduce_scatter_base(Tensor& output, Tensor& input,
                                                   const c10d::ReduceScatterOptions& options) {
-  return stageAndCallWaited(rank_, c10d::OpType::_REDUCE_SCATTER_BASE, [&](Staging& staging) {
-    Tensor host_output = staging.out(output);
-    Tensor host_input = staging.in(input);
-    Work work = gloo_->_reduce_scatter_base(host_output, host_input, options);
-    return WorkAndTensors(std::move(work), {host_output, host_input});
-  });
+  return stageAndCall<WaitedWork>(*gloo_, OpType::_REDUCE_SCATTER_BASE,
+                                  &Backend::_reduce_scatter_base, output, input, options);
 }
 
 DeviceGloo::Work DeviceGloo::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  return stageAndCallWaited(
-      rank_, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, [&](Staging& staging) {
-        Tensors host_outputs = staging.out(outputs);
-        Tensors host_inputs = staging.in(inputs);
-        Work work = gloo_->reduce_scatter_tensor_coalesced(host_outputs, host_inputs, options);
-        host_outputs.insert(host_outputs.end(), host_inputs.begin(), host_inputs.end());
-        return WorkAndTensors(std::move(work), std::move(host_outputs));
-      });
+  return stageAndCall<WaitedWork>(*gloo_, OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+                                  &Backend::reduce_scatter_tensor_coalesced, outputs, inputs,
+                                  options);
 }
 
 DeviceGloo::Work DeviceGloo::alltoall_base(Tensor& output, Tensor& input,
                                            std::vector<int64_t>& output_splits,
                                            std::vector<int64_t>& input_splits,
                                            const c10d::AllToAllOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::ALLTOALL_BASE, [&](Staging& staging) {
-    Tensor host_output = staging.out(output);
-    Tensor host_input = staging.in(input);
-    return gloo_->alltoall_base(host_output, host_input, output_splits, input_splits, options);
-  });
+  return stageAndCall<StagedWork>(*gloo_, OpType::ALLTOALL_BASE, &Backend::alltoall_base, output,
+                                  input, output_splits, input_splits, options);
 }
 
 DeviceGloo::Work DeviceGloo::alltoall(Tensors& outputs, Tensors& inputs,
                                       const c10d::AllToAllOptions& options) {
-  return stageAndCall(rank_, c10d::OpType::ALLTOALL, [&](Staging& staging) {
-    Tensors host_outputs = staging.out(outputs);
-    Tensors host_inputs = staging.in(inputs);
-    return gloo_->alltoall(host_outputs, host_inputs, options);
-  });
+  return stageAndCall<StagedWork>(*gloo_, OpType::ALLTOALL, &Backend::alltoall, outputs, inputs,
+                                  options);
 }
 
 DeviceGloo::Work DeviceGloo::send(Tensors& tensors, int destination, int tag) {
-  return stageAndCallWaited(rank_, c10d::OpType::SEND, [&](Staging& staging) {
+  return stageAndCall<WaitedWork>(rank_, OpType::SEND, [&](Staging& staging) {
     Tensors host = staging.in(tensors);
-    Work work = gloo_->send(host, destination, tag);
-    return WorkAndTensors(std::move(work), std::move(host));
+    return gloo_->send(host, destination, tag);
   });
 }
 
 DeviceGloo::Work DeviceGloo::recv(Tensors& tensors, int source, int tag) {
-  return stageAndCallWaited(rank_, c10d::OpType::RECV, [&](Staging& staging) {
+  return stageAndCall<WaitedWork>(rank_, OpType::RECV, [&](Staging& staging) {
     Tensors host = staging.out(tensors);
-    Work work = gloo_->recv(host, source, tag);
-    return WorkAndTensors(std::move(work), std::move(host));
+    return gloo_->recv(host, source, tag);
   });
 }
 
 DeviceGloo::Work DeviceGloo::recvAnysource(Tensors& tensors, int tag) {
-  return stageAndCallWaited(rank_, c10d::OpType::RECVANYSOURCE, [&](Staging& staging) {
+  return stageAndCall<WaitedWork>(rank_, OpType::RECVANYSOURCE, [&](Staging& staging) {
     Tensors host = staging.out(tensors);
-    Work work = gloo_->recvAnysource(host, tag);
-    return WorkAndTensors(std::move(work), std::move(host));
+    return gloo_->recvAnysource(host, tag);
   });
 }
 
