@@ -111,8 +111,10 @@ OPENREG_EXPORT const Tensor* operandOf(const std::optional<Tensor>& tensor);
 void addOutputsAndInputs(c10::openreg::OperandList& list, ArrayRef<const Tensor*> operands,
                          size_t output_count);
 
-// Throws what a kernel rejects when it runs, which after the launch is too late. `key` has the
-// arguments that are not operands; `are_sizes_checked` is as for DryRuns::check.
+// Makes the checks of a kernel that would come too late when it runs: Note [Dry runs] and
+// Note [Outputs that overlap]. `key` has the arguments that are not operands; `are_sizes_checked`
+// is as for DryRuns::check.
+// Errors: those of the kernel.
 OPENREG_EXPORT void checkBeforeLaunch(ArrayRef<const Tensor*> operands, size_t output_count,
                                       bool are_sizes_checked, LaunchMode mode, ArgumentsKey key,
                                       DryRuns& dry_runs, c10::function_ref<void(Tensor*)> kernel);
