@@ -135,7 +135,12 @@ class _Nothing(TorchDispatchMode):
 
 def _cuda_only(info):
     forward = set(info.dtypesIfCUDA) - set(info.dtypes)
-    return sorted(forward | set(info.backward_dtypesIfCUDA) - set(info.backward_dtypes), key=str)
+    found = forward | set(info.backward_dtypesIfCUDA) - set(info.backward_dtypes)
+    if info.name.startswith("fft."):
+        # Since 2.15, CUDA has those of bfloat16, with results of the new dtype bcomplex32. Here,
+        # they raise the CPU's NotImplementedError.
+        found.discard(torch.bfloat16)
+    return sorted(found, key=str)
 
 
 _INFOS = [

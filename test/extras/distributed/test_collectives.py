@@ -390,6 +390,12 @@ def compare_coalesced(rank, size):
 QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 
+# torch hands complex numbers over as pairs, so these as pairs of 16 bits each.
+PAIRS = {torch.complex32: torch.float16}
+if hasattr(torch, "bcomplex32"):  # since 2.15
+    PAIRS[torch.bcomplex32] = torch.bfloat16
+
+
 def every_dtype(rank, size):
     """Returns, for each dtype of torch, what comes of it: right bits, or an error of the call."""
     device = device_of(rank)
@@ -397,8 +403,8 @@ def every_dtype(rank, size):
     def sample(peer, dtype):
         if dtype in REDUCED:
             return values(peer, (8,), dtype)
-        if dtype is torch.complex32:
-            return values(peer, (16,), torch.float16).view(dtype)
+        if dtype in PAIRS:
+            return values(peer, (16,), PAIRS[dtype]).view(dtype)
         return values(peer, (8 * dtype.itemsize,), torch.uint8).view(dtype)
 
     def outcome(collective, results, expected):
@@ -422,9 +428,9 @@ def every_dtype(rank, size):
         gathered = outcome(lambda: dist.all_gather(outs, x), outs, inputs)
         is_summed = dtype in REDUCED
         has_maximum = is_summed and not dtype.is_complex
-        if dtype is torch.complex32:
-            halves = reduced("SUM", [each.view(torch.float16) for each in inputs])
-            expected_sum = halves.view(dtype)
+        if dtype in PAIRS:
+            parts = reduced("SUM", [each.view(PAIRS[dtype]) for each in inputs])
+            expected_sum = parts.view(dtype)
         else:
             expected_sum = reduced("SUM", inputs) if is_summed else inputs[rank]
         return {
@@ -808,8 +814,7 @@ class TestCollectives(TestCase):
     def test_each_dtype_is_carried_or_refused(self, size):
         for table in self.team(size).run(every_dtype):
             for dtype in every_dtype_of_torch():
-                # torch hands complex numbers over as pairs, and so complex32 as halves.
-                is_pair = dtype is torch.complex32
+                is_pair = dtype in PAIRS
                 moved = "right" if dtype in CARRIED or is_pair else "TypeError"
                 summed = "right" if dtype in REDUCED or is_pair else "TypeError"
                 # torch itself has no maximum of complex numbers.
