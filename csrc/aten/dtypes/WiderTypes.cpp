@@ -239,7 +239,9 @@ void runWider(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/,
 }
 
 c10::OperatorHandle operatorOfName(const char* name) {
-  return c10::Dispatcher::singleton().findSchema(torch::jit::parseName(name)).value();
+  const c10::OperatorName parsed = torch::jit::parseName(name);
+  return c10::Dispatcher::singleton().findSchemaOrThrow(parsed.name.c_str(),
+                                                        parsed.overload_name.c_str());
 }
 
 }  // namespace at::openreg
