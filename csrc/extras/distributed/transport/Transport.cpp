@@ -295,12 +295,14 @@ std::vector<int> Transport::sayGoodbye(Deadline deadline) noexcept {
     const Tensor message = makeMessage();
     write(message, header);
     std::vector<std::pair<int, GlooWork>> works;
+    works.reserve(others_.size());  // a posted work must not be lost for want of memory
     for (const int peer : others_) {
       try {
-        works.emplace_back(peer, post([&](c10d::Backend& gloo) {
-                             std::vector<Tensor> tensors{message};
-                             return gloo.send(tensors, peer, kGoodbyeTag);
-                           }));
+        GlooWork work = post([&](c10d::Backend& gloo) {
+          std::vector<Tensor> tensors{message};
+          return gloo.send(tensors, peer, kGoodbyeTag);
+        });
+        works.emplace_back(peer, std::move(work));
       } catch (const std::exception&) {
         // This connection was closed.
       }
