@@ -133,10 +133,14 @@ class _Nothing(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def _is_transform(info):
+    return info.name.startswith("fft.")
+
+
 def _cuda_only(info):
     forward = set(info.dtypesIfCUDA) - set(info.dtypes)
     found = forward | set(info.backward_dtypesIfCUDA) - set(info.backward_dtypes)
-    if info.name.startswith("fft."):
+    if _is_transform(info):
         # Since 2.15, CUDA has those of bfloat16, with results of the new dtype bcomplex32. Here,
         # they raise the CPU's NotImplementedError.
         found.discard(torch.bfloat16)
@@ -158,10 +162,6 @@ _CASES = [
     if info.name not in _WITHOUT_A_KERNEL
 ]
 _SAMPLES = 12
-
-
-def _is_transform(info):
-    return info.name.startswith("fft.")
 
 
 def _samples(info, dtype):
