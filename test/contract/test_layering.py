@@ -41,7 +41,8 @@ OF_PYTHON = re.compile(
 _KERNELS = {"core", "memory", "random", "aten/cpu", "aten/launch"}
 _OPERATORS = {
     *_KERNELS,
-    *("aten/facts", "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"),
+    *("aten/facts", "aten/dtypes", "aten/refusals", "aten/structured", "aten/layouts"),
+    "aten/fallback",
 }
 _CORE = {
     "core": set(),
@@ -59,12 +60,14 @@ _CORE = {
     "aten/facts": set(),
     # Depends on the dtypes that the CPU lacks.
     "aten/dtypes": {"core", "aten/launch", "aten/facts"},
+    # States what CUDA refuses and the CPU computes.
+    "aten/refusals": {"core", "aten/launch", "aten/facts", "aten/dtypes"},
     # Uses at::meta.
-    "aten/structured": {*_KERNELS, "aten/dtypes"},
+    "aten/structured": {*_KERNELS, "aten/dtypes", "aten/refusals"},
     # Takes tensors of other layouts apart.
     "aten/layouts": {"core"},
     # Handles boxed calls of any operator.
-    "aten/fallback": {*_KERNELS, "aten/facts", "aten/dtypes", "aten/layouts"},
+    "aten/fallback": {*_KERNELS, "aten/facts", "aten/dtypes", "aten/refusals", "aten/layouts"},
     # Is specific to one operator; in parity, to one that exists for bits or dtypes alone.
     "aten/ops": _OPERATORS,
     "aten/parity": _OPERATORS,

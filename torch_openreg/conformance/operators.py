@@ -20,10 +20,10 @@ __all__ = [
     "OPERATORS",
     "arguments_of",
     "call_of",
-    "cpu_dtypes",
     "for_any_device",
     "gradients_of",
     "samples_of",
+    "tested_dtypes",
     "with_other_numbers_of",
 ]
 
@@ -56,9 +56,10 @@ MAX_UNPOOLS = {f"nn_functional_max_unpool{n}d{grad}" for n in (1, 2, 3) for grad
 _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit"}
 
 
-def cpu_dtypes(info: Any) -> list[torch.dtype]:
-    """The dtypes that the CPU's operator takes, in a fixed order."""
-    return sorted(info.supported_dtypes("cpu"), key=str)
+def tested_dtypes(info: Any) -> list[torch.dtype]:
+    """The dtypes that torch lists for the CPU and for the device type, in a fixed order."""
+    dtypes = set(info.supported_dtypes("cpu")) & set(info.supported_dtypes(target().device.type))
+    return sorted(dtypes, key=str)
 
 
 def samples_of(

@@ -67,27 +67,6 @@ bool hasDtypeArgument(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
   return false;
 }
 
-// The dtype in which the call computes.
-ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
-  at::native::ResultTypeState state;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const c10::IValue& value = arguments[i];
-    const c10::Argument& argument = schema.arguments()[i];
-    if (value.isInt() && isDtype(argument)) {
-      return value.toScalarType();
-    }
-    if (argument.is_out()) {
-      continue;
-    }
-    if (value.isTensor() && value.toTensor().defined()) {
-      state = at::native::update_result_type_state(value.toTensor(), state);
-    } else if (value.isScalar() && isOfKind(argument, c10::TypeKind::NumberType)) {
-      state = at::native::update_result_type_state(value.toScalar(), state);
-    }
-  }
-  return at::native::result_type(state);
-}
-
 // The arguments of a call in the wider type, and the tensors that it copies back to the caller's.
 class WiderCall {
  public:
@@ -225,6 +204,26 @@ class WiderCall {
 };
 
 }  // namespace
+
+ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  at::native::ResultTypeState state;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    const c10::Argument& argument = schema.arguments()[i];
+    if (value.isInt() && isDtype(argument)) {
+      return value.toScalarType();
+    }
+    if (argument.is_out()) {
+      continue;
+    }
+    if (value.isTensor() && value.toTensor().defined()) {
+      state = at::native::update_result_type_state(value.toTensor(), state);
+    } else if (value.isScalar() && isOfKind(argument, c10::TypeKind::NumberType)) {
+      state = at::native::update_result_type_state(value.toScalar(), state);
+    }
+  }
+  return at::native::result_type(state);
+}
 
 bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const c10::FunctionSchema& schema = op.schema();

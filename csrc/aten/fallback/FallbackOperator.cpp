@@ -114,6 +114,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
                                  &isGenerator)),
       counts_with_numbers_(facts::kSizesFromNumbers.contains(name_)),
       widened_dtypes_(at::openreg::dtypesToWiden(name_)),
+      refusals_(c10::openreg::servesCuda() ? refusalsOf(name_) : Refusals{}),
       kernel_name_(kernelNameOf(name_)),
       kernel_(describeOwningOp<StreamCallClosure>(kernel_name_.c_str())) {}
 

@@ -11,6 +11,7 @@
 #include "build/generated/facts/DataChecks.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
+#include "csrc/aten/refusals/Refusals.h"
 #include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
@@ -66,6 +67,9 @@ class FallbackOperator {
     return widened_dtypes_.of(functionalityOf(keys));
   }
 
+  // What CUDA refuses of calls with dense tensors; see Note [Refusals].
+  const Refusals& refusals() const { return refusals_; }
+
   // The kernel descriptor of a call on the stream. Calls on the calling thread use the same name.
   const orKernel& kernel() const { return kernel_; }
 
@@ -88,6 +92,7 @@ class FallbackOperator {
   const bool draws_numbers_;
   const bool counts_with_numbers_;
   const WidenedDtypes widened_dtypes_;
+  const Refusals refusals_;  // none with the device type openreg
   const std::string kernel_name_;
   const orKernel kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;
