@@ -2,17 +2,22 @@
 
 Tracers run programs on fake tensors, and compiled code relies on the sizes, strides and dtypes that
 these had. They come from torch's functions for meta tensors, which are correct for the CPU's
-operators and so for this device's, except for two kinds of operators. Attention is left to
+operators and so for this device's, except for three kinds of operators. Attention is left to
 backends, and torch's functions for it describe another backend's results. Others depend on the
 device type: for convolutions on unknown types, torch assumes a library that keeps no memory format,
-and for CUDA it describes the results of cuFFT and cuSOLVER.
+and for CUDA it describes the results of cuFFT and cuSOLVER. For operators on a list of tensors and
+one number, such as ``_foreach_mul``, torch ignores the device of the number.
 """
 
 import functools
 from typing import Any
 
 import torch
-from torch._subclasses.fake_impls import op_implementations_dict, register_op_impl
+from torch._subclasses.fake_impls import (
+    foreach_run_and_map_input_device,
+    op_implementations_dict,
+    register_op_impl,
+)
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.fx.operator_schemas import normalize_function
 from torch.utils._pytree import tree_map_only
@@ -106,8 +111,44 @@ def _as_on_the_cpu(implementation: Any, mode: Any, func: Any, *args: Any, **kwar
     return tree_map_only(FakeTensor, lambda fake: on_device(fake, own[0]), result)
 
 
+def _list_and_number(implementation: Any, mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls torch's function, and places its results as the operator on single tensors does."""
+    call = _bind(func, args, kwargs)
+    tensors, number = call["input"], call["other"]
+    devices = [FakeTensor._find_common_device(func, [one, number])[0] for one in tensors]
+    if func._schema.is_mutable:
+        for written, device in zip(call.get("out", tensors), devices, strict=True):
+            torch._check(
+                written.device == device,
+                lambda: f"{func}: expected tensors on {device}, got one on {written.device}",  # noqa: B023
+            )
+    results = implementation(mode, func, *args, **kwargs)
+    if not results:
+        return results
+    return [
+        one if one.device == device else on_device(one, device)
+        for one, device in zip(results, devices, strict=True)
+    ]
+
+
+def _operators_of_lists_and_numbers() -> list[Any]:
+    """Returns the operators on a list of tensors and one tensor without dimensions."""
+    operators = []
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith("aten::_foreach_") and ".Tensor" in name:
+            packet, _, overload = name.removeprefix("aten::").partition(".")
+            operator = getattr(getattr(aten, packet), overload)
+            if any(argument.name == "other" for argument in operator._schema.arguments):
+                operators.append(operator)
+    return operators
+
+
 def register() -> None:
     """Registers them with the mode of fake tensors."""
+    for operator in _operators_of_lists_and_numbers():
+        op_implementations_dict[operator] = functools.partial(
+            _list_and_number, foreach_run_and_map_input_device
+        )
     for name in _C._operators_faked_as_on_cpu():
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(aten, packet), overload or "default")

@@ -11,6 +11,7 @@ from torch_openreg._version import release_of
 __all__ = [
     "HAS_ACCELERATOR_AUTOCAST",
     "HAS_ACCELERATOR_RANDOM",
+    "HAS_CAPTURABLE_WHILE_COMPILING",
     "HAS_CHOLESKY",
     "HAS_DYNAMIC_COLLECTION",
     "HAS_GRAPH_HOOKS",
@@ -68,5 +69,8 @@ HAS_CHOLESKY = TORCH_RELEASE < (2, 14)
 
 # 2.15: Inductor calls the device module's _inductor_backend_init before its first compilation.
 HAS_INDUCTOR_INIT = TORCH_RELEASE >= (2, 15)
+
+# 2.15: Dynamo makes an optimizer capturable during the compilation alone, by a method of its own.
+HAS_CAPTURABLE_WHILE_COMPILING = TORCH_RELEASE >= (2, 15)
 
 # docs: end
