@@ -29,6 +29,10 @@ DTYPES = {
     "float16": "Half",
     "bfloat16": "BFloat16",
     "complex32": "ComplexHalf",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e4m3fnuz": "Float8_e4m3fnuz",
+    "float8_e5m2": "Float8_e5m2",
+    "float8_e5m2fnuz": "Float8_e5m2fnuz",
 }
 
 # Kinds of values, beside tables of choices -> their types in C++.
