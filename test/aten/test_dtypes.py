@@ -31,13 +31,21 @@ from torch.utils._pytree import tree_map
 
 from torch_openreg import _C
 
+_FLOAT8 = (
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+)
 _WIDER = {
+    **dict.fromkeys(_FLOAT8, torch.float32),
     torch.bool: torch.uint8,
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
     torch.complex32: torch.complex64,
 }
 _NARROWER = {
+    **{dtype: {torch.float32: dtype} for dtype in _FLOAT8},
     torch.bool: {torch.uint8: torch.bool},
     torch.float16: {torch.float32: torch.float16, torch.complex64: torch.complex32},
     torch.bfloat16: {torch.float32: torch.bfloat16},
@@ -45,6 +53,7 @@ _NARROWER = {
 }
 # As the table calls them.
 _NAMES = {
+    **{dtype: str(dtype).removeprefix("torch.").capitalize() for dtype in _FLOAT8},
     torch.bool: "Bool",
     torch.float16: "Half",
     torch.bfloat16: "BFloat16",
@@ -140,8 +149,8 @@ def _is_transform(info):
 def _cuda_only(info):
     forward = set(info.dtypesIfCUDA) - set(info.dtypes)
     found = forward | set(info.backward_dtypesIfCUDA) - set(info.backward_dtypes)
-    if _is_transform(info):
-        # Since 2.15, CUDA has those of bfloat16, with results of the new dtype bcomplex32. Here,
+    if _is_transform(info) or info.name == "stft":
+        # Since 2.14, CUDA has those of bfloat16, with results of the new dtype bcomplex32. Here,
         # they raise the CPU's NotImplementedError.
         found.discard(torch.bfloat16)
     return sorted(found, key=str)
@@ -224,12 +233,13 @@ class TestDtypesOfCuda(OpenRegTestCase):
             self.assertEqual(one.layout, other.layout)
             if one.layout == torch.strided:
                 self.assertEqual(one.stride(), other.stride())
-            self.assert_bit_equal(one, other)
+            self.assert_bit_equal(one.to_dense(), other.to_dense())
 
     @parametrize("info,dtype", _CASES)
     def test_results_and_gradients_are_those_of_the_wider_type(self, info, dtype):
         for sample in _samples(info, dtype):
-            for one in (sample, sample.noncontiguous()):
+            is_strided = _layout_of([sample.input]) == "Dense"
+            for one in (sample, sample.noncontiguous()) if is_strided else (sample,):
                 if info.name == "histc":  # has its own kernel, see test_operators.py
                     _run(info.op, one, lambda tensor: tensor.to(DEVICE_TYPE))
                     continue
@@ -307,6 +317,8 @@ class TestTable(OpenRegTestCase):
     @parametrize("info,dtype", [case for case in _CASES if _is_transform(case.arg_values[0])])
     def test_the_cpu_refuses_transforms(self, info, dtype):
         for sample in _samples(info, dtype):
+            if sample.input.numel() == 0:  # since 2.15, there is nothing to compute
+                continue
             with self.assertRaises(RuntimeError):
                 info.op(sample.input, *sample.args, **sample.kwargs)
 

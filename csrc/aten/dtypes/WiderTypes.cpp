@@ -23,6 +23,10 @@ ScalarType widerOf(ScalarType dtype) {
       return ScalarType::Byte;
     case ScalarType::Half:
     case ScalarType::BFloat16:
+    case ScalarType::Float8_e4m3fn:
+    case ScalarType::Float8_e4m3fnuz:
+    case ScalarType::Float8_e5m2:
+    case ScalarType::Float8_e5m2fnuz:
       return ScalarType::Float;
     case ScalarType::ComplexHalf:
       return ScalarType::ComplexFloat;

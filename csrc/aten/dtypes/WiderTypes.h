@@ -5,9 +5,9 @@
 // Fourier transforms. Such a call is computed in the next wider type that the CPU supports, and
 // each result is rounded once, to the dtype of the call:
 //
-//   complex32           complex64
-//   float16, bfloat16   float32
-//   bool                uint8
+//   complex32                   complex64
+//   float16, bfloat16, float8   float32
+//   bool                        uint8
 //
 // The tensors are converted, the operator is called again with the wider ones, and its results are
 // converted back, all by operators of this device. So the call is as asynchronous as the wider

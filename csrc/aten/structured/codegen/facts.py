@@ -31,7 +31,6 @@ DTYPES = {
     "int16": "Short",
     "int32": "Int",
     "int64": "Long",
-    "float8_e4m3fn": "Float8_e4m3fn",
     "float16": "Half",
     "bfloat16": "BFloat16",
     "float32": "Float",
@@ -39,6 +38,10 @@ DTYPES = {
     "complex32": "ComplexHalf",
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e4m3fnuz": "Float8_e4m3fnuz",
+    "float8_e5m2": "Float8_e5m2",
+    "float8_e5m2fnuz": "Float8_e5m2fnuz",
 }
 
 # Kinds of values, beside tables of choices -> their types in C++.
