@@ -13,6 +13,8 @@ import functools
 from typing import Any
 
 import torch
+import torch._meta_registrations
+import torch._prims_common as utils
 from torch._subclasses.fake_impls import (
     foreach_run_and_map_input_device,
     op_implementations_dict,
@@ -45,18 +47,17 @@ def _attention(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
     call = _bind(func, args, kwargs)
     query, key = call["query"], call["key"]
     with mode:
-        output, logsumexp = aten._scaled_dot_product_flash_attention_for_cpu.default(
-            query,
-            key,
-            call["value"],
-            call["dropout_p"],
-            call["is_causal"],
-            attn_mask=call["attn_bias"],
-            scale=call["scale"],
+        # torch's function has the output, which is right, and sums in another order of dimensions.
+        output = torch._meta_registrations.alloc_with_matching_layout(
+            query, (*query.shape[:-1], call["value"].shape[-1])
         )
-        none = [aten.new_empty.default(query, [0], dtype=torch.int64) for _ in range(5)]
-    lengths = query.shape[2], key.shape[2]
-    return output, logsumexp, none[0], none[1], *lengths, none[2], none[3], none[4]
+        batch, heads, length, _ = query.shape
+        sums = query.new_empty(
+            batch, length, heads, dtype=utils.get_computation_dtype(query.dtype)
+        ).transpose(1, 2)
+        none, cum_k, debug_mask = (query.new_empty(0, dtype=torch.int64) for _ in range(3))
+        seed, offset = (query.new_empty((), dtype=torch.int64) for _ in range(2))
+    return output, sums, none, cum_k, length, key.shape[2], seed, offset, debug_mask
 
 
 def _attention_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -64,18 +65,10 @@ def _attention_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
     call = _bind(func, args, kwargs)
     bias = call["attn_bias"]
     with mode:
-        gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
-            call["grad_out"],
-            call["query"],
-            call["key"],
-            call["value"],
-            call["out"],
-            call["logsumexp"],
-            call["dropout_p"],
-            call["is_causal"],
-            attn_mask=bias,
-            scale=call["scale"],
-        )
+        gradients = [
+            torch.empty_permuted(one.shape, (0, 2, 1, 3), dtype=one.dtype, device=one.device)
+            for one in (call["query"], call["key"], call["value"])
+        ]
         has_bias_gradient = bias is not None and call["grad_input_mask"][3]
         return *gradients, torch.empty_like(bias) if has_bias_gradient else None
 

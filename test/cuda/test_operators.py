@@ -13,14 +13,6 @@ from common import (
     run_tests,
     subtest,
 )
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-FUSED = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.OVERRIDEABLE,
-]
 
 WAITS = [
     subtest(lambda x: x.item(), name="item"),
@@ -116,50 +108,6 @@ class TestLosses(OpenRegTestCase):
         loss.backward()
         self.assert_bit_equal(loss.detach(), expected)
         self.assertTrue(torch.isfinite(leaf.grad).all())
-
-
-class TestAttention(OpenRegTestCase):
-    def inputs(self, **options):
-        torch.manual_seed(0)
-        return [torch.randn(2, 2, 6, 8, **options) for _ in range(3)]
-
-    @parametrize("backend", [subtest(b, name=b.name) for b in FUSED])
-    def test_each_fused_algorithm_alone_is_the_one_there_is(self, backend):
-        host = self.inputs()
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            expected = F.scaled_dot_product_attention(*host)
-        inputs = [x.cuda().requires_grad_() for x in host]
-        with sdpa_kernel(backend):
-            result = F.scaled_dot_product_attention(*inputs)
-            result.sum().backward()
-        self.assert_bit_equal(result.detach(), expected)
-        self.assertIn("Overrideable", type(result.grad_fn).__name__)
-
-    def test_math_alone(self):
-        host = self.inputs()
-        with sdpa_kernel(SDPBackend.MATH):
-            expected = F.scaled_dot_product_attention(*host)
-            result = F.scaled_dot_product_attention(*[x.cuda() for x in host])
-        self.assert_bit_equal(result, expected)
-
-    def test_grouped_queries_alone(self):
-        query, key, value = self.inputs()
-        key, value = key[:, :1], value[:, :1]
-        with sdpa_kernel(SDPBackend.MATH):
-            expected = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
-        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-            result = F.scaled_dot_product_attention(
-                query.cuda(), key.cuda(), value.cuda(), enable_gqa=True
-            )
-        self.assertEqual(result.cpu(), expected)
-
-    def test_fused_alone_where_it_cannot_be(self):
-        inputs = [x.cuda() for x in self.inputs()]
-        with (
-            sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION),
-            self.assertRaisesRegex(RuntimeError, "[Nn]o viable backend"),
-        ):
-            F.scaled_dot_product_attention(*inputs, dropout_p=0.5)
 
 
 class TestSyncBatchNorm(OpenRegTestCase):
@@ -287,7 +235,6 @@ class TestRefusals(OpenRegTestCase):
 
 instantiate_parametrized_tests(TestSoftmax)
 instantiate_parametrized_tests(TestLosses)
-instantiate_parametrized_tests(TestAttention)
 instantiate_parametrized_tests(TestSyncDebugMode)
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import torch
 from torch_openreg import _C, _cuda_build, openreg
 from torch_openreg._cuda import (
     absent,
+    attention,
     bases,
     bindings,
     compiler,
@@ -72,7 +73,13 @@ def install() -> None:
 
 
 def _names_of_bindings() -> dict[str, Any]:
-    return {**absent.REFUSALS, **bindings.SUPPLIED, **bases.SUPPLIED, **tunable.SUPPLIED}
+    return {
+        **absent.REFUSALS,
+        **attention.SUPPLIED,
+        **bases.SUPPLIED,
+        **bindings.SUPPLIED,
+        **tunable.SUPPLIED,
+    }
 
 
 def _load_classes(cuda: Any) -> None:
