@@ -5,6 +5,7 @@ import threading
 import torch
 from common import (
     DEVICE_TYPE,
+    INDEX_ERROR,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -368,7 +369,7 @@ class TestIndexPut(OpenRegTestCase):
     def test_index_out_of_bounds_is_an_error_of_the_stream(self):
         x = torch.zeros(3, device=DEVICE_TYPE)
         x[torch.tensor([7], device=DEVICE_TYPE)] = 1.0
-        with self.assertRaisesRegex(IndexError, "index 7 is out of bounds"):
+        with self.assertRaisesRegex(INDEX_ERROR, "index 7 is out of bounds"):
             torch.accelerator.synchronize()
 
 
