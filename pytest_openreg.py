@@ -5,7 +5,8 @@ processes serve device type ``cuda`` from :mod:`torch_openreg`. This is a module
 package, as importing the package imports torch.
 
 In any run, an error of a kernel, which runs later than its call, is raised in the test that
-launched the kernel: at the latest at the end of the test, or of its fixture.
+launched the kernel: at the latest at the end of the test, or of its fixture. The last lines of the
+run say how many tests met an error after which a GPU cannot be used.
 
 ``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
 type: a test with findings fails, with the reports in a separate section.
@@ -162,6 +163,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", _SANITIZER_MARKER)
     config.pluginmanager.register(_LateErrors(), "openreg-late-errors")
+    config.pluginmanager.register(_DeviceAsserts(), "openreg-device-asserts")
     path = config.getoption("--openreg-sanitizer-report")
     kinds = config.getoption("--openreg-sanitizer")
     if path is not None and not kinds:
@@ -253,6 +255,36 @@ def _late_error() -> Exception | None:
     except Exception as error:
         return error.with_traceback(None)
     return None
+
+
+class _DeviceAsserts:
+    """Counts the tests that met an error of a kernel after which a GPU cannot be used."""
+
+    # The attribute of a test's report, also from a worker of pytest-xdist.
+    _ATTRIBUTE = "openreg_device_assert"
+
+    def __init__(self) -> None:
+        self._tests: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        library = sys.modules.get("torch_openreg._C")
+        if library is not None and library._take_assert_count() > 0:
+            setattr(report, self._ATTRIBUTE, True)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if getattr(report, self._ATTRIBUTE, False):
+            self._tests.add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if count := len(self._tests):
+            tests, owner = ("1 test", "its") if count == 1 else (f"{count} tests", "their")
+            terminalreporter.line(
+                f"{tests} met a device-side assert: on a GPU each later test of {owner} process "
+                "fails"
+            )
 
 
 class _Sanitizer:

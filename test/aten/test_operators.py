@@ -5,6 +5,7 @@ import threading
 import torch
 from common import (
     DEVICE_TYPE,
+    INDEX_ERROR,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -372,7 +373,7 @@ class TestIndexPut(OpenRegTestCase):
         x = torch.zeros(3, device=DEVICE_TYPE)
         # Since 2.15, x[index] = 1.0 is index_fill_.
         x.index_put_((torch.tensor([7], device=DEVICE_TYPE),), torch.tensor(1.0))
-        with self.assertRaisesRegex(IndexError, "index 7 is out of bounds"):
+        with self.assertRaisesRegex(INDEX_ERROR, "index 7 is out of bounds"):
             torch.accelerator.synchronize()
 
 

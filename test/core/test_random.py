@@ -403,10 +403,16 @@ class TestSeed(OpenRegTestCase):
         )
 
 
+def cuda_state(seed, offset):
+    """The state of a generator of CUDA."""
+    return torch.tensor([seed, offset]).view(torch.uint8)
+
+
 class TestState(OpenRegTestCase):
-    def test_state_is_the_cpus(self):
+    def test_state_is_that_of_the_cpu_or_of_cuda(self):
         torch.manual_seed(SEED)
-        self.assertEqual(torch.openreg.get_rng_state(), torch.get_rng_state())
+        expected = {"openreg": torch.get_rng_state(), "cuda": cuda_state(SEED, 0)}[DEVICE_TYPE]
+        self.assertEqual(torch.openreg.get_rng_state(), expected)
         self.assertEqual(torch.openreg.get_rng_state().device, torch.device("cpu"))
 
     def test_setting_the_state_repeats_the_numbers(self):
@@ -419,9 +425,12 @@ class TestState(OpenRegTestCase):
         torch.openreg.manual_seed(SEED)
         torch.randn(7, device=DEVICE_TYPE)
         state = torch.openreg.get_rng_state()
-        generator = torch.Generator()
+        generator = torch.Generator(DEVICE_TYPE)
         generator.set_state(state)
-        self.assert_bit_equal(torch.rand(5, device=DEVICE_TYPE), torch.rand(5, generator=generator))
+        self.assert_bit_equal(
+            torch.rand(5, device=DEVICE_TYPE),
+            torch.rand(5, device=DEVICE_TYPE, generator=generator).cpu(),
+        )
 
     @parametrize(
         "spell", [subtest(int, name="int"), subtest((DEVICE_TYPE + ":{}").format, name="str")]
@@ -456,7 +465,8 @@ class TestState(OpenRegTestCase):
         with StreamGate() as gate:
             torch.rand(8, device=DEVICE_TYPE)
             gate.open()
-            self.assertEqual(torch.openreg.get_rng_state(), expected.get_state())
+            states = {"openreg": expected.get_state(), "cuda": cuda_state(SEED, 8)}
+            self.assertEqual(torch.openreg.get_rng_state(), states[DEVICE_TYPE])
 
     def test_setting_the_state_does_not_change_numbers_already_asked_for(self):
         torch.openreg.manual_seed(SEED)

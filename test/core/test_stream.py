@@ -7,6 +7,7 @@ from common import (
     A_DEVICE,
     DEVICE_COUNT,
     DEVICE_TYPE,
+    INDEX_ERROR,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -176,7 +177,7 @@ class TestStream(OpenRegTestCase):
                 with stream:
                     memory[torch.tensor([99], device=stream.device)]
                 with self.assertRaisesRegex(
-                    IndexError, f" on stream {number} of device {index} failed"
+                    INDEX_ERROR, f" on stream {number} of device {index} failed"
                 ):
                     stream.synchronize()
                 self.assertIn(f" stream_id={number}>", repr(stream))

@@ -289,6 +289,35 @@ def test_last():
 """
 
 
+ASSERTS = """
+import pytest
+import torch
+
+def fail():
+    torch.ones(4, device="cuda")[torch.tensor([9], device="cuda")]
+
+def test_first():
+    with pytest.raises(RuntimeError, match="CUDA error: device-side assert triggered"):
+        fail()
+        torch.cuda.synchronize()
+
+def test_innocent():
+    assert torch.ones(2, device="cuda").sum().item() == 2
+
+def test_late():
+    fail()
+
+@pytest.fixture
+def failing():
+    with pytest.raises(RuntimeError):
+        fail()
+        torch.cuda.synchronize()
+
+def test_with_a_fixture(failing):
+    pass
+"""
+
+
 # Of the other build, if it is not one.
 _TORCH_WITH_CUDA = """
 import torch
@@ -337,6 +366,30 @@ class TestPlugin(OpenRegTestCase):
         ):
             self.assertIn(text, result.stdout)
         self.assertNotIn("a kernel has failed", result.stderr)
+
+    @parametrize("arguments", [[], ["-q"], ["-n", "2"], ["-q", "-n", "2"]])
+    def test_tests_that_met_a_device_side_assert_are_counted(self, arguments):
+        result = self.pytest("test_it.py", "--openreg-cuda", *arguments, suite=ASSERTS)
+        self.assert_outcome(result, "1 failed, 3 passed", 1)
+        line = "3 tests met a device-side assert: on a GPU each later test of their process fails"
+        self.assertIn(f"\n{line}\n", result.stdout)
+        self.assertNotIn("device-side assert", result.stderr)
+
+    @parametrize(
+        "test,line",
+        [
+            (
+                "test_first",
+                "1 test met a device-side assert: on a GPU each later test of its process",
+            ),
+            ("test_innocent", ""),
+        ],
+    )
+    def test_count_of_device_side_asserts_is_that_of_the_run(self, test, line):
+        result = self.pytest("test_it.py", "--openreg-cuda", "-k", test, suite=ASSERTS)
+        self.assert_outcome(result, "1 passed")
+        self.assertEqual("device-side assert" in result.stdout, bool(line))
+        self.assertIn(line, result.stdout)
 
     def test_sanitizer_fails_tests_with_findings(self):
         result = self.pytest("test_it.py", "--openreg-sanitizer", suite=RACES)

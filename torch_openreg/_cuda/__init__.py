@@ -11,7 +11,8 @@ Note [torch.cuda from below]
     sources.
 
 Other decisions of torch by the device's name are handled in ``storages.py``, ``profiling.py``,
-``legacy_types.py``, ``compiler.py``, ``nccl.py``, ``monitoring.py`` and ``refusals.py``.
+``legacy_types.py``, ``compiler.py``, ``nccl.py``, ``monitoring.py``, ``refusals.py`` and
+``device_asserts.py``.
 """
 
 import importlib
@@ -27,6 +28,7 @@ from torch_openreg._cuda import (
     bases,
     bindings,
     compiler,
+    device_asserts,
     legacy_types,
     monitoring,
     nccl,
@@ -69,6 +71,7 @@ def install() -> None:
     refusals.install()
     compiler.install()
     monitoring.install()
+    device_asserts.install()
     _add_module_openreg()
 
 

@@ -12,7 +12,11 @@ import torch
 
 from torch_openreg import _C
 from torch_openreg._cuda.bases import handle_of, stream_of_handle
-from torch_openreg._cuda.properties import CudaDeviceProperties, device_properties
+from torch_openreg._cuda.properties import (
+    CudaDeviceProperties,
+    architectures,
+    device_properties,
+)
 from torch_openreg.openreg import memory
 from torch_openreg.openreg._utils import _setting
 from torch_openreg.openreg.initialization import is_initialized
@@ -246,7 +250,7 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_endAllocateToPool": _end_allocate_to_pool,
     "_cuda_exchangeDevice": exchange_device,
     "_cuda_getAllocatorBackend": lambda: "native",
-    "_cuda_getArchFlags": lambda: None,
+    "_cuda_getArchFlags": architectures,
     "_cuda_getCompiledVersion": _compiled_version,
     "_cuda_getCublasLtWorkspaceSize": lambda: 0,
     "_cuda_getCublasWorkspaceSize": lambda: 0,

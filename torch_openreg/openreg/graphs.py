@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_openreg import _C, _extras
-from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _pool_id
+from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _named, _pool_id
 from torch_openreg.openreg.devices import current_device, synchronize
 from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.initialization import _lazy_init
@@ -246,8 +246,8 @@ class graph:  # a context manager, named as torch.cuda's
         """Stores the arguments; entering begins the capture."""
         if not callable(getattr(openreg_graph, "capture_begin", None)):
             raise TypeError(
-                "torch.openreg.graph: expected a torch.openreg.Graph as openreg_graph, got "
-                f"{openreg_graph!r}"
+                f"{_named('torch.openreg.graph')}: expected a torch.openreg.Graph as "
+                f"openreg_graph, got {openreg_graph!r}"
             )
         if stream is not None:
             _check_stream("torch.openreg.graph", stream)

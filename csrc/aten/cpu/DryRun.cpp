@@ -84,24 +84,32 @@ class Dummies {
   Tensor onMemoryLike(const Tensor& operand) {
     Tensor made = dummy(operand.scalar_type(), {0});
     TensorImpl* impl = made.unsafeGetTensorImpl();
-    impl->set_storage_keep_dtype(memoryLike(operand.storage()));
+    impl->set_storage_keep_dtype(memoryLike(operand.storage(), operand.scalar_type()));
     impl->set_sizes_and_strides(operand.sizes(), operand.strides(), operand.storage_offset());
     return made;
   }
 
-  Storage memoryLike(const Storage& storage) {
-    for (const auto& [known, zeros] : storages_) {
+  // Filled as memory of the dtype.
+  Storage memoryLike(const Storage& storage, ScalarType dtype) {
+    for (const auto& [known, made] : storages_) {
       if (known.is_alias_of(storage)) {
-        return zeros;
+        return made;
       }
     }
-    Storage zeros(Storage::use_byte_size_t(), storage.nbytes(), c10::GetCPUAllocator(),
-                  /*resizable=*/true);
-    if (zeros.nbytes() > 0) {
-      std::memset(zeros.mutable_data(), 0, zeros.nbytes());
+    Storage made(Storage::use_byte_size_t(), storage.nbytes(), c10::GetCPUAllocator(),
+                 /*resizable=*/true);
+    if (made.nbytes() > 0) {
+      std::memset(made.mutable_data(), 0, made.nbytes());
     }
-    storages_.emplace_back(storage, zeros);
-    return zeros;
+    if (value_ != 0) {
+      Tensor all = dummy(dtype, {0});
+      TensorImpl* impl = all.unsafeGetTensorImpl();
+      impl->set_storage_keep_dtype(made);
+      impl->set_sizes_contiguous({static_cast<int64_t>(made.nbytes() / all.itemsize())});
+      at::cpu::fill_(all, value_);
+    }
+    storages_.emplace_back(storage, made);
+    return made;
   }
 
   const DummyForm form_;

@@ -43,7 +43,7 @@ Tensor dummy(ScalarType dtype, IntArrayRef sizes, int value = 0);
 enum class DummyForm : uint8_t {
   SmallSizes,  // which sizes are equal
   OwnSizes,
-  OwnMemory,  // sizes, strides, and how their memory overlaps; filled with zeros
+  OwnMemory,  // sizes, strides, and how their memory overlaps
 };
 
 // Calls `kernel` once with dummies of the operands, outputs first, as a CPU kernel is called, and

@@ -116,7 +116,8 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
       widened_dtypes_(at::openreg::dtypesToWiden(name_)),
       refusals_(c10::openreg::servesCuda() ? refusalsOf(name_) : Refusals{}),
       kernel_name_(kernelNameOf(name_)),
-      kernel_(describeOwningOp<StreamCallClosure>(kernel_name_.c_str())) {}
+      kernel_(describeOwningOp<StreamCallClosure>(kernel_name_.c_str())),
+      throwing_kernel_(c10::openreg::describeKernel<Rethrow>(kernel_name_.c_str())) {}
 
 c10::DispatchKey functionalityOf(c10::DispatchKeySet keys) {
   return c10::toFunctionalityKey(

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <string>
 
@@ -73,6 +74,13 @@ class FallbackOperator {
   // The kernel descriptor of a call on the stream. Calls on the calling thread use the same name.
   const orKernel& kernel() const { return kernel_; }
 
+  // A kernel of the same name that throws.
+  struct Rethrow {
+    std::exception_ptr exception;
+    void operator()() const { std::rethrow_exception(exception); }
+  };
+  const orKernel& throwingKernel() const { return throwing_kernel_; }
+
   // Counts a call that runs on the stream.
   void countAsynchronousCall() { asynchronous_calls_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -95,6 +103,7 @@ class FallbackOperator {
   const Refusals refusals_;  // none with the device type openreg
   const std::string kernel_name_;
   const orKernel kernel_;
+  const orKernel throwing_kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;
   std::atomic<int64_t> synchronous_calls_ = 0;
   std::atomic<int> warned_in_ = 0;  // fallbackModeNumber() of the last warning

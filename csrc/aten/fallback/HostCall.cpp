@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
@@ -19,6 +20,7 @@
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/Launch.h"
 #include "torch_openreg/random/Generator.h"
 
 namespace at::openreg {
@@ -93,21 +95,21 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
 // Waits for the arguments, and replaces them by what the CPU kernel takes.
 void HostCall::takeArguments() {
   observeCall(call_, {});
-  if (call_.waitsOnCuda()) {
+  waits_on_cuda_ = call_.waitsOnCuda();
+  if (waits_on_cuda_) {
     waitForCurrentStream(device_, known_.name().c_str());
   } else {
     // See Note [What orders work].
     getCurrentOpenRegStream(device_.index()).synchronize(known_.name().c_str());
   }
-  std::vector<Tensor> aliases;
-  aliases.reserve(call_.tensors().size());
+  operands_.reserve(call_.tensors().size());
   for (const Tensor* tensor : call_.tensors()) {
-    aliases.push_back(aliasOf(*tensor));
+    operands_.push_back(aliasOf(*tensor));
   }
   call_.replaceGenerators([&](const std::optional<Generator>& generator) {
     return engineForHost(generator, device_.index());
   });
-  torch::jit::Stack arguments = argumentsOf(call_.values(), call_.places(), aliases);
+  torch::jit::Stack arguments = argumentsOf(call_.values(), call_.places(), operands_);
   torch::jit::drop(*stack_, arguments.size());
   stack_->insert(stack_->end(), std::make_move_iterator(arguments.begin()),
                  std::make_move_iterator(arguments.end()));
@@ -173,8 +175,53 @@ void HostCall::callCpuKernel() {
       " nor the CPU has a kernel for it. Register one with "
       "torch.library.impl(\"",
       schema_.name(), "\", \"", kDeviceType, "\") or TORCH_LIBRARY_IMPL.");
-  const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
-  op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
+  try {
+    const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
+    op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
+  } catch (const c10::Error&) {
+    if (c10::openreg::servesCuda() && !waits_on_cuda_ && acceptsDummies()) {
+      failOnStream(std::current_exception());
+    }
+    throw;
+  }
+}
+
+// See Note [Errors of data in a call on the host].
+bool HostCall::acceptsDummies() const {
+  std::vector<const Tensor*> tensors;
+  for (const Tensor& operand : operands_) {
+    if (operand.defined() && !isPlain(operand)) {
+      return false;
+    }
+    tensors.push_back(&operand);
+  }
+  const auto run = [&](Tensor* dummies) {
+    torch::jit::Stack stack =
+        argumentsOf(call_.values(), call_.places(), ArrayRef<Tensor>(dummies, tensors.size()));
+    for (c10::IValue& value : stack) {
+      if (value.isGenerator()) {
+        value = value.toGenerator().clone();  // no number may be drawn for dummies
+      }
+    }
+    op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), &stack);
+  };
+  for (const int value : {0, 1}) {
+    try {
+      dryRun(tensors, /*output_count=*/0, DummyForm::OwnMemory, value, run);
+      return true;
+    } catch (const c10::Error&) {
+    }
+  }
+  return false;
+}
+
+// Raises the exception as one of the kernel, had it been launched.
+void HostCall::failOnStream(std::exception_ptr exception) const {
+  const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
+  c10::openreg::launchKernel(known_.throwingKernel(), stream,
+                             FallbackOperator::Rethrow{std::move(exception)});
+  stream.synchronize(known_.name().c_str());
+  TORCH_INTERNAL_ASSERT(false, "a kernel that throws has not failed");
 }
 
 // Gives an openreg tensor the sizes of its alias, and the contents if the alias outgrew the memory.

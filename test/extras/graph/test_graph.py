@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from common import (
     DEVICE_TYPE,
+    ERROR_PREFIX,
     FORK_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -30,8 +31,8 @@ from interfaces import overrides, virtuals
 from torch import nn
 
 MODES = ("default", "global", "thread_local", "relaxed")
-UNSUPPORTED = "orErrorStreamCaptureUnsupported, code 900"
-INVALIDATED = "orErrorStreamCaptureInvalidated, code 901"
+UNSUPPORTED = f"{ERROR_PREFIX}StreamCaptureUnsupported"
+INVALIDATED = f"{ERROR_PREFIX}StreamCaptureInvalidated"
 
 
 def tensor(*values):
@@ -189,7 +190,7 @@ class TestAcceleratorGraph(GraphTestCase):
         with stream:
             graph.capture_begin()
             x.add_(1)
-            with self.assertRaisesRegex(RuntimeError, "orErrorStreamCaptureWrongThread"):
+            with self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}StreamCaptureWrongThread"):
                 call_in_thread(end)
             graph.capture_end()
         graph.replay()
@@ -728,7 +729,7 @@ class TestStreams(GraphTestCase):
         x = tensor(1.0)
         graph = torch.openreg.Graph()
         with (
-            self.assertRaisesRegex(RuntimeError, "orErrorStreamCaptureUnjoined"),
+            self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}StreamCaptureUnjoined"),
             torch.openreg.graph(graph, stream=capturing),
         ):
             side.wait_stream(torch.openreg.current_stream())
@@ -741,7 +742,7 @@ class TestStreams(GraphTestCase):
         event = torch.openreg.default_stream().record_event()
         graph = torch.openreg.Graph()
         with (
-            self.assertRaisesRegex(RuntimeError, "orErrorStreamCaptureIsolation"),
+            self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}StreamCaptureIsolation"),
             torch.openreg.graph(graph),
         ):
             torch.openreg.current_stream().wait_event(event)

@@ -13,6 +13,7 @@ import torch.multiprocessing
 from common import (
     DEVICE_TYPE,
     FORK_TEXT,
+    INDEX_ERROR,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -682,7 +683,7 @@ class TestOrder(IpcTestCase):
         self.assertEqual(peer.result(), None)
         with self.assertRaisesRegex(RuntimeError, f"process {os.getpid()} failed before"):
             peer.call(values)
-        with self.assertRaises(IndexError):
+        with self.assertRaises(INDEX_ERROR):
             torch.openreg.synchronize()
         self.assertEqual(peer.call(double_and_return, torch.ones(2, device=DEVICE_TYPE)), [2, 2])
 

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from common import OpenRegTestCase, requires_two_devices, run_program, run_tests
+from common import ERROR_PREFIX, OpenRegTestCase, requires_two_devices, run_program, run_tests
 from extras.sanitizer.programs import device
 
 from torch_openreg import _C
@@ -196,7 +196,7 @@ class TestInterface(OpenRegTestCase):
     def test_refused_calls_raise_their_own_error(self):
         x, graph = torch.zeros(64, device=device), _graph()
         # torch.cuda.graph still ends the capture, which is a separate error.
-        errors = "orErrorStreamCapture(Unsupported|Invalidated)"
+        errors = f"{ERROR_PREFIX}StreamCapture(Unsupported|Invalidated)"
         with (
             checker.check("raise"),
             self.assertRaisesRegex(torch.AcceleratorError, errors),

@@ -74,7 +74,7 @@ orError_t open_file_of(const LedgerIdentity& peer, uint64_t number, const char* 
 }
 
 FailureRef make_failure(orError_t code, std::string message) {
-  return std::make_shared<Failure>(Failure{code, std::move(message), 0, os::now_ns()});
+  return std::make_shared<Failure>(code, std::move(message), 0, os::now_ns());
 }
 
 }  // namespace
