@@ -104,7 +104,7 @@ DeviceIndex MaybeExchangeDevice(DeviceIndex index) {
 // docs: end
 
 DeviceIndex resolveDeviceIndex(int64_t index) {
-  if (index < 0) {
+  if (index == -1) {
     return current_device();
   }
   check_device_index(index);
