@@ -61,10 +61,11 @@ _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit"}
 
 def tested_dtypes(info: Any) -> list[torch.dtype]:
     """The dtypes that torch lists for the CPU and for the device type, in a fixed order."""
-    if info.name in _FLOAT8_PRODUCTS and target().device.type == "cuda":
-        if not PLATFORM_SUPPORTS_FP8:  # by the compute capability
-            return []
-    dtypes = set(info.supported_dtypes("cpu")) & set(info.supported_dtypes(target().device.type))
+    device_type = target().device.type
+    has_products = device_type != "cuda" or PLATFORM_SUPPORTS_FP8  # by the compute capability
+    if info.name in _FLOAT8_PRODUCTS and not has_products:
+        return []
+    dtypes = set(info.supported_dtypes("cpu")) & set(info.supported_dtypes(device_type))
     return sorted(dtypes, key=str)
 
 
