@@ -113,7 +113,7 @@ GAPS: list[Gap] = [
         for name in ("max_reduction_no_dim", "median", "min_reduction_no_dim", "nanmedian")
     ),
     Gap("nn_functional_ctc_loss", "vmap of vjp", _UNBATCHED, ("float32",), device_type="cuda"),
-    Gap("nn_functional_max_pool3d", "settings", _NAMED, ("float16", "int64"), device_type="cuda"),
+    Gap("nn_functional_max_pool3d", "settings", _NAMED, ("float16",), device_type="cuda"),
     Gap("renorm", "backward", _ACCUMULATED, ("complex64", "float32"), device_type="cuda"),
     Gap("renorm", "layouts backward", _ACCUMULATED, ("complex64", "float32"), device_type="cuda"),
     *(
