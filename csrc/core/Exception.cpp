@@ -92,7 +92,9 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
   const auto tag =
       static_cast<KernelExceptionTag>(error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
   std::string text = describe(error, tag, raised_by);
-  raised_asserts.fetch_add(error == orErrorAssert ? 1 : 0, std::memory_order_relaxed);
+  if (servesCuda() && error == orErrorAssert) {
+    raised_asserts.fetch_add(1, std::memory_order_relaxed);
+  }
   observe(&Observer::callRefusal, error, raised_by);
   // The error is being reported, so it must not stay this thread's last error.
   std::ignore = orGetLastError();
