@@ -235,6 +235,13 @@ void DeviceCachingAllocator::emptyCache(MempoolId_t pool) {
   giveBack(segments);
 }
 
+void DeviceCachingAllocator::fillFree() {
+  const Lock turn(waiting_mutex_);
+  waitForOtherStreams();
+  const Lock lock(mutex_);
+  cache_.fillFree();
+}
+
 void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
   size_t free_size = 0;
   size_t total_size = 0;
