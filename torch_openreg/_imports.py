@@ -65,6 +65,7 @@ _AFTER_DYNAMO = {
     "torch._dynamo.variables.optimizer": "torch_openreg.dynamo._optimizers",
     "torch._dynamo": "torch_openreg.dynamo._functions",
     "torch._functorch.partitioners": "torch_openreg.dynamo._random_state",
+    "torch._inductor.decomposition": "torch_openreg.dynamo._decompositions",
 }
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "HAS_DYNAMIC_COLLECTION",
     "HAS_GRAPH_HOOKS",
     "HAS_INDUCTOR_INIT",
+    "HAS_OPTIMIZER_CHECK",
     "HAS_PHILOX_STATE",
     "HAS_PINNED_HISTORY",
     "HAS_PROFILER_PATTERNS",
@@ -76,5 +77,8 @@ HAS_INDUCTOR_INIT = TORCH_RELEASE >= (2, 15)
 
 # 2.15: Dynamo makes an optimizer capturable during the compilation alone, by a method of its own.
 HAS_CAPTURABLE_WHILE_COMPILING = TORCH_RELEASE >= (2, 15)
+
+# 2.15: captures of optimizers without the option capturable are refused on all accelerators.
+HAS_OPTIMIZER_CHECK = TORCH_RELEASE >= (2, 15)
 
 # docs: end

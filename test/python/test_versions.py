@@ -134,6 +134,11 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual(
             "_inductor_backend_init" in source.read_text(), _torch_release.HAS_INDUCTOR_INIT
         )
+        source = Path(torch.__file__).parent / "optim" / "optimizer.py"
+        self.assertEqual(
+            'accelerator.type in {"cuda", "xpu"}' not in source.read_text(),
+            _torch_release.HAS_OPTIMIZER_CHECK,
+        )
         source = Path(torch.__file__).parent / "_dynamo" / "variables" / "optimizer.py"
         self.assertEqual(
             "_safe_to_set_capturable" in source.read_text(),

@@ -1001,6 +1001,18 @@ class TestTraining(GraphTestCase):
                 torch.randint(0, 5, (16,), generator=generator),
             )
 
+    @parametrize("optimizer_class", [torch.optim.Adam, torch.optim.RMSprop])
+    def test_optimizer_that_counts_its_steps_on_the_host_is_refused(self, optimizer_class):
+        parameter = torch.nn.Parameter(torch.ones(3, device=DEVICE_TYPE))
+        parameter.grad = torch.ones_like(parameter)
+        optimizer = optimizer_class([parameter])
+        optimizer.step()
+        with (
+            self.assertRaisesRegex(RuntimeError, "graph capture of step.*capturable is False"),
+            torch.openreg.graph(torch.openreg.Graph()),
+        ):
+            optimizer.step()
+
     def train(self, name, is_graphed):
         """Trains and returns losses, parameters and the optimizer's state."""
         optimizer_class, options = OPTIMIZERS[name]

@@ -260,6 +260,15 @@ class TestDeviceFunctions(CompiledTestCase):
         self.assertEqual(result.cpu(), x * 2 + 1)
 
 
+class TestProductsWithResultDtype(CompiledTestCase):
+    @parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_result_is_that_of_wider_factors(self, dtype):
+        x, y = normal(4, 5).to(dtype), normal(5, 3).to(dtype)
+        compiled = torch.compile(lambda x, y: torch.mm(x, y, out_dtype=torch.float32) + 1)
+        result = compiled(x.to(DEVICE_TYPE), y.to(DEVICE_TYPE))
+        self.assert_bit_equal(result, x.float() @ y.float() + 1)
+
+
 class TestTraining(CompiledTestCase):
     def train(self, device, optimizer_class, **options):
         torch._dynamo.reset()
@@ -351,6 +360,7 @@ class TestTraining(CompiledTestCase):
 instantiate_parametrized_tests(TestFunctions)
 instantiate_parametrized_tests(TestDeviceFunctions)
 instantiate_parametrized_tests(TestHostKernels)
+instantiate_parametrized_tests(TestProductsWithResultDtype)
 instantiate_parametrized_tests(TestRandomOperatorsThatAreComputedAgain)
 instantiate_parametrized_tests(TestTraining)
 
