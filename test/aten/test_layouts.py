@@ -194,6 +194,16 @@ class TestSparse(LayoutTestCase):
         for one, other in zip(components(back), components(expected), strict=True):
             self.assert_bit_equal(one, other)
 
+    @parametrize("device", ["cpu", f"{DEVICE_TYPE}:1"])
+    @parametrize("name", list(LAYOUTS))
+    def test_tensor_like_a_sparse_one_is_on_the_device_that_is_named(self, name, device):
+        x = LAYOUTS[name](self.dense.to(DEVICE_TYPE))
+        for like in (torch.empty_like, torch.zeros_like):
+            result = like(x, device=device)
+            self.assertEqual((result.layout, result.shape), (x.layout, x.shape))
+            for part in (result, *components(result)):
+                self.assertEqual(part.device, torch.device(device))
+
     @parametrize("name", list(LAYOUTS))
     def test_text_names_device_and_layout(self, name):
         text = repr(LAYOUTS[name](self.dense.to(DEVICE_TYPE)))
@@ -505,6 +515,13 @@ class TestNested(LayoutTestCase):
         for actual, expected in zip(train(DEVICE_TYPE), train("cpu"), strict=True):
             self.assertEqual(actual.stride(), expected.stride())
             self.assert_bit_equal(actual, expected)
+
+    @parametrize("device", ["cpu", f"{DEVICE_TYPE}:1"])
+    def test_tensor_like_a_strided_nested_one_is_on_the_device_that_is_named(self, device):
+        x = nested(self.dense.to(DEVICE_TYPE))
+        result = torch.empty_like(x, device=device)
+        self.assertEqual(result.device, torch.device(device))
+        self.assertEqual([one.shape for one in result.unbind()], [one.shape for one in x.unbind()])
 
     def test_strided_nested_tensor_moves_and_splits(self):
         expected = self.nested("cpu", torch.strided)

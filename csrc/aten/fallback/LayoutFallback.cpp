@@ -2,14 +2,20 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/launch/BoxedArguments.h"
+#include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
 namespace {
@@ -46,9 +52,46 @@ void runOutsideInferenceMode(const c10::OperatorHandle& op, const torch::jit::St
   }
 }
 
+// The device that the caller names for the result, as in empty_like().
+std::optional<c10::Device> deviceArgument(c10::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& value : arguments) {
+    if (value.isDevice()) {
+      const c10::Device device = value.toDevice();
+      return device.type() == c10::openreg::kDeviceType
+                 ? c10::Device(device.type(), c10::openreg::resolveDeviceIndex(device.index()))
+                 : device;
+    }
+  }
+  return std::nullopt;
+}
+
+// Not to(), which may call empty_like().
+Tensor movedTo(c10::Device device, const Tensor& tensor) {
+  if (isPlain(tensor)) {
+    return tensor.to(device);
+  }
+  std::vector<Tensor> components = componentsOf(tensor);
+  const c10::DeviceGuard guard(device);
+  for (Tensor& component : components) {
+    component = component.to(device);
+  }
+  return assemble(tensor, components);
+}
+
+// The fallback makes results on the device of the tensors among the arguments.
 void runLayoutFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                        torch::jit::Stack* stack) {
+  const std::optional<c10::Device> device = deviceArgument(argumentsOnStack(op.schema(), *stack));
   runOutsideInferenceMode(op, *stack, [&] { runFallback(op, keys, stack); });
+  if (!device.has_value() || !(device->is_cpu() || device->type() == c10::openreg::kDeviceType)) {
+    return;
+  }
+  const auto count = static_cast<std::ptrdiff_t>(op.schema().returns().size());
+  std::for_each(stack->end() - count, stack->end(), [&](c10::IValue& result) {
+    if (result.isTensor() && result.toTensor().device() != *device) {
+      result = movedTo(*device, result.toTensor());
+    }
+  });
 }
 
 // A view that ATen composes of other operators, as on the CPU.

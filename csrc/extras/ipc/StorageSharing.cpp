@@ -34,9 +34,9 @@ OpenRegEvent recordUses(const Storage& storage, const OpenRegStream& stream) {
 }
 
 void checkSharable(const Storage& storage) {
-  TORCH_CHECK(storage.device_type() == kDeviceType,
-              "sharing a storage: expected one of a device of type ", kDeviceType, ", got one of ",
-              storage.device());
+  TORCH_CHECK(storage.device_type() == kDeviceType, "_share_", kDeviceType, "_: only available on ",
+              c10::DeviceTypeName(kDeviceType),
+              "\nExpected a storage of this device type, got one of ", storage.device());
   TORCH_CHECK(!isReceived(storage),
               "sharing a storage: this one was received from another process, and only the process "
               "that owns it can share it; share a clone() of the tensor");

@@ -836,7 +836,8 @@ class TestMessages(IpcTestCase):
 
     def test_only_storages_of_the_device_are_sent(self):
         with self.assertRaisesRegex(
-            RuntimeError, "expected one of a device of type .*, got one of cpu"
+            RuntimeError,
+            f"^_share_{DEVICE_TYPE}_: only available on {DEVICE_TYPE.upper()}\n.* got one of cpu",
         ):
             _C._share_storage(torch.ones(3).untyped_storage())
 
