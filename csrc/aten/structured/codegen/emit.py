@@ -22,6 +22,7 @@ SHARD = """\
 #include "csrc/aten/structured/Concatenation.h"
 #include "csrc/aten/structured/StructuredLaunch.h"
 #include "csrc/aten/structured/StructuredOp.h"
+#include "csrc/aten/structured/UnpivotedLu.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 // Torch's headers of one operator each expect the tensor types to be declared.
@@ -123,6 +124,7 @@ def _enqueue(operator: Operator) -> list[str]:
         *_list(lambda_start, kernel_parameters, ") {"),
         *([f"        {operator.preparation}"] if operator.preparation else []),
         *_list(f"        at::cpu::{operator.cpu_function}(", kernel_arguments, ");"),
+        *_without_conjugate(operator),
         *(["      },", *mode] if mode else ["      });"]),
         "}",
     ]
@@ -141,6 +143,8 @@ def _form(operator: Operator, form: Form) -> list[str]:
     indices = [a.name for a in operator.inputs if a.type == INDEX_LIST]
     source = operator.format_source
     formats = [f"  setMemoryFormat(*op.outputs()[0], {source});"] if source else []
+    conjugate = operator.conjugate
+    conjugations = [f"  setConjugate(*op.outputs()[0], {conjugate});"] if conjugate else []
     return [
         *_list(f"{form.returns} {form.function}(", _parameters(form.arguments), ") {"),
         *_device_check(form),
@@ -150,9 +154,20 @@ def _form(operator: Operator, form: Form) -> list[str]:
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
         *formats,
         *_list("  enqueue(", ["op", *(a.on_host for a in operator.inputs)], ");"),
+        *conjugations,
         f"  return {result};",
         "}",
     ]
+
+
+def _without_conjugate(operator: Operator) -> list[str]:
+    """The kernel's output loses the bit that the form gives to the caller's tensor.
+
+    Not before the launch, because the kernel expects an output without it.
+    """
+    if operator.conjugate is None:
+        return []
+    return [f"        {operator.outputs[0]}.unsafeGetTensorImpl()->_set_conj(false);"]
 
 
 def _rewrite(operator: Operator, form: Form) -> list[str]:
