@@ -13,7 +13,6 @@ __all__ = [
     "HAS_ACCELERATOR_RANDOM",
     "HAS_CAPTURABLE_WHILE_COMPILING",
     "HAS_CHOLESKY",
-    "HAS_CONTIGUOUS_GROUP_NORM_GRADIENT",
     "HAS_DYNAMIC_COLLECTION",
     "HAS_GRAPH_HOOKS",
     "HAS_INDUCTOR_INIT",
@@ -68,9 +67,6 @@ LATER_CUDA_FUNCTIONS = {
 
 # 2.14: torch.cholesky was removed, with its operator; torch.linalg.cholesky remains.
 HAS_CHOLESKY = TORCH_RELEASE < (2, 14)
-
-# 2.14: the gradient of group_norm takes a channels_last input as it is, and on the CPU always did.
-HAS_CONTIGUOUS_GROUP_NORM_GRADIENT = TORCH_RELEASE < (2, 14)
 
 # 2.15: Inductor calls the device module's _inductor_backend_init before its first compilation.
 HAS_INDUCTOR_INIT = TORCH_RELEASE >= (2, 15)

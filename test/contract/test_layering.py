@@ -32,7 +32,7 @@ FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|
 OF_PYTHON = re.compile(
     r"[<\"](Python\.h|pybind11/|torch/extension\.h|torch/python\.h"
     r"|torch/csrc/(?!jit/|inductor/aoti_(torch|runner|runtime)/|stable/c/"
-    r"|autograd/custom_function\.h|profiler/(?!python/)"
+    r"|autograd/(autograd|custom_function)\.h|profiler/(?!python/)"
     r"|distributed/c10d/(?![Pp]y)))"
 )
 

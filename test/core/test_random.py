@@ -232,6 +232,38 @@ class TestRandom(OpenRegTestCase):
         with self.assertRaisesRegex(RuntimeError, "device"):
             torch.randn(3, generator=torch.Generator(DEVICE_TYPE))
 
+    def test_permutation_of_nothing_takes_any_generator(self):
+        for generator in (torch.Generator(), torch.Generator(DEVICE_TYPE)):
+            for device in ("cpu", DEVICE_TYPE):
+                x = torch.randperm(0, device=device, generator=generator)
+                self.assertEqual((x.device.type, x.shape), (device, (0,)))
+
+    @parametrize(
+        "draw",
+        [
+            "bernoulli_",
+            "cauchy_",
+            "exponential_",
+            "geometric_",
+            "log_normal_",
+            "normal_",
+            "random_",
+            "uniform_",
+        ],
+    )
+    def test_a_tensor_without_elements_may_have_any_dtype(self, draw):
+        numbers = {"geometric_": (0.5,)}.get(draw, ())
+        for dtype in (torch.int8, torch.bool, torch.uint16, torch.cfloat, torch.float8_e4m3fn):
+            outcomes = []
+            for device in ("cpu", DEVICE_TYPE):
+                x = torch.empty(0, dtype=dtype, device=device)
+                try:
+                    outcomes.append(getattr(x, draw)(*numbers).dtype)
+                except (RuntimeError, NotImplementedError) as error:
+                    outcomes.append((type(error), str(error)))
+            self.assertEqual(outcomes[1], outcomes[0])
+        self.assertEqual(torch.randn(0, dtype=torch.int8, device=DEVICE_TYPE).shape, (0,))
+
     def test_drawing_returns_before_it_is_done(self):
         with StreamGate():
             torch.empty(5, device=DEVICE_TYPE).normal_()

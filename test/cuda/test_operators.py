@@ -40,6 +40,59 @@ class TestPlanCache(OpenRegTestCase):
             cache[0].max_size = before
 
 
+class TestLibraries(OpenRegTestCase):
+    @parametrize("name", ["cusolver", "magma", "default"])
+    def test_preferred_library_of_linear_algebra(self, name):
+        preferred = torch.backends.cuda.preferred_linalg_library
+        self.addCleanup(preferred, preferred())
+        self.assertEqual(preferred(name), getattr(torch._C._LinalgBackend, name.capitalize()))
+        self.assertEqual(preferred(), preferred(preferred()))
+        torch.linalg.inv(torch.eye(2, device="cuda"))
+
+    @parametrize(
+        "name,backend", [("cublas", "Cublas"), ("cublaslt", "Cublaslt"), ("default", "Cublas")]
+    )
+    def test_preferred_library_of_products(self, name, backend):
+        preferred = torch.backends.cuda.preferred_blas_library
+        self.addCleanup(preferred, preferred())
+        self.assertEqual(preferred(name), getattr(torch._C._BlasBackend, backend))
+        self.assertEqual(preferred(), preferred(preferred()))
+
+    def test_unknown_library_is_refused(self):
+        with self.assertRaisesRegex(RuntimeError, "Unknown input value"):
+            torch.backends.cuda.preferred_linalg_library("lapack")
+
+
+class TestCpuNumbers(OpenRegTestCase):
+    def test_addcmul_takes_one_as_the_last_factor_only(self):
+        x, number = torch.ones(2, device="cuda"), torch.tensor(2.0)
+        self.assertEqual(torch.addcmul(x, x, number).tolist(), [3.0, 3.0])
+        with self.assertRaisesRegex(RuntimeError, "CPU Scalar support for self argument"):
+            torch.addcmul(number, x, x)
+        for call in (torch.addcmul, torch.Tensor.addcmul_):
+            with self.assertRaisesRegex(RuntimeError, "CPU Scalar support for tensor1 argument"):
+                call(x, number, x)
+
+
+class TestLeastSquares(OpenRegTestCase):
+    def test_gels_is_the_driver(self):
+        torch.manual_seed(0)
+        matrix, numbers = torch.randn(4, 3), torch.randn(4, 2)
+        expected = torch.linalg.lstsq(matrix, numbers, driver="gels")
+        for driver in (None, "gels", "GELS"):
+            actual = torch.linalg.lstsq(matrix.cuda(), numbers.cuda(), driver=driver)
+            for one, other in zip(actual, expected, strict=True):
+                self.assertEqual(one.shape, other.shape)
+                self.assert_bit_equal(one, other)
+
+    @parametrize("driver", ["gelsy", "gelsd", "gelss", "other"])
+    def test_other_drivers_are_refused(self, driver):
+        x = torch.eye(2, device="cuda")
+        text = "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA"
+        with self.assertRaisesRegex(RuntimeError, text):
+            torch.linalg.lstsq(x, x, driver=driver)
+
+
 class TestSoftmax(OpenRegTestCase):
     @parametrize("name", ["softmax", "log_softmax"])
     def test_half_with_a_result_in_float(self, name):
@@ -233,6 +286,8 @@ class TestRefusals(OpenRegTestCase):
             getattr(tunable, f"set_{name}")(before)
 
 
+instantiate_parametrized_tests(TestLibraries)
+instantiate_parametrized_tests(TestLeastSquares)
 instantiate_parametrized_tests(TestSoftmax)
 instantiate_parametrized_tests(TestLosses)
 instantiate_parametrized_tests(TestSyncDebugMode)

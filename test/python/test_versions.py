@@ -157,12 +157,6 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual("super().capture_end_pre()" in graphs, _torch_release.HAS_GRAPH_HOOKS)
         pinned = (include / "ATen" / "core" / "CachingHostAllocator.h").read_text()
         self.assertEqual("record_history" in pinned, _torch_release.HAS_PINNED_HISTORY)
-        packaged = Path(torch.__file__).parents[1] / "torchgen" / "packaged"
-        derivatives = (packaged / "autograd" / "derivatives.yaml").read_text()
-        self.assertEqual(
-            "native_group_norm_backward_dispatcher" not in derivatives,
-            _torch_release.HAS_CONTIGUOUS_GROUP_NORM_GRADIENT,
-        )
 
 
 class TestFunctionsOfCuda(OpenRegTestCase):

@@ -8,6 +8,7 @@
 #include <exception>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "build/generated/facts/DataChecks.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
@@ -44,6 +45,9 @@ class FallbackOperator {
 
   // With the overload, such as "aten::add.out". Lives as long as the process.
   const std::string& name() const { return name_; }
+
+  // Whether the sizes of a call's results, and errors at the call, do not depend on data.
+  bool isPredictable(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) const;
 
   // Whether sizes, strides and types of the results, and errors at the call, follow from the
   // arguments' metadata, so that a call can be repeated without waiting for its results; see Note
@@ -94,6 +98,7 @@ class FallbackOperator {
  private:
   const std::string name_;
   const bool is_predictable_;
+  const std::string_view sized_by_;  // an argument with which a call is; may be empty
   const bool is_sparse_product_;
   // Null if there are none.
   const c10::openreg::facts::Choice<c10::openreg::facts::DataChecks>* const data_checks_;

@@ -12,6 +12,8 @@
 #include <string>
 
 #include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/KernelWarnings.h"
+#include "csrc/aten/cpu/SubByteIntegers.h"
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
@@ -31,24 +33,6 @@ using c10::openreg::kDeviceType;
 using c10::openreg::OpenRegStream;
 using c10::openreg::TraceScope;
 using c10::openreg::WorkDescription;
-
-// Forwards warnings, and records them.
-class WarningRecorder : public c10::WarningHandler {
- public:
-  WarningRecorder() : next_(c10::WarningUtils::get_warning_handler()), guard_(this) {}
-
-  void process(const c10::Warning& warning) override {
-    warnings_.push_back(warning);
-    next_->process(warning);
-  }
-
-  std::vector<c10::Warning> take() { return std::move(warnings_); }
-
- private:
-  c10::WarningHandler* next_;
-  c10::WarningUtils::WarningHandlerGuard guard_;
-  std::vector<c10::Warning> warnings_;
-};
 
 Tensor viewOf(const Tensor& original, const Tensor& result) {
   auto impl = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, Storage(original.storage()),
@@ -78,7 +62,7 @@ void HostCall::run() {
 std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   takeArguments();
   {
-    WarningRecorder recorder;
+    WarningRecorder recorder(WarningRecorder::Mode::Forward);
     callCpuKernel();
     plan_->warnings = recorder.take();
   }
@@ -355,7 +339,7 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
     const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
     stream.synchronize(known_.name().c_str());
     const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
-    hostView(moved).copy_(result);
+    copyable(hostView(moved)).copy_(copyable(result));
   }
   return moved;
 }

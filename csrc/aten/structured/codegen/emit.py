@@ -22,6 +22,7 @@ SHARD = """\
 #include "csrc/aten/structured/Concatenation.h"
 #include "csrc/aten/structured/StructuredLaunch.h"
 #include "csrc/aten/structured/StructuredOp.h"
+#include "csrc/aten/structured/UnpivotedLu.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 // Torch's headers of one operator each expect the tensor types to be declared.
@@ -125,6 +126,7 @@ def _enqueue(operator: Operator) -> list[str]:
         *_list(lambda_start, kernel_parameters, ") {"),
         *([f"        {operator.preparation}"] if operator.preparation else []),
         *_list(f"        at::cpu::{operator.cpu_function}(", kernel_arguments, ");"),
+        *_without_conjugate(operator),
         *(["      },", *mode] if mode else ["      });"]),
         "}",
     ]
@@ -144,6 +146,8 @@ def _form(operator: Operator, form: Form) -> list[str]:
     source = operator.format_source
     launch = "launch" if operator.has_refused_dtypes else "enqueue"
     formats = [f"  setMemoryFormat(*op.outputs()[0], {source});"] if source else []
+    conjugate = operator.conjugate
+    conjugations = [f"  setConjugate(*op.outputs()[0], {conjugate});"] if conjugate else []
     return [
         *(["template <auto launch>"] if operator.has_refused_dtypes else []),
         *_list(f"{form.returns} {form.function}(", _parameters(form.arguments), ") {"),
@@ -154,9 +158,20 @@ def _form(operator: Operator, form: Form) -> list[str]:
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
         *formats,
         *_list(f"  {launch}(", ["op", *(a.on_host for a in operator.inputs)], ");"),
+        *conjugations,
         f"  return {result};",
         "}",
     ]
+
+
+def _without_conjugate(operator: Operator) -> list[str]:
+    """The kernel's output loses the bit that the form gives to the caller's tensor.
+
+    Not before the launch, because the kernel expects an output without it.
+    """
+    if operator.conjugate is None:
+        return []
+    return [f"        {operator.outputs[0]}.unsafeGetTensorImpl()->_set_conj(false);"]
 
 
 def _rewrite(operator: Operator, form: Form) -> list[str]:

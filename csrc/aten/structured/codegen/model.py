@@ -30,19 +30,32 @@ from torchgen.model import (
 LAUNCH_MODES: dict[str, str] = {
     "throwing": "LaunchMode::OnCallingThread",
     "throwing_on_request": "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterDryRun",
+    "run_of_ones": "LaunchMode::AfterRunOfOnes",
     "without_dry_run": "LaunchMode::WithoutDryRun",
 }
 
 # Statements that check arguments.
 CHECKS: dict[str, str] = {
     "approximation": "native::get_gelutype_enum(approximate);",
+    "cpu_numbers": "checkAddcmulNumbers(self, tensor1);",
     "dimension": "maybe_wrap_dim(dim, self.dim());",
+    "indexed_dtype": "checkIndexes(self.scalar_type());",
+    "joined_dtypes": "checkJoins(op.outputs()[0]->scalar_type(), tensors);",
     "samples_2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
     "samples_3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
 }
 
+# Whether a result is a conjugate.
+CONJUGATES: dict[str, str] = {
+    "not_left": "!left",
+}
+
 # Statements before the kernel.
 PREPARATIONS: dict[str, str] = {
+    "unpivoted": "if (!pivot) { return decomposeWithoutPivots(A, P, L, U); }",
+    "unpivoted_factors": (
+        "if (!pivot) { return factorWithoutPivots(A, check_errors, LU, pivots, info); }"
+    ),
     "resized_twice": "if (reduction != Reduction::None) { out.resize_({0}); }",
 }
 
@@ -201,6 +214,12 @@ class Operator:
     def format_source(self) -> str | None:
         """The argument whose memory format the output gets."""
         return fact_of(self.overload, "memory_format")
+
+    @property
+    def conjugate(self) -> str | None:
+        """The condition under which the output is a conjugate, if its numbers are complex."""
+        choice = fact_of(self.overload, "conjugate")
+        return None if choice is None else CONJUGATES[choice]
 
     @property
     def preparation(self) -> str | None:
