@@ -323,7 +323,9 @@ class TestStreamContext(OpenRegTestCase):
 
     @parametrize("stream", NOT_STREAMS)
     def test_set_stream_refuses(self, stream):
-        with self.assertRaisesRegex(TypeError, f"torch.{DEVICE_TYPE}.set_stream: expected a stream"):
+        with self.assertRaisesRegex(
+            TypeError, f"torch.{DEVICE_TYPE}.set_stream: expected a stream"
+        ):
             torch.openreg.set_stream(stream)
 
     def test_stream_of_another_kind_of_device_is_refused(self):

@@ -63,6 +63,7 @@ WRONG_DATA = {
     ),
     "binary_cross_entropy": lambda device: F.binary_cross_entropy(on(device, 2.0), on(device, 1.0)),
     "bernoulli": lambda device: torch.bernoulli(on(device, 2.0)),
+    "multinomial": lambda device: torch.multinomial(on(device, -1.0, 2.0), 2, replacement=True),
     "normal": lambda device: torch.normal(on(device, 0.0), on(device, -1.0)),
     "assert_async": lambda device: torch._assert_async(on(device, 0)),
     "assert_async_with_a_text": lambda device: torch._assert_async(on(device, False)[0], "not so"),

@@ -233,7 +233,7 @@ def says_what_was_called(name, owner, error):
     # Those of torch.amp are torch's own.
     return (
         short in text
-        or f"{owner}." in text
+        or f"{DEVICE_TYPE if owner == 'openreg' else owner}." in text
         or ".amp." in name
         or re.match(OTHERS.get(short, "(?!)"), text)
     )

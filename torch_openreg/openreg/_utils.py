@@ -101,7 +101,7 @@ def _checked_index(operation: str, device: object, optional: bool = True) -> int
     if not 0 <= index < count:
         _C._ensure_has_device()
         if DEVICE_TYPE == "cuda":
-            _C._check_device_index(index)  # raises CUDA's error
+            _C._check_device_index(max(-1, min(index, 2**31 - 1)))  # raises CUDA's error
         hint = "" if index < 0 else " OPENREG_DEVICE_COUNT says how many devices there are."
         raise RuntimeError(
             f"{_named(operation)}: The device index is out of range. It must be in [0, {count}), "

@@ -201,7 +201,7 @@ class TestAcceleratorGraph(GraphTestCase):
         x = tensor(1.0)
         with torch.openreg.Stream():
             first.capture_begin()
-            with self.assertRaisesRegex(RuntimeError, "orErrorIllegalState"):
+            with self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}IllegalState"):
                 second.capture_begin()
             x.add_(1)
             first.capture_end()
@@ -465,7 +465,7 @@ class TestMemory(GraphTestCase):
                 try:
                     new(5)
                 except torch.OutOfMemoryError as error:
-                    assert "Private pools of graphs and of MemPool hold 42.00 MiB" in str(error)
+                    assert "rivate pools" in str(error) and "42.00 MiB" in str(error)
                 else:
                     raise AssertionError
             graph.replay()
@@ -751,7 +751,7 @@ class TestStreams(GraphTestCase):
     def test_a_captured_event_cannot_be_waited_for(self):
         graph = torch.openreg.Graph()
         with (
-            self.assertRaisesRegex(RuntimeError, "orErrorCapturedEvent"),
+            self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}CapturedEvent"),
             torch.openreg.graph(graph, capture_error_mode="relaxed"),
         ):
             event = torch.openreg.current_stream().record_event()
