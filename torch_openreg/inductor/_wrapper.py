@@ -179,9 +179,12 @@ def _check_host_kernel(kernel_name: str, call_args: Any, arg_types: Any) -> None
 
 
 def _device_of(name: str) -> torch.device | None:
-    """The device of the buffer of this name, which may be a proxy."""
+    """The device of the buffer or constant of this name, which may be a proxy."""
     buffer = V.graph.try_get_buffer(name)
-    return V.graph.constants[name].device if buffer is None else buffer.get_device()
+    if buffer is not None:
+        return buffer.get_device()
+    constant = V.graph.constants.get(name)
+    return None if constant is None else constant.device
 
 
 def _is_on(name: str, device: torch.device) -> bool:
