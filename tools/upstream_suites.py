@@ -4,17 +4,19 @@ The programs ``upstream_*.py`` beside this file say which tests, and with which 
 runs in a separate process, or each test; a test that crashes or exceeds the time limit is one
 failure, and the following tests still run.
 
-A list is a TOML file. It names categories, and tests with a category and a reason; a name that ends
-in ``*`` means all tests with this prefix. A run is wrong if a test fails that is not listed, if a
-listed test passes or does not exist, or if nothing ran.
+A list is a TOML file. It names categories, and tests with a category and a reason, ``test`` for one
+and ``tests`` for several; a name that ends in ``*`` means all tests with this prefix. A run is
+wrong if a test fails that is not listed, if a listed test passes or does not exist, or if nothing
+ran.
 """
 
 import argparse
+import hashlib
 import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +45,9 @@ class Suite:
         files: names of the files to run, those that FOLDER has; all test files by default
         alone: files whose tests run in a process each
         environment: environment variables, in addition to those of this process
+        devices: further ones by device type, for tests that run on one of several
+        plugin: of pytest, a module beside the program
+        name_of: the name of a test in the output and in the list, from pytest's
     """
 
     program: Path
@@ -51,6 +56,9 @@ class Suite:
     files: Sequence[str] = ()
     alone: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    plugin: str = ""
+    name_of: Callable[[str], str] = str
 
     @property
     def list(self) -> Path:
@@ -67,6 +75,7 @@ class Expected:
     reason: str
     is_in_every_version: bool = True
     passes_at_times: bool = False
+    device: str = ""  # the only device type on which it fails
 
     def is_about(self, test: str) -> bool:
         """Whether the entry lists the test."""
@@ -96,23 +105,18 @@ def run_suite(suite: Suite) -> int:
     """Runs a program of this kind and returns its exit code."""
     options = _options(suite)
     folder = Path(options.folder).resolve()
-    categories, expected = read_list(options.expected)
+    categories, expected = read_list(options.expected, options.device)
     names = _names(suite, folder, options.files)
     if not names:
         print(f"nothing ran: {folder} has no test files", file=sys.stderr)
         return 1
-    limits = Limits(test_s=options.timeout)
     outcomes: dict[str, Outcome] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        # So that no settings of a project around the folder apply.
-        settings = Path(scratch, "pytest.ini")
-        settings.write_text("[pytest]\n", encoding="utf-8")
-        arguments = ["-c", str(settings), "--noconftest"]
-        for name in names:
-            found = _run(suite, folder, name, arguments, limits)
-            outcomes.update(found)
-            _print_file(name, found, expected)
-    verdict = judge(outcomes, expected, names if options.files or suite.files else ())
+    for name in names:
+        found = _run(suite, folder / name, folder, options, expected)
+        outcomes.update(found)
+        _print_file(suite.name_of(name), found, expected)
+    files = [suite.name_of(name) for name in names] if options.files or suite.files else ()
+    verdict = judge(outcomes, expected, files)
     _print_verdict(verdict, categories, len(names))
     write_report(options.report, outcomes)
     return 0 if verdict.is_right else 1
@@ -132,6 +136,20 @@ def _options(suite: Suite) -> argparse.Namespace:
         metavar="LIST",
         help=f"default: {suite.list.name}",
     )
+    parser.add_argument(
+        "--sample",
+        type=int,
+        metavar="COUNT",
+        help="of each file, so many tests, the same in each run, and those of the list",
+    )
+    parser.set_defaults(device="")
+    if suite.devices:
+        parser.add_argument(
+            "--device",
+            choices=list(suite.devices),
+            default=next(iter(suite.devices)),
+            help="the device type (default: %(default)s)",
+        )
     return parse_arguments(parser)
 
 
@@ -144,43 +162,81 @@ def _names(suite: Suite, folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def _run(
-    suite: Suite, folder: Path, name: str, arguments: Sequence[str], limits: Limits
+    suite: Suite,
+    file: Path,
+    folder: Path,
+    options: argparse.Namespace,
+    expected: Mapping[str, Expected],
 ) -> dict[str, Outcome]:
-    file, environment = folder / name, suite.environment
-    groups: list[list[str] | None] = [None]
-    if name in suite.alone:
-        tests = collect_file(file, folder, arguments, environment)
-        groups = [[test] for test in tests if not test.endswith(f"::{IMPORT}")] or [None]
-    outcomes: dict[str, Outcome] = {}
-    for only in groups:
-        outcomes |= run_file(
-            file, folder, arguments=arguments, environment=environment, only=only, limits=limits
-        )
-    return outcomes
+    environment = {**suite.environment, **suite.devices.get(options.device, {})}
+    with tempfile.TemporaryDirectory() as scratch:
+        # So that no settings of a project around the folder apply.
+        settings = Path(scratch, "pytest.ini")
+        settings.write_text("[pytest]\n", encoding="utf-8")
+        arguments = ["-c", str(settings), "--noconftest"]
+        if suite.plugin:
+            arguments += ["-p", suite.plugin]
+        groups: list[list[str] | None] = [None]
+        is_alone = file.relative_to(folder).as_posix() in suite.alone
+        if is_alone or options.sample:
+            tests = collect_file(file, folder, arguments, environment)
+            tests = [test for test in tests if not test.endswith(f"::{IMPORT}")]
+            if options.sample:
+                tests = _sample(suite, tests, options.sample, expected)
+            if tests:
+                groups = [[test] for test in tests] if is_alone else [tests]
+        outcomes: dict[str, Outcome] = {}
+        for only in groups:
+            outcomes |= run_file(
+                file,
+                folder,
+                arguments=arguments,
+                environment=environment,
+                only=only,
+                limits=Limits(test_s=options.timeout),
+            )
+    return {suite.name_of(test): one for test, one in outcomes.items()}
 
 
-def read_list(path: Path) -> tuple[dict[str, str], dict[str, Expected]]:
-    """Reads a list of expected failures: its categories, and its tests by name."""
+def _sample(
+    suite: Suite, tests: Sequence[str], size: int, expected: Mapping[str, Expected]
+) -> list[str]:
+    """Chooses tests by their names alone, and adds those that are listed."""
+    names = {test: suite.name_of(test) for test in tests}
+    by_hash = sorted(tests, key=lambda test: hashlib.sha256(names[test].encode()).digest())
+    chosen = set(by_hash[:size])
+    return [test for test in tests if test in chosen or entry_of(names[test], expected)]
+
+
+def read_list(path: Path, device: str = "") -> tuple[dict[str, str], dict[str, Expected]]:
+    """Reads a list of expected failures: its categories, and its tests by name.
+
+    The tests are those for all device types, and those for this one.
+    """
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     categories: dict[str, str] = content.get("categories", {})
     expected: dict[str, Expected] = {}
     for entry in content.get("expected", []):
-        try:
-            one = Expected(**entry)
-        except TypeError as error:
-            raise SystemExit(
-                f"{path}: expected a test, a category and a reason, got {entry}"
-            ) from error
-        if one.category not in categories:
-            raise SystemExit(
-                f"{path}: {one.test}: expected one of {', '.join(categories)} as category, "
-                f"got {one.category!r}"
-            )
-        if not one.reason.strip():
-            raise SystemExit(f"{path}: {one.test}: expected a reason")
-        if one.test in expected:
-            raise SystemExit(f"{path}: {one.test} is listed twice")
-        expected[one.test] = one
+        shared = {key: value for key, value in entry.items() if key != "tests"}
+        for given in [{"test": test} for test in entry["tests"]] if "tests" in entry else [{}]:
+            try:
+                one = Expected(**shared, **given)
+            except TypeError as error:
+                raise SystemExit(
+                    f"{path}: expected a test, a category and a reason, got {entry}"
+                ) from error
+            if one.category not in categories:
+                raise SystemExit(
+                    f"{path}: {one.test}: expected one of {', '.join(categories)} as category, "
+                    f"got {one.category!r}"
+                )
+            if not one.reason.strip():
+                raise SystemExit(f"{path}: {one.test}: expected a reason")
+            if one.device not in ("", device):
+                continue
+            if one.test in expected:
+                raise SystemExit(f"{path}: {one.test} is listed twice")
+            expected[one.test] = one
     return categories, expected
 
 

@@ -7,6 +7,7 @@ with the device's table.
 """
 
 import contextlib
+import re
 
 import torch
 from common import (
@@ -385,6 +386,15 @@ class TestCalls(OpenRegTestCase):
         x.div_(x)
         wider = _c32("cpu").to(torch.complex64)
         self.assert_bit_equal(x, wider.div_(wider).to(torch.complex32))
+
+    def test_float8_is_not_promoted(self):
+        zeros, index = torch.zeros(2, 2), torch.zeros(1, 2, dtype=torch.int64)
+        for dtypes in ((torch.float8_e5m2, torch.float32), (torch.float32, torch.float8_e5m2)):
+            x, source = (zeros.to(dtype).to(DEVICE_TYPE) for dtype in dtypes)
+            with self.assertRaises(RuntimeError) as expected:
+                x.cpu().scatter(0, index, source.cpu())
+            with self.assertRaisesRegex(RuntimeError, re.escape(str(expected.exception))):
+                x.scatter(0, index.to(DEVICE_TYPE), source)
 
     def test_overlap_is_refused(self):
         x = torch.ones(8, dtype=torch.complex32, device=DEVICE_TYPE)

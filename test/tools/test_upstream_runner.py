@@ -208,6 +208,20 @@ class TestUpstreamRunner(TestCase):
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertEqual(list(outcomes), ["test_good.py::test_it"])
 
+    def test_a_sample_is_the_same_in_each_run_and_has_what_is_listed(self):
+        content = "".join(f"def test_{number}(): pass\n" for number in range(20))
+        files = {"test_bad.py": f"{content}{_FAILS}", "test_good.py": content}
+        listed = ["test_bad.py::test_it"]
+        names = []
+        for _ in range(2):
+            result, outcomes = run_tool(files, "--sample=4", listed=listed)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.assertIn("1 failed as listed", result.stdout)
+            names.append(sorted(outcomes))
+        self.assertEqual(names[0], names[1])
+        self.assertIn(len(names[0]), (8, 9))
+        self.assertEqual(len([name for name in names[0] if name.startswith("test_good")]), 4)
+
     @parametrize(
         "files",
         [
@@ -262,6 +276,14 @@ class TestUpstreamRunner(TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn(text, result.stderr)
 
+    def test_an_entry_may_name_several_tests(self):
+        files = {"test_bad.py": _FAILS, "test_worse.py": _FAILS, "test_good.py": _PASSES}
+        entry = 'tests = ["test_bad.py::test_it", "test_worse.py::test_it"]\n'
+        entry += 'category = "odd"\nreason = "r"'
+        result, _ = run_tool(files, expected=f"{_LIST}\n[[expected]]\n{entry}\n")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("2 failed as listed, 0 failed", result.stdout)
+
     def test_an_entry_may_stand_for_the_tests_of_a_class(self):
         bad = "import unittest\n\nclass TestBad(unittest.TestCase):\n"
         bad += "".join(
@@ -285,12 +307,13 @@ class TestUpstreamRunner(TestCase):
         self.assertIn("does not exist: test_bad.py::TestBad::*", result.stdout)
         self.assertEqual(result.returncode, 1)
 
-    @parametrize("suite", ["openreg", "cuda"])
+    @parametrize("suite", ["cuda", "device", "openreg"])
     def test_our_list_has_a_known_category_and_a_reason_for_each_test(self, suite):
         code = (
             f"import upstream_suites as u, upstream_{suite} as s; "
-            "c, e = u.read_list(s.SUITE.list); "
-            "assert set(c) == {one.category for one in e.values()}; print(len(e))"
+            "lists = [u.read_list(s.SUITE.list, device) for device in s.SUITE.devices or ('',)]; "
+            "e = [one for _, tests in lists for one in tests.values()]; "
+            "assert set(lists[0][0]) == {one.category for one in e}; print(len(e))"
         )
         result = subprocess.run(
             [sys.executable, "-c", code], cwd=_TOOLS, capture_output=True, text=True, check=True
@@ -371,7 +394,122 @@ class TestUpstreamCuda(TestCase):
         self.assertIn("nothing ran", result.stderr)
 
 
+# A device-generic test file of torch; and a copy for another device type, with its words.
+_GENERIC = """
+import torch
+from torch.testing._internal.common_device_type import instantiate_device_type_tests, onlyCPU
+from torch.testing._internal.common_utils import TestCase
+
+class TestGeneric(TestCase):
+    def test_runs(self, device):
+        self.assertEqual(torch.ones(2, device=device).device.type, "DEVICE")
+
+    def test_fails(self, device):
+        self.assertEqual(torch.ones(2, device=device), torch.zeros(2, device=device))
+
+    @onlyCPU
+    def test_of_the_cpu(self, device):
+        raise AssertionError
+
+class TestOther(TestCase):
+    def test_of_no_device(self):
+        raise AssertionError
+
+instantiate_device_type_tests(TestGeneric, globals())
+"""
+
+_COPY = """
+import torch
+from torch.testing._internal.common_device_type import (
+    TEST_XPU,
+    dtypes,
+    dtypesIfCUDA,
+    dtypesIfXPU,
+    instantiate_device_type_tests,
+    onlyOn,
+    onlyXPU,
+    skipXPU,
+)
+from torch.testing._internal.common_utils import TEST_XPU as HAS_DEVICE
+from torch.testing._internal.common_utils import TestCase
+from test_base_xpu import WORDS
+
+class TestCopy(TestCase):
+    @onlyXPU
+    def test_words(self, device):
+        torch.xpu.synchronize()
+        self.assertEqual(device, "xpu:0")
+        self.assertTrue(TEST_XPU and HAS_DEVICE and torch.ones(1, device="xpu").is_xpu)
+        self.assertEqual(WORDS[torch.device(device).type], torch.xpu.device_count())
+
+    @onlyOn(["mps", "xpu"])
+    def test_list_of_types(self, device):
+        pass
+
+    @skipXPU
+    def test_that_the_other_device_skips(self, device):
+        pass
+
+    @dtypes(torch.float64)
+    @dtypesIfCUDA(torch.float32)
+    @dtypesIfXPU(torch.float16)
+    def test_dtypes(self, device, dtype):
+        pass
+
+instantiate_device_type_tests(TestCopy, globals(), only_for="xpu", allow_xpu=True)
+"""
+
+
+class TestUpstreamDevice(TestCase):
+    @parametrize("device", ["cuda", "openreg"])
+    def test_tests_of_the_device_run_with_names_without_its_type(self, device):
+        files = {"test_torch.py": _GENERIC.replace("DEVICE", device), "test_other.py": _FAILS}
+        listed = ["test_torch.py::TestGeneric::test_fails", "test_nn.py::TestNN::test_of_no_run"]
+        result, outcomes = run_tool(
+            files, f"--device={device}", tool="upstream_device.py", listed=listed
+        )
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(
+            {name: one["kind"] for name, one in outcomes.items()},
+            {
+                "test_torch.py::TestGeneric::test_runs": "passed",
+                "test_torch.py::TestGeneric::test_fails": "failed",
+                "test_torch.py::TestGeneric::test_of_the_cpu": "skipped",
+            },
+        )
+
+    @parametrize("device", ["cuda", "openreg"])
+    def test_a_copy_for_another_device_type_is_read_as_one_for_this(self, device):
+        files = {"test_torch_xpu.py": _COPY, "test_base_xpu.py": "WORDS = {'xpu': 2}"}
+        result, outcomes = run_tool(files, f"--device={device}", tool="upstream_device.py")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        dtype = "float32" if device == "cuda" else "float16"
+        self.assertEqual(
+            {name: one["kind"] for name, one in outcomes.items()},
+            {
+                "test_torch.py::TestCopy::test_words": "passed",
+                "test_torch.py::TestCopy::test_list_of_types": "passed",
+                "test_torch.py::TestCopy::test_that_the_other_device_skips": "passed",
+                f"test_torch.py::TestCopy::test_dtypes_{dtype}": "passed",
+            },
+        )
+
+    def test_an_entry_for_the_other_device_type_does_not_count(self):
+        files = {"test_torch.py": _GENERIC.replace("DEVICE", "openreg")}
+        listed = ["test_torch.py::TestGeneric::test_fails"]
+        for device, code in (("cuda", 1), ("openreg", 0)):
+            result, _ = run_tool(
+                files,
+                "--device=openreg",
+                tool="upstream_device.py",
+                listed=listed,
+                flag=f'device = "{device}"',
+            )
+            self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+
+
 instantiate_parametrized_tests(TestUpstreamRunner)
+instantiate_parametrized_tests(TestUpstreamDevice)
 
 if __name__ == "__main__":
     run_tests()

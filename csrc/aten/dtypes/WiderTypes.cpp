@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <vector>
 
 #include "csrc/aten/launch/BoxedArguments.h"
@@ -69,6 +70,25 @@ bool hasDtypeArgument(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
     }
   }
   return false;
+}
+
+// The dtype of a call with float8 tensors, which are not promoted: that of all tensors but indices.
+// Undefined if they have several, for which the kernel raises an error.
+std::optional<ScalarType> float8Of(c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<ScalarType> float8;
+  bool has_others = false;
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensor() && value.toTensor().defined()) {
+      const ScalarType dtype = value.toTensor().scalar_type();
+      if (c10::isFloat8Type(dtype)) {
+        has_others = has_others || float8.value_or(dtype) != dtype;
+        float8 = dtype;
+      } else {
+        has_others = has_others || !c10::isIntegralType(dtype, /*includeBool=*/false);
+      }
+    }
+  }
+  return float8.has_value() && has_others ? ScalarType::Undefined : float8;
 }
 
 // The arguments of a call in the wider type, and the tensors that it copies back to the caller's.
@@ -210,6 +230,9 @@ class WiderCall {
 }  // namespace
 
 ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  if (const std::optional<ScalarType> float8 = float8Of(arguments)) {
+    return *float8;
+  }
   at::native::ResultTypeState state;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];
