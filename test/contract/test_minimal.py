@@ -132,29 +132,30 @@ class TestMinimal(TestCase):
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "mychip"
             subprocess.run([sys.executable, MINIMAL / "rename.py", "mychip", copy], check=True)
-            for tests, name, settings, found in (
-                (MINIMAL, "minimal", {}, "openreg"),
-                (copy, "mychip", {}, "openreg"),
-                (copy, "mychip", {"OPENREG_DEVICE_TYPE": "none"}, "no device"),
+            pytest, script = (
+                ["-m", "pytest", "-q", "-p", "no:cacheprovider"],
+                ["test/test_device.py"],
+            )
+            for tests, name, settings, found, command in (
+                (MINIMAL, "minimal", {}, "openreg", pytest),
+                (copy, "mychip", {"OPENREG_DEVICE_TYPE": "none"}, "no device", pytest),
+                (copy, "mychip", {}, "openreg", script),
             ):
-                text = (
-                    f"the tests found {found}, not {name}: install it, or set "
-                    "OPENREG_DEVICE_TYPE=none\n"
+                run = subprocess.run(
+                    [sys.executable, *command],
+                    cwd=tests,
+                    env={k: v for k, v in os.environ.items() if not k.startswith("OPENREG")}
+                    | settings,
+                    capture_output=True,
+                    text=True,
                 )
-                for command, status, error in (
-                    (["-m", "pytest", "-q", "-p", "no:cacheprovider"], 4, f"ERROR: {text}"),
-                    (["test/test_device.py"], 1, f"RuntimeError: {text}"),
-                ):
-                    run = subprocess.run(
-                        [sys.executable, *command],
-                        cwd=tests,
-                        env={k: v for k, v in os.environ.items() if not k.startswith("OPENREG")}
-                        | settings,
-                        capture_output=True,
-                        text=True,
-                    )
-                    self.assertEqual(run.returncode, status, run.stdout + run.stderr)
-                    self.assertIn(error, run.stderr)
+                error, status = ("ERROR", 4) if command is pytest else ("RuntimeError", 1)
+                self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+                self.assertIn(
+                    f"{error}: the tests found {found}, not {name}: install it, or set "
+                    "OPENREG_DEVICE_TYPE=none\n",
+                    run.stderr,
+                )
 
     def test_patch_of_the_defective_twin_applies(self):
         with tempfile.TemporaryDirectory() as folder:
