@@ -1,9 +1,9 @@
 """Random operators of distributed tensors.
 
 torch moves the offset of a Philox generator: each shard draws from a different offset, and all
-ranks continue from an offset after all shards. Where the device type is CUDA, the generators here
-have offsets, too. With the device type openreg they have none: their state is that of the CPU's
-Mersenne Twister, and an offset selects a state that is derived from it.
+ranks continue from an offset after all shards. The generators here have no such offsets: their
+algorithm is the CPU's Mersenne Twister, which draws several numbers for an element, and an offset
+selects a state that is derived from the generator's.
 """
 
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import _random
+
+from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["install"]
 
@@ -32,7 +34,8 @@ class _GeneratorState(_PhiloxState):  # type: ignore[misc]
 
     def __init__(self, state: Tensor) -> None:
         super().__init__(state)
-        self._base = None if self._state.numel() == _PHILOX_BYTES else self._state
+        is_of_another = self._state.numel() == _PHILOX_BYTES and DEVICE_TYPE != "cuda"
+        self._base = None if is_of_another else self._state
         self._offset = torch.zeros(1, dtype=torch.int64)
 
     @property
@@ -52,11 +55,21 @@ class _GeneratorState(_PhiloxState):  # type: ignore[misc]
 def _select(state: Tensor, offset: int) -> Tensor:
     """Returns the state that belongs to an offset."""
     generator = torch.Generator()
-    generator.set_state(state)
-    drawn = int(torch.randint(1 << 62, (), generator=generator))
-    mixed = ((drawn ^ offset) * _MULTIPLIER) & (2**64 - 1)
+    if state.numel() == _PHILOX_BYTES:  # the seed and what has been drawn since
+        seed, count = state.view(torch.int64).tolist()
+        generator.manual_seed(_mixed(seed, count))
+    else:
+        generator.set_state(state)
+    seed = _mixed(int(torch.randint(1 << 62, (), generator=generator)), offset)
+    if state.numel() == _PHILOX_BYTES:
+        return torch.tensor([seed, 0]).view(torch.uint8)
+    return generator.manual_seed(seed).get_state()
+
+
+def _mixed(first: int, second: int) -> int:
+    """A seed that depends on both numbers."""
     # The engine's seed has 32 bits: the upper ones of a product depend on all bits of its factors.
-    return generator.manual_seed(mixed >> 32).get_state()
+    return (((first ^ second) * _MULTIPLIER) & (2**64 - 1)) >> 32
 
 
 # docs: end
