@@ -27,6 +27,12 @@ from tiers import tier_of
 
 __all__ = ["TARGET"]
 
+# CUDA runs other algorithms of attention than the CPU, whose last bits and strides differ. In the
+# sweeps, both compose it; test/cuda/test_attention.py compares the fused ones.
+if DEVICE_TYPE == "cuda":
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+
 # After this time, the gate of a held stream opens: some programs wait for the stream, which is
 # valid.
 _HOLD_S = 0.1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from common import StreamGate
+from common import DEVICE_TYPE, StreamGate
 
 from torch_openreg.conformance.arguments import CPU, Arguments
 from torch_openreg.conformance.mutations import scaled
@@ -139,6 +139,16 @@ _FLOAT16_REDUCTIONS = [
     )
 ]
 
+# On CUDA, it enables another algorithm than on the CPU.
+_FLASH_ATTENTION = [
+    _setting(
+        "flash attention",
+        torch._C._get_flash_sdp_enabled,
+        torch._C._set_sdp_use_flash,
+        (True, False),
+    )
+]
+
 SETTINGS = [
     _setting(
         "default dtype",
@@ -187,12 +197,7 @@ SETTINGS = [
         is_of_thread=True,
     ),
     _setting("number of threads", torch.get_num_threads, torch.set_num_threads, (1, 2)),
-    _setting(
-        "flash attention",
-        torch._C._get_flash_sdp_enabled,
-        torch._C._set_sdp_use_flash,
-        (True, False),
-    ),
+    *(_FLASH_ATTENTION if DEVICE_TYPE == "openreg" else []),
     _setting(
         "fast path of multi-head attention",
         torch.backends.mha.get_fastpath_enabled,

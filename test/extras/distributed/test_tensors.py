@@ -166,9 +166,9 @@ ATTENTION_CALLS = (
     (8, None, True),
     (4, None, True),
     (2, None, False),
-    (8, (5, 5), False),
-    (8, (1, 8, 5, 5), False),
-    (8, (4, 1, 5, 5), False),
+    (8, (8, 8), False),
+    (8, (1, 8, 8, 8), False),
+    (8, (4, 1, 8, 8), False),
 )
 
 
@@ -185,10 +185,12 @@ def attend(rank, size, shape, layouts):
         for call in ATTENTION_CALLS:
             key_heads, bias_shape, is_causal = call
             heads = (8, key_heads, key_heads)
-            inputs = [values(4, count, 5, 8, salt=i) / 8 for i, count in enumerate(heads)]
+            inputs = [values(4, count, 8, 8, salt=i) / 8 for i, count in enumerate(heads)]
             if bias_shape is not None:
                 inputs.append(values(*bias_shape) / 8)
-            own = [x.to(device) for x in inputs]
+            # On CUDA, flash attention alone has groups of heads.
+            dtype = torch.half if device.type == "cuda" else torch.float32
+            own = [x.to(device, dtype) for x in inputs]
             shared = [distribute_tensor(x, mesh, placements) for x in own[:3]]
             shared += [distribute_tensor(x, mesh, [Replicate()] * mesh.ndim) for x in own[3:]]
             results = []
@@ -203,7 +205,8 @@ def attend(rank, size, shape, layouts):
             if communication.get_total_counts() > 0:
                 communicating.add((names, key_heads))
             for expected, result in zip(*results, strict=True):
-                if not torch.allclose(result, expected, rtol=1e-5, atol=1e-6):
+                tolerance = 1e-2 if dtype == torch.half else 1e-5
+                if not torch.allclose(result, expected, rtol=tolerance, atol=tolerance / 10):
                     differing.append((names, call))
     return differing, sorted(communicating)
 
