@@ -5,16 +5,22 @@ processes serve device type ``cuda`` from :mod:`torch_openreg`. This is a module
 package, as importing the package imports torch.
 
 In any run, an error of a kernel, which runs later than its call, is raised in the test that
-launched the kernel: at the latest at the end of the test, or of its fixture.
+launched the kernel: at the latest at the end of the test, or of its fixture. The last lines of the
+run say how many tests met an error after which a GPU cannot be used.
 
-``pytest --openreg-sanitizer`` runs each test under ``torch.openreg.sanitizer``, on either device
-type: a test with findings fails, with the reports in a separate section.
-``--openreg-sanitizer=race,lifetime`` finds these kinds only. The last lines of the run list all
-findings by pairs of lines, and ``--openreg-sanitizer-report=FILE`` has them as JSON.
+``pytest --openreg-sanitizer``, or ``openreg_sanitizer = true``, runs each test under
+``torch.openreg.sanitizer``, on either device type: a test with findings fails, and the reports are
+the failure's text. ``--openreg-sanitizer=race,lifetime``, or ``openreg_sanitizer_kinds``, finds
+these kinds only. The last lines of the run list all findings by pairs of lines, and
+``--openreg-sanitizer-report=FILE`` has them as JSON.
 
 ``pytest --openreg-chaos=20`` runs each test under 20 schedules of the streams: lazy, eager, and the
 seeds from 0. A test fails with the first schedule under which it fails, and names it. It is run
-under that one alone with ``--openreg-schedule=7``, which takes a list, too.
+under that one alone with ``--openreg-schedule=7``, which takes a list, too. Before each schedule,
+free memory is filled, so that no schedule finds the results of the one before.
+
+If none of the tests has launched work, the sanitizer or the schedules have checked nothing, and the
+run fails, unless ``--openreg-allow-unchecked`` is given.
 
 Offers:
 
@@ -29,6 +35,7 @@ Offers:
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import importlib
 import importlib.util
@@ -37,6 +44,7 @@ import os
 import re
 import shlex
 import sys
+import unittest
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
@@ -45,6 +53,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from _pytest._code.code import ExceptionRepr
 
 if TYPE_CHECKING:
     from torch_openreg.openreg.sanitizer import Finding
@@ -95,6 +104,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"find races of streams: {','.join(_CHOICES)}; by default {','.join(_KINDS)}",
     )
     group.addoption(
+        "--openreg-allow-unchecked",
+        action="store_true",
+        help="let a run pass in which the sanitizer or the schedules have checked nothing",
+    )
+    group.addoption(
         "--openreg-sanitizer-report",
         type=Path,
         metavar="FILE",
@@ -113,6 +127,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run each test under these schedules, such as lazy,7",
     )
     parser.addini("openreg_cuda", text, type="bool", default=False)
+    parser.addini(
+        "openreg_sanitizer", "as --openreg-sanitizer without kinds", type="bool", default=False
+    )
+    parser.addini(
+        "openreg_sanitizer_kinds",
+        f"what openreg_sanitizer finds: {','.join(_CHOICES)}",
+        type="string",
+        default=",".join(_KINDS),
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -162,17 +185,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", _SANITIZER_MARKER)
     config.pluginmanager.register(_LateErrors(), "openreg-late-errors")
+    config.pluginmanager.register(_DeviceAsserts(), "openreg-device-asserts")
     path = config.getoption("--openreg-sanitizer-report")
-    kinds = config.getoption("--openreg-sanitizer")
+    kinds = _kinds_of(config)
     if path is not None and not kinds:
         raise pytest.UsageError("--openreg-sanitizer-report: expected --openreg-sanitizer as well")
     if kinds:
         # Workers of pytest-xdist report to the process that started them.
-        is_worker = hasattr(config, "workerinput")
-        if path is not None and not is_worker:
+        if path is not None and not _is_worker(config):
             path = emptied_file("--openreg-sanitizer-report", path)
         config.pluginmanager.register(
-            _Sanitizer(kinds, None if is_worker else path), "openreg-sanitizer"
+            _Sanitizer(config, kinds, None if _is_worker(config) else path), "openreg-sanitizer"
         )
     if schedules := _schedules_of(config):
         config.pluginmanager.register(_Schedules(config, schedules), "openreg-schedules")
@@ -255,30 +278,150 @@ def _late_error() -> Exception | None:
     return None
 
 
-class _Sanitizer:
-    """Runs tests under the sanitizer, and summarizes the findings of all processes of the run."""
+class _DeviceAsserts:
+    """Counts the tests that met an error of a kernel after which a GPU cannot be used."""
 
-    # The attribute of a test's report that has what was found, also from a worker of pytest-xdist.
-    _ATTRIBUTE = "openreg_sanitizer"
+    # The attribute of a test's report, also from a worker of pytest-xdist.
+    _ATTRIBUTE = "openreg_device_assert"
 
-    def __init__(self, kinds: frozenset[str], path: Path | None) -> None:
-        self._kinds = kinds
-        self._path = path
-        self._noted = pytest.StashKey[dict[str, Any]]()
+    def __init__(self) -> None:
+        self._tests: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        library = sys.modules.get("torch_openreg._C")
+        if library is not None and library._take_assert_count() > 0:
+            setattr(report, self._ATTRIBUTE, True)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if getattr(report, self._ATTRIBUTE, False):
+            self._tests.add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if count := len(self._tests):
+            tests, owner = ("1 test", "its") if count == 1 else (f"{count} tests", "their")
+            terminalreporter.line(
+                f"{tests} met a device-side assert: on a GPU each later test of {owner} process "
+                "fails"
+            )
+
+
+class _Tool:
+    """A tool that checks tests while they run. A run in which it checks nothing fails."""
+
+    # Its name, in headings and in the report of its failure.
+    _NAME: str
+    # The attribute of a test's report with what it has noted, also from a worker of pytest-xdist.
+    _ATTRIBUTE: str
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
         self._tests = 0
-        self._launches = 0
-        self._findings: list[dict[str, Any]] = []
-        self._problem = ""
+        self._skipped = 0
+        self._checked = 0  # tests that have launched work
 
     def pytest_collection_finish(self) -> None:
         """Freezes the imported objects, so that garbage collection after each test skips them."""
         gc.collect()
         gc.freeze()
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        noted = getattr(report, self._ATTRIBUTE, None)
+        if noted is not None and (noted["launches"] or not report.skipped):
+            self._tests += 1
+            self._checked += noted["launches"] > 0
+            self._take_note(noted)
+        elif report.skipped:
+            self._skipped += 1
+
+    def _take_note(self, noted: dict[str, Any]) -> None:
+        """Takes what was noted for a test."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def _no_device_text(self) -> str | None:
+        return _no_device_text()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        result = yield
+        # Without a test, pytest's own exit status is not 0 either.
+        if session.testscollected and (text := self._unchecked_text()) is not None:
+            name = f"openreg::{self._NAME}"
+            location = (name, None, name)
+            try:
+                pytest.fail(text, pytrace=False)
+            except pytest.fail.Exception:
+                error = pytest.ExceptionInfo.from_current().getrepr(style="value")
+            report = pytest.TestReport(name, location, {}, "failed", error, "call")
+            self._config.hook.pytest_runtest_logstart(nodeid=name, location=location)
+            self._config.hook.pytest_runtest_logreport(report=report)
+        return result
+
+    def _unchecked_text(self) -> str | None:
+        """Says that the whole run has checked nothing, with the reason; None if it has."""
+        option = self._config.getoption
+        is_run = not (option("collectonly") or option("setuponly"))
+        if (
+            self._checked
+            or not is_run
+            or option("--openreg-allow-unchecked")
+            or _is_worker(self._config)
+        ):
+            return None
+        is_cuda = _is_emulated(self._config)
+        if (no_device := self._no_device_text) is not None:
+            reason = f"no device is available: {no_device}"
+        elif self._tests:
+            device_type = "cuda" if is_cuda else "openreg"
+            reason = f"no test launched work on device type {device_type}"
+        elif self._skipped:
+            reason = "all tests were skipped"
+        else:
+            reason = "no test ran"
+        option_text = "" if is_cuda else " Tests of device type cuda need --openreg-cuda."
+        return (
+            f"nothing was checked: {reason}.{option_text} If there is nothing to check, add "
+            "--openreg-allow-unchecked."
+        )
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._config.getoption("collectonly"):
+            return
+        terminalreporter.section(f"openreg {self._NAME}")
+        for line in self._summary():
+            terminalreporter.line(line)
+        if (text := self._unchecked_text()) is not None:
+            terminalreporter.line(text, red=True)
+
+    def _summary(self) -> Iterator[str]:
+        """The lines at the end of the run."""
+        raise NotImplementedError
+
+
+class _Sanitizer(_Tool):
+    """Runs tests under the sanitizer, and summarizes the findings of all processes of the run."""
+
+    _NAME = "sanitizer"
+    _ATTRIBUTE = "openreg_sanitizer"
+
+    def __init__(self, config: pytest.Config, kinds: frozenset[str], path: Path | None) -> None:
+        super().__init__(config)
+        self._kinds = kinds
+        self._path = path
+        self._noted = pytest.StashKey[dict[str, Any]]()
+        self._launches = 0
+        self._findings: list[dict[str, Any]] = []
+        self._problem = ""
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         import torch
 
+        if self._no_device_text is not None:
+            return (yield)
         from torch_openreg import _C
         from torch_openreg.openreg import sanitizer
 
@@ -286,17 +429,28 @@ class _Sanitizer:
         options = {kind: kind in self._kinds for kind in _CHOICES if kind != "graph-input"}
         with sanitizer.check("collect", **options):
             before = _C._sanitizer_counts()["launches"]
+            result: object = None
             try:
                 result = yield
                 gc.collect()
                 torch.accelerator.synchronize()
-            except BaseException:
-                # It has its own reason to fail, or to be skipped.
-                self._take(item, before)
-                raise
-            refused, is_disappointed = self._take(item, before)
+            except BaseException as error:
+                refused, is_disappointed = self._take(item, before)[0], False
+                if not (refused and _is_skip(error)):
+                    # It has its own reason to fail, or to be skipped.
+                    _add_reports(error, refused)
+                    raise
+            else:
+                refused, is_disappointed = self._take(item, before)
+        # pytest keeps the exceptions of unittest's tests, instead of raising them.
+        kept = getattr(item, "_excinfo", None)
+        if kept and not (refused and _is_skip(kept[0].value)):
+            _add_reports(kept[0].value, refused)
+            return result
         if refused:
-            pytest.fail(f"the sanitizer has {_findings_text(len(refused))}", pytrace=False)
+            if kept:
+                del kept[:]
+            pytest.fail(_reports_text(refused), pytrace=False)
         if is_disappointed:
             expected = _marks(item)[1]
             pytest.fail(
@@ -314,8 +468,6 @@ class _Sanitizer:
         sanitizer.clear()
         allowed, expected = _marks(item)
         refused = [one for one in found if one.kind not in {*allowed, expected}]
-        if refused:
-            item.add_report_section("call", "openreg sanitizer", "\n\n".join(map(str, refused)))
         noted = [
             one.as_dict() | {"test": item.nodeid, "is_marked": one not in refused} for one in found
         ]
@@ -332,31 +484,25 @@ class _Sanitizer:
             setattr(report, self._ATTRIBUTE, item.stash[self._noted])
         return report
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        noted = getattr(report, self._ATTRIBUTE, None)
-        if noted is not None:
-            self._tests += 1
-            self._launches += noted["launches"]
-            self._findings += noted["findings"]
+    def _take_note(self, noted: dict[str, Any]) -> None:
+        self._launches += noted["launches"]
+        self._findings += noted["findings"]
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        refused: Counter[tuple[str, str, str]] = Counter()
+    def _summary(self) -> Iterator[str]:
+        refused: Counter[str] = Counter()
         for finding in self._findings:
             if not finding["is_marked"]:
                 refused[_line_pair(finding)] += finding["count"]
-        terminalreporter.section("openreg sanitizer")
-        for (kind, later, earlier), count in sorted(
-            refused.items(), key=lambda entry: (-entry[1], entry[0])
-        ):
-            terminalreporter.line(f"{count:5} x {kind}: {later} after {earlier}")
+        for pair, count in sorted(refused.items(), key=lambda entry: (-entry[1], entry[0])):
+            yield f"{count:5} x {pair}"
         marked = sum(finding["is_marked"] for finding in self._findings)
         count = len(self._findings) - marked
-        terminalreporter.line(
+        yield (
             f"{self._tests} tests, {self._launches} launches checked, "
             f"{_findings_text(count)}, {marked} that a marker names"
         )
         if self._problem:
-            terminalreporter.line(self._problem, red=True)
+            yield self._problem
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._path is None:
@@ -370,12 +516,16 @@ class _Sanitizer:
             session.exitstatus = session.exitstatus or pytest.ExitCode.INTERNAL_ERROR
 
 
-class _Schedules:
+class _Schedules(_Tool):
     """Runs each test under several schedules, to the first under which it fails."""
 
+    _NAME = "schedules"
+    _ATTRIBUTE = "openreg_schedules"
+
     def __init__(self, config: pytest.Config, schedules: tuple[str, ...]) -> None:
-        self._config = config
+        super().__init__(config)
         self._schedules = schedules
+        self._failed: list[str] = []
 
     def _command(self, item: pytest.Item, name: str) -> str:
         """The command that runs a test again under a schedule, where this run was started."""
@@ -386,29 +536,52 @@ class _Schedules:
         return shlex.join([*words, f"--openreg-schedule={name}"])
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
         from _pytest.runner import runtestprotocol
 
+        if self._no_device_text is not None:
+            return None
+        from torch_openreg import _C
         from torch_openreg.testing import schedule
 
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports: list[pytest.TestReport] = []
+        _C._take_has_launched()
         for number, name in enumerate(self._schedules):
-            # Removes findings of an earlier run. Fixtures are set up again by themselves.
-            del item.user_properties[:], item._report_sections[:]
-            with schedule(name):
-                reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            # The first call of a fallback waits, and so may hide what later runs show: without a
+            # repetition, a schedule would find more after other runs than alone.
+            for _ in range(2):
+                plans = _C._fallback_memory()["plans"]
+                # Removes findings of an earlier run. Fixtures are set up again by themselves.
+                del item.user_properties[:], item._report_sections[:]
+                # Frees the tensors of an earlier run, whose memory is filled then.
+                gc.collect()
+                with schedule(name):
+                    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+                has_learned = _C._fallback_memory()["plans"] > plans
+                if not has_learned or not all(report.passed for report in reports):
+                    break
             failed = [report for report in reports if report.failed]
             for report in failed:
-                report.sections.append(
-                    (
-                        "openreg schedule",
-                        f"{item.nodeid} fails under schedule {name}, after {number} others under "
-                        f"which it does not. Again: {self._command(item, name)}",
-                    )
+                text = (
+                    f"{item.nodeid} fails under schedule {name}, after {number} others under which "
+                    f"it does not. Again: {self._command(item, name)}"
                 )
+                if isinstance(report.longrepr, ExceptionRepr):
+                    report.longrepr.addsection("openreg schedule", text)
+                else:
+                    report.sections.append(("openreg schedule", text))
             if failed or any(report.skipped for report in reports):
                 break
+        noted = {
+            "launches": int(_C._take_has_launched()),
+            "failed": f"{item.nodeid} fails under schedule {name}" if failed else None,
+        }
+        # If a fixture fails, there is no call.
+        for report in [one for one in reports if one.when == "call" or one.failed][:1]:
+            setattr(report, self._ATTRIBUTE, noted)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -416,11 +589,52 @@ class _Schedules:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
-        from torch_openreg import _C
-
         result = yield
-        _C._device_synchronize_all()  # raises the errors of work that no call has waited for
+        if self._no_device_text is None:
+            from torch_openreg import _C
+
+            _C._device_synchronize_all()  # raises the errors of work that no call has waited for
         return result
+
+    def _take_note(self, noted: dict[str, Any]) -> None:
+        if noted["failed"] is not None:
+            self._failed.append(noted["failed"])
+
+    def _summary(self) -> Iterator[str]:
+        yield from self._failed
+        count = len(self._schedules)
+        yield (
+            f"{self._tests} tests ran under {count} schedule{'' if count == 1 else 's'}, "
+            f"{self._checked} of them launched work"
+        )
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether pytest-xdist has started this process, which reports to another one."""
+    return hasattr(config, "workerinput")
+
+
+def _no_device_text() -> str | None:
+    """Why this process, or its workers, can have no device; None if they can."""
+    if os.environ.get(_VARIABLE) == "none":
+        return f"{_VARIABLE} is 'none'"
+    try:
+        # First: if the package imports it, torch warns of each of its kernels that is replaced.
+        importlib.import_module("torch")
+        from torch_openreg import _settings
+    except ImportError as error:
+        return str(error)
+    return _settings.no_device_text()
+
+
+def _add_reports(error: BaseException, findings: list[Finding]) -> None:
+    """Adds findings to the text of a test that fails by itself."""
+    if findings:
+        error.add_note(f"Besides, the sanitizer has found:\n{_reports_text(findings)}")
+
+
+def _is_skip(error: BaseException) -> bool:
+    return isinstance(error, pytest.skip.Exception | unittest.SkipTest)
 
 
 def _marks(item: pytest.Item) -> tuple[list[str], str | None]:
@@ -434,12 +648,43 @@ def _findings_text(count: int) -> str:
     return f"{count} finding{'' if count == 1 else 's'}"
 
 
-def _line_pair(finding: dict[str, Any]) -> tuple[str, str, str]:
+def _line_pair(finding: dict[str, Any]) -> str:
+    """A finding in a line: its kind, the line of the later access, and that of the earlier one."""
     later, earlier = (
-        f"{access['filename']}:{access['lineno']}" if access["filename"] else access["operator"]
+        f"{_short(access['filename'])}:{access['lineno']}"
+        if access["filename"]
+        else access["operator"]
         for access in finding["accesses"]
     )
-    return finding["kind"], later, earlier
+    return f"{finding['kind']}: {later} after {earlier}"
+
+
+def _short(path: str) -> str:
+    """The path as the shell would name it, if that is shorter."""
+    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    return min(relative, path, key=len)
+
+
+def _reports_text(findings: list[Finding]) -> str:
+    """The findings, each in a line, then the reports."""
+    pairs = [_line_pair(one.as_dict()) for one in findings]
+    return "\n".join([*pairs, "", "\n\n".join(map(str, findings))])
+
+
+def _kinds_of(config: pytest.Config) -> frozenset[str]:
+    """The kinds to find: those of the option, or of the configuration file; none: no sanitizer."""
+    given = config.getoption("--openreg-sanitizer")
+    if given is not None:
+        return cast(frozenset[str], given)
+    if not config.getini("openreg_sanitizer"):
+        return frozenset()
+    text = config.getini("openreg_sanitizer_kinds")
+    kinds = frozenset(text.replace(",", " ").split())
+    if not kinds or not kinds <= set(_CHOICES):
+        raise pytest.UsageError(
+            f"openreg_sanitizer_kinds: expected kinds of {', '.join(_CHOICES)}, got {text!r}"
+        )
+    return kinds
 
 
 def _schedules_of(config: pytest.Config) -> tuple[str, ...]:

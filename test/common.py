@@ -44,7 +44,9 @@ __all__ = [
     "BUILD_HAS_CUDA",
     "DEVICE_COUNT",
     "DEVICE_TYPE",
+    "ERROR_PREFIX",
     "FORK_TEXT",
+    "INDEX_ERROR",
     "OUT_OF_RANGE_TEXT",
     "OpenRegTestCase",
     "StreamGate",
@@ -79,7 +81,14 @@ DEVICE_COUNT = torch.openreg.device_count()
 BUILD_HAS_CUDA = os.path.exists(
     os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cuda.so")
 )
-OUT_OF_RANGE_TEXT = "The device index is out of range"
+OUT_OF_RANGE_TEXT = {
+    "openreg": "The device index is out of range",
+    "cuda": "^CUDA error: invalid device ordinal\n",
+}[DEVICE_TYPE]
+# The exception of a kernel that finds an index out of range.
+INDEX_ERROR = {"openreg": IndexError, "cuda": torch.AcceleratorError}[DEVICE_TYPE]
+# How the names of the runtime's errors begin in error texts.
+ERROR_PREFIX = {"openreg": "orError", "cuda": "cudaError"}[DEVICE_TYPE]
 # As error texts call a device of this type.
 A_DEVICE = {"openreg": "an openreg device", "cuda": "a cuda device"}[DEVICE_TYPE]
 _NAME = {"openreg": "OpenReg", "cuda": "CUDA"}[DEVICE_TYPE]

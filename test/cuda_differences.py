@@ -39,8 +39,7 @@ DIFFERENCES: dict[str, str] = {
     "extras/distributed/test_training.py::TestTraining::test_ddp_name_PowerSGD": (
         "where CUDA is, torch's hook synchronizes it, also for a model on the CPU, and raises"
     ),
-    "aten/test_operators.py::TestGroupNorm::"
-    "test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators": (
+    "aten/test_operators.py::TestGroupNorm::test_gradients_are_the_cpu_s": (
         "torch makes the input of group_norm contiguous on CUDA, and the result has its strides"
     ),
     "extras/autocast/test_autocast.py::TestAutocast::"

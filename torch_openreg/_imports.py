@@ -62,6 +62,10 @@ def after_import(name: str, action: Callable[[], None]) -> None:
 _AFTER_DYNAMO = {
     "torch._dynamo.backends.registry": "torch_openreg.dynamo._backend",
     "torch._dynamo.device_interface": "torch_openreg.dynamo._interface",
+    "torch._dynamo.variables.optimizer": "torch_openreg.dynamo._optimizers",
+    "torch._dynamo": "torch_openreg.dynamo._functions",
+    "torch._functorch.partitioners": "torch_openreg.dynamo._random_state",
+    "torch._inductor.decomposition": "torch_openreg.dynamo._decompositions",
 }
 
 

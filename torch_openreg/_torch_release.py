@@ -11,11 +11,12 @@ from torch_openreg._version import release_of
 __all__ = [
     "HAS_ACCELERATOR_AUTOCAST",
     "HAS_ACCELERATOR_RANDOM",
+    "HAS_CAPTURABLE_WHILE_COMPILING",
     "HAS_CHOLESKY",
-    "HAS_CONTIGUOUS_GROUP_NORM_GRADIENT",
     "HAS_DYNAMIC_COLLECTION",
     "HAS_GRAPH_HOOKS",
     "HAS_INDUCTOR_INIT",
+    "HAS_OPTIMIZER_CHECK",
     "HAS_PHILOX_STATE",
     "HAS_PINNED_HISTORY",
     "HAS_PROFILER_PATTERNS",
@@ -67,10 +68,13 @@ LATER_CUDA_FUNCTIONS = {
 # 2.14: torch.cholesky was removed, with its operator; torch.linalg.cholesky remains.
 HAS_CHOLESKY = TORCH_RELEASE < (2, 14)
 
-# 2.14: the gradient of group_norm takes a channels_last input as it is, and on the CPU always did.
-HAS_CONTIGUOUS_GROUP_NORM_GRADIENT = TORCH_RELEASE < (2, 14)
-
 # 2.15: Inductor calls the device module's _inductor_backend_init before its first compilation.
 HAS_INDUCTOR_INIT = TORCH_RELEASE >= (2, 15)
+
+# 2.15: Dynamo makes an optimizer capturable during the compilation alone, by a method of its own.
+HAS_CAPTURABLE_WHILE_COMPILING = TORCH_RELEASE >= (2, 15)
+
+# 2.15: captures of optimizers without the option capturable are refused on all accelerators.
+HAS_OPTIMIZER_CHECK = TORCH_RELEASE >= (2, 15)
 
 # docs: end

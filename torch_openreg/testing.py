@@ -184,7 +184,8 @@ def schedule(order: str | int) -> Iterator[None]:
     Every order is one that the program has to expect, as only what CUDA promises restricts it. It
     depends only on the order of submissions, so it is reproducible for a program with one thread.
     The block begins and ends with waiting for all devices. Errors of work in it stay with their
-    streams.
+    streams. When it begins, memory that no tensor uses is filled with NaN, and from then on new
+    memory, too, so that work that comes too early does not find the results of an earlier block.
 
     Args:
         order: "lazy": a stream runs when a thread or a stream waits for it, and no further.
@@ -210,6 +211,7 @@ def schedule(order: str | int) -> Iterator[None]:
         )
     before = current_schedule()
     _C._set_schedule(text)
+    _C._fill_free_memory()
     try:
         yield
     finally:

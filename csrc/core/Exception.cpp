@@ -2,6 +2,9 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <atomic>
+
+#include "csrc/core/CudaErrors.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Observer.h"
 
@@ -11,6 +14,7 @@ namespace {
 // The type of the exception that a kernel threw; the runtime passes it on as the error's tag.
 enum class KernelExceptionTag : int {
   None = 0,
+  Check,  // c10::Error itself
   Index,
   Value,
   Type,
@@ -26,7 +30,30 @@ std::string forkText() {
                   " with multiprocessing, you must use the 'spawn' start method");
 }
 
-std::string describe(orError_t error, const char* raised_by) {
+// Of errors with code 710; see takeAssertCount().
+std::atomic<uint64_t> raised_asserts{0};
+
+// See Note [Errors of kernels on CUDA].
+std::string describeAsCuda(orError_t error, KernelExceptionTag tag, const char* raised_by) {
+  const std::string detail = orGetLastErrorMessage();
+  const bool keeps_type = tag != KernelExceptionTag::None && error != orErrorAssert;
+  std::string text = keeps_type ? detail : describeCudaError(error);
+  if (!keeps_type && !detail.empty()) {
+    text += "\n" + detail;
+  }
+  if (error == orErrorInvalidDevice) {
+    text +=
+        "\nOPENREG_DEVICE_COUNT says how many devices there are, and so does --devices of python "
+        "-m "
+        "torch_openreg.cuda.";
+  }
+  return c10::str(text, "\nRaised by ", raised_by, ".");
+}
+
+std::string describe(orError_t error, KernelExceptionTag tag, const char* raised_by) {
+  if (servesCuda()) {
+    return describeAsCuda(error, tag, raised_by);
+  }
   const std::string detail = orGetLastErrorMessage();
   std::string text = c10::str("OpenReg error: ", orGetErrorString(error), " (",
                               orGetErrorName(error), ", code ", static_cast<int>(error), ")");
@@ -42,9 +69,21 @@ std::string describe(orError_t error, const char* raised_by) {
   return text;
 }
 
+// See Note [Errors of kernels on CUDA].
+orError_t codeOf(KernelExceptionTag tag) {
+  const bool is_check = tag == KernelExceptionTag::Check || tag == KernelExceptionTag::Index ||
+                        tag == KernelExceptionTag::Value;
+  return servesCuda() && is_check ? orErrorAssert : orErrorLaunchFailure;
+}
+
 orError_t report(KernelExceptionTag tag, const char* text) {
   orSetKernelError(text, static_cast<int>(tag));
-  return orErrorLaunchFailure;
+  const orError_t error = codeOf(tag);
+  if (servesCuda() && areCudaErrorsSticky() &&
+      (error == orErrorAssert || tag == KernelExceptionTag::None)) {
+    orMakeKernelErrorSticky();
+  }
+  return error;
 }
 
 }  // namespace
@@ -52,7 +91,10 @@ orError_t report(KernelExceptionTag tag, const char* text) {
 void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation location) {
   const auto tag =
       static_cast<KernelExceptionTag>(error == orErrorLaunchFailure ? orGetLastErrorTag() : 0);
-  std::string text = describe(error, raised_by);
+  std::string text = describe(error, tag, raised_by);
+  if (servesCuda() && error == orErrorAssert) {
+    raised_asserts.fetch_add(1, std::memory_order_relaxed);
+  }
   observe(&Observer::callRefusal, error, raised_by);
   // The error is being reported, so it must not stay this thread's last error.
   std::ignore = orGetLastError();
@@ -71,8 +113,12 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
       throw c10::OutOfMemoryError(location, std::move(text));
     case KernelExceptionTag::Distributed:
       throw c10::DistBackendError(location, std::move(text));
+    case KernelExceptionTag::Check:
     case KernelExceptionTag::None:
       break;
+  }
+  if (servesCuda() && error != orErrorForked) {
+    throw c10::AcceleratorError(location, static_cast<int32_t>(error), std::move(text));
   }
   switch (error) {
     case orErrorMemoryAllocation:
@@ -98,7 +144,12 @@ void warnRuntimeError(orError_t error, const char* raised_by) noexcept {
     return;
   }
   try {
-    TORCH_WARN(describe(error, raised_by));
+    if (servesCuda()) {
+      TORCH_WARN("CUDA warning: ", cudaErrorText(error), "\n", orGetLastErrorMessage(),
+                 "\nRaised by ", raised_by, ".");
+      return;
+    }
+    TORCH_WARN(describe(error, KernelExceptionTag::None, raised_by));
   } catch (const std::exception& exception) {
     // Warnings can be turned into exceptions, which must not leave this function.
     std::fprintf(stderr, "%s\n", exception.what());
@@ -122,13 +173,17 @@ orError_t reportKernelException(std::exception_ptr exception) noexcept {
     return report(KernelExceptionTag::OutOfMemory, error.what_without_backtrace());
   } catch (const c10::DistBackendError& error) {
     return report(KernelExceptionTag::Distributed, error.what_without_backtrace());
-  } catch (const c10::Error& error) {
+  } catch (const c10::AcceleratorError& error) {
     return report(KernelExceptionTag::None, error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    return report(KernelExceptionTag::Check, error.what_without_backtrace());
   } catch (const std::exception& error) {
     return report(KernelExceptionTag::None, error.what());
   } catch (...) {
     return report(KernelExceptionTag::None, "an exception that is not a std::exception");
   }
 }
+
+uint64_t takeAssertCount() noexcept { return raised_asserts.exchange(0); }
 
 }  // namespace c10::openreg

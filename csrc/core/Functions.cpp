@@ -2,6 +2,8 @@
 
 #include <openreg/openreg.h>
 
+#include <algorithm>
+#include <climits>
 #include <string_view>
 
 #include "csrc/core/CudaSettings.h"
@@ -45,12 +47,12 @@ void initialize() {
 void check_device_index(int64_t index) {
   if (C10_UNLIKELY(index < 0 || index >= device_count())) {
     ensureHasDevice();
+    if (servesCuda()) {
+      OPENREG_CHECK(orSetDevice(static_cast<int>(std::clamp<int64_t>(index, INT_MIN, INT_MAX))));
+    }
     TORCH_CHECK(false, "The device index is out of range. It must be in [0, ",
                 static_cast<int>(device_count()), "), but got ", index, ".",
-                index < 0 ? "" : " OPENREG_DEVICE_COUNT says how many devices there are",
-                index < 0      ? ""
-                : servesCuda() ? ", and so does --devices of python -m torch_openreg.cuda."
-                               : ".");
+                index < 0 ? "" : " OPENREG_DEVICE_COUNT says how many devices there are.");
   }
 }
 
@@ -102,7 +104,7 @@ DeviceIndex MaybeExchangeDevice(DeviceIndex index) {
 // docs: end
 
 DeviceIndex resolveDeviceIndex(int64_t index) {
-  if (index < 0) {
+  if (index == -1) {
     return current_device();
   }
   check_device_index(index);

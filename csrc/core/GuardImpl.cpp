@@ -187,7 +187,7 @@ void OpenRegGuardImpl::synchronizeEvent(void* event) const {
 
 double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*index*/) const {
   TORCH_CHECK(start != nullptr && end != nullptr,
-              "Event.elapsed_time: expected two recorded events, got one that was never recorded");
+              "Both events must be recorded before calculating elapsed time.");
   float elapsed_ms = 0;
   OPENREG_CHECK_RESULT(orEventElapsedTime(&elapsed_ms, asEvent(start), asEvent(end)),
                        "torch.Event.elapsed_time");

@@ -104,7 +104,7 @@ orStream_t lookUpHandle(const Stream& stream) {
   if (const orStream_t found = poolOf(device).find(id); C10_LIKELY(found != nullptr)) {
     return found;
   }
-  TORCH_CHECK(id > 0, "OpenRegStream: expected the id of a stream, at least 0, got ", id);
+  TORCH_CHECK(id > 0, "Stream: expected the id of a stream, at least 0, got ", id);
   OPENREG_CHECK(orStreamGetById(&handle, device, static_cast<unsigned long long>(id)));
   return handle;
 }
@@ -112,8 +112,8 @@ orStream_t lookUpHandle(const Stream& stream) {
 }  // namespace
 
 OpenRegStream::OpenRegStream(Stream stream) : stream_(stream), handle_(nullptr) {
-  TORCH_CHECK(stream.device_type() == kDeviceType,
-              "OpenRegStream: expected a stream of device type ", kDeviceType, ", got ", stream);
+  TORCH_CHECK(stream.device_type() == kDeviceType, "Stream: expected a stream of device type ",
+              kDeviceType, ", got ", stream);
   check_device_index(stream.device_index());
   handle_ = lookUpHandle(stream);
 }

@@ -410,6 +410,12 @@ std::vector<Corruption> findCorruptions() {
   return all;
 }
 
+void fillFreeMemory() {
+  const BlockingRegion region;
+  fillNewMemory();
+  allocator().forEachActive([](DeviceCachingAllocator& cache) { cache.fillFree(); });
+}
+
 bool isAllocatorValid(DeviceIndex device) {
   return withBlocks(device, [](BlockCache& blocks) { return blocks.isValid(); });
 }

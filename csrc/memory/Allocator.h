@@ -120,6 +120,11 @@ OPENREG_EXPORT std::vector<MemoryHistory::TraceEntry> memoryHistory(DeviceIndex 
 // Checks guard zones and free memory of all devices; see Note [Poison]. Waits for the devices.
 OPENREG_EXPORT std::vector<Corruption> findCorruptions();
 
+// Fills the memory of all devices that is free, and from now on new memory, pinned memory included.
+// See Note [Contents of free memory]. Existing tensors keep their contents.
+// Order: all devices must be idle, and no other thread may submit work during the call.
+OPENREG_EXPORT void fillFreeMemory();
+
 // Whether every invariant of the device's cache holds; for tests.
 OPENREG_EXPORT bool isAllocatorValid(DeviceIndex device);
 

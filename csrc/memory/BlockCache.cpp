@@ -133,7 +133,7 @@ Block* BlockCache::reserve(const BlockRequest& request) {
   block->pool = &poolFor(request);
   block->address = static_cast<std::byte*>(address);
   block->is_oversize_segment = size >= AcceleratorAllocatorConfig::max_split_size();
-  if (isPoisonOn()) {
+  if (isNewMemoryFilled()) {
     poisoned_.fill(*block);
   }
   if (request.context != nullptr) {
@@ -172,9 +172,11 @@ Block* BlockCache::handOut(FreeBlocks::Position place, const BlockRequest& reque
   if (request.context != nullptr) {
     block->findOrCreateExtras().allocation_context = request.context;
   }
-  if (isPoisonOn()) {
+  if (C10_UNLIKELY(isNewMemoryFilled())) {
     poisoned_.forget(*block);
-    expectFill(block);
+    if (isPoisonOn()) {
+      expectFill(block);
+    }
   }
   statistics_.addAllocation(*block);
   record(TraceEntry::ALLOC, *block, request.context);
@@ -305,6 +307,18 @@ Block* BlockCache::join(Block* lower, Block* upper) {
   return lower;
 }
 
+void BlockCache::fillFree() {
+  for (const BlockPool* pool : allPools()) {
+    for (const Block* block : pool->free_blocks) {
+      if (pool->owner == nullptr) {
+        poisoned_.fill(*block);
+      } else {
+        PoisonedRanges::fillAll(*block);
+      }
+    }
+  }
+}
+
 // --- Release of segments
 
 std::vector<BlockPool*> BlockCache::allPools() {
@@ -359,7 +373,7 @@ void BlockCache::detachSegment(Block* block, const std::shared_ptr<GatheredConte
   FreeBlocks& free_blocks = block->pool->free_blocks;
   free_blocks.erase(free_blocks.find(block));
   segments_.erase(block);
-  if (isPoisonOn()) {
+  if (isNewMemoryFilled()) {
     poisoned_.forget(*block);
   }
   if (PrivatePool* owner = block->pool->owner) {

@@ -69,6 +69,9 @@ class BlockCache {
   // Lets a block be reused.
   void makeFree(Block* block);
 
+  // Fills the free blocks; see Note [Contents of free memory]. The device must be idle.
+  void fillFree();
+
   // --- Quarantine; see Note [Quarantine]
 
   // Prepares an allocated block for the fill that precedes quarantine().

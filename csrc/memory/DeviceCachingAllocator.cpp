@@ -235,6 +235,13 @@ void DeviceCachingAllocator::emptyCache(MempoolId_t pool) {
   giveBack(segments);
 }
 
+void DeviceCachingAllocator::fillFree() {
+  const Lock turn(waiting_mutex_);
+  waitForOtherStreams();
+  const Lock lock(mutex_);
+  cache_.fillFree();
+}
+
 void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
   size_t free_size = 0;
   size_t total_size = 0;
@@ -254,26 +261,43 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(request.size), allocated, reserved,
                                    Device(kDeviceType, device_));
   tellOutOfMemory(device_, request.size, std::min(allowed, total_size), free_size);
+  const char* module = servesCuda() ? "torch.cuda" : "torch.openreg";
+  const std::string advice = c10::str(
+      "The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
+      "unallocated, it may be fragmented: see ",
+      module, ".memory_summary(), and max_split_size_mb in PYTORCH_ALLOC_CONF.");
+  const std::string unallocated = format_size(reserved - allocated);
+  if (servesCuda()) {
+    // As CUDA's allocator words it; the advice is ours.
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+        format_size(request.size), ". GPU ", static_cast<int>(device_), " has a total capacity of ",
+        format_size(total_size), " of which ", format_size(free_size),
+        " is free. Including non-PyTorch memory, this process has ",
+        format_size(total_size - free_size), " memory in use. ",
+        allowed < total_size ? format_size(allowed) + " allowed; " : "", "Of the allocated memory ",
+        format_size(allocated), " is allocated by PyTorch, ",
+        reserved_privately == 0 ? ""
+                                : "with " + format_size(reserved_privately) +
+                                      " allocated in private pools (e.g., CUDA Graphs), ",
+        "and ", unallocated, " is reserved by PyTorch but unallocated.\n", advice);
+  }
   std::string limits;
   if (allowed < total_size) {
-    limits = c10::str(" This process may reserve ", format_size(allowed),
-                      " (torch.openreg.set_per_process_memory_fraction).");
+    limits = c10::str(" This process may reserve ", format_size(allowed), " (", module,
+                      ".set_per_process_memory_fraction).");
   }
   std::string pools;
   if (reserved_privately > 0) {
     pools = c10::str(" Private pools of graphs and of MemPool hold ",
                      format_size(reserved_privately), ".");
   }
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, servesCuda() ? "CUDA" : "OpenReg",
-      " out of memory. Tried to allocate ", format_size(request.size),
-      servesCuda() ? ". GPU " : ". Device ", static_cast<int>(device_), " has a total capacity of ",
-      format_size(total_size), " of which ", format_size(free_size), " is free.", limits,
-      " Of the memory in use, ", format_size(allocated), " is allocated by PyTorch, and ",
-      format_size(reserved - allocated), " is reserved by PyTorch but unallocated.", pools,
-      " The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
-      "unallocated, it may be fragmented: see torch.openreg.memory_summary(), and "
-      "max_split_size_mb in PYTORCH_ALLOC_CONF.");
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "OpenReg out of memory. Tried to allocate ",
+                   format_size(request.size), ". Device ", static_cast<int>(device_),
+                   " has a total capacity of ", format_size(total_size), " of which ",
+                   format_size(free_size), " is free.", limits, " Of the memory in use, ",
+                   format_size(allocated), " is allocated by PyTorch, and ", unallocated,
+                   " is reserved by PyTorch but unallocated.", pools, " ", advice);
 }
 
 }  // namespace c10::openreg

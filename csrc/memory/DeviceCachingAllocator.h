@@ -52,6 +52,10 @@ class DeviceCachingAllocator {
   // device. The caller must not hold the GIL.
   void emptyCache(MempoolId_t pool);
 
+  // Fills free memory, for which other streams have finished; see Note [Contents of free memory].
+  // The device must be idle. The caller must not hold the GIL.
+  void fillFree();
+
   // Calls a function with the blocks, under the lock: for their pools, limits, statistics, state
   // and history. It must not call the allocator.
   template <typename Function>

@@ -3,6 +3,7 @@
 #include <openreg/openreg.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -77,6 +78,20 @@ bool isPoisonOn() {
   static const bool is_on = kPoison.isOn();
   return is_on;
 }
+
+namespace {
+
+std::atomic<bool> fills_new_memory{false};
+
+}  // namespace
+
+bool isNewMemoryFilled() {
+  return isPoisonOn() || fills_new_memory.load(std::memory_order_relaxed);
+}
+
+void fillNewMemory() { fills_new_memory = true; }
+
+void fillOnHost(void* address, size_t size) { std::memset(address, kPattern, size); }
 
 size_t guardSize() { return isPoisonOn() ? kGuardSize : 0; }
 
@@ -158,10 +173,14 @@ void PoisonedRanges::fill(const Block& block) {
   gaps.emplace_back(position, block_end);
   for (const auto& [begin, end] : gaps) {
     if (begin < end) {
-      std::memset(kernelAddress(begin), kPattern, static_cast<size_t>(end - begin));
+      fillOnHost(kernelAddress(begin), static_cast<size_t>(end - begin));
       end_by_begin_.emplace(begin, end);
     }
   }
+}
+
+void PoisonedRanges::fillAll(const Block& block) {
+  fillOnHost(kernelAddress(block.address), block.size);
 }
 
 }  // namespace c10::openreg

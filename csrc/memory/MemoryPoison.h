@@ -30,6 +30,16 @@
 //
 // A block whose stream is capturing is not filled, because the fill would become part of the graph.
 // Nor is one whose stream has been destroyed.
+//
+// Note [Contents of free memory]
+// If a program runs twice in a process, the second run can find what the first one left at the same
+// addresses: a read that comes too early then reads the right values. So fillFreeMemory(), in
+// Allocator.h, fills free memory with the pattern, with poison or without it.
+//   - It fills the free blocks of all pools. Free pinned memory is released, by the bindings.
+//   - From then on, new segments and new pinned memory are filled, so that all runs, the first one
+//     included, begin with the same contents.
+//   - A free block of the default pools is filled once: until it is allocated, nothing may write to
+//     it. A graph writes to the free blocks of its private pool, so these are filled each time.
 #pragma once
 
 #include <cstddef>
@@ -44,6 +54,13 @@ namespace c10::openreg {
 // Whether OPENREG_MEMORY_POISON is 1.
 // Errors: c10::AcceleratorError if any setting has an invalid value.
 OPENREG_EXPORT bool isPoisonOn();
+
+// Whether new segments and new pinned memory are filled: with poison, or after fillNewMemory().
+bool isNewMemoryFilled();
+void fillNewMemory();
+
+// Fills a range of memory that nothing uses, on the calling thread. `address` is one of the host.
+void fillOnHost(void* address, size_t size);
 
 // The minimum size of the guard zone that is added to a requested size; 0 if poison is off.
 size_t guardSize();
@@ -72,7 +89,8 @@ struct Corruption {
   std::shared_ptr<GatheredContext> context;  // of its allocation, if recorded
 };
 
-// The ranges of one device's free memory that check() has filled. Not thread-safe.
+// The ranges of one device's free memory that check() or fillFreeMemory() has filled, and new
+// segments. Not thread-safe.
 class PoisonedRanges {
  public:
   // Forgets a block that is allocated or released to the device.
@@ -83,6 +101,9 @@ class PoisonedRanges {
 
   // Fills the rest of an unused block, on the calling thread.
   void fill(const Block& block);
+
+  // Fills all of an unused block to which others may write, on the calling thread.
+  static void fillAll(const Block& block);
 
  private:
   std::map<const std::byte*, const std::byte*> end_by_begin_;  // of ranges that do not overlap

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "csrc/core/CaptureMode.h"
+#include "csrc/memory/MemoryPoison.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -51,6 +52,9 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
     const Timer timer(stats_.timing_mutex_, stats_.host_alloc_time);
     const c10::openreg::RelaxedCaptureGuard relaxed;
     OPENREG_CHECK(orMallocHost(pointer, size));
+    if (c10::openreg::isNewMemoryFilled()) {
+      c10::openreg::fillOnHost(*pointer, size);
+    }
   }
 
   // Called when the block's events have completed, with the cache's locks held: a wait for other

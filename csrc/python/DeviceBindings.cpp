@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "csrc/core/CudaErrors.h"
 #include "csrc/core/ExitStatus.h"
 #include "csrc/core/Interrupt.h"
 #include "csrc/core/Settings.h"
@@ -106,7 +107,7 @@ void onDeviceCreated(int /*device*/) {
 
 void synchronize(int64_t device) {
   const c10::DeviceIndex index = resolveDeviceIndex(device);
-  synchronizeDevice(index, "torch.openreg.synchronize");
+  synchronizeDevice(index, servesCuda() ? "torch.cuda.synchronize" : "torch.openreg.synchronize");
   observe(&Observer::deviceSynchronization, index);
 }
 
@@ -191,9 +192,11 @@ bool areSettingsRead() {
   return are_read != 0;
 }
 
+// With the texts that errors have in this process.
 std::vector<std::tuple<std::string, int, std::string>> errorTable() {
   return {
-#define OPENREG_ERROR_ROW(name, number, text) {#name, number, text},
+#define OPENREG_ERROR_ROW(name, number, text) \
+  {#name, number, servesCuda() ? cudaErrorText(name) : text},
       OPENREG_ERRORS(OPENREG_ERROR_ROW)
 #undef OPENREG_ERROR_ROW
   };
@@ -217,6 +220,7 @@ void bindDevice(py::module_& m) {
   // docs: bindings-device
   m.def("_get_device_count", &device_count);
   m.def("_ensure_has_device", &ensureHasDevice);
+  m.def("_check_device_index", &check_device_index);
   m.def("_get_device", &current_device);
   m.def("_set_device", [](int64_t device) { set_device(resolveDeviceIndex(device)); });
   m.def("_exchange_device", &exchangeDevice);
@@ -242,6 +246,7 @@ void bindDevice(py::module_& m) {
   m.def("_review_settings", &reviewSettings);
   m.def("_are_settings_read", &areSettingsRead);
   m.def("_error_table", &errorTable);
+  m.def("_take_assert_count", &takeAssertCount);
   // docs: end
 }
 

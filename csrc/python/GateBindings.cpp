@@ -1,4 +1,5 @@
-// A gate that holds streams until it is opened, for tests with a deterministic order.
+// For tools of tests: a gate that holds streams until it is opened, and whether a test has launched
+// work.
 
 #include <openreg/stream.h>
 #include <pybind11/pybind11.h>
@@ -21,6 +22,7 @@ namespace {
 namespace py = pybind11;
 using c10::openreg::observe;
 using c10::openreg::Observer;
+using c10::openreg::OpenRegStream;
 
 std::atomic<int> closed_gates = 0;  // that hold streams
 
@@ -34,7 +36,7 @@ class Gate {
 
   // Enqueues a wait for the gate on the stream.
   void block(int64_t id, int64_t index, int64_t type) {
-    const c10::openreg::OpenRegStream stream = unpackStream(id, index, type);
+    const OpenRegStream stream = unpackStream(id, index, type);
     observe(&Observer::eventRecord, this, stream);
     ++blocked_streams_;
     // The enqueued wait shares ownership, so the gate may be destroyed while it is pending.
@@ -114,6 +116,44 @@ class Gate {
   std::atomic<int> blocked_streams_ = 0;
 };
 
+// Notes that work is launched, on any stream.
+class LaunchObserver final : public Observer {
+ public:
+  // Whether there was any since the last call.
+  bool take() { return has_launched_.exchange(false); }
+
+  void kernelAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
+                    c10::ArrayRef<c10::openreg::Operand> /*operands*/,
+                    bool /*schema_only*/) override {
+    has_launched_ = true;
+  }
+  void rangeAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/, const void* /*address*/,
+                   size_t /*nbytes*/, bool /*is_written*/) override {
+    has_launched_ = true;
+  }
+  void byteCopy(const OpenRegStream& /*stream*/, const char* /*kernel*/, const void* /*to*/,
+                const void* /*from*/, size_t /*nbytes*/) override {
+    has_launched_ = true;
+  }
+  void kernelLaunch(const char* /*kernel*/) override { has_launched_ = true; }
+  void graphReplay(uint64_t /*capture*/, const OpenRegStream& /*stream*/) override {
+    has_launched_ = true;
+  }
+
+ private:
+  std::atomic<bool> has_launched_{false};
+};
+
+// Whether work was launched since the last call; false in the first one, which starts to observe.
+bool takeHasLaunched() {
+  static LaunchObserver* const observer = [] {
+    auto* added = new LaunchObserver;  // leaked, as other threads may call it at the end
+    c10::openreg::addObserver(*added);
+    return added;
+  }();
+  return observer->take();
+}
+
 void bindGate(py::module_& m) {
   py::class_<Gate>(m, "_Gate")
       .def(py::init<>())
@@ -122,6 +162,7 @@ void bindGate(py::module_& m) {
       .def("is_open", &Gate::isOpen)
       .def_static("count_closed", &Gate::countClosed)
       .def("wait_until_reached", &Gate::waitUntilReached, ReleaseGil());
+  m.def("_take_has_launched", &takeHasLaunched);
 }
 
 const Bindings kGateBindings(&bindGate);

@@ -351,6 +351,13 @@ void bindMemory(py::module_& m) {
   m.def("_memory_settings", &describeSettings);
   m.def("_memory_corruptions", &describeCorruptions);
   m.def("_is_memory_poisoned", &isPoisonOn);
+  m.def(
+      "_fill_free_memory",
+      [] {
+        fillFreeMemory();
+        hostAllocator().empty_cache();
+      },
+      ReleaseGil());
   m.def("_is_allocator_valid",
         [](int64_t device) { return isAllocatorValid(resolveDeviceIndex(device)); });
 

@@ -1,6 +1,7 @@
 """What the tests share: the names of the device and its module, and work that holds a stream.
 
-No name of a device occurs in the tests: the backend is the one that torch has found.
+No name of a device occurs in the tests: the backend is the one that torch has found, and has to be
+that of the folder ``python/``.
 """
 
 import ctypes
@@ -8,10 +9,28 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 
 import torch
 
 NAME: str = torch._C._get_privateuse1_backend_name()
+
+
+def _require(name: str) -> None:
+    """Refuses the tests of a device that torch has not found: another one may pass them.
+
+    Raises:
+        RuntimeError: torch has found another one, or none.
+    """
+    if name != NAME:
+        found = "no device" if NAME == "privateuseone" else NAME
+        raise RuntimeError(
+            f"the tests found {found}, not {name}: install it, or set OPENREG_DEVICE_TYPE=none"
+        )
+
+
+(_package,) = (Path(__file__).resolve().parents[1] / "python").glob("torch_*")
+_require(_package.name.removeprefix("torch_"))
 MODULE = torch.get_device_module(NAME)
 _C = import_module(f"torch_{NAME}._C")
 _driver = ctypes.CDLL(_C.__file__)

@@ -505,6 +505,20 @@ class TestCalls(OpenRegTestCase):
                 torch.view_as_real(copy.resolve_conj().resolve_neg()), torch.view_as_real(expected)
             )
 
+    @parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_sparse_gradients_of_an_embedding_are_accumulated(self, dtype):
+        torch.manual_seed(0)
+        on_cpu = torch.nn.Embedding(5, 3, sparse=True, dtype=torch.float32)
+        on_cpu.weight.data = on_cpu.weight.data.to(dtype).float()
+        module = torch.nn.Embedding(5, 3, sparse=True, device=DEVICE_TYPE, dtype=dtype)
+        module.weight.data.copy_(on_cpu.weight.data)
+        for indices in ([1, 2, 1], [2, 4, 0]):
+            for one in (on_cpu, module):
+                one(torch.tensor(indices, device=one.weight.device)).sum().backward()
+        self.assert_bit_equal(
+            module.weight.grad.to_dense(), on_cpu.weight.grad.to_dense().to(dtype)
+        )
+
     def test_dense_and_sparse_numbers_are_added_as_on_the_cpu(self):
         dense = _numbers("cpu", torch.float16)
         self.assert_bit_equal(dense.to(DEVICE_TYPE) + _sparse(DEVICE_TYPE), dense + _sparse("cpu"))

@@ -11,6 +11,7 @@ import warnings
 import torch
 from common import (
     DEVICE_TYPE,
+    INDEX_ERROR,
     OpenRegTestCase,
     StreamGate,
     call_in_thread,
@@ -896,7 +897,7 @@ class TestRepeatedCalls(FallbackTestCase):
         good, bad = torch.tensor([1, 2]).to(DEVICE_TYPE), torch.tensor([1, 7]).to(DEVICE_TYPE)
         torch.nn.functional.embedding(good, weight)
         torch.nn.functional.embedding(bad, weight)
-        with self.assertRaisesRegex(IndexError, "index out of range"):
+        with self.assertRaisesRegex(INDEX_ERROR, "index out of range"):
             torch.openreg.synchronize()
 
     def test_error_in_the_arguments_comes_out_at_each_call(self):

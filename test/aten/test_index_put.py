@@ -196,7 +196,64 @@ class TestIndexPutOnHost(OpenRegTestCase):
             self.assertEqual(x.tolist(), [[4.0] * 4, [5.0, 0.0, 5.0, 5.0], [4.0] * 4])
 
 
+class TestIndexing(OpenRegTestCase):
+    """Errors of indexing on the device, which has the order of the CPU's checks."""
+
+    def assert_raises_as_on_the_cpu(self, call):
+        with self.assertRaises(Exception) as expected:
+            call("cpu")
+        with self.assertRaises(type(expected.exception)) as actual:
+            call(DEVICE_TYPE)
+        self.assertEqual(str(actual.exception), str(expected.exception))
+        torch.openreg.synchronize()
+
+    def test_indices_that_do_not_broadcast_are_an_index_error(self):
+        def write(device):
+            torch.zeros(5, 5, device=device)[[0, 1], [0, 1, 2]] = 0
+
+        def read(device):
+            torch.zeros(5, 5, device=device)[[0, 1], [0, 1, 2]]
+
+        self.assert_raises_as_on_the_cpu(write)
+        self.assert_raises_as_on_the_cpu(read)
+
+    def test_shape_of_values_is_checked_before_their_dtype(self):
+        def write(device):
+            x = torch.zeros(3, dtype=torch.float64, device=device)
+            x[x > -1] = torch.tensor([], device=device)
+
+        self.assert_raises_as_on_the_cpu(write)
+
+    def test_overlap_is_checked_before_the_shape(self):
+        def write(device):
+            x = torch.zeros(3, device=device)
+            x[torch.tensor([0], device=device)] = x[:2]
+
+        self.assert_raises_as_on_the_cpu(write)
+
+    @parametrize("accumulate", [False, True])
+    def test_dtypes_that_the_kernel_lacks_are_refused_at_the_call(self, accumulate):
+        def write(device):
+            x = torch.zeros(3, dtype=torch.uint16, device=device)
+            x.index_put_((torch.tensor([0], device=device),), x[:1].clone(), accumulate)
+
+        self.assert_raises_as_on_the_cpu(write)
+
+    @requires_two_devices
+    def test_indices_of_another_device_are_refused_for_reading(self):
+        x = torch.zeros(3, device=f"{DEVICE_TYPE}:0")
+        text = (
+            "indices should be either on cpu or on the same device as the indexed tensor "
+            rf"\({DEVICE_TYPE}:0\)"
+        )
+        for index in (torch.tensor([0, 2]), torch.tensor([True, False, True])):
+            with self.assertRaisesRegex(RuntimeError, text):
+                x[index.to(f"{DEVICE_TYPE}:1")]
+            self.assertEqual(x[index].tolist(), [0.0, 0.0])
+
+
 instantiate_parametrized_tests(TestIndexPutOnHost)
+instantiate_parametrized_tests(TestIndexing)
 
 if __name__ == "__main__":
     run_tests()

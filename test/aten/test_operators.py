@@ -5,6 +5,7 @@ import threading
 import torch
 from common import (
     DEVICE_TYPE,
+    INDEX_ERROR,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -16,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import make_tensor
 from torch.testing._internal.common_dtype import all_types_and_complex_and
 
-from torch_openreg._torch_release import HAS_CONTIGUOUS_GROUP_NORM_GRADIENT
 
 PRODUCTS = {
     "dot": torch.dot,
@@ -286,25 +286,97 @@ class TestItem(OpenRegTestCase):
                 torch.ops.aten._local_scalar_dense(tensor)
 
 
+class TestRepeatInterleave(OpenRegTestCase):
+    def repeat(self, x, repeats, size):
+        return torch.repeat_interleave(x, repeats, dim=0, output_size=size)
+
+    def test_with_a_given_size_it_does_not_wait(self):
+        x = torch.arange(3.0)
+        repeats = torch.tensor([1, 0, 2])
+        expected = self.repeat(x, repeats, 3)
+        on_device = x.to(DEVICE_TYPE), repeats.to(DEVICE_TYPE), 3
+        self.assert_bit_equal(self.repeat(*on_device), expected)
+        with StreamGate() as gate:
+            result = self.repeat(*on_device)
+            gate.open()
+        self.assert_bit_equal(result, expected)
+
+    def test_with_a_given_size_it_can_be_captured(self):
+        x, repeats = (torch.tensor(one, device=DEVICE_TYPE) for one in ([5.0, 7.0], [2, 1]))
+        self.repeat(x, repeats, 3)
+        torch.openreg.synchronize()
+        graph = torch.openreg.Graph()
+        with torch.openreg.graph(graph):
+            result = self.repeat(x, repeats, 3)
+        repeats.copy_(torch.tensor([1, 2]))
+        graph.replay()
+        self.assertEqual(result.tolist(), [5.0, 7.0, 7.0])
+
+    def test_without_one_it_waits(self):
+        x, repeats = (torch.tensor(one, device=DEVICE_TYPE) for one in ([5.0, 7.0], [2, 1]))
+        for _ in range(2):
+            torch.repeat_interleave(x, repeats)
+        with StreamGate() as gate:
+            with self.assertRaisesRegex(NotImplementedError, "repeat_interleave"):
+                torch.repeat_interleave(x, repeats)
+            gate.open()
+
+    def test_a_wrong_size_is_an_error_of_the_kernel(self):
+        x, repeats = (torch.tensor(one, device=DEVICE_TYPE) for one in ([5.0, 7.0], [2, 1]))
+        self.repeat(x, repeats, 3)
+        repeats.fill_(3)
+        self.repeat(x, repeats, 3)
+        with self.assertRaisesRegex(RuntimeError, "size"):
+            torch.openreg.synchronize()
+
+
 class TestGroupNorm(OpenRegTestCase):
-    def test_gradient_of_a_channels_last_input_is_torch_s_formula_for_accelerators(self):
+    """A channels_last input, for which torch's derivative asks whether the device is the CPU."""
+
+    def gradients(self, device, order, wanted=(True, True, True)):
         torch.manual_seed(0)
         x = torch.randn(2, 4, 5, 6).contiguous(memory_format=torch.channels_last)
-        given = x.contiguous() if HAS_CONTIGUOUS_GROUP_NORM_GRADIENT else x
-        grad_out, weight, bias = torch.randn(2, 4, 5, 6), torch.randn(4), torch.randn(4)
-        output, mean, rstd = torch.native_group_norm(x, weight, bias, 2, 4, 30, 2, 1e-5)
-        expected = torch.ops.aten.native_group_norm_backward(
-            grad_out, given, mean, rstd, weight, 2, 4, 30, 2, [True, True, True]
-        )
+        given = [x, torch.randn(4), torch.randn(4)]
+        leaves = [
+            one.to(device).requires_grad_(is_wanted)
+            for one, is_wanted in zip(given, wanted, strict=True)
+        ]
+        grad_out = torch.randn(2, 4, 5, 6).to(device)
+        result = torch.nn.functional.group_norm(leaves[0], 2, leaves[1], leaves[2])
+        inputs = [one for one in leaves if one.requires_grad]
+        gradients = torch.autograd.grad(result, inputs, grad_out, create_graph=order == 2)
+        if order == 2:
+            gradients = torch.autograd.grad(sum(one.pow(2).sum() for one in gradients), inputs[0])
+        return [result.detach(), *gradients]
 
-        leaves = [tensor.to(DEVICE_TYPE).requires_grad_() for tensor in (x, weight, bias)]
-        actual = torch.nn.functional.group_norm(leaves[0], 2, leaves[1], leaves[2])
-        self.assertEqual(actual.stride(), output.stride())
-        self.assert_bit_equal(actual.detach(), output)
-        gradients = torch.autograd.grad(actual, leaves, grad_out.to(DEVICE_TYPE))
-        for one, other in zip(gradients, expected, strict=True):
-            self.assertEqual(one.stride(), other.stride())
+    def test_gradients_are_the_cpu_s(self):
+        for wanted in ((True, True, True), (True, False, False), (True, False, True)):
+            expected = self.gradients("cpu", 1, wanted)
+            for one, other in zip(self.gradients(DEVICE_TYPE, 1, wanted), expected, strict=True):
+                self.assertEqual(one.stride(), other.stride())
+                self.assert_bit_equal(one, other)
+
+    def test_gradients_of_the_parameters_alone(self):
+        # torch ends the process here on the CPU.
+        expected = self.gradients(DEVICE_TYPE, 1)
+        actual = self.gradients(DEVICE_TYPE, 1, (False, True, True))
+        for one, other in zip(actual[1:], expected[2:], strict=True):
             self.assert_bit_equal(one, other)
+
+    def test_second_gradients_are_the_cpu_s_within_rounding(self):
+        for one, other in zip(
+            self.gradients(DEVICE_TYPE, 2), self.gradients("cpu", 2), strict=True
+        ):
+            self.assertEqual(one.cpu(), other)
+
+    def test_transforms_have_torch_s_derivative(self):
+        x = torch.randn(2, 4, 5, 6).contiguous(memory_format=torch.channels_last)
+
+        def norm(value):
+            return torch.nn.functional.group_norm(value, 2).pow(3).sum()
+
+        for transform in (torch.func.grad, torch.func.jacrev):
+            self.assertEqual(transform(norm)(x.to(DEVICE_TYPE)).cpu(), transform(norm)(x))
 
 
 INDICES = {
@@ -372,7 +444,7 @@ class TestIndexPut(OpenRegTestCase):
         x = torch.zeros(3, device=DEVICE_TYPE)
         # Since 2.15, x[index] = 1.0 is index_fill_.
         x.index_put_((torch.tensor([7], device=DEVICE_TYPE),), torch.tensor(1.0))
-        with self.assertRaisesRegex(IndexError, "index 7 is out of bounds"):
+        with self.assertRaisesRegex(INDEX_ERROR, "index 7 is out of bounds"):
             torch.accelerator.synchronize()
 
 

@@ -26,8 +26,9 @@ from common import TestCase, run_tests
 import torch_openreg
 from torch_openreg._version import TORCH_RELEASES, release_of
 from torch_openreg.conformance import plugin, report
-from torch_openreg.conformance.chapters import CHAPTERS
+from torch_openreg.conformance.chapters import CHAPTERS, chapter_of
 from torch_openreg.conformance.report import Result, terminal_lines, to_html
+from torch_openreg.conformance.target import MissingError, Target
 
 _FOLDER = Path(__file__).resolve().parent
 _DOCS = _FOLDER.parents[1] / "docs"
@@ -375,7 +376,91 @@ class TestEnds(TestCase):
             )
 
 
+class TestCaptures(TestCase):
+    """Work that raises in a capture is the failure, or the missing feature, of its test alone."""
+
+    CHAPTERS = "--conformance-chapter=graphs,random numbers,serialization"
+    FIRST = "test_graphs::TestGraphs::test_captured_work_runs_when_it_is_replayed"
+
+    RAISES = """
+        import torch
+
+        add_ = torch.Tensor.add_
+
+        def add_eagerly(self, *args, **kwargs):
+            if torch.openreg.is_current_stream_capturing():
+                raise ERROR
+            return add_(self, *args, **kwargs)
+
+        torch.Tensor.add_ = add_eagerly
+    """
+    # The capture cannot be ended, as that of a driver that hangs.
+    NEVER_ENDS = """
+        import torch
+
+        def capture_end(self):
+            raise RuntimeError("the driver is busy")
+
+        torch.openreg.Graph.capture_end = capture_end
+    """
+
+    def run_with(self, module: str) -> Run:
+        return run_kit(
+            [_PACKAGE], ["-p", "raises", "--device=openreg", self.CHAPTERS], {}, raises=module
+        )
+
+    def test_missing_kernel_in_a_capture_is_missing_and_later_tests_pass(self):
+        text = "Could not run 'aten::add_' with arguments from the 'PrivateUse1' backend."
+        run = self.run_with(self.RAISES.replace("ERROR", f'NotImplementedError("{text}")'))
+        others = {name: one for name, one in run.outcomes.items() if one != "passed"}
+        self.assertEqual((others, run.returncode), ({self.FIRST: "skipped"}, 0), run.output)
+        self.assertGreater(len(run.outcomes), 15)
+        self.assertEqual(run.texts[self.FIRST], "the device lacks a kernel of aten::add_")
+
+    def test_other_error_in_a_capture_is_one_failure(self):
+        run = self.run_with(self.RAISES.replace("ERROR", 'RuntimeError("of the kernel")'))
+        others = {name: one for name, one in run.outcomes.items() if one != "passed"}
+        self.assertEqual((others, run.returncode), ({self.FIRST: "failure"}, 1), run.output)
+        self.assertIn("of the kernel", run.texts[self.FIRST])
+
+    def test_device_that_does_not_recover_is_reported_once(self):
+        run = self.run_with(self.NEVER_ENDS)
+        self.assertEqual(run.returncode, 1, run.output)
+        count = len(run.outcomes) - 1
+        text = f"the device has not recovered from {self.FIRST}: "
+        for report_of in (run.output.partition("= conformance =")[2], run.page.partition("<h2")[0]):
+            self.assertEqual(report_of.count("has not recovered from"), 1, run.output)
+            self.assertIn(text, report_of)
+            self.assertIn(f"; {count} later tests fail by that", report_of)
+
+    def test_operator_without_a_kernel_that_cannot_be_captured_is_named(self):
+        device = Target("openreg")
+        x, stream = torch.eye(3, device="openreg"), torch.Stream("openreg")
+        torch.accelerator.synchronize()
+        with stream:
+            with (
+                self.assertRaisesRegex(MissingError, "lacks a kernel of aten::linalg_eig"),
+                device.capture(torch.openreg.Graph()),
+            ):
+                torch.linalg.eig(x)
+            # This one has a kernel.
+            with (
+                self.assertRaisesRegex(torch.AcceleratorError, "_local_scalar_dense"),
+                device.capture(torch.openreg.Graph()),
+            ):
+                x[0, 0].item()
+        self.assertFalse(torch.openreg.is_current_stream_capturing())
+        torch.accelerator.synchronize()
+
+
 class TestChapters(TestCase):
+    def test_tests_run_in_the_order_of_the_chapters(self):
+        run = run_kit([_PACKAGE], ["--device=openreg", "--collect-only"], {})
+        tests = re.findall(r"(test_\w+)\.py::\w+::(\w+)$", run.output, re.MULTILINE)
+        chapters = [chapter_of(*test).name for test in tests]
+        self.assertEqual(list(dict.fromkeys(chapters)), [one.name for one in CHAPTERS])
+        self.assertEqual(chapters, sorted(chapters, key=[one.name for one in CHAPTERS].index))
+
     def test_every_module_of_tests_has_a_chapter_and_every_chapter_a_page(self):
         entries = {entry.partition("::")[0] for one in CHAPTERS for entry in one.tests}
         folder = _FOLDER.parents[1] / "torch_openreg" / "conformance"
@@ -455,6 +540,22 @@ class TestCommandLine(TestCase):
     def test_device_that_is_not_there_is_refused(self):
         run = run_kit([f"{_PACKAGE}.test_guard"], ["--device=xpu"], {})
         self.assertIn("expected a device that holds a tensor, got 'xpu'", run.output)
+
+    def test_device_that_is_not_there_is_not_taken_for_openreg(self):
+        run = run_kit(
+            [f"{_PACKAGE}.test_guard"], ["--device=npu"], {"OPENREG_DEVICE_TYPE": "openreg"}
+        )
+        self.assertEqual((run.returncode, run.outcomes), (4, {}))
+        text = "the tests found openreg, not npu: install it, or set OPENREG_DEVICE_TYPE=none"
+        self.assertIn(text, run.output)
+
+    def test_plug_in_may_be_named_where_it_is_installed(self):
+        run = run_kit(
+            [f"{_PACKAGE}.test_errors"],
+            ["-p", "pytest_openreg", "--device=cpu", "-k", "shapes_that_do_not_fit"],
+            {},
+        )
+        self.assertEqual(list(run.outcomes.values()), ["passed"], run.output)
 
     def test_number_that_is_none_is_refused(self):
         for option, expected in (("tolerance", "a number or 'exact'"), ("deadline", "a number of")):

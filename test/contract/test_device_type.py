@@ -1,7 +1,14 @@
-"""One header defines which device type the library serves; no other file names one."""
+"""One header defines which device type the library serves; no other file names one.
 
+Texts have the words of the device type: those of the type cuda never say "OpenReg", nor the name
+that torch.openreg has for a function of torch.cuda.
+"""
+
+import ast
+import operator
 import re
 
+import torch
 from source_tree import BACKEND, ROOT, backend_files, code_of, relative
 from torch.testing._internal.common_utils import TestCase, run_tests
 
@@ -32,6 +39,59 @@ def literals(path) -> set[str]:
     if path.suffix == ".py":
         return set(re.findall(_PRIVATE_USE, path.read_text()))
     return set(_LITERAL.findall(re.sub(r"^\s*#include.*$", "", code_of(path), flags=re.MULTILINE)))
+
+
+# Literals with "OpenReg" or the name of the module: texts that the type cuda does not
+# have, or that it has as well, with the reason.
+OPENREG_TEXTS = {
+    "OpenReg": "beside CUDA, by the device type",
+    "OpenReg error: ": "of the device type openreg",
+    "OpenReg out of memory. Tried to allocate ": "of the device type openreg",
+    "The OpenReg generator does not support get_offset; use get_state": "of device type openreg",
+    "The OpenReg generator does not support set_offset; use set_state": "of device type openreg",
+    "The state of the OpenReg generator of ": "of the device type openreg",
+    "_OpenRegDeviceProperties(name='": "the class of torch.openreg; torch.cuda has its own",
+    "torch.openreg": "beside torch.cuda, by the device type",
+    "torch.openreg.synchronize": "beside torch.cuda.synchronize, by the device type",
+    'torch.openreg.set_fallback_mode(\\"silent\\") to allow it': "torch.cuda has no such function",
+}
+
+
+def texts_with_openreg() -> dict[str, list[str]]:
+    """String literals of the backend, with the files that have them."""
+    found: dict[str, list[str]] = {}
+    for path in backend_files():
+        text = re.sub(r"^\s*(?:#include|//).*$", "", path.read_text(), flags=re.MULTILINE)
+        for literal in re.findall(r'"((?:[^"\\\n]|\\.)*)"', text):
+            if re.search(r"OpenReg|torch\.openreg", literal):
+                found.setdefault(literal, []).append(relative(path))
+    return found
+
+
+def has_torch_cuda(path: str) -> bool:
+    try:
+        operator.attrgetter(path)(torch.cuda)
+    except AttributeError:
+        return False
+    return True
+
+
+class TestTexts(TestCase):
+    def test_texts_of_the_backend_are_those_of_the_device_type(self):
+        self.assertEqual(set(texts_with_openreg()), set(OPENREG_TEXTS))
+
+    def test_python_texts_name_functions_as_the_program_calls_them(self):
+        # "torch.openreg.name: expected ..." is written as f"{_named('torch.openreg.name')}: ...".
+        count, wrong = 0, []
+        for path in sorted((ROOT / "torch_openreg" / "openreg").rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    match = re.match(r"torch\.openreg\.([\w.]+): ", node.value)
+                    count += match is not None
+                    if match is not None and has_torch_cuda(match[1]):
+                        wrong.append(f"{relative(path)}:{node.lineno}: {node.value}")
+        self.assertEqual(wrong, [])
+        self.assertGreater(count, 1)
 
 
 class TestDeviceType(TestCase):

@@ -32,7 +32,7 @@ FOREIGN_TO_THE_RUNTIME = re.compile(r"[<\"](torch|ATen|c10|caffe2|pybind11|csrc|
 OF_PYTHON = re.compile(
     r"[<\"](Python\.h|pybind11/|torch/extension\.h|torch/python\.h"
     r"|torch/csrc/(?!jit/|inductor/aoti_(torch|runner|runtime)/|stable/c/"
-    r"|autograd/custom_function\.h|profiler/(?!python/)"
+    r"|autograd/(autograd|custom_function)\.h|profiler/(?!python/)"
     r"|distributed/c10d/(?![Pp]y)))"
 )
 
@@ -41,7 +41,8 @@ OF_PYTHON = re.compile(
 _KERNELS = {"core", "memory", "random", "aten/cpu", "aten/launch"}
 _OPERATORS = {
     *_KERNELS,
-    *("aten/facts", "aten/dtypes", "aten/structured", "aten/layouts", "aten/fallback"),
+    *("aten/facts", "aten/dtypes", "aten/refusals", "aten/structured", "aten/layouts"),
+    "aten/fallback",
 }
 _CORE = {
     "core": set(),
@@ -59,12 +60,14 @@ _CORE = {
     "aten/facts": set(),
     # Depends on the dtypes that the CPU lacks.
     "aten/dtypes": {"core", "aten/launch", "aten/facts"},
+    # States what CUDA refuses and the CPU computes.
+    "aten/refusals": {"core", "aten/launch", "aten/facts", "aten/dtypes"},
     # Uses at::meta.
-    "aten/structured": {*_KERNELS, "aten/dtypes"},
+    "aten/structured": {*_KERNELS, "aten/dtypes", "aten/refusals"},
     # Takes tensors of other layouts apart.
     "aten/layouts": {"core"},
     # Handles boxed calls of any operator.
-    "aten/fallback": {*_KERNELS, "aten/facts", "aten/dtypes", "aten/layouts"},
+    "aten/fallback": {*_KERNELS, "aten/facts", "aten/dtypes", "aten/refusals", "aten/layouts"},
     # Is specific to one operator; in parity, to one that exists for bits or dtypes alone.
     "aten/ops": _OPERATORS,
     "aten/parity": _OPERATORS,
@@ -77,8 +80,8 @@ _CORE = {
 }
 _EXTRAS = {
     "extras/autocast": set(),
-    # Replaces the kernels of a build of torch with CUDA.
-    "extras/cuda": {"core", "aten/fallback"},
+    # Replaces the kernels of a build of torch with CUDA, and gives Python the choice of attention.
+    "extras/cuda": {"core", "aten/fallback", "aten/ops"},
     "extras/custom": {"core", "aten/launch"},
     # Calls operators on kernel addresses, and none of the backend's operators.
     "extras/distributed": {"core", "aten/cpu", "aten/launch"},
@@ -107,7 +110,7 @@ _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILIN
 
 # Files in the other namespace than their folder, with the reason.
 OTHER_NAMESPACE = {
-    "csrc/aten/ops/Attention.cpp": "stubs of ATen are registered in its own namespace",
+    "csrc/aten/ops/AttentionChoice.cpp": "stubs of ATen are registered in its own namespace",
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
     "include/torch_openreg/OpenReg.h": "PyTorch's pages have all names in one namespace",
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",

@@ -5,8 +5,10 @@ tools/minimal.py builds it and runs its tests; .ci/run has a step for that.
 
 import ast
 import io
+import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import tokenize
@@ -126,6 +128,34 @@ class TestMinimal(TestCase):
         self.assertLessEqual(python_lines((MINIMAL / "rename.py").read_text()), 10)
 
     @unittest.skipIf(shutil.which("git") is None, "git applies the patch")
+    def test_tests_do_not_take_another_device_for_the_backend(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "mychip"
+            subprocess.run([sys.executable, MINIMAL / "rename.py", "mychip", copy], check=True)
+            for tests, name, settings, found in (
+                (MINIMAL, "minimal", {}, "openreg"),
+                (copy, "mychip", {}, "openreg"),
+                (copy, "mychip", {"OPENREG_DEVICE_TYPE": "none"}, "no device"),
+            ):
+                text = (
+                    f"the tests found {found}, not {name}: install it, or set "
+                    "OPENREG_DEVICE_TYPE=none\n"
+                )
+                for command, status, error in (
+                    (["-m", "pytest", "-q", "-p", "no:cacheprovider"], 4, f"ERROR: {text}"),
+                    (["test/test_device.py"], 1, f"RuntimeError: {text}"),
+                ):
+                    run = subprocess.run(
+                        [sys.executable, *command],
+                        cwd=tests,
+                        env={k: v for k, v in os.environ.items() if not k.startswith("OPENREG")}
+                        | settings,
+                        capture_output=True,
+                        text=True,
+                    )
+                    self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+                    self.assertIn(error, run.stderr)
+
     def test_patch_of_the_defective_twin_applies(self):
         with tempfile.TemporaryDirectory() as folder:
             twin.patched_copy(Path(folder) / "twin")

@@ -4,7 +4,9 @@ import copy
 import importlib
 import io
 import pickle
+import re
 import sys
+from pathlib import Path
 
 import torch
 from common import (
@@ -19,6 +21,7 @@ from common import (
     requires_two_devices,
     run_tests,
     subtest,
+    torch_openreg,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -211,6 +214,16 @@ class TestDeviceContext(OpenRegTestCase):
         _C._set_device(0)
         self.assertIs(_C._exchangeDevice, _C._exchange_device)
         self.assertIs(_C._isInBadFork, _C._is_in_bad_fork)
+
+    def test_bindings_refuse_an_index_below_minus_one(self):
+        stub = Path(torch_openreg.__file__).with_name("_C.pyi").read_text()
+        bindings = re.findall(r"^def (_\w+)\(device: int\)", stub, re.MULTILINE)
+        # By the names and the rules of torch.cuda's, these ignore any.
+        bindings = [name for name in bindings if "exchange_device" not in name]
+        self.assertGreater(len(bindings), 8)
+        for name in bindings:
+            with self.subTest(binding=name), self.assertRaisesRegex(Exception, OUT_OF_RANGE_TEXT):
+                getattr(_C, name)(-2)
 
     def test_exchange_device_ignores_a_negative_index(self):
         self.assertEqual(torch.openreg._exchange_device(-1), -1)

@@ -1,14 +1,18 @@
 """Errors: the exception, its text, the call that raises it, and work after it."""
 
 import contextlib
+import ctypes
 import math
 import re
 import unittest
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from common import (
     DEVICE_TYPE,
+    ERROR_PREFIX,
+    FORK_TEXT,
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
@@ -19,6 +23,7 @@ from common import (
 )
 
 from torch_openreg import _C
+from torch_openreg.cpp_extension import library_paths
 
 
 def out_of_range():
@@ -50,6 +55,10 @@ FAILURES = parametrize(
     ],
 )
 KERNEL_ERRORS = (IndexError, RuntimeError)
+# The setting that makes launches wait, as texts name it.
+LAUNCH_BLOCKING = {"openreg": "OPENREG_LAUNCH_BLOCKING", "cuda": "CUDA_LAUNCH_BLOCKING"}[
+    DEVICE_TYPE
+]
 
 
 def raised_by(error):
@@ -126,7 +135,8 @@ class TestKernelFailure(OpenRegTestCase):
         "wait,name",
         [
             subtest(
-                (lambda: torch.openreg.synchronize(), "torch.openreg.synchronize"), name=DEVICE_TYPE
+                (lambda: torch.openreg.synchronize(), f"torch.{DEVICE_TYPE}.synchronize"),
+                name=DEVICE_TYPE,
             ),
             subtest(
                 (lambda: torch.accelerator.synchronize(), "torch.accelerator.synchronize"),
@@ -171,10 +181,12 @@ class TestKernelFailure(OpenRegTestCase):
         with contextlib.suppress(*KERNEL_ERRORS):
             torch.openreg.synchronize()
 
-    def test_failure_of_an_index_is_an_index_error(self):
+    def test_failure_of_an_index_is_an_index_error_or_cudas_assert(self):
         index_out_of_range()
-        with self.assertRaises(IndexError):
+        with self.assertRaises(KERNEL_ERRORS) as caught:
             torch.openreg.synchronize()
+        expected = {"openreg": IndexError, "cuda": torch.AcceleratorError}[DEVICE_TYPE]
+        self.assertIs(type(caught.exception), expected)
 
     def test_failure_leaves_other_streams_alone(self):
         with torch.openreg.Stream() as failing:
@@ -213,7 +225,7 @@ class TestKernelFailure(OpenRegTestCase):
 
     def test_text_says_how_to_find_the_call(self):
         index_out_of_range()
-        with self.assertRaisesRegex(KERNEL_ERRORS, "OPENREG_LAUNCH_BLOCKING=1"):
+        with self.assertRaisesRegex(KERNEL_ERRORS, f"{LAUNCH_BLOCKING}=1"):
             torch.openreg.synchronize()
 
     @parametrize("kernel", ["index", "gather", "nll_loss"])
@@ -228,11 +240,10 @@ class TestKernelFailure(OpenRegTestCase):
                 print(type(error).__name__, "{kernel}" in str(error))
             torch.openreg.synchronize()
             """,
-            {"OPENREG_LAUNCH_BLOCKING": "1"},
+            {LAUNCH_BLOCKING: "1"},
         )
-        # Above it, torch may warn that it finds no GPU.
-        last = result.splitlines()[-1]
-        self.assertRegex(last, r"^(IndexError|RuntimeError|AcceleratorError) True$")
+        # Above it, torch may warn that it finds no GPU; below it is the count of asserts.
+        self.assertRegex(result, r"(?m)^(IndexError|RuntimeError|AcceleratorError) True$")
 
 
 class TestHostErrors(OpenRegTestCase):
@@ -283,7 +294,7 @@ class TestHostErrors(OpenRegTestCase):
         with self.assertRaises(torch.AcceleratorError) as caught:
             _C._destroy_external_stream(handle)
         self.assertEqual(caught.exception.error_code, 400)
-        self.assertIn("orErrorInvalidResourceHandle", str(caught.exception))
+        self.assertIn(f"{ERROR_PREFIX}InvalidResourceHandle", str(caught.exception))
         self.assertEqual(raised_by(caught.exception), "orStreamValidate")
 
     def test_error_table_has_no_number_or_name_twice(self):
@@ -296,6 +307,84 @@ class TestHostErrors(OpenRegTestCase):
     def test_error_classes_are_torchs(self):
         self.assertIs(torch.openreg.OutOfMemoryError, torch.OutOfMemoryError)
         self.assertIs(torch.openreg.AcceleratorError, torch.AcceleratorError)
+
+
+class Kernel(ctypes.Structure):
+    """``orKernel`` of openreg/stream.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("run", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)),
+        *((name, ctypes.c_void_p) for name in ("move", "destroy", "describe", "owned_bytes")),
+    )
+
+
+def fail_with(code):
+    """Launches a kernel that returns an error code, and waits for it."""
+    library = ctypes.CDLL(str(Path(library_paths()[0]) / "libopenreg.so"))
+    kernel = Kernel(name=b"failing", run=Kernel._fields_[1][1](lambda _: code))
+    assert library.orLaunchKernel(ctypes.byref(kernel), None, ctypes.c_size_t(0), None) == 0
+    torch.accelerator.synchronize()
+
+
+class TestErrorCodes(OpenRegTestCase):
+    """Each error of the runtime, as Python raises it."""
+
+    def setUp(self):
+        super().setUp()
+        torch.ones(1, device=DEVICE_TYPE)
+
+    def raised(self):
+        for name, code, text in _C._error_table():
+            # The others are no failures.
+            if name not in ("orSuccess", "orErrorNotReady"):
+                with self.subTest(name=name), self.assertRaises(RuntimeError) as caught:
+                    fail_with(code)
+                yield name, code, text, caught.exception
+
+    def test_first_line_is_that_of_the_device_type(self):
+        count = 0
+        for name, code, text, error in self.raised():
+            count += 1
+            line, _, rest = str(error).partition("\n")
+            if name == "orErrorForked":
+                self.assertEqual(str(error), FORK_TEXT)
+                continue
+            if DEVICE_TYPE == "cuda":
+                self.assertEqual(line, f"CUDA error: {text}")
+                self.assertNotRegex(str(error), r"OpenReg|torch\.openreg|\bor(?!LaunchK)[A-Z]")
+            else:
+                prefix = "The device index is out of range. " * (name == "orErrorInvalidDevice")
+                start = f"{prefix}OpenReg error: {text} ({name}, code {code})"
+                self.assertEqual(line[: len(start)], start)
+            self.assertIn("kernel 'failing' on stream 0 of device 0 failed", str(error))
+            self.assertEqual(raised_by(error), "torch.accelerator.synchronize")
+            has_search = DEVICE_TYPE == "cuda" and code < 2000 and name != "orErrorInvalidDevice"
+            self.assertEqual(f"Search for `cuda{name[2:]}' in https://" in rest, has_search)
+        self.assertGreater(count, 20)
+
+    def test_class_is_that_of_the_device_type(self):
+        others = {
+            "openreg": {
+                "orErrorMemoryAllocation": torch.OutOfMemoryError,
+                "orErrorForked": RuntimeError,
+                "orErrorInvalidDevice": RuntimeError,
+            },
+            "cuda": {"orErrorForked": RuntimeError},
+        }[DEVICE_TYPE]
+        for name, code, _, error in self.raised():
+            expected = others.get(name, torch.AcceleratorError)
+            self.assertIs(type(error), expected, name)
+            if expected is torch.AcceleratorError:
+                self.assertEqual(error.error_code, code)
+
+    def test_errors_of_kernels_say_that_they_may_be_late(self):
+        late = {
+            "openreg": {"orErrorLaunchFailure"},
+            "cuda": {"orErrorAssert", "orErrorIllegalAddress", "orErrorLaunchFailure"},
+        }[DEVICE_TYPE]
+        found = {name for name, *_, error in self.raised() if LAUNCH_BLOCKING in str(error)}
+        self.assertEqual(found, late)
 
 
 class TestOutOfMemory(OpenRegTestCase):

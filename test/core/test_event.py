@@ -258,8 +258,21 @@ class TestEventTiming(OpenRegTestCase):
             ),
         ):
             for first, second in ((start, other), (other, start)):
-                with self.assertRaisesRegex(ValueError, f"Event.elapsed_time: {text}"):
+                with self.assertRaisesRegex(ValueError, f"^{text}"):
                     first.elapsed_time(second)
+
+    def test_time_of_events_that_are_not_done_is_torch_s_runtime_error(self):
+        (start,) = self.record(1)
+        end = torch.openreg.Event(enable_timing=True)
+        with StreamGate():
+            end.record()
+            for first, second in ((start, end), (end, start)):
+                with self.assertRaises(RuntimeError) as caught:
+                    first.elapsed_time(second)
+                self.assertEqual(
+                    str(caught.exception),
+                    "Both events must be completed before calculating elapsed time.",
+                )
 
     @requires_two_devices
     def test_events_of_two_devices_are_refused(self):

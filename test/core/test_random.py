@@ -232,6 +232,38 @@ class TestRandom(OpenRegTestCase):
         with self.assertRaisesRegex(RuntimeError, "device"):
             torch.randn(3, generator=torch.Generator(DEVICE_TYPE))
 
+    def test_permutation_of_nothing_takes_any_generator(self):
+        for generator in (torch.Generator(), torch.Generator(DEVICE_TYPE)):
+            for device in ("cpu", DEVICE_TYPE):
+                x = torch.randperm(0, device=device, generator=generator)
+                self.assertEqual((x.device.type, x.shape), (device, (0,)))
+
+    @parametrize(
+        "draw",
+        [
+            "bernoulli_",
+            "cauchy_",
+            "exponential_",
+            "geometric_",
+            "log_normal_",
+            "normal_",
+            "random_",
+            "uniform_",
+        ],
+    )
+    def test_a_tensor_without_elements_may_have_any_dtype(self, draw):
+        numbers = {"geometric_": (0.5,)}.get(draw, ())
+        for dtype in (torch.int8, torch.bool, torch.uint16, torch.cfloat, torch.float8_e4m3fn):
+            outcomes = []
+            for device in ("cpu", DEVICE_TYPE):
+                x = torch.empty(0, dtype=dtype, device=device)
+                try:
+                    outcomes.append(getattr(x, draw)(*numbers).dtype)
+                except (RuntimeError, NotImplementedError) as error:
+                    outcomes.append((type(error), str(error)))
+            self.assertEqual(outcomes[1], outcomes[0])
+        self.assertEqual(torch.randn(0, dtype=torch.int8, device=DEVICE_TYPE).shape, (0,))
+
     def test_drawing_returns_before_it_is_done(self):
         with StreamGate():
             torch.empty(5, device=DEVICE_TYPE).normal_()
@@ -403,10 +435,16 @@ class TestSeed(OpenRegTestCase):
         )
 
 
+def cuda_state(seed, offset):
+    """The state of a generator of CUDA."""
+    return torch.tensor([seed, offset]).view(torch.uint8)
+
+
 class TestState(OpenRegTestCase):
-    def test_state_is_the_cpus(self):
+    def test_state_is_that_of_the_cpu_or_of_cuda(self):
         torch.manual_seed(SEED)
-        self.assertEqual(torch.openreg.get_rng_state(), torch.get_rng_state())
+        expected = {"openreg": torch.get_rng_state(), "cuda": cuda_state(SEED, 0)}[DEVICE_TYPE]
+        self.assertEqual(torch.openreg.get_rng_state(), expected)
         self.assertEqual(torch.openreg.get_rng_state().device, torch.device("cpu"))
 
     def test_setting_the_state_repeats_the_numbers(self):
@@ -419,9 +457,12 @@ class TestState(OpenRegTestCase):
         torch.openreg.manual_seed(SEED)
         torch.randn(7, device=DEVICE_TYPE)
         state = torch.openreg.get_rng_state()
-        generator = torch.Generator()
+        generator = torch.Generator(DEVICE_TYPE)
         generator.set_state(state)
-        self.assert_bit_equal(torch.rand(5, device=DEVICE_TYPE), torch.rand(5, generator=generator))
+        self.assert_bit_equal(
+            torch.rand(5, device=DEVICE_TYPE),
+            torch.rand(5, device=DEVICE_TYPE, generator=generator).cpu(),
+        )
 
     @parametrize(
         "spell", [subtest(int, name="int"), subtest((DEVICE_TYPE + ":{}").format, name="str")]
@@ -456,7 +497,8 @@ class TestState(OpenRegTestCase):
         with StreamGate() as gate:
             torch.rand(8, device=DEVICE_TYPE)
             gate.open()
-            self.assertEqual(torch.openreg.get_rng_state(), expected.get_state())
+            states = {"openreg": expected.get_state(), "cuda": cuda_state(SEED, 8)}
+            self.assertEqual(torch.openreg.get_rng_state(), states[DEVICE_TYPE])
 
     def test_setting_the_state_does_not_change_numbers_already_asked_for(self):
         torch.openreg.manual_seed(SEED)

@@ -15,6 +15,7 @@ from common import (
     run_tests,
 )
 
+from torch_openreg import _C
 from torch_openreg.testing import current_schedule, schedule
 
 SCHEDULES = ("lazy", "eager", "0", "1", "2", "3")
@@ -50,6 +51,41 @@ def _without_a_wait():
         x.add_(1)
     y = x * 2
     return y[0].item()
+
+
+class TestLaunches(OpenRegTestCase):
+    """Whether a test has launched work, by which the pytest plug-in knows that it was checked."""
+
+    def test_each_kind_of_work_is_noted(self):
+        module = getattr(torch, DEVICE_TYPE)
+        graph = module.CUDAGraph() if DEVICE_TYPE == "cuda" else module.Graph()
+        x, pinned = torch.ones(64, device=DEVICE_TYPE), torch.ones(64).pin_memory()
+        with module.graph(graph):
+            x.add_(1)
+        _C._take_has_launched()
+        for work in (
+            lambda: x.add_(1),
+            lambda: x.zero_(),
+            lambda: x.copy_(pinned, non_blocking=True),
+            lambda: x.cpu(),
+            lambda: x.clone(),
+            lambda: torch.linalg.eig(torch.eye(2, device=DEVICE_TYPE)),
+            lambda: graph.replay(),
+        ):
+            work()
+            self.assertTrue(_C._take_has_launched())
+            self.assertFalse(_C._take_has_launched())
+
+    def test_what_needs_no_work_is_not_noted(self):
+        x = torch.ones(64, device=DEVICE_TYPE)
+        event = torch.accelerator.current_stream().record_event()
+        _C._take_has_launched()
+        x[3:].view(-1, 1)
+        torch.empty(3, device=DEVICE_TYPE)
+        torch.ones(64).pin_memory().add_(1)
+        event.wait()
+        torch.accelerator.synchronize()
+        self.assertFalse(_C._take_has_launched())
 
 
 class TestSchedule(OpenRegTestCase):

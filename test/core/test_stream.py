@@ -7,6 +7,7 @@ from common import (
     A_DEVICE,
     DEVICE_COUNT,
     DEVICE_TYPE,
+    INDEX_ERROR,
     OUT_OF_RANGE_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -176,7 +177,7 @@ class TestStream(OpenRegTestCase):
                 with stream:
                     memory[torch.tensor([99], device=stream.device)]
                 with self.assertRaisesRegex(
-                    IndexError, f" on stream {number} of device {index} failed"
+                    INDEX_ERROR, f" on stream {number} of device {index} failed"
                 ):
                     stream.synchronize()
                 self.assertIn(f" stream_id={number}>", repr(stream))
@@ -301,7 +302,7 @@ class TestStreamContext(OpenRegTestCase):
     @parametrize("stream", NOT_STREAMS)
     def test_context_refuses(self, stream):
         with (
-            self.assertRaisesRegex(TypeError, "torch.openreg.stream: expected a stream"),
+            self.assertRaisesRegex(TypeError, f"torch.{DEVICE_TYPE}.stream: expected a stream"),
             torch.openreg.stream(stream),
         ):
             self.fail("the context was entered")
@@ -322,7 +323,9 @@ class TestStreamContext(OpenRegTestCase):
 
     @parametrize("stream", NOT_STREAMS)
     def test_set_stream_refuses(self, stream):
-        with self.assertRaisesRegex(TypeError, "torch.openreg.set_stream: expected a stream"):
+        with self.assertRaisesRegex(
+            TypeError, f"torch.{DEVICE_TYPE}.set_stream: expected a stream"
+        ):
             torch.openreg.set_stream(stream)
 
     def test_stream_of_another_kind_of_device_is_refused(self):

@@ -78,8 +78,100 @@ class TestOffset(OpenRegTestCase):
         with torch.cuda.graph(graph, stream=stream):
             draw(self.generator)
             for call in (self.generator.get_offset, lambda: self.generator.set_offset(0)):
-                with self.assertRaisesRegex(RuntimeError, "cannot be read or set while"):
+                with self.assertRaisesRegex(
+                    RuntimeError,
+                    r"^Cannot call CUDAGeneratorImpl::[gs]et_offset during CUDA graph capture\.",
+                ):
                     call()
+
+
+def state_of(seed, offset):
+    return torch.tensor([seed, offset]).view(torch.uint8)
+
+
+class TestStates(OpenRegTestCase):
+    """A state has 16 bytes: the seed and the offset."""
+
+    def setUp(self):
+        super().setUp()
+        self.generator = torch.Generator("cuda").manual_seed(7)
+
+    def test_state_is_seed_and_offset(self):
+        draw(self.generator, 2000)
+        self.assertEqual(self.generator.get_state(), state_of(7, 2000))
+        torch.cuda.manual_seed(11)
+        self.assertEqual(torch.cuda.get_rng_state(), state_of(11, 0))
+
+    @parametrize("offset", [0, 4, 623, 624, 1000])
+    def test_state_that_a_program_has_made_can_be_set(self, offset):
+        expected = draw(self.generator, offset + 5)[offset:]
+        other = torch.Generator("cuda")
+        other.set_state(state_of(7, offset))
+        self.assertEqual((other.initial_seed(), other.get_offset()), (7, offset))
+        self.assert_bit_equal(draw(other), expected)
+
+    def test_state_without_an_offset_is_that_of_the_seed(self):
+        expected = draw(self.generator)
+        self.generator.set_state(torch.tensor([7]).view(torch.uint8))
+        self.assert_bit_equal(draw(self.generator), expected)
+
+    def test_state_of_another_size_is_refused(self):
+        for state in (torch.get_rng_state(), torch.zeros(17, dtype=torch.uint8)):
+            for set_state in (self.generator.set_state, torch.cuda.set_rng_state):
+                with self.assertRaisesRegex(RuntimeError, "^RNG state is wrong size$"):
+                    set_state(state)
+        with self.assertRaisesRegex(TypeError, "ByteTensor"):
+            self.generator.set_state(torch.zeros(16))
+
+    @parametrize("size", [1, 3, 15, 16, 17])
+    @parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+    def test_what_follows_a_state_follows_it_again(self, size, dtype):
+        def numbers():
+            return torch.randn(size, device="cuda", dtype=dtype, generator=self.generator)
+
+        numbers()
+        state = self.generator.get_state()
+        first = numbers()
+        self.generator.set_state(state)
+        self.assert_bit_equal(numbers(), first)
+
+    @parametrize("size", [1, 3, 15])
+    def test_reading_the_state_does_not_change_what_follows(self, size):
+        twin = torch.Generator().manual_seed(7)
+        for _ in range(3):
+            torch.cuda.synchronize()
+            self.generator.get_state()
+            self.assert_bit_equal(
+                torch.randn(size, device="cuda", generator=self.generator),
+                torch.randn(size, generator=twin),
+            )
+
+    def test_normal_number_that_was_kept_before_the_last_draw_is_dropped(self):
+        torch.randn(1, device="cuda", generator=self.generator)
+        draw(self.generator)
+        state = self.generator.get_state()
+        self.assertEqual(state, state_of(7, 9))
+        first = torch.randn(3, device="cuda", generator=self.generator)
+        self.generator.set_state(state)
+        self.assert_bit_equal(torch.randn(3, device="cuda", generator=self.generator), first)
+
+    def test_states_of_several_seeds_are_set_in_turn(self):
+        states, expected = [], []
+        for seed in (1, 2):
+            self.generator.manual_seed(seed)
+            for _ in range(200):
+                states.append(self.generator.get_state())
+                expected.append(draw(self.generator, 10))
+        for state, numbers in reversed([*zip(states, expected, strict=True)]):
+            self.generator.set_state(state)
+            self.assert_bit_equal(draw(self.generator, 10), numbers)
+
+    def test_helper_of_functionalized_random_numbers_can_set_the_state(self):
+        helper = torch._prims_common.CUDARngStateHelper
+        before = torch.cuda.get_rng_state()
+        helper.set_torch_state_tensor(torch.tensor(7), torch.tensor(8))
+        self.assertEqual([int(one) for one in helper.get_torch_state_as_tuple()], [7, 8])
+        torch.cuda.set_rng_state(before)
 
 
 class TestSharedStates(OpenRegTestCase):
@@ -160,6 +252,7 @@ class TestSharedStates(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestOffset)
+instantiate_parametrized_tests(TestStates)
 
 if __name__ == "__main__":
     run_tests()

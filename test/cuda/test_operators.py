@@ -13,14 +13,6 @@ from common import (
     run_tests,
     subtest,
 )
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-FUSED = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.OVERRIDEABLE,
-]
 
 WAITS = [
     subtest(lambda x: x.item(), name="item"),
@@ -46,6 +38,59 @@ class TestPlanCache(OpenRegTestCase):
                 torch._cufft_get_plan_cache_max_size(99)
         finally:
             cache[0].max_size = before
+
+
+class TestLibraries(OpenRegTestCase):
+    @parametrize("name", ["cusolver", "magma", "default"])
+    def test_preferred_library_of_linear_algebra(self, name):
+        preferred = torch.backends.cuda.preferred_linalg_library
+        self.addCleanup(preferred, preferred())
+        self.assertEqual(preferred(name), getattr(torch._C._LinalgBackend, name.capitalize()))
+        self.assertEqual(preferred(), preferred(preferred()))
+        torch.linalg.inv(torch.eye(2, device="cuda"))
+
+    @parametrize(
+        "name,backend", [("cublas", "Cublas"), ("cublaslt", "Cublaslt"), ("default", "Cublas")]
+    )
+    def test_preferred_library_of_products(self, name, backend):
+        preferred = torch.backends.cuda.preferred_blas_library
+        self.addCleanup(preferred, preferred())
+        self.assertEqual(preferred(name), getattr(torch._C._BlasBackend, backend))
+        self.assertEqual(preferred(), preferred(preferred()))
+
+    def test_unknown_library_is_refused(self):
+        with self.assertRaisesRegex(RuntimeError, "Unknown input value"):
+            torch.backends.cuda.preferred_linalg_library("lapack")
+
+
+class TestCpuNumbers(OpenRegTestCase):
+    def test_addcmul_takes_one_as_the_last_factor_only(self):
+        x, number = torch.ones(2, device="cuda"), torch.tensor(2.0)
+        self.assertEqual(torch.addcmul(x, x, number).tolist(), [3.0, 3.0])
+        with self.assertRaisesRegex(RuntimeError, "CPU Scalar support for self argument"):
+            torch.addcmul(number, x, x)
+        for call in (torch.addcmul, torch.Tensor.addcmul_):
+            with self.assertRaisesRegex(RuntimeError, "CPU Scalar support for tensor1 argument"):
+                call(x, number, x)
+
+
+class TestLeastSquares(OpenRegTestCase):
+    def test_gels_is_the_driver(self):
+        torch.manual_seed(0)
+        matrix, numbers = torch.randn(4, 3), torch.randn(4, 2)
+        expected = torch.linalg.lstsq(matrix, numbers, driver="gels")
+        for driver in (None, "gels", "GELS"):
+            actual = torch.linalg.lstsq(matrix.cuda(), numbers.cuda(), driver=driver)
+            for one, other in zip(actual, expected, strict=True):
+                self.assertEqual(one.shape, other.shape)
+                self.assert_bit_equal(one, other)
+
+    @parametrize("driver", ["gelsy", "gelsd", "gelss", "other"])
+    def test_other_drivers_are_refused(self, driver):
+        x = torch.eye(2, device="cuda")
+        text = "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA"
+        with self.assertRaisesRegex(RuntimeError, text):
+            torch.linalg.lstsq(x, x, driver=driver)
 
 
 class TestSoftmax(OpenRegTestCase):
@@ -116,50 +161,6 @@ class TestLosses(OpenRegTestCase):
         loss.backward()
         self.assert_bit_equal(loss.detach(), expected)
         self.assertTrue(torch.isfinite(leaf.grad).all())
-
-
-class TestAttention(OpenRegTestCase):
-    def inputs(self, **options):
-        torch.manual_seed(0)
-        return [torch.randn(2, 2, 6, 8, **options) for _ in range(3)]
-
-    @parametrize("backend", [subtest(b, name=b.name) for b in FUSED])
-    def test_each_fused_algorithm_alone_is_the_one_there_is(self, backend):
-        host = self.inputs()
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            expected = F.scaled_dot_product_attention(*host)
-        inputs = [x.cuda().requires_grad_() for x in host]
-        with sdpa_kernel(backend):
-            result = F.scaled_dot_product_attention(*inputs)
-            result.sum().backward()
-        self.assert_bit_equal(result.detach(), expected)
-        self.assertIn("Overrideable", type(result.grad_fn).__name__)
-
-    def test_math_alone(self):
-        host = self.inputs()
-        with sdpa_kernel(SDPBackend.MATH):
-            expected = F.scaled_dot_product_attention(*host)
-            result = F.scaled_dot_product_attention(*[x.cuda() for x in host])
-        self.assert_bit_equal(result, expected)
-
-    def test_grouped_queries_alone(self):
-        query, key, value = self.inputs()
-        key, value = key[:, :1], value[:, :1]
-        with sdpa_kernel(SDPBackend.MATH):
-            expected = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
-        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-            result = F.scaled_dot_product_attention(
-                query.cuda(), key.cuda(), value.cuda(), enable_gqa=True
-            )
-        self.assertEqual(result.cpu(), expected)
-
-    def test_fused_alone_where_it_cannot_be(self):
-        inputs = [x.cuda() for x in self.inputs()]
-        with (
-            sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION),
-            self.assertRaisesRegex(RuntimeError, "[Nn]o viable backend"),
-        ):
-            F.scaled_dot_product_attention(*inputs, dropout_p=0.5)
 
 
 class TestSyncBatchNorm(OpenRegTestCase):
@@ -285,9 +286,10 @@ class TestRefusals(OpenRegTestCase):
             getattr(tunable, f"set_{name}")(before)
 
 
+instantiate_parametrized_tests(TestLibraries)
+instantiate_parametrized_tests(TestLeastSquares)
 instantiate_parametrized_tests(TestSoftmax)
 instantiate_parametrized_tests(TestLosses)
-instantiate_parametrized_tests(TestAttention)
 instantiate_parametrized_tests(TestSyncDebugMode)
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
     parametrize,
+    run_child,
     run_program,
     run_tests,
     subtest,
@@ -131,6 +132,30 @@ class TestTypes(OpenRegTestCase):
         x = torch.eye(2, device="cuda").to_sparse()
         self.assertIsInstance(x, torch.cuda.sparse.FloatTensor)
         self.assertNotIsInstance(x.to_dense(), torch.cuda.sparse.FloatTensor)
+
+    def test_types_are_among_torch_s(self):
+        for module in (torch.cuda, torch.cuda.sparse):
+            for name in TYPES:
+                self.assertIn(getattr(module, name), torch._tensor_classes)
+
+    def test_constructor_and_default_are_deprecated(self):
+        output = run_child(
+            """
+            import warnings
+            import torch
+
+            warnings.simplefilter("always")
+            with warnings.catch_warnings(record=True) as caught:
+                for _ in range(2):
+                    torch.cuda.FloatTensor(2)
+                    torch.set_default_tensor_type(torch.cuda.FloatTensor)
+            print([str(one.message).split(" are ")[0].split(" is ")[0] for one in caught])
+            """
+        )
+        self.assertEqual(
+            output.splitlines()[0],
+            "['The torch.cuda.*DtypeTensor constructors', 'torch.set_default_tensor_type()']",
+        )
 
     @parametrize("kind", ["torch.cuda.DoubleTensor", torch.cuda.DoubleTensor])
     def test_default_tensor_type(self, kind):

@@ -142,7 +142,8 @@ class TestExamples(OpenRegTestCase):
     def test_example_prints_what_the_page_says(self, example):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "train.py").write_text(example.code)
-            code = f"import os, runpy; os.chdir({folder!r}); runpy.run_path('train.py')"
+            run = "runpy.run_path('train.py', run_name='__main__')"
+            code = f"import os, runpy; os.chdir({folder!r}); {run}"
             self.assertEqual(run_program(code, example.settings).stdout, example.output)
 
     def test_documentation_has_examples(self):

@@ -23,6 +23,7 @@ from torch_openreg.conformance.operators import (
     call_of,
     gradients_of,
     samples_of,
+    tested_dtypes,
 )
 from torch_openreg.conformance.records import Record, write_record
 from torch_openreg.conformance.sweep import (
@@ -38,6 +39,7 @@ from torch_openreg.conformance.target import target
 __all__ = ["TARGET"]
 
 _OPERATORS = 12  # of the default run
+_WITH_DTYPES = [one for one in OPERATORS if tested_dtypes(one.arg_values)]
 
 
 def compiled_outcome(
@@ -51,11 +53,12 @@ def compiled_outcome(
 
 
 class TestCompiled(CompiledTestCase):
-    @parametrize("info", sampled("compiled", OPERATORS, _OPERATORS))
+    @parametrize("info", sampled("compiled", _WITH_DTYPES, _OPERATORS))
     def test_results_and_gradients(self, info: Any) -> None:
         name = info.formatted_name
         record = Record(name, "compiled")
-        dtype = torch.float32 if torch.float32 in info.supported_dtypes("cpu") else torch.int64
+        dtypes = tested_dtypes(info)
+        dtype = torch.float32 if torch.float32 in dtypes else torch.int64
         is_differentiable = dtype in info.supported_backward_dtypes("cpu")
         sample = next(samples_of(info, dtype, 1, is_differentiable))
         arguments = arguments_of(info, sample)

@@ -439,7 +439,7 @@ class TestOutOfMemory(OpenRegTestCase):
             y = allocate(20 * MIB)
             del y
             text = out_of_memory(lambda: allocate(50 * MIB))
-            for part in ("Tried to allocate 50.00 MiB", "Device 0", "capacity of 64.00 MiB",
+            for part in ("Tried to allocate 50.00 MiB", "0 has a total capacity of 64.00 MiB",
                          "44.00 MiB is free", "20.00 MiB is allocated", "OPENREG_DEVICE_MEMORY"):
                 assert part in text, (part, text)
             """

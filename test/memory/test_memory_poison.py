@@ -1,7 +1,11 @@
 """OPENREG_MEMORY_POISON: reads of uninitialized memory and uses after a free are detected."""
 
+import gc
+
 import torch
-from common import OpenRegTestCase, run_program, run_tests
+from common import DEVICE_TYPE, OpenRegTestCase, run_program, run_tests
+
+from torch_openreg.testing import schedule
 
 
 def run_poisoned(code, **settings):
@@ -127,6 +131,114 @@ class TestPoison(OpenRegTestCase):
                 assert torch.equal(a, b.cpu())
             assert torch.openreg.memory.check() == []
             """
+        )
+
+
+class TestFreeMemory(OpenRegTestCase):
+    """What free memory has when a schedule begins; see Note [Contents of free memory]."""
+
+    def setUp(self):
+        super().setUp()
+        gc.collect()
+        torch.accelerator.synchronize()
+
+    def assert_filled(self, tensor):
+        self.assertTrue(tensor.cpu().isnan().all())
+
+    def test_freed_memory_is_filled_when_a_schedule_begins(self):
+        for size in (100, 3_000_000):
+            x = torch.ones(size, device=DEVICE_TYPE)
+            address = x.data_ptr()
+            del x
+            with schedule("free"):
+                y = torch.empty(size, device=DEVICE_TYPE)
+                self.assertEqual(y.data_ptr(), address)
+                self.assert_filled(y)
+
+    def test_memory_that_another_stream_has_used_is_filled(self):
+        x, side = torch.ones(1000, device=DEVICE_TYPE), torch.Stream(DEVICE_TYPE)
+        address = x.data_ptr()
+        side.wait_stream(torch.accelerator.current_stream())
+        with side:
+            x.add_(1)
+        x.record_stream(side)
+        del x
+        with schedule("free"):
+            y = torch.empty(1000, device=DEVICE_TYPE)
+            self.assertEqual(y.data_ptr(), address)
+            self.assert_filled(y)
+
+    def test_new_memory_is_filled(self):
+        with schedule("lazy"):
+            torch.accelerator.empty_cache()
+            self.assert_filled(torch.empty(3_000_000, device=DEVICE_TYPE))
+            self.assert_filled(torch.empty(100, device=DEVICE_TYPE))
+
+    def test_pinned_memory_is_filled(self):
+        for _ in range(2):
+            torch.ones(1000).pin_memory()
+            with schedule("free"):
+                x = torch.empty(1000, pin_memory=True)
+                self.assert_filled(x)
+                x.fill_(1)
+
+    def test_memory_of_a_programs_pool_is_filled(self):
+        module = getattr(torch, DEVICE_TYPE)
+        pool = module.MemPool()
+        with module.use_mem_pool(pool):
+            x = torch.ones(1000, device=DEVICE_TYPE)
+        address = x.data_ptr()
+        del x
+        with schedule("free"), module.use_mem_pool(pool):
+            y = torch.empty(1000, device=DEVICE_TYPE)
+            self.assertEqual(y.data_ptr(), address)
+            self.assert_filled(y)
+
+    def test_tensors_keep_their_contents(self):
+        whole = torch.arange(1000.0, device=DEVICE_TYPE)
+        others = [torch.full((100,), float(n), device=DEVICE_TYPE) for n in range(50)]
+        pinned = torch.arange(1000.0).pin_memory()
+        del others[::2]
+        for order in ("lazy", "3"):
+            with schedule(order):
+                self.assertEqual(whole.cpu(), torch.arange(1000.0))
+                self.assertEqual(pinned, torch.arange(1000.0))
+                for number, one in enumerate(others):
+                    self.assertEqual(one.cpu(), torch.full((100,), 2.0 * number + 1))
+
+    def test_graphs_keep_their_results(self):
+        module = getattr(torch, DEVICE_TYPE)
+        graph = module.CUDAGraph() if DEVICE_TYPE == "cuda" else module.Graph()
+        x = torch.ones(1000, device=DEVICE_TYPE)
+        with module.graph(graph):
+            y = (x * 2 + 1) * (x + 3)  # its memory is partly free after the capture
+        for order in ("lazy", "3"):
+            with schedule(order):
+                graph.replay()
+                self.assertEqual(y.cpu(), torch.full((1000,), 12.0))
+
+    def test_check_finds_writes_to_it(self):
+        run_poisoned(
+            """
+            import ctypes, torch
+            from torch_openreg.testing import schedule
+            x = torch.zeros(1000, dtype=torch.uint8, device="openreg")
+            address = x.data_ptr()
+            graph = torch.openreg.Graph()
+            with torch.openreg.graph(graph):
+                y = x + x + x
+            del x
+            for order in ("lazy", "eager"):
+                with schedule(order):
+                    graph.replay()
+                assert torch.openreg.memory.check() == []
+            with schedule("free"):
+                ctypes.c_uint8.from_address(address + 10).value = 7
+            (found,) = torch.openreg.memory.check()
+            assert found.kind == "free block" and found.address + found.offset == address + 10
+            """,
+            OPENREG_MEMORY_PROTECTION="0",
+            OPENREG_MEMORY_QUARANTINE="0",
         )
 
 

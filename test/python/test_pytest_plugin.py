@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 from pathlib import Path
 
 from common import (
@@ -148,6 +149,41 @@ def test_skipped():
     pytest.skip("of itself")
 """
 
+OWN_REASONS = """
+import unittest
+import pytest
+import torch
+
+def race():
+    x, side = torch.zeros(64, device="openreg"), torch.openreg.Stream()
+    with side:
+        x.mul(2)
+    torch.openreg.synchronize()
+
+def test_race():
+    race()
+
+def test_fails_itself():
+    race()
+    raise AssertionError("of itself")
+
+def test_skips_itself():
+    race()
+    pytest.skip("of itself")
+
+class TestCase(unittest.TestCase):
+    def test_race(self):
+        race()
+
+    def test_fails_itself(self):
+        race()
+        self.fail("of itself")
+
+    def test_skips_itself(self):
+        race()
+        self.skipTest("of itself")
+"""
+
 FIXTURE = """
 import torch
 
@@ -229,6 +265,77 @@ def test_skipped():
 """
 
 
+# Each reads too early, and the results of an earlier run at the same addresses are the right ones.
+STALE = """
+import pytest
+import torch
+
+@pytest.fixture(scope="module")
+def kept():
+    return torch.arange(64.0, device="openreg")
+
+MODULES = torch.full((64,), 5.0, device="openreg")
+
+def side_by_side(write, read):
+    side = torch.openreg.Stream()
+    x = write()
+    with side:
+        y = read(x)
+    torch.openreg.synchronize()
+    return y
+
+def test_device():
+    y = side_by_side(lambda: torch.ones(64, device="openreg"), lambda x: x * 2)
+    assert y[0].item() == 2
+
+def test_zeros():
+    y = side_by_side(lambda: torch.zeros(64, device="openreg"), lambda x: x + 2)
+    assert y[0].item() == 2
+
+def test_pinned():
+    x = torch.full((64,), 3.0, device="openreg")
+    assert x.to("cpu", non_blocking=True)[0] == 3
+
+def test_result():
+    side = torch.openreg.Stream()
+    with side:
+        y = torch.full((64,), 4.0, device="openreg") * 2
+    assert y.sum().item() == 512
+
+# An operator without a kernel. Its first call waits.
+def test_fallback():
+    x, side = torch.ones(7, 7, device="openreg"), torch.openreg.Stream()
+    torch.openreg.synchronize()
+    with side:
+        y = torch.trace(x)
+    assert (y * 2).item() == 14
+
+@pytest.mark.parametrize("number", range(2))
+def test_right(kept, number):
+    assert MODULES.sum().item() == 320
+    assert kept.sum().item() == 2016
+"""
+
+HOST_ONLY = """
+import pytest
+import torch
+
+def test_host():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    assert torch.ones(2, device=device).sum() == 2
+
+@pytest.mark.skip(reason="of itself")
+def test_skipped():
+    pass
+"""
+
+WORK = """
+import torch
+
+def test_device():
+    assert torch.ones(2, device="openreg").sum().item() == 2
+"""
+
 LATE_ERRORS = """
 import unittest
 import pytest
@@ -289,6 +396,36 @@ def test_last():
 """
 
 
+ASSERTS = """
+import pytest
+import torch
+
+def fail():
+    torch.ones(4, device="cuda")[torch.tensor([9], device="cuda")]
+
+def test_first():
+    with pytest.raises(RuntimeError, match="CUDA error: device-side assert triggered"):
+        fail()
+        torch.cuda.synchronize()
+
+def test_innocent():
+    assert torch.ones(2, device="cuda").sum().item() == 2
+
+def test_late():
+    fail()
+
+@pytest.fixture
+def failing():
+    with pytest.raises(RuntimeError):
+        fail()
+        torch.cuda.synchronize()
+
+def test_with_a_fixture(failing):
+    pass
+"""
+
+_RIGHT = ["test_right[0]", "test_right[1]"]
+
 # Of the other build, if it is not one.
 _TORCH_WITH_CUDA = """
 import torch
@@ -337,6 +474,30 @@ class TestPlugin(OpenRegTestCase):
         ):
             self.assertIn(text, result.stdout)
         self.assertNotIn("a kernel has failed", result.stderr)
+
+    @parametrize("arguments", [[], ["-q"], ["-n", "2"], ["-q", "-n", "2"]])
+    def test_tests_that_met_a_device_side_assert_are_counted(self, arguments):
+        result = self.pytest("test_it.py", "--openreg-cuda", *arguments, suite=ASSERTS)
+        self.assert_outcome(result, "1 failed, 3 passed", 1)
+        line = "3 tests met a device-side assert: on a GPU each later test of their process fails"
+        self.assertIn(f"\n{line}\n", result.stdout)
+        self.assertNotIn("device-side assert", result.stderr)
+
+    @parametrize(
+        "test,line",
+        [
+            (
+                "test_first",
+                "1 test met a device-side assert: on a GPU each later test of its process",
+            ),
+            ("test_innocent", ""),
+        ],
+    )
+    def test_count_of_device_side_asserts_is_that_of_the_run(self, test, line):
+        result = self.pytest("test_it.py", "--openreg-cuda", "-k", test, suite=ASSERTS)
+        self.assert_outcome(result, "1 passed")
+        self.assertEqual("device-side assert" in result.stdout, bool(line))
+        self.assertIn(line, result.stdout)
 
     def test_sanitizer_fails_tests_with_findings(self):
         result = self.pytest("test_it.py", "--openreg-sanitizer", suite=RACES)
@@ -474,6 +635,155 @@ class TestPlugin(OpenRegTestCase):
         self.assertTrue(command, result.stdout)
         again = self.pytest(*shlex.split(command[1]), suite="")
         self.assert_outcome(again, "1 failed", 1)
+
+    def outcomes(self, *arguments):
+        """The outcome of each test of STALE, or the schedule under which it fails."""
+        result = self.pytest("test_it.py", "-rA", "--tb=no", *arguments, suite=STALE)
+        self.assertIn("test_right[1]", result.stdout, msg=lambda _: result.stdout + result.stderr)
+        outcomes = dict(re.findall(r"^PASSED test_it.py::(\S+)()", result.stdout, re.MULTILINE))
+        failed = re.findall(r"^FAILED test_it.py::(\S+)", result.stdout, re.MULTILINE)
+        section = result.stdout.partition(" openreg schedules ")[2]
+        named = dict(re.findall(r"^test_it.py::(\S+) fails under schedule (\w+)$", section, re.M))
+        self.assertEqual(sorted(named), sorted(failed))
+        return outcomes | named
+
+    def test_chaos_finds_what_each_of_its_schedules_finds_alone(self):
+        names = ("lazy", "eager", "0", "1", "2", "3")
+        alone = {name: self.outcomes(f"--openreg-schedule={name}") for name in names}
+        first = {
+            test: next((name for name in names if alone[name][test]), "") for test in alone["lazy"]
+        }
+        self.assertEqual(sorted(test for test, name in first.items() if not name), _RIGHT)
+        self.assertEqual(self.outcomes("--openreg-chaos=6"), first)
+        # Whatever has run before.
+        self.assertEqual(self.outcomes("--openreg-schedule=eager,eager,0"), alone["0"])
+
+    def test_schedule_finds_the_same_whatever_tests_run_before(self):
+        for name in ("lazy", "0"):
+            expected = self.outcomes(f"--openreg-schedule={name}")
+            repeated = ["test_it.py", "--keep-duplicates", f"--openreg-schedule={name}"]
+            self.assertEqual(self.outcomes(*repeated), expected)
+
+    @parametrize("tool", ["sanitizer", "chaos=2"])
+    @parametrize(
+        "case",
+        [
+            subtest(([], {}, "no test launched work on device type openreg"), name="host"),
+            subtest(
+                (["-n", "2"], {}, "no test launched work on device type openreg"), name="xdist"
+            ),
+            subtest(
+                (["--openreg-cuda", "-k", "skipped"], {}, "all tests were skipped"), name="skipped"
+            ),
+            subtest(
+                ([], {"OPENREG_DEVICE_COUNT": "0"}, "no device is available: OPENREG_DEVICE_COUNT"),
+                name="no_device",
+            ),
+            subtest(
+                (
+                    [],
+                    {"OPENREG_DEVICE_TYPE": "none"},
+                    "no device is available: OPENREG_DEVICE_TYPE",
+                ),
+                name="not_registered",
+            ),
+        ],
+    )
+    def test_run_that_checked_nothing_fails(self, tool, case):
+        arguments, settings, reason = case
+        result = self.pytest(
+            *("test_it.py", f"--openreg-{tool}", "--junitxml=results.xml", "-q", *arguments),
+            suite=HOST_ONLY,
+            settings=settings,
+        )
+        output = result.stdout + result.stderr
+        self.assertEqual(result.returncode, 1, output)
+        name = "sanitizer" if tool == "sanitizer" else "schedules"
+        self.assertIn(f"FAILED openreg::{name} - Failed: nothing was checked", output)
+        section = output.rpartition(f" openreg {name} ")[2]
+        self.assertRegex(section, rf"\nnothing was checked: {reason}.*allow-unchecked\.\n")
+        is_cuda = "--openreg-cuda" in arguments
+        self.assertEqual("Tests of device type cuda need --openreg-cuda" in section, not is_cuda)
+        self.assertIn("nothing was checked", (self.folder / "results.xml").read_text())
+
+    def test_run_that_checked_something_or_did_not_run_passes(self):
+        files = {"test_work.py": WORK}
+        for tool, arguments, status in (
+            ("sanitizer", ["-n", "2"], 0),
+            ("sanitizer", ["-k", "device"], 0),
+            ("sanitizer", ["-k", "host", "--openreg-allow-unchecked"], 0),
+            ("sanitizer", ["--collect-only"], 0),
+            ("sanitizer", ["--setup-plan"], 0),
+            ("sanitizer", ["-k", "of_no_test"], 5),
+            ("chaos=2", ["-n", "2"], 0),
+            ("chaos=2", ["--openreg-cuda", "-k", "host"], 0),
+            ("schedule=free", ["-k", "device"], 0),
+            ("schedule=lazy", ["-k", "of_no_test"], 5),
+        ):
+            result = self.pytest(f"--openreg-{tool}", *arguments, suite=HOST_ONLY, **files)
+            output = result.stdout + result.stderr
+            self.assertEqual(result.returncode, status, output)
+            self.assertEqual("nothing was checked" in output, bool(status), output)
+
+    def test_sanitizer_is_turned_on_by_the_configuration_file(self):
+        for text, finds_races in (
+            ("openreg_sanitizer = true", True),
+            ("openreg_sanitizer = true\nopenreg_sanitizer_kinds = LIST", False),
+            ("openreg_sanitizer_kinds = LIST", None),
+        ):
+            for name, head, kinds in (
+                ("pytest.ini", "[pytest]", "lifetime, host"),
+                ("pyproject.toml", "[tool.pytest.ini_options]", "'lifetime,host'"),
+                ("pytest.toml", "[pytest]", "'lifetime,host'"),
+            ):
+                given = f"{head}\n{text.replace('LIST', kinds)}\n"
+                result = self.pytest("test_it.py", suite=RACES, **{name: given})
+                (self.folder / name).unlink()
+                if finds_races is None:
+                    self.assert_outcome(result, "5 passed")
+                else:
+                    self.assert_outcome(result, "2 failed, 3 passed", 1)
+                    is_found = "FAILED test_it.py::test_race" in result.stdout
+                    self.assertEqual(is_found, finds_races, given)
+        given = "[pytest]\nopenreg_sanitizer = true"
+        result = self.pytest("-o", "openreg_sanitizer=false", suite=RACES, pytest__ini=given)
+        self.assertIn("5 passed", result.stdout)
+        given += "\nopenreg_sanitizer_kinds = haste"
+        result = self.pytest("test_it.py", suite=RACES, pytest__ini=given)
+        self.assertEqual(result.returncode, 4)
+        self.assertIn("openreg_sanitizer_kinds: expected kinds of race, lifetime", result.stderr)
+
+    def test_report_of_the_sanitizer_is_the_text_of_the_failure(self):
+        later = OWN_REASONS.splitlines().index("        x.mul(2)") + 1
+        pair = f"race: test_it.py:{later} after test_it.py:{later - 2}"
+        result = self.pytest(
+            *("test_it.py", "--openreg-sanitizer", "--show-capture=no", "-rf"),
+            "--junitxml=results.xml",
+            suite=OWN_REASONS,
+        )
+        self.assert_outcome(result, "6 failed", 1)
+        texts = {}
+        results = xml.etree.ElementTree.parse(self.folder / "results.xml")
+        for case in results.iter("testcase"):
+            name = f"{case.get('classname').rpartition('.')[2]}::{case.get('name')}"
+            texts[name] = case.find("failure").text
+        for name, text in texts.items():
+            if "fails_itself" in name:
+                self.assertRegex(text, "AssertionError: of itself\n.*Besides, the sanitizer has")
+                self.assertRegex(text, rf"\nE +{pair}\n")
+            else:
+                self.assertTrue(text.startswith(f"{pair}\n"), text)
+                self.assertRegex(
+                    result.stdout, rf"FAILED test_it.py::\S*{name.rpartition('::')[2]} - .*race: "
+                )
+            self.assertIn("wait_stream(stream)", text)
+        self.assertEqual(result.stdout.count("_ test_race _"), 1)
+        self.assertIn("openreg sanitizer: race: aten::mul.Tensor reads", result.stdout)
+
+    def test_plug_in_that_is_installed_may_be_named(self):
+        for arguments in (["-p", "pytest_openreg"], ["-p", "pytest_openreg", "-n", "1"]):
+            result = self.pytest(*arguments, suite=WITHOUT_TORCH)
+            self.assert_outcome(result, "1 passed")
 
     def test_schedule_that_failed_fails_again(self):
         for order, outcome in (

@@ -134,6 +134,16 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual(
             "_inductor_backend_init" in source.read_text(), _torch_release.HAS_INDUCTOR_INIT
         )
+        source = Path(torch.__file__).parent / "optim" / "optimizer.py"
+        self.assertEqual(
+            'accelerator.type in {"cuda", "xpu"}' not in source.read_text(),
+            _torch_release.HAS_OPTIMIZER_CHECK,
+        )
+        source = Path(torch.__file__).parent / "_dynamo" / "variables" / "optimizer.py"
+        self.assertEqual(
+            "_safe_to_set_capturable" in source.read_text(),
+            _torch_release.HAS_CAPTURABLE_WHILE_COMPILING,
+        )
         include = Path(torch.__file__).parent / "include"
         session = (include / "kineto" / "IActivityProfiler.h").read_text()
         self.assertEqual(
@@ -147,12 +157,6 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual("super().capture_end_pre()" in graphs, _torch_release.HAS_GRAPH_HOOKS)
         pinned = (include / "ATen" / "core" / "CachingHostAllocator.h").read_text()
         self.assertEqual("record_history" in pinned, _torch_release.HAS_PINNED_HISTORY)
-        packaged = Path(torch.__file__).parents[1] / "torchgen" / "packaged"
-        derivatives = (packaged / "autograd" / "derivatives.yaml").read_text()
-        self.assertEqual(
-            "native_group_norm_backward_dispatcher" not in derivatives,
-            _torch_release.HAS_CONTIGUOUS_GROUP_NORM_GRADIENT,
-        )
 
 
 class TestFunctionsOfCuda(OpenRegTestCase):

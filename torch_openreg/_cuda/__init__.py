@@ -11,7 +11,8 @@ Note [torch.cuda from below]
     sources.
 
 Other decisions of torch by the device's name are handled in ``storages.py``, ``profiling.py``,
-``legacy_types.py``, ``compiler.py``, ``nccl.py``, ``monitoring.py`` and ``refusals.py``.
+``legacy_types.py``, ``compiler.py``, ``nccl.py``, ``monitoring.py``, ``refusals.py`` and
+``device_asserts.py``.
 """
 
 import importlib
@@ -23,9 +24,11 @@ import torch
 from torch_openreg import _C, _cuda_build, openreg
 from torch_openreg._cuda import (
     absent,
+    attention,
     bases,
     bindings,
     compiler,
+    device_asserts,
     legacy_types,
     monitoring,
     nccl,
@@ -68,11 +71,18 @@ def install() -> None:
     refusals.install()
     compiler.install()
     monitoring.install()
+    device_asserts.install()
     _add_module_openreg()
 
 
 def _names_of_bindings() -> dict[str, Any]:
-    return {**absent.REFUSALS, **bindings.SUPPLIED, **bases.SUPPLIED, **tunable.SUPPLIED}
+    return {
+        **absent.REFUSALS,
+        **attention.SUPPLIED,
+        **bases.SUPPLIED,
+        **bindings.SUPPLIED,
+        **tunable.SUPPLIED,
+    }
 
 
 def _load_classes(cuda: Any) -> None:

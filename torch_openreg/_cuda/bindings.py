@@ -12,7 +12,11 @@ import torch
 
 from torch_openreg import _C
 from torch_openreg._cuda.bases import handle_of, stream_of_handle
-from torch_openreg._cuda.properties import CudaDeviceProperties, device_properties
+from torch_openreg._cuda.properties import (
+    CudaDeviceProperties,
+    architectures,
+    device_properties,
+)
 from torch_openreg.openreg import memory
 from torch_openreg.openreg._utils import _setting
 from torch_openreg.openreg.initialization import is_initialized
@@ -228,6 +232,33 @@ def _nothing_to_clear() -> None:
     return None
 
 
+class _Preference:
+    """Which of CUDA's libraries a program prefers: kept, without effect.
+
+    torch's own functions refuse what this build was not compiled with.
+
+    Args:
+        backend: The first preference, which environment variables may set.
+        default: The backend that stands for ``Default``.
+    """
+
+    def __init__(self, backend: Any, default: Any) -> None:
+        self._backend = backend
+        self._default = default
+
+    def get(self) -> Any:
+        return self._backend
+
+    def set(self, backend: Any) -> None:
+        self._backend = self._default if backend.name == "Default" else backend
+
+
+_linalg = _Preference(
+    torch._C._get_linalg_preferred_backend(), default=torch._C._LinalgBackend.Default
+)
+_blas = _Preference(torch._C._get_blas_preferred_backend(), default=torch._C._BlasBackend.Cublas)
+
+
 SUPPLIED: dict[str, Any] = {
     "_CudaDeviceProperties": CudaDeviceProperties,
     "_cuda_allocationTraceback": _allocation_traceback,
@@ -246,7 +277,7 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_endAllocateToPool": _end_allocate_to_pool,
     "_cuda_exchangeDevice": exchange_device,
     "_cuda_getAllocatorBackend": lambda: "native",
-    "_cuda_getArchFlags": lambda: None,
+    "_cuda_getArchFlags": architectures,
     "_cuda_getCompiledVersion": _compiled_version,
     "_cuda_getCublasLtWorkspaceSize": lambda: 0,
     "_cuda_getCublasWorkspaceSize": lambda: 0,
@@ -284,5 +315,9 @@ SUPPLIED: dict[str, Any] = {
     "_cuda_set_sync_debug_mode": _C._set_sync_debug_mode,
     "_cuda_sleep": _sleep,
     "_cuda_synchronize": _synchronize,
+    "_get_blas_preferred_backend": _blas.get,
+    "_get_linalg_preferred_backend": _linalg.get,
     "_host_emptyCache": memory.empty_host_cache,
+    "_set_blas_preferred_backend": _blas.set,
+    "_set_linalg_preferred_backend": _linalg.set,
 }

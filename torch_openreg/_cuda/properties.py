@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch_openreg import _C
 from torch_openreg.openreg._utils import _setting
 
-__all__ = ["CudaDeviceProperties", "device_properties", "version_of_cuda"]
+__all__ = ["CudaDeviceProperties", "architectures", "device_properties", "version_of_cuda"]
 
 
 class CudaUuid(str):
@@ -38,7 +38,7 @@ class CudaDeviceProperties:
     multi_processor_count: int
     index: int
     uuid: CudaUuid
-    is_integrated: int = 1
+    is_integrated: int = 0
     is_multi_gpu_board: int = 0
     max_threads_per_block: int = 1024
     max_threads_per_multi_processor: int = 2048
@@ -82,6 +82,12 @@ def version_of_cuda() -> str | None:
 def _capability() -> tuple[int, int]:
     major, minor = _setting("OPENREG_CUDA_CAPABILITY").split(".")
     return int(major), int(minor)
+
+
+def architectures() -> str:
+    """Returns the architectures that the build of torch has kernels for: that of the devices."""
+    major, minor = _capability()
+    return f"sm_{major}{minor}"
 
 
 def device_properties(device: int) -> CudaDeviceProperties:

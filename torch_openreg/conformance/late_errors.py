@@ -48,6 +48,7 @@ LATE_ERRORS = [
     LateError(r"ZeroDivisionError", "nothing: an integer divided by zero is undefined on CUDA"),
     LateError(r"all elements of (input|target) should be between 0 and 1", "probabilities"),
     LateError(r"Expected p_in >= 0 && p_in <= 1", "probabilities of bernoulli"),
+    LateError(r"invalid multinomial distribution", "probabilities that are drawn from repeatedly"),
     LateError(r"normal expects all elements of std >= 0", "deviations in a tensor"),
 ]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
+from torch.testing._internal.common_cuda import PLATFORM_SUPPORTS_FP8
 from torch.testing._internal.common_methods_invocations import op_db
 
 from torch_openreg.conformance.arguments import Arguments, HostTensor, tensors_in
@@ -20,10 +21,10 @@ __all__ = [
     "OPERATORS",
     "arguments_of",
     "call_of",
-    "cpu_dtypes",
     "for_any_device",
     "gradients_of",
     "samples_of",
+    "tested_dtypes",
     "with_other_numbers_of",
 ]
 
@@ -53,12 +54,19 @@ _READS_NEW_MEMORY = {
 # They write an element twice if two windows have one maximum: in any order, if the numbers differ.
 MAX_UNPOOLS = {f"nn_functional_max_unpool{n}d{grad}" for n in (1, 2, 3) for grad in ("", "_grad")}
 
+_FLOAT8_PRODUCTS = {"torch._scaled_mm", "torch._scaled_mm_v2"}
+
 _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit"}
 
 
-def cpu_dtypes(info: Any) -> list[torch.dtype]:
-    """The dtypes that the CPU's operator takes, in a fixed order."""
-    return sorted(info.supported_dtypes("cpu"), key=str)
+def tested_dtypes(info: Any) -> list[torch.dtype]:
+    """The dtypes that torch lists for the CPU and for the device type, in a fixed order."""
+    device_type = target().device.type
+    has_products = device_type != "cuda" or PLATFORM_SUPPORTS_FP8  # by the compute capability
+    if info.name in _FLOAT8_PRODUCTS and not has_products:
+        return []
+    dtypes = set(info.supported_dtypes("cpu")) & set(info.supported_dtypes(device_type))
+    return sorted(dtypes, key=str)
 
 
 def samples_of(

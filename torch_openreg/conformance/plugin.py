@@ -17,7 +17,7 @@ import pytest
 from pytest_openreg import emptied_file
 from torch_openreg.conformance.chapters import CHAPTERS, chapter_of
 from torch_openreg.conformance.deadlines import Deadlines
-from torch_openreg.conformance.report import Result, terminal_lines, to_html
+from torch_openreg.conformance.report import Result, lost_lines, terminal_lines, to_html
 
 __all__ = [
     "pytest_addoption",
@@ -96,6 +96,11 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
         reason = str(error).split("\n")[0]
+        if torch._C._get_privateuse1_backend_name() == "openreg":
+            reason += (
+                f"; the tests found openreg, not {name.split(':')[0]}: install it, or set "
+                "OPENREG_DEVICE_TYPE=none"
+            )
         raise pytest.UsageError(
             f"torch_openreg.conformance: expected a device that holds a tensor, got {name!r}: "
             f"{reason}"
@@ -129,7 +134,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the chapters that were not requested."""
+    """Orders the tests by chapters, and deselects the chapters that were not requested.
+
+    A feature that other chapters rely on comes before them.
+    """
+    order: dict[str | None, int] = {chapter.name: at for at, chapter in enumerate(CHAPTERS)}
+    items.sort(key=lambda item: order.get(_chapter_of(item), -1))
     names = _chapters(config)
     if not names:
         return
@@ -205,6 +215,13 @@ class _Report:
             return (yield)
         with self._deadlines.hold(_name_of(item)):
             return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        from torch_openreg.conformance.target import target
+
+        if _chapter_of(item) is not None and (reason := target().lost) is not None:
+            pytest.fail(reason, pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -283,6 +300,7 @@ class _Report:
             count = len(self._results)
             why = f"each of the {count} tests lacks something" if count else "no test was collected"
             notes.append(f"nothing ran: {why}")
+        notes += lost_lines(self._results)
         count = len(self._results)
         if self._stop or (self._planned is not None and count < self._planned):
             reason = self._stop or "stopped early"
@@ -365,5 +383,5 @@ def _text_of(report: pytest.TestReport) -> str:
         first = lines[0] if lines else "failed"
         if first in ("AssertionError:", "AssertionError") and len(lines) > 1:
             first = lines[1]
-        return first[:300]
+        return first.removeprefix("Failed: ")[:300]
     return ""

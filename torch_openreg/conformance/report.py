@@ -8,7 +8,10 @@ from pathlib import Path
 
 from torch_openreg.conformance.chapters import CHAPTERS, Chapter
 
-__all__ = ["Result", "page_url", "terminal_lines", "to_html"]
+__all__ = ["LOST", "Result", "lost_lines", "page_url", "terminal_lines", "to_html"]
+
+# The beginning of the failure of each test that follows one from which the device does not recover.
+LOST = "the device has not recovered from "
 
 # Where the pages are in a clone; an installed package has none.
 _FOLDER = Path(__file__).resolve().parents[2] / "docs"
@@ -75,6 +78,12 @@ def _missing(results: Sequence[Result]) -> Mapping[str, int]:
     return Counter(one.text for one in results if one.outcome == "skipped")
 
 
+def lost_lines(results: Sequence[Result]) -> list[str]:
+    """Says once for each process from which test on the device did not work any more."""
+    lost = Counter(one.text for one in results if one.text.startswith(LOST))
+    return [f"{text}; {count} later tests fail by that" for text, count in lost.items()]
+
+
 def terminal_lines(results: Sequence[Result]) -> list[str]:
     """The report as lines of text."""
     head = ("chapter", "passed", "failed", "missing", "cases", "how it is done")
@@ -100,6 +109,7 @@ def terminal_lines(results: Sequence[Result]) -> list[str]:
         missing = _missing(group)
         if failed or missing or chapter.note:
             lines += ["", f"{chapter.name} (see {_page_name(chapter)})"]
+        failed = [one for one in failed if not one.text.startswith(LOST)]  # a note has them
         lines += [f"  failed: {one.test}: {one.text}" for one in failed[:_MAX_FAILURES]]
         if len(failed) > _MAX_FAILURES:
             lines.append(f"  ... and {len(failed) - _MAX_FAILURES} others")

@@ -340,10 +340,19 @@ def outcome_difference(
     return None
 
 
+# cudaErrorAssert.
+_ASSERT = 710
+
+
 def _is_same_error(actual: Any, expected: Any) -> bool:
-    """Whether the types agree. A launched kernel's RuntimeError comes out as AcceleratorError."""
-    if type(expected) is RuntimeError and type(actual) is torch.AcceleratorError:
-        return True
+    """Whether the types agree. A launched kernel's RuntimeError comes out as AcceleratorError.
+
+    A device-side assert, whatever its type is on the CPU, is an error of data.
+    """
+    if type(actual) is torch.AcceleratorError:
+        is_of_data = is_late_on_cuda(str(expected))
+        is_assert = getattr(actual, "error_code", None) == _ASSERT
+        return is_of_data if is_assert else type(expected) is RuntimeError
     return type(actual) is type(expected)
 
 

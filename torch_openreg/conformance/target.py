@@ -17,8 +17,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_openreg.conformance.comparison import CLOSE, Tolerance
+from torch_openreg.conformance.report import LOST
 
 __all__ = [
     "FEATURES",
@@ -68,6 +70,8 @@ class Target:
         self.device = torch.device(device.type, device.index or 0)
         self.tolerance = tolerance
         self._lacks: dict[str, str | None] = {}
+        self._lost: str | None = None
+        self._capture: tuple[Any, torch.Stream] | None = None  # under way: its graph and stream
 
     @property
     def module(self) -> ModuleType | None:
@@ -173,14 +177,108 @@ class Target:
     def check_before_class(self) -> None:
         """Raises AssertionError if the process does not meet a test class's requirements."""
 
+    @property
+    def lost(self) -> str | None:
+        """Why tests cannot run any more, with the test from which on; None if they can."""
+        return self._lost
+
     def check_after_test(self, case: unittest.TestCase) -> None:
         """Fails the test if it has changed state that it has to restore."""
-        if self.lacks("accelerator"):
+        if self.lacks("accelerator") or self._lost is not None:
             return
-        torch.accelerator.synchronize(self.device)
+        was_capturing = self._end_capture()
+        try:
+            torch.accelerator.synchronize(self.device)
+        except Exception:
+            # The error may be that of the test's work, which this call has cleared.
+            if (reason := self._why_lost()) is not None:
+                self._lost = f"{LOST}{_test_name(case)}: {reason}"
+            raise
+        case.assertFalse(was_capturing, "the test left a stream capturing")
         current = torch.accelerator.current_device_index()
         torch.accelerator.set_device_index(0)  # one mistake is not blamed on the tests after it
         case.assertEqual(current, 0, "the test left another device current")
+
+    @contextlib.contextmanager
+    def capture(self, graph: Any) -> Iterator[None]:
+        """Captures the work of a block in a graph, and ends the capture in any case.
+
+        Raises:
+            MissingError: The block has raised, in an operator without a kernel for the device.
+        """
+        self._capture = graph, torch.accelerator.current_stream(self.device)
+        graph.capture_begin()
+        operators = _FailedOperator()
+        try:
+            with operators:
+                yield
+        except Exception as error:
+            self._end_capture()
+            lacking = operators.without_kernel(self.device.type)
+            if lacking is None or missing_in(error) is not None:
+                raise
+            text = str(error).split("\n")[0]
+            raise MissingError(f"the device lacks a kernel of {lacking}: {text}") from error
+        except BaseException:
+            self._end_capture()
+            raise
+        graph.capture_end()
+        self._capture = None
+
+    def _end_capture(self) -> bool:
+        """Ends a capture that is under way; returns whether there was one."""
+        if self._capture is None:
+            return False
+        graph, stream = self._capture
+        self._capture = None
+        # The error of the test matters, and this one follows from it.
+        with stream, contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing is captured
+            graph.capture_end()
+        return True
+
+    def _why_lost(self) -> str | None:
+        """Why the device does not do the least work; None if it does."""
+        try:
+            number = torch.ones(3, device=self.device) + 1
+            torch.accelerator.synchronize(self.device)
+            return None if number.tolist() == [2, 2, 2] else f"1 + 1 is {number.tolist()}"
+        except Exception as error:
+            return str(error).split("\n")[0]
+
+
+class _FailedOperator(TorchDispatchMode):
+    """Notes the operator of ATen whose call has raised."""
+
+    _operator: Any = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except (RuntimeError, NotImplementedError):
+            self._operator = func
+            raise
+
+    def without_kernel(self, device_type: str) -> str | None:
+        """Its name, if only a fallback serves it on the device; None if it has a kernel."""
+        if self._operator is None:
+            return None
+        name = self._operator._name
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        composite = "CompositeImplicitAutograd", "CompositeExplicitAutograd"
+        keys = (_dispatch_key(device_type), *composite)
+        return None if any(has_kernel(name, key) for key in keys) else name
+
+
+def _dispatch_key(device_type: str) -> str:
+    if device_type == torch._C._get_privateuse1_backend_name():
+        return "PrivateUse1"
+    return device_type.upper()
+
+
+def _test_name(case: unittest.TestCase) -> str:
+    """The name of a test as in the report."""
+    return "::".join(case.id().split(".")[-3:])
 
 
 def missing_in(error: BaseException) -> str | None:

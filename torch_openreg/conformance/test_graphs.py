@@ -13,16 +13,15 @@ DEVICE = target().device
 @needs("graphs")
 class TestGraphs(ConformanceTestCase):
     def captured(self, work: Any) -> Any:
-        """A graph of work, captured on a separate stream."""
+        """A graph of work, captured on a separate stream; the capture ends even if work raises."""
         stream = torch.Stream(DEVICE)
         stream.wait_stream(torch.accelerator.current_stream(DEVICE))
         graph = graph_type(target())()
         with stream:
             work()
             stream.synchronize()
-            graph.capture_begin()
-            work()
-            graph.capture_end()
+            with target().capture(graph):
+                work()
         torch.accelerator.current_stream(DEVICE).wait_stream(stream)
         return graph
 

@@ -14,7 +14,13 @@ import torch
 from torch_openreg.conformance.arguments import CPU
 from torch_openreg.conformance.cases import instantiate_parametrized_tests, parametrize
 from torch_openreg.conformance.comparison import difference
-from torch_openreg.conformance.operators import OPERATORS, arguments_of, call_of, samples_of
+from torch_openreg.conformance.operators import (
+    OPERATORS,
+    arguments_of,
+    call_of,
+    samples_of,
+    tested_dtypes,
+)
 from torch_openreg.conformance.records import Record, write_record
 from torch_openreg.conformance.sweep import DEVICE, Outcome, SweepTestCase, outcome, sampled
 from torch_openreg.conformance.target import target
@@ -23,7 +29,7 @@ _FIRST = 8  # samples to choose from
 _PARTS = 4
 
 _WITH_FLOATS = [
-    one.arg_values for one in OPERATORS if torch.float32 in one.arg_values.supported_dtypes("cpu")
+    one.arg_values for one in OPERATORS if torch.float32 in tested_dtypes(one.arg_values)
 ]
 
 

@@ -16,7 +16,13 @@ from torch_openreg.conformance.cases import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch_openreg.conformance.operators import OPERATORS, arguments_of, call_of, samples_of
+from torch_openreg.conformance.operators import (
+    OPERATORS,
+    arguments_of,
+    call_of,
+    samples_of,
+    tested_dtypes,
+)
 from torch_openreg.conformance.sweep import Call, SweepTestCase, sampled
 
 _FIRST = 12  # samples to choose from
@@ -29,7 +35,7 @@ def _supporting(dtypes_of: Callable[[Any], Any]) -> list[Any]:
     return [one for one in OPERATORS if torch.float32 in dtypes_of(one.arg_values)]
 
 
-_WITH_FLOATS = _supporting(lambda info: info.supported_dtypes("cpu"))
+_WITH_FLOATS = _supporting(tested_dtypes)
 _DIFFERENTIABLE = _supporting(lambda info: info.supported_backward_dtypes("cpu"))
 _FORWARD_MODE = [one for one in _DIFFERENTIABLE if one.arg_values.supports_forward_ad]
 _TWICE = [one for one in _DIFFERENTIABLE if one.arg_values.supports_gradgrad]

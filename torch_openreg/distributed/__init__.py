@@ -62,6 +62,7 @@ def provide() -> None:
     """Creates the backend's Gloo group, and registers support for distributed tensors."""
     _C._set_gloo_factory(_create_gloo)
     _install("_gloo")
+    _install("_fake")
     for module, own in (
         ("torch.distributed.tensor._random", "_random_state"),
         ("torch.distributed.tensor", "_attention"),

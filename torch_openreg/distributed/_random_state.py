@@ -1,8 +1,9 @@
 """Random operators of distributed tensors.
 
 torch moves the offset of a Philox generator: each shard draws from a different offset, and all
-ranks continue from an offset after all shards. The generators here have no offset. Their state is
-that of the CPU's Mersenne Twister, and an offset selects a state that is derived from it.
+ranks continue from an offset after all shards. Where the device type is CUDA, the generators here
+have offsets, too. With the device type openreg they have none: their state is that of the CPU's
+Mersenne Twister, and an offset selects a state that is derived from it.
 """
 
 from typing import Any

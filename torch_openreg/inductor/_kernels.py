@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import torch_openreg
 from torch_openreg import _C
 from torch_openreg.inductor._internals import AsyncCompile, CodeCacheFuture, LambdaFuture
@@ -27,16 +29,24 @@ _ENTRY = re.search(r'#define OPENREG_KERNEL_CALL "(\w+)"', _HEADER)[1]  # type: 
 class Kernel:
     """A generated kernel: for CPU tensors, and for tensors on a device."""
 
-    __slots__ = ("_call", "launch")
+    __slots__ = ("_call", "_name", "launch")
 
     def __init__(self, name: str, call: Any, parameters: str) -> None:
         self._call = call
+        self._name = name
         # Takes the kernel's arguments, the index of the device, and the positions of arguments that
         # are CPU tensors of one element, as a tuple, if there are any.
         self.launch = _C._inductor_kernel(name, call.__self__.__file__, parameters)
 
     def __call__(self, *args: Any) -> None:
-        """Runs the kernel on CPU tensors."""
+        """Runs the kernel on CPU tensors.
+
+        Raises:
+            RuntimeError: A tensor is on a device, whose memory the host cannot access.
+        """
+        for arg in args:
+            if isinstance(arg, torch.Tensor) and not arg.is_cpu:
+                raise RuntimeError(f"{self._name}: expected CPU tensors, got one on {arg.device}")
         self._call(*args)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.fx
 from torch.utils._pytree import tree_map_only
 
-from torch_openreg import _C
+from torch_openreg import _C, _fake_tensors
 from torch_openreg._fake_tensors import on_device
 from torch_openreg._version import __version__
 from torch_openreg.inductor import _internals
@@ -68,14 +68,19 @@ class LowerAsCpu(_internals.CustomGraphModulePass):
         """Returns the dependencies of a compiled graph that Inductor's own keys do not contain.
 
         Inductor leaves out the vector instructions and the number of threads for graphs without CPU
-        tensors.
+        tensors, and the current device, which a device without an index is.
         """
-        return _source_hash(), __version__, str(_internals.pick_vec_isa()), torch.get_num_threads()
+        processor = str(_internals.pick_vec_isa()), torch.get_num_threads()
+        return _source_hash(), __version__, *processor, _C._get_device()
 
 
 @functools.cache
 def _source_hash() -> bytes:
-    files = [*Path(__file__).parent.glob("*.py"), *HEADERS.glob("*.h")]
+    files = [
+        *Path(__file__).parent.glob("*.py"),
+        *HEADERS.glob("*.h"),
+        Path(_fake_tensors.__file__),
+    ]
     return bytes(_internals.get_hash_for_files(tuple(sorted(map(str, files)))))
 
 

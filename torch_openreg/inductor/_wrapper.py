@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_openreg.inductor import _internals
-from torch_openreg.inductor._devices import DEVICE_TYPE, HOST, is_proxy, original
+from torch_openreg.inductor._devices import DEVICE_TYPE, HOST, is_ours, is_proxy, original
 from torch_openreg.inductor._internals import (
     IndentedBuffer,
     PythonWrapperCodegen,
@@ -51,6 +51,8 @@ class HostScalarLines(PythonWrapperCodegen):
             positions = _host_scalar_positions(call_args, arg_types, device)
             meta = kwargs.get("inductor_meta") or {}
             kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
+        elif device == HOST:
+            _check_host_kernel(kernel_name, call_args, arg_types)
         super().generate_kernel_call(
             kernel_name, call_args, device=device, arg_types=arg_types, **kwargs
         )
@@ -163,13 +165,34 @@ def _host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device)
     )
 
 
+def _check_host_kernel(kernel_name: str, call_args: Any, arg_types: Any) -> None:
+    """Raises NotImplementedError if a kernel on the CPU has an argument in device memory."""
+    for argument, argument_type in zip(call_args, arg_types, strict=True):
+        if not str(argument_type).endswith("*"):
+            continue
+        own = _device_of(argument)
+        if own is not None and (is_proxy(own) or is_ours(own)):
+            raise NotImplementedError(
+                f"torch.compile: expected kernel {kernel_name} on {HOST} to use tensors there, got "
+                f"'{argument}' on {original(own)}"
+            )
+
+
+def _device_of(name: str) -> torch.device | None:
+    """The device of the buffer or constant of this name, which may be a proxy."""
+    buffer = V.graph.try_get_buffer(name)
+    if buffer is not None:
+        return buffer.get_device()
+    constant = V.graph.constants.get(name)
+    return None if constant is None else constant.device
+
+
 def _is_on(name: str, device: torch.device) -> bool:
     """Whether the buffer of this name is on the device that a kernel runs on.
 
     Errors: NotImplementedError if it is on another device of this type.
     """
-    buffer = V.graph.try_get_buffer(name)
-    own = V.graph.constants[name].device if buffer is None else buffer.get_device()
+    own = _device_of(name)
     if own == device or own == original(device):
         return True
     if own is None or own.type != "cpu" or is_proxy(own):

@@ -113,7 +113,8 @@ class Finding:
         allocation: Where the memory of the earlier access was allocated.
         freed: Where that was freed, if it has been.
         reused: Where the memory of the later access was allocated, if the other had been freed.
-        waited: Where the later access's stream last waited for the earlier one's.
+        waited: Where the later access's stream, or the host, last waited for the earlier one's, in
+            vain: for what was submitted before the earlier access.
         fix: What to do, with a line of code.
         count: How often it was found, at the same lines.
     """
@@ -128,6 +129,7 @@ class Finding:
     fix: str
     where: str
     count: int = 1
+    _why_in_vain: str = field(default="", repr=False)
     _is_reported: bool = field(default=False, repr=False)
 
     def stacks(self) -> list[Stack]:
@@ -193,7 +195,8 @@ def finding_of(raw: dict[str, Any]) -> Finding:
         "allocation": _stack_of(allocation["allocated"]),
         "freed": _stack_of(allocation["freed"] or []),
         "reused": _stack_of(reused["allocated"]),
-        "waited": _stack_of(raw["waited"] or []),
+        "waited": _stack_of(raw["waited"]["stack"]) if raw["waited"] else (),
+        "_why_in_vain": _explain_wait(raw["waited"], later, earlier) if raw["waited"] else "",
         "where": _describe_memory(
             earlier if allocation["freed"] or later.thread else later, allocation
         ),
@@ -387,6 +390,24 @@ def _explain(
     return title, f"{fix}     # before {_line(later.frame)}"
 
 
+def _explain_wait(wait: dict[str, Any], later: Access, earlier: Access) -> str:
+    """Returns why a wait for the stream of the earlier access does not order the later one."""
+    waiting = "The host" if wait["is_of_host"] else _stream_of(later)
+    if earlier.is_allocation:
+        done = f"allocation at {_line(earlier.frame)}"
+    else:
+        done = f"{'write' if earlier.is_write else 'read'} at {_line(earlier.frame)}"
+    reason = (
+        f"it is for work from before the {done}, as an event recorded before it"
+        if wait["is_after_the_other"]
+        else f"it comes before the {done}"
+    )
+    line = _line(_user_frame(_stack_of(wait["stack"])))
+    return (
+        f"{waiting} last waited for {_stream_of(earlier)} at {line}, which is too early: {reason}."
+    )
+
+
 # The runtime's codes for calls that cannot be captured.
 _ERRORS = {902: "merge", 903: "unmatched", 904: "unjoined", 905: "isolation", 907: "captured event"}
 
@@ -525,9 +546,6 @@ def _text_of(finding: Finding) -> str:
     text = [f"{DEVICE_TYPE} sanitizer: {finding.kind}: {finding.title}", f"  {finding.where}", ""]
     text += [f"  {line}" for line in lines]
     text += ["", *(f"  {line}" for line in finding.fix.splitlines())]
-    if finding.waited:
-        text.append(
-            f"  {_stream_of(later)} last waited for {_stream_of(earlier)} at "
-            f"{_line(_user_frame(finding.waited))}, which is too early."
-        )
+    if finding._why_in_vain:
+        text.append(f"  {finding._why_in_vain}")
     return "\n".join(text)

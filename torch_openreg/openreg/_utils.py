@@ -11,7 +11,6 @@ __all__: list[str] = []
 
 # The device type that the library serves: "openreg" or "cuda".
 DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
-_SO = ", and so does --devices of python -m torch_openreg.cuda" if DEVICE_TYPE == "cuda" else ""
 _A_DEVICE = "a cuda device" if DEVICE_TYPE == "cuda" else "an openreg device"
 
 
@@ -19,6 +18,20 @@ def _setting(variable: str) -> str:
     """Returns the value of a setting, or its default."""
     _, default, _, _, value, _ = next(row for row in _C._settings() if row[0] == variable)
     return default if value is None else value
+
+
+def _named(operation: str) -> str:
+    """Returns the name by which programs call a function of ``torch.openreg``, for error texts.
+
+    Where the device type is CUDA, it is that of ``torch.cuda`` if that module has the function: a
+    program that was written for CUDA has called that one.
+    """
+    if DEVICE_TYPE != "cuda":
+        return operation
+    found: Any = torch.cuda
+    for part in operation.removeprefix("torch.openreg.").split("."):
+        found = getattr(found, part, None)
+    return operation if found is None else operation.replace("torch.openreg", "torch.cuda", 1)
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
@@ -49,8 +62,8 @@ def _device_index(
             device = torch.device(device)
         except RuntimeError as error:
             raise RuntimeError(
-                f"{operation}: expected {_A_DEVICE}, such as '{DEVICE_TYPE}:0', got {device!r}: "
-                f"{error}"
+                f"{_named(operation)}: expected {_A_DEVICE}, such as '{DEVICE_TYPE}:0', got "
+                f"{device!r}: {error}"
             ) from None
     index: int | None
     if device is None:
@@ -59,19 +72,20 @@ def _device_index(
         if allow_cpu and device.type == "cpu":
             return -1
         if device.type != DEVICE_TYPE:
-            raise ValueError(f"{operation}: expected {_A_DEVICE}, got {device}")
+            raise ValueError(f"{_named(operation)}: expected {_A_DEVICE}, got {device}")
         index = device.index
     else:
         # The context manager torch.openreg.device; devices.py imports this file.
         index = getattr(device, "idx", None)
         if not isinstance(index, int):
             raise TypeError(
-                f"{operation}: expected an int, a string, a torch.device or None, got {device!r}"
+                f"{_named(operation)}: expected an int, a string, a torch.device or None, got "
+                f"{device!r}"
             )
     if index is not None:
         return index
     if not optional:
-        raise ValueError(f"{operation}: expected a device with an index, got {device}")
+        raise ValueError(f"{_named(operation)}: expected a device with an index, got {device}")
     return _C._get_device()
 
 
@@ -79,15 +93,18 @@ def _checked_index(operation: str, device: object, optional: bool = True) -> int
     """Returns the index of an existing device.
 
     Raises:
-        RuntimeError: The device does not exist, or no device is available.
+        RuntimeError: The device does not exist, or no device is available. Where the device type is
+            CUDA, ``torch.AcceleratorError`` for a device that does not exist.
     """
     index = _device_index(operation, device, optional)
     count = _C._get_device_count()
     if not 0 <= index < count:
         _C._ensure_has_device()
-        hint = "" if index < 0 else f" OPENREG_DEVICE_COUNT says how many devices there are{_SO}."
+        if DEVICE_TYPE == "cuda":
+            _C._check_device_index(max(-1, min(index, 2**31 - 1)))  # raises CUDA's error
+        hint = "" if index < 0 else " OPENREG_DEVICE_COUNT says how many devices there are."
         raise RuntimeError(
-            f"{operation}: The device index is out of range. It must be in [0, {count}), "
+            f"{_named(operation)}: The device index is out of range. It must be in [0, {count}), "
             f"but got {index}.{hint}"
         )
     return index
@@ -122,10 +139,12 @@ def _integer(
     try:
         number = as_index(value)
     except TypeError:
-        raise TypeError(f"{operation}: expected an int as {argument}, got {value!r}") from None
+        raise TypeError(
+            f"{_named(operation)}: expected an int as {argument}, got {value!r}"
+        ) from None
     if (least is not None and number < least) or (greatest is not None and number > greatest):
         raise ValueError(
-            f"{operation}: expected {argument} from {least} to {greatest}, got {number}"
+            f"{_named(operation)}: expected {argument} from {least} to {greatest}, got {number}"
         )
     return number
 
@@ -133,14 +152,14 @@ def _integer(
 def _boolean(operation: str, argument: str, value: Any) -> bool:
     """Returns an argument that has to be a bool, else raises TypeError."""
     if not isinstance(value, bool):
-        raise TypeError(f"{operation}: expected a bool as {argument}, got {value!r}")
+        raise TypeError(f"{_named(operation)}: expected a bool as {argument}, got {value!r}")
     return value
 
 
 def _text(operation: str, argument: str, value: Any) -> str:
     """Returns an argument that has to be a string, else raises TypeError."""
     if not isinstance(value, str):
-        raise TypeError(f"{operation}: expected a string as {argument}, got {value!r}")
+        raise TypeError(f"{_named(operation)}: expected a string as {argument}, got {value!r}")
     return value
 
 
@@ -149,6 +168,6 @@ def _pool_id(operation: str, argument: str, value: Any) -> tuple[int, int]:
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int) for one in value):
         return value
     raise TypeError(
-        f"{operation}: expected the id of a memory pool, a pair of ints, as {argument}, "
+        f"{_named(operation)}: expected the id of a memory pool, a pair of ints, as {argument}, "
         f"got {value!r}"
     )

@@ -17,6 +17,7 @@ from torch_openreg.openreg._utils import (
     _device_index,
     _index_or_current,
     _integer,
+    _named,
 )
 from torch_openreg.openreg.initialization import _check_fork, _lazy_init, is_initialized
 
@@ -139,7 +140,9 @@ class device_of(device):
     def __init__(self, obj: torch.Tensor | torch.UntypedStorage | torch.TypedStorage) -> None:
         """Looks up the index of the object's device."""
         if not isinstance(obj, (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)):
-            raise TypeError(f"torch.openreg.device_of: expected a tensor or a storage, got {obj!r}")
+            raise TypeError(
+                f"{_named('torch.openreg.device_of')}: expected a tensor or a storage, got {obj!r}"
+            )
         super().__init__(obj.device.index if obj.device.type == DEVICE_TYPE else -1)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.types import Device
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE, _boolean, _checked_index
+from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE, _boolean, _checked_index, _named
 
 __all__ = ["Event"]
 
@@ -15,16 +15,16 @@ __all__ = ["Event"]
 def _check_stream(operation: str, stream: object) -> torch.Stream:
     """Returns the argument if it is a stream of an openreg device, else raises."""
     if not isinstance(stream, torch.Stream):
-        raise TypeError(f"{operation}: expected a stream, got {stream!r}")
+        raise TypeError(f"{_named(operation)}: expected a stream, got {stream!r}")
     if stream.device.type != DEVICE_TYPE:
-        raise ValueError(f"{operation}: expected a stream of {_A_DEVICE}, got {stream}")
+        raise ValueError(f"{_named(operation)}: expected a stream of {_A_DEVICE}, got {stream}")
     return stream
 
 
 def _check_event(operation: str, event: object) -> torch.Event:
     """Returns the argument if it is an event, else raises."""
     if not isinstance(event, torch.Event):
-        raise TypeError(f"{operation}: expected an event, got {event!r}")
+        raise TypeError(f"{_named(operation)}: expected an event, got {event!r}")
     return event
 
 
@@ -72,7 +72,8 @@ class Event(torch.Event):
         _boolean(operation, "interprocess", interprocess)
         if interprocess and enable_timing:
             raise ValueError(
-                "torch.openreg.Event: expected enable_timing=False with interprocess=True, got True"
+                f"{_named(operation)}: expected enable_timing=False with interprocess=True, got "
+                "True"
             )
         self = super().__new__(
             cls, torch.device(DEVICE_TYPE), enable_timing=enable_timing, blocking=blocking
@@ -103,8 +104,8 @@ class Event(torch.Event):
         """
         if not isinstance(ipc_handle, bytes):
             raise TypeError(
-                "torch.openreg.Event.from_ipc_handle: expected bytes as ipc_handle, got "
-                f"{ipc_handle!r}"
+                f"{_named('torch.openreg.Event.from_ipc_handle')}: expected bytes as ipc_handle, "
+                f"got {ipc_handle!r}"
             )
         index = _checked_index("torch.openreg.Event.from_ipc_handle", device)
         event = cls(interprocess=True)
@@ -123,7 +124,8 @@ class Event(torch.Event):
         """
         if not self._is_interprocess:
             raise RuntimeError(
-                "torch.openreg.Event.ipc_handle: expected an event made with interprocess=True"
+                f"{_named('torch.openreg.Event.ipc_handle')}: expected an event made with "
+                "interprocess=True"
             )
         return _C._event_ipc_handle(self)
 
@@ -169,24 +171,19 @@ class Event(torch.Event):
             other: The later event; the result is negative if it is the earlier one.
 
         Raises:
-            ValueError: An event has no timing, was never recorded or is not complete.
+            ValueError: An event has no timing, or was never recorded.
+            RuntimeError: An event is not complete.
         """
-        operation = "torch.openreg.Event.elapsed_time"
-        _check_event(operation, other)
+        _check_event("torch.openreg.Event.elapsed_time", other)
         if not isinstance(other, Event):
             return super().elapsed_time(other)
-        # torch 2.13 rejects events of a subclass.
-        for event in (self, other):
-            if not event._has_timing:
-                raise ValueError(
-                    f"{operation}: Both events must be created with argument 'enable_timing=True'."
-                )
-            if event.event_id == 0:
-                raise ValueError(
-                    f"{operation}: Both events must be recorded before calculating elapsed time."
-                )
-            if not event.query():
-                raise ValueError(f"{operation}: expected events that are complete; synchronize")
+        # torch 2.13 rejects events of a subclass. The texts are torch's.
+        if not (self._has_timing and other._has_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.event_id == 0 or other.event_id == 0:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and other.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return _C._event_elapsed_time(self, other)
 
     def __repr__(self) -> str:

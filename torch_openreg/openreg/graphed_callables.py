@@ -7,14 +7,14 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
-from torch_openreg.openreg._utils import DEVICE_TYPE, _integer, _pool_id
+from torch_openreg.openreg._utils import DEVICE_TYPE, _integer, _named, _pool_id
 from torch_openreg.openreg.devices import synchronize
 from torch_openreg.openreg.graphs import Graph, PoolId, graph, graph_pool_handle
 from torch_openreg.openreg.streams import Stream, stream
 
 __all__ = ["make_graphed_callables"]
 
-_OPERATION = "torch.openreg.make_graphed_callables"
+_OPERATION = _named("torch.openreg.make_graphed_callables")
 
 _OptionalTensors = tuple[torch.Tensor | None, ...]
 

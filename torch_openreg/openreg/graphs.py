@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_openreg import _C, _extras
-from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _pool_id
+from torch_openreg._torch_release import HAS_OPTIMIZER_CHECK
+from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _named, _pool_id
 from torch_openreg.openreg.devices import current_device, synchronize
 from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.initialization import _lazy_init
@@ -246,8 +247,8 @@ class graph:  # a context manager, named as torch.cuda's
         """Stores the arguments; entering begins the capture."""
         if not callable(getattr(openreg_graph, "capture_begin", None)):
             raise TypeError(
-                "torch.openreg.graph: expected a torch.openreg.Graph as openreg_graph, got "
-                f"{openreg_graph!r}"
+                f"{_named('torch.openreg.graph')}: expected a torch.openreg.Graph as "
+                f"openreg_graph, got {openreg_graph!r}"
             )
         if stream is not None:
             _check_stream("torch.openreg.graph", stream)
@@ -289,3 +290,30 @@ class graph:  # a context manager, named as torch.cuda's
                 self.openreg_graph.reset()
         finally:
             self._selection.__exit__(error, *exc_info)
+
+
+def _check_optimizers() -> None:
+    """Has torch's check of optimizers refuse captures on this device.
+
+    A step that is captured without ``capturable`` counts itself once, on the host. Before torch
+    2.15, the check is for CUDA and XPU only.
+    """
+    if DEVICE_TYPE == "cuda" or HAS_OPTIMIZER_CHECK:
+        return
+    optimizer: Any = torch.optim.Optimizer
+    check_others = optimizer._accelerator_graph_capture_health_check
+
+    def check(self: Any) -> None:
+        check_others(self)
+        if torch.compiler.is_compiling() or not is_current_stream_capturing():
+            return
+        if not all(group["capturable"] for group in self.param_groups):
+            raise RuntimeError(
+                f"Attempting {DEVICE_TYPE.upper()} graph capture of step() for an instance of "
+                f"{type(self).__name__} but param_groups' capturable is False."
+            )
+
+    optimizer._accelerator_graph_capture_health_check = check
+
+
+_check_optimizers()

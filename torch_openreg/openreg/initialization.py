@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from torch_openreg import _C
+from torch_openreg.openreg._utils import _named
 
 __all__ = ["DeferredOpenRegCallError", "init", "is_initialized"]
 
@@ -113,11 +114,14 @@ def _lazy_call(callable: Callable[[], object], **kwargs: object) -> None:
             here all calls run.
     """
     if not builtins.callable(callable):
-        raise TypeError(f"torch.openreg._lazy_call: expected a function, got {callable!r}")
+        raise TypeError(
+            f"{_named('torch.openreg._lazy_call')}: expected a function, got {callable!r}"
+        )
     unknown = sorted(set(kwargs) - {"seed", "seed_all"})
     if unknown:
         raise TypeError(
-            f"torch.openreg._lazy_call: expected seed or seed_all as keywords, got {unknown[0]}"
+            f"{_named('torch.openreg._lazy_call')}: expected seed or seed_all as keywords, got "
+            f"{unknown[0]}"
         )
     if _C._serves_cuda():
         torch.cuda._lazy_call(callable, **kwargs)

@@ -29,6 +29,7 @@ from torch_openreg.openreg._utils import (
     _boolean,
     _checked_index,
     _integer,
+    _named,
     _pool_id,
     _text,
 )
@@ -213,7 +214,7 @@ def max_memory_reserved(device: Device = None) -> int:
 
 
 @deprecated(
-    "torch.openreg.memory_cached has been renamed to torch.openreg.memory_reserved",
+    f"torch.{DEVICE_TYPE}.memory_cached has been renamed to torch.{DEVICE_TYPE}.memory_reserved",
     category=FutureWarning,
 )
 def memory_cached(device: Device = None) -> int:
@@ -222,7 +223,8 @@ def memory_cached(device: Device = None) -> int:
 
 
 @deprecated(
-    "torch.openreg.max_memory_cached has been renamed to torch.openreg.max_memory_reserved",
+    f"torch.{DEVICE_TYPE}.max_memory_cached has been renamed to "
+    f"torch.{DEVICE_TYPE}.max_memory_reserved",
     category=FutureWarning,
 )
 def max_memory_cached(device: Device = None) -> int:
@@ -249,8 +251,8 @@ def _reset_peaks(operation: str, device: Device) -> None:
 
 
 @deprecated(
-    "torch.openreg.reset_max_memory_allocated now calls torch.openreg.reset_peak_memory_stats, "
-    "which resets all peak memory stats",
+    f"torch.{DEVICE_TYPE}.reset_max_memory_allocated now calls "
+    f"torch.{DEVICE_TYPE}.reset_peak_memory_stats, which resets all peak memory stats",
     category=FutureWarning,
 )
 def reset_max_memory_allocated(device: Device = None) -> None:
@@ -259,8 +261,8 @@ def reset_max_memory_allocated(device: Device = None) -> None:
 
 
 @deprecated(
-    "torch.openreg.reset_max_memory_cached now calls torch.openreg.reset_peak_memory_stats, "
-    "which resets all peak memory stats",
+    f"torch.{DEVICE_TYPE}.reset_max_memory_cached now calls "
+    f"torch.{DEVICE_TYPE}.reset_peak_memory_stats, which resets all peak memory stats",
     category=FutureWarning,
 )
 def reset_max_memory_cached(device: Device = None) -> None:
@@ -479,7 +481,7 @@ def use_mem_pool(pool: MemPool, device: Device = None) -> Iterator[None]:
         RuntimeError: The pool is in use here already, or by another thread.
     """
     if not isinstance(pool, MemPool):
-        raise TypeError(f"torch.openreg.use_mem_pool: expected a MemPool, got {pool!r}")
+        raise TypeError(f"{_named('torch.openreg.use_mem_pool')}: expected a MemPool, got {pool!r}")
     if device is not None:
         index = _checked_index("torch.openreg.use_mem_pool", device)
         if index != pool.device.index:
@@ -558,7 +560,9 @@ def _record_memory_history(
         )
     _boolean(operation, "clear_history", clear_history)
     if skip_actions is not None and not isinstance(skip_actions, (list, tuple)):
-        raise TypeError(f"{operation}: expected a list of skip_actions, got {skip_actions!r}")
+        raise TypeError(
+            f"{_named(operation)}: expected a list of skip_actions, got {skip_actions!r}"
+        )
     skipped = list(skip_actions or ())
     for action in skipped:
         _expect_one_of("an action to skip", action, _ACTIONS)
@@ -665,7 +669,8 @@ def _dump_snapshot(
     """
     if not isinstance(filename, (str, os.PathLike)):
         raise TypeError(
-            f"torch.openreg.memory._dump_snapshot: expected a path as filename, got {filename!r}"
+            f"{_named('torch.openreg.memory._dump_snapshot')}: expected a path as filename, got "
+            f"{filename!r}"
         )
     snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
     with Path(filename).open("wb") as file:

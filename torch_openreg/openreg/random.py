@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import DEVICE_TYPE, _checked_index, _integer
+from torch_openreg.openreg._utils import DEVICE_TYPE, _checked_index, _integer, _named
 from torch_openreg.openreg.initialization import _check_fork
 
 __all__ = [
@@ -67,8 +67,9 @@ def _get_generator(device: torch.device) -> torch.Generator:
 
 
 def get_rng_state(device: _DeviceArgument = DEVICE_TYPE) -> Tensor:
-    """Returns the state of a device's generator: a uint8 tensor on the CPU, 5056 elements.
+    """Returns the state of a device's generator: a uint8 tensor on the CPU.
 
+    It has 5056 elements, as the CPU's; where the device type is CUDA, 16: the seed and the offset.
     Waits for the kernels that draw from the generator.
 
     Args:
@@ -109,7 +110,8 @@ def set_rng_state(new_state: Tensor, device: _DeviceArgument = DEVICE_TYPE) -> N
     """Sets the state of a device's generator.
 
     Args:
-        new_state: A state from :func:`get_rng_state` or ``torch.get_rng_state``.
+        new_state: A state from :func:`get_rng_state`; unless the device type is CUDA, also one from
+            ``torch.get_rng_state``.
         device: The device; without an index, the current one.
 
     Raises:
@@ -119,7 +121,7 @@ def set_rng_state(new_state: Tensor, device: _DeviceArgument = DEVICE_TYPE) -> N
     operation = "torch.openreg.set_rng_state"
     if not isinstance(new_state, Tensor) or new_state.dtype != torch.uint8:
         got = new_state.dtype if isinstance(new_state, Tensor) else repr(new_state)
-        raise TypeError(f"{operation}: expected a uint8 tensor as new_state, got {got}")
+        raise TypeError(f"{_named(operation)}: expected a uint8 tensor as new_state, got {got}")
     _generator(operation, device).set_state(new_state)
 
 
@@ -136,7 +138,8 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
     """
     if not isinstance(new_states, Iterable):
         raise TypeError(
-            f"torch.openreg.set_rng_state_all: expected states as new_states, got {new_states!r}"
+            f"{_named('torch.openreg.set_rng_state_all')}: expected states as new_states, got "
+            f"{new_states!r}"
         )
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
@@ -167,9 +170,11 @@ def _checked_seed(operation: str, seed: Any) -> int:
     try:
         number = int(seed)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{operation}: expected an int as seed, got {seed!r}") from None
+        raise TypeError(f"{_named(operation)}: expected an int as seed, got {seed!r}") from None
     if not -(2**63) <= number < 2**64:
-        raise ValueError(f"{operation}: expected seed from -2**63 to 2**64 - 1, got {number}")
+        raise ValueError(
+            f"{_named(operation)}: expected seed from -2**63 to 2**64 - 1, got {number}"
+        )
     return number
 
 

@@ -104,11 +104,17 @@ def _text_of(dtype: torch.dtype, is_sparse: bool) -> str:
     )
 
 
-def make_type(module: str, name: str) -> TensorType:
-    """Makes the type of one name, dense or, in a module called ``sparse``, sparse."""
+def make_type(module: str, name: str, kind: type[TensorType] = TensorType) -> TensorType:
+    """Makes the type of one name, dense or, in a module called ``sparse``, sparse.
+
+    Args:
+        module: That of the type.
+        name: One of ``__all__``.
+        kind: The type of the type.
+    """
     # The text that Tensor.type() accepts is the full name given here; the short name is that of
     # TensorType.
-    return TensorType(
+    return kind(
         f"{module}.{name}",
         (_NoBase,),
         {

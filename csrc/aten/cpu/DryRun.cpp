@@ -7,10 +7,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "csrc/aten/cpu/KernelWarnings.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 
 namespace at::openreg {
@@ -58,8 +60,9 @@ class Dummies {
         return ofSizes(input, sizes);
       }
       case DummyForm::OwnSizes:
-        // What is only read needs no memory for all of its elements.
-        return is_written || input.dim() == 0
+        // What is only read needs no memory for all of its elements, but some kernels check less
+        // if they are one.
+        return is_written || input.dim() == 0 || isRare(input.scalar_type())
                    ? ofSizes(input, input.sizes())
                    : ofSizes(input, DimVector(input.dim(), 1)).expand(input.sizes());
       case DummyForm::OwnMemory:
@@ -84,24 +87,32 @@ class Dummies {
   Tensor onMemoryLike(const Tensor& operand) {
     Tensor made = dummy(operand.scalar_type(), {0});
     TensorImpl* impl = made.unsafeGetTensorImpl();
-    impl->set_storage_keep_dtype(memoryLike(operand.storage()));
+    impl->set_storage_keep_dtype(memoryLike(operand.storage(), operand.scalar_type()));
     impl->set_sizes_and_strides(operand.sizes(), operand.strides(), operand.storage_offset());
     return made;
   }
 
-  Storage memoryLike(const Storage& storage) {
-    for (const auto& [known, zeros] : storages_) {
+  // Filled as memory of the dtype.
+  Storage memoryLike(const Storage& storage, ScalarType dtype) {
+    for (const auto& [known, made] : storages_) {
       if (known.is_alias_of(storage)) {
-        return zeros;
+        return made;
       }
     }
-    Storage zeros(Storage::use_byte_size_t(), storage.nbytes(), c10::GetCPUAllocator(),
-                  /*resizable=*/true);
-    if (zeros.nbytes() > 0) {
-      std::memset(zeros.mutable_data(), 0, zeros.nbytes());
+    Storage made(Storage::use_byte_size_t(), storage.nbytes(), c10::GetCPUAllocator(),
+                 /*resizable=*/true);
+    if (made.nbytes() > 0) {
+      std::memset(made.mutable_data(), 0, made.nbytes());
     }
-    storages_.emplace_back(storage, zeros);
-    return zeros;
+    if (value_ != 0) {
+      Tensor all = dummy(dtype, {0});
+      TensorImpl* impl = all.unsafeGetTensorImpl();
+      impl->set_storage_keep_dtype(made);
+      impl->set_sizes_contiguous({static_cast<int64_t>(made.nbytes() / all.itemsize())});
+      at::cpu::fill_(all, value_);
+    }
+    storages_.emplace_back(storage, made);
+    return made;
   }
 
   const DummyForm form_;
@@ -114,10 +125,14 @@ class Dummies {
 
 Tensor dummy(ScalarType dtype, IntArrayRef sizes, int value) {
   Tensor made = at::detail::empty_cpu(sizes, dtype);
-  if (value != 0) {
-    at::cpu::fill_(made, value);
-  } else if (made.nbytes() > 0) {
+  if (made.nbytes() > 0) {
     std::memset(made.mutable_data_ptr(), 0, made.nbytes());
+  }
+  if (value != 0) {
+    try {
+      at::cpu::fill_(made, value);
+    } catch (const c10::NotImplementedError&) {
+    }
   }
   return made;
 }
@@ -125,10 +140,6 @@ Tensor dummy(ScalarType dtype, IntArrayRef sizes, int value) {
 void dryRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm form, int value,
             c10::function_ref<void(Tensor*)> kernel) {
   const CpuKernelScope scope;
-  struct Silent : c10::WarningHandler {
-    void process(const c10::Warning& /*warning*/) override {}
-  } silent;
-  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   Dummies dummies(form, value);
   std::vector<Tensor> tensors;
   tensors.reserve(operands.size());
@@ -150,30 +161,78 @@ void dryRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm for
   kernel(tensors.data());
 }
 
-void DryRuns::addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key) {
+void CheckedDtypes::runOnDummies(ScalarType dtype, c10::function_ref<void()> run) {
+  const CpuKernelScope scope;
+  const WarningRecorder dropped(WarningRecorder::Mode::Record);
+  run();
+  known_.fetch_or(uint64_t(1) << static_cast<int>(dtype), std::memory_order_relaxed);
+}
+
+void DryRuns::addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key,
+                       bool is_rare) {
   SmallSizes small;
   for (const Tensor* operand : operands.slice(output_count)) {
     key.add(operand->defined() ? operand->dim() : int64_t(-1));
     if (operand->defined()) {
       for (const int64_t size : operand->sizes()) {
-        key.add(small.of(size));
+        key.add(is_rare ? size : small.of(size));
       }
     }
   }
 }
 
-void DryRuns::run(ArrayRef<const Tensor*> operands, size_t output_count,
-                  c10::function_ref<void(Tensor*)> kernel) {
-  // An exception of these runs is caused by the small sizes or the zeros, or is a real error: the
-  // last run decides.
-  for (const DummyForm form : {DummyForm::SmallSizes, DummyForm::OwnSizes}) {
+namespace {
+
+struct Run {
+  DummyForm form;
+  int value;
+};
+
+// An exception of the runs before the last one is caused by the small sizes or the zeros, or is a
+// real error: the last run decides.
+void runUntilOneSucceeds(ArrayRef<Run> runs, ArrayRef<const Tensor*> operands, size_t output_count,
+                         c10::function_ref<void(Tensor*)> kernel) {
+  for (const Run& run : runs.slice(0, runs.size() - 1)) {
     try {
-      dryRun(operands, output_count, form, 0, kernel);
+      dryRun(operands, output_count, run.form, run.value, kernel);
       return;
     } catch (const c10::Error&) {
     }
   }
-  dryRun(operands, output_count, DummyForm::OwnSizes, 1, kernel);
+  dryRun(operands, output_count, runs.back().form, runs.back().value, kernel);
+}
+
+// Whether all operands together are small enough to run on dummies of their own sizes.
+bool areSmall(ArrayRef<const Tensor*> operands) {
+  constexpr int64_t kMaxElements = int64_t{1} << 16;
+  int64_t elements = 0;
+  for (const Tensor* operand : operands) {
+    elements += operand->defined() ? operand->numel() : 0;
+  }
+  return elements <= kMaxElements;
+}
+
+}  // namespace
+
+bool DryRuns::run(ArrayRef<const Tensor*> operands, size_t output_count, bool is_rare,
+                  bool takes_zeros, c10::function_ref<void(Tensor*)> kernel) {
+  constexpr std::array<Run, 3> kRuns{Run{DummyForm::SmallSizes, 0}, Run{DummyForm::OwnSizes, 0},
+                                     Run{DummyForm::OwnSizes, 1}};
+  constexpr std::array<Run, 2> kOnOnes{Run{DummyForm::SmallSizes, 1}, Run{DummyForm::OwnSizes, 1}};
+  ArrayRef<Run> runs = takes_zeros ? ArrayRef<Run>(kRuns) : ArrayRef<Run>(kOnOnes);
+  if (is_rare && areSmall(operands)) {
+    runs = runs.slice(1);
+  }
+  std::vector<c10::Warning> warnings;
+  {
+    WarningRecorder recorder(WarningRecorder::Mode::Record);
+    runUntilOneSucceeds(runs, operands, output_count, kernel);
+    warnings = recorder.take();
+  }
+  for (const c10::Warning& warning : warnings) {
+    c10::warn(warning);
+  }
+  return warnings.empty();
 }
 
 }  // namespace at::openreg

@@ -10,10 +10,19 @@
 // throws the last exception. Later launches with arguments of that kind cost only the comparison of
 // a key.
 //
-// A kind consists of the dtypes of the operands, of which inputs are outputs as well, and of the
-// values or classes of all other arguments (Note [Classes of numbers]). For operators whose shape
-// function is not a TensorIterator, which checks sizes itself, it also has the sizes of the small
-// tensors.
+// A kind consists of the dtypes of the operands, of whether they have none, one or more elements,
+// of which inputs are outputs as well, and of the values or classes of all other arguments (Note
+// [Classes of numbers]). For operators whose shape function is not a TensorIterator, which checks
+// sizes itself, it also has the sizes of the small tensors.
+//
+// Note [Rare dtypes]
+// Of the dtypes that only a few kernels have, such as uint16, float8 and int4, an operator may have
+// one kernel for small tensors and none for large ones. So with these, the first run has the
+// operands' own sizes, unless they are large, and the kind has these sizes.
+//
+// The warnings of the runs are given to the caller, as the CPU's kernel would give them. A kind
+// that warned runs again at its next call, so what warns in each call warns in each call here, too.
+// A warning about sizes would state those of the small tensors; there is none.
 //
 // Outputs that overlap need a run of their own: see Note [Outputs that overlap] in
 // csrc/aten/structured/StructuredLaunch.cpp.
@@ -22,8 +31,10 @@
 #include <ATen/core/IListRef.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -35,19 +46,51 @@
 
 namespace at::openreg {
 
-// A contiguous CPU tensor that is filled with `value`. Zeros are valid indices, ones are valid
-// divisors.
+// A contiguous CPU tensor that is filled with `value`, or with zeros if the dtype has no fill.
+// Zeros are valid indices, ones are valid divisors.
 Tensor dummy(ScalarType dtype, IntArrayRef sizes, int value = 0);
+
+// Whether only a few kernels have the dtype; see Note [Rare dtypes].
+constexpr bool isRare(ScalarType dtype) {
+  return dtype > ScalarType::QUInt2x4 && dtype < ScalarType::Undefined;
+}
+
+// The dtypes that a kernel has, as far as it was asked: the dry runs of an operator whose kernel
+// rejects nothing but dtypes.
+class OPENREG_EXPORT CheckedDtypes {
+ public:
+  // Calls `run`, which runs the kernel on dummies of the dtype, unless it has succeeded before.
+  // Errors: those of `run`.
+  void check(ScalarType dtype, c10::function_ref<void()> run) {
+    if (C10_UNLIKELY(!contain(dtype))) {
+      runOnDummies(dtype, run);
+    }
+  }
+
+  bool contain(ScalarType dtype) const {
+    return (known_.load(std::memory_order_relaxed) >> static_cast<int>(dtype) & 1) != 0;
+  }
+
+ private:
+  static_assert(static_cast<int>(ScalarType::NumOptions) <= 64);
+
+  void runOnDummies(ScalarType dtype, c10::function_ref<void()> run);
+
+  std::atomic<uint64_t> known_{0};  // a bit for each
+};
+
+// For pairs of dtypes: one for each first dtype.
+using CheckedDtypePairs = std::array<CheckedDtypes, static_cast<size_t>(ScalarType::NumOptions)>;
 
 // What dummies keep of their operands, besides dtypes and identity.
 enum class DummyForm : uint8_t {
   SmallSizes,  // which sizes are equal
   OwnSizes,
-  OwnMemory,  // sizes, strides, and how their memory overlaps; filled with zeros
+  OwnMemory,  // sizes, strides, and how their memory overlaps
 };
 
-// Calls `kernel` once with dummies of the operands, outputs first, as a CPU kernel is called, and
-// drops its warnings, which are about the dummies.
+// Calls `kernel` once with dummies of the operands, outputs first, as a CPU kernel is called. Its
+// warnings are those of the calling thread.
 // Errors: those of the kernel.
 void dryRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm form, int value,
             c10::function_ref<void(Tensor*)> kernel);
@@ -108,31 +151,43 @@ class OPENREG_EXPORT DryRuns {
  public:
   // Runs `kernel` on dummies of the operands, outputs first, unless that was done before for
   // arguments of this kind. `key` has the arguments that are not operands. `are_sizes_checked`: the
-  // shape function has checked the operands' sizes.
+  // shape function has checked the operands' sizes. `takes_zeros`: a run on zeros is possible; else
+  // the only run is on ones.
   // Errors: those of the kernel.
   void check(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey key,
-             bool are_sizes_checked, c10::function_ref<void(Tensor*)> kernel) {
+             bool are_sizes_checked, bool takes_zeros, c10::function_ref<void(Tensor*)> kernel) {
+    key.add(c10::WarningUtils::get_warnAlways());
+    bool is_rare = false;
     for (size_t index = 0; index < operands.size(); ++index) {
       const Tensor& operand = *operands[index];
-      const auto dtype = operand.defined() ? operand.scalar_type() : ScalarType::Undefined;
-      key.add(uint64_t(dtype) | firstSame(operands, index, output_count) << 8);
+      if (operand.defined()) {
+        const ScalarType dtype = operand.scalar_type();
+        is_rare = is_rare || isRare(dtype);
+        key.add(uint64_t(dtype) | firstSame(operands, index, output_count) << 8 |
+                uint64_t(std::min<int64_t>(operand.numel(), 2)) << 16);
+      } else {
+        key.add(uint64_t(ScalarType::Undefined) | uint64_t(index) << 8);
+      }
     }
     if (!are_sizes_checked) {
-      addSizes(operands, output_count, key);
+      addSizes(operands, output_count, key, is_rare);
     }
     std::atomic<uint64_t>& known = known_[(key.value() >> 32) % known_.size()];
     if (C10_LIKELY(known.load(std::memory_order_relaxed) == key.value())) {
       return;
     }
-    run(operands, output_count, kernel);
-    known.store(key.value(), std::memory_order_relaxed);
+    if (run(operands, output_count, is_rare, takes_zeros, kernel)) {
+      known.store(key.value(), std::memory_order_relaxed);
+    }
   }
 
  private:
-  static void addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key);
+  static void addSizes(ArrayRef<const Tensor*> operands, size_t output_count, ArgumentsKey& key,
+                       bool is_rare);
 
-  static void run(ArrayRef<const Tensor*> operands, size_t output_count,
-                  c10::function_ref<void(Tensor*)> kernel);
+  // Returns whether the kind need not be checked again: it gave no warning.
+  static bool run(ArrayRef<const Tensor*> operands, size_t output_count, bool is_rare,
+                  bool takes_zeros, c10::function_ref<void(Tensor*)> kernel);
 
   // Kinds with the same slot replace each other.
   std::array<std::atomic<uint64_t>, 64> known_{};

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "csrc/aten/cpu/KernelSettings.h"
+#include "csrc/aten/cpu/KernelWarnings.h"
 #include "csrc/aten/cpu/OpenMpTeam.h"
 #include "torch_openreg/core/Exception.h"
 
@@ -205,6 +206,7 @@ class KernelEnvironment::Worker {
     at::get_num_threads();  // torch initializes the number of a thread at its first use
     OPENREG_CHECK(orSetIdleFunction([] { ofThisThread().leaveTeam(); }));
     this_launching_thread.is_worker = true;
+    dropKnownWarningsOfThisThread();
   }
 
   void leaveTeam() {

@@ -75,8 +75,10 @@ inline uint64_t classOf(const Scalar& number) {
   if (number.isBoolean()) {
     return uint64_t(number.toBool()) << 2;
   }
-  return number.isFloatingPoint() ? 1 | classOf(number.toDouble()) << 2
-                                  : 2 | classOf(static_cast<double>(number.toLong())) << 2;
+  // An integer from 2^63 on, which only uint64 holds, may round to the same double as the largest
+  // int64.
+  return (number.isFloatingPoint() ? 1U : 2U) | classOf(number.toDouble()) << 2 |
+         uint64_t(number.type() == ScalarType::UInt64) << 32;
 }
 
 }  // namespace at::openreg

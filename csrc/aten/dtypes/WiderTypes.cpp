@@ -91,28 +91,9 @@ std::optional<ScalarType> float8Of(c10::ArrayRef<c10::IValue> arguments) {
   return float8.has_value() && has_others ? ScalarType::Undefined : float8;
 }
 
-// The dtype in which the call computes.
-ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
-  if (const std::optional<ScalarType> float8 = float8Of(arguments)) {
-    return *float8;
-  }
-  at::native::ResultTypeState state;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const c10::IValue& value = arguments[i];
-    const c10::Argument& argument = schema.arguments()[i];
-    if (value.isInt() && isDtype(argument)) {
-      return value.toScalarType();
-    }
-    if (argument.is_out()) {
-      continue;
-    }
-    if (value.isTensor() && value.toTensor().defined()) {
-      state = at::native::update_result_type_state(value.toTensor(), state);
-    } else if (value.isScalar() && isOfKind(argument, c10::TypeKind::NumberType)) {
-      state = at::native::update_result_type_state(value.toScalar(), state);
-    }
-  }
-  return at::native::result_type(state);
+ScalarType dtypeOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  const std::optional<ScalarType> float8 = float8Of(arguments);
+  return float8.has_value() ? *float8 : computedDtype(schema, arguments);
 }
 
 // The arguments of a call in the wider type, and the tensors that it copies back to the caller's.
@@ -122,7 +103,7 @@ class WiderCall {
       : op_(op),
         schema_(op.schema()),
         stack_(stack),
-        asked_(computedDtype(schema_, argumentsOnStack(schema_, *stack))) {}
+        asked_(dtypeOf(schema_, argumentsOnStack(schema_, *stack))) {}
 
   void run() {
     const size_t count = schema_.arguments().size();
@@ -253,11 +234,31 @@ class WiderCall {
 
 }  // namespace
 
+ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  at::native::ResultTypeState state;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    const c10::Argument& argument = schema.arguments()[i];
+    if (value.isInt() && isDtype(argument)) {
+      return value.toScalarType();
+    }
+    if (argument.is_out()) {
+      continue;
+    }
+    if (value.isTensor() && value.toTensor().defined()) {
+      state = at::native::update_result_type_state(value.toTensor(), state);
+    } else if (value.isScalar() && isOfKind(argument, c10::TypeKind::NumberType)) {
+      state = at::native::update_result_type_state(value.toScalar(), state);
+    }
+  }
+  return at::native::result_type(state);
+}
+
 bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const c10::FunctionSchema& schema = op.schema();
   const auto arguments = argumentsOnStack(schema, stack);
   return (hasPromotingTensor(dtypes, arguments) || hasDtypeArgument(schema, arguments)) &&
-         (setOf(computedDtype(schema, arguments)) & dtypes) != 0;
+         (setOf(dtypeOf(schema, arguments)) & dtypes) != 0;
 }
 
 void runWider(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/,

@@ -80,6 +80,9 @@ constexpr DtypeSet dtypesThatPromoteTo(DtypeSet dtypes) {
 // The operator of a name such as "aten::add.out".
 OPENREG_EXPORT c10::OperatorHandle operatorOfName(const char* name);
 
+// The dtype in which a call computes: the dtype argument, or that to which its inputs are promoted.
+ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
+
 // Whether the call, whose arguments are the last on the stack, computes in one of `dtypes`: the
 // dtype argument, or the dtype that its inputs are promoted to.
 OPENREG_EXPORT bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op,

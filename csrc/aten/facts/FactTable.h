@@ -101,6 +101,30 @@ struct Conditions {
   }
 };
 
+// A statement on an argument of a call: it is "given", it is a tensor that is "nonempty" or has
+// "inexact" numbers (floating-point or complex ones), or it has this value.
+struct ArgumentTest {
+  std::string_view argument;
+  std::string_view value;
+};
+
+// Statements that have to hold all; unused places are empty.
+struct ArgumentTests {
+  std::array<ArgumentTest, 2> all;
+
+  constexpr bool areEmpty() const { return all.front().argument.empty(); }
+};
+
+// What CUDA's kernel of an operator refuses: calls for which `if_all` holds and `unless_all` does
+// not.
+struct Refusal {
+  std::string_view name;  // as CUDA's texts call the kernel
+  DtypeSet dtypes = 0;    // those that it has
+  int capability = 0;     // the lowest compute capability, times 10, that has the kernel
+  ArgumentTests if_all = {};
+  ArgumentTests unless_all = {};
+};
+
 // The entries of a fact, sorted by name.
 template <typename Value, size_t Count>
 struct Table {

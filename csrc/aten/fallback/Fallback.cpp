@@ -19,6 +19,7 @@
 #include "csrc/aten/fallback/PlanStore.h"
 #include "csrc/aten/fallback/StreamCall.h"
 #include "csrc/aten/fallback/Verification.h"
+#include "csrc/aten/refusals/Refusals.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -84,6 +85,9 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       C10_UNLIKELY(dtypes != 0) && computesIn(dtypes, op, *stack)) {
     runWider(op, keys, stack);
     return;
+  }
+  if (C10_UNLIKELY(!known.refusals().areEmpty()) && functionalityOf(keys) == DispatchKey::Dense) {
+    refuse(known.refusals(), op, *stack);
   }
   BoxedCall call(known, op, *stack);
   const c10::DeviceGuard guard(call.device());

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "build/generated/facts/DynamicShape.h"
+#include "build/generated/facts/SizedBy.h"
 #include "build/generated/facts/SizesFromNumbers.h"
 #include "build/generated/facts/SparseProduct.h"
 #include "csrc/aten/fallback/StreamCall.h"
@@ -45,13 +46,18 @@ void visitOperators(const Visit& visit) {
   }
 }
 
+const c10::IValue& argumentOf(const c10::FunctionSchema& schema,
+                              c10::ArrayRef<c10::IValue> arguments, std::string_view name) {
+  const auto index = schema.argumentIndexWithName(name);
+  TORCH_INTERNAL_ASSERT(index.has_value(), schema.name(), " has no argument ", name);
+  return arguments[*index];
+}
+
 // Whether the call checks data, on this device or on CUDA.
 bool checksData(const facts::Choice<DataChecks>& checks, const c10::FunctionSchema& schema,
                 c10::ArrayRef<c10::IValue> arguments, bool on_cuda) {
   const auto named = [&](std::string_view name) -> const c10::IValue& {
-    const auto index = schema.argumentIndexWithName(name);
-    TORCH_INTERNAL_ASSERT(index.has_value(), schema.name(), " has no argument ", name);
-    return arguments[*index];
+    return argumentOf(schema, arguments, name);
   };
   switch (checks.choice) {
     case DataChecks::Always:
@@ -77,6 +83,12 @@ bool isTensorOrTensors(const c10::Argument& result) {
   const c10::TypePtr& type = result.type();
   return type->isSubtypeOf(*c10::TensorType::get()) ||
          type->isSubtypeOf(*c10::ListType::ofTensors());
+}
+
+template <typename Table>
+std::string_view argumentIn(const Table& table, std::string_view operator_name) {
+  const std::string_view* const argument = table.find(operator_name);
+  return argument == nullptr ? std::string_view() : *argument;
 }
 
 // Operators outside ATen may lack tags, so nothing is concluded from missing ones.
@@ -108,30 +120,40 @@ void resetFallbackStats() {
 FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
     : name_(c10::toString(op.operator_name())),
       is_predictable_(isPredictableOperator(op, name_)),
+      sized_by_(argumentIn(facts::kSizedBy, name_)),
       is_sparse_product_(facts::kSparseProduct.contains(name_)),
       data_checks_(facts::kDataChecks.find(name_)),
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
       counts_with_numbers_(facts::kSizesFromNumbers.contains(name_)),
       widened_dtypes_(at::openreg::dtypesToWiden(name_)),
+      refusals_(c10::openreg::servesCuda() ? refusalsOf(name_) : Refusals{}),
       kernel_name_(kernelNameOf(name_)),
-      kernel_(describeOwningOp<StreamCallClosure>(kernel_name_.c_str())) {}
+      kernel_(describeOwningOp<StreamCallClosure>(kernel_name_.c_str())),
+      throwing_kernel_(c10::openreg::describeKernel<Rethrow>(kernel_name_.c_str())) {}
 
 c10::DispatchKey functionalityOf(c10::DispatchKeySet keys) {
   return c10::toFunctionalityKey(
       keys.remove(c10::DispatchKey::PythonDispatcher).highestPriorityTypeId());
 }
 
+bool FallbackOperator::isPredictable(const c10::FunctionSchema& schema,
+                                     c10::ArrayRef<c10::IValue> arguments) const {
+  return is_predictable_ ||
+         (!sized_by_.empty() && !argumentOf(schema, arguments, sized_by_).isNone());
+}
+
 bool FallbackOperator::canPlan(const c10::FunctionSchema& schema,
                                c10::ArrayRef<c10::IValue> arguments) const {
-  return is_predictable_ && (data_checks_ == nullptr ||
-                             !checksData(*data_checks_, schema, arguments, /*on_cuda=*/false));
+  return isPredictable(schema, arguments) &&
+         (data_checks_ == nullptr ||
+          !checksData(*data_checks_, schema, arguments, /*on_cuda=*/false));
 }
 
 bool FallbackOperator::waitsOnCuda(const c10::FunctionSchema& schema,
                                    c10::ArrayRef<c10::IValue> arguments,
                                    const LayoutCounts& layouts) const {
-  if (!is_predictable_ ||
+  if (!isPredictable(schema, arguments) ||
       (data_checks_ != nullptr && checksData(*data_checks_, schema, arguments, /*on_cuda=*/true))) {
     return true;
   }

@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "build/generated/facts/DataChecks.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
+#include "csrc/aten/refusals/Refusals.h"
 #include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
@@ -43,6 +46,9 @@ class FallbackOperator {
   // With the overload, such as "aten::add.out". Lives as long as the process.
   const std::string& name() const { return name_; }
 
+  // Whether the sizes of a call's results, and errors at the call, do not depend on data.
+  bool isPredictable(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) const;
+
   // Whether sizes, strides and types of the results, and errors at the call, follow from the
   // arguments' metadata, so that a call can be repeated without waiting for its results; see Note
   // [Calls that repeat].
@@ -66,8 +72,18 @@ class FallbackOperator {
     return widened_dtypes_.of(functionalityOf(keys));
   }
 
+  // What CUDA refuses of calls with dense tensors; see Note [Refusals].
+  const Refusals& refusals() const { return refusals_; }
+
   // The kernel descriptor of a call on the stream. Calls on the calling thread use the same name.
   const orKernel& kernel() const { return kernel_; }
+
+  // A kernel of the same name that throws.
+  struct Rethrow {
+    std::exception_ptr exception;
+    void operator()() const { std::rethrow_exception(exception); }
+  };
+  const orKernel& throwingKernel() const { return throwing_kernel_; }
 
   // Counts a call that runs on the stream.
   void countAsynchronousCall() { asynchronous_calls_.fetch_add(1, std::memory_order_relaxed); }
@@ -82,14 +98,17 @@ class FallbackOperator {
  private:
   const std::string name_;
   const bool is_predictable_;
+  const std::string_view sized_by_;  // an argument with which a call is; may be empty
   const bool is_sparse_product_;
   // Null if there are none.
   const c10::openreg::facts::Choice<c10::openreg::facts::DataChecks>* const data_checks_;
   const bool draws_numbers_;
   const bool counts_with_numbers_;
   const WidenedDtypes widened_dtypes_;
+  const Refusals refusals_;  // none with the device type openreg
   const std::string kernel_name_;
   const orKernel kernel_;
+  const orKernel throwing_kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;
   std::atomic<int64_t> synchronous_calls_ = 0;
   std::atomic<int> warned_in_ = 0;  // fallbackModeNumber() of the last warning

@@ -11,6 +11,9 @@
 #include <optional>
 #include <string>
 
+#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/KernelWarnings.h"
+#include "csrc/aten/cpu/SubByteIntegers.h"
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
@@ -19,6 +22,7 @@
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
 #include "torch_openreg/core/DeviceKeys.h"
+#include "torch_openreg/core/Launch.h"
 #include "torch_openreg/random/Generator.h"
 
 namespace at::openreg {
@@ -29,24 +33,6 @@ using c10::openreg::kDeviceType;
 using c10::openreg::OpenRegStream;
 using c10::openreg::TraceScope;
 using c10::openreg::WorkDescription;
-
-// Forwards warnings, and records them.
-class WarningRecorder : public c10::WarningHandler {
- public:
-  WarningRecorder() : next_(c10::WarningUtils::get_warning_handler()), guard_(this) {}
-
-  void process(const c10::Warning& warning) override {
-    warnings_.push_back(warning);
-    next_->process(warning);
-  }
-
-  std::vector<c10::Warning> take() { return std::move(warnings_); }
-
- private:
-  c10::WarningHandler* next_;
-  c10::WarningUtils::WarningHandlerGuard guard_;
-  std::vector<c10::Warning> warnings_;
-};
 
 Tensor viewOf(const Tensor& original, const Tensor& result) {
   auto impl = c10::make_intrusive<TensorImpl>(TensorImpl::VIEW, Storage(original.storage()),
@@ -76,7 +62,7 @@ void HostCall::run() {
 std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
   takeArguments();
   {
-    WarningRecorder recorder;
+    WarningRecorder recorder(WarningRecorder::Mode::Forward);
     callCpuKernel();
     plan_->warnings = recorder.take();
   }
@@ -93,21 +79,21 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
 // Waits for the arguments, and replaces them by what the CPU kernel takes.
 void HostCall::takeArguments() {
   observeCall(call_, {});
-  if (call_.waitsOnCuda()) {
+  waits_on_cuda_ = call_.waitsOnCuda();
+  if (waits_on_cuda_) {
     waitForCurrentStream(device_, known_.name().c_str());
   } else {
     // See Note [What orders work].
     getCurrentOpenRegStream(device_.index()).synchronize(known_.name().c_str());
   }
-  std::vector<Tensor> aliases;
-  aliases.reserve(call_.tensors().size());
+  operands_.reserve(call_.tensors().size());
   for (const Tensor* tensor : call_.tensors()) {
-    aliases.push_back(aliasOf(*tensor));
+    operands_.push_back(aliasOf(*tensor));
   }
   call_.replaceGenerators([&](const std::optional<Generator>& generator) {
     return engineForHost(generator, device_.index());
   });
-  torch::jit::Stack arguments = argumentsOf(call_.values(), call_.places(), aliases);
+  torch::jit::Stack arguments = argumentsOf(call_.values(), call_.places(), operands_);
   torch::jit::drop(*stack_, arguments.size());
   stack_->insert(stack_->end(), std::make_move_iterator(arguments.begin()),
                  std::make_move_iterator(arguments.end()));
@@ -173,8 +159,53 @@ void HostCall::callCpuKernel() {
       " nor the CPU has a kernel for it. Register one with "
       "torch.library.impl(\"",
       schema_.name(), "\", \"", kDeviceType, "\") or TORCH_LIBRARY_IMPL.");
-  const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
-  op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
+  try {
+    const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
+    op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
+  } catch (const c10::Error&) {
+    if (c10::openreg::servesCuda() && !waits_on_cuda_ && acceptsDummies()) {
+      failOnStream(std::current_exception());
+    }
+    throw;
+  }
+}
+
+// See Note [Errors of data in a call on the host].
+bool HostCall::acceptsDummies() const {
+  std::vector<const Tensor*> tensors;
+  for (const Tensor& operand : operands_) {
+    if (operand.defined() && !isPlain(operand)) {
+      return false;
+    }
+    tensors.push_back(&operand);
+  }
+  const auto run = [&](Tensor* dummies) {
+    torch::jit::Stack stack =
+        argumentsOf(call_.values(), call_.places(), ArrayRef<Tensor>(dummies, tensors.size()));
+    for (c10::IValue& value : stack) {
+      if (value.isGenerator()) {
+        value = value.toGenerator().clone();  // no number may be drawn for dummies
+      }
+    }
+    op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), &stack);
+  };
+  for (const int value : {0, 1}) {
+    try {
+      dryRun(tensors, /*output_count=*/0, DummyForm::OwnMemory, value, run);
+      return true;
+    } catch (const c10::Error&) {
+    }
+  }
+  return false;
+}
+
+// Raises the exception as one of the kernel, had it been launched.
+void HostCall::failOnStream(std::exception_ptr exception) const {
+  const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
+  c10::openreg::launchKernel(known_.throwingKernel(), stream,
+                             FallbackOperator::Rethrow{std::move(exception)});
+  stream.synchronize(known_.name().c_str());
+  TORCH_INTERNAL_ASSERT(false, "a kernel that throws has not failed");
 }
 
 // Gives an openreg tensor the sizes of its alias, and the contents if the alias outgrew the memory.
@@ -308,7 +339,7 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
     const OpenRegStream stream = getCurrentOpenRegStream(device_.index());
     stream.synchronize(known_.name().c_str());
     const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
-    hostView(moved).copy_(result);
+    copyable(hostView(moved)).copy_(copyable(result));
   }
   return moved;
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -23,6 +24,13 @@ namespace at::openreg {
 // kernel with CPU tensors that alias the openreg tensors, and replaces the arguments on the stack
 // by the results. Arguments that the kernel wrote or resized in place are written or resized in
 // place, results that are views stay views, and new results are copied to device memory.
+//
+// Note [Errors of data in a call on the host]
+// On CUDA, a kernel that rejects its data fails on the stream, and the host sees error 710 when it
+// waits. A call on the calling thread sees the CPU kernel's exception at once, and cannot tell from
+// it whether the kernel rejects the data or an argument. So where the library serves CUDA, such a
+// kernel runs again on dummies of the tensors (Note [Dry runs]): if it accepts these, the data was
+// wrong, and the exception takes the way of a launched kernel's.
 class HostCall {
  public:
   // `cpu_key` is the kernel's: c10::DispatchKey::CPU, or that of CPU tensors of another layout.
@@ -40,6 +48,8 @@ class HostCall {
   Tensor keepAlias(const Tensor& tensor, Tensor alias);
   void passOnRequiresGrad();
   void callCpuKernel();
+  bool acceptsDummies() const;
+  [[noreturn]] void failOnStream(std::exception_ptr exception) const;
   void takeOverResizes();
   void takeOverResize(size_t index);
   void replaceResults();
@@ -57,6 +67,8 @@ class HostCall {
   const c10::DispatchKey cpu_key_;
   const c10::Device device_ = call_.device();
   torch::jit::Stack* stack_;
+  bool waits_on_cuda_ = false;
+  std::vector<Tensor> operands_;  // the different tensors that the CPU kernel takes
   std::vector<std::pair<Tensor, Tensor>> aliases_;  // openreg tensor, its CPU alias
   // Places in `aliases_`; see Note [Long lists].
   FirstPlaces<const TensorImpl*> originals_;  // with the components of tensors that are not plain

@@ -3,12 +3,12 @@
 #include <ATen/core/List.h>
 #include <ATen/ops/copy_native.h>
 
-#include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <utility>
 
 #include "csrc/aten/cpu/ResultMemory.h"
+#include "csrc/aten/cpu/SubByteIntegers.h"
 #include "csrc/aten/fallback/Verification.h"
 #include "csrc/aten/launch/ListTensors.h"
 
@@ -20,29 +20,6 @@ constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 constexpr size_t kFewTensors = 16;
 
 std::atomic<int64_t> copied_results{0};
-
-// Drops warnings that were already given on the calling thread.
-class KnownWarnings : public c10::WarningHandler {
- public:
-  explicit KnownWarnings(const CallPlan& plan) : plan_(plan) {
-    if (C10_UNLIKELY(!plan.warnings.empty())) {
-      next_ = c10::WarningUtils::get_warning_handler();
-      guard_.emplace(this);
-    }
-  }
-
-  void process(const c10::Warning& warning) override {
-    const auto is_same = [&](const c10::Warning& known) { return known.msg() == warning.msg(); };
-    if (std::none_of(plan_.warnings.begin(), plan_.warnings.end(), is_same)) {
-      next_->process(warning);
-    }
-  }
-
- private:
-  const CallPlan& plan_;
-  c10::WarningHandler* next_ = nullptr;
-  std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
-};
 
 // The plan is wrong: this call fails, and the next one makes a new plan.
 template <typename... Got>
@@ -109,7 +86,6 @@ Tensor StreamCall::allocate(const PlannedTensor& planned,
 void StreamCall::run() const {
   const ListTensors tensors(aliases_);
   torch::jit::Stack arguments = argumentsOf(values_, places_, tensors.all());
-  const KnownWarnings quiet(*plan_);
   torch::jit::Stack copies;
   if (C10_UNLIKELY(is_verified_)) {
     copies = argumentsOf(values_, places_, copiesOf(tensors.all()));
@@ -140,8 +116,8 @@ void StreamCall::compute(torch::jit::Stack stack) const {
   }
   for (size_t i = 0; i < computed.size(); ++i) {
     if (!isInPlace(computed[i], i)) {
-      Tensor destination = destinations_[i].tensor();
-      at::native::copy_(destination, computed[i].tensor, /*non_blocking=*/false);
+      Tensor destination = copyable(destinations_[i].tensor());
+      at::native::copy_(destination, copyable(computed[i].tensor), /*non_blocking=*/false);
       copied_results.fetch_add(1, std::memory_order_relaxed);
     }
   }

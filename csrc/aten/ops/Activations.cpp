@@ -6,15 +6,25 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
 
+void checkDtype(ScalarType dtype) {
+  static CheckedDtypes checked;
+  TORCH_CHECK(dtype != kBool, "Boolean inputs not supported for relu");
+  checked.check(dtype, [&] {
+    Tensor some = dummy(dtype, {1});
+    at::cpu::relu_(some);
+  });
+}
+
 // docs: relu
 Tensor relu(const Tensor& self) {
-  TORCH_CHECK(self.scalar_type() != kBool, "Boolean inputs not supported for relu");
+  checkDtype(self.scalar_type());
   const c10::DeviceGuard guard(self.device());
   Tensor result = at::empty_like(self);
   // The CPU computes relu as this clamp, which has an out variant.
@@ -27,7 +37,7 @@ Tensor relu(const Tensor& self) {
 // docs: end
 
 Tensor& reluInPlace(Tensor& self) {
-  TORCH_CHECK(self.scalar_type() != kBool, "Boolean inputs not supported for relu");
+  checkDtype(self.scalar_type());
   return InPlace<"aten::relu_", &at::cpu::relu_>::call(self);
 }
 

@@ -1,174 +1,499 @@
-// Scaled dot product attention. torch lets the backend select the algorithm, and calls
-// `..._overrideable` for the fused one. The selection is the CPU's, and the fused algorithm is the
-// CPU's flash attention.
+// Scaled dot product attention of whole tensors, see Note [Attention's operators]. Each call is one
+// kernel; with dropout, another one draws the seed first.
+
+#include "csrc/aten/ops/Attention.h"
 
 #include <ATen/Context.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/native/transformers/attention.h>
-#include <ATen/native/transformers/sdp_utils_cpp.h>
-#include <ATen/ops/_fused_sdp_choice_native.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <tuple>
+#include <vector>
 
-#include "csrc/aten/layouts/Components.h"
-#include "torch_openreg/aten/TensorAlias.h"
+#include "csrc/aten/launch/EmptyTensor.h"
+#include "csrc/aten/ops/AttentionChoice.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
+
+RandomState drawRandomState(c10::Device device, const AttentionCall& call, bool is_flash) {
+  const ScalarType numbers = is_flash ? kUInt64 : kLong;
+  RandomState state{
+      is_flash ? emptyOnCurrentDevice({2}, numbers) : emptyOnCurrentDevice({}, numbers),
+      emptyOnCurrentDevice({}, numbers)};
+  if (call.hasDropout()) {
+    enqueue<"random seed of attention">(
+        device,
+        [](const std::optional<Generator>& engine, Tensor& seed, Tensor& offset) {
+          drawSeedOfNoise(*engine, seed);
+          offset.zero_();
+        },
+        std::optional<Generator>(), state.seed, state.offset);
+  }
+  return state;
+}
+
+void checkFlashAsCuda(const Tensor& query, const Tensor& key, const Tensor& value) {
+  if (!c10::openreg::servesCuda()) {
+    return;
+  }
+  TORCH_CHECK(hasCapability(8, 0), "FlashAttention only supports Ampere GPUs or newer.");
+  const ScalarType type = query.scalar_type();
+  TORCH_CHECK(type == kHalf || type == kBFloat16,
+              "FlashAttention only support fp16 and bf16 data type");
+  TORCH_CHECK(key.scalar_type() == type, "query and key must have the same dtype");
+  TORCH_CHECK(value.scalar_type() == type, "query and value must have the same dtype");
+  for (const Tensor* one : {&query, &key, &value}) {
+    TORCH_CHECK(one->stride(-1) == 1, "Input tensor must have contiguous last dimension");
+  }
+  const int64_t size = query.size(-1);
+  TORCH_CHECK(query.dim() == 3 || query.size(0) > 0, "batch size must be positive");
+  TORCH_CHECK(size % 8 == 0, "head_size must be a multiple of 8, this is ensured by padding!");
+  TORCH_CHECK(size <= 256, "FlashAttention forward only supports head dimension at most 256");
+  TORCH_CHECK(key.size(-2) > 0 && query.size(-2) % key.size(-2) == 0,
+              "Number of heads in key/value must divide number of heads in query");
+}
+
+void checkEfficientAsCuda(const Tensor& query, const Tensor& key, const Tensor& value,
+                          const std::optional<Tensor>& bias) {
+  if (!c10::openreg::servesCuda()) {
+    return;
+  }
+  const ScalarType type = query.scalar_type();
+  TORCH_CHECK(type == kFloat || type == kHalf || type == kBFloat16,
+              "Only fp32, half & bf16 supported at the moment");
+  TORCH_CHECK(query.stride(-1) == 1, "query: last dimension must be contiguous");
+  TORCH_CHECK(key.stride(-1) == 1, "key: last dimension must be contiguous");
+  TORCH_CHECK(value.stride(-1) == 1, "value: last dimension must be contiguous");
+  if (!bias.has_value()) {
+    return;
+  }
+  TORCH_CHECK(bias->stride(-1) == 1, "(*bias): last dimension must be contiguous");
+  TORCH_CHECK(bias->scalar_type() == type, "invalid dtype for bias - should match query's dtype");
+  const int64_t alignment = alignmentOfEfficientAttention(type);
+  TORCH_CHECK(reinterpret_cast<uintptr_t>(bias->const_data_ptr()) % alignment == 0,
+              "p.attn_bias_ptr is not correctly aligned");
+  constexpr std::array kNames{"strideB", "strideH", "strideM"};
+  const Tensor whole = bias->dim() == 4 ? *bias : bias->expand({1, 1, -1, -1});
+  for (const int64_t dim : {0, 1, 2}) {
+    TORCH_CHECK(whole.size(dim) <= 1 || whole.stride(dim) % alignment == 0,
+                "attn_bias is not correctly aligned (", kNames[dim], "). attn_bias.stride(", dim,
+                ") = ", whole.stride(dim), ", and should be a multiple of ", alignment, ".");
+  }
+}
+
+void warnOfOrder(const char* algorithm) {
+  const Context& context = at::globalContext();
+  if (c10::openreg::servesCuda() && context.deterministicAlgorithms() &&
+      context.deterministicAlgorithmsWarnOnly()) {
+    TORCH_WARN(algorithm,
+               " defaults to a non-deterministic algorithm. To explicitly enable determinism call "
+               "torch.use_deterministic_algorithms(True, warn_only=False).");
+  }
+}
+
+Tensor emptyDebugMask(int64_t batch, int64_t heads, int64_t queries, int64_t keys, double dropout_p,
+                      ScalarType type) {
+  TORCH_CHECK(dropout_p > 0, "return_softmax is only supported when p_dropout > 0.0");
+  const auto rounded = [](int64_t length) { return (length + 127) / 128 * 128; };
+  return emptyOnCurrentDevice({batch, heads, rounded(queries), rounded(keys)}, type);
+}
+
+Tensor emptyGradientOfBias(const Tensor& bias) {
+  std::vector<int64_t> sizes = bias.sizes().vec();
+  const int64_t length = sizes.back();
+  sizes.back() = (length + 15) / 16 * 16;
+  return emptyOnCurrentDevice(sizes, bias.scalar_type()).narrow(-1, 0, length);
+}
+
+std::optional<Tensor> ifDefined(const Tensor& tensor) {
+  return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
+}
+
+std::optional<Tensor> ifDefined(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? ifDefined(*tensor) : std::nullopt;
+}
+
+int64_t paddedLength(int64_t queries) { return (queries + 31) / 32 * 32; }
+
+std::optional<Tensor> seedOf(const Tensor& seed, double dropout_p) {
+  return dropout_p > 0 ? std::optional<Tensor>(seed) : std::nullopt;
+}
+
 namespace {
 
-// A CPU tensor without memory that has the metadata that the selection depends on. Under a
-// transform of functorch, the tensor itself has no memory.
-Tensor dummyOf(const Tensor& tensor) {
-  if (!isOpenReg(tensor) || !isPlain(tensor)) {
-    return tensor;
+// The functions below run on the worker.
+
+void attentionKernel(const Tensor& query, const Tensor& key, const Tensor& value,
+                     const std::optional<Tensor>& bias, const std::optional<Tensor>& seed,
+                     const AttentionCall& call, Tensor& output, Tensor& logsumexp,
+                     std::optional<Tensor>& debug_mask) {
+  Noise noise(seed, call.dropout_p);
+  const int64_t queries = query.size(2);
+  if (logsumexp.size(2) <= queries) {
+    attend(query, key, value, bias, call, noise, output, logsumexp, debug_mask);
+    return;
   }
-  Tensor dummy = at::detail::make_tensor<TensorImpl>(
-      Storage(Storage::use_byte_size_t(), 0, DataPtr(nullptr, kCPU), /*allocator=*/nullptr,
-              /*resizable=*/false),
-      DispatchKeySet(DispatchKey::CPU), tensor.dtype());
-  // Symbolic sizes must stay symbolic, else a compiled function would have a graph for each size.
-  dummy.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sym_sizes(), tensor.sym_strides());
-  return dummy.set_requires_grad(tensor.requires_grad());
+  attend(query, key, value, bias, call, noise, output, logsumexp.narrow(2, 0, queries), debug_mask);
+  logsumexp.narrow(2, queries, logsumexp.size(2) - queries)
+      .fill_(std::numeric_limits<double>::infinity());
 }
 
-// Whether torch.nn.attention.sdpa_kernel allows only fused algorithms, under their CUDA names. They
-// all stand for the same fused algorithm here.
-bool isFusedOnly() {
-  const Context& context = at::globalContext();
-  return !context.userEnabledFlashSDP() && !context.userEnabledMathSDP() &&
-         (context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP() ||
-          context.userEnabledOverrideableSDP());
+void attentionBackwardKernel(const Tensor& grad_output, const Tensor& query, const Tensor& key,
+                             const Tensor& value, const std::optional<Tensor>& bias,
+                             const Tensor& output, const Tensor& logsumexp,
+                             const std::optional<Tensor>& seed, const AttentionCall& call,
+                             Tensor& grad_query, Tensor& grad_key, Tensor& grad_value,
+                             std::optional<Tensor>& grad_bias) {
+  Noise noise(seed, call.dropout_p);
+  attendBackward(grad_output, query, key, value, bias, call, noise, output,
+                 logsumexp.narrow(2, 0, query.size(2)), grad_query, grad_key, grad_value,
+                 grad_bias);
 }
 
-// The requirements of the CPU's fused algorithm, as torch's selection checks them.
-bool canBeFused(const sdp::sdp_params& params) {
-  constexpr bool kWarns = false;
-  return sdp::check_nested_tensor(params, kWarns) && sdp::check_for_dropout(params, kWarns) &&
-         sdp::check_tensor_shapes(params, kWarns) &&
-         sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true>(params, kWarns) &&
-         sdp::check_attn_mask_shape(params, kWarns) &&
-         sdp::check_nonzero_sequence_lengths_dense(params, kWarns) &&
-         sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/false>(params,
-                                                                                   kWarns) &&
-         params.query.sym_size(-1) == params.value.sym_size(-1) &&
-         params.query.sym_size(-1) == params.key.sym_size(-1);
-}
+// The functions below run on the calling thread.
 
-int64_t chooseAlgorithm(const Tensor& query, const Tensor& key, const Tensor& value,
-                        const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
-                        std::optional<double> scale, bool enable_gqa) {
-  const std::optional<Tensor> mask =
-      attn_mask.has_value() ? std::optional<Tensor>(dummyOf(*attn_mask)) : std::nullopt;
-  if (isFusedOnly() && canBeFused({dummyOf(query), dummyOf(key), dummyOf(value), mask, dropout_p,
-                                   is_causal, enable_gqa})) {
-    return static_cast<int64_t>(SDPBackend::overrideable);
+void checkAttention(const char* operation, const Tensor& query, const Tensor& key,
+                    const Tensor& value, const std::optional<Tensor>& bias) {
+  for (const Tensor* one : {&query, &key, &value}) {
+    TORCH_CHECK(one->dim() == 4, operation, ": expected tensors of 4 dimensions, got ", one->dim());
+    TORCH_CHECK(one->scalar_type() == query.scalar_type() && one->is_floating_point(), operation,
+                ": expected floating-point tensors of one type, got ", query.scalar_type(), " and ",
+                one->scalar_type());
   }
-  const int64_t choice = at::native::_fused_sdp_choice_cpp(
-      dummyOf(query), dummyOf(key), dummyOf(value), mask, dropout_p, is_causal, scale, enable_gqa);
-  return choice == static_cast<int64_t>(SDPBackend::flash_attention)
-             ? static_cast<int64_t>(SDPBackend::overrideable)
-             : choice;
+  TORCH_CHECK(key.size(2) == value.size(2), "Key and Value must have the same sequence length");
+  TORCH_CHECK(query.size(0) == key.size(0) && query.size(0) == value.size(0) &&
+                  query.size(3) == key.size(3),
+              operation, ": expected queries, keys and values of matching sizes, got ",
+              query.sizes(), ", ", key.sizes(), " and ", value.sizes());
+  for (const Tensor* one : {&key, &value}) {
+    TORCH_CHECK(one->size(1) > 0 && query.size(1) % one->size(1) == 0, operation,
+                ": expected the number of query heads to be a multiple of that of key heads, got ",
+                query.size(1), " and ", one->size(1));
+  }
+  checkSameDevice(operation, query.device(), {&key, &value});
+  if (bias.has_value()) {
+    checkSameDevice(operation, query.device(), {&*bias});
+    TORCH_CHECK(bias->is_floating_point(), operation, ": expected a floating-point bias, got ",
+                bias->scalar_type());
+  }
+}
+
+// In the memory order of [batch, length, heads, numbers].
+Tensor emptyHeadsInside(const Tensor& like, int64_t numbers) {
+  const int64_t heads = like.size(1);
+  const int64_t length = like.size(2);
+  return emptyStridedOnCurrentDevice({like.size(0), heads, length, numbers},
+                                     {length * heads * numbers, numbers, heads * numbers, 1},
+                                     like.scalar_type());
+}
+
+// In the memory order of a tensor.
+Tensor emptyOfSameOrder(const Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense()
+             ? emptyStridedOnCurrentDevice(tensor.sizes(), tensor.strides(), tensor.scalar_type())
+             : at::empty_like(tensor);
+}
+
+// The same for another size of the last dimension.
+Tensor emptyOfSameOrder(const Tensor& tensor, int64_t numbers) {
+  if (tensor.size(-1) == numbers) {
+    return emptyOfSameOrder(tensor);
+  }
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.back() = numbers;
+  std::vector<int64_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t one, int64_t other) {
+    return tensor.stride(one) > tensor.stride(other);
+  });
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  std::for_each(order.rbegin(), order.rend(), [&](int64_t dim) {
+    strides[dim] = stride;
+    stride *= sizes[dim];
+  });
+  return emptyStridedOnCurrentDevice(sizes, strides, tensor.scalar_type());
+}
+
+Tensor emptySums(const Tensor& query, int64_t length) {
+  return emptyOnCurrentDevice({query.size(0), query.size(1), length},
+                              at::toOpMathType(query.scalar_type()));
+}
+
+// A bias for each element of the batch. torch.vmap puts its dimension before the batch of the
+// queries, and leaves a bias that it does not batch.
+std::optional<Tensor> biasOfBatch(const std::optional<Tensor>& bias, const Tensor& query) {
+  if (!bias.has_value() || bias->dim() != 4) {
+    return bias;
+  }
+  const int64_t count = bias->size(0);
+  const int64_t batch = query.size(0);
+  const bool is_shared = count > 1 && count < batch && batch % count == 0;
+  return is_shared ? bias->repeat({batch / count, 1, 1, 1}) : *bias;
+}
+
+bool needsGradient(const std::optional<Tensor>& bias) {
+  return bias.has_value() && bias->requires_grad();
 }
 
 using FusedAttention =
     std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+using Gradients = std::tuple<Tensor, Tensor, Tensor>;
+using GradientsWithBias = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+FusedAttention flashAttention(const Tensor& query, const Tensor& key, const Tensor& value,
+                              double dropout_p, bool is_causal, bool return_debug_mask,
+                              std::optional<double> scale) {
+  checkAttention("_scaled_dot_product_flash_attention", query, key, value, std::nullopt);
+  checkFlashAsCuda(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2));
+  const c10::DeviceGuard guard(query.device());
+  const AttentionCall call{.dropout_p = dropout_p, .is_causal = is_causal, .scale = scale};
+  const ScalarType type = query.scalar_type();
+  Tensor output = emptyOfSameOrder(query, value.size(3));
+  Tensor logsumexp = emptySums(query, query.size(2));
+  std::optional<Tensor> debug_mask;
+  if (return_debug_mask) {
+    debug_mask =
+        emptyDebugMask(query.size(0), query.size(1), query.size(2), key.size(2), dropout_p, type);
+  }
+  RandomState state = drawRandomState(query.device(), call, /*is_flash=*/true);
+  enqueue<"aten::_scaled_dot_product_flash_attention">(
+      query.device(), attentionKernel, query, key, value, std::optional<Tensor>(),
+      seedOf(state.seed, dropout_p), call, output, logsumexp, debug_mask);
+  return {std::move(output),
+          std::move(logsumexp),
+          Tensor(),
+          Tensor(),
+          query.size(2),
+          key.size(2),
+          std::move(state.seed),
+          std::move(state.offset),
+          debug_mask.has_value() ? *debug_mask : emptyOnCurrentDevice({0}, type)};
+}
+
+Gradients flashAttentionBackward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                 const Tensor& value, const Tensor& out, const Tensor& logsumexp,
+                                 const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
+                                 c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p,
+                                 bool is_causal, const Tensor& philox_seed,
+                                 const Tensor& /*philox_offset*/, std::optional<double> scale) {
+  if (!grad_out.defined()) {
+    return {};
+  }
+  constexpr const char* kOperation = "_scaled_dot_product_flash_attention_backward";
+  checkAttention(kOperation, query, key, value, std::nullopt);
+  checkSameDevice(kOperation, query.device(), {&grad_out, &out, &logsumexp});
+  checkFlashAsCuda(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2));
+  warnOfOrder("Flash Attention");
+  const c10::DeviceGuard guard(query.device());
+  Tensor grad_query = emptyOfSameOrder(query);
+  Tensor grad_key = emptyOfSameOrder(key);
+  Tensor grad_value = emptyOfSameOrder(value);
+  enqueue<"aten::_scaled_dot_product_flash_attention_backward">(
+      query.device(), attentionBackwardKernel, grad_out, query, key, value, std::optional<Tensor>(),
+      out, logsumexp, seedOf(philox_seed, dropout_p),
+      AttentionCall{.dropout_p = dropout_p, .is_causal = is_causal, .scale = scale}, grad_query,
+      grad_key, grad_value, std::optional<Tensor>());
+  return {std::move(grad_query), std::move(grad_key), std::move(grad_value)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficientAttention(
+    const Tensor& query, const Tensor& key, const Tensor& value,
+    const std::optional<Tensor>& attn_bias, bool compute_log_sumexp, double dropout_p,
+    bool is_causal, std::optional<double> scale) {
+  constexpr int64_t kMaxBatch = (int64_t{1} << 16) - 1;
+  checkAttention("_scaled_dot_product_efficient_attention", query, key, value, attn_bias);
+  TORCH_CHECK(query.size(0) <= kMaxBatch || dropout_p == 0,
+              "Efficient attention cannot produce valid seed and offset outputs when the batch "
+              "size exceeds (",
+              kMaxBatch, ").");
+  checkEfficientAsCuda(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
+                       attn_bias);
+  const c10::DeviceGuard guard(query.device());
+  const AttentionCall call{.dropout_p = dropout_p,
+                           .is_causal = is_causal,
+                           .scale = scale,
+                           .has_bias_gradient = needsGradient(attn_bias)};
+  Tensor output = emptyHeadsInside(query, value.size(3));
+  Tensor logsumexp = emptySums(query, compute_log_sumexp ? paddedLength(query.size(2)) : 0);
+  RandomState state = drawRandomState(query.device(), call, /*is_flash=*/false);
+  enqueue<"aten::_scaled_dot_product_efficient_attention">(
+      query.device(), attentionKernel, query, key, value, biasOfBatch(attn_bias, query),
+      seedOf(state.seed, dropout_p), call, output, logsumexp, std::optional<Tensor>());
+  return {std::move(output), std::move(logsumexp), std::move(state.seed), std::move(state.offset)};
+}
+
+GradientsWithBias efficientAttentionBackward(const Tensor& grad_out, const Tensor& query,
+                                             const Tensor& key, const Tensor& value,
+                                             const Tensor& attn_bias, const Tensor& out,
+                                             const Tensor& logsumexp, const Tensor& philox_seed,
+                                             const Tensor& /*philox_offset*/, double dropout_p,
+                                             std::array<bool, 4> grad_input_mask, bool is_causal,
+                                             std::optional<double> scale) {
+  if (!grad_out.defined()) {
+    return {};
+  }
+  constexpr const char* kOperation = "_scaled_dot_product_efficient_attention_backward";
+  const std::optional<Tensor> bias = ifDefined(attn_bias);
+  checkAttention(kOperation, query, key, value, bias);
+  checkSameDevice(kOperation, query.device(), {&grad_out, &out, &logsumexp});
+  checkEfficientAsCuda(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), bias);
+  warnOfOrder("Memory Efficient attention");
+  const c10::DeviceGuard guard(query.device());
+  Tensor grad_query = emptyHeadsInside(query, query.size(3));
+  Tensor grad_key = emptyHeadsInside(key, key.size(3));
+  Tensor grad_value = emptyHeadsInside(value, value.size(3));
+  const bool has_bias_gradient = grad_input_mask[3] && bias.has_value();
+  std::optional<Tensor> grad_bias;
+  if (has_bias_gradient) {
+    grad_bias = emptyGradientOfBias(*bias);
+  }
+  enqueue<"aten::_scaled_dot_product_efficient_attention_backward">(
+      query.device(), attentionBackwardKernel, grad_out, query, key, value, bias, out, logsumexp,
+      seedOf(philox_seed, dropout_p),
+      AttentionCall{.dropout_p = dropout_p,
+                    .is_causal = is_causal,
+                    .scale = scale,
+                    .has_bias_gradient = has_bias_gradient},
+      grad_query, grad_key, grad_value, grad_bias);
+  return {std::move(grad_query), std::move(grad_key), std::move(grad_value),
+          grad_bias.value_or(Tensor())};
+}
+
+FusedAttention cudnnAttention(const Tensor& query, const Tensor& key, const Tensor& value,
+                              const std::optional<Tensor>& attn_bias, bool /*compute_log_sumexp*/,
+                              double dropout_p, bool is_causal, bool /*return_debug_mask*/,
+                              std::optional<double> scale) {
+  checkAttention("_scaled_dot_product_cudnn_attention", query, key, value, attn_bias);
+  const c10::DeviceGuard guard(query.device());
+  const AttentionCall call{.dropout_p = dropout_p,
+                           .is_causal = is_causal,
+                           .scale = scale,
+                           .has_bias_gradient = needsGradient(attn_bias)};
+  Tensor output = emptyOfSameOrder(query, value.size(3));
+  Tensor logsumexp = emptySums(query, query.size(2));
+  RandomState state = drawRandomState(query.device(), call, /*is_flash=*/false);
+  enqueue<"aten::_scaled_dot_product_cudnn_attention">(
+      query.device(), attentionKernel, query, key, value, attn_bias, seedOf(state.seed, dropout_p),
+      call, output, logsumexp, std::optional<Tensor>());
+  return {std::move(output),
+          logsumexp.unsqueeze(-1),
+          Tensor(),
+          Tensor(),
+          query.size(2),
+          key.size(2),
+          std::move(state.seed),
+          std::move(state.offset),
+          Tensor()};
+}
+
+Gradients cudnnAttentionBackward(const Tensor& grad_out, const Tensor& query, const Tensor& key,
+                                 const Tensor& value, const Tensor& out, const Tensor& logsumexp,
+                                 const Tensor& philox_seed, const Tensor& /*philox_offset*/,
+                                 const Tensor& attn_bias, const Tensor& /*cum_seq_q*/,
+                                 const Tensor& /*cum_seq_k*/, c10::SymInt /*max_q*/,
+                                 c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
+                                 std::optional<double> scale) {
+  if (!grad_out.defined()) {
+    return {};
+  }
+  constexpr const char* kOperation = "_scaled_dot_product_cudnn_attention_backward";
+  const std::optional<Tensor> bias = ifDefined(attn_bias);
+  checkAttention(kOperation, query, key, value, bias);
+  checkSameDevice(kOperation, query.device(), {&grad_out, &out, &logsumexp});
+  const c10::DeviceGuard guard(query.device());
+  Tensor grad_query = emptyOfSameOrder(query);
+  Tensor grad_key = emptyOfSameOrder(key);
+  Tensor grad_value = emptyOfSameOrder(value);
+  enqueue<"aten::_scaled_dot_product_cudnn_attention_backward">(
+      query.device(), attentionBackwardKernel, grad_out, query, key, value, bias, out,
+      logsumexp.squeeze(-1), seedOf(philox_seed, dropout_p),
+      AttentionCall{.dropout_p = dropout_p, .is_causal = is_causal, .scale = scale}, grad_query,
+      grad_key, grad_value, std::optional<Tensor>());
+  return {std::move(grad_query), std::move(grad_key), std::move(grad_value)};
+}
 
 FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tensor& value,
                               const std::optional<Tensor>& attn_bias, double dropout_p,
                               bool is_causal, bool return_debug_mask, std::optional<double> scale) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!return_debug_mask,
-                              "_scaled_dot_product_fused_attention_overrideable: expected "
-                              "return_debug_mask=False, got True; openreg keeps no debug mask");
-  auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      query, key, value, dropout_p, is_causal, attn_bias, scale);
-  // For sequences of different lengths and for dropout, which this algorithm does not support.
-  const Tensor none = at::empty({0}, query.options().dtype(kLong));
-  return {std::move(output),
-          std::move(logsumexp),
-          none,
-          none,
-          query.sym_size(2),
-          key.sym_size(2),
-          none,
-          none,
-          none};
+  constexpr const char* kOperation = "_scaled_dot_product_fused_attention_overrideable";
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !return_debug_mask, kOperation,
+      ": expected return_debug_mask=False, got True; openreg keeps no debug mask");
+  checkAttention(kOperation, query, key, value, attn_bias);
+  const c10::DeviceGuard guard(query.device());
+  const AttentionCall call{.dropout_p = dropout_p,
+                           .is_causal = is_causal,
+                           .scale = scale,
+                           .has_bias_gradient = needsGradient(attn_bias)};
+  Tensor output = emptyOfSameOrder(query, value.size(3));
+  const int64_t heads = query.size(1);
+  const int64_t length = query.size(2);
+  Tensor logsumexp =
+      emptyStridedOnCurrentDevice({query.size(0), heads, length}, {length * heads, 1, heads},
+                                  at::toOpMathType(query.scalar_type()));
+  RandomState state = drawRandomState(query.device(), call, /*is_flash=*/false);
+  enqueue<"aten::_scaled_dot_product_fused_attention_overrideable">(
+      query.device(), attentionKernel, query, key, value, attn_bias, seedOf(state.seed, dropout_p),
+      call, output, logsumexp, std::optional<Tensor>());
+  const Tensor none = emptyOnCurrentDevice({0}, kLong);
+  return {std::move(output),     std::move(logsumexp),    none, none, query.size(2), key.size(2),
+          std::move(state.seed), std::move(state.offset), none};
 }
 
-// The CPU's backward does not compute the gradient of the bias. It is the gradient of the scores
-// before the softmax, computed from probabilities that are recomputed here.
-Tensor gradientOfBias(const Tensor& grad_out, const Tensor& query, const Tensor& key,
-                      const Tensor& value, const Tensor& bias, bool is_causal, const Tensor& out,
-                      const Tensor& logsumexp, std::optional<double> scale) {
-  const auto wide = [type = at::toOpMathType(query.scalar_type())](const Tensor& tensor) {
-    return tensor.to(type);
-  };
-  const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
-  Tensor scores = at::matmul(wide(query), wide(key).transpose(-2, -1)).mul_(factor).add_(bias);
-  if (is_causal) {
-    const Tensor allowed = at::ones({query.size(-2), key.size(-2)}, query.options().dtype(kBool));
-    scores.masked_fill_(allowed.tril_().logical_not_(), -std::numeric_limits<double>::infinity());
-  }
-  const Tensor is_masked = scores.isneginf();
-  const Tensor probabilities =
-      scores.sub_(wide(logsumexp).unsqueeze(-1)).exp_().masked_fill_(is_masked, 0);
-  const Tensor grad_probabilities = at::matmul(wide(grad_out), wide(value).transpose(-2, -1));
-  const Tensor mean = (wide(grad_out) * wide(out)).sum(-1, /*keepdim=*/true);
-  const Tensor grad = probabilities * (grad_probabilities - mean);
-  return at::sum_to(grad, bias.sizes()).to(bias.scalar_type());
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> fusedAttentionBackward(
+GradientsWithBias fusedAttentionBackward(
     const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
     const Tensor& attn_bias, std::array<bool, 4> grad_input_mask, const Tensor& out,
     const Tensor& logsumexp, const Tensor& /*cum_seq_q*/, const Tensor& /*cum_seq_k*/,
     c10::SymInt /*max_q*/, c10::SymInt /*max_k*/, double dropout_p, bool is_causal,
-    const Tensor& /*philox_seed*/, const Tensor& /*philox_offset*/, std::optional<double> scale) {
-  auto [grad_query, grad_key, grad_value] =
-      at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
-          attn_bias.defined() ? std::optional<Tensor>(attn_bias) : std::nullopt, scale);
-  Tensor grad_bias;
-  if (grad_input_mask[3] && attn_bias.defined()) {
-    grad_bias =
-        gradientOfBias(grad_out, query, key, value, attn_bias, is_causal, out, logsumexp, scale);
+    const Tensor& philox_seed, const Tensor& /*philox_offset*/, std::optional<double> scale) {
+  if (!grad_out.defined()) {
+    return {};
   }
-  return {std::move(grad_query), std::move(grad_key), std::move(grad_value), std::move(grad_bias)};
+  constexpr const char* kOperation = "_scaled_dot_product_fused_attention_overrideable_backward";
+  const std::optional<Tensor> bias = ifDefined(attn_bias);
+  checkAttention(kOperation, query, key, value, bias);
+  checkSameDevice(kOperation, query.device(), {&grad_out, &out, &logsumexp});
+  const c10::DeviceGuard guard(query.device());
+  Tensor grad_query = emptyHeadsInside(query, query.size(3));
+  Tensor grad_key = emptyHeadsInside(key, key.size(3));
+  Tensor grad_value = emptyHeadsInside(value, value.size(3));
+  const bool has_bias_gradient = grad_input_mask[3] && bias.has_value();
+  std::optional<Tensor> grad_bias;
+  if (has_bias_gradient) {
+    grad_bias = emptyOfSameOrder(*bias);
+  }
+  enqueue<"aten::_scaled_dot_product_fused_attention_overrideable_backward">(
+      query.device(), attentionBackwardKernel, grad_out, query, key, value, bias, out, logsumexp,
+      seedOf(philox_seed, dropout_p),
+      AttentionCall{.dropout_p = dropout_p,
+                    .is_causal = is_causal,
+                    .scale = scale,
+                    .has_bias_gradient = has_bias_gradient},
+      grad_query, grad_key, grad_value, grad_bias);
+  return {std::move(grad_query), std::move(grad_key), std::move(grad_value),
+          grad_bias.value_or(Tensor())};
 }
 
 }  // namespace
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
-  m.impl("_fused_sdp_choice", TORCH_FN(chooseAlgorithm));
-  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fusedAttention));
-  m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
-         TORCH_FN(fusedAttentionBackward));
-}
-
-// Under vmap, the CPU's operators are used, because the fallback of functorch cannot batch the
-// sizes among the results of ours.
-TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
+  m.impl("_scaled_dot_product_flash_attention", TORCH_FN(flashAttention));
+  m.impl("_scaled_dot_product_flash_attention_backward", TORCH_FN(flashAttentionBackward));
+  m.impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficientAttention));
+  m.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficientAttentionBackward));
+  m.impl("_scaled_dot_product_cudnn_attention", TORCH_FN(cudnnAttention));
+  m.impl("_scaled_dot_product_cudnn_attention_backward", TORCH_FN(cudnnAttentionBackward));
   m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fusedAttention));
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
          TORCH_FN(fusedAttentionBackward));
 }
 
 }  // namespace at::openreg
-
-namespace at::native {
-
-OPENREG_REGISTER_DISPATCH(_fused_sdp_choice_stub, &at::openreg::chooseAlgorithm)
-
-}  // namespace at::native

@@ -32,9 +32,9 @@ void batchNorm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const Tensor running_mean = arguments[3].toTensor();
   const Tensor running_var = arguments[4].toTensor();
   const double eps = arguments[7].toDouble();
-  const auto options =
-      running_mean.options().dtype(at::toOpMathType(arguments[0].toTensor().scalar_type()));
+  const ScalarType dtype = arguments[0].toTensor().scalar_type();
   runFallback(op, keys, stack);
+  const auto options = running_mean.options().dtype(at::toOpMathType(dtype));
   Tensor mean = at::empty(running_mean.sizes(), options);
   Tensor inverse_deviation = at::empty(running_var.sizes(), options);
   enqueue<"aten::native_batch_norm (statistics)">(

@@ -12,6 +12,8 @@
 
 #include <type_traits>
 
+#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/SubByteIntegers.h"
 #include "csrc/core/PinnedMemory.h"
 #include "csrc/core/SyncDebug.h"
 #include "csrc/memory/PinnedAllocator.h"
@@ -34,15 +36,6 @@ using c10::openreg::WorkDescription;
 // the runtime with one. On two idle processors, 512 KiB take 8 us with two threads and 12 us with
 // one; at 128 KiB, starting the second thread costs more than it saves.
 constexpr size_t kParallelCopySize = size_t{256} << 10;
-
-// int1 to int7 and uint1 to uint7: one element per byte, and no CPU kernel to copy them.
-bool isSubByteInteger(ScalarType type) {
-  const auto is_between = [type](ScalarType first, ScalarType last) {
-    return type >= first && type <= last;
-  };
-  return is_between(ScalarType::UInt1, ScalarType::UInt7) ||
-         is_between(ScalarType::Int1, ScalarType::Int7);
-}
 
 void copyKernel(Tensor& destination, const Tensor& source) {
   if (C10_UNLIKELY(
@@ -204,6 +197,17 @@ void copyBetweenDevices(Tensor& self, const Tensor& source) {
 
 }  // namespace
 
+void checkConversion(ScalarType destination, ScalarType source) {
+  static CheckedDtypePairs checked;
+  // The kernel has all pairs of the other dtypes.
+  if (C10_UNLIKELY(isRare(destination) || isRare(source))) {
+    checked[static_cast<size_t>(destination)].check(source, [&] {
+      Tensor some = dummy(destination, {2});
+      copyKernel(some, dummy(source, {2}));
+    });
+  }
+}
+
 Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
   if (self.is_same(source)) {
     return self;
@@ -215,8 +219,8 @@ Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
               "copy_: expected tensors on ", kDeviceType, " or cpu, got ", self.device(), " and ",
               source.device());
   if (self.scalar_type() == source.scalar_type() && isSubByteInteger(self.scalar_type())) {
-    Tensor bytes = self.view(kByte);
-    copy(bytes, source.view(kByte), non_blocking);
+    Tensor bytes = copyable(self);
+    copy(bytes, copyable(source), non_blocking);
     return self;
   }
   if (source.is_complex() && !self.is_complex()) {
@@ -233,6 +237,7 @@ Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking) {
   if (self.numel() == 0) {
     return self;
   }
+  checkConversion(self.scalar_type(), from.scalar_type());
   if (!isOpenReg(source)) {
     copyFromHost(self, from, non_blocking);
   } else if (!isOpenReg(self)) {

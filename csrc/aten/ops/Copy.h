@@ -12,4 +12,7 @@ namespace at::openreg {
 // one from a small pageable source.
 Tensor& copy(Tensor& self, const Tensor& source, bool non_blocking);
 
+// Throws unless the kernel of copies converts the second dtype to the first.
+void checkConversion(ScalarType destination, ScalarType source);
+
 }  // namespace at::openreg

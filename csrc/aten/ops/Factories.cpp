@@ -151,8 +151,11 @@ Tensor& arange(const Scalar& start, const Scalar& end, const Scalar& step, Tenso
   at::assert_no_internal_overlap(out);
   if (out.numel() != size) {
     if (out.numel() > 0) {
-      TORCH_WARN("arange: the out tensor has ", out.numel(), " elements, the range has ", size,
-                 "; it is resized");
+      TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ",
+                 out.numel(), " which does not match the computed number of elements ", size,
+                 ". Note that this may occur as a result of rounding error. "
+                 "The out tensor will be resized to a tensor of shape (",
+                 size, ",).");
     }
     out.resize_({size});
   }

@@ -12,8 +12,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
+#include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/KernelWarnings.h"
 #include "csrc/aten/structured/StructuredOp.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -25,6 +28,21 @@ using Indices = c10::List<std::optional<Tensor>>;
 
 bool isDefined(const std::optional<Tensor>& index) { return index.has_value() && index->defined(); }
 
+void checkBroadcasts(IntArrayRef common, const Tensor& index, const Indices& indices) {
+  if (C10_LIKELY(at::are_expandable(common, index.sizes()))) {
+    return;
+  }
+  std::vector<Tensor> defined;
+  for (const std::optional<Tensor>& one : indices) {
+    if (isDefined(one)) {
+      defined.push_back(*one);
+    }
+  }
+  TORCH_CHECK_INDEX(false,
+                    "shape mismatch: indexing tensors could not be broadcast together with shapes ",
+                    at::native::shapes_as_str(defined));
+}
+
 // The shape of self[indices], without masks: the indexed dimensions are replaced by the broadcast
 // shape of the indices, in place if they are adjacent, else in front.
 DimVector indexedShape(const Tensor& self, const Indices& indices) {
@@ -33,6 +51,7 @@ DimVector indexedShape(const Tensor& self, const Indices& indices) {
   std::vector<size_t> indexed;
   for (size_t dim = 0; dim < indices.size(); ++dim) {
     if (const std::optional<Tensor> index = indices[dim]; isDefined(index)) {
+      checkBroadcasts(common, *index, indices);
       common = at::infer_size_dimvector(common, index->sizes());
       indexed.push_back(dim);
     }
@@ -57,22 +76,47 @@ DimVector indexedShape(const Tensor& self, const Indices& indices) {
   return result;
 }
 
-// The checks of the kernel.
-void checkIndexPut(const Tensor& self, const Indices& indices, const Tensor& values) {
-  TORCH_CHECK(values.scalar_type() == self.scalar_type(),
-              "Index put requires the source and destination dtypes match, got ",
-              self.scalar_type(), " for the destination and ", values.scalar_type(),
-              " for the source.");
-  const DimVector shape = indexedShape(self, indices);
-  TORCH_CHECK(at::is_expandable_to(values.sizes(), shape), "shape mismatch: value tensor of shape ",
-              values.sizes(), " cannot be broadcast to indexing result of shape ",
-              IntArrayRef(shape));
+void checkOverlap(const Tensor& self, const Indices& indices, const Tensor& values) {
   at::assert_no_overlap(self, values);
   for (const std::optional<Tensor>& index : indices) {
     if (isDefined(index)) {
       at::assert_no_overlap(self, *index);
     }
   }
+}
+
+// The checks of the kernel.
+void checkIndexPut(const Tensor& self, const Indices& indices, const Tensor& values,
+                   bool accumulate) {
+  const DimVector shape = indexedShape(self, indices);
+  TORCH_CHECK(at::is_expandable_to(values.sizes(), shape), "shape mismatch: value tensor of shape ",
+              values.sizes(), " cannot be broadcast to indexing result of shape ",
+              IntArrayRef(shape));
+  const ScalarType dtype = self.scalar_type();
+  TORCH_CHECK(values.scalar_type() == dtype,
+              "Index put requires the source and destination dtypes match, got ", dtype,
+              " for the destination and ", values.scalar_type(), " for the source.");
+  static std::array<CheckedDtypes, 2> checked;
+  checked[accumulate].check(dtype, [&] {
+    Tensor some = dummy(dtype, {1});
+    at::cpu::_index_put_impl_(some, {dummy(kLong, {1})}, dummy(dtype, {1}), accumulate,
+                              /*unsafe=*/false);
+  });
+}
+
+// The indices, with those of other devices copied to the tensor's, as CUDA does here.
+Indices onSameDevice(const Tensor& self, const Indices& indices) {
+  const auto is_elsewhere = [&](const std::optional<Tensor>& index) {
+    return isDefined(index) && isOpenReg(*index) && index->device() != self.device();
+  };
+  if (C10_LIKELY(std::none_of(indices.begin(), indices.end(), is_elsewhere))) {
+    return indices;
+  }
+  Indices copies;
+  for (const std::optional<Tensor>& index : indices) {
+    copies.push_back(is_elsewhere(index) ? index->to(self.device()) : index);
+  }
+  return copies;
 }
 
 // For a CPU tensor: as torch's CPU and CUDA kernels do, copies the indices to the device of the
@@ -108,15 +152,23 @@ Tensor& indexPut(Tensor& self, const Indices& indices, const Tensor& given, bool
               " or cpu, got one on ", self.device());
   checkSameDevice("aten::_index_put_impl_", self.device(), {&values});
   const c10::DeviceGuard guard(self.device());
+  if (C10_UNLIKELY(at::has_internal_overlap(self) == MemOverlap::Yes)) {
+    const WarningRecorder recorder(WarningRecorder::Mode::Forward);
+    TORCH_WARN(
+        "Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before "
+        "performing this operation. This also applies to advanced indexing e.g. tensor[indices] = "
+        "tensor");
+  }
   if (!accumulate) {
     auto [is_fill, mask] = at::native::canDispatchToMaskedFill(self, indices, values);
     if (is_fill) {
       return self.masked_fill_(mask, values.item());
     }
   }
+  checkOverlap(self, indices, values);
   at::native::checkIndexTensorTypes(indices, /*allow_int=*/true);
-  const Indices on_device = deviceIndices(self, indices);
-  checkIndexPut(self, on_device, values);
+  const Indices on_device = deviceIndices(self, onSameDevice(self, indices));
+  checkIndexPut(self, on_device, values, accumulate);
   enqueue<"aten::_index_put_impl_">(self.device(), &at::cpu::_index_put_impl_, self, on_device,
                                     values, accumulate, unsafe);
   return self;

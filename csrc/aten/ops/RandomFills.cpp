@@ -15,10 +15,12 @@
 #include <ATen/ops/uniform_cpu_dispatch.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
 #include "csrc/aten/cpu/DryRun.h"
+#include "csrc/aten/cpu/KernelWarnings.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
@@ -34,8 +36,8 @@ const Generator& scratchGenerator() {
 }
 
 // A fill with invalid parameters or an unsupported dtype must fail at the call. The kernel makes
-// these checks, so it first fills one element on the calling thread; without elements, it does not
-// check the dtype.
+// these checks, so it first fills one element on the calling thread. A tensor without elements can
+// have any dtype, as the kernel then checks less.
 template <c10::openreg::KernelName Name, auto Kernel>
 struct RandomFill;
 
@@ -43,8 +45,11 @@ template <c10::openreg::KernelName Name, typename... Args, Tensor& (*Kernel)(Ten
 struct RandomFill<Name, Kernel> {
   static Tensor& call(Tensor& self, Args... args) {
     at::assert_no_internal_overlap(self);
-    Tensor one = dummy(self.scalar_type(), {1});
-    Kernel(one, withoutDevice<std::decay_t<Args>>(args)...);
+    Tensor one = dummy(self.scalar_type(), {std::min<int64_t>(self.numel(), 1)});
+    {
+      const WarningRecorder recorder(WarningRecorder::Mode::Forward);
+      Kernel(one, withoutDevice<std::decay_t<Args>>(args)...);
+    }
     return InPlace<Name, Kernel>::call(self, args...);
   }
 
@@ -69,6 +74,9 @@ Tensor& randomPermutation(int64_t n, OptionalGenerator generator, Tensor& out) {
   at::native::check_supported_max_int_with_precision(n, on_cpu);
   at::cpu::randperm_outf(1, scratchGenerator(), on_cpu);  // throws if the dtype is not supported
   out.resize_({n});
+  if (n == 0) {
+    return out;  // needs no generator, so that of another device is allowed
+  }
   enqueue<"aten::randperm.generator_out">(
       out.device(),
       [](Tensor& result, int64_t count, const OptionalGenerator& engine) {

@@ -6,6 +6,7 @@
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_indices_native.h>
 #include <ATen/ops/_nnz_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/ccol_indices_native.h>
 #include <ATen/ops/col_indices_native.h>
@@ -18,7 +19,9 @@
 #include <ATen/ops/values_native.h>
 #include <torch/library.h>
 
+#include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/fallback/LayoutFallback.h"
+#include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
@@ -32,6 +35,23 @@ Tensor flattenIndices(const Tensor& indices, IntArrayRef size) {
     places.mul_(size[static_cast<size_t>(dim)]).add_(indices.select(0, dim));
   }
   return places;
+}
+
+// The CPU adds numbers of bfloat16 only if those of both tensors are contiguous. Those of a
+// gradient may be expanded.
+void add(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const size_t first = stack->size() - op.schema().arguments().size();
+  for (size_t index = first; index < first + 2; ++index) {
+    const Tensor& tensor = (*stack)[index].toTensor();
+    const bool is_written = isWritten(op.schema().arguments()[index - first]);
+    if (!is_written && tensor.is_sparse() && tensor.scalar_type() == kBFloat16 &&
+        !tensor._values().is_contiguous()) {
+      (*stack)[index] = at::_sparse_coo_tensor_with_dims_and_tensors(
+          tensor.sparse_dim(), tensor.dense_dim(), tensor.sizes(), tensor._indices(),
+          tensor._values().contiguous(), tensor.options(), tensor.is_coalesced());
+    }
+  }
+  runFallback(op, keys, stack);
 }
 
 }  // namespace
@@ -49,6 +69,9 @@ OPENREG_LIBRARY_IMPL(aten, Sparse, m) {
   m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
   m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
   m.impl("values", TORCH_FN(at::native::values_sparse));
+  for (const char* name : {"add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&add>());
+  }
   registerLayoutFallback(c10::DispatchKey::Sparse, m);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -56,6 +57,11 @@ Tensor histogramOfIntegers(const Tensor& self, int64_t bins, const Scalar& min, 
   TORCH_CHECK(bins > 0, "histc: expected bins to be positive, got ", bins);
   TORCH_CHECK(lower <= upper, "histc: expected max not to be less than min, got ", upper, " and ",
               lower);
+  static CheckedDtypes checked;
+  checked.check(self.scalar_type(), [&] {
+    Tensor some = dummy(self.scalar_type(), {1});
+    countIntegers(some, dummy(self.scalar_type(), {1}), 0, 1);
+  });
   Tensor counts = at::empty({bins}, self.options().memory_format(MemoryFormat::Contiguous));
   enqueue<"aten::histc">(self.device(), countIntegers, counts, self, lower, upper);
   return counts;

@@ -1,13 +1,16 @@
 #include "csrc/aten/structured/Concatenation.h"
 
 #include <ATen/DimVector.h>
+#include <ATen/ops/cat_cpu_dispatch.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/accumulate.h>
 
+#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/aten/launch/OwningLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -68,6 +71,20 @@ bool isLike(const Tensor& model, const Tensor& tensor) {
 }
 
 }  // namespace
+
+void checkJoins(ScalarType joined, const ITensorListRef& tensors) {
+  static std::array<CheckedDtypePairs, 2> checked;  // the CPU copies single elements otherwise
+  for (const Tensor& tensor : tensors) {
+    const ScalarType dtype = tensor.scalar_type();
+    const bool is_single = tensor.numel() == 1;
+    checked[is_single][static_cast<size_t>(joined)].check(dtype, [&] {
+      Tensor out = dummy(joined, {0});
+      const Tensor one = dummy(dtype, {is_single ? 1 : 2});
+      const std::array<Tensor, 2> some{one, one};
+      at::cpu::cat_outf(TensorList(some), /*dim=*/0, out);
+    });
+  }
+}
 
 namespace detail {
 

@@ -17,6 +17,9 @@
 
 namespace at::openreg {
 
+// Throws unless the kernel of `aten::cat` joins tensors of these dtypes to one of dtype `joined`.
+OPENREG_EXPORT void checkJoins(ScalarType joined, const ITensorListRef& tensors);
+
 // Lists of up to this length are short.
 constexpr size_t kShortList = 16;
 

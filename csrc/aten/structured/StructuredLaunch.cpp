@@ -3,6 +3,8 @@
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/TensorImpl.h>
 
+#include "csrc/aten/cpu/KernelWarnings.h"
+
 namespace at::openreg {
 namespace {
 
@@ -61,10 +63,12 @@ void detail::checkBeforeLaunch(ArrayRef<const Tensor*> operands, size_t output_c
     TORCH_CHECK(mode == LaunchMode::AfterDryRun,
                 "out=: expected a tensor without internal overlap that overlaps no input, got one "
                 "that overlaps itself, such as an expanded one, or an input; clone it first");
+    const WarningRecorder dropped(WarningRecorder::Mode::Record);
     dryRun(operands, output_count, DummyForm::OwnMemory, /*value=*/0, kernel);
   }
-  if (mode == LaunchMode::AfterDryRun) {
-    dry_runs.check(operands, output_count, key, are_sizes_checked, kernel);
+  if (mode == LaunchMode::AfterDryRun || mode == LaunchMode::AfterRunOfOnes) {
+    dry_runs.check(operands, output_count, key, are_sizes_checked,
+                   /*takes_zeros=*/mode == LaunchMode::AfterDryRun, kernel);
   }
 }
 

@@ -97,6 +97,7 @@ class KernelTensors {
 
 enum class LaunchMode : uint8_t {
   AfterDryRun,      // on the worker, see Note [Dry runs]
+  AfterRunOfOnes,   // the same; for kernels that must not run on zeros
   WithoutDryRun,    // on the worker; for kernels that cannot run on dummies
   OnCallingThread,  // here, after the stream's work; for kernels that throw what they find in the
                     // data and whose caller has to see that
@@ -168,7 +169,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
 
   static DryRuns dry_runs;
   ArgumentsKey key;
-  if (mode == LaunchMode::AfterDryRun) {
+  if (mode == LaunchMode::AfterDryRun || mode == LaunchMode::AfterRunOfOnes) {
     std::apply([&](const auto&... other) { (key.add(other), ...); }, others);
   }
   detail::checkBeforeLaunch(

@@ -3,11 +3,14 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/index_cpu_dispatch.h>
 
 #include <algorithm>
 
+#include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
@@ -82,6 +85,29 @@ void setMemoryFormat(const Tensor& output, const Tensor& model) {
   output.unsafeGetTensorImpl()->empty_tensor_restride(model.suggest_memory_format());
 }
 
+void setConjugate(const Tensor& output, bool condition) {
+  if (condition && output.is_complex() && output.numel() > 0) {
+    output.unsafeGetTensorImpl()->_set_conj(true);
+  }
+}
+
+void checkAddcmulNumbers(const Tensor& self, const Tensor& tensor1) {
+  if (!c10::openreg::servesCuda()) {
+    return;
+  }
+  const auto is_cpu_number = [](const Tensor& tensor) {
+    return tensor.is_cpu() && tensor.numel() == 1;
+  };
+  TORCH_CHECK(!is_cpu_number(self),
+              "CPU Scalar support for self argument is not supported when calling addcmul on CUDA "
+              "tensors.");
+  TORCH_CHECK(
+      !is_cpu_number(tensor1),
+      "CPU Scalar support for tensor1 argument is not supported when calling addcmul on "
+      "CUDA tensors. However, CPU Scalar support for tensor2 is supported, please swap your "
+      "tensor1 and tensor2 terms.");
+}
+
 c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
                                                const c10::List<std::optional<Tensor>>& indices) {
   const auto is_ready = [&](const std::optional<Tensor>& index) {
@@ -89,14 +115,24 @@ c10::List<std::optional<Tensor>> deviceIndices(const Tensor& self,
            (index->device() == self.device() && index->scalar_type() != kBool &&
             index->scalar_type() != kByte);
   };
-  // The shape function rejects a list that is too long, and device indices for a CPU tensor;
-  // expanding the indices would fail with a less helpful error.
-  const bool is_wrong = static_cast<int64_t>(indices.size()) > self.dim() || !isOpenReg(self);
+  const auto is_elsewhere = [&](const std::optional<Tensor>& index) {
+    return index.has_value() && index->defined() && !index->is_cpu() &&
+           index->device() != self.device();
+  };
+  // The shape function rejects a list that is too long, device indices for a CPU tensor, and those
+  // of another device; expanding the indices would fail with a less helpful error, or copy them.
+  const bool is_wrong = static_cast<int64_t>(indices.size()) > self.dim() || !isOpenReg(self) ||
+                        std::any_of(indices.begin(), indices.end(), is_elsewhere);
   if (is_wrong || std::all_of(indices.begin(), indices.end(), is_ready)) {
     return indices;
   }
   return at::native::toListOfOptionalTensors(
       at::native::expandTensors(self, indices, /*ensure_same_device=*/true));
+}
+
+void checkIndexes(ScalarType dtype) {
+  static CheckedDtypes checked;
+  checked.check(dtype, [&] { at::cpu::index(dummy(dtype, {1}), {dummy(kLong, {1})}); });
 }
 
 }  // namespace at::openreg

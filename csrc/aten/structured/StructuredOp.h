@@ -76,6 +76,9 @@ class OPENREG_EXPORT OutputProvider {
 // the caller's tensor are lost. Throws if its storage is too small.
 OPENREG_EXPORT void setMemoryFormat(const Tensor& output, const Tensor& model);
 
+// If the output is complex and has elements, gives it the conjugate bit, under the condition.
+OPENREG_EXPORT void setConjugate(const Tensor& output, bool condition);
+
 // A shape function and the outputs it describes. During its lifetime, the caller's outputs exist.
 // It has no references to these, because a second reference to a tensor that Python has takes the
 // GIL.
@@ -147,7 +150,15 @@ inline OptionalScalarRef scalarRef(const std::optional<Scalar>& scalar) {
 
 // Converts indices to what an index kernel on the device of `self` takes: masks become lists of
 // positions, which requires waiting for the masks, and host tensors are copied to the device.
+// Indices on other devices stay there; the shape function rejects them.
 OPENREG_EXPORT c10::List<std::optional<Tensor>> deviceIndices(
     const Tensor& self, const c10::List<std::optional<Tensor>>& indices);
+
+// With device type cuda: throws if an argument of addcmul is a CPU tensor that the shape function
+// takes as a number and CUDA's kernel does not.
+OPENREG_EXPORT void checkAddcmulNumbers(const Tensor& self, const Tensor& tensor1);
+
+// Throws unless the kernel of `aten::index` has the dtype.
+OPENREG_EXPORT void checkIndexes(ScalarType dtype);
 
 }  // namespace at::openreg

@@ -24,6 +24,18 @@ namespace {
 
 using c10::openreg::kDeviceType;
 
+// Calls generated code. What it throws is a check of its data, also where it is no exception of
+// torch's.
+void callGenerated(OpenRegKernelCall call, const OpenRegSlot* slots) {
+  try {
+    call(slots);
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, error.what());
+  }
+}
+
 // docs: generated-call
 // A call with up to `Count` arguments.
 template <size_t Count>
@@ -34,7 +46,7 @@ struct GeneratedCall {
 
   void operator()() const {
     if (C10_LIKELY(is_host_scalar.none())) {
-      call(slots);
+      callGenerated(call, slots);
       return;
     }
     // A replay runs the closure again: the slots must not change, and kernels read their values.
@@ -45,7 +57,7 @@ struct GeneratedCall {
         pointing[i].pointer = slots[i].value;
       }
     }
-    call(pointing);
+    callGenerated(call, pointing);
   }
 };
 // docs: end

@@ -35,6 +35,13 @@ struct AllocationReport {
   std::optional<Stack> freed{};
 };
 
+// A wait for the stream of the earlier access that does not order the later one after it.
+struct WaitReport {
+  Stack stack{};
+  bool is_of_host = false;          // and not of the later access's stream
+  bool is_after_the_other = false;  // made after the earlier work, for what came before that
+};
+
 // Race, Lifetime, Host: both accesses. GraphInput: the later one is the replay, the earlier one the
 // capture. Capture: the later one is the call, or the last launch on the branch; the earlier one
 // has the stack where the capture began. Uninitialized: the later one reads, the earlier one is the
@@ -45,10 +52,10 @@ struct Finding {
   AccessReport later{};
   AllocationReport allocation{};  // of the earlier access
   AllocationReport reused{};      // Lifetime, after a free: of the later access
-  std::optional<Stack> waited{};  // where the later stream last waited for the earlier one
-  bool is_in_capture = false;     // both are of one graph
-  int32_t error = 0;              // Capture: the runtime's code
-  int64_t unwritten = 0;          // Uninitialized: offset of the first unwritten byte
+  std::optional<WaitReport> waited{};
+  bool is_in_capture = false;  // both are of one graph
+  int32_t error = 0;           // Capture: the runtime's code
+  int64_t unwritten = 0;       // Uninitialized: offset of the first unwritten byte
 };
 
 }  // namespace c10::openreg

@@ -40,10 +40,18 @@ struct Hazard {
 
 using PoolKey = std::pair<StreamNumber, MempoolId_t>;
 
+// Where a stream or the host waited for another stream, which may have had no work yet.
+struct Wait {
+  Stack stack;
+  uint64_t last_launch = 0;  // the serial of the last launch before it
+};
+
 struct HappensBefore {
   std::map<PoolKey, std::vector<Hazard>> hazards;
-  // Where the first stream last waited for work of the second.
-  std::map<std::pair<StreamNumber, StreamNumber>, Stack> waits;
+  // Where the first stream last waited for the second.
+  std::map<std::pair<StreamNumber, StreamNumber>, Wait> waits;
+  // Where the host last waited for the stream.
+  std::map<StreamNumber, Wait> host_waits;
   Clock host;
 
   Clock& clockOf(StreamNumber stream) { return stateOf(stream).clock; }
@@ -51,6 +59,11 @@ struct HappensBefore {
   void hostAwaits(const Clock& clock) {
     host.join(clock);
     ++host_version_;
+  }
+
+  // Notes a wait of the host for `other`, whose clock is `clock`.
+  void noteHostWait(StreamNumber other, const Clock& clock, const Wait& wait) {
+    forEachAwaited(other, clock, [&](StreamNumber awaited) { host_waits[awaited] = wait; });
   }
 
   // Before a launch on the stream: merges the host's clock into the stream's.
@@ -62,13 +75,14 @@ struct HappensBefore {
     }
   }
 
-  // `clock` is not that of a stream of this object.
-  void await(StreamNumber stream, const Clock& clock, const Stack& stack) {
-    for (StreamNumber other = 0; other < clock.size(); ++other) {
-      if (other != stream && clock.of(other) > 0) {
-        waits[{stream, other}] = stack;
+  // Orders the stream after `other`, or a point of it, whose clock is `clock`: not that of a stream
+  // of this object.
+  void await(StreamNumber stream, StreamNumber other, const Clock& clock, const Wait& wait) {
+    forEachAwaited(other, clock, [&](StreamNumber awaited) {
+      if (awaited != stream) {
+        waits[{stream, awaited}] = wait;
       }
-    }
+    });
     clockOf(stream).join(clock);
   }
 
@@ -88,6 +102,17 @@ struct HappensBefore {
     Clock clock;
     uint64_t host_version = 0;  // the version of the host's clock that was merged
   };
+
+  // The stream itself, and those that it has waited for.
+  template <typename Visit>
+  static void forEachAwaited(StreamNumber stream, const Clock& clock, const Visit& visit) {
+    visit(stream);
+    for (StreamNumber other = 0; other < clock.size(); ++other) {
+      if (other != stream && clock.of(other) > 0) {
+        visit(other);
+      }
+    }
+  }
 
   StreamState& stateOf(StreamNumber stream) {
     if (stream >= states_.size()) {

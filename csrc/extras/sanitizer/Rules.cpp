@@ -39,6 +39,32 @@ AccessReport describe(const State& state, const Launch& launch, const MemoryAcce
           captured == nullptr ? Stack() : captured->stack};
 }
 
+// Whether the wait was made after the work of the access was launched. An allocation has no launch
+// of its own, but the serial of the one before.
+bool isAfter(const Wait& wait, const Access& access) {
+  return access.is_allocation ? wait.last_launch > access.work->serial
+                              : wait.last_launch >= access.work->serial;
+}
+
+// The latest wait for the stream of earlier work: of the stream of the later work; or of the host,
+// if it is made after the earlier work. A program has many older waits of the host that have
+// nothing to do with this work.
+std::optional<WaitReport> waitFor(const HappensBefore& happens_before, const Access& earlier,
+                                  StreamNumber stream) {
+  const auto& waits = happens_before.waits;
+  const auto& host_waits = happens_before.host_waits;
+  const auto own = waits.find({stream, earlier.work->stream});
+  const auto hosts = host_waits.find(earlier.work->stream);
+  const bool is_of_host =
+      hosts != host_waits.end() && isAfter(hosts->second, earlier) &&
+      (own == waits.end() || own->second.last_launch < hosts->second.last_launch);
+  if (!is_of_host && own == waits.end()) {
+    return std::nullopt;
+  }
+  const Wait& wait = is_of_host ? hosts->second : own->second;
+  return WaitReport{wait.stack, is_of_host, isAfter(wait, earlier)};
+}
+
 Finding conflict(const State& state, const Launch& launch, const MemoryAccess& memory_access,
                  const Access& earlier, const Allocation& allocation) {
   Finding finding{earlier.is_allocation ? FindingKind::Lifetime : FindingKind::Race};
@@ -46,11 +72,7 @@ Finding conflict(const State& state, const Launch& launch, const MemoryAccess& m
   finding.later = describe(state, launch, memory_access, allocation.address);
   finding.allocation = describe(state, allocation);
   finding.is_in_capture = launch.place.capture != nullptr;
-  const auto& waits = launch.place.happens_before.waits;
-  if (const auto wait = waits.find({launch.place.stream, earlier.work->stream});
-      wait != waits.end()) {
-    finding.waited = wait->second;
-  }
+  finding.waited = waitFor(launch.place.happens_before, earlier, launch.place.stream);
   return finding;
 }
 
@@ -268,6 +290,14 @@ void takeAsOrdered(State& state, const Launch& launch,
       }
     }
   }
+}
+
+std::optional<WaitReport> hostWaitFor(const State& state, const Access& earlier) {
+  const auto wait = state.live.host_waits.find(earlier.work->stream);
+  if (wait == state.live.host_waits.end()) {
+    return std::nullopt;
+  }
+  return WaitReport{wait->second.stack, true, isAfter(wait->second, earlier)};
 }
 
 Finding freedInput(const State& state, const Launch& replay, const Capture::Kept& kept) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "csrc/extras/sanitizer/AccessSet.h"
@@ -35,6 +36,9 @@ Finding freedInput(const State& state, const Launch& replay, const Capture::Kept
 
 // For each branch that the capture's first stream has not waited for, its last launch.
 std::vector<Finding> findUnjoined(const State& state, Capture& capture);
+
+// Where the host last waited for the stream of an access.
+std::optional<WaitReport> hostWaitFor(const State& state, const Access& earlier);
 
 // The latest access that conflicts with the host's access, or null.
 const Access* findHostConflict(const State& state, const Allocation& allocation,

@@ -191,6 +191,7 @@ class Sanitizer final : public Observer {
         finding.later = {access, allocation->address, kernel, finding.earlier.stream, stack};
         finding.later.is_host = true;
         finding.allocation = describe(state_, *allocation);
+        finding.waited = hostWaitFor(state_, *conflicting);
         // See Note [One finding for each mistake].
         Clock until;
         until.raise(work.stream, work.count);
@@ -313,7 +314,7 @@ class Sanitizer final : public Observer {
     const uint64_t capture = stream.captureId();
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
-    state_.events[event] = {place.happens_before.clockOf(place.stream), capture};
+    state_.events[event] = {place.stream, place.happens_before.clockOf(place.stream), capture};
   }
 
   void eventWait(const void* event, const OpenRegStream& stream) override {
@@ -324,7 +325,8 @@ class Sanitizer final : public Observer {
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == capture) {
       const Place place = state_.placeOf(stream, capture);
-      place.happens_before.await(place.stream, found->second.clock, stack);
+      place.happens_before.await(place.stream, found->second.stream, found->second.clock,
+                                 state_.waitOf(stack));
     }
   }
 
@@ -334,8 +336,9 @@ class Sanitizer final : public Observer {
     const uint64_t capture = other.captureId();  // the wait adds the stream to this capture
     const Lock lock(mutex_);
     const Place place = state_.placeOf(stream, capture);
-    const Clock clock = place.happens_before.clockOf(state_.numberOf(other));
-    place.happens_before.await(place.stream, clock, stack);
+    const StreamNumber awaited = state_.numberOf(other);
+    const Clock clock = place.happens_before.clockOf(awaited);
+    place.happens_before.await(place.stream, awaited, clock, state_.waitOf(stack));
   }
 
   void eventDeletion(const void* event) noexcept override {
@@ -353,10 +356,12 @@ class Sanitizer final : public Observer {
 
   void deviceSynchronization(DeviceIndex device) override {
     reportHostTouches();
+    const Stack stack = gatherStack();
     const Lock lock(mutex_);
+    state_.device_waits[device] = state_.waitOf(stack);
     for (StreamNumber number = 0; number < state_.streams().size(); ++number) {
       if (state_.streams()[number].device_index() == device) {
-        hostAwaits(state_.live.clockOf(number));
+        hostAwaits(number, state_.live.clockOf(number), stack);
       }
     }
   }
@@ -464,20 +469,29 @@ class Sanitizer final : public Observer {
 
   void eventDone(const void* event) {
     reportHostTouches();
+    const Stack stack = gatherStack();
     const Lock lock(mutex_);
     const auto found = state_.events.find(event);
     if (found != state_.events.end() && found->second.capture == 0) {
-      hostAwaits(found->second.clock);
+      hostAwaits(found->second.stream, found->second.clock, stack);
     }
   }
 
   void streamDone(const OpenRegStream& stream) {
     reportHostTouches();
+    const Stack stack = gatherStack();
     const Lock lock(mutex_);
-    hostAwaits(state_.live.clockOf(state_.numberOf(stream)));
+    const StreamNumber number = state_.numberOf(stream);
+    hostAwaits(number, state_.live.clockOf(number), stack);
   }
 
-  // For streams outside of captures.
+  // For streams outside of captures: a wait of the program for a stream, or a point of it.
+  void hostAwaits(StreamNumber stream, const Clock& clock, const Stack& stack)
+      OPENREG_REQUIRES(mutex_) {
+    state_.live.noteHostWait(stream, clock, state_.waitOf(stack));
+    hostAwaits(clock);
+  }
+
   void hostAwaits(const Clock& clock) OPENREG_REQUIRES(mutex_) {
     state_.live.hostAwaits(clock);
     watches_.endOrdered(state_.live);

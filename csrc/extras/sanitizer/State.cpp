@@ -26,6 +26,7 @@ void State::forget() {
   captures.clear();
   streams_.clear();
   numbers_.clear();
+  device_waits.clear();
   live = HappensBefore();
 }
 
@@ -36,6 +37,9 @@ StreamNumber State::numberOf(const OpenRegStream& stream) {
       numbers_.emplace(stream.stream(), static_cast<StreamNumber>(streams_.size()));
   if (is_new) {
     streams_.push_back(stream.unwrap());
+    if (const auto wait = device_waits.find(stream.device_index()); wait != device_waits.end()) {
+      live.host_waits[entry->second] = wait->second;
+    }
   }
   return entry->second;
 }

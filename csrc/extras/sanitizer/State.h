@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "csrc/extras/sanitizer/AccessSet.h"
@@ -43,6 +44,7 @@ struct Launch {
 };
 
 struct RecordedEvent {
+  StreamNumber stream;
   Clock clock;
   uint64_t capture;  // that contains the record, or 0
 };
@@ -53,6 +55,8 @@ class State {
   SanitizerCounts counts{};
   Shadow shadow{};
   HappensBefore live{};  // outside of captures
+  // Where the host last waited for a device: for all its streams, also those without a number yet.
+  std::map<DeviceIndex, Wait> device_waits{};
   std::unordered_map<uint64_t, Capture> captures{};
   std::unordered_map<const void*, RecordedEvent> events{};
 
@@ -93,6 +97,9 @@ class State {
   void addHazards(const Place& place, MempoolId_t pool, std::vector<Hazard> hazards);
 
   // --- Work
+
+  // A wait that is made now.
+  Wait waitOf(Stack stack) const { return {std::move(stack), last_launch_}; }
 
   // Records the work.
   void commit(const Launch& launch, std::vector<MemoryAccess>& memory_accesses);

@@ -60,9 +60,8 @@ class OpenRegEvent {
       OPENREG_CHECK(orEventCreateWithFlags(&event_, flags_));
       device_index_ = stream.device_index();
     }
-    TORCH_CHECK(device_index_ == stream.device_index(),
-                "OpenRegEvent.record: event was created on ", *device(), ", but the stream is ",
-                stream);
+    TORCH_CHECK(device_index_ == stream.device_index(), "Event.record: event was created on ",
+                *device(), ", but the stream is ", stream);
     OPENREG_CHECK(orEventRecord(event_, stream.stream()));
     was_recorded_ = true;
   }
@@ -88,7 +87,7 @@ class OpenRegEvent {
     if (error == orErrorNotReady) {
       return false;
     }
-    OPENREG_CHECK_RESULT(error, "OpenRegEvent.query");
+    OPENREG_CHECK_RESULT(error, "Event.query");
     return true;
   }
 
@@ -96,7 +95,7 @@ class OpenRegEvent {
   // Errors: the asynchronous error that it completed with.
   void synchronize() const {
     if (isCreated()) {
-      OPENREG_CHECK_RESULT(orEventSynchronize(event_), "OpenRegEvent.synchronize");
+      OPENREG_CHECK_RESULT(orEventSynchronize(event_), "Event.synchronize");
     }
   }
 
@@ -105,14 +104,14 @@ class OpenRegEvent {
   // complete.
   float elapsed_time(const OpenRegEvent& other) const {
     TORCH_CHECK_VALUE(((flags_ | other.flags_) & orEventDisableTiming) == 0,
-                      "OpenRegEvent.elapsed_time: expected two events created with timing, "
-                      "got one created without");
+                      "Both events must be created with argument 'enable_timing=True'.");
     TORCH_CHECK_VALUE(was_recorded_ && other.was_recorded_,
-                      "OpenRegEvent.elapsed_time: expected two recorded events, got one that was "
-                      "never recorded");
+                      "Both events must be recorded before calculating elapsed time.");
+    TORCH_CHECK(query() && other.query(),
+                "Both events must be completed before calculating elapsed time.");
     float elapsed_ms = 0;
     OPENREG_CHECK_RESULT(orEventElapsedTime(&elapsed_ms, event_, other.event_),
-                         "OpenRegEvent.elapsed_time");
+                         "Event.elapsed_time");
     return elapsed_ms;
   }
 

@@ -7,12 +7,17 @@
 //   a kernel's exception      the type it had on the worker (KernelExceptionTag): an index that
 //                             is out of range is an IndexError at the next synchronizing call
 //   anything else             c10::AcceleratorError   torch.AcceleratorError with error_code
+//
+// Where the library serves the device type CUDA, all errors but orErrorForked are
+// c10::AcceleratorError, with CUDA's texts; for those of kernels see Note [Errors of kernels on
+// CUDA] in csrc/core/CudaErrors.h.
 #pragma once
 
 #include <c10/util/Exception.h>
 #include <openreg/error.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 
 #include "torch_openreg/core/Macros.h"
@@ -36,6 +41,10 @@ OPENREG_EXPORT void warnRuntimeError(orError_t error, const char* raised_by) noe
 // Passes the exception that a kernel threw to the runtime, and returns the error code for the
 // kernel. Call on the worker, inside the catch block.
 OPENREG_EXPORT orError_t reportKernelException(std::exception_ptr exception) noexcept;
+
+// How many exceptions with code 710, device-side assert, were thrown since the last call. Always 0
+// for the device type openreg.
+OPENREG_EXPORT uint64_t takeAssertCount() noexcept;
 
 namespace detail {
 

@@ -65,7 +65,7 @@ OPENREG_EXPORT DeviceIndex ExchangeDevice(DeviceIndex index);
 // As ExchangeDevice(); a negative index changes nothing, and the result is the current device.
 OPENREG_EXPORT DeviceIndex MaybeExchangeDevice(DeviceIndex index);
 
-// The index itself, or the current device for a negative one. Throws if it is out of range.
+// The index itself, or the current device for -1. Throws if it is out of range.
 OPENREG_EXPORT DeviceIndex resolveDeviceIndex(int64_t index);
 
 // Waits for all work of the given device. Does not release the GIL: the caller must have done so.

@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "torch_openreg/core/Macros.h"
@@ -57,6 +58,12 @@ class OPENREG_EXPORT GeneratorState {
   uint64_t offset();
   void setOffset(uint64_t offset);
 
+  // The two numbers of a state where the library serves CUDA: see Note [States of CUDA's size] in
+  // csrc/random/Generator.cpp.
+  // Errors: as above.
+  std::pair<uint64_t, uint64_t> seedAndOffset();
+  void setSeedAndOffset(uint64_t seed, uint64_t offset);
+
   // The engine for the next kernel that is enqueued on the stream. It draws after all kernels
   // enqueued so far.
   Generator engineForLaunch(const c10::openreg::OpenRegStream& stream);
@@ -74,6 +81,9 @@ class OPENREG_EXPORT GeneratorState {
   void endReplay(const c10::openreg::OpenRegStream& stream, const Generator& engine);
 
  private:
+  // The seed and the offset of the current engine, with the bits for a normal number that it keeps.
+  std::pair<uint64_t, uint64_t> readOffset(bool keeps_normals);
+
   const c10::Device device_;
   const Generator graph_engine_;  // the engine of all graphs' kernels, for one replay at a time
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+import zlib
 
 import torch
 import torch.distributed as dist
@@ -43,15 +44,12 @@ LAYOUTS = ("contiguous", "transposed", "offset")
 MODES = ("sync", "async", "coalesced")
 
 
-def cases(*lists):
-    """Returns one in four combinations, another one in each call, or all in a full run."""
+def cases(name, *lists):
+    """Returns one in four combinations, always the same ones for a name, or all in a full run."""
     combinations = list(itertools.product(*lists))
-    return (
-        combinations if os.environ.get("OPENREG_TEST_FULL") else combinations[next(_start) % 4 :: 4]
-    )
-
-
-_start = itertools.count()
+    if os.environ.get("OPENREG_TEST_FULL"):
+        return combinations
+    return combinations[zlib.crc32(name.encode()) % 4 :: 4]
 
 
 def types_for_device(dtypes):
@@ -167,7 +165,9 @@ def issue(mode, collective):
 
 def compare_reductions(rank, size, dtype):
     checker = Checker()
-    for op, shape, layout, mode in cases(ops_of(dtype), SHAPES, LAYOUTS, MODES):
+    for op, shape, layout, mode in cases(
+        f"reductions of {dtype}", ops_of(dtype), SHAPES, LAYOUTS, MODES
+    ):
         inputs = [values(peer, shape, dtype) for peer in range(size)]
         expected = reduced(op, inputs)
         what = (op, dtype, shape, layout, mode)
@@ -222,7 +222,7 @@ def compare_with_gloo(rank, size, dtype):
 def compare_moves(rank, size, dtype):
     checker = Checker()
     device = device_of(rank)
-    for shape, layout, mode in cases(SHAPES, LAYOUTS, MODES):
+    for shape, layout, mode in cases(f"moves of {dtype}", SHAPES, LAYOUTS, MODES):
         what = (dtype, shape, layout, mode)
         inputs = [values(peer, shape, dtype) for peer in range(size)]
         flat_shape = (size * shape[0], *shape[1:]) if shape else (size,)
@@ -316,7 +316,9 @@ def compare_premultiplied(rank, size):
     device = device_of(rank)
     factors = [2.0 + peer for peer in range(size)]
     dtypes = (*FLOATS, *COMPLEX)
-    for dtype, is_tensor, layout, mode in cases(dtypes, (False, True), LAYOUTS, MODES):
+    for dtype, is_tensor, layout, mode in cases(
+        "premultiplied", dtypes, (False, True), LAYOUTS, MODES
+    ):
         what = (dtype, is_tensor, layout, mode)
         factor = torch.tensor(factors[rank], device=device) if is_tensor else factors[rank]
         op = dist._make_nccl_premul_sum(factor)
@@ -738,6 +740,14 @@ def refused_devices(rank, size):
     x = ones(4)
     dist.all_reduce(x)
     return texts, x[0].item()
+
+
+class TestCases(TestCase):
+    def test_cases_depend_on_their_name_alone(self):
+        lists = range(3), "abcd", range(5)
+        chosen = [cases(f"name {number}", *lists) for number in range(40)]
+        self.assertEqual(chosen, [cases(f"name {number}", *lists) for number in range(40)])
+        self.assertEqual(sorted(set(itertools.chain(*chosen))), list(itertools.product(*lists)))
 
 
 class TestCollectives(TestCase):

@@ -14,7 +14,14 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from common import DEVICE_TYPE, TestCase, instantiate_parametrized_tests, parametrize, run_tests
+from common import (
+    DEVICE_TYPE,
+    INDEX_ERROR,
+    TestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+)
 from extras.distributed.ranks import NAME, Ranks, device_of
 from extras.ipc.test_altered_messages import FAILED, LEAVING, SEED, make_header
 from torch.distributed import DistBackendError
@@ -157,9 +164,9 @@ def fail_in_words(rank, size, folder):
             )
             continue
         x[torch.tensor([7], device=x.device)]  # fails, and so the collective is left out
-        with contextlib.suppress(IndexError, DistBackendError):
+        with contextlib.suppress(INDEX_ERROR, DistBackendError):
             dist.all_reduce(x, group=group, async_op=True).wait()
-        with contextlib.suppress(IndexError, DistBackendError):
+        with contextlib.suppress(INDEX_ERROR, DistBackendError):
             torch.openreg.synchronize()
     dist.destroy_process_group()
     return texts

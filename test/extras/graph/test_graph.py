@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from common import (
     DEVICE_TYPE,
+    ERROR_PREFIX,
     FORK_TEXT,
     OpenRegTestCase,
     StreamGate,
@@ -30,8 +31,8 @@ from interfaces import overrides, virtuals
 from torch import nn
 
 MODES = ("default", "global", "thread_local", "relaxed")
-UNSUPPORTED = "orErrorStreamCaptureUnsupported, code 900"
-INVALIDATED = "orErrorStreamCaptureInvalidated, code 901"
+UNSUPPORTED = f"{ERROR_PREFIX}StreamCaptureUnsupported"
+INVALIDATED = f"{ERROR_PREFIX}StreamCaptureInvalidated"
 
 
 def tensor(*values):
@@ -189,7 +190,7 @@ class TestAcceleratorGraph(GraphTestCase):
         with stream:
             graph.capture_begin()
             x.add_(1)
-            with self.assertRaisesRegex(RuntimeError, "orErrorStreamCaptureWrongThread"):
+            with self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}StreamCaptureWrongThread"):
                 call_in_thread(end)
             graph.capture_end()
         graph.replay()
@@ -200,7 +201,7 @@ class TestAcceleratorGraph(GraphTestCase):
         x = tensor(1.0)
         with torch.openreg.Stream():
             first.capture_begin()
-            with self.assertRaisesRegex(RuntimeError, "orErrorIllegalState"):
+            with self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}IllegalState"):
                 second.capture_begin()
             x.add_(1)
             first.capture_end()
@@ -464,7 +465,7 @@ class TestMemory(GraphTestCase):
                 try:
                     new(5)
                 except torch.OutOfMemoryError as error:
-                    assert "Private pools of graphs and of MemPool hold 42.00 MiB" in str(error)
+                    assert "rivate pools" in str(error) and "42.00 MiB" in str(error)
                 else:
                     raise AssertionError
             graph.replay()
@@ -728,7 +729,7 @@ class TestStreams(GraphTestCase):
         x = tensor(1.0)
         graph = torch.openreg.Graph()
         with (
-            self.assertRaisesRegex(RuntimeError, "orErrorStreamCaptureUnjoined"),
+            self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}StreamCaptureUnjoined"),
             torch.openreg.graph(graph, stream=capturing),
         ):
             side.wait_stream(torch.openreg.current_stream())
@@ -741,7 +742,7 @@ class TestStreams(GraphTestCase):
         event = torch.openreg.default_stream().record_event()
         graph = torch.openreg.Graph()
         with (
-            self.assertRaisesRegex(RuntimeError, "orErrorStreamCaptureIsolation"),
+            self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}StreamCaptureIsolation"),
             torch.openreg.graph(graph),
         ):
             torch.openreg.current_stream().wait_event(event)
@@ -750,7 +751,7 @@ class TestStreams(GraphTestCase):
     def test_a_captured_event_cannot_be_waited_for(self):
         graph = torch.openreg.Graph()
         with (
-            self.assertRaisesRegex(RuntimeError, "orErrorCapturedEvent"),
+            self.assertRaisesRegex(RuntimeError, f"{ERROR_PREFIX}CapturedEvent"),
             torch.openreg.graph(graph, capture_error_mode="relaxed"),
         ):
             event = torch.openreg.current_stream().record_event()
@@ -999,6 +1000,18 @@ class TestTraining(GraphTestCase):
                 torch.randn(16, 20, generator=generator),
                 torch.randint(0, 5, (16,), generator=generator),
             )
+
+    @parametrize("optimizer_class", [torch.optim.Adam, torch.optim.RMSprop])
+    def test_optimizer_that_counts_its_steps_on_the_host_is_refused(self, optimizer_class):
+        parameter = torch.nn.Parameter(torch.ones(3, device=DEVICE_TYPE))
+        parameter.grad = torch.ones_like(parameter)
+        optimizer = optimizer_class([parameter])
+        optimizer.step()
+        with (
+            self.assertRaisesRegex(RuntimeError, "graph capture of step.*capturable is False"),
+            torch.openreg.graph(torch.openreg.Graph()),
+        ):
+            optimizer.step()
 
     def train(self, name, is_graphed):
         """Trains and returns losses, parameters and the optimizer's state."""

@@ -96,6 +96,7 @@ class TestCaches(CompiledTestCase):
             mock.patch.object(_internals, "pick_vec_isa", lambda: "other instructions"),
             mock.patch.object(_lowering, "_source_hash", lambda: b"other sources"),
             mock.patch.object(torch, "get_num_threads", lambda: threads + 1),
+            mock.patch.object(_lowering._C, "_get_device", lambda: 1),
         ):
             with change:
                 self.assertNotEqual(compiler_pass.uuid(), before)

@@ -1,7 +1,13 @@
 """Compiled functions give what Inductor gives on the CPU: the same kernels, the same bits."""
 
+import functools
+import inspect
+from unittest import mock
+
 import torch
+import torch.nn.functional as F
 from common import (
+    DEVICE_COUNT,
     DEVICE_TYPE,
     instantiate_parametrized_tests,
     parametrize,
@@ -11,6 +17,16 @@ from common import (
 )
 from extras.inductor.compiled import CompiledTestCase
 from extras.inductor.functions import CASES, leaf, normal
+from torch._subclasses.fake_impls import op_implementations_dict
+from torch.utils.checkpoint import checkpoint
+
+from torch_openreg.inductor import _kernels
+
+CAPTURABLE_OPTIMIZERS = [
+    value
+    for value in vars(torch.optim).values()
+    if isinstance(value, type) and "capturable" in inspect.signature(value).parameters
+]
 
 
 class TestFunctions(CompiledTestCase):
@@ -91,6 +107,168 @@ class TestFunctions(CompiledTestCase):
         self.assertEqual(b, torch.ones(3))
 
 
+class TestHostKernels(CompiledTestCase):
+    """A compiled kernel of the CPU never has an argument in device memory."""
+
+    def test_number_on_the_device_moves_a_list_of_cpu_numbers_there(self):
+        def with_number(x, number):
+            added = torch._foreach_add([x], number, alpha=2)  # the number remains a tensor
+            return *added, *torch._foreach_mul([x], number), *torch._foreach_div([x], number)
+
+        x, number = torch.tensor(3.0), torch.tensor(0.5)
+        results = torch.compile(with_number)(x, number.to(DEVICE_TYPE))
+        self.assertEqual([one.device.type for one in results], [DEVICE_TYPE] * 3)
+        self.assertEqual([one.cpu() for one in results], list(with_number(x, number)))
+
+    @parametrize("name", ["_foreach_mul", "_foreach_mul_"])
+    def test_list_of_cpu_tensors_with_a_number_on_the_device_is_refused(self, name):
+        compiled = torch.compile(lambda x, number: getattr(torch, name)([x], number))
+        with self.assertRaisesRegex(Exception, f"(?s){DEVICE_TYPE}:0.*{name} ") as raised:
+            compiled(normal(4), torch.tensor(0.5, device=DEVICE_TYPE))
+        self.assertRegex(str(raised.exception), r"\bcpu\b")
+
+    def test_kernel_is_refused_whose_operator_has_the_wrong_device(self):
+        operator = torch.ops.aten._foreach_mul.Tensor
+        known = {key: value for key, value in op_implementations_dict.items() if key != operator}
+        with mock.patch.dict(op_implementations_dict, known, clear=True):
+            compiled = torch.compile(lambda x, number: torch._foreach_mul([x], number)[0])
+            with self.assertRaisesRegex(
+                Exception, rf"kernel cpp_fused__foreach_mul_0 on cpu .* on {DEVICE_TYPE}:0"
+            ):
+                compiled(normal(4), torch.tensor(0.5, device=DEVICE_TYPE))
+
+    def test_kernel_refuses_arguments_on_the_device_when_it_runs(self):
+        kernel = None
+
+        def keep(*args):
+            nonlocal kernel
+            kernel = define_kernel(*args)
+            return kernel
+
+        define_kernel = _kernels.define_kernel
+        with mock.patch.object(_kernels, "define_kernel", keep):
+            torch.compile(lambda x, y: (x + 1, y.sin()))(
+                torch.ones(3, device=DEVICE_TYPE), normal(3)
+            )
+        kernel = kernel.result() if hasattr(kernel, "result") else kernel
+        x = torch.ones(3, device=DEVICE_TYPE)
+        with self.assertRaisesRegex(
+            RuntimeError, f"cpp_fused.*: expected CPU tensors, .*{x.device}"
+        ):
+            kernel(x, x)
+
+
+RANDOM_FACTORS = {
+    "dropout": lambda x: F.dropout(torch.ones_like(x)),
+    "multinomial": lambda x: torch.multinomial(torch.ones_like(x), x.shape[-1]),
+    "randperm": lambda x: torch.randperm(x.shape[-1], device=x.device),
+}
+
+
+class TestRandomOperatorsThatAreComputedAgain(CompiledTestCase):
+    """A checkpointed region draws the same numbers again in the backward pass."""
+
+    @parametrize("name", RANDOM_FACTORS)
+    @parametrize(
+        "way",
+        [
+            subtest(("aot_eager", {}), name="eager"),
+            subtest(("inductor", {}), name="inductor"),
+            subtest(("inductor", {"fallback_random": True}), name="inductor_fallback"),
+        ],
+    )
+    @parametrize("index", range(DEVICE_COUNT))
+    def test_gradient_has_the_numbers_of_the_result(self, name, way, index):
+        backend, options = way
+
+        def checkpointed(x):
+            return checkpoint(lambda x: x.sin() * RANDOM_FACTORS[name](x), x, use_reentrant=False)
+
+        x = normal(8, 8).to(f"{DEVICE_TYPE}:{index}").requires_grad_()
+        with torch._inductor.config.patch(options):
+            y = torch.compile(checkpointed, backend=backend, fullgraph=True)(x)
+            (gradient,) = torch.autograd.grad(y.sum(), x)
+        x, y = x.detach().cpu(), y.detach().cpu()
+        self.assertEqual(gradient.cpu(), y / x.sin() * x.cos())
+
+
+class TestDeviceFunctions(CompiledTestCase):
+    """Functions of the device module inside a compiled function."""
+
+    module = getattr(torch, DEVICE_TYPE)
+
+    def compiled(self, function, backend="eager"):
+        return torch.compile(function, backend=backend, fullgraph=True)
+
+    @parametrize("name", ["is_available", "is_initialized", "current_device"])
+    def test_answer_is_that_outside(self, name):
+        function = getattr(self.module, name)
+        _, answer = self.compiled(lambda x: (x + 1, function()))(torch.ones(2, device=DEVICE_TYPE))
+        self.assertEqual(answer, function())
+
+    def test_properties_are_those_outside(self):
+        def size(x):
+            return x + 1, self.module.get_device_properties(x.device).total_memory
+
+        _, answer = self.compiled(size)(torch.ones(2, device=DEVICE_TYPE))
+        self.assertEqual(answer, self.module.get_device_properties(0).total_memory)
+
+    @requires_two_devices
+    def test_function_is_compiled_again_for_another_current_device(self):
+        compiled = self.compiled(lambda x: x + self.module.current_device(), "inductor")
+        for index in range(2):
+            with self.module.device(index):
+                self.assertEqual(compiled(torch.zeros(2, device=DEVICE_TYPE)).tolist(), [index] * 2)
+
+    @requires_two_devices
+    def test_device_is_selected_inside(self):
+        def on_second(x):
+            with self.module.device(1):
+                y = torch.ones(3, device=DEVICE_TYPE) + self.module.current_device()
+            return y, x + self.module.current_device()
+
+        y, x = self.compiled(on_second)(torch.zeros(2, device=DEVICE_TYPE))
+        self.assertEqual((y.device.index, x.device.index), (1, 0))
+        self.assertEqual((y.tolist(), x.tolist()), ([2, 2, 2], [0, 0]))
+
+    @parametrize("arguments", [subtest((), name="none"), subtest((0,), name="index")])
+    def test_synchronize_waits_where_it_is_called(self, arguments):
+        def work(x):
+            y = x * 2
+            self.module.synchronize(*arguments)
+            return y
+
+        compiled = self.compiled(work)
+        x = torch.ones(2, device=DEVICE_TYPE)
+        compiled(x)
+        self.assertTrue(self.module.current_stream().query())
+
+    @parametrize("backend", ["eager", "inductor"])
+    def test_streams_and_events(self, backend):
+        def on_two_streams(x):
+            side = self.module.Stream()
+            side.wait_stream(self.module.current_stream())
+            with self.module.stream(side):
+                y = x * 2
+            event = self.module.Event()
+            event.record(side)
+            self.module.current_stream().wait_event(event)
+            return y + 1
+
+        x = normal(16)
+        result = self.compiled(on_two_streams, backend)(x.to(DEVICE_TYPE))
+        self.assertEqual(result.cpu(), x * 2 + 1)
+
+
+class TestProductsWithResultDtype(CompiledTestCase):
+    @parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_result_is_that_of_wider_factors(self, dtype):
+        x, y = normal(4, 5).to(dtype), normal(5, 3).to(dtype)
+        compiled = torch.compile(lambda x, y: torch.mm(x, y, out_dtype=torch.float32) + 1)
+        result = compiled(x.to(DEVICE_TYPE), y.to(DEVICE_TYPE))
+        self.assert_bit_equal(result, x.float() @ y.float() + 1)
+
+
 class TestTraining(CompiledTestCase):
     def train(self, device, optimizer_class, **options):
         torch._dynamo.reset()
@@ -137,6 +315,34 @@ class TestTraining(CompiledTestCase):
         ):
             compare(actual, wanted)
 
+    def steps(self, optimizer_class, compile_step, **options):
+        """Takes three steps with a learning rate on the device; returns the parameter and step."""
+        torch.manual_seed(1)
+        parameter = torch.nn.Parameter(torch.randn(5).to(DEVICE_TYPE))
+        rate = torch.tensor(0.1, device=DEVICE_TYPE)
+        optimizer = optimizer_class([parameter], lr=rate, **options)
+        step = compile_step(optimizer.step)
+        for _ in range(3):
+            parameter.grad = parameter.detach() * 2
+            step()
+        return parameter.detach(), optimizer.state[parameter]["step"]
+
+    def compare_steps_with_eager_mode(self, optimizer_class, backend):
+        expected, _ = self.steps(optimizer_class, lambda step: step, capturable=True)
+        actual, step = self.steps(
+            optimizer_class, functools.partial(torch.compile, backend=backend)
+        )
+        self.assertEqual(step.device.type, DEVICE_TYPE)
+        self.assertEqual(actual.cpu(), expected.cpu())
+
+    @parametrize("optimizer_class", CAPTURABLE_OPTIMIZERS)
+    def test_learning_rate_on_the_device(self, optimizer_class):
+        self.compare_steps_with_eager_mode(optimizer_class, "eager")
+
+    @parametrize("optimizer_class", [torch.optim.Adam, torch.optim.AdamW])
+    def test_learning_rate_on_the_device_in_kernels(self, optimizer_class):
+        self.compare_steps_with_eager_mode(optimizer_class, "inductor")
+
     def test_compiled_autograd(self):
         def gradient(device):
             torch._dynamo.reset()
@@ -152,6 +358,10 @@ class TestTraining(CompiledTestCase):
 
 
 instantiate_parametrized_tests(TestFunctions)
+instantiate_parametrized_tests(TestDeviceFunctions)
+instantiate_parametrized_tests(TestHostKernels)
+instantiate_parametrized_tests(TestProductsWithResultDtype)
+instantiate_parametrized_tests(TestRandomOperatorsThatAreComputedAgain)
 instantiate_parametrized_tests(TestTraining)
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import torch.multiprocessing
 from common import (
     DEVICE_TYPE,
     FORK_TEXT,
+    INDEX_ERROR,
     OpenRegTestCase,
     StreamGate,
     instantiate_parametrized_tests,
@@ -682,7 +683,7 @@ class TestOrder(IpcTestCase):
         self.assertEqual(peer.result(), None)
         with self.assertRaisesRegex(RuntimeError, f"process {os.getpid()} failed before"):
             peer.call(values)
-        with self.assertRaises(IndexError):
+        with self.assertRaises(INDEX_ERROR):
             torch.openreg.synchronize()
         self.assertEqual(peer.call(double_and_return, torch.ones(2, device=DEVICE_TYPE)), [2, 2])
 
@@ -740,11 +741,50 @@ class TestOrder(IpcTestCase):
         peer.call(open_event, handle)
         with self.assertRaisesRegex(RuntimeError, "received from another process"):
             peer.call(share_event)
-        with self.assertRaisesRegex(RuntimeError, "belongs to another process"):
-            peer.call(record_event)
         event = None
         with self.assertRaisesRegex(RuntimeError, "has destroyed the event"):
             peer.call(query_event)
+        with self.assertRaisesRegex(RuntimeError, "has destroyed the event"):
+            peer.call(record_event)
+
+    def test_record_of_the_receiver_is_waited_for_by_the_owner(self):
+        peer = self.start_peer()
+        event = torch.openreg.Event(interprocess=True)
+        peer.call(open_event, event.ipc_handle())
+        tensor = peer.call(record_behind_a_gate, 10)
+        self.assertFalse(event.query())
+        event.wait()
+        result = tensor + 1
+        self.assertFalse(torch.openreg.current_stream().query())
+        peer.call(open_gate_of_record)
+        event.synchronize()
+        self.assertEqual(result.tolist(), [2] * 10)
+        self.assertTrue(peer.call(synchronize_event))
+
+    def test_latest_record_counts_whichever_process_made_it(self):
+        peer = self.start_peer()
+        event = torch.openreg.Event(interprocess=True)
+        peer.call(open_event, event.ipc_handle())
+        peer.call(record_event)
+        self.assertTrue(peer.call(synchronize_event))
+        event.synchronize()
+        with StreamGate() as gate:
+            event.record()
+            self.assertFalse(event.query())
+            self.assertFalse(peer.call(query_event))
+            gate.open()
+            event.synchronize()
+        self.assertTrue(peer.call(query_event))
+
+    def test_death_of_the_receiver_ends_the_wait_for_its_record(self):
+        peer = self.start_peer()
+        event = torch.openreg.Event(interprocess=True)
+        peer.call(open_event, event.ipc_handle())
+        peer.call(record_behind_a_gate, 10)
+        self.assertFalse(event.query())
+        peer.kill()
+        with self.assertRaisesRegex(RuntimeError, f"process {peer.process.pid} ended before"):
+            event.synchronize()
 
     def test_process_exits_while_it_waits_for_another(self):
         peer = self.start_peer()
@@ -802,6 +842,16 @@ def share_event():
 
 def record_event():
     kept["event"].record()
+
+
+def record_behind_a_gate(size):
+    tensor = make_behind_a_gate(size)
+    kept["event"].record()
+    return tensor
+
+
+def open_gate_of_record():
+    kept["gate"].open()
 
 
 class TestMessages(IpcTestCase):

@@ -1,6 +1,7 @@
 """The interface of torch.openreg.sanitizer, from Python and from the environment."""
 
 import contextlib
+import inspect
 import json
 import os
 import re
@@ -11,7 +12,16 @@ import warnings
 from pathlib import Path
 
 import torch
-from common import OpenRegTestCase, requires_two_devices, run_program, run_tests
+from common import (
+    ERROR_PREFIX,
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    requires_two_devices,
+    run_program,
+    run_tests,
+    subtest,
+)
 from extras.sanitizer.programs import device
 
 from torch_openreg import _C
@@ -46,6 +56,87 @@ def _no_variable(name):
     with unittest.mock.patch.dict(os.environ):
         os.environ.pop(name, None)
         yield
+
+
+# --- Programs with a wait that comes too early, in the line of the comment. The write or the copy
+# is on `side`.
+
+
+def _event_before_the_write(x, side):
+    event = side.record_event()
+    with _module.stream(side):
+        x.add_(1)
+    _module.current_stream().wait_event(event)  # too early
+    x.sum()
+
+
+def _event_waited_for_before_the_write(x, side):
+    event = side.record_event()
+    _module.current_stream().wait_event(event)  # too early
+    with _module.stream(side):
+        x.add_(1)
+    x.sum()
+
+
+def _stream_before_the_write(x, side):
+    _module.current_stream().wait_stream(side)  # too early
+    with _module.stream(side):
+        x.add_(1)
+    x.sum()
+
+
+def _host_waits_for_an_event_before_the_write(x, side):
+    event = side.record_event()
+    with _module.stream(side):
+        x.add_(1)
+    event.synchronize()  # too early
+    x.sum()
+
+
+def _in_a_capture(x, side):
+    with _module.graph(_graph()):
+        current = _module.current_stream()
+        side.wait_stream(current)
+        event = side.record_event()
+        with _module.stream(side):
+            x.add_(1)
+        current.wait_event(event)  # too early
+        x.sum()
+        current.wait_stream(side)
+
+
+def _host_reads_after_an_event_before_the_copy(x, side):
+    event = side.record_event()
+    with _module.stream(side):
+        host = x.to("cpu", non_blocking=True)
+    event.synchronize()  # too early
+    host.sum()
+
+
+def _host_reads_after_a_stream_before_the_copy(x, side):
+    side.synchronize()  # too early
+    with _module.stream(side):
+        host = x.to("cpu", non_blocking=True)
+    host.sum()
+
+
+def _host_reads_an_array_after_the_device_before_the_copy(x, side):
+    _module.synchronize()  # too early
+    with _module.stream(side):
+        host = x.to("cpu", non_blocking=True)
+    host.numpy().sum()
+
+
+_TOO_EARLY = (
+    _event_before_the_write,
+    _event_waited_for_before_the_write,
+    _stream_before_the_write,
+    _host_waits_for_an_event_before_the_write,
+    _in_a_capture,
+    _host_reads_after_an_event_before_the_copy,
+    _host_reads_after_a_stream_before_the_copy,
+    _host_reads_an_array_after_the_device_before_the_copy,
+)
 
 
 class TestInterface(OpenRegTestCase):
@@ -188,6 +279,35 @@ class TestInterface(OpenRegTestCase):
         (finding,) = checker.findings()
         self.assertRegex(str(finding), r"last waited for stream \d+ of \S+ at .*test_interface.py")
 
+    @parametrize("program", [subtest(one, name=one.__name__) for one in _TOO_EARLY])
+    @parametrize("has_worked", [False, True])
+    def test_last_line_names_the_wait_that_was_too_early(self, program, has_worked):
+        x, side = torch.zeros(64, device=device), _module.Stream()
+        _module.synchronize()
+        with checker.check("collect"):
+            if has_worked:
+                with _module.stream(side):
+                    torch.ones(4, device=device)
+            program(x, side)
+            _module.synchronize()
+        (finding,) = checker.findings()
+        lines, first = inspect.getsourcelines(program)
+        (wait,) = (first + at for at, line in enumerate(lines) if "# too early" in line)
+        last = str(finding).splitlines()[-1]
+        self.assertRegex(last, rf"test_interface.py:{wait}, which is too early: it ")
+
+    def test_wait_for_another_stream_is_not_named(self):
+        x, side, third = torch.zeros(64, device=device), _module.Stream(), _module.Stream()
+        _module.synchronize()
+        with checker.check("collect"):
+            with _module.stream(side):
+                x.add_(1)
+            _module.current_stream().wait_stream(third)
+            third.synchronize()
+            x.sum()
+        (finding,) = checker.findings()
+        self.assertNotIn("too early", str(finding))
+
     def test_kinds_can_be_left_out(self):
         with checker.check("collect", race=False):
             _race()
@@ -196,7 +316,7 @@ class TestInterface(OpenRegTestCase):
     def test_refused_calls_raise_their_own_error(self):
         x, graph = torch.zeros(64, device=device), _graph()
         # torch.cuda.graph still ends the capture, which is a separate error.
-        errors = "orErrorStreamCapture(Unsupported|Invalidated)"
+        errors = f"{ERROR_PREFIX}StreamCapture(Unsupported|Invalidated)"
         with (
             checker.check("raise"),
             self.assertRaisesRegex(torch.AcceleratorError, errors),
@@ -569,6 +689,8 @@ class TestEnvironment(OpenRegTestCase):
             result = self.run_with(OPENREG_SANITIZER_SUPPRESSIONS=str(path))
             self.assertTrue(re.search("expected kind:file:operator", result.stderr), result.stderr)
 
+
+instantiate_parametrized_tests(TestInterface)
 
 if __name__ == "__main__":
     run_tests()

@@ -142,3 +142,66 @@ TEST(a_null_text_is_an_empty_text) {
   CHECK_ERROR(orStreamSynchronize(nullptr), orErrorLaunchFailure);
   CHECK_EQUAL(orGetLastErrorTag(), 4);
 }
+
+namespace {
+
+orError_t launch_sticky_failure(orStream_t stream) {
+  return test::launch(stream, "asserting", [] {
+    orSetKernelError("for good", 0);
+    orMakeKernelErrorSticky();
+    return orErrorAssert;
+  });
+}
+
+}  // namespace
+
+TEST(a_sticky_error_comes_out_of_each_later_wait_launch_and_allocation_of_the_device) {
+  const orStream_t failing = make_stream();
+  const orStream_t other = make_stream();
+  void* memory = nullptr;
+  CHECK_OK(orMalloc(&memory, 64));
+  orEvent_t event = nullptr;
+  CHECK_OK(orEventCreate(&event));
+  CHECK_OK(launch_sticky_failure(failing));
+  for (int i = 0; i < 2; ++i) {
+    CHECK_ERROR(orStreamSynchronize(failing), orErrorAssert);
+    CHECK_CONTAINS(orGetLastErrorMessage(), "kernel 'asserting' on stream 1 of device 0 failed");
+  }
+  CHECK_ERROR(orStreamSynchronize(other), orErrorAssert);
+  CHECK_ERROR(orStreamQuery(nullptr), orErrorAssert);
+  CHECK_ERROR(orDeviceSynchronize(), orErrorAssert);
+  CHECK_ERROR(launch_failure(other, orSuccess, "not run"), orErrorAssert);
+  CHECK_ERROR(orEventRecord(event, other), orErrorAssert);
+  CHECK_ERROR(orMemset(memory, 0, 64), orErrorAssert);
+  void* more = nullptr;
+  CHECK_ERROR(orMalloc(&more, 64), orErrorAssert);
+  CHECK_ERROR(orStreamSynchronize(make_stream()), orErrorAssert);
+  CHECK_OK(orFree(memory));
+  CHECK_OK(orEventDestroy(event));
+}
+
+TEST(a_sticky_error_leaves_other_devices_alone) {
+  CHECK_OK(launch_sticky_failure(make_stream(0)));
+  CHECK_ERROR(orDeviceSynchronizeIndex(0), orErrorAssert);
+  const orStream_t stream = make_stream(1);
+  CHECK_OK(test::launch(stream, "working", [] { return orSuccess; }));
+  CHECK_OK(orStreamSynchronize(stream));
+}
+
+TEST(a_sticky_error_that_a_call_has_returned_is_not_left_at_the_end) {
+  CHECK_OK(launch_sticky_failure(nullptr));
+  CHECK_ERROR(orDeviceTakeErrorAll(1000), orErrorAssert);
+  CHECK_OK(orDeviceTakeErrorAll(1000));
+  CHECK_ERROR(orStreamSynchronize(nullptr), orErrorAssert);
+}
+
+TEST(an_error_is_sticky_for_the_kernel_that_says_so) {
+  CHECK_OK(test::launch(nullptr, "recovering", [] {
+    orSetKernelError("once", 0);
+    orMakeKernelErrorSticky();
+    orSetKernelError("again", 0);  // another error
+    return orErrorAssert;
+  }));
+  CHECK_ERROR(orStreamSynchronize(nullptr), orErrorAssert);
+  CHECK_OK(orStreamSynchronize(nullptr));
+}

@@ -285,7 +285,6 @@ TEST(what_was_received_is_not_shared_on) {
   CHECK_CONTAINS(orGetLastErrorMessage(), "received from another process");
   CHECK_ERROR(orIpcGetEventHandle(&event_handle, event), orErrorNotPermitted);
   CHECK_CONTAINS(orGetLastErrorMessage(), "received from another process");
-  CHECK_ERROR(orEventRecord(event, nullptr), orErrorNotPermitted);
   CHECK_OK(orEventDestroy(event));
   producer.channel.signal();
   producer.check_success();
@@ -715,6 +714,59 @@ TEST(a_wait_refers_to_the_record_at_the_time_of_the_call) {
   CHECK_OK(orStreamSynchronize(stream));
   producer.channel.signal();
   producer.check_success();
+}
+
+namespace {
+
+// Receives an event and records it after a gate, and opens the gate on request.
+void record_received_event(Channel& channel) {
+  const orStream_t stream = make_stream();
+  orEvent_t event = open_event(channel.receive<orIpcEventHandle_t>());
+  static Gate& gate = *new Gate;  // the worker may still be in it at exit
+  gate.hold(stream);
+  CHECK_OK(orEventRecord(event, stream));
+  gate.wait_until_reached();
+  CHECK_ERROR(orEventQuery(event), orErrorNotReady);
+  channel.signal();
+  channel.wait();
+  gate.open();
+  CHECK_OK(orEventSynchronize(event));
+  channel.signal();
+  channel.wait();
+}
+
+}  // namespace
+
+TEST(a_record_of_the_process_that_received_the_event_is_waited_for) {
+  Process other = start(record_received_event);
+  orEvent_t event = make_shared_event();
+  other.channel.send(share(event));
+  other.channel.wait();
+  const orStream_t stream = make_stream();
+  CHECK_ERROR(orEventQuery(event), orErrorNotReady);
+  CHECK_OK(orStreamWaitEvent(stream, event, 0));
+  CHECK_ERROR(orStreamQuery(stream), orErrorNotReady);
+  other.channel.signal();
+  CHECK_OK(orEventSynchronize(event));
+  CHECK_OK(orStreamSynchronize(stream));
+  other.channel.wait();
+  CHECK_OK(orEventRecord(event, stream));  // the latest one again
+  CHECK_OK(orEventSynchronize(event));
+  other.channel.signal();
+  other.check_success();
+}
+
+TEST(a_record_of_a_process_that_received_the_event_and_dies_completes_with_an_error) {
+  Process other = start(record_received_event);
+  orEvent_t event = make_shared_event();
+  other.channel.send(share(event));
+  other.channel.wait();
+  const orStream_t stream = make_stream();
+  CHECK_OK(orStreamWaitEvent(stream, event, 0));
+  other.kill();
+  CHECK_ERROR(orStreamSynchronize(stream), orErrorProcessEnded);
+  CHECK_ERROR(orEventSynchronize(event), orErrorProcessEnded);
+  CHECK_CONTAINS(orGetLastErrorMessage(), std::to_string(other.id));
 }
 
 TEST(an_event_of_a_process_that_dies_completes_with_an_error) {

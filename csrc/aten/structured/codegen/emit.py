@@ -18,10 +18,11 @@ SHARD = """\
 #include <ATen/native/FractionalMaxPooling.h>
 #include <torch/library.h>
 
-#include "csrc/aten/dtypes/WideningKernel.h"
+#include "csrc/aten/refusals/RefusingKernel.h"
 #include "csrc/aten/structured/Concatenation.h"
 #include "csrc/aten/structured/StructuredLaunch.h"
 #include "csrc/aten/structured/StructuredOp.h"
+#include "csrc/aten/structured/UnpivotedLu.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 // Torch's headers of one operator each expect the tensor types to be declared.
@@ -74,13 +75,15 @@ def shard_text(operators: Sequence[Operator]) -> str:
 
 
 def _registration(operator: Operator, form: Form) -> list[str]:
-    """The statement that registers one overload; see Note [Wider types]."""
+    """The statement that registers one overload; see Note [Refusals] and Note [Wider types]."""
     name, kernel = f'"aten::{form.overload}"', f"&{operator.namespace}::{form.function}"
+    if operator.has_refused_dtypes:
+        kernel = f"{kernel}<&{operator.namespace}::enqueue>, {kernel}<LaunchNothing{{}}>"
     start = f'  m.impl("{form.overload}",'
     return _first_that_fits(
-        [f"{start} widening<{name}, {kernel}>());"],
-        [start, f"         widening<{name}, {kernel}>());"],
-        [start, f"         widening<{name},", f"                  {kernel}>());"],
+        [f"{start} refusing<{name}, {kernel}>());"],
+        [start, f"         refusing<{name}, {kernel}>());"],
+        [start, f"         refusing<{name},", f"                  {kernel}>());"],
     )
 
 
@@ -123,6 +126,7 @@ def _enqueue(operator: Operator) -> list[str]:
         *_list(lambda_start, kernel_parameters, ") {"),
         *([f"        {operator.preparation}"] if operator.preparation else []),
         *_list(f"        at::cpu::{operator.cpu_function}(", kernel_arguments, ");"),
+        *_without_conjugate(operator),
         *(["      },", *mode] if mode else ["      });"]),
         "}",
     ]
@@ -140,8 +144,12 @@ def _form(operator: Operator, form: Form) -> list[str]:
         result = outputs if len(operator.outputs) == 1 else f"std::tie({outputs})"
     indices = [a.name for a in operator.inputs if a.type == INDEX_LIST]
     source = operator.format_source
+    launch = "launch" if operator.has_refused_dtypes else "enqueue"
     formats = [f"  setMemoryFormat(*op.outputs()[0], {source});"] if source else []
+    conjugate = operator.conjugate
+    conjugations = [f"  setConjugate(*op.outputs()[0], {conjugate});"] if conjugate else []
     return [
+        *(["template <auto launch>"] if operator.has_refused_dtypes else []),
         *_list(f"{form.returns} {form.function}(", _parameters(form.arguments), ") {"),
         *_device_check(form),
         *_rewrite(operator, form),
@@ -149,10 +157,21 @@ def _form(operator: Operator, form: Form) -> list[str]:
         f"  {construction}",
         *_list("  op.meta(", [a.for_meta for a in operator.inputs], ");"),
         *formats,
-        *_list("  enqueue(", ["op", *(a.on_host for a in operator.inputs)], ");"),
+        *_list(f"  {launch}(", ["op", *(a.on_host for a in operator.inputs)], ");"),
+        *conjugations,
         f"  return {result};",
         "}",
     ]
+
+
+def _without_conjugate(operator: Operator) -> list[str]:
+    """The kernel's output loses the bit that the form gives to the caller's tensor.
+
+    Not before the launch, because the kernel expects an output without it.
+    """
+    if operator.conjugate is None:
+        return []
+    return [f"        {operator.outputs[0]}.unsafeGetTensorImpl()->_set_conj(false);"]
 
 
 def _rewrite(operator: Operator, form: Form) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -26,9 +26,18 @@ NAME_KINDS = {"overload": "Overload", "operator": "Operator", "family": "Family"
 # The dtypes of values -> c10::ScalarType.
 DTYPES = {
     "bool": "Bool",
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
     "float16": "Half",
     "bfloat16": "BFloat16",
+    "float32": "Float",
+    "float64": "Double",
     "complex32": "ComplexHalf",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
     "float8_e4m3fn": "Float8_e4m3fn",
     "float8_e4m3fnuz": "Float8_e4m3fnuz",
     "float8_e5m2": "Float8_e5m2",
@@ -41,11 +50,14 @@ VALUE_KINDS = {
     "arguments": "Arguments",
     "conditions": "Conditions",
     "dtypes": "DtypeSet",
+    "refusal": "Refusal",
     "text": "std::string_view",
 }
 
 _KEYS = {"meaning", "names", "read_by", "value", "entries"}
 _RANGE = {"since", "until"}
+_REFUSAL_KEYS = {"name", "dtypes", "capability", "if", "unless"}
+_MAX_TESTS = 2
 _LINE_LENGTH = 100
 
 HEADER = """\
@@ -202,12 +214,32 @@ def _is_valid(kind: str | Mapping[str, str] | None, value: Any) -> bool:
         choice = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else value
         return isinstance(choice, str) and choice in kind
     if kind == "dtypes":
-        return isinstance(value, list) and bool(value) and all(v in DTYPES for v in value)
+        return _are_dtypes(value)
+    if kind == "refusal":
+        return _is_refusal(value)
     if kind == "arguments":
         return isinstance(value, list) and bool(value)
     if kind == "conditions":
         return isinstance(value, dict) and bool(value)
     return isinstance(value, str)
+
+
+def _are_dtypes(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(v in DTYPES for v in value)
+
+
+def _is_refusal(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and "name" in value
+        and not value.keys() - _REFUSAL_KEYS
+        and ("dtypes" not in value or _are_dtypes(value["dtypes"]))
+        and re.fullmatch(r"\d+\.\d", str(value.get("capability", "0.0"))) is not None
+        and all(
+            isinstance(tests, dict) and 0 < len(tests) <= _MAX_TESTS
+            for tests in (value[key] for key in ("if", "unless") if key in value)
+        )
+    )
 
 
 def _number(release: str) -> tuple[int, ...]:
@@ -224,6 +256,13 @@ def fact_headers(facts: Mapping[str, Fact], release: str) -> dict[str, str]:
         for fact in facts.values()
         if fact.is_read_by_cpp
     }
+
+
+def name_header(name: str, meaning: str, overloads: Iterable[str]) -> dict[str, str]:
+    """The same for names of overloads that are no entries of the table."""
+    entries = tuple(map(Entry, overloads))
+    fact = Fact(name, meaning, "overload", ("FactTable.h",), None, entries)
+    return {f"facts/{fact.cpp_name}.h": _header(fact, installed_release())}
 
 
 def _header(fact: Fact, release: str) -> str:
@@ -264,13 +303,34 @@ def _cpp_value(fact: Fact, entry: Entry) -> str:
         text = f', "{argument}"' if argument else ""
         return f", {{{fact.cpp_name}::{_word(choice)}{text}}}"
     if fact.value == "dtypes":
-        return f", setOf({{{', '.join(f'ScalarType::{DTYPES[v]}' for v in entry.value)}}})"
+        return f", {_dtype_set(entry.value)}"
+    if fact.value == "refusal":
+        return f", {_refusal(entry.value)}"
     if fact.value == "arguments":
         return f", {{{{{', '.join(map(_quoted, entry.value))}}}}}"
     if fact.value == "conditions":
         pairs = (f"{{{_quoted(name)}, {_quoted(other)}}}" for name, other in entry.value.items())
         return f", {{{{{{{', '.join(pairs)}}}}}}}"
     return f", {_quoted(entry.value)}"
+
+
+def _dtype_set(dtypes: Iterable[str]) -> str:
+    return f"setOf({{{', '.join(f'ScalarType::{DTYPES[dtype]}' for dtype in dtypes)}}})"
+
+
+def _refusal(value: Mapping[str, Any]) -> str:
+    fields = [f".name = {_quoted(value['name'])}"]
+    if "dtypes" in value:
+        fields.append(f".dtypes = {_dtype_set(value['dtypes'])}")
+    if "capability" in value:
+        fields.append(f".capability = {value['capability'].replace('.', '')}")
+    for key in ("if", "unless"):
+        if key in value:
+            tests = (
+                f"{{{_quoted(name)}, {_quoted(str(test))}}}" for name, test in value[key].items()
+            )
+            fields.append(f".{key}_all = {{{{{{{', '.join(tests)}}}}}}}")
+    return f"{{{', '.join(fields)}}}"
 
 
 def _quoted(text: str) -> str:

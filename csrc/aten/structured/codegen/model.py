@@ -15,7 +15,7 @@ from facts import installed_release, load_facts
 from torchgen.api import cpp, meta, native
 from torchgen.api.types import NativeSignature
 from torchgen.context import native_function_manager
-from torchgen.gen import get_grouped_native_functions, parse_native_yaml
+from torchgen.gen import ParsedYaml, get_grouped_native_functions, parse_native_yaml
 from torchgen.model import (
     DeviceCheckType,
     DispatchKey,
@@ -30,19 +30,32 @@ from torchgen.model import (
 LAUNCH_MODES: dict[str, str] = {
     "throwing": "LaunchMode::OnCallingThread",
     "throwing_on_request": "check_errors ? LaunchMode::OnCallingThread : LaunchMode::AfterDryRun",
+    "run_of_ones": "LaunchMode::AfterRunOfOnes",
     "without_dry_run": "LaunchMode::WithoutDryRun",
 }
 
 # Statements that check arguments.
 CHECKS: dict[str, str] = {
     "approximation": "native::get_gelutype_enum(approximate);",
+    "cpu_numbers": "checkAddcmulNumbers(self, tensor1);",
     "dimension": "maybe_wrap_dim(dim, self.dim());",
+    "indexed_dtype": "checkIndexes(self.scalar_type());",
+    "joined_dtypes": "checkJoins(op.outputs()[0]->scalar_type(), tensors);",
     "samples_2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
     "samples_3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
 }
 
+# Whether a result is a conjugate.
+CONJUGATES: dict[str, str] = {
+    "not_left": "!left",
+}
+
 # Statements before the kernel.
 PREPARATIONS: dict[str, str] = {
+    "unpivoted": "if (!pivot) { return decomposeWithoutPivots(A, P, L, U); }",
+    "unpivoted_factors": (
+        "if (!pivot) { return factorWithoutPivots(A, check_errors, LU, pivots, info); }"
+    ),
     "resized_twice": "if (reduction != Reduction::None) { out.resize_({0}); }",
 }
 
@@ -107,6 +120,15 @@ PASSING: dict[str, Passing] = {
         capture="{0} = aliasAll({0})", kernel="optionalTensorsOf({0})"
     ),
 }
+
+# The dispatch keys of CUDA's kernels.
+_CUDA_KEYS = (
+    DispatchKey.CUDA,
+    DispatchKey.SparseCUDA,
+    DispatchKey.SparseCsrCUDA,
+    DispatchKey.QuantizedCUDA,
+    DispatchKey.NestedTensorCUDA,
+)
 
 # Rewritten before use, by deviceIndices().
 INDEX_LIST = "const c10::List<std::optional<Tensor>>&"
@@ -173,6 +195,12 @@ class Operator:
         return None if choice is None else LAUNCH_MODES[choice]
 
     @property
+    def has_refused_dtypes(self) -> bool:
+        """Whether CUDA lacks dtypes of the operator; its forms are then templates of the launch."""
+        families = load_facts()["cuda_dtypes"].values_for(installed_release())
+        return self.overload.split(".")[0].removesuffix("_") in families
+
+    @property
     def check(self) -> str | None:
         choice = fact_of(self.overload, "kernel_check")
         return None if choice is None else CHECKS[choice]
@@ -186,6 +214,12 @@ class Operator:
     def format_source(self) -> str | None:
         """The argument whose memory format the output gets."""
         return fact_of(self.overload, "memory_format")
+
+    @property
+    def conjugate(self) -> str | None:
+        """The condition under which the output is a conjugate, if its numbers are complex."""
+        choice = fact_of(self.overload, "conjugate")
+        return None if choice is None else CONJUGATES[choice]
 
     @property
     def preparation(self) -> str | None:
@@ -227,12 +261,37 @@ def load_operators() -> Operators:
     return Operators(tuple(generated), dict(sorted(skipped.items())))
 
 
-def _structured_groups() -> Iterator[tuple[NativeFunctionsGroup, bool]]:
-    """Yields each group with whether the CPU has a kernel of it."""
+def operators_without_cuda_kernel() -> list[str]:
+    """The overloads that have a kernel of the CPU and none of CUDA, without those in the table."""
+    parsed = _declarations()
+    indices = parsed.backend_indices
+    functions = {function.func.name: function for function in parsed.native_functions}
+    served = load_facts()["served_without_cuda_kernel"].values_for(installed_release())
+
+    def has_kernel(function: NativeFunction, *keys: DispatchKey) -> bool:
+        kernel = functions[function.structured_delegate or function.func.name]
+        return any(indices[key].has_kernel(kernel) for key in keys if key in indices)
+
+    return sorted(
+        str(function.func.name)
+        for function in parsed.native_functions
+        if has_kernel(function, DispatchKey.CPU)
+        and not has_kernel(function, *_CUDA_KEYS)
+        and not function.has_composite_kernel
+        and str(function.func.name) not in served
+    )
+
+
+def _declarations() -> ParsedYaml:
     declarations = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-    parsed = parse_native_yaml(
+    return parse_native_yaml(
         str(declarations / "native_functions.yaml"), str(declarations / "tags.yaml")
     )
+
+
+def _structured_groups() -> Iterator[tuple[NativeFunctionsGroup, bool]]:
+    """Yields each group with whether the CPU has a kernel of it."""
+    parsed = _declarations()
     cpu = parsed.backend_indices[DispatchKey.CPU]
     for group in get_grouped_native_functions(parsed.native_functions):
         if isinstance(group, NativeFunctionsGroup) and group.structured:

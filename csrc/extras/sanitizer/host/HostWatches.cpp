@@ -70,6 +70,7 @@ std::vector<Finding> HostWatches::takeTouches(const State& state, Clock& until) 
     finding.later.stream = finding.earlier.stream;
     finding.later.stack = touch.stack();
     finding.allocation = one->allocation;
+    finding.waited = hostWaitFor(state, one->access);
     until.raise(one->access.work->stream, one->access.work->count);
   }
   return findings;

@@ -62,6 +62,17 @@ py::dict describe(const AllocationReport& allocation) {
   return result;
 }
 
+py::object describe(const std::optional<WaitReport>& wait) {
+  if (!wait.has_value()) {
+    return py::none();
+  }
+  py::dict result;
+  result["stack"] = describeFrames(wait->stack);
+  result["is_of_host"] = wait->is_of_host;
+  result["is_after_the_other"] = wait->is_after_the_other;
+  return result;
+}
+
 constexpr std::array<const char*, static_cast<size_t>(FindingKind::Uninitialized) + 1> kKinds = {
     "race", "lifetime", "host", "graph-input", "capture", "uninitialized",
 };
@@ -98,8 +109,7 @@ void report(const Finding& finding) {
   result["later"] = describe(finding.later);
   result["allocation"] = describe(finding.allocation);
   result["reused"] = describe(finding.reused);
-  result["waited"] =
-      finding.waited ? py::object(describeFrames(*finding.waited)) : py::object(py::none());
+  result["waited"] = describe(finding.waited);
   result["is_in_capture"] = finding.is_in_capture;
   result["error"] = finding.error;
   result["unwritten"] = finding.unwritten;

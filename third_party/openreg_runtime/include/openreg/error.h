@@ -11,6 +11,7 @@
  *   - the next call that waits for or queries the stream, the event or the device returns
  *     it. A call on a stream or device clears it from the streams it covers, which then run
  *     new work again. An event keeps it until it is recorded again.
+ * A sticky error (orMakeKernelErrorSticky) belongs to the device: no call clears it.
  */
 #ifndef OPENREG_ERROR_H
 #define OPENREG_ERROR_H
@@ -31,6 +32,7 @@
   X(orErrorIllegalState, 401, "an object is not in a state that allows the operation")            \
   X(orErrorNotReady, 600, "device not ready")                                                     \
   X(orErrorIllegalAddress, 700, "an address outside any allocation was used")                     \
+  X(orErrorAssert, 710, "a check in a kernel failed")                                             \
   X(orErrorLaunchFailure, 719, "a kernel failed")                                                 \
   X(orErrorNotPermitted, 800, "operation not permitted")                                          \
   X(orErrorNotSupported, 801, "operation not supported")                                          \
@@ -83,6 +85,12 @@ OPENREG_API int orGetLastErrorTag(void);
  * The caller chooses the tag, a number that orGetLastErrorTag returns with the error. The text
  * is copied. */
 OPENREG_API void orSetKernelError(const char* text, int tag);
+
+/* Called after orSetKernelError, makes the error sticky, as errors of kernels are on a GPU: all
+ * streams of the device fail with it, now and later. Until the process ends, each call that
+ * enqueues work on the device, waits for a stream of it or allocates its memory returns the error.
+ * Frees succeed. */
+OPENREG_API void orMakeKernelErrorSticky(void);
 
 OPENREG_EXTERN_C_END
 

@@ -76,9 +76,9 @@ OPENREG_API orError_t orIpcCloseMemHandle(void* pointer) OPENREG_CHECKED;
 OPENREG_API orError_t orIpcGetEventHandle(orIpcEventHandle_t* handle,
                                           orEvent_t event) OPENREG_CHECKED;
 
-/* Opens the event of another process. It can be queried, waited for and destroyed, but not
- * recorded; it follows the owner's records. If the owner ends before a record that is waited for
- * completes, the wait ends with orErrorProcessEnded; if a stream of the owner had failed, with
+/* Opens the event of another process. It can be recorded, queried, waited for and destroyed; each
+ * process sees the latest record, whichever made it. If a process ends before a record that it made
+ * completes, waits for that end with orErrorProcessEnded; if its stream had failed, with
  * orErrorLaunchFailure.
  * Errors: orErrorNotPermitted for a handle that this process made. */
 OPENREG_API orError_t orIpcOpenEventHandle(orEvent_t* event,

@@ -67,6 +67,7 @@ const char* last_message() noexcept {
 // flag.
 thread_local bool is_kernel_error_set = false;
 thread_local int kernel_error_tag = 0;
+thread_local bool is_kernel_error_sticky = false;
 
 struct KernelErrorText {
   std::string text;
@@ -77,9 +78,9 @@ struct SpareFailures {
 
   SpareFailures() {
     for (const Row& row : rows) {
-      by_code[row.code] = {
-          row.code, concat("a kernel failed, and the host had no memory to say which: ", row.text),
-          0, 0};
+      by_code.try_emplace(
+          row.code, row.code,
+          concat("a kernel failed, and the host had no memory to say which: ", row.text), 0, 0);
     }
   }
 };
@@ -107,7 +108,9 @@ orError_t fail_out_of_memory() noexcept {
 }
 
 orError_t report(const FailureRef& failure) noexcept {
-  return failure == nullptr ? orSuccess : keep(failure->code, failure->message, failure->tag);
+  if (failure == nullptr) return orSuccess;
+  failure->is_reported.store(true, std::memory_order_relaxed);
+  return keep(failure->code, failure->message, failure->tag);
 }
 
 void prepare_spare_failures() { spare_failures(); }
@@ -123,6 +126,7 @@ KernelError take_kernel_error() noexcept {
   if (!std::exchange(is_kernel_error_set, false)) return taken;
   taken.is_set = true;
   taken.tag = std::exchange(kernel_error_tag, 0);
+  taken.is_sticky = std::exchange(is_kernel_error_sticky, false);
   if (KernelErrorText* kept = find_thread_object<KernelErrorText>()) taken.text.swap(kept->text);
   return taken;
 }
@@ -149,6 +153,7 @@ int orGetLastErrorTag(void) { return last_error.tag; }
 
 void orSetKernelError(const char* text, int tag) {
   is_kernel_error_set = true;
+  is_kernel_error_sticky = false;
   kernel_error_tag = tag;
   static_cast<void>(guarded([&] {
     if (KernelErrorText* kept = find_thread_object<KernelErrorText>()) kept->text.clear();
@@ -156,5 +161,7 @@ void orSetKernelError(const char* text, int tag) {
     return orSuccess;
   }));
 }
+
+void orMakeKernelErrorSticky(void) { is_kernel_error_sticky = is_kernel_error_set; }
 
 }  // extern "C"

@@ -6,11 +6,14 @@
 
 #include <openreg/error.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <sstream>
 #include <string>
 #include <system_error>
+#include <utility>
 
 namespace openreg {
 
@@ -25,10 +28,15 @@ std::string concat(const Parts&... parts) {
 
 // An asynchronous error: what a stream and the events recorded on it keep, and share.
 struct Failure {
-  orError_t code;
-  std::string message;
-  int tag;
-  int64_t time_ns;
+  Failure(orError_t code, std::string message, int tag, int64_t time_ns, bool is_sticky = false)
+      : code(code), message(std::move(message)), tag(tag), time_ns(time_ns), is_sticky(is_sticky) {}
+
+  const orError_t code;
+  const std::string message;
+  const int tag;
+  const int64_t time_ns;
+  const bool is_sticky;                          // as of orMakeKernelErrorSticky
+  mutable std::atomic<bool> is_reported{false};  // a call has returned it
 };
 
 using FailureRef = std::shared_ptr<const Failure>;
@@ -59,6 +67,7 @@ struct KernelError {
   bool is_set = false;
   std::string text;  // "" if the host had no memory for it
   int tag = 0;
+  bool is_sticky = false;
 };
 
 // True if this thread has a kernel error.

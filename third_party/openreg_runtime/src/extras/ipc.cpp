@@ -181,7 +181,7 @@ orError_t orIpcOpenEventHandle(orEvent_t* event, orIpcEventHandle_t handle) {
     PeerEvent opened{nullptr, static_cast<uint32_t>(ticket.first),
                      static_cast<uint32_t>(ticket.second)};
     if (const orError_t error = Peer::open(ticket.ledger, &opened.peer)) return error;
-    PeerRecord latest;
+    std::optional<PeerRecord> latest;
     if (const orError_t error = find_latest(opened, &latest)) return error;
     *event = add_event({.peer_event = std::move(opened), .latest = {}},
                        orEventDisableTiming | orEventInterprocess | event_is_peers);

@@ -116,6 +116,14 @@ void Ledger::set_latest(uint32_t event, RecordName record) {
   file_->events[event].latest.store(record.pack(), std::memory_order_release);
 }
 
+std::optional<RecordName> Ledger::peers_latest(uint32_t event) const {
+  const uint64_t latest = file_->events[event].latest.load(std::memory_order_acquire);
+  if (latest == 0) return std::nullopt;
+  const RecordName name = RecordName::unpack(latest);
+  if (!LedgerFile::is_peers(name) || !LedgerFile::is_valid(name)) return std::nullopt;
+  return name;
+}
+
 void Ledger::drop_event(uint32_t slot) {
   const Lock lock(mutex_);
   file_->events[slot].generation.fetch_add(1, std::memory_order_release);

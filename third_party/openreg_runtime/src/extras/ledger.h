@@ -7,6 +7,10 @@
 // giving the slot back; a process that waits compares the word with the one it saw, so it cannot
 // mistake a later record for its own.
 //
+// A process that received the event may record it, too. The slot of its record is in the ledger of
+// the event's process, in a ring of its own whose slots are taken one after the other, and has the
+// process that is to complete it. Taking a slot ends the record that had it before.
+//
 // Lock order: a ledger's mutex is a leaf.
 #pragma once
 
@@ -51,7 +55,7 @@ struct RecordName {
 // The layout of a ledger's memory file. Fresh files read as zeros. Pages are taken when first
 // touched, so the number of slots costs address space only.
 struct LedgerFile {
-  static constexpr uint64_t current_version = 1;
+  static constexpr uint64_t current_version = 2;
   static constexpr uint32_t slot_count = 1u << 18;
   static constexpr uint32_t no_slot = ~0u;
 
@@ -67,6 +71,13 @@ struct LedgerFile {
     std::atomic<uint64_t> latest;  // the packed name of its latest record, 0: none
 
     static bool is_live(uint64_t generation) { return generation % 2 == 1; }
+  };
+
+  // A record that another process made.
+  struct PeersRecord {
+    std::atomic<uint32_t> word;
+    std::atomic<uint32_t> process;  // the one that made it
+    std::atomic<uint64_t> start;    // as of os::process_start()
   };
 
   struct Lease {
@@ -86,6 +97,15 @@ struct LedgerFile {
   Event events[slot_count];
   std::atomic<uint32_t> records[slot_count];
   Lease leases[slot_count];
+  std::atomic<uint32_t> next_peers_record;
+  PeersRecord peers_records[slot_count];  // slots from slot_count on
+
+  static bool is_peers(RecordName record) { return record.slot >= slot_count; }
+  static bool is_valid(RecordName record) { return record.slot < 2 * slot_count; }
+  PeersRecord& peers_record(RecordName record) { return peers_records[record.slot - slot_count]; }
+  std::atomic<uint32_t>& word_of(RecordName record) {
+    return is_peers(record) ? peers_record(record).word : records[record.slot];
+  }
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share no locks");
@@ -114,6 +134,7 @@ class Ledger {
   static Ledger* existing();
 
   const LedgerIdentity& identity() const { return file_->identity; }
+  LedgerFile& file() { return *file_; }
 
   // Enters the file of a device's memory.
   orError_t publish(int device, int memory_file);
@@ -123,6 +144,8 @@ class Ledger {
   orError_t make_event(uint32_t* slot);
   uint32_t generation_of_event(uint32_t slot) const;
   void set_latest(uint32_t event, RecordName record);
+  // The event's latest record if another process made it.
+  std::optional<RecordName> peers_latest(uint32_t event) const;
   void drop_event(uint32_t slot);
 
   orError_t make_record(RecordName* record);

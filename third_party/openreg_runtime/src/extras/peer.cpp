@@ -74,7 +74,7 @@ orError_t open_file_of(const LedgerIdentity& peer, uint64_t number, const char* 
 }
 
 FailureRef make_failure(orError_t code, std::string message) {
-  return std::make_shared<Failure>(Failure{code, std::move(message), 0, os::now_ns()});
+  return std::make_shared<Failure>(code, std::move(message), 0, os::now_ns());
 }
 
 }  // namespace
@@ -128,45 +128,94 @@ bool Peer::is_alive() const { return os::process_start(identity_.process) == ide
 
 // --- Events
 
-orError_t find_latest(const PeerEvent& event, PeerRecord* record) {
+namespace {
+
+orError_t check_exists(const PeerEvent& event) {
+  const LedgerFile::Event& slot = event.peer->file().events[event.slot];
+  if (slot.generation.load(std::memory_order_acquire) == event.generation) return orSuccess;
+  return fail(orErrorInvalidResourceHandle,
+              concat("process ", event.peer->process(), " has destroyed the event"));
+}
+
+}  // namespace
+
+orError_t find_latest(const PeerEvent& event, std::optional<PeerRecord>* record) {
   LedgerFile::Event& slot = event.peer->file().events[event.slot];
   const uint64_t latest = slot.latest.load(std::memory_order_acquire);
-  if (slot.generation.load(std::memory_order_acquire) != event.generation) {
-    return fail(orErrorInvalidResourceHandle,
-                concat("process ", event.peer->process(), " has destroyed the event"));
-  }
+  if (const orError_t error = check_exists(event)) return error;
   if (latest == 0) return orSuccess;
   const RecordName name = RecordName::unpack(latest);
-  if (name.slot >= LedgerFile::slot_count)
-    return fail_invalid("the ledger of its process is damaged");
+  if (!LedgerFile::is_valid(name)) return fail_invalid("the ledger of its process is damaged");
   *record = {event.peer, name};
   return orSuccess;
 }
 
+orError_t make_record(const PeerEvent& event, RecordName* record) {
+  if (const orError_t error = check_exists(event)) return error;
+  LedgerFile& file = event.peer->file();
+  const uint32_t place =
+      file.next_peers_record.fetch_add(1, std::memory_order_relaxed) % LedgerFile::slot_count;
+  LedgerFile::PeersRecord& made = file.peers_records[place];
+  static const uint64_t start = os::process_start(os::process_id());
+  const uint32_t word = made.word.fetch_add(2, std::memory_order_acq_rel) + 2;
+  made.process.store(static_cast<uint32_t>(os::process_id()), std::memory_order_relaxed);
+  made.start.store(start, std::memory_order_relaxed);
+  os::wake_all(made.word);
+  *record = {LedgerFile::slot_count + place, word};
+  return orSuccess;
+}
+
+void publish_record(const PeerEvent& event, RecordName record) {
+  event.peer->file().events[event.slot].latest.store(record.pack(), std::memory_order_release);
+}
+
+void complete_record(Peer& peer, RecordName record, bool has_failed) {
+  std::atomic<uint32_t>& word = peer.file().word_of(record);
+  uint32_t expected = record.word;
+  if (word.compare_exchange_strong(expected, record.word + 2 + (has_failed ? 1 : 0),
+                                   std::memory_order_acq_rel)) {
+    os::wake_all(word);
+  }
+}
+
+int PeerRecord::maker() const {
+  if (LedgerFile::is_peers(name)) {
+    return static_cast<int>(file().peers_record(name).process.load(std::memory_order_relaxed));
+  }
+  return file().identity.process;
+}
+
+bool PeerRecord::is_maker_alive() const {
+  const uint64_t start = LedgerFile::is_peers(name)
+                             ? file().peers_record(name).start.load(std::memory_order_relaxed)
+                             : file().identity.start;
+  return os::process_start(maker()) == start;
+}
+
 bool PeerRecord::is_complete(FailureRef* failure) const {
-  const std::atomic<uint32_t>& word = peer->file().records[name.slot];
+  const std::atomic<uint32_t>& word = file().word_of(name);
   uint32_t now = word.load(std::memory_order_acquire);
   if (now == name.word) {
-    if (peer->is_alive()) return false;
+    if (is_maker_alive()) return false;
     now = word.load(std::memory_order_acquire);
     if (now == name.word) {
       *failure = make_failure(
           orErrorProcessEnded,
-          concat("process ", peer->process(), " ended before it completed the event to wait for"));
+          concat("process ", maker(), " ended before it completed the event to wait for"));
       return true;
     }
   }
   // A later generation than the next says that the slot was given back: nothing is known then.
   if (now == name.word + 3) {
     *failure = make_failure(orErrorLaunchFailure,
-                            concat("a stream of process ", peer->process(),
+                            concat("a stream of process ", maker(),
                                    " failed before it recorded the event to wait for"));
   }
   return true;
 }
 
 orError_t PeerRecord::wait(FailureRef* failure) const {
-  const std::atomic<uint32_t>& word = peer->file().records[name.slot];
+  const std::atomic<uint32_t>& word = file().word_of(name);
   const auto has_changed = [&] { return word.load(std::memory_order_acquire) != name.word; };
   if (!spin_until(has_changed, wait_spin_ns)) {
     while (!is_complete(failure)) {

@@ -46,10 +46,13 @@ struct PeerEvent {
   uint32_t generation = 0;
 };
 
-// A record of a peer's event. See Note [Shared records].
+// A record that another process is to complete, or one in another process's ledger. See Note
+// [Shared records].
 struct PeerRecord {
-  std::shared_ptr<Peer> peer;
+  std::shared_ptr<Peer> peer;  // whose ledger has it; null: this process's
   RecordName name{};
+
+  LedgerFile& file() const { return peer != nullptr ? peer->file() : Ledger::existing()->file(); }
 
   // Stores whether the record is complete, and if so its failure, else null. A record whose process
   // has ended is complete.
@@ -57,11 +60,23 @@ struct PeerRecord {
 
   // Waits until it is complete. Fails if this process exits.
   orError_t wait(FailureRef* failure) const;
+
+ private:
+  // The process that is to complete it.
+  int maker() const;
+  bool is_maker_alive() const;
 };
 
-// Stores the latest record of a peer's event; a record without a peer if there is none. Fails if
-// the event was destroyed.
-orError_t find_latest(const PeerEvent& event, PeerRecord* record);
+// Stores the latest record of a peer's event, none if there is none. Fails if the event was
+// destroyed.
+orError_t find_latest(const PeerEvent& event, std::optional<PeerRecord>* record);
+
+// Makes a record of a peer's event, which this process completes; publishes it as the latest one.
+orError_t make_record(const PeerEvent& event, RecordName* record);
+void publish_record(const PeerEvent& event, RecordName record);
+
+// Completes it, unless its slot has been taken for another record since then.
+void complete_record(Peer& peer, RecordName record, bool has_failed);
 
 // A lease that this process holds.
 struct HeldLease {

@@ -14,6 +14,7 @@
 #include "memory/extra_memory.h"
 #include "queue/capture_target.h"
 #include "queue/device.h"
+#include "queue/stream.h"
 
 namespace openreg {
 namespace {
@@ -218,6 +219,7 @@ orError_t orMalloc(void** pointer, size_t size) {
     if (pointer == nullptr) return fail(orErrorInvalidValue, "orMalloc: pointer is null");
     Device* device = nullptr;
     if (const orError_t error = Device::get(current_device(), &device)) return error;
+    if (const orError_t error = device->default_stream().check_sticky()) return error;
     if (const orError_t error = check_safe("orMalloc")) return error;
     if (size == 0) {
       *pointer = nullptr;

@@ -26,10 +26,23 @@ orError_t Completion::share() {
   return orSuccess;
 }
 
+orError_t Completion::share_in(const PeerEvent& event) {
+  RecordName name{};
+  if (const orError_t error = make_record(event, &name)) return error;
+  shared_ = name;
+  shared_in_ = event.peer;
+  return orSuccess;
+}
+
 void Completion::resolve(int64_t time_ns, FailureRef failure) {
   time_ns_ = time_ns;
   failure_ = std::move(failure);
-  if (shared_) Ledger::existing()->complete(*shared_, failure_ != nullptr);
+  if (!shared_) return;
+  if (shared_in_ != nullptr) {
+    complete_record(*shared_in_, *shared_, failure_ != nullptr);
+  } else {
+    Ledger::existing()->complete(*shared_, failure_ != nullptr);
+  }
 }
 
 bool Completion::is_complete() const {
@@ -41,7 +54,13 @@ orError_t Completion::wait() const {
 }
 
 void Completion::clear() {
-  if (shared_) Ledger::existing()->drop_record(*std::exchange(shared_, std::nullopt));
+  if (shared_ && shared_in_ != nullptr) {
+    complete_record(*shared_in_, *shared_, /*has_failed=*/false);  // if it was never resolved
+  } else if (shared_) {
+    Ledger::existing()->drop_record(*shared_);
+  }
+  shared_.reset();
+  shared_in_.reset();
   peer_record_.reset();
   failure_.reset();
   stream_ = nullptr;

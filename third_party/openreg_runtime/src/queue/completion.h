@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -31,6 +32,9 @@ class Completion {
   // Host: publishes its completion to other processes. Called before bind().
   orError_t share();
   RecordName shared_name() const { return *shared_; }
+
+  // The same for a record of another process's event, which that process's ledger has.
+  orError_t share_in(const PeerEvent& event);
 
   // Worker: stores the result, before it retires the record.
   void resolve(int64_t time_ns, FailureRef failure);
@@ -60,6 +64,7 @@ class Completion {
   int64_t time_ns_ = 0;
   mutable FailureRef failure_;
   std::optional<RecordName> shared_;
+  std::shared_ptr<Peer> shared_in_;  // whose ledger has it; null: this process's
   std::optional<PeerRecord> peer_record_;
   std::atomic<int> references_{0};
   Completion* next_free_ = nullptr;

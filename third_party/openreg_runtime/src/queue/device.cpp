@@ -91,7 +91,7 @@ orError_t map_memory(int index, const AddressSpace& space, int* file) {
   return error;
 }
 
-// Of failures of several streams, the earliest; all are cleared.
+// Of failures of several streams, the earliest; all are cleared that are not sticky.
 FailureRef take_first_failure(const std::vector<Stream*>& streams) {
   FailureRef first;
   for (Stream* stream : streams) {
@@ -99,6 +99,11 @@ FailureRef take_first_failure(const std::vector<Stream*>& streams) {
     if (failure && (!first || failure->time_ns < first->time_ns)) first = std::move(failure);
   }
   return first;
+}
+
+// Whether a failure is to be returned that no call has asked for.
+bool is_news(const FailureRef& failure) {
+  return failure != nullptr && !(failure->is_sticky && failure->is_reported.load());
 }
 
 orError_t synchronize(const std::vector<Device*>& waited_for, const char* function) {
@@ -179,6 +184,7 @@ Stream* Device::create_stream(unsigned flags, int priority) {
   Stream* stream = make_stream(*this, last_stream_id_ + 1, flags, priority);
   ++last_stream_id_;
   streams_.push_back(stream);
+  if (sticky_failure_ != nullptr) stream->set_failure(sticky_failure_);
   if (is_exiting()) stream->stop();
   return stream;
 }
@@ -202,6 +208,12 @@ orError_t Device::wait() {
     if (const orError_t error = stream->wait(stream->submitted())) return error;
   }
   return orSuccess;
+}
+
+void Device::fail(FailureRef failure) {
+  const Lock lock(mutex_);
+  if (sticky_failure_ == nullptr) sticky_failure_ = std::move(failure);
+  for (Stream* stream : streams_) stream->set_failure(sticky_failure_);
 }
 
 bool Device::is_busy() {
@@ -381,7 +393,8 @@ orError_t orDeviceTakeErrorAll(int timeout_ms) {
         std::ignore = stream->wait(stream->submitted());
       }
     }
-    return report(take_first_failure(streams));
+    const FailureRef failure = take_first_failure(streams);
+    return is_news(failure) ? report(failure) : orSuccess;
   });
 }
 

@@ -57,6 +57,9 @@ class Device {
   // Waits for all work submitted so far; ignores failures. Fails as Stream::wait().
   orError_t wait();
 
+  // Gives a sticky failure to all streams, also to those that are created later.
+  void fail(FailureRef failure);
+
  private:
   // Creates a device; stores whether that has been done by this call.
   static orError_t create(int index, bool* is_new);
@@ -68,6 +71,7 @@ class Device {
   Mutex mutex_;
   std::vector<Stream*> streams_ OPENREG_GUARDED_BY(mutex_);  // by their numbers
   uint64_t last_stream_id_ OPENREG_GUARDED_BY(mutex_) = 0;
+  FailureRef sticky_failure_ OPENREG_GUARDED_BY(mutex_);
 
   Stream* const default_stream_;
 };

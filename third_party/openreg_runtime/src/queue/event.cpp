@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/mutex.h"
@@ -110,7 +111,13 @@ orError_t EventRef::record_shared(Stream& stream) const {
                                   stream.name()));
   }
   CompletionRef completion = CompletionRef::make();
-  if (const orError_t error = completion->share()) return error;
+  PeerEvent peer_event;
+  if (is_peers() && !use([&peer_event](Event& event) { peer_event = event.peer_event; })) {
+    return fail_destroyed();
+  }
+  if (const orError_t error = is_peers() ? completion->share_in(peer_event) : completion->share()) {
+    return error;
+  }
   uint64_t sequence = stream.submitted();
   if (stream.retired() >= sequence && !stream.has_failure()) {
     // Nothing is pending: the others need not depend on this process living any longer.
@@ -122,6 +129,10 @@ orError_t EventRef::record_shared(Stream& stream) const {
     return orSuccess;
   }
   completion->bind(stream, sequence);
+  if (is_peers()) {
+    publish_record(peer_event, completion->shared_name());
+    return orSuccess;
+  }
   EventRecord record{
       .completion = std::move(completion), .mark = {}, .device = stream.device().index()};
   use([&record](Event& event) {
@@ -132,7 +143,13 @@ orError_t EventRef::record_shared(Stream& stream) const {
 }
 
 orError_t EventRef::get_latest(EventRecord* latest) const {
-  const bool is_found = use([latest](Event& event) { *latest = event.latest; });
+  const bool is_found = use([latest](Event& event) {
+    *latest = event.latest;
+    if (event.shared_slot == LedgerFile::no_slot) return;
+    if (const auto name = Ledger::existing()->peers_latest(event.shared_slot)) {
+      *latest = {.completion = CompletionRef::make(PeerRecord{nullptr, *name}), .mark = {}};
+    }
+  });
   return is_found ? orSuccess : fail_destroyed();
 }
 
@@ -141,9 +158,9 @@ orError_t EventRef::find_peers_latest(CompletionRef* latest) const {
   if (!use([&peer_event](Event& event) { peer_event = event.peer_event; })) {
     return fail_destroyed();
   }
-  PeerRecord record;
+  std::optional<PeerRecord> record;
   if (const orError_t error = find_latest(peer_event, &record)) return error;
-  if (record.peer != nullptr) *latest = CompletionRef::make(std::move(record));
+  if (record) *latest = CompletionRef::make(*std::move(record));
   return orSuccess;
 }
 
@@ -292,11 +309,6 @@ orError_t orEventRecord(orEvent_t event, orStream_t handle) {
   return guarded([&] {
     EventRef found;
     if (const orError_t error = EventRef::find(event, "orEventRecord", &found)) return error;
-    if (found.is_peers()) {
-      return fail(
-          orErrorNotPermitted,
-          "orEventRecord: the event belongs to another process, and only that one can record it");
-    }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
     return found.record(*stream);

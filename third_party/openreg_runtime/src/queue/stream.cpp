@@ -119,6 +119,7 @@ orError_t Stream::start() {
 
 orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
   *sequence = 0;
+  if (const orError_t error = check_sticky()) return error;
   while (const std::shared_ptr<CaptureTarget> capture = this->capture()) {
     if (submission.is_awaited) {  // the capture began after the caller had looked
       return capture->refuse(orErrorStreamCaptureUnsupported,
@@ -251,7 +252,7 @@ orError_t Stream::finish(uint64_t count) {
 
 void Stream::set_failure(FailureRef failure) {
   const Lock lock(mutex_);
-  if (failure_ != nullptr) return;
+  if (failure_ != nullptr && (failure_->is_sticky || !failure->is_sticky)) return;
   failure_ = std::move(failure);
   has_failure_.store(true, std::memory_order_relaxed);
 }
@@ -265,8 +266,16 @@ FailureRef Stream::failure() const {
 FailureRef Stream::take_failure() {
   if (!has_failure()) return nullptr;
   const Lock lock(mutex_);
+  if (failure_ != nullptr && failure_->is_sticky) return failure_;
   has_failure_.store(false, std::memory_order_relaxed);
   return std::exchange(failure_, nullptr);
+}
+
+orError_t Stream::check_sticky() const {
+  if (!has_failure()) [[likely]]
+    return orSuccess;
+  const FailureRef failure = this->failure();
+  return failure != nullptr && failure->is_sticky ? report(failure) : orSuccess;
 }
 
 std::shared_ptr<CaptureTarget> Stream::capture() const {

@@ -75,14 +75,19 @@ class Stream {
 
   // --- Failing
 
-  // Keeps the failure, unless the stream has one.
+  // Keeps the failure, unless the stream has one. A sticky one replaces one that is not.
   void set_failure(FailureRef failure);
 
   // True if there is a failure. What the worker asks before each command.
   bool has_failure() const { return has_failure_.load(std::memory_order_relaxed); }
 
   FailureRef failure() const;
+
+  // Returns the failure and clears it, unless it is sticky.
   FailureRef take_failure();
+
+  // Fails with the stream's failure if that is sticky.
+  orError_t check_sticky() const;
 
   // --- Ending
 

@@ -177,11 +177,11 @@ void Worker::fail_stream(const Command& command, orError_t code) {
                                  ? "a host function"
                                  : concat("kernel '", command.name(), "'");
     const std::string text = error.is_set ? error.text : orGetErrorString(code);
-    stream_.set_failure(std::make_shared<Failure>(
-        Failure{.code = code,
-                .message = concat(what, " on ", stream_.name(), " failed: ", text),
-                .tag = error.tag,
-                .time_ns = os::now_ns()}));
+    auto failure =
+        std::make_shared<Failure>(code, concat(what, " on ", stream_.name(), " failed: ", text),
+                                  error.tag, os::now_ns(), error.is_sticky);
+    error.is_sticky ? stream_.device().fail(std::move(failure))
+                    : stream_.set_failure(std::move(failure));
   } catch (const std::bad_alloc&) {
     stream_.set_failure(spare_failure(code));
   }
