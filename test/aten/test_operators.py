@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import make_tensor
 from torch.testing._internal.common_dtype import all_types_and_complex_and
 
-
 PRODUCTS = {
     "dot": torch.dot,
     "vdot": torch.vdot,
