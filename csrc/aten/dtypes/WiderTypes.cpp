@@ -91,6 +91,11 @@ std::optional<ScalarType> float8Of(c10::ArrayRef<c10::IValue> arguments) {
   return float8.has_value() && has_others ? ScalarType::Undefined : float8;
 }
 
+ScalarType dtypeOf(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  const std::optional<ScalarType> float8 = float8Of(arguments);
+  return float8.has_value() ? *float8 : computedDtype(schema, arguments);
+}
+
 // The arguments of a call in the wider type, and the tensors that it copies back to the caller's.
 class WiderCall {
  public:
@@ -98,7 +103,7 @@ class WiderCall {
       : op_(op),
         schema_(op.schema()),
         stack_(stack),
-        asked_(computedDtype(schema_, argumentsOnStack(schema_, *stack))) {}
+        asked_(dtypeOf(schema_, argumentsOnStack(schema_, *stack))) {}
 
   void run() {
     const size_t count = schema_.arguments().size();
@@ -230,9 +235,6 @@ class WiderCall {
 }  // namespace
 
 ScalarType computedDtype(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
-  if (const std::optional<ScalarType> float8 = float8Of(arguments)) {
-    return *float8;
-  }
   at::native::ResultTypeState state;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];
@@ -256,7 +258,7 @@ bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op, const torch::jit
   const c10::FunctionSchema& schema = op.schema();
   const auto arguments = argumentsOnStack(schema, stack);
   return (hasPromotingTensor(dtypes, arguments) || hasDtypeArgument(schema, arguments)) &&
-         (setOf(computedDtype(schema, arguments)) & dtypes) != 0;
+         (setOf(dtypeOf(schema, arguments)) & dtypes) != 0;
 }
 
 void runWider(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/,

@@ -168,9 +168,8 @@ void checkDtype(const facts::Refusal& refusal, const c10::OperatorHandle& op, Ar
     return;
   }
   const ScalarType dtype = kernelDtype(op, arguments);
-  // Undefined: the kernel refuses the combination.
-  if (dtype == ScalarType::Undefined || (setOf(dtype) & refusal.dtypes) != 0 ||
-      !applies(refusal, op.schema(), arguments) || hasNoElements(op.schema(), arguments)) {
+  if ((setOf(dtype) & refusal.dtypes) != 0 || !applies(refusal, op.schema(), arguments) ||
+      hasNoElements(op.schema(), arguments)) {
     return;
   }
   check_shapes();
