@@ -222,7 +222,6 @@ void BlockCache::endAllocation(Block* block, const std::shared_ptr<GatheredConte
   record(TraceEntry::FREE_REQUESTED, *block, context);
   statistics_.removeAllocation(*block);
   block->is_allocated = false;
-  block->requested_size = 0;
 }
 
 bool BlockCache::takeBack(Block* block, const std::shared_ptr<GatheredContext>& context) {
@@ -260,6 +259,7 @@ void BlockCache::shrinkQuarantine(size_t size) {
 
 void BlockCache::makeFree(Block* block) {
   record(TraceEntry::FREE_COMPLETED, *block, block->allocationContext());
+  block->requested_size = 0;
   statistics_.removeActive(*block);
   if (std::shared_ptr<GatheredContext> segment_context = block->segmentContext()) {
     block->extras = std::make_unique<BlockExtras>();

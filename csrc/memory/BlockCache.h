@@ -171,11 +171,15 @@ class BlockCache {
 
   void record(TraceEntry::Action action, size_t address, size_t size, const OpenRegStream& stream,
               MempoolId_t pool, std::shared_ptr<GatheredContext> context);
+  // Segments are recorded with their size, allocations with the requested size, as for CUDA.
   void record(TraceEntry::Action action, const Block& block,
               const std::shared_ptr<GatheredContext>& context) {
     if (C10_UNLIKELY(isHistoryEnabled())) {
-      record(action, reinterpret_cast<size_t>(block.address), block.size, *block.stream,
-             block.pool->id(), context);
+      const bool is_segment =
+          action == TraceEntry::SEGMENT_ALLOC || action == TraceEntry::SEGMENT_FREE;
+      record(action, reinterpret_cast<size_t>(block.address),
+             is_segment ? block.size : block.requested_size, *block.stream, block.pool->id(),
+             context);
     }
   }
 

@@ -40,7 +40,7 @@ struct BlockExtras {
 struct Block {
   std::byte* address = nullptr;
   size_t size = 0;
-  size_t requested_size = 0;  // as requested; 0 while free
+  size_t requested_size = 0;  // as requested, until the block is free
   BlockPool* pool = nullptr;
   const OpenRegStream* stream = nullptr;  // may reuse its memory without waiting
   Block* previous = nullptr;              // in the same segment

@@ -157,6 +157,64 @@ CASES = [
 ]
 
 
+RESULT_DTYPE_PRODUCTS = {
+    "mm": [(4, 5), (5, 3)],
+    "bmm": [(2, 4, 5), (2, 5, 3)],
+    "addmm": [(4, 3), (4, 5), (5, 3)],
+    "baddbmm": [(2, 4, 3), (2, 4, 5), (2, 5, 3)],
+}
+
+
+class TestResultDtype(OpenRegTestCase):
+    """Products with the argument out_dtype."""
+
+    def factors(self, name, dtype):
+        generator = torch.Generator().manual_seed(3)
+        return [
+            torch.randn(shape, generator=generator).to(dtype)
+            for shape in RESULT_DTYPE_PRODUCTS[name]
+        ]
+
+    @parametrize("name", RESULT_DTYPE_PRODUCTS)
+    @parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_result_is_that_of_wider_factors(self, name, dtype):
+        function, factors = getattr(torch, name), self.factors(name, dtype)
+        numbers = {"beta": 2, "alpha": 3} if "add" in name else {}
+        expected = function(*(one.float() for one in factors), **numbers)
+        own = [one.to(DEVICE_TYPE) for one in factors]
+        self.assert_bit_equal(function(*own, out_dtype=torch.float32, **numbers), expected)
+        out = torch.empty(0, device=DEVICE_TYPE)
+        function(*own, out_dtype=torch.float32, out=out, **numbers)
+        self.assert_bit_equal(out, expected)
+        result = function(*own, out_dtype=dtype, **numbers)
+        self.assert_bit_equal(result, function(*factors, **numbers))
+
+    @parametrize("name", RESULT_DTYPE_PRODUCTS)
+    def test_other_dtypes_are_refused(self, name):
+        own = [one.to(DEVICE_TYPE) for one in self.factors(name, torch.float16)]
+        for dtype in (torch.bfloat16, torch.float64, torch.int32):
+            with self.assertRaisesRegex(RuntimeError, "out_dtype must"):
+                getattr(torch, name)(*own, out_dtype=dtype)
+        with self.assertRaisesRegex(RuntimeError, "out_dtype must be the same as the dtype of"):
+            out = torch.empty(0, dtype=torch.float16, device=DEVICE_TYPE)
+            getattr(torch, name)(*own, out_dtype=torch.float32, out=out)
+
+    @parametrize("name", ["addmm", "baddbmm"])
+    def test_addend_has_the_dtype_of_the_factors_or_of_the_result(self, name):
+        addend, *factors = (one.to(DEVICE_TYPE) for one in self.factors(name, torch.float16))
+        function = getattr(torch, name)
+        wide = function(addend.float(), *factors, out_dtype=torch.float32)
+        self.assertEqual(wide, function(addend, *factors, out_dtype=torch.float32))
+        with self.assertRaisesRegex(RuntimeError, "self dtype must match either out_dtype or "):
+            function(addend.double(), *factors, out_dtype=torch.float32)
+
+    def test_call_returns_before_its_kernel_has_run(self):
+        x = torch.ones(3, 3, dtype=torch.float16, device=DEVICE_TYPE)
+        with StreamGate():
+            y = torch.mm(x, x, out_dtype=torch.float32)
+        self.assertEqual(y.tolist(), [[3] * 3] * 3)
+
+
 class TestGroupedProducts(OpenRegTestCase):
     @parametrize("case", CASES)
     def test_groups_are_the_cpu_s_products(self, case):
@@ -227,6 +285,7 @@ class TestGroupedProducts(OpenRegTestCase):
 
 instantiate_parametrized_tests(TestInt4Weights)
 instantiate_parametrized_tests(TestGroupedProducts)
+instantiate_parametrized_tests(TestResultDtype)
 
 if __name__ == "__main__":
     run_tests()

@@ -185,9 +185,9 @@ class TestHistory(SnapshotTestCase):
             self.events(),
             [
                 ("segment_alloc", segment_size),
-                ("alloc", segment_size),
-                ("free_requested", segment_size),
-                ("free_completed", segment_size),
+                ("alloc", size),
+                ("free_requested", size),
+                ("free_completed", size),
                 ("segment_free", segment_size),
             ],
         )
@@ -196,10 +196,28 @@ class TestHistory(SnapshotTestCase):
             {
                 e["addr"]
                 for e in memory._snapshot()["device_traces"][0]
-                if e["size"] == segment_size
+                if e["action"] != "snapshot"
             },
             {address},
         )
+
+    def test_allocations_have_the_requested_size_and_blocks_have_both(self):
+        memory._record_memory_history(clear_history=True)
+        x = torch.empty(40, dtype=torch.uint8, device=DEVICE_TYPE)
+        block = block_at(x.data_ptr())
+        self.assertEqual(block["requested_size"], 40)
+        self.assertGreater(block["size"], 40)
+        side = torch.openreg.Stream()
+        with StreamGate(side):
+            x.record_stream(side)
+            del x
+        side.synchronize()
+        y = torch.empty(41, dtype=torch.uint8, device=DEVICE_TYPE)  # completes the free
+        self.assertEqual(
+            [event for event in self.events() if not event[0].startswith("segment")],
+            [("alloc", 40), ("free_requested", 40), ("free_completed", 40), ("alloc", 41)],
+        )
+        del y
 
     def test_free_is_completed_when_the_other_stream_has_passed(self):
         memory._record_memory_history(clear_history=True)

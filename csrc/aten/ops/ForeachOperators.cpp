@@ -43,6 +43,32 @@ bool haveListsOneDevice(c10::ArrayRef<c10::IValue> arguments) {
   return true;
 }
 
+// Raises CUDA's errors for a number that is a tensor; nothing where the device type is openreg,
+// whose rules are those of the operators on single tensors. A kernel of CUDA for whole lists, which
+// requires tensors alike, takes a number on their device alone. Products and quotients read one on
+// the CPU before.
+void checkNumber(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const auto arguments = argumentsOnStack(op.schema(), stack);
+  const std::vector<Tensor> tensors = arguments[0].toTensorVector();
+  const Tensor& number = arguments[1].toTensor();
+  const bool is_division = op.schema().name().starts_with("aten::_foreach_div");
+  const bool reads_cpu = !op.schema().name().starts_with("aten::_foreach_add");
+  if (tensors.empty() || (reads_cpu && number.is_cpu()) ||
+      tensors[0].scalar_type() != number.scalar_type() ||
+      !at::native::can_use_fast_route({TensorList(tensors)}, {}, is_division)) {
+    return;
+  }
+  const bool is_in_place = op.schema().is_mutable();
+  TORCH_CHECK(number.dim() == 0 && number.numel() == 1,
+              is_in_place ? "scalar tensor expected to be 0 dim but has "
+                          : "scalar tensor expected to be 0 dim but it has ",
+              number.dim(), " dimensions and ", number.numel(), " elements.");
+  TORCH_CHECK(
+      tensors[0].device() == number.device(),
+      is_in_place ? "scalar tensor is expected to be on " : "scalar tensor expected to be on ",
+      tensors[0].device(), " but is on ", number.device());
+}
+
 // One kernel for whole lists of tensors. If the lists are on several devices, one call per tensor,
 // as on CUDA; that is ATen's own kernel, which the CPU also uses.
 void runForeach(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -51,6 +77,20 @@ void runForeach(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   } else {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   }
+}
+
+// The same, for operators on one list and one number that is a tensor.
+void runForeachWithNumber(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                          torch::jit::Stack* stack) {
+  if (c10::openreg::servesCuda()) {
+    checkNumber(op, *stack);
+  }
+  runForeach(op, keys, stack);
+}
+
+bool takesNumber(const c10::FunctionSchema& schema) {
+  return schema.arguments().size() > 1 && schema.arguments()[1].name() == "other" &&
+         schema.arguments()[1].type()->isSubtypeOf(*c10::TensorType::get());
 }
 
 // The overloads with a CPU tensor of numbers do the same as those with a list of numbers.
@@ -118,10 +158,14 @@ OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   const std::set<std::string> registered = {
       "aten::_foreach_copy_", "aten::_foreach_addcdiv.Tensor", "aten::_foreach_addcdiv_.Tensor",
       "aten::_foreach_addcmul.Tensor", "aten::_foreach_addcmul_.Tensor"};
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const std::string full_name = c10::toString(name);
     if (name.name.starts_with("aten::_foreach_") && registered.count(full_name) == 0) {
-      m.impl(full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&runForeach>());
+      const bool takes_number = takesNumber(dispatcher.findSchema(name)->schema());
+      m.impl(full_name.c_str(),
+             takes_number ? torch::CppFunction::makeFromBoxedFunction<&runForeachWithNumber>()
+                          : torch::CppFunction::makeFromBoxedFunction<&runForeach>());
     }
   }
 }

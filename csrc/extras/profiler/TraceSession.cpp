@@ -3,6 +3,7 @@
 #include <openreg/device.h>
 #include <openreg/range.h>
 #include <openreg/trace.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <string>
 #include <tuple>
@@ -32,6 +33,17 @@ unsigned kindsFor(const std::set<ActivityType>& types) {
   add(kCallActivity, orActivitySynchronize | orActivityMemory);
   add(kRangeActivity, orActivityRange | orActivityMark);
   return kinds;
+}
+
+// Whether the profile that starts records an event before and after each operator. Then, as for
+// CUDA, Kineto records no activity of the device; its records would be those of these events.
+bool isMeasuredByEvents() {
+  using torch::profiler::impl::ProfilerState;
+  const auto* profile = torch::profiler::impl::ProfilerStateBase::get();
+  const ProfilerState state =
+      profile != nullptr ? profile->config().state : ProfilerState::Disabled;
+  return state == ProfilerState::KINETO_GPU_FALLBACK ||
+         state == ProfilerState::KINETO_PRIVATEUSE1_FALLBACK;
 }
 
 libkineto::DeviceInfo describeDevice(int device) {
@@ -87,6 +99,9 @@ TraceSession::TraceSession(const std::set<ActivityType>& types)
 TraceSession::~TraceSession() { stop(); }
 
 void TraceSession::start() {
+  if (isMeasuredByEvents()) {
+    return;
+  }
   clock_ = TraceClock::measure();
   try {
     Collection::begin(number_, kindsFor(types_));

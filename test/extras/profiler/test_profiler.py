@@ -979,6 +979,14 @@ class TestOlderProfiler(ProfilerTestCase):
             x @ x
         self.assertGreater(self.operator(profiler, "aten::mm").device_time_total, 0)
 
+    def test_events_are_those_of_operators_alone(self):
+        with torch.autograd.profiler.profile(use_device=DEVICE_TYPE, use_kineto=False) as profiler:
+            for _ in range(3):
+                self.x.relu()
+        names = [event.name for event in profiler.function_events]
+        self.assertEqual(names.count("aten::relu"), 3)
+        self.assertEqual([name for name in names if not name.startswith("aten::")], [])
+
     def test_kineto_is_used_if_asked_for(self):
         with torch.autograd.profiler.profile(use_device=DEVICE_TYPE, use_kineto=True) as profiler:
             self.x @ self.x
