@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <optional>
 
 #include "csrc/core/CaptureMode.h"
 #include "torch_openreg/core/Event.h"
@@ -49,7 +50,11 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
  private:
   void allocate_host_memory(size_t size, void** pointer) override {
     const Timer timer(stats_.timing_mutex_, stats_.host_alloc_time);
-    const c10::openreg::RelaxedCaptureGuard relaxed;
+    // As in RelaxedIfCapturing, but without creating a device.
+    std::optional<c10::openreg::RelaxedCaptureGuard> relaxed;
+    if (current_stream_is_capturing_fast_path()) {
+      relaxed.emplace();
+    }
     OPENREG_CHECK(orMallocHost(pointer, size));
   }
 
