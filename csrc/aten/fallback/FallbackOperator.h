@@ -11,6 +11,7 @@
 #include "build/generated/facts/DataChecks.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
@@ -53,6 +54,9 @@ class FallbackOperator {
   bool waitsOnCuda(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
                    const LayoutCounts& layouts) const;
 
+  // For calls with tensors on several devices; see Note [CPU tensors in a call].
+  const CudaKernel& cudaKernel() const { return cuda_kernel_; }
+
   // Whether the operator takes a random number generator.
   bool drawsNumbers() const { return draws_numbers_; }
 
@@ -85,6 +89,7 @@ class FallbackOperator {
   const bool is_sparse_product_;
   // Null if there are none.
   const c10::openreg::facts::Choice<c10::openreg::facts::DataChecks>* const data_checks_;
+  const CudaKernel cuda_kernel_;
   const bool draws_numbers_;
   const bool counts_with_numbers_;
   const WidenedDtypes widened_dtypes_;

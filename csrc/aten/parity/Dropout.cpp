@@ -9,6 +9,7 @@
 
 #include <tuple>
 
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
@@ -40,7 +41,8 @@ Tensor nativeDropoutBackward(const Tensor& grad, const Tensor& mask, double scal
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("native_dropout", TORCH_FN(nativeDropout));
-  m.impl("native_dropout_backward", TORCH_FN(nativeDropoutBackward));
+  m.impl("native_dropout_backward",
+         &DeviceCheckingKernel<"aten::native_dropout_backward", &nativeDropoutBackward>::call);
 }
 
 }  // namespace at::openreg

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -68,6 +69,7 @@ void histogram(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     runFallback(op, keys, stack);
     return;
   }
+  checkDevices(op, arguments);
   const Tensor counts = histogramOfIntegers(self, arguments[1].toInt(), arguments[2].toScalar(),
                                             arguments[3].toScalar());
   const bool has_out = arguments.size() > 4;

@@ -7,7 +7,8 @@ writes, for the installed torch,
     DIR/RegisterStructured_<i>.cpp   definitions and registrations
     DIR/structured_ops.json          {"generated": {group: [overload, ...]},
                                       "skipped": {group: reason}}
-    DIR/facts/<Fact>.h               a table of csrc/aten/facts/operators.yaml
+    DIR/facts/<Fact>.h               a table of csrc/aten/facts/operators.yaml, or of what torch
+                                      declares
 
 A file is written only if its content changes, so that an incremental build stays one. Nothing of
 torch is imported but its generator library, `torchgen`.
@@ -23,6 +24,7 @@ from pathlib import Path
 
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
+from device_checks import device_checks
 from emit import shard_text
 from facts import fact_headers, installed_release, load_facts
 from model import Operator, Operators, load_operators
@@ -60,7 +62,12 @@ def generate(operators: Operators, shards: int) -> dict[str, str]:
         "skipped": operators.skipped,
     }
     files[TABLE] = json.dumps(table, indent=2) + "\n"
-    return files | fact_headers(load_facts(), installed_release())
+    release = installed_release()
+    return (
+        files
+        | fact_headers(load_facts(), release)
+        | fact_headers({"device_checks": device_checks()}, release, "torch's native_functions.yaml")
+    )
 
 
 def shard_name(index: int | str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torchgen
@@ -15,7 +16,7 @@ from facts import installed_release, load_facts
 from torchgen.api import cpp, meta, native
 from torchgen.api.types import NativeSignature
 from torchgen.context import native_function_manager
-from torchgen.gen import get_grouped_native_functions, parse_native_yaml
+from torchgen.gen import ParsedYaml, get_grouped_native_functions, parse_native_yaml
 from torchgen.model import (
     DeviceCheckType,
     DispatchKey,
@@ -138,7 +139,7 @@ class Form:
 
     kind: SchemaKind
     overload: str  # "add.out"
-    native_name: str  # "add_out", as torch's messages call it
+    native_name: str  # "add_out", as the wrapper of a structured kernel calls it
     arguments: tuple[Argument, ...]  # as in the C++ signature, outputs last
     returns: str
     same_device: tuple[str, ...]  # arguments that must be on one device, in the order to check
@@ -227,12 +228,16 @@ def load_operators() -> Operators:
     return Operators(tuple(generated), dict(sorted(skipped.items())))
 
 
+@cache
+def declarations() -> ParsedYaml:
+    """Reads native_functions.yaml of the installed torch."""
+    folder = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
+    return parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+
+
 def _structured_groups() -> Iterator[tuple[NativeFunctionsGroup, bool]]:
     """Yields each group with whether the CPU has a kernel of it."""
-    declarations = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-    parsed = parse_native_yaml(
-        str(declarations / "native_functions.yaml"), str(declarations / "tags.yaml")
-    )
+    parsed = declarations()
     cpu = parsed.backend_indices[DispatchKey.CPU]
     for group in get_grouped_native_functions(parsed.native_functions):
         if isinstance(group, NativeFunctionsGroup) and group.structured:

@@ -1,0 +1,71 @@
+"""Which operators have kernels of CUDA, and which of these check devices: torch's declarations.
+
+torch generates a wrapper for each kernel of CUDA. Unless the operator is declared with
+``device_check: NoCheck``, the wrapper checks that the tensors of the call are on one device, and a
+CPU tensor without dimensions is an error, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from facts import Entry, Fact
+from model import declarations
+from torchgen.api import native
+from torchgen.api.types import DispatcherSignature
+from torchgen.gen import get_grouped_native_functions
+from torchgen.model import (
+    BackendIndex,
+    DeviceCheckType,
+    DispatchKey,
+    NativeFunction,
+    is_cuda_dispatch_key,
+)
+
+
+def device_checks() -> Fact:
+    """Returns the fact.
+
+    The value of an entry is the wrapper's name after "wrapper_CUDA_", empty if it checks nothing.
+    """
+    backends = declarations().backend_indices
+    names: dict[str, str] = {}
+    # The first kernel counts: that for strided tensors, unless these are left to a composition.
+    for key in (DispatchKey.CUDA, *filter(is_cuda_dispatch_key, backends)):
+        for function, is_structured in _functions_with_kernel(backends[key]):
+            if key is not DispatchKey.CUDA and function.has_composite_kernel:
+                continue
+            checks = function.device_check is not DeviceCheckType.NoCheck
+            wrapper = _wrapper_name(function, is_structured) if checks else ""
+            names.setdefault(str(function.func.name), wrapper)
+    return Fact(
+        name="device_checks",
+        meaning=(
+            "CUDA has a kernel. If its wrapper checks that the tensors are on one device, the "
+            'value is its name after "wrapper_CUDA_", and empty otherwise.'
+        ),
+        names="overload",
+        read_by=("csrc/aten/fallback/MixedDevices.cpp",),
+        value="text",
+        entries=tuple(Entry(name, names[name]) for name in sorted(names)),
+    )
+
+
+def _functions_with_kernel(backend: BackendIndex) -> Iterator[tuple[NativeFunction, bool]]:
+    """Yields functions with whether the kernel is structured."""
+    for group in get_grouped_native_functions(declarations().native_functions):
+        if isinstance(group, NativeFunction):
+            functions, is_structured = [group], False
+        else:
+            kernel = backend.get_kernel(group) if group.structured else None
+            functions, is_structured = list(group.functions()), bool(kernel and kernel.structured)
+        for function in functions:
+            if is_structured or backend.has_kernel(function):
+                yield function, is_structured
+
+
+def _wrapper_name(function: NativeFunction, is_structured: bool) -> str:
+    if is_structured:
+        return native.name(function.func)
+    prefix = f"{function.func.name.overload_name}_"
+    return DispatcherSignature.from_schema(function.func, prefix=prefix).name()
