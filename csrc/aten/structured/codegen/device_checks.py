@@ -66,6 +66,6 @@ def _functions_with_kernel(backend: BackendIndex) -> Iterator[tuple[NativeFuncti
 
 def _wrapper_name(function: NativeFunction, is_structured: bool) -> str:
     if is_structured:
-        return native.name(function.func)
+        return str(native.name(function.func))
     prefix = f"{function.func.name.overload_name}_"
-    return DispatcherSignature.from_schema(function.func, prefix=prefix).name()
+    return str(DispatcherSignature.from_schema(function.func, prefix=prefix).name())
