@@ -3,7 +3,10 @@
 
 #include <openreg/graph.h>
 
+#include <optional>
+
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
 
@@ -18,6 +21,21 @@ class RelaxedCaptureGuard {
 
  private:
   orStreamCaptureMode mode_ = orStreamCaptureModeRelaxed;
+};
+
+// The same if the thread's current stream of the device is capturing. For memory that the caches
+// take from the runtime: that of a capture belongs to its graph, but a thread that takes memory for
+// other work breaks the captures of others, as on CUDA.
+class RelaxedIfCapturing {
+ public:
+  explicit RelaxedIfCapturing(DeviceIndex device = -1) {
+    if (getCurrentOpenRegStream(device).isCapturing()) {
+      guard_.emplace();
+    }
+  }
+
+ private:
+  std::optional<RelaxedCaptureGuard> guard_;
 };
 
 }  // namespace c10::openreg

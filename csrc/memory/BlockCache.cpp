@@ -117,7 +117,7 @@ Block* BlockCache::reserve(const BlockRequest& request) {
   }
   void* address = nullptr;
   const DeviceIndex previous = exchange_device(device_);
-  const RelaxedCaptureGuard relaxed;
+  const RelaxedIfCapturing relaxed(device_);
   const orError_t error = orMalloc(&address, size);
   exchange_device(previous);
   if (error == orErrorMemoryAllocation) {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <optional>
 
 #include "csrc/core/CaptureMode.h"
 #include "csrc/memory/MemoryPoison.h"
@@ -50,7 +51,11 @@ struct PinnedAllocatorImpl final : at::CachingHostAllocatorImpl<OpenRegStream, O
  private:
   void allocate_host_memory(size_t size, void** pointer) override {
     const Timer timer(stats_.timing_mutex_, stats_.host_alloc_time);
-    const c10::openreg::RelaxedCaptureGuard relaxed;
+    // As in RelaxedIfCapturing, but without creating a device.
+    std::optional<c10::openreg::RelaxedCaptureGuard> relaxed;
+    if (current_stream_is_capturing_fast_path()) {
+      relaxed.emplace();
+    }
     OPENREG_CHECK(orMallocHost(pointer, size));
     if (c10::openreg::isNewMemoryFilled()) {
       c10::openreg::fillOnHost(*pointer, size);

@@ -555,9 +555,8 @@ OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::Dev
   TORCH_CHECK(chosen.device().type() == c10::openreg::kDeviceType, "Expected a '",
               c10::openreg::kDeviceType, "' device type for generator but found '",
               chosen.device().type(), "'");
-  TORCH_CHECK(device >= 0,
-              "Expected all tensors to be on the same device, but found at least two devices, ",
-              chosen.device(), " and cpu! (the generator, and the tensor to fill)");
+  TORCH_CHECK(device >= 0, "Expected a 'cpu' device type for generator but found '",
+              c10::openreg::kDeviceType, "'");
   TORCH_CHECK(chosen.device().index() == device, "Generator device index ",
               static_cast<int>(chosen.device().index()), " does not match the device index ",
               static_cast<int>(device), " of the tensors to fill; expected a generator of ",

@@ -175,9 +175,23 @@ inline constexpr Table<Conditions, 1> kWrittenUnmarked = {NameKind::Operator, {{
         # A TensorIterator checks devices itself and takes CPU scalars.
         self.assertNotIn("DeviceCheck", self.block_of("add_Tensor"))
         self.assertIn(
-            'DeviceCheck("wrapper_PrivateUse1_mm").add(self, "self").add(mat2, "mat2");',
+            'DeviceCheck("mm").add(self, "self").add(mat2, "mat2");',
             self.block_of("mm"),
         )
+
+    def test_wrappers_of_cuda_that_check_devices_are_a_table(self):
+        table = (self.output / "facts" / "DeviceChecks.h").read_text()
+        for entry in (
+            '{"add.Tensor", ""}',  # no check
+            '{"addmm.out", "addmm_out_out"}',  # structured
+            '{"index_select.out", "out_index_select_out"}',
+            '{"put_", "_put_"}',
+            '{"hspmm", "_hspmm"}',  # for sparse tensors only
+        ):
+            self.assertIn(f"    {entry},\n", table)
+        # Composed on CUDA, the last one of dense tensors.
+        for name in ("stack", "_convolution", "nan_to_num"):
+            self.assertNotIn(f'{{"{name}",', table)
 
     def test_kernels_that_throw_what_they_find_run_on_the_calling_thread(self):
         self.assertIn("      LaunchMode::OnCallingThread);", self.block_of("_linalg_svd"))
@@ -252,10 +266,7 @@ void enqueue(const Op& op, const Tensor& self, const Tensor& target,
 std::tuple<Tensor, Tensor> functional(const Tensor& self, const Tensor& target,
                                       const std::optional<Tensor>& weight, int64_t reduction,
                                       int64_t ignore_index) {
-  DeviceCheck("wrapper_PrivateUse1_nll_loss_forward")
-      .add(self, "self")
-      .add(target, "target")
-      .add(weight, "weight");
+  DeviceCheck("nll_loss_forward").add(self, "self").add(target, "target").add(weight, "weight");
   Op op;
   op.meta(self, target, tensorRef(weight), reduction, ignore_index);
   enqueue(op, self, target, weight, reduction, ignore_index);
@@ -265,7 +276,7 @@ std::tuple<Tensor, Tensor> functional(const Tensor& self, const Tensor& target,
 std::tuple<Tensor&, Tensor&> out(const Tensor& self, const Tensor& target,
                                  const std::optional<Tensor>& weight, int64_t reduction,
                                  int64_t ignore_index, Tensor& output, Tensor& total_weight) {
-  DeviceCheck("wrapper_PrivateUse1_nll_loss_forward_out_output")
+  DeviceCheck("nll_loss_forward_out_output")
       .add(output, "output")
       .add(total_weight, "total_weight")
       .add(self, "self")

@@ -31,7 +31,6 @@ ALLOWED = {
     "csrc/extras/profiler/RangeObserver.cpp": "a profiler state; for CUDA, torch's own serves",
     "csrc/extras/profiler/TraceBuilder.h": "Kineto's names of the activities of either device type",
     "include/torch_openreg/inductor/model.h": "torch's runtime knows the devices of programs",
-    "csrc/aten/structured/codegen/emit.py": "a word of error texts that torch's own generator uses",
 }
 
 

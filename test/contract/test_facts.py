@@ -193,6 +193,7 @@ def entries_of_the_fallback_that_it_never_reads(facts):
         "sparse_product": {"Sparse", "SparseCsr"},
         "written_unmarked": set(_LAYOUTS),
         "cpu_tensors": set(_LAYOUTS),
+        "device_arguments": {""},
     }
     return [
         f"{fact.name}: {entry.name} does not run the fallback"
@@ -217,7 +218,8 @@ def entries_that_tags_show(facts):
 
 def arguments_of_other_types(facts):
     found = []
-    for fact, entry, operators in _each(facts, {"cpu_tensors", "data_checks", "written_unmarked"}):
+    with_arguments = {"cpu_tensors", "data_checks", "device_arguments", "written_unmarked"}
+    for fact, entry, operators in _each(facts, with_arguments):
         for overload in operators:
             arguments = _arguments(overload)
             if fact.value == "conditions":

@@ -144,6 +144,10 @@ ALLOWED_CALLS = {
         "orStreamCreateWithPriority",
     ): "streams of the pool come round again, and those of groups wait for other ranks",
     (
+        "extras/distributed/Communicators.cpp",
+        "orGetDeviceProperties",
+    ): "ranks compare the devices of their machine, whatever each of them sees",
+    (
         "python/DeviceBindings.cpp",
         "orSetDeviceCreatedFunction",
     ): "torch's Python side hears of devices; see Note [Initialization]",

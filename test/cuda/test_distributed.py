@@ -1,6 +1,17 @@
 """nccl is the backend of this package; gloo accepts tensors on cuda, as in a build with CUDA."""
 
-from common import OpenRegTestCase, run_program, run_tests
+import torch
+import torch.distributed as dist
+from common import (
+    OpenRegTestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+    requires_two_devices,
+    run_program,
+    run_tests,
+    subtest,
+)
+from extras.distributed.ranks import Ranks
 
 HEAD = """
 import os, tempfile, torch
@@ -9,6 +20,108 @@ file = os.path.join(tempfile.mkdtemp(), "store")
 def begin(backend):
     dist.init_process_group(backend, init_method=f"file://{file}", rank=0, world_size=1)
 """
+
+
+BITWISE = ("BAND", "BOR", "BXOR")
+ONE_HOST = {"NCCL_HOSTID": "one"}
+
+
+def error_of(call):
+    """The type and the text of what the call, or the wait for it, raises."""
+    try:
+        call()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "none", ""
+
+
+def reduce_on_device(rank, size, indexes):
+    return error_of(lambda: dist.all_reduce(torch.ones(2, device=f"cuda:{indexes[rank]}")))
+
+
+def exchange_on_device(rank, size, indexes):
+    x = torch.ones(2, device=f"cuda:{indexes[rank]}")
+    return error_of(lambda: dist.send(x, 1) if rank == 0 else dist.recv(x, 0))
+
+
+def reduce_on_devices_in_turn(rank, size):
+    for step in range(4):
+        index = (rank + step) % size
+        error = reduce_on_device(rank, size, [index] * size)
+        if error[0] != "none":
+            return error
+    return "none", ""
+
+
+def meet_at_a_barrier(rank, size):
+    torch.cuda.set_device(0)
+    return error_of(dist.barrier)
+
+
+def call_what_nccl_lacks(rank, size):
+    x = torch.ones(2, dtype=torch.int32, device=f"cuda:{rank}")
+    calls = [
+        *(lambda op=op: dist.all_reduce(x, getattr(dist.ReduceOp, op)) for op in BITWISE),
+        lambda: dist.recv(x),
+        lambda: dist.irecv(x),
+        lambda: dist.all_reduce(x.to(torch.int16)),
+    ]
+    return [error_of(call) for call in calls]
+
+
+FUNCTIONS = [subtest(one, name=one.__name__) for one in (reduce_on_device, exchange_on_device)]
+
+
+@instantiate_parametrized_tests
+class TestRulesOfNccl(OpenRegTestCase):
+    """What NCCL refuses, by its texts."""
+
+    def run_ranks(self, function, *arguments, environment=ONE_HOST):
+        ranks = Ranks(2, environment=environment)
+        self.addCleanup(ranks.close)
+        return ranks.run(function, *arguments)
+
+    @parametrize("function", FUNCTIONS)
+    def test_two_ranks_on_one_device_are_refused(self, function):
+        errors = [one for one in self.run_ranks(function, [0, 0]) if one != ("none", "")]
+        # A message that has left is no operation of its sender any more.
+        self.assertGreaterEqual(len(errors), 2 if function is reduce_on_device else 1)
+        for kind, text in errors:
+            self.assertEqual(kind, "DistBackendError")
+            self.assertIn("ncclInvalidUsage: ", text)
+            self.assertRegex(
+                text, r"Duplicate GPU detected : rank \d and rank \d both on CUDA device"
+            )
+
+    @requires_two_devices
+    @parametrize("function", FUNCTIONS)
+    def test_ranks_on_different_devices_are_not_refused(self, function):
+        self.assertEqual(self.run_ranks(function, [1, 0]), 2 * [("none", "")])
+
+    @requires_two_devices
+    def test_ranks_may_use_the_same_devices_in_turn(self):
+        self.assertEqual(self.run_ranks(reduce_on_devices_in_turn), 2 * [("none", "")])
+
+    @requires_two_devices
+    def test_a_barrier_before_all_else_is_on_the_device_of_the_rank(self):
+        self.assertEqual(self.run_ranks(meet_at_a_barrier), 2 * [("none", "")])
+
+    def test_ranks_on_two_hosts_may_have_the_same_index(self):
+        results = self.run_ranks(reduce_on_device, [0, 0], environment=None)
+        self.assertEqual(results, 2 * [("none", "")])
+
+    def test_calls_that_nccl_lacks_are_refused(self):
+        expected = [
+            ("ValueError", "Cannot use ReduceOp.BAND with NCCL"),
+            ("ValueError", "Cannot use ReduceOp.BOR with NCCL"),
+            ("ValueError", "Cannot use ReduceOp.BXOR with NCCL"),
+            *2 * [("RuntimeError", "Backend nccl does not support recvAnysource")],
+            ("TypeError", "Input tensor data type is not supported for NCCL process group: Short"),
+        ]
+        for results in self.run_ranks(call_what_nccl_lacks):
+            self.assertEqual([(kind, text.splitlines()[0]) for kind, text in results], expected)
 
 
 class TestNccl(OpenRegTestCase):

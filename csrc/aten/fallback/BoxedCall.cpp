@@ -1,8 +1,6 @@
 #include "csrc/aten/fallback/BoxedCall.h"
 
-#include <string>
-
-#include "build/generated/facts/CpuTensors.h"
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -10,32 +8,15 @@
 #include "torch_openreg/core/Functions.h"
 
 namespace at::openreg {
-namespace {
-
 using c10::openreg::kDeviceType;
-
-// Whether the argument may be a CPU tensor in a call with openreg tensors, as on CUDA.
-bool takesCpuTensor(const std::string& operator_name, const c10::Argument& argument,
-                    const Tensor& tensor) {
-  if (tensor.dim() == 0) {
-    return !isWritten(argument);
-  }
-  const auto* const arguments = c10::openreg::facts::kCpuTensors.find(operator_name);
-  return arguments != nullptr && arguments->contain(argument.name());
-}
-
-}  // namespace
 
 // The pass over the arguments: add() is called with one after the other.
 struct BoxedCall::Collector {
   BoxedCall& call;
-  const c10::Argument* argument = nullptr;
   std::optional<c10::Device> of_tensors = std::nullopt;
   std::optional<c10::Device> of_argument = std::nullopt;
-  bool has_refused_tensor = false;
 
   void add(const c10::IValue& value, const c10::Argument& of) {
-    argument = &of;
     if (value.isTensor()) {
       addTensor(value.toTensor());
     } else if (value.isTensorList()) {
@@ -97,14 +78,12 @@ struct BoxedCall::Collector {
         call.device_tensors_.push_back(&tensor);
       }
     }
-    if (is_openreg) {
-      TORCH_CHECK(!of_tensors.has_value() || *of_tensors == tensor.device(),
-                  "Expected all tensors to be on the same device, but found at least two devices, ",
-                  *of_tensors, " and ", tensor.device(), "! (", call.schema().operator_name(), ")");
+    if (!is_openreg) {
+      call.is_mixed_ = call.is_mixed_ || tensor.defined();
+    } else if (!of_tensors.has_value()) {
       of_tensors = tensor.device();
-    } else if (tensor.defined() && tensor.is_cpu()) {
-      has_refused_tensor =
-          has_refused_tensor || !takesCpuTensor(call.schema().name(), *argument, tensor);
+    } else {
+      call.is_mixed_ = call.is_mixed_ || *of_tensors != tensor.device();
     }
     return place;
   }
@@ -124,10 +103,27 @@ BoxedCall::BoxedCall(const FallbackOperator& known, const c10::OperatorHandle& o
   device_ = collector.of_tensors.has_value() ? *collector.of_tensors
                                              : collector.of_argument.value_or(c10::Device(
                                                    kDeviceType, c10::openreg::current_device()));
-  TORCH_CHECK(!collector.has_refused_tensor,
-              "Expected all tensors to be on the same device, but found at least two devices, ",
-              device_, " and cpu! (", schema().operator_name(), ")");
   signature_ = description_.finish();
+}
+
+void BoxedCall::checkDevices(c10::DispatchKey functionality) const {
+  if (const char* const wrapper = known_.cudaKernel().checking_wrapper) {
+    openreg::checkDevices(wrapper, schema(), arguments_, functionality);
+  }
+  for (const size_t index : generators_) {
+    const auto generator = values_[index].plain.toOptional<Generator>();
+    TORCH_CHECK(!device_tensors_.empty() || !generator.has_value() ||
+                    generator->device().type() != kDeviceType,
+                "Expected a 'cpu' device type for generator but found '", kDeviceType, "'");
+  }
+  visitTensors([&](const Tensor& tensor, const c10::Argument& argument) {
+    const bool is_taken =
+        !tensor.defined() || (tensor.is_cpu() ? takesCpuTensor(schema().name(), argument, tensor)
+                                              : !isOpenReg(tensor) || tensor.device() == device_);
+    TORCH_CHECK(is_taken,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                device_, " and ", tensor.device(), "!\nThe operator is ", schema().operator_name());
+  });
 }
 
 bool BoxedCall::waitsOnCuda() const {

@@ -1,11 +1,10 @@
 // One call of the fallback: all that is read of its arguments.
 //
 // Note [One pass over the arguments]
-// The constructor walks the arguments on the stack once. It finds the device, checks that the
-// tensors may be used together, collects the different tensors, and describes the call for its
-// plan. What follows, on the stream or on the calling thread, loops over the collected tensors:
-// each is converted once, however often it is passed, so that the kernel can compare tensors for
-// identity.
+// The constructor walks the arguments on the stack once. It finds the device, notes whether there
+// are tensors on others, collects the different tensors, and describes the call for its plan. What
+// follows, on the stream or on the calling thread, loops over the collected tensors: each is
+// converted once, however often it is passed, so that the kernel can compare tensors for identity.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -25,8 +24,6 @@ namespace at::openreg {
 // Refers to the arguments on the stack, which must outlive it unchanged.
 class BoxedCall {
  public:
-  // Errors: throws if tensors are on two devices, or if there is a CPU tensor that is neither a
-  // number that is only read nor explicitly allowed.
   BoxedCall(const FallbackOperator& known, const c10::OperatorHandle& op,
             const torch::jit::Stack& stack);
   BoxedCall(const BoxedCall&) = delete;
@@ -38,6 +35,12 @@ class BoxedCall {
 
   // That of the tensors, else that of a device argument, else the current one.
   c10::Device device() const { return device_; }
+
+  // Whether there are tensors that are not on device().
+  bool isMixed() const { return is_mixed_; }
+
+  // Throws unless the operator takes these tensors, as on CUDA; see Note [CPU tensors in a call].
+  void checkDevices(c10::DispatchKey functionality) const;
 
   // Null if the results of the call cannot be planned.
   const CallSignature* signature() const { return signature_; }
@@ -95,6 +98,7 @@ class BoxedCall {
   FirstPlaces<const TensorImpl*> first_places_;  // in `tensors_`; see Note [Long lists]
   CallSignature::Builder description_;
   const CallSignature* signature_ = nullptr;
+  bool is_mixed_ = false;
 };
 
 }  // namespace at::openreg

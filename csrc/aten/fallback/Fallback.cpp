@@ -90,6 +90,15 @@ void runFallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     refuse(known.refusals(), op, *stack);
   }
   BoxedCall call(known, op, *stack);
+  if (C10_UNLIKELY(call.isMixed())) {
+    const c10::DispatchKey functionality = functionalityOf(keys);
+    const auto composition = known.cudaKernel().composition;
+    if (composition.has_value() && functionality == c10::DispatchKey::Dense) {
+      op.callBoxedForDispatchKey(*composition, *stack);
+      return;
+    }
+    call.checkDevices(functionality);
+  }
   const c10::DeviceGuard guard(call.device());
   const CallSignature* signature = call.signature();
   auto plan = signature != nullptr ? findPlan(*signature) : nullptr;

@@ -123,6 +123,7 @@ FallbackOperator::FallbackOperator(const c10::OperatorHandle& op)
       sized_by_(argumentIn(facts::kSizedBy, name_)),
       is_sparse_product_(facts::kSparseProduct.contains(name_)),
       data_checks_(facts::kDataChecks.find(name_)),
+      cuda_kernel_(op),
       draws_numbers_(std::any_of(op.schema().arguments().begin(), op.schema().arguments().end(),
                                  &isGenerator)),
       counts_with_numbers_(facts::kSizesFromNumbers.contains(name_)),

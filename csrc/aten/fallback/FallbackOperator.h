@@ -13,6 +13,7 @@
 #include "build/generated/facts/DataChecks.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/fallback/FallbackMode.h"
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/refusals/Refusals.h"
 #include "torch_openreg/core/Launch.h"
 
@@ -59,6 +60,9 @@ class FallbackOperator {
   bool waitsOnCuda(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
                    const LayoutCounts& layouts) const;
 
+  // For calls with tensors on several devices; see Note [CPU tensors in a call].
+  const CudaKernel& cudaKernel() const { return cuda_kernel_; }
+
   // Whether the operator takes a random number generator.
   bool drawsNumbers() const { return draws_numbers_; }
 
@@ -102,6 +106,7 @@ class FallbackOperator {
   const bool is_sparse_product_;
   // Null if there are none.
   const c10::openreg::facts::Choice<c10::openreg::facts::DataChecks>* const data_checks_;
+  const CudaKernel cuda_kernel_;
   const bool draws_numbers_;
   const bool counts_with_numbers_;
   const WidenedDtypes widened_dtypes_;

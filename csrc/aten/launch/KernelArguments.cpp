@@ -8,7 +8,7 @@ void checkSameDevice(const char* operation, c10::Device device,
     TORCH_CHECK(!tensor->defined() || tensor->device() == device ||
                     (tensor->is_cpu() && tensor->dim() == 0),
                 "Expected all tensors to be on the same device, but found at least two devices, ",
-                device, " and ", tensor->device(), "! (", operation, ")");
+                device, " and ", tensor->device(), "!\nThe operator is ", operation);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -50,6 +51,12 @@ void batchNormBackward(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const size_t first = stack->size() - op.schema().arguments().size();
   const bool is_training = (*stack)[first + 7].toBool();
   if (!is_training) {
+    const c10::Device device = (*stack)[first].toTensor().device();
+    for (const size_t saved : {first + 5, first + 6}) {
+      if ((*stack)[saved].isTensor() && (*stack)[saved].toTensor().device() != device) {
+        checkDevices(op, argumentsOnStack(op.schema(), *stack));
+      }
+    }
     (*stack)[first + 5] = c10::IValue();
     (*stack)[first + 6] = c10::IValue();
   }

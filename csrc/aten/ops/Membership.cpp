@@ -6,6 +6,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
@@ -31,7 +32,8 @@ Tensor& isinInto(const Scalar& element, const Tensor& test_elements, bool assume
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("isin.Scalar_Tensor", TORCH_FN(isin));
-  m.impl("isin.Scalar_Tensor_out", TORCH_FN(isinInto));
+  m.impl("isin.Scalar_Tensor_out",
+         &DeviceCheckingKernel<"aten::isin.Scalar_Tensor_out", &isinInto>::call);
 }
 
 }  // namespace at::openreg

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/core/SyncDebug.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -73,9 +74,6 @@ Scalar localScalarDense(const Tensor& self) {
 }
 
 bool equal(const Tensor& self, const Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(),
-              "Expected all tensors to be on the same device, but found at least two devices, ",
-              self.device(), " and ", other.device(), "! (aten::equal)");
   const OpenRegStream stream = getCurrentOpenRegStream(self.device().index());
   readOnHost("aten::equal", stream, {&self, &other});
   const TraceScope work(stream, kKernelName<"aten::equal">.text);
@@ -86,7 +84,7 @@ bool equal(const Tensor& self, const Tensor& other) {
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("_local_scalar_dense", TORCH_FN(localScalarDense));
-  m.impl("equal", TORCH_FN(equal));
+  m.impl("equal", &DeviceCheckingKernel<"aten::equal", &equal>::call);
 }
 
 }  // namespace at::openreg

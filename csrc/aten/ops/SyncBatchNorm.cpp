@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -182,16 +183,12 @@ void checkElements(const char* operation, const Tensor& input, const MaybeTensor
   checkChannels(operation, "bias", input, bias);
   checkChannels(operation, "mean", input, mean);
   checkChannels(operation, "invstd", input, invstd);
-  checkSameDevice(operation, input.device(),
-                  {&orUndefined(weight), &orUndefined(bias), &mean, &invstd});
 }
 
 Tensor& batchNormElemtOut(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
                           const Tensor& mean, const Tensor& invstd, double /*eps*/,
                           Tensor& output) {
   checkElements("batch_norm_elemt", input, weight, bias, mean, invstd);
-  TORCH_CHECK(output.device() == input.device(), "batch_norm_elemt: expected a result on ",
-              input.device(), ", got one on ", output.device());
   const c10::DeviceGuard guard(input.device());
   at::native::resize_output(output, input.sizes());
   enqueue<"aten::batch_norm_elemt">(input.device(), &normalize, input, weight, bias, mean, invstd,
@@ -217,8 +214,6 @@ std::tuple<Tensor, Tensor> batchNormGatherStatsWithCounts(
               mean.sizes(), " and ", invstd.sizes());
   TORCH_CHECK(counts.sizes() == IntArrayRef{mean.size(0)}, kName, ": expected counts of sizes ",
               IntArrayRef{mean.size(0)}, ", got ", counts.sizes());
-  checkSameDevice(kName, input.device(),
-                  {&mean, &invstd, &orUndefined(running_mean), &orUndefined(running_var), &counts});
   const c10::DeviceGuard guard(input.device());
   Tensor joined_mean = emptyOfChannels(input, accumulateType(mean));
   Tensor joined_invstd = emptyOfChannels(input, accumulateType(mean));
@@ -248,7 +243,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batchNormBackwardReduce(
               input.sizes(), ", got ", grad_out.sizes());
   TORCH_CHECK(isGiven(weight) || !(weight_g || bias_g), kName,
               ": expected a weight, whose type its gradient has, got none");
-  checkSameDevice(kName, input.device(), {&grad_out});
   const c10::DeviceGuard guard(input.device());
   const auto empty_if = [&](bool is_wanted, const Tensor& like) {
     return is_wanted ? emptyOfChannels(input, like.scalar_type()) : Tensor();
@@ -274,7 +268,6 @@ Tensor batchNormBackwardElemt(const Tensor& grad_out, const Tensor& input, const
               input.sizes(), ", got ", grad_out.sizes());
   TORCH_CHECK(count.scalar_type() == kInt, kName, ": expected a count of type Int, got ",
               count.scalar_type());
-  checkSameDevice(kName, input.device(), {&grad_out, &sum_dy, &sum_dy_xmu, &count});
   const c10::DeviceGuard guard(input.device());
   Tensor grad_input = at::empty_like(input);
   enqueue<"aten::batch_norm_backward_elemt">(input.device(), &computeGradient, grad_out, input,
@@ -286,13 +279,21 @@ Tensor batchNormBackwardElemt(const Tensor& grad_out, const Tensor& input, const
 }  // namespace
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
-  m.impl("batch_norm_backward_elemt", TORCH_FN(batchNormBackwardElemt));
-  m.impl("batch_norm_backward_reduce", TORCH_FN(batchNormBackwardReduce));
-  m.impl("batch_norm_elemt", TORCH_FN(batchNormElemt));
-  m.impl("batch_norm_elemt.out", TORCH_FN(batchNormElemtOut));
-  m.impl("batch_norm_gather_stats", TORCH_FN(batchNormGatherStats));
-  m.impl("batch_norm_gather_stats_with_counts", TORCH_FN(batchNormGatherStatsWithCounts));
-  m.impl("batch_norm_stats", TORCH_FN(batchNormStats));
+  m.impl("batch_norm_backward_elemt",
+         &DeviceCheckingKernel<"aten::batch_norm_backward_elemt", &batchNormBackwardElemt>::call);
+  m.impl("batch_norm_backward_reduce",
+         &DeviceCheckingKernel<"aten::batch_norm_backward_reduce", &batchNormBackwardReduce>::call);
+  m.impl("batch_norm_elemt",
+         &DeviceCheckingKernel<"aten::batch_norm_elemt", &batchNormElemt>::call);
+  m.impl("batch_norm_elemt.out",
+         &DeviceCheckingKernel<"aten::batch_norm_elemt.out", &batchNormElemtOut>::call);
+  m.impl("batch_norm_gather_stats",
+         &DeviceCheckingKernel<"aten::batch_norm_gather_stats", &batchNormGatherStats>::call);
+  m.impl("batch_norm_gather_stats_with_counts",
+         &DeviceCheckingKernel<"aten::batch_norm_gather_stats_with_counts",
+                               &batchNormGatherStatsWithCounts>::call);
+  m.impl("batch_norm_stats",
+         &DeviceCheckingKernel<"aten::batch_norm_stats", &batchNormStats>::call);
 }
 
 }  // namespace at::openreg

@@ -9,6 +9,7 @@
 
 #include <tuple>
 
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/refusals/RefusingKernel.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
@@ -41,8 +42,11 @@ Tensor nativeDropoutBackward(const Tensor& grad, const Tensor& mask, double scal
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("native_dropout", TORCH_FN(nativeDropout));
-  m.impl("native_dropout_backward",
-         refusing<"aten::native_dropout_backward", &nativeDropoutBackward>());
+  m.impl(
+      "native_dropout_backward",
+      refusing<
+          "aten::native_dropout_backward",
+          &DeviceCheckingKernel<"aten::native_dropout_backward", &nativeDropoutBackward>::call>());
 }
 
 }  // namespace at::openreg

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -155,10 +156,6 @@ Tensor scaledGroupedProduct(const Tensor& self, const Tensor& mat2, const Tensor
                               ": expected neither bias nor scale_result");
   TORCH_CHECK(out_dtype.value_or(kBFloat16) == kBFloat16, kGrouped,
               ": expected out_dtype to be BFloat16, got ", out_dtype.value_or(kBFloat16));
-  checkSameDevice(kGrouped, self.device(), {&mat2, &scale_a, &scale_b});
-  if (offs.has_value()) {
-    checkSameDevice(kGrouped, self.device(), {&*offs});
-  }
   const c10::DeviceGuard guard(self.device());
   Tensor output = self.dim() == mat2.dim()
                       ? emptyOnCurrentDevice({groups, self.size(-2), mat2.size(-1)}, kBFloat16)
@@ -197,8 +194,10 @@ Tensor scaledGroupedProductByRecipe(const Tensor& self, const Tensor& mat2, Scal
 }  // namespace
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
-  m.impl("_scaled_grouped_mm", TORCH_FN(scaledGroupedProduct));
-  m.impl("_scaled_grouped_mm_v2", TORCH_FN(scaledGroupedProductByRecipe));
+  m.impl("_scaled_grouped_mm",
+         &DeviceCheckingKernel<"aten::_scaled_grouped_mm", &scaledGroupedProduct>::call);
+  m.impl("_scaled_grouped_mm_v2",
+         &DeviceCheckingKernel<"aten::_scaled_grouped_mm_v2", &scaledGroupedProductByRecipe>::call);
 }
 
 }  // namespace at::openreg

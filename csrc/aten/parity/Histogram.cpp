@@ -12,6 +12,7 @@
 
 #include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -74,6 +75,7 @@ void histogram(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     runFallback(op, keys, stack);
     return;
   }
+  checkDevices(op, arguments);
   const Tensor counts = histogramOfIntegers(self, arguments[1].toInt(), arguments[2].toScalar(),
                                             arguments[3].toScalar());
   const bool has_out = arguments.size() > 4;

@@ -9,6 +9,7 @@
 #include <ATen/ops/stack.h>
 #include <torch/library.h>
 
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "torch_openreg/aten/KernelArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
@@ -116,7 +117,6 @@ Tensor multiplyInt4(const Tensor& self, const Tensor& mat2, int64_t group_size,
               kOperation, ": expected qScaleAndZeros of ", type, " and of [", columns, " / ",
               group_size, ", ", rows, ", 2], got ", scales_and_zeros.scalar_type(), " of ",
               scales_and_zeros.sizes());
-  checkSameDevice(kOperation, self.device(), {&mat2, &scales_and_zeros});
   const c10::DeviceGuard guard(self.device());
   Tensor output = emptyOnCurrentDevice({self.size(0), rows}, type);
   if (output.numel() == 0) {
@@ -131,7 +131,8 @@ Tensor multiplyInt4(const Tensor& self, const Tensor& mat2, int64_t group_size,
 
 OPENREG_LIBRARY_IMPL(aten, Dense, m) {
   m.impl("_convert_weight_to_int4pack", TORCH_FN(convertWeight));
-  m.impl("_weight_int4pack_mm", TORCH_FN(multiplyInt4));
+  m.impl("_weight_int4pack_mm",
+         &DeviceCheckingKernel<"aten::_weight_int4pack_mm", &multiplyInt4>::call);
 }
 
 }  // namespace at::openreg

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "csrc/aten/fallback/Fallback.h"
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
@@ -29,6 +30,7 @@ void nanSum(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     runFallback(op, keys, stack);
     return;
   }
+  checkDevices(op, arguments);
   const Tensor numbers = at::masked_fill(self, at::isnan(self), 0);
   const auto dims = arguments[1].to<at::OptionalArray<int64_t>>();
   const auto dim = dims.list.has_value() ? OptionalIntArrayRef(*dims.list) : OptionalIntArrayRef();

@@ -194,24 +194,68 @@ PackedInput packed(const Tensor& data, const Tensor& batch_sizes) {
   return {data, std::vector<int64_t>(sizes, sizes + batch_sizes.numel())};
 }
 
+// The rules of cuDNN, for networks that CUDA runs by it: the device type is CUDA, cuDNN is not
+// disabled, and it has the dtype.
+class CudnnRules {
+ public:
+  // Errors: those of cuDNN's kernel.
+  CudnnRules(const Tensor& input, TensorList params, TensorList hiddens, bool is_training)
+      : allows_backward_(is_training || !areInForce(input)) {
+    if (!areInForce(input)) {
+      return;
+    }
+    at::native::check_attributes(input, params, hiddens, /*check_dtype=*/true);
+    TORCH_CHECK(hiddens[0].is_contiguous(), "rnn: hx is not contiguous");
+    TORCH_CHECK(hiddens.size() == 1 || hiddens[1].is_contiguous(), "rnn: cx is not contiguous");
+  }
+
+  // Returns the results. A backward pass from them raises an error where cuDNN's does.
+  template <typename... Tensors>
+  std::tuple<Tensors...> of(std::tuple<Tensors...> results) const {
+    if (!allows_backward_) {
+      std::apply([](const auto&... result) { (forbidBackward(result), ...); }, results);
+    }
+    return results;
+  }
+
+ private:
+  static bool areInForce(const Tensor& input) {
+    const ScalarType dtype = input.scalar_type();
+    return c10::openreg::servesCuda() && at::globalContext().userEnabledCuDNN() &&
+           input.numel() != 0 && (dtype == kFloat || dtype == kDouble || dtype == kHalf);
+  }
+
+  static void forbidBackward(const Tensor& result) {
+    if (result.requires_grad()) {
+      result.register_hook([](const Tensor& /*gradient*/) {
+        TORCH_CHECK(false, "cudnn RNN backward can only be called in training mode");
+      });
+    }
+  }
+
+  const bool allows_backward_;
+};
+
 // Networks whose state is one tensor.
 template <typename Cell>
 struct PlainNetwork {
   static std::tuple<Tensor, Tensor> run(const Tensor& input, const Tensor& hx, TensorList params,
                                         bool has_biases, int64_t num_layers, double dropout,
                                         bool train, bool bidirectional, bool batch_first) {
+    const CudnnRules rules(input, params, hx, train);
     at::native::check_attributes(input, params, hx);
     auto [output, hidden] = runOn(timeFirst(input, batch_first), hx, params, has_biases, num_layers,
                                   {bidirectional, dropout, train});
-    return {timeFirst(output, batch_first), std::move(hidden)};
+    return rules.of(std::tuple(timeFirst(output, batch_first), std::move(hidden)));
   }
 
   static std::tuple<Tensor, Tensor> runPacked(const Tensor& data, const Tensor& batch_sizes,
                                               const Tensor& hx, TensorList params, bool has_biases,
                                               int64_t num_layers, double dropout, bool train,
                                               bool bidirectional) {
-    return runOn(packed(data, batch_sizes), hx, params, has_biases, num_layers,
-                 {bidirectional, dropout, train});
+    const CudnnRules rules(data, params, hx, train);
+    return rules.of(runOn(packed(data, batch_sizes), hx, params, has_biases, num_layers,
+                          {bidirectional, dropout, train}));
   }
 
  private:
@@ -314,21 +358,24 @@ Lstm runOneDnnLstm(const Tensor& sequence, TensorList hx, TensorList params, boo
 Lstm lstm(const Tensor& input, TensorList hx, TensorList params, bool has_biases,
           int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm: expected two hidden states, got ", hx.size());
+  const CudnnRules rules(input, params, hx, train);
   at::native::check_attributes(input, params, hx);
   const Options options{bidirectional, dropout, train};
   if (usesOneDnn(input, hx)) {
-    return runOneDnnLstm(input, hx, params, has_biases, num_layers, options, batch_first);
+    return rules.of(runOneDnnLstm(input, hx, params, has_biases, num_layers, options, batch_first));
   }
   auto [output, hidden, cell] =
       runLstm(timeFirst(input, batch_first), hx, params, has_biases, num_layers, options);
-  return {timeFirst(output, batch_first), std::move(hidden), std::move(cell)};
+  return rules.of(std::tuple(timeFirst(output, batch_first), std::move(hidden), std::move(cell)));
 }
 
 Lstm lstmPacked(const Tensor& data, const Tensor& batch_sizes, TensorList hx, TensorList params,
                 bool has_biases, int64_t num_layers, double dropout, bool train,
                 bool bidirectional) {
-  return runLstm(packed(data, batch_sizes), hx, params, has_biases, num_layers,
-                 {bidirectional, dropout, train});
+  TORCH_CHECK(hx.size() == 2, "lstm: expected two hidden states, got ", hx.size());
+  const CudnnRules rules(data, params, hx, train);
+  return rules.of(runLstm(packed(data, batch_sizes), hx, params, has_biases, num_layers,
+                          {bidirectional, dropout, train}));
 }
 
 void registerNetworks(torch::Library& m) {

@@ -48,17 +48,6 @@ void resizeOut(const Tensor& out, IntArrayRef sizes, IntArrayRef strides,
 
 }  // namespace
 
-template <typename Tensors>
-DeviceCheck& DeviceCheck::add(const Tensors& tensors, const char* argument) {
-  c10::impl::check_and_update_common_device(device_, tensors, method_, argument);
-  return *this;
-}
-
-template DeviceCheck& DeviceCheck::add(const Tensor&, const char*);
-template DeviceCheck& DeviceCheck::add(const std::optional<Tensor>&, const char*);
-template DeviceCheck& DeviceCheck::add(const ITensorListRef&, const char*);
-template DeviceCheck& DeviceCheck::add(const c10::List<std::optional<Tensor>>&, const char*);
-
 void OutputProvider::provide(Tensor& allocated, const Tensor& given, IntArrayRef sizes,
                              IntArrayRef strides, const TensorOptions& options) {
   if (C10_UNLIKELY(options.device().index() != c10::openreg::current_device())) {

@@ -21,7 +21,6 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/op_registration/adaption.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Scalar.h>
 
@@ -36,21 +35,6 @@
 #include "torch_openreg/core/Macros.h"
 
 namespace at::openreg {
-
-// Throws unless all tensors added are on one device; undefined tensors are on every device.
-// `method` must outlive the check, as must the arguments' names.
-class DeviceCheck {
- public:
-  explicit DeviceCheck(const char* method) : method_(method) {}
-
-  // Takes a Tensor, a std::optional<Tensor>, an ITensorListRef or a list of optional tensors.
-  template <typename Tensors>
-  DeviceCheck& add(const Tensors& tensors, const char* argument);
-
- private:
-  const char* method_;
-  std::optional<Device> device_;
-};
 
 // How an overload gets its outputs: allocates them, writes its first argument, or writes tensors
 // that the caller gave and that may be resized.

@@ -25,6 +25,7 @@
 
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/fallback/LayoutFallback.h"
+#include "csrc/aten/fallback/MixedDevices.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
@@ -52,19 +53,6 @@ class Composition : public c10::OperatorKernel {
  private:
   const DispatchKey alias_;
 };
-
-// The alias key whose kernel the dispatcher takes for a backend without its own, in its order.
-std::optional<DispatchKey> compositionOf(const c10::OperatorHandle& op, bool is_strided) {
-  for (const DispatchKey alias :
-       {DispatchKey::CompositeExplicitAutogradNonFunctional, DispatchKey::CompositeExplicitAutograd,
-        DispatchKey::CompositeImplicitAutograd}) {
-    const bool is_for_strided = alias == DispatchKey::CompositeExplicitAutogradNonFunctional;
-    if ((is_strided || !is_for_strided) && op.hasKernelForDispatchKey(alias)) {
-      return alias;
-    }
-  }
-  return std::nullopt;
-}
 
 // What the operator runs for tensors of a functionality if no build has a kernel for it.
 torch::CppFunction kernelFor(const c10::OperatorHandle& op, DispatchKey functionality) {

@@ -90,8 +90,11 @@ ProcessGroupOCCL::ProcessGroupOCCL(c10::intrusive_ptr<c10d::Store> store, int ra
       options_(std::move(options)),
       state_(std::make_shared<GroupState>(rank, size, options_->timeout)),
       transport_(std::make_shared<Transport>(
-          connect(storeOfRanks(std::move(store)), rank, size, options_->timeout))) {
+          connect(storeOfRanks(store), rank, size, options_->timeout))) {
   state_->setTransport(transport_);
+  if (c10::openreg::servesCuda()) {
+    communicators_.emplace(storeOfRanks(std::move(store)), rank);
+  }
   if (!options_->group_name.empty()) {
     state_->setName(options_->group_name);
   }
@@ -188,7 +191,25 @@ Work ProcessGroupOCCL::enqueue(c10::Device device, Request request) {
       }
     }
   }
+  joinCommunicators(device, request);
   return engineFor(device).enqueue(std::move(request));
+}
+
+void ProcessGroupOCCL::joinCommunicators(c10::Device device, const Request& request) {
+  if (!communicators_.has_value()) {
+    return;
+  }
+  try {
+    if (request.is_agreed) {
+      communicators_->join(device);
+    }
+    for (const auto& [peer, is_sent, tag] : request.channels) {
+      communicators_->joinPair(device, peer);
+    }
+  } catch (const c10::DistBackendError& error) {
+    state_->fail(error.what_without_backtrace());
+    throw;
+  }
 }
 
 void ProcessGroupOCCL::startCoalescing() {
@@ -237,6 +258,7 @@ Work ProcessGroupOCCL::endCoalescing() {
                               request.channels.end());
     }
     if (merged.has_value()) {
+      joinCommunicators(*current.device, *merged);
       auto next = engineFor(*current.device).enqueue(std::move(*merged));
       if (work != nullptr) {
         next->also(std::move(work));
@@ -489,6 +511,9 @@ Work ProcessGroupOCCL::recv(std::vector<Tensor>& tensors, int source, int tag) {
 }
 
 Work ProcessGroupOCCL::recvAnysource(std::vector<Tensor>& tensors, int tag) {
+  if (c10::openreg::servesCuda()) {
+    return Backend::recvAnysource(tensors, tag);  // an error, as for NCCL
+  }
   const Tensor& tensor = singleTensor(CollectiveKind::Receive, tensors);
   // Ordered with messages from every rank.
   std::vector<ChannelKey> channels;
@@ -528,7 +553,15 @@ c10::Device ProcessGroupOCCL::deviceOf(const c10d::BarrierOptions& options) {
       return engines_.begin()->second->device();
     }
   }
-  return c10::Device(kDeviceType, c10::openreg::current_device());
+  // Where the device type is CUDA, as for NCCL: ranks cannot share a device.
+  return c10::Device(kDeviceType,
+                     c10::openreg::servesCuda() ? deviceOfRank() : c10::openreg::current_device());
+}
+
+c10::DeviceIndex ProcessGroupOCCL::deviceOfRank() const {
+  const auto& ranks = options_->global_ranks_in_group;
+  const uint64_t rank = ranks.empty() ? rank_ : ranks[rank_];
+  return static_cast<c10::DeviceIndex>(rank % c10::openreg::device_count());
 }
 
 Work ProcessGroupOCCL::barrier(const c10d::BarrierOptions& options) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
+#include "csrc/extras/distributed/Communicators.h"
 #include "csrc/extras/distributed/Engine.h"
 #include "csrc/extras/distributed/OcclWork.h"
 #include "torch_openreg/core/Macros.h"
@@ -149,6 +150,8 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   Request makeRequest(c10d::OpType type, const CallOptions& options, std::vector<Tensor> outputs,
                       std::vector<Collective> collectives) const;
   c10::Device deviceOf(const c10d::BarrierOptions& options);
+  // For a rank that has used no device.
+  c10::DeviceIndex deviceOfRank() const;
   Engine& engineFor(c10::Device device);
   c10::intrusive_ptr<c10d::Work> submit(c10::Device device, Request request);
   c10::intrusive_ptr<c10d::Work> enqueue(c10::Device device, Request request);
@@ -158,11 +161,14 @@ class OPENREG_EXPORT ProcessGroupOCCL : public c10d::Backend {
   // Null outside of a batch.
   c10::intrusive_ptr<c10d::Work> submitToSelf(c10d::OpType type, const Tensor& tensor, int tag);
   void pairMessagesToSelf(CurrentBatch& batch);
+  // See Note [Communicators].
+  void joinCommunicators(c10::Device device, const Request& request);
   void repairDefaultBackend();
   bool waitForOperations(std::chrono::steady_clock::time_point deadline) OPENREG_EXCLUDES(mutex_);
 
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<GroupState> state_;
+  std::optional<Communicators> communicators_;  // where the device type is CUDA
   const std::shared_ptr<Transport> transport_;
   const std::shared_ptr<IssueOrder> order_ = std::make_shared<IssueOrder>();
   std::once_flag is_repaired_;

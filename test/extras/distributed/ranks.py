@@ -211,7 +211,8 @@ def _serve(pipe, rank, size, folder, backend, timeout_s, environment, path) -> N
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     sys.path[:] = path
-    os.environ.update(environment)
+    # Each on a host of its own, as NCCL refuses two ranks on one device.
+    os.environ.update({"NCCL_HOSTID": str(rank), **environment})
     dist.set_debug_level_from_env()
     torch.set_num_threads(1)
     torch.openreg.set_device(device_of(rank).index)

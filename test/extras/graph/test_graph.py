@@ -628,6 +628,63 @@ class TestUnsafeCalls(GraphTestCase):
                 graph.replay()
         self.assert_usable()
 
+    # What another thread may not do during a capture in mode "global", with a tensor of the device.
+    CALLS_OF_OTHERS: ClassVar = {
+        "device memory": lambda x: torch.empty(5 * 2**20, dtype=torch.uint8, device=x.device),
+        "pinned memory": lambda x: torch.empty(5 * 2**20, dtype=torch.uint8, pin_memory=True),
+        "item": lambda x: x.item(),
+        "event": lambda x: torch.openreg.current_stream().record_event().query(),
+    }
+
+    @parametrize(
+        "name", [subtest(name, name=re.sub(r"\W+", "_", name)) for name in CALLS_OF_OTHERS]
+    )
+    @parametrize("mode", ["global", "thread_local", "relaxed"])
+    def test_another_thread_that_takes_memory_or_waits_breaks_a_global_capture(self, name, mode):
+        x, of_other = tensor(1.0), tensor(2.0)
+        torch.openreg.synchronize()
+        torch.openreg.empty_cache()
+        torch.accelerator.empty_host_cache()
+        graph = torch.openreg.Graph()
+
+        def call():
+            try:
+                self.CALLS_OF_OTHERS[name](of_other)
+            except torch.AcceleratorError as error:
+                return error.error_code
+            return 0
+
+        with torch.openreg.Stream():
+            graph.capture_begin(capture_error_mode=mode)
+            x.add_(1)
+            code = call_in_thread(call)
+            if mode == "global":
+                self.assertEqual(code, 900)
+                with self.assertRaisesRegex(RuntimeError, INVALIDATED):
+                    graph.capture_end()
+            else:
+                self.assertEqual(code, 0)
+                graph.capture_end()
+        self.assert_usable()
+
+    def test_another_thread_takes_memory_for_the_stream_that_captures(self):
+        x = tensor(1.0, 2.0)
+        stream = torch.openreg.Stream()
+        graph = torch.openreg.Graph()
+
+        def work():
+            with stream:
+                return torch.ones(5 * 2**20, device=DEVICE_TYPE)[:2] + x
+
+        torch.openreg.synchronize()
+        torch.openreg.empty_cache()
+        with stream:
+            graph.capture_begin()
+            result = call_in_thread(work)
+            graph.capture_end()
+        graph.replay()
+        self.assertEqual(result.tolist(), [2.0, 3.0])
+
     def test_the_error_of_the_body_comes_out(self):
         graph = torch.openreg.Graph()
         with self.assertRaisesRegex(KeyError, "the body's"), torch.openreg.graph(graph):

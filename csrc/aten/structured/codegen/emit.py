@@ -18,6 +18,7 @@ SHARD = """\
 #include <ATen/native/FractionalMaxPooling.h>
 #include <torch/library.h>
 
+#include "csrc/aten/launch/DeviceCheck.h"
 #include "csrc/aten/refusals/RefusingKernel.h"
 #include "csrc/aten/structured/Concatenation.h"
 #include "csrc/aten/structured/StructuredLaunch.h"
@@ -201,7 +202,7 @@ def _rewrite(operator: Operator, form: Form) -> list[str]:
 def _device_check(form: Form) -> list[str]:
     if not form.same_device:
         return []
-    start = f'  DeviceCheck("wrapper_PrivateUse1_{form.native_name}")'
+    start = f'  DeviceCheck("{form.native_name}")'
     calls = [f'.add({name}, "{name}")' for name in form.same_device]
     return _first_that_fits(
         [f"{start}{''.join(calls)};"],

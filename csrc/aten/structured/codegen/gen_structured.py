@@ -7,8 +7,8 @@ writes, for the installed torch,
     DIR/RegisterStructured_<i>.cpp   definitions and registrations
     DIR/structured_ops.json          {"generated": {group: [overload, ...]},
                                       "skipped": {group: reason}}
-    DIR/facts/<Fact>.h               a table of csrc/aten/facts/operators.yaml, and one of the
-                                     operators without a kernel of CUDA
+    DIR/facts/<Fact>.h               a table of csrc/aten/facts/operators.yaml, or of what torch
+                                      declares
 
 A file is written only if its content changes, so that an incremental build stays one. Nothing of
 torch is imported but its generator library, `torchgen`.
@@ -24,9 +24,10 @@ from pathlib import Path
 
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
+from device_checks import device_checks, without_cuda_kernel
 from emit import shard_text
-from facts import fact_headers, installed_release, load_facts, name_header
-from model import Operator, Operators, load_operators, operators_without_cuda_kernel
+from facts import fact_headers, installed_release, load_facts
+from model import Operator, Operators, load_operators
 
 DEFAULT_SHARDS = 8
 TABLE = "structured_ops.json"
@@ -61,12 +62,16 @@ def generate(operators: Operators, shards: int) -> dict[str, str]:
         "skipped": operators.skipped,
     }
     files[TABLE] = json.dumps(table, indent=2) + "\n"
-    without_cuda_kernel = name_header(
-        "without_cuda_kernel",
-        "The CPU has a kernel of the operator and CUDA has none.",
-        operators_without_cuda_kernel(),
+    release = installed_release()
+    declared = {
+        "device_checks": device_checks(),
+        "without_cuda_kernel": without_cuda_kernel(),
+    }
+    return (
+        files
+        | fact_headers(load_facts(), release)
+        | fact_headers(declared, release, "torch's native_functions.yaml")
     )
-    return files | fact_headers(load_facts(), installed_release()) | without_cuda_kernel
 
 
 def shard_name(index: int | str) -> str:

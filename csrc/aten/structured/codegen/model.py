@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torchgen
@@ -121,15 +122,6 @@ PASSING: dict[str, Passing] = {
     ),
 }
 
-# The dispatch keys of CUDA's kernels.
-_CUDA_KEYS = (
-    DispatchKey.CUDA,
-    DispatchKey.SparseCUDA,
-    DispatchKey.SparseCsrCUDA,
-    DispatchKey.QuantizedCUDA,
-    DispatchKey.NestedTensorCUDA,
-)
-
 # Rewritten before use, by deviceIndices().
 INDEX_LIST = "const c10::List<std::optional<Tensor>>&"
 
@@ -160,7 +152,7 @@ class Form:
 
     kind: SchemaKind
     overload: str  # "add.out"
-    native_name: str  # "add_out", as torch's messages call it
+    native_name: str  # "add_out", as the wrapper of a structured kernel calls it
     arguments: tuple[Argument, ...]  # as in the C++ signature, outputs last
     returns: str
     same_device: tuple[str, ...]  # arguments that must be on one device, in the order to check
@@ -261,37 +253,16 @@ def load_operators() -> Operators:
     return Operators(tuple(generated), dict(sorted(skipped.items())))
 
 
-def operators_without_cuda_kernel() -> list[str]:
-    """The overloads that have a kernel of the CPU and none of CUDA, without those in the table."""
-    parsed = _declarations()
-    indices = parsed.backend_indices
-    functions = {function.func.name: function for function in parsed.native_functions}
-    served = load_facts()["served_without_cuda_kernel"].values_for(installed_release())
-
-    def has_kernel(function: NativeFunction, *keys: DispatchKey) -> bool:
-        kernel = functions[function.structured_delegate or function.func.name]
-        return any(indices[key].has_kernel(kernel) for key in keys if key in indices)
-
-    return sorted(
-        str(function.func.name)
-        for function in parsed.native_functions
-        if has_kernel(function, DispatchKey.CPU)
-        and not has_kernel(function, *_CUDA_KEYS)
-        and not function.has_composite_kernel
-        and str(function.func.name) not in served
-    )
-
-
-def _declarations() -> ParsedYaml:
-    declarations = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-    return parse_native_yaml(
-        str(declarations / "native_functions.yaml"), str(declarations / "tags.yaml")
-    )
+@cache
+def declarations() -> ParsedYaml:
+    """Reads native_functions.yaml of the installed torch."""
+    folder = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
+    return parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
 
 
 def _structured_groups() -> Iterator[tuple[NativeFunctionsGroup, bool]]:
     """Yields each group with whether the CPU has a kernel of it."""
-    parsed = _declarations()
+    parsed = declarations()
     cpu = parsed.backend_indices[DispatchKey.CPU]
     for group in get_grouped_native_functions(parsed.native_functions):
         if isinstance(group, NativeFunctionsGroup) and group.structured:

@@ -11,6 +11,7 @@
 #include "csrc/extras/distributed/collectives/Bytes.h"
 #include "csrc/extras/distributed/collectives/Reduction.h"
 #include "torch_openreg/aten/TensorAlias.h"
+#include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
@@ -44,6 +45,9 @@ void checkTensor(CollectiveKind kind, const Tensor& tensor) {
                     tensor.defined() ? tensor.device().str() : "no device");
   TORCH_CHECK_VALUE(tensor.layout() == kStrided, name, ": expected a strided tensor, got one of ",
                     tensor.layout());
+  TORCH_CHECK_TYPE(
+      isTaken(tensor.scalar_type()) || !c10::openreg::servesCuda(),
+      "Input tensor data type is not supported for NCCL process group: ", tensor.scalar_type());
   TORCH_CHECK_TYPE(isTaken(tensor.scalar_type()), name,
                    ": expected a dtype that NCCL supports, got ",
                    c10::getDtypeNames(tensor.scalar_type()).first,

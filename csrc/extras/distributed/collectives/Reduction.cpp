@@ -5,6 +5,8 @@
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/ScalarType.h>
 
+#include "torch_openreg/core/DeviceKeys.h"
+
 namespace at::openreg {
 namespace {
 
@@ -12,6 +14,10 @@ using RedOp = c10d::ReduceOp::RedOpType;
 
 bool isBitwise(RedOp op) {
   return op == c10d::ReduceOp::BAND || op == c10d::ReduceOp::BOR || op == c10d::ReduceOp::BXOR;
+}
+
+const char* nameOf(RedOp bitwise) {
+  return bitwise == c10d::ReduceOp::BAND ? "BAND" : bitwise == c10d::ReduceOp::BOR ? "BOR" : "BXOR";
 }
 
 RedOp wireOpOf(RedOp op, bool is_bool) {
@@ -43,6 +49,8 @@ Reduction::Reduction(CollectiveKind kind, const c10d::ReduceOp& op, c10::ScalarT
   const bool is_sum = wire_op_ == c10d::ReduceOp::SUM;
   TORCH_CHECK_TYPE(!c10::isComplexType(dtype) || is_sum, name,
                    ": expected SUM, AVG or PREMUL_SUM for complex numbers, got another ReduceOp");
+  TORCH_CHECK_VALUE(!isBitwise(op_) || !c10::openreg::servesCuda(), "Cannot use ReduceOp.",
+                    nameOf(op_), " with NCCL");
   TORCH_CHECK_TYPE(!isBitwise(op_) || c10::isIntegralType(dtype, /*includeBool=*/true), name,
                    ": expected an integral dtype for a bitwise ReduceOp, got ",
                    c10::getDtypeNames(dtype).first);
