@@ -21,7 +21,7 @@
 // 2.14: at::HostAllocator::record_history and related functions.
 #define OPENREG_TORCH_HAS_PINNED_HISTORY OPENREG_TORCH_AT_LEAST(2, 14)
 
-// 2.14: attention gives queries, keys and values of three dimensions a batch of one, shares one head
-// of keys and values among those of the queries, and has groups of heads in CUDA's memory-efficient
-// algorithm.
+// 2.14: attention gives queries, keys and values of three dimensions a batch of one, shares one
+// head of keys and values among those of the queries, and has groups of heads in CUDA's
+// memory-efficient algorithm.
 #define OPENREG_TORCH_HAS_SHARED_HEADS_IN_ATTENTION OPENREG_TORCH_AT_LEAST(2, 14)
