@@ -43,7 +43,7 @@ def _bind(operator: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _attention(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """As fusedAttention in csrc/aten/ops/Attention.cpp."""
+    """As fusedAttention in csrc/aten/attention/Attention.cpp."""
     call = _bind(func, args, kwargs)
     query, key = call["query"], call["key"]
     with mode:
@@ -61,7 +61,7 @@ def _attention(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _attention_backward(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """As fusedAttentionBackward in csrc/aten/ops/Attention.cpp."""
+    """As fusedAttentionBackward in csrc/aten/attention/Attention.cpp."""
     call = _bind(func, args, kwargs)
     bias = call["attn_bias"]
     with mode:

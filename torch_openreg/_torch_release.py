@@ -20,6 +20,7 @@ __all__ = [
     "HAS_PHILOX_STATE",
     "HAS_PINNED_HISTORY",
     "HAS_PROFILER_PATTERNS",
+    "HAS_SHARED_HEADS_IN_ATTENTION",
     "HAS_STRUCTURED_GROUPED_PRODUCT",
     "LATER_CUDA_FUNCTIONS",
     "TORCH_RELEASE",
@@ -67,6 +68,10 @@ LATER_CUDA_FUNCTIONS = {
 
 # 2.14: torch.cholesky was removed, with its operator; torch.linalg.cholesky remains.
 HAS_CHOLESKY = TORCH_RELEASE < (2, 14)
+
+# 2.14: attention gives queries, keys and values of three dimensions a batch of one, shares one head
+# of keys and values, and has groups of heads in CUDA's memory-efficient algorithm.
+HAS_SHARED_HEADS_IN_ATTENTION = TORCH_RELEASE >= (2, 14)
 
 # 2.15: Inductor calls the device module's _inductor_backend_init before its first compilation.
 HAS_INDUCTOR_INIT = TORCH_RELEASE >= (2, 15)

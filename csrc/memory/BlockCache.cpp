@@ -259,8 +259,8 @@ void BlockCache::shrinkQuarantine(size_t size) {
 
 void BlockCache::makeFree(Block* block) {
   record(TraceEntry::FREE_COMPLETED, *block, block->allocationContext());
-  block->requested_size = 0;
   statistics_.removeActive(*block);
+  block->requested_size = 0;
   if (std::shared_ptr<GatheredContext> segment_context = block->segmentContext()) {
     block->extras = std::make_unique<BlockExtras>();
     block->extras->segment_context = std::move(segment_context);

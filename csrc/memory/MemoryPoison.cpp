@@ -64,7 +64,7 @@ std::pair<const std::byte*, const std::byte*> changedPart(const std::byte* begin
 Corruption corruptionOf(const Block& block, const std::byte* begin, const std::byte* end) {
   return {block.device,
           block.address,
-          block.requested_size,
+          block.is_allocated ? block.requested_size : 0,
           static_cast<size_t>(begin - block.address),
           static_cast<size_t>(end - begin),
           std::to_integer<unsigned char>(*kernelAddress(begin)),

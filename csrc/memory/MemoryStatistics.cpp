@@ -59,6 +59,7 @@ void MemoryStatistics::changeReserved(const Block& block, bool is_added) {
 void MemoryStatistics::changeActive(const Block& block, bool is_added) {
   change(stats_.active, *block.pool, 1, is_added);
   change(stats_.active_bytes, *block.pool, block.size, is_added);
+  change(stats_.requested_bytes, *block.pool, block.requested_size, is_added);
 }
 
 void MemoryStatistics::changeInactiveSplit(const Block& block, bool is_added) {
@@ -71,7 +72,6 @@ void MemoryStatistics::changeInactiveSplit(const Block& block, bool is_added) {
 void MemoryStatistics::changeAllocation(const Block& block, bool is_added) {
   change(stats_.allocation, *block.pool, 1, is_added);
   change(stats_.allocated_bytes, *block.pool, block.size, is_added);
-  change(stats_.requested_bytes, *block.pool, block.requested_size, is_added);
   if (block.is_oversize_allocation) {
     change(stats_.oversize_allocations, 1, is_added);
   }

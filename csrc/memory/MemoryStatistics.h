@@ -17,11 +17,11 @@ class MemoryStatistics {
   void addSegment(const Block& block) { changeReserved(block, true); }
   void removeSegment(const Block& block) { changeReserved(block, false); }
 
-  // Counts a block that was allocated, with its requested size; it is then active as well.
+  // Counts a block that was allocated; it is then active as well.
   void addAllocation(const Block& block);
   void removeAllocation(const Block& block);
 
-  // A block is active from its allocation until it is free for reuse.
+  // A block is active from its allocation until it is free for reuse, and so is its requested size.
   void removeActive(const Block& block) { changeActive(block, false); }
 
   // Counts a free block whose segment cannot be released because of other blocks. Does nothing for

@@ -12,7 +12,7 @@ from sources import ROOT, SourceError
 
 TIERS = {
     "generated": "by a function made from torch's declarations, on the stream",
-    "hand-written": "by a function in `csrc/aten/ops` or `csrc/aten/parity`, on the stream",
+    "hand-written": "by a function in `csrc/aten/ops`, `attention` or `parity`, on the stream",
     "fallback": "by the boxed fallback",
     "composite": "as other operators, which ATen calls",
     "no kernel": "raises `NotImplementedError`: neither openreg nor the CPU has a kernel",

@@ -491,7 +491,7 @@ class TestRanges(OpenRegTestCase):
 
     def test_arange_into_out_of_other_size_warns_in_the_call(self):
         out = torch.zeros(2, device=DEVICE_TYPE)
-        with self.assertWarnsRegex(UserWarning, "out tensor has 2 elements, the range has 3"):
+        with self.assertWarnsRegex(UserWarning, "The number of elements in the out tensor"):
             torch.arange(3, out=out)
         self.assertEqual(out.tolist(), [0, 1, 2])
 

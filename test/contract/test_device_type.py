@@ -29,6 +29,7 @@ ALLOWED = {
     "csrc/extras/profiler/KinetoProfiler.cpp": "Kineto knows plug-ins by this name",
     "csrc/extras/profiler/ProfilerStubs.cpp": "torch has a function that registers each device",
     "csrc/extras/profiler/RangeObserver.cpp": "a profiler state; for CUDA, torch's own serves",
+    "csrc/extras/profiler/TraceSession.cpp": "a profiler state of each device type",
     "csrc/extras/profiler/TraceBuilder.h": "Kineto's names of the activities of either device type",
     "include/torch_openreg/inductor/model.h": "torch's runtime knows the devices of programs",
 }

@@ -70,6 +70,7 @@ _CORE = {
     "aten/fallback": {*_KERNELS, "aten/facts", "aten/dtypes", "aten/refusals", "aten/layouts"},
     # Is specific to one operator; in parity, to one that exists for bits or dtypes alone.
     "aten/ops": _OPERATORS,
+    "aten/attention": _OPERATORS,
     "aten/parity": _OPERATORS,
     "serialization": {"core"},
     "precompiled": {*_KERNELS, "python"},
@@ -81,7 +82,7 @@ _CORE = {
 _EXTRAS = {
     "extras/autocast": set(),
     # Replaces the kernels of a build of torch with CUDA, and gives Python the choice of attention.
-    "extras/cuda": {"core", "aten/fallback", "aten/ops"},
+    "extras/cuda": {"core", "aten/attention", "aten/fallback"},
     "extras/custom": {"core", "aten/launch"},
     # Calls operators on kernel addresses, and none of the backend's operators.
     "extras/distributed": {"core", "aten/cpu", "aten/launch"},
@@ -110,7 +111,7 @@ _NAMESPACE = re.compile(r"^namespace ((?:c10|at|torch)\b[\w:]*) \{", re.MULTILIN
 
 # Files in the other namespace than their folder, with the reason.
 OTHER_NAMESPACE = {
-    "csrc/aten/ops/AttentionChoice.cpp": "stubs of ATen are registered in its own namespace",
+    "csrc/aten/attention/AttentionChoice.cpp": "stubs of ATen are registered in its own namespace",
     "csrc/aten/ops/SparseOperators.cpp": "stubs of ATen are registered in its own namespace",
     "include/torch_openreg/OpenReg.h": "PyTorch's pages have all names in one namespace",
     "include/torch_openreg/inductor/masks.h": "it specializes functions of at::vec",

@@ -35,7 +35,10 @@ UNREACHABLE_ERRORS = {
 }
 
 # Codes that the runtime itself does not return, with the reason.
-UNRETURNED_ERRORS = UNREACHABLE_ERRORS | {"orErrorNotSupported": "is for kernels to return"}
+UNRETURNED_ERRORS = UNREACHABLE_ERRORS | {
+    "orErrorAssert": "is for kernels to return",
+    "orErrorNotSupported": "is for kernels to return",
+}
 
 
 @unittest.skipIf(FILES is None, "needs a clone and git")

@@ -21,9 +21,9 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     gradients_of,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.records import Record, write_record
 from torch_openreg.conformance.sweep import (
@@ -39,7 +39,7 @@ from torch_openreg.conformance.target import target
 __all__ = ["TARGET"]
 
 _OPERATORS = 12  # of the default run
-_WITH_DTYPES = [one for one in OPERATORS if tested_dtypes(one.arg_values)]
+_WITH_DTYPES = [one for one in OPERATORS if dtypes_under_test(one.arg_values)]
 
 
 def compiled_outcome(
@@ -57,7 +57,7 @@ class TestCompiled(CompiledTestCase):
     def test_results_and_gradients(self, info: Any) -> None:
         name = info.formatted_name
         record = Record(name, "compiled")
-        dtypes = tested_dtypes(info)
+        dtypes = dtypes_under_test(info)
         dtype = torch.float32 if torch.float32 in dtypes else torch.int64
         is_differentiable = dtype in info.supported_backward_dtypes("cpu")
         sample = next(samples_of(info, dtype, 1, is_differentiable))

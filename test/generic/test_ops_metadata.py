@@ -23,8 +23,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import DEVICE, CallSequence, SweepTestCase, outcome
 
@@ -115,8 +115,8 @@ class TestMetadata(SweepTestCase):
             for sample in samples_of(info, dtype, limit):
                 yield FakeCall(function, arguments_of(info, sample))
 
-        dtypes = [one for one in tested_dtypes(info) if one in _DTYPES]
-        self.sweep(info.formatted_name, "metadata", dtypes or tested_dtypes(info)[:1], calls)
+        dtypes = [one for one in dtypes_under_test(info) if one in _DTYPES]
+        self.sweep(info.formatted_name, "metadata", dtypes or dtypes_under_test(info)[:1], calls)
 
     @parametrize("info", _DIFFERENTIABLE)
     def test_gradients(self, info: Any) -> None:

@@ -18,9 +18,9 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     gradients_of,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import Counts, SweepTestCase, crossed
 
@@ -83,7 +83,9 @@ class TestSettings(SweepTestCase):
 
     @parametrize("info", OPERATORS)
     def test_forward(self, info):
-        dtypes = [one for one in tested_dtypes(info) if one in _DTYPES] or tested_dtypes(info)[:1]
+        dtypes = [one for one in dtypes_under_test(info) if one in _DTYPES] or dtypes_under_test(
+            info
+        )[:1]
         self.check_settings(info, "settings", dtypes)
 
     @parametrize("info", _DIFFERENTIABLE)

@@ -23,8 +23,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import (
     DEVICE,
@@ -132,8 +132,8 @@ class TestTraced(SweepTestCase):
                 others = arguments.with_other_numbers() if is_defined else arguments
                 yield TracedCall(info.op, (arguments, others), info)
 
-        dtypes = [one for one in tested_dtypes(info) if one in _DTYPES]
-        self.sweep(info.formatted_name, "traced", dtypes or tested_dtypes(info)[:1], calls)
+        dtypes = [one for one in dtypes_under_test(info) if one in _DTYPES]
+        self.sweep(info.formatted_name, "traced", dtypes or dtypes_under_test(info)[:1], calls)
 
 
 instantiate_parametrized_tests(TestTraced)

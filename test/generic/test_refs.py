@@ -13,7 +13,7 @@ import torch
 from common import instantiate_parametrized_tests, parametrize, run_tests, subtest
 from torch.testing._internal.common_methods_invocations import python_ref_db
 
-from torch_openreg.conformance.operators import arguments_of, call_of, samples_of, tested_dtypes
+from torch_openreg.conformance.operators import arguments_of, call_of, dtypes_under_test, samples_of
 from torch_openreg.conformance.sweep import Call, SweepTestCase, sampled
 
 __all__ = ["TARGET"]
@@ -34,8 +34,8 @@ class TestRefs(SweepTestCase):
             for sample in samples_of(info, dtype, _SAMPLES):
                 yield Call(function, arguments_of(info.torch_opinfo, sample))
 
-        dtypes = [one for one in tested_dtypes(info) if one in _DTYPES]
-        self.sweep(info.formatted_name, "refs", dtypes or tested_dtypes(info)[:1], calls)
+        dtypes = [one for one in dtypes_under_test(info) if one in _DTYPES]
+        self.sweep(info.formatted_name, "refs", dtypes or dtypes_under_test(info)[:1], calls)
 
 
 instantiate_parametrized_tests(TestRefs)

@@ -16,7 +16,12 @@ from common import instantiate_parametrized_tests, parametrize, run_tests, subte
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map_only
 
-from torch_openreg.conformance.operators import arguments_of, call_of, gradients_of, tested_dtypes
+from torch_openreg.conformance.operators import (
+    arguments_of,
+    call_of,
+    dtypes_under_test,
+    gradients_of,
+)
 from torch_openreg.conformance.sweep import IS_FULL, Call, SweepTestCase, sampled, seed
 
 __all__ = ["TARGET"]
@@ -42,7 +47,7 @@ _ALL = [
     subtest((info, layout), name=f"{info.formatted_name}_{layout}")
     for info in op_db
     for layout in _LAYOUTS
-    if _has_samples(info, layout) and tested_dtypes(info)
+    if _has_samples(info, layout) and dtypes_under_test(info)
 ]
 _DIFFERENTIABLE = [
     one for one in _ALL if torch.float32 in one.arg_values[0].supported_backward_dtypes("cpu")
@@ -80,7 +85,7 @@ class TestSparse(SweepTestCase):
             for sample in _samples_of(info, layout, dtype):
                 yield Call(function, arguments_of(info, sample))
 
-        dtypes = tested_dtypes(info)
+        dtypes = dtypes_under_test(info)
         dtypes = [one for one in dtypes if one == torch.float32] or dtypes[:1]
         self.sweep(info.formatted_name, layout, dtypes, calls)
 

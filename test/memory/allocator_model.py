@@ -97,8 +97,8 @@ class Model:
         self._split(segment, block, rounded)
         assert block.address == address, f"expected {block.address:#x}, got {address:#x}"
         block.requested, block.state = size, "active_allocated"
-        self._change(pool, 1, allocation=1, allocated_bytes=block.size, requested_bytes=size)
-        self._change(pool, 1, active=1, active_bytes=block.size)
+        self._change(pool, 1, allocation=1, allocated_bytes=block.size)
+        self._change(pool, 1, active=1, active_bytes=block.size, requested_bytes=size)
         if block.size >= self.max_split_size:
             self.oversize["oversize_allocations"].change(1)
 
@@ -112,12 +112,10 @@ class Model:
         """Takes a block back; at the next allocation all streams have passed."""
         segment, block = self._find(address)
         pool = segment.pool
-        self._change(
-            pool, -1, allocation=1, allocated_bytes=block.size, requested_bytes=block.requested
-        )
+        self._change(pool, -1, allocation=1, allocated_bytes=block.size)
         if block.size >= self.max_split_size:
             self.oversize["oversize_allocations"].change(-1)
-        block.requested, block.state = 0, "active_awaiting_free"
+        block.state = "active_awaiting_free"
         self.awaiting.append((segment, block))
         if not block.streams:
             self._finish_awaiting([self.awaiting.pop()])
@@ -205,7 +203,14 @@ class Model:
             (self.awaiting, []) if awaiting is None else (awaiting, self.awaiting)
         )
         for segment, block in awaiting:
-            self._change(segment.pool, -1, active=1, active_bytes=block.size)
+            self._change(
+                segment.pool,
+                -1,
+                active=1,
+                active_bytes=block.size,
+                requested_bytes=block.requested,
+            )
+            block.requested = 0
             block.streams = set()
             place = segment.blocks.index(block)
             for neighbor in segment.blocks[max(place - 1, 0) : place + 2]:

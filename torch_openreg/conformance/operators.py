@@ -21,10 +21,10 @@ __all__ = [
     "OPERATORS",
     "arguments_of",
     "call_of",
+    "dtypes_under_test",
     "for_any_device",
     "gradients_of",
     "samples_of",
-    "tested_dtypes",
     "with_other_numbers_of",
 ]
 
@@ -59,7 +59,7 @@ _FLOAT8_PRODUCTS = {"torch._scaled_mm", "torch._scaled_mm_v2"}
 _BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit"}
 
 
-def tested_dtypes(info: Any) -> list[torch.dtype]:
+def dtypes_under_test(info: Any) -> list[torch.dtype]:
     """The dtypes that torch lists for the CPU and for the device type, in a fixed order."""
     device_type = target().device.type
     has_products = device_type != "cuda" or PLATFORM_SUPPORTS_FP8  # by the compute capability

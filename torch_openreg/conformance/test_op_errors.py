@@ -13,13 +13,13 @@ import torch
 from torch_openreg.conformance.arguments import CPU, Arguments
 from torch_openreg.conformance.cases import instantiate_parametrized_tests, parametrize
 from torch_openreg.conformance.mutations import with_other_contents, with_other_numbers
-from torch_openreg.conformance.operators import OPERATORS, arguments_of, call_of, tested_dtypes
+from torch_openreg.conformance.operators import OPERATORS, arguments_of, call_of, dtypes_under_test
 from torch_openreg.conformance.sweep import CallSequence, SweepTestCase, outcome, seed
 
 _WITH_ERRORS = [
     one
     for one in OPERATORS
-    if one.arg_values.error_inputs_func is not None and tested_dtypes(one.arg_values)
+    if one.arg_values.error_inputs_func is not None and dtypes_under_test(one.arg_values)
 ]
 
 # Candidates for a good call to try.

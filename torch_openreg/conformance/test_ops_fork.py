@@ -18,8 +18,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.records import Record, write_record
 from torch_openreg.conformance.sweep import DEVICE, Outcome, SweepTestCase, outcome, sampled
@@ -29,7 +29,7 @@ _FIRST = 8  # samples to choose from
 _PARTS = 4
 
 _WITH_FLOATS = [
-    one.arg_values for one in OPERATORS if torch.float32 in tested_dtypes(one.arg_values)
+    one.arg_values for one in OPERATORS if torch.float32 in dtypes_under_test(one.arg_values)
 ]
 
 

@@ -10,8 +10,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
     with_other_numbers_of,
 )
 from torch_openreg.conformance.sweep import Call, SweepTestCase
@@ -30,7 +30,7 @@ class TestForward(SweepTestCase):
             for sample in samples_of(info, dtype, limit):
                 yield Call(function, arguments_of(info, sample))
 
-        self.sweep(info.formatted_name, "forward", tested_dtypes(info), calls)
+        self.sweep(info.formatted_name, "forward", dtypes_under_test(info), calls)
 
     @parametrize("info", OPERATORS)
     def test_repetition_with_other_numbers(self, info: Any) -> None:
@@ -43,8 +43,8 @@ class TestForward(SweepTestCase):
                 others = with_other_numbers_of(info, arguments)
                 yield Call(function, others, before=arguments)
 
-        dtypes = [one for one in tested_dtypes(info) if one in _DTYPES_OF_REPETITION]
-        self.sweep(info.formatted_name, "repetition", dtypes or tested_dtypes(info)[:1], calls)
+        dtypes = [one for one in dtypes_under_test(info) if one in _DTYPES_OF_REPETITION]
+        self.sweep(info.formatted_name, "repetition", dtypes or dtypes_under_test(info)[:1], calls)
 
 
 instantiate_parametrized_tests(TestForward)

@@ -10,8 +10,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import Call, SweepTestCase
 
@@ -31,7 +31,7 @@ class TestInplace(SweepTestCase):
                 if isinstance(sample.input, torch.Tensor):
                     yield Call(function, arguments_of(info, sample))
 
-        self.sweep(info.formatted_name, "inplace", tested_dtypes(info), calls)
+        self.sweep(info.formatted_name, "inplace", dtypes_under_test(info), calls)
 
 
 instantiate_parametrized_tests(TestInplace)

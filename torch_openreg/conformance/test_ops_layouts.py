@@ -16,9 +16,9 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     gradients_of,
     samples_of,
-    tested_dtypes,
     with_other_numbers_of,
 )
 from torch_openreg.conformance.sweep import CallSequence, Counts, SweepTestCase, crossed, sampled
@@ -65,7 +65,7 @@ _NOT_ON_CPU = {
 
 def _dtypes_of(info: Any) -> list[torch.dtype]:
     """float32, a few others, and a complex one, which may be conjugated."""
-    dtypes = tested_dtypes(info)
+    dtypes = dtypes_under_test(info)
     usual = [one for one in dtypes if one == torch.float32]
     others = [one for one in dtypes if one not in usual and one not in _COMPLEX]
     return [

@@ -17,8 +17,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import CallSequence, Counts, SweepTestCase, crossed
 
@@ -80,7 +80,9 @@ class TestMutations(SweepTestCase):
             for good, (_, other) in crossed(name, samples, _SAMPLES, mutate, _MUTATIONS):
                 yield CallSequence(function, (good, good, other, good, other))
 
-        dtypes = [one for one in tested_dtypes(info) if one in _DTYPES] or tested_dtypes(info)[:1]
+        dtypes = [one for one in dtypes_under_test(info) if one in _DTYPES] or dtypes_under_test(
+            info
+        )[:1]
         self.sweep(info.formatted_name, variant, dtypes, calls)
 
     @parametrize("info", _without(_UNCHECKED_NUMBERS))

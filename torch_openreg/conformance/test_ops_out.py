@@ -15,8 +15,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import (
     Call,
@@ -184,7 +184,7 @@ class TestOut(SweepTestCase):
                 changed = arguments.with_other_numbers().with_keywords(out=out)
                 yield CallSequence(function, (other, fitting, changed))
 
-        self.sweep(info.formatted_name, "out", tested_dtypes(info), calls)
+        self.sweep(info.formatted_name, "out", dtypes_under_test(info), calls)
 
     @parametrize("info", _WITH_OUT)
     def test_out_that_is_refused(self, info: Any) -> None:
@@ -204,7 +204,7 @@ class TestOut(SweepTestCase):
                     if isinstance(outcome(function, candidate, CPU).result, Exception):
                         yield CallSequence(function, (arguments, arguments, candidate, arguments))
 
-        dtypes = tested_dtypes(info)
+        dtypes = dtypes_under_test(info)
         dtypes = [one for one in dtypes if one == torch.float32] or dtypes[:1]
         self.sweep(info.formatted_name, "out refused", dtypes, calls)
 

@@ -19,9 +19,9 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     gradients_of,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import (
     DEVICE,
@@ -45,7 +45,7 @@ _CALLS = 3  # of each thread
 _WITH_FLOATS = [
     one
     for one in OPERATORS
-    if torch.float32 in tested_dtypes(one.arg_values)
+    if torch.float32 in dtypes_under_test(one.arg_values)
     and call_of(one.arg_values, one.arg_values.op) is one.arg_values.op
 ]
 _DIFFERENTIABLE = [

@@ -20,8 +20,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import Call, SweepTestCase, sampled
 
@@ -35,7 +35,7 @@ def _supporting(dtypes_of: Callable[[Any], Any]) -> list[Any]:
     return [one for one in OPERATORS if torch.float32 in dtypes_of(one.arg_values)]
 
 
-_WITH_FLOATS = _supporting(tested_dtypes)
+_WITH_FLOATS = _supporting(dtypes_under_test)
 _DIFFERENTIABLE = _supporting(lambda info: info.supported_backward_dtypes("cpu"))
 _FORWARD_MODE = [one for one in _DIFFERENTIABLE if one.arg_values.supports_forward_ad]
 _TWICE = [one for one in _DIFFERENTIABLE if one.arg_values.supports_gradgrad]

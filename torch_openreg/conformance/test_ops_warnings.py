@@ -13,8 +13,8 @@ from torch_openreg.conformance.operators import (
     OPERATORS,
     arguments_of,
     call_of,
+    dtypes_under_test,
     samples_of,
-    tested_dtypes,
 )
 from torch_openreg.conformance.sweep import DEVICE, CallSequence, SweepTestCase, outcome, sampled
 from torch_openreg.conformance.target import target
@@ -61,7 +61,9 @@ class TestWarnings(SweepTestCase):
             for sample in sampled(f"{info.formatted_name} {dtype}", samples, _SAMPLES):
                 yield WarningCall(function, (arguments_of(info, sample),))
 
-        dtypes = [one for one in tested_dtypes(info) if one in _DTYPES] or tested_dtypes(info)[:1]
+        dtypes = [one for one in dtypes_under_test(info) if one in _DTYPES] or dtypes_under_test(
+            info
+        )[:1]
         self.sweep(info.formatted_name, "warnings", dtypes, calls)
 
 

@@ -18,7 +18,8 @@ CudaKernel::CudaKernel(const c10::OperatorHandle& op) {
     return;
   }
   const auto* const reason = facts::kRunsAsWhole.find(name);
-  if (reason == nullptr || reason->choice != facts::RunsAsWhole::ReadsMemory) {
+  if (reason == nullptr || (reason->choice != facts::RunsAsWhole::ReadsMemory &&
+                            reason->choice != facts::RunsAsWhole::SomeDevices)) {
     composition = compositionOf(op, /*is_strided=*/true);
   }
 }

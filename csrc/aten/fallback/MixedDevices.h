@@ -38,7 +38,7 @@ struct CudaKernel {
   // The name, after "wrapper_CUDA_", of the wrapper that checks devices; null if there is none.
   const char* checking_wrapper = nullptr;
   // The alias key of the kernel that composes the operator of others, if CUDA has none of its own.
-  // None if it accesses memory on the host.
+  // None if it accesses memory on the host, or does not support this device.
   std::optional<c10::DispatchKey> composition;
 };
 

@@ -50,12 +50,14 @@ bool haveListsOneDevice(c10::ArrayRef<c10::IValue> arguments) {
 void checkNumber(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const auto arguments = argumentsOnStack(op.schema(), stack);
   const std::vector<Tensor> tensors = arguments[0].toTensorVector();
+  const TensorList list(tensors);
   const Tensor& number = arguments[1].toTensor();
   const bool is_division = op.schema().name().starts_with("aten::_foreach_div");
   const bool reads_cpu = !op.schema().name().starts_with("aten::_foreach_add");
   if (tensors.empty() || (reads_cpu && number.is_cpu()) ||
       tensors[0].scalar_type() != number.scalar_type() ||
-      !at::native::can_use_fast_route({TensorList(tensors)}, {}, is_division)) {
+      !at::native::can_use_fast_route(c10::ArrayRef<TensorList>(list), c10::ArrayRef<Scalar>(),
+                                      is_division)) {
     return;
   }
   const bool is_in_place = op.schema().is_mutable();

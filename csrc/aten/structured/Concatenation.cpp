@@ -1,6 +1,7 @@
 #include "csrc/aten/structured/Concatenation.h"
 
 #include <ATen/DimVector.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/ops/cat_cpu_dispatch.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/accumulate.h>
@@ -72,16 +73,20 @@ bool isLike(const Tensor& model, const Tensor& tensor) {
 
 }  // namespace
 
-void checkJoins(ScalarType joined, const ITensorListRef& tensors) {
-  static std::array<CheckedDtypePairs, 2> checked;  // the CPU copies single elements otherwise
+void checkJoins(const Tensor& joined, const ITensorListRef& tensors, int64_t dim) {
+  // The CPU copies single elements, and tensors whose places in the result have gaps, otherwise.
+  static std::array<std::array<CheckedDtypePairs, 2>, 2> checked;
+  const IntArrayRef leading =
+      joined.sizes().slice(0, joined.dim() == 0 ? 0 : at::maybe_wrap_dim(dim, joined.dim()));
+  const bool has_gaps = c10::multiply_integers(leading) > 1;
   for (const Tensor& tensor : tensors) {
     const ScalarType dtype = tensor.scalar_type();
     const bool is_single = tensor.numel() == 1;
-    checked[is_single][static_cast<size_t>(joined)].check(dtype, [&] {
-      Tensor out = dummy(joined, {0});
-      const Tensor one = dummy(dtype, {is_single ? 1 : 2});
+    checked[has_gaps][is_single][static_cast<size_t>(joined.scalar_type())].check(dtype, [&] {
+      Tensor out = dummy(joined.scalar_type(), {0});
+      const Tensor one = dummy(dtype, {has_gaps ? 2 : 1, is_single ? 1 : 2});
       const std::array<Tensor, 2> some{one, one};
-      at::cpu::cat_outf(TensorList(some), /*dim=*/0, out);
+      at::cpu::cat_outf(TensorList(some), /*dim=*/1, out);
     });
   }
 }

@@ -17,8 +17,8 @@
 
 namespace at::openreg {
 
-// Throws unless the kernel of `aten::cat` joins tensors of these dtypes to one of dtype `joined`.
-OPENREG_EXPORT void checkJoins(ScalarType joined, const ITensorListRef& tensors);
+// Throws unless the kernel of `aten::cat` joins tensors of these dtypes to `joined` along `dim`.
+OPENREG_EXPORT void checkJoins(const Tensor& joined, const ITensorListRef& tensors, int64_t dim);
 
 // Lists of up to this length are short.
 constexpr size_t kShortList = 16;

@@ -79,12 +79,21 @@ def _registration(operator: Operator, form: Form) -> list[str]:
     """The statement that registers one overload; see Note [Refusals] and Note [Wider types]."""
     name, kernel = f'"aten::{form.overload}"', f"&{operator.namespace}::{form.function}"
     if operator.has_refused_dtypes:
-        kernel = f"{kernel}<&{operator.namespace}::enqueue>, {kernel}<LaunchNothing{{}}>"
-    start = f'  m.impl("{form.overload}",'
+        kernels = [f"{kernel}<&{operator.namespace}::enqueue>", f"{kernel}<LaunchNothing{{}}>"]
+    else:
+        kernels = [kernel]
+    start, indent = f'  m.impl("{form.overload}",', " " * len("         refusing<")
+    arguments = ", ".join([name, *kernels])
     return _first_that_fits(
-        [f"{start} refusing<{name}, {kernel}>());"],
-        [start, f"         refusing<{name}, {kernel}>());"],
-        [start, f"         refusing<{name},", f"                  {kernel}>());"],
+        [f"{start} refusing<{arguments}>());"],
+        [start, f"         refusing<{arguments}>());"],
+        [start, f"         refusing<{name},", f"{indent}{', '.join(kernels)}>());"],
+        [
+            start,
+            f"         refusing<{name},",
+            *(f"{indent}{k}," for k in kernels[:-1]),
+            f"{indent}{kernels[-1]}>());",
+        ],
     )
 
 

@@ -41,7 +41,7 @@ CHECKS: dict[str, str] = {
     "cpu_numbers": "checkAddcmulNumbers(self, tensor1);",
     "dimension": "maybe_wrap_dim(dim, self.dim());",
     "indexed_dtype": "checkIndexes(self.scalar_type());",
-    "joined_dtypes": "checkJoins(op.outputs()[0]->scalar_type(), tensors);",
+    "joined_dtypes": "checkJoins(*op.outputs()[0], tensors, dim);",
     "samples_2d": "native::fractional_max_pool_check_shape<2>(self, random_samples);",
     "samples_3d": "native::fractional_max_pool_check_shape<3>(self, random_samples);",
 }

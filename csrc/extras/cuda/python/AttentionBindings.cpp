@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "csrc/aten/ops/AttentionChoice.h"
+#include "csrc/aten/attention/AttentionChoice.h"
 #include "csrc/python/Bindings.h"
 
 namespace torch_openreg {

@@ -16,7 +16,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "csrc/aten/ops/AttentionKernels.h"
+#include "csrc/aten/attention/AttentionKernels.h"
 
 namespace at::openreg {
 

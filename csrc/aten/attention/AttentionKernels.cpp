@@ -1,4 +1,4 @@
-#include "csrc/aten/ops/AttentionKernels.h"
+#include "csrc/aten/attention/AttentionKernels.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ExpandUtils.h>
@@ -19,15 +19,12 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <mutex>
 
 #include "csrc/aten/cpu/ResultMemory.h"
 
 namespace at::openreg {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Each head of the keys and values is used by the same number of heads of the queries.
 Tensor repeatHeads(const Tensor& tensor, const Tensor& query) {

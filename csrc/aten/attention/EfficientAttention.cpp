@@ -8,13 +8,12 @@
 #include <ATen/ops/_efficient_attention_forward_ops.h>
 #include <torch/library.h>
 
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "csrc/aten/attention/Attention.h"
 #include "csrc/aten/launch/EmptyTensor.h"
-#include "csrc/aten/ops/Attention.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
@@ -72,7 +71,7 @@ void efficientForwardKernel(const Tensor& query, const Tensor& key, const Tensor
                             Tensor& output, Tensor& logsumexp) {
   Noise noise(seed, call.dropout_p);
   const Parts parts(query, key, cu_seqlens_q, cu_seqlens_k);
-  logsumexp.fill_(std::numeric_limits<double>::infinity());
+  logsumexp.fill_(kInfinity);
   if (cu_seqlens_q.has_value()) {
     output.zero_();  // for elements outside of all sequences
   }

@@ -1,7 +1,7 @@
 // Scaled dot product attention of whole tensors, see Note [Attention's operators]. Each call is one
 // kernel; with dropout, another one draws the seed first.
 
-#include "csrc/aten/ops/Attention.h"
+#include "csrc/aten/attention/Attention.h"
 
 #include <ATen/Context.h>
 #include <ATen/OpMathType.h>
@@ -10,14 +10,13 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "csrc/aten/attention/AttentionChoice.h"
 #include "csrc/aten/launch/EmptyTensor.h"
-#include "csrc/aten/ops/AttentionChoice.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
@@ -141,8 +140,7 @@ void attentionKernel(const Tensor& query, const Tensor& key, const Tensor& value
     return;
   }
   attend(query, key, value, bias, call, noise, output, logsumexp.narrow(2, 0, queries), debug_mask);
-  logsumexp.narrow(2, queries, logsumexp.size(2) - queries)
-      .fill_(std::numeric_limits<double>::infinity());
+  logsumexp.narrow(2, queries, logsumexp.size(2) - queries).fill_(kInfinity);
 }
 
 void attentionBackwardKernel(const Tensor& grad_output, const Tensor& query, const Tensor& key,

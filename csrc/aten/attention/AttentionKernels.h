@@ -23,12 +23,15 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
 #include "torch_openreg/aten/KernelArguments.h"
 
 namespace at::openreg {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // What a call computes, besides its tensors.
 struct AttentionCall {

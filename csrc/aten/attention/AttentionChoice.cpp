@@ -1,4 +1,4 @@
-#include "csrc/aten/ops/AttentionChoice.h"
+#include "csrc/aten/attention/AttentionChoice.h"
 
 #include <ATen/Context.h>
 #include <ATen/native/transformers/attention.h>

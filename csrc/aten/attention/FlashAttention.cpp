@@ -10,18 +10,15 @@
 #include <ATen/ops/_flash_attention_forward_ops.h>
 #include <torch/library.h>
 
-#include <limits>
 #include <optional>
 #include <tuple>
 
+#include "csrc/aten/attention/Attention.h"
 #include "csrc/aten/launch/EmptyTensor.h"
-#include "csrc/aten/ops/Attention.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace at::openreg {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The functions below run on the worker.
 
