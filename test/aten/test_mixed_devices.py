@@ -96,7 +96,10 @@ def add_out_variants(calls):
         if calls.get(out):
             continue
         for args, kwargs in calls.get(functional, ()):
-            results = functional(*tree_map(copied, args), **tree_map(copied, kwargs))
+            try:
+                results = functional(*tree_map(copied, args), **tree_map(copied, kwargs))
+            except RuntimeError:
+                continue  # what this device refuses
             results = (results,) if isinstance(results, torch.Tensor) else tuple(results)
             if len(results) == len(names) and all(map(on_device, results)):
                 given = {name: result.clone() for name, result in zip(names, results, strict=True)}

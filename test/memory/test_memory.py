@@ -248,7 +248,7 @@ class TestOldNames(OpenRegTestCase):
     def test_question_is_renamed(self, name):
         successor = name.replace("cached", "reserved")
         x = torch.ones(100, device=DEVICE_TYPE)
-        text = f"torch.openreg.{name} has been renamed to torch.openreg.{successor}"
+        text = f"torch.{DEVICE_TYPE}.{name} has been renamed to torch.{DEVICE_TYPE}.{successor}"
         with self.assertWarnsRegex(FutureWarning, text) as caught:
             answer = getattr(torch.openreg, name)(0)
         self.assertEqual(caught.filename, __file__)

@@ -70,7 +70,9 @@ def _step_of(info: Any, dtype: torch.dtype, is_training: bool) -> Callable[..., 
         module = _module_of(info, construction_args, construction_kwargs, device)
         module.to(dtype).train(is_training)
         module(*args, **kwargs)  # a lazy module makes its parameters
-        outputs, gradients = gradients_of(module, list(module.parameters()))(*args, **kwargs)
+        # cuDNN's recurrent networks have no backward pass in evaluation.
+        with torch.backends.cudnn.flags(enabled=is_training):
+            outputs, gradients = gradients_of(module, list(module.parameters()))(*args, **kwargs)
         return outputs, gradients, dict(module.named_buffers())
 
     return call

@@ -84,9 +84,10 @@ void checkJoins(const Tensor& joined, const ITensorListRef& tensors, int64_t dim
     const bool is_single = tensor.numel() == 1;
     checked[has_gaps][is_single][static_cast<size_t>(joined.scalar_type())].check(dtype, [&] {
       Tensor out = dummy(joined.scalar_type(), {0});
-      const Tensor one = dummy(dtype, {has_gaps ? 2 : 1, is_single ? 1 : 2});
+      const int64_t size = is_single ? 1 : 2;
+      const Tensor one = has_gaps ? dummy(dtype, {2, size}) : dummy(dtype, {size});
       const std::array<Tensor, 2> some{one, one};
-      at::cpu::cat_outf(TensorList(some), /*dim=*/1, out);
+      at::cpu::cat_outf(TensorList(some), /*dim=*/has_gaps ? 1 : 0, out);
     });
   }
 }
