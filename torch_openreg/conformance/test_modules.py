@@ -63,15 +63,20 @@ def _module_of(info: Any, args: Any, kwargs: Any, device: torch.device) -> torch
     return cast(torch.nn.Module, module.to(device))
 
 
-def _step_of(info: Any, dtype: torch.dtype, is_training: bool) -> Callable[..., Any]:
-    """A call that makes a module and returns its results, gradients and buffers."""
+def _step_of(
+    info: Any, dtype: torch.dtype, is_training: bool, has_cudnn: bool
+) -> Callable[..., Any]:
+    """A call that makes a module and returns its results, gradients and buffers.
+
+    cuDNN's recurrent networks refuse states that are not contiguous, and have no backward pass in
+    evaluation.
+    """
 
     def call(construction_args, construction_kwargs, args, kwargs, device):
         module = _module_of(info, construction_args, construction_kwargs, device)
         module.to(dtype).train(is_training)
-        module(*args, **kwargs)  # a lazy module makes its parameters
-        # cuDNN's recurrent networks have no backward pass in evaluation.
-        with torch.backends.cudnn.flags(enabled=is_training):
+        with torch.backends.cudnn.flags(enabled=has_cudnn):
+            module(*args, **kwargs)  # a lazy module makes its parameters
             outputs, gradients = gradients_of(module, list(module.parameters()))(*args, **kwargs)
         return outputs, gradients, dict(module.named_buffers())
 
@@ -88,7 +93,7 @@ class TestModules(SweepTestCase):
                 info, device="cpu", dtype=dtype, requires_grad=True, training=is_training
             )
             for sample in samples if IS_FULL or dtype == torch.float32 else samples[:_SAMPLES]:
-                yield Call(_step_of(info, dtype, is_training), _arguments_of(sample))
+                yield Call(_step_of(info, dtype, is_training, is_training), _arguments_of(sample))
 
         self.sweep(info.name, "train" if is_training else "eval", info.dtypes, calls)
 
@@ -102,7 +107,7 @@ class TestModules(SweepTestCase):
             samples = info.module_inputs_func(
                 info, device="cpu", dtype=dtype, requires_grad=True, training=is_training
             )
-            function = _step_of(info, dtype, is_training)
+            function = _step_of(info, dtype, is_training, has_cudnn=False)
 
             def relaid(arguments: Arguments) -> list[Arguments]:
                 layouts = [

@@ -92,7 +92,8 @@ class Graph(_acceleratorGraph):
 
     def __new__(cls, keep_graph: bool = False) -> "Graph":
         """Makes a graph without a capture."""
-        _boolean("torch.openreg.Graph", "keep_graph", keep_graph)
+        name = "CUDAGraph" if DEVICE_TYPE == "cuda" else "Graph"
+        _boolean(f"torch.openreg.{name}", "keep_graph", keep_graph)
         _extras.require("torch.openreg.Graph", "graph")
         _lazy_init()
         return super().__new__(cls, keep_graph)

@@ -131,6 +131,18 @@ void refuseHistogram(const c10::OperatorHandle& /*op*/, Arguments /*arguments*/,
   TORCH_CHECK(dtype != ScalarType::Half, "HalfTensor is not supported");
 }
 
+// The wrapper of CUDA's kernel refuses them first.
+bool areOnSeveralDevices(Arguments arguments) {
+  std::optional<c10::Device> common;
+  return std::ranges::any_of(arguments, [&](const c10::IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) {
+      return false;
+    }
+    const c10::Device device = value.toTensor().device();
+    return *(common.has_value() ? common : common = device) != device;
+  });
+}
+
 // cuBLAS has scaled products of two types if one of them at least is float8_e4m3fn.
 void checkScaledProduct(const c10::OperatorHandle& op, Arguments arguments, int capability) {
   if (isCapabilityBelow(capability)) {
@@ -164,7 +176,9 @@ constexpr std::array kOwnWords = {
 void checkDtype(const facts::Refusal& refusal, const c10::OperatorHandle& op, Arguments arguments,
                 c10::function_ref<void()> check_shapes) {
   if (refusal.capability != 0) {
-    checkScaledProduct(op, arguments, refusal.capability);
+    if (!areOnSeveralDevices(arguments)) {
+      checkScaledProduct(op, arguments, refusal.capability);
+    }
     return;
   }
   const ScalarType dtype = kernelDtype(op, arguments);

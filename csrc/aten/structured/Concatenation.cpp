@@ -74,20 +74,18 @@ bool isLike(const Tensor& model, const Tensor& tensor) {
 }  // namespace
 
 void checkJoins(const Tensor& joined, const ITensorListRef& tensors, int64_t dim) {
-  // The CPU copies single elements, and tensors whose places in the result have gaps, otherwise.
+  // The CPU copies single elements otherwise, and along other dimensions than the first one.
   static std::array<std::array<CheckedDtypePairs, 2>, 2> checked;
-  const IntArrayRef leading =
-      joined.sizes().slice(0, joined.dim() == 0 ? 0 : at::maybe_wrap_dim(dim, joined.dim()));
-  const bool has_gaps = c10::multiply_integers(leading) > 1;
+  const bool is_inner = joined.dim() > 0 && at::maybe_wrap_dim(dim, joined.dim()) > 0;
   for (const Tensor& tensor : tensors) {
     const ScalarType dtype = tensor.scalar_type();
     const bool is_single = tensor.numel() == 1;
-    checked[has_gaps][is_single][static_cast<size_t>(joined.scalar_type())].check(dtype, [&] {
+    checked[is_inner][is_single][static_cast<size_t>(joined.scalar_type())].check(dtype, [&] {
       Tensor out = dummy(joined.scalar_type(), {0});
       const int64_t size = is_single ? 1 : 2;
-      const Tensor one = has_gaps ? dummy(dtype, {2, size}) : dummy(dtype, {size});
+      const Tensor one = is_inner ? dummy(dtype, {2, size}) : dummy(dtype, {size});
       const std::array<Tensor, 2> some{one, one};
-      at::cpu::cat_outf(TensorList(some), /*dim=*/has_gaps ? 1 : 0, out);
+      at::cpu::cat_outf(TensorList(some), /*dim=*/is_inner ? 1 : 0, out);
     });
   }
 }
