@@ -29,7 +29,10 @@ def _require(name: str) -> None:
         )
 
 
-(_package,) = (Path(__file__).resolve().parents[1] / "python").glob("torch_*")
+(_package,) = (
+    path.parent
+    for path in (Path(__file__).resolve().parents[1] / "python").glob("torch_*/__init__.py")
+)
 _require(_package.name.removeprefix("torch_"))
 MODULE = torch.get_device_module(NAME)
 _C = import_module(f"torch_{NAME}._C")
