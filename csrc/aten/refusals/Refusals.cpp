@@ -134,13 +134,16 @@ void refuseHistogram(const c10::OperatorHandle& /*op*/, Arguments /*arguments*/,
 // The wrapper of CUDA's kernel refuses them first.
 bool areOnSeveralDevices(Arguments arguments) {
   std::optional<c10::Device> common;
-  return std::ranges::any_of(arguments, [&](const c10::IValue& value) {
-    if (!value.isTensor() || !value.toTensor().defined()) {
-      return false;
-    }
-    const c10::Device device = value.toTensor().device();
-    return *(common.has_value() ? common : common = device) != device;
-  });
+  bool are_several = false;
+  for (const c10::IValue& argument : arguments) {
+    visitTensors(argument, [&](const Tensor& tensor) {
+      if (tensor.defined()) {
+        are_several = are_several || common.value_or(tensor.device()) != tensor.device();
+        common = tensor.device();
+      }
+    });
+  }
+  return are_several;
 }
 
 // cuBLAS has scaled products of two types if one of them at least is float8_e4m3fn.
