@@ -335,6 +335,19 @@ def operators_that_are_not_generated(facts):
     ]
 
 
+def arguments_that_no_overload_has(facts):
+    """Those of the statements in refusals."""
+    return [
+        f"{fact.name}: {entry.name}: {argument}"
+        for fact, entry, operators in _each(facts, {"cuda_dtypes", "not_deterministic"})
+        for key in ("if", "unless")
+        for argument in entry.value.get(key, ())
+        if not any(
+            argument == one.name for overload in operators for one in _schema(overload).arguments
+        )
+    ]
+
+
 def choices_without_code(facts):
     code = {
         "launch_mode": model.LAUNCH_MODES,
@@ -467,6 +480,10 @@ RULES = {
         _with("launch_mode", ("linalg_eig", "throwing")),
         _with("memory_format", ("mm.out", "self")),
         _with("not_generated", ("mm", "no reason")),
+    ],
+    arguments_that_no_overload_has: [
+        _with("cuda_dtypes", ("mm", {"name": "addmm_cuda", "if": {"reduce": "sum"}})),
+        _with("not_deterministic", ("histc", {"name": "_histc_cuda", "unless": {"input": "1"}})),
     ],
     choices_without_code: [_with("rewrite", value={"half_result": "the result is converted"})],
     readers_that_do_not_read: [

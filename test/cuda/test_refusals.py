@@ -190,6 +190,22 @@ class TestDtypes(OpenRegTestCase):
             F.conv2d(x, weight, **arguments)
         self.assertTrue(str(caught.exception).startswith(name), str(caught.exception))
 
+    @parametrize("dtype", [torch.bool, torch.complex64, torch.complex128])
+    def test_scatter_that_multiplies_is_refused(self, dtype):
+        x, index = _numbers(3, dtype=dtype), _indices(2)
+        name = _names_in_texts(dtype)
+        for source, kernel in (
+            (x.clone(), "cuda_scatter_gather_base_kernel_func"),
+            (2, "cuda_scatter_fill_base_kernel_reduce_multiply"),
+        ):
+            text = f"^\"{kernel}\" not implemented for '{name}'$"
+            for call in (x.scatter, x.scatter_):
+                with self.assertRaisesRegex(NotImplementedError, text):
+                    call(0, index, source, reduce="multiply")
+            x.scatter_(0, _indices(0), source, reduce="multiply")
+            x.scatter_(0, index, source, reduce="add")
+            x.scatter_(0, index, source)
+
     def test_compiled_products_of_integers_are_refused(self):
         x = torch.ones(2, 2, dtype=torch.int64, device="cuda")
         with self.assertRaisesRegex(Exception, "\"addmm_cuda\" not implemented for 'Long'"):
@@ -250,6 +266,7 @@ _OTHERS = {
     "_embedding_bag_dense_backward": "of a gradient",
     "_upsample_bicubic2d_aa": "an option of interpolate",
     "conv_tbc": "has no OpInfo",
+    "scatter": "samples do not multiply numbers that CUDA refuses",
 }
 
 

@@ -192,6 +192,8 @@ Tensor emptyHeadsInside(const Tensor& like, int64_t numbers) {
                                      like.scalar_type());
 }
 
+Tensor emptyHeadsInside(const Tensor& like) { return emptyHeadsInside(like, like.size(3)); }
+
 // In the memory order of a tensor.
 Tensor emptyOfSameOrder(const Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense()
@@ -246,6 +248,63 @@ using FusedAttention =
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 using GradientsWithBias = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
+// Launches the forward pass on the current device and returns its random state.
+template <c10::openreg::KernelName Name>
+RandomState enqueueForward(const Tensor& query, const Tensor& key, const Tensor& value,
+                           const std::optional<Tensor>& bias, const AttentionCall& call,
+                           Tensor& output, Tensor& logsumexp) {
+  RandomState state = drawRandomState(query.device(), call, /*is_flash=*/false);
+  enqueue<Name>(query.device(), attentionKernel, query, key, value, bias,
+                seedOf(state.seed, call.dropout_p), call, output, logsumexp,
+                std::optional<Tensor>());
+  return state;
+}
+
+// What a backward pass reads of the forward one.
+struct Saved {
+  Tensor query;
+  Tensor key;
+  Tensor value;
+  std::optional<Tensor> bias;
+  Tensor output;
+  Tensor logsumexp;
+  Tensor seed;
+};
+
+void checkBackward(const char* operation, const Tensor& grad_out, const Saved& saved) {
+  checkAttention(operation, saved.query, saved.key, saved.value, saved.bias);
+  checkSameDevice(operation, saved.query.device(), {&grad_out, &saved.output, &saved.logsumexp});
+}
+
+using EmptyGradient = Tensor (*)(const Tensor&);
+
+// Launches the backward pass. Operators differ in the memory order of the gradients. The bias has
+// one if the call says so.
+template <c10::openreg::KernelName Name>
+GradientsWithBias enqueueBackward(const Tensor& grad_out, const Saved& saved,
+                                  const AttentionCall& call, EmptyGradient empty,
+                                  EmptyGradient empty_for_bias = nullptr) {
+  const c10::DeviceGuard guard(saved.query.device());
+  Tensor grad_query = empty(saved.query);
+  Tensor grad_key = empty(saved.key);
+  Tensor grad_value = empty(saved.value);
+  std::optional<Tensor> grad_bias;
+  if (call.has_bias_gradient) {
+    grad_bias = empty_for_bias(*saved.bias);
+  }
+  enqueue<Name>(saved.query.device(), attentionBackwardKernel, grad_out, saved.query, saved.key,
+                saved.value, saved.bias, saved.output, saved.logsumexp,
+                seedOf(saved.seed, call.dropout_p), call, grad_query, grad_key, grad_value,
+                grad_bias);
+  return {std::move(grad_query), std::move(grad_key), std::move(grad_value),
+          std::move(grad_bias).value_or(Tensor())};
+}
+
+Gradients withoutBias(GradientsWithBias gradients) {
+  auto& [query, key, value, bias] = gradients;
+  return {std::move(query), std::move(key), std::move(value)};
+}
+
 FusedAttention flashAttention(const Tensor& query, const Tensor& key, const Tensor& value,
                               double dropout_p, bool is_causal, bool return_debug_mask,
                               std::optional<double> scale) {
@@ -285,21 +344,13 @@ Gradients flashAttentionBackward(const Tensor& grad_out, const Tensor& query, co
   if (!grad_out.defined()) {
     return {};
   }
-  constexpr const char* kOperation = "_scaled_dot_product_flash_attention_backward";
-  checkAttention(kOperation, query, key, value, std::nullopt);
-  checkSameDevice(kOperation, query.device(), {&grad_out, &out, &logsumexp});
+  const Saved saved{query, key, value, std::nullopt, out, logsumexp, philox_seed};
+  checkBackward("_scaled_dot_product_flash_attention_backward", grad_out, saved);
   checkFlashAsCuda(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2));
   warnOfOrder("Flash Attention");
-  const c10::DeviceGuard guard(query.device());
-  Tensor grad_query = emptyOfSameOrder(query);
-  Tensor grad_key = emptyOfSameOrder(key);
-  Tensor grad_value = emptyOfSameOrder(value);
-  enqueue<"aten::_scaled_dot_product_flash_attention_backward">(
-      query.device(), attentionBackwardKernel, grad_out, query, key, value, std::optional<Tensor>(),
-      out, logsumexp, seedOf(philox_seed, dropout_p),
-      AttentionCall{.dropout_p = dropout_p, .is_causal = is_causal, .scale = scale}, grad_query,
-      grad_key, grad_value, std::optional<Tensor>());
-  return {std::move(grad_query), std::move(grad_key), std::move(grad_value)};
+  return withoutBias(enqueueBackward<"aten::_scaled_dot_product_flash_attention_backward">(
+      grad_out, saved, {.dropout_p = dropout_p, .is_causal = is_causal, .scale = scale},
+      emptyOfSameOrder));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficientAttention(
@@ -315,16 +366,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficientAttention(
   checkEfficientAsCuda(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
                        attn_bias);
   const c10::DeviceGuard guard(query.device());
-  const AttentionCall call{.dropout_p = dropout_p,
-                           .is_causal = is_causal,
-                           .scale = scale,
-                           .has_bias_gradient = needsGradient(attn_bias)};
   Tensor output = emptyHeadsInside(query, value.size(3));
   Tensor logsumexp = emptySums(query, compute_log_sumexp ? paddedLength(query.size(2)) : 0);
-  RandomState state = drawRandomState(query.device(), call, /*is_flash=*/false);
-  enqueue<"aten::_scaled_dot_product_efficient_attention">(
-      query.device(), attentionKernel, query, key, value, biasOfBatch(attn_bias, query),
-      seedOf(state.seed, dropout_p), call, output, logsumexp, std::optional<Tensor>());
+  RandomState state = enqueueForward<"aten::_scaled_dot_product_efficient_attention">(
+      query, key, value, biasOfBatch(attn_bias, query),
+      {.dropout_p = dropout_p,
+       .is_causal = is_causal,
+       .scale = scale,
+       .has_bias_gradient = needsGradient(attn_bias)},
+      output, logsumexp);
   return {std::move(output), std::move(logsumexp), std::move(state.seed), std::move(state.offset)};
 }
 
@@ -338,31 +388,18 @@ GradientsWithBias efficientAttentionBackward(const Tensor& grad_out, const Tenso
   if (!grad_out.defined()) {
     return {};
   }
-  constexpr const char* kOperation = "_scaled_dot_product_efficient_attention_backward";
-  const std::optional<Tensor> bias = ifDefined(attn_bias);
-  checkAttention(kOperation, query, key, value, bias);
-  checkSameDevice(kOperation, query.device(), {&grad_out, &out, &logsumexp});
-  checkEfficientAsCuda(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), bias);
+  const Saved saved{query, key, value, ifDefined(attn_bias), out, logsumexp, philox_seed};
+  checkBackward("_scaled_dot_product_efficient_attention_backward", grad_out, saved);
+  checkEfficientAsCuda(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
+                       saved.bias);
   warnOfOrder("Memory Efficient attention");
-  const c10::DeviceGuard guard(query.device());
-  Tensor grad_query = emptyHeadsInside(query, query.size(3));
-  Tensor grad_key = emptyHeadsInside(key, key.size(3));
-  Tensor grad_value = emptyHeadsInside(value, value.size(3));
-  const bool has_bias_gradient = grad_input_mask[3] && bias.has_value();
-  std::optional<Tensor> grad_bias;
-  if (has_bias_gradient) {
-    grad_bias = emptyGradientOfBias(*bias);
-  }
-  enqueue<"aten::_scaled_dot_product_efficient_attention_backward">(
-      query.device(), attentionBackwardKernel, grad_out, query, key, value, bias, out, logsumexp,
-      seedOf(philox_seed, dropout_p),
-      AttentionCall{.dropout_p = dropout_p,
-                    .is_causal = is_causal,
-                    .scale = scale,
-                    .has_bias_gradient = has_bias_gradient},
-      grad_query, grad_key, grad_value, grad_bias);
-  return {std::move(grad_query), std::move(grad_key), std::move(grad_value),
-          grad_bias.value_or(Tensor())};
+  return enqueueBackward<"aten::_scaled_dot_product_efficient_attention_backward">(
+      grad_out, saved,
+      {.dropout_p = dropout_p,
+       .is_causal = is_causal,
+       .scale = scale,
+       .has_bias_gradient = grad_input_mask[3] && saved.bias.has_value()},
+      emptyHeadsInside, emptyGradientOfBias);
 }
 
 FusedAttention cudnnAttention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -371,16 +408,15 @@ FusedAttention cudnnAttention(const Tensor& query, const Tensor& key, const Tens
                               std::optional<double> scale) {
   checkAttention("_scaled_dot_product_cudnn_attention", query, key, value, attn_bias);
   const c10::DeviceGuard guard(query.device());
-  const AttentionCall call{.dropout_p = dropout_p,
-                           .is_causal = is_causal,
-                           .scale = scale,
-                           .has_bias_gradient = needsGradient(attn_bias)};
   Tensor output = emptyOfSameOrder(query, value.size(3));
   Tensor logsumexp = emptySums(query, query.size(2));
-  RandomState state = drawRandomState(query.device(), call, /*is_flash=*/false);
-  enqueue<"aten::_scaled_dot_product_cudnn_attention">(
-      query.device(), attentionKernel, query, key, value, attn_bias, seedOf(state.seed, dropout_p),
-      call, output, logsumexp, std::optional<Tensor>());
+  RandomState state = enqueueForward<"aten::_scaled_dot_product_cudnn_attention">(
+      query, key, value, attn_bias,
+      {.dropout_p = dropout_p,
+       .is_causal = is_causal,
+       .scale = scale,
+       .has_bias_gradient = needsGradient(attn_bias)},
+      output, logsumexp);
   return {std::move(output),
           logsumexp.unsqueeze(-1),
           Tensor(),
@@ -402,20 +438,12 @@ Gradients cudnnAttentionBackward(const Tensor& grad_out, const Tensor& query, co
   if (!grad_out.defined()) {
     return {};
   }
-  constexpr const char* kOperation = "_scaled_dot_product_cudnn_attention_backward";
-  const std::optional<Tensor> bias = ifDefined(attn_bias);
-  checkAttention(kOperation, query, key, value, bias);
-  checkSameDevice(kOperation, query.device(), {&grad_out, &out, &logsumexp});
-  const c10::DeviceGuard guard(query.device());
-  Tensor grad_query = emptyOfSameOrder(query);
-  Tensor grad_key = emptyOfSameOrder(key);
-  Tensor grad_value = emptyOfSameOrder(value);
-  enqueue<"aten::_scaled_dot_product_cudnn_attention_backward">(
-      query.device(), attentionBackwardKernel, grad_out, query, key, value, bias, out,
-      logsumexp.squeeze(-1), seedOf(philox_seed, dropout_p),
-      AttentionCall{.dropout_p = dropout_p, .is_causal = is_causal, .scale = scale}, grad_query,
-      grad_key, grad_value, std::optional<Tensor>());
-  return {std::move(grad_query), std::move(grad_key), std::move(grad_value)};
+  const Saved saved{query,      key, value, ifDefined(attn_bias), out, logsumexp.squeeze(-1),
+                    philox_seed};
+  checkBackward("_scaled_dot_product_cudnn_attention_backward", grad_out, saved);
+  return withoutBias(enqueueBackward<"aten::_scaled_dot_product_cudnn_attention_backward">(
+      grad_out, saved, {.dropout_p = dropout_p, .is_causal = is_causal, .scale = scale},
+      emptyOfSameOrder));
 }
 
 FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -427,20 +455,19 @@ FusedAttention fusedAttention(const Tensor& query, const Tensor& key, const Tens
       ": expected return_debug_mask=False, got True; openreg keeps no debug mask");
   checkAttention(kOperation, query, key, value, attn_bias);
   const c10::DeviceGuard guard(query.device());
-  const AttentionCall call{.dropout_p = dropout_p,
-                           .is_causal = is_causal,
-                           .scale = scale,
-                           .has_bias_gradient = needsGradient(attn_bias)};
   Tensor output = emptyOfSameOrder(query, value.size(3));
   const int64_t heads = query.size(1);
   const int64_t length = query.size(2);
   Tensor logsumexp =
       emptyStridedOnCurrentDevice({query.size(0), heads, length}, {length * heads, 1, heads},
                                   at::toOpMathType(query.scalar_type()));
-  RandomState state = drawRandomState(query.device(), call, /*is_flash=*/false);
-  enqueue<"aten::_scaled_dot_product_fused_attention_overrideable">(
-      query.device(), attentionKernel, query, key, value, attn_bias, seedOf(state.seed, dropout_p),
-      call, output, logsumexp, std::optional<Tensor>());
+  RandomState state = enqueueForward<"aten::_scaled_dot_product_fused_attention_overrideable">(
+      query, key, value, attn_bias,
+      {.dropout_p = dropout_p,
+       .is_causal = is_causal,
+       .scale = scale,
+       .has_bias_gradient = needsGradient(attn_bias)},
+      output, logsumexp);
   const Tensor none = emptyOnCurrentDevice({0}, kLong);
   return {std::move(output),     std::move(logsumexp),    none, none, query.size(2), key.size(2),
           std::move(state.seed), std::move(state.offset), none};
@@ -455,29 +482,15 @@ GradientsWithBias fusedAttentionBackward(
   if (!grad_out.defined()) {
     return {};
   }
-  constexpr const char* kOperation = "_scaled_dot_product_fused_attention_overrideable_backward";
-  const std::optional<Tensor> bias = ifDefined(attn_bias);
-  checkAttention(kOperation, query, key, value, bias);
-  checkSameDevice(kOperation, query.device(), {&grad_out, &out, &logsumexp});
-  const c10::DeviceGuard guard(query.device());
-  Tensor grad_query = emptyHeadsInside(query, query.size(3));
-  Tensor grad_key = emptyHeadsInside(key, key.size(3));
-  Tensor grad_value = emptyHeadsInside(value, value.size(3));
-  const bool has_bias_gradient = grad_input_mask[3] && bias.has_value();
-  std::optional<Tensor> grad_bias;
-  if (has_bias_gradient) {
-    grad_bias = emptyOfSameOrder(*bias);
-  }
-  enqueue<"aten::_scaled_dot_product_fused_attention_overrideable_backward">(
-      query.device(), attentionBackwardKernel, grad_out, query, key, value, bias, out, logsumexp,
-      seedOf(philox_seed, dropout_p),
-      AttentionCall{.dropout_p = dropout_p,
-                    .is_causal = is_causal,
-                    .scale = scale,
-                    .has_bias_gradient = has_bias_gradient},
-      grad_query, grad_key, grad_value, grad_bias);
-  return {std::move(grad_query), std::move(grad_key), std::move(grad_value),
-          grad_bias.value_or(Tensor())};
+  const Saved saved{query, key, value, ifDefined(attn_bias), out, logsumexp, philox_seed};
+  checkBackward("_scaled_dot_product_fused_attention_overrideable_backward", grad_out, saved);
+  return enqueueBackward<"aten::_scaled_dot_product_fused_attention_overrideable_backward">(
+      grad_out, saved,
+      {.dropout_p = dropout_p,
+       .is_causal = is_causal,
+       .scale = scale,
+       .has_bias_gradient = grad_input_mask[3] && saved.bias.has_value()},
+      emptyHeadsInside, emptyOfSameOrder);
 }
 
 }  // namespace

@@ -102,7 +102,8 @@ struct Conditions {
 };
 
 // A statement on an argument of a call: it is "given", it is a tensor that is "nonempty" or has
-// "inexact" numbers (floating-point or complex ones), or it has this value.
+// "inexact" numbers (floating-point or complex ones), or it has this value. It does not hold for an
+// overload without the argument.
 struct ArgumentTest {
   std::string_view argument;
   std::string_view value;

@@ -26,6 +26,7 @@
 #include <string>
 
 #include "csrc/aten/dtypes/WiderTypes.h"
+#include "csrc/aten/launch/DeviceCheck.h"
 #include "torch_openreg/core/Launch.h"
 #include "torch_openreg/core/Macros.h"
 
@@ -64,16 +65,12 @@ OPENREG_EXPORT std::optional<c10::DispatchKey> compositionOf(const c10::Operator
 
 namespace detail {
 
-// Whether the tensor is on another device than `common`, which the first tensor sets.
+// isOnOtherDevice for any argument of a kernel.
 inline bool isOnOther(std::optional<c10::Device>& common, const Tensor& tensor) {
-  if (!tensor.defined()) {
-    return false;
-  }
-  const c10::Device device = tensor.device();
-  return *(common.has_value() ? common : common = device) != device;
+  return isOnOtherDevice(common, tensor);
 }
 inline bool isOnOther(std::optional<c10::Device>& common, const std::optional<Tensor>& tensor) {
-  return tensor.has_value() && isOnOther(common, *tensor);
+  return tensor.has_value() && isOnOtherDevice(common, *tensor);
 }
 template <typename Other>
 bool isOnOther(std::optional<c10::Device>& /*common*/, const Other& /*argument*/) {

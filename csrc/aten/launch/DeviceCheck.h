@@ -13,6 +13,15 @@
 
 namespace at::openreg {
 
+// Whether the tensor is on another device than `common`, which the first defined tensor sets.
+inline bool isOnOtherDevice(std::optional<c10::Device>& common, const Tensor& tensor) {
+  if (!tensor.defined()) {
+    return false;
+  }
+  const c10::Device device = tensor.device();
+  return *(common.has_value() ? common : common = device) != device;
+}
+
 // Throws unless all tensors added are on one device; undefined tensors are on every device. A CPU
 // tensor without dimensions is an error, too.
 class OPENREG_EXPORT DeviceCheck {

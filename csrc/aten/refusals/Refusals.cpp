@@ -15,6 +15,7 @@
 
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/launch/BoxedArguments.h"
+#include "csrc/aten/launch/DeviceCheck.h"
 #include "csrc/core/CudaSettings.h"
 
 namespace at::openreg {
@@ -27,7 +28,9 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 bool holds(const facts::ArgumentTest& test, const c10::FunctionSchema& schema,
            Arguments arguments) {
   const auto index = schema.argumentIndexWithName(std::string(test.argument));
-  TORCH_INTERNAL_ASSERT(index.has_value(), schema.name(), " has no argument ", test.argument);
+  if (!index.has_value()) {
+    return false;
+  }
   const c10::IValue& value = arguments[*index];
   if (test.value == "given") {
     return !value.isNone();
@@ -137,13 +140,17 @@ bool areOnSeveralDevices(Arguments arguments) {
   bool are_several = false;
   for (const c10::IValue& argument : arguments) {
     visitTensors(argument, [&](const Tensor& tensor) {
-      if (tensor.defined()) {
-        are_several = are_several || common.value_or(tensor.device()) != tensor.device();
-        common = tensor.device();
-      }
+      are_several = isOnOtherDevice(common, tensor) || are_several;
     });
   }
   return are_several;
+}
+
+void refuseScatterOfNumber(const c10::OperatorHandle& op, Arguments /*arguments*/,
+                           ScalarType dtype) {
+  if (op.schema().argumentIndexWithName("value").has_value()) {
+    throwNotImplemented("cuda_scatter_fill_base_kernel_reduce_multiply", dtype);
+  }
 }
 
 // cuBLAS has scaled products of two types if one of them at least is float8_e4m3fn.
@@ -174,6 +181,8 @@ struct OwnWords {
 constexpr std::array kOwnWords = {
     OwnWords{"aten::_convolution", &refuseConvolution},
     OwnWords{"aten::histc", &refuseHistogram},
+    OwnWords{"aten::scatter", &refuseScatterOfNumber},
+    OwnWords{"aten::scatter_", &refuseScatterOfNumber},
 };
 
 void checkDtype(const facts::Refusal& refusal, const c10::OperatorHandle& op, Arguments arguments,
