@@ -19,6 +19,7 @@ from common import (
 
 import torch_openreg
 from torch_openreg import _C
+from torch_openreg._version import release_of
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL_SETTINGS = ROOT / "csrc" / "aten" / "cpu" / "KernelSettings.cpp"
@@ -38,6 +39,12 @@ NOT_CAPTURED = {
     "fp32_precision": "captured entry by entry: kPrecisionKeys",
     "prev_allocator_ptr_": "the allocator before a change; no kernel asks for it",
 }
+if release_of(str(torch.__version__)) not in ("2.13", "2.14"):
+    NOT_CAPTURED |= {
+        "enabled_fa4SDP": "a kernel of CUDA",
+        "allow_native_aot": "kernels of CUDA that torch brings compiled",
+        "mask_unconditional_native_aot": "the same",
+    }
 OF_OTHER_BACKENDS = re.compile("cudnn|cublas|miopen|rocm|linalg_preferred|blas_preferred", re.I)
 
 
