@@ -17,6 +17,7 @@ __all__ = [
     "HAS_GRAPH_HOOKS",
     "HAS_INDUCTOR_INIT",
     "HAS_OPTIMIZER_CHECK",
+    "HAS_OWNED_PROFILER_STATE",
     "HAS_PHILOX_STATE",
     "HAS_PINNED_HISTORY",
     "HAS_PROFILER_PATTERNS",
@@ -43,6 +44,9 @@ HAS_PHILOX_STATE = TORCH_RELEASE >= (2, 14)
 
 # 2.14: torch.profiler.profile.toggle_collection_dynamic reaches the sessions of devices.
 HAS_DYNAMIC_COLLECTION = TORCH_RELEASE >= (2, 14)
+
+# 2.14: ProfilerStateBase::getGlobal, which shares the state of a profile of the process.
+HAS_OWNED_PROFILER_STATE = TORCH_RELEASE >= (2, 14)
 
 # 2.14: the cache of pinned memory records the stacks of allocations.
 HAS_PINNED_HISTORY = TORCH_RELEASE >= (2, 14)

@@ -157,6 +157,10 @@ class TestTorchsInterfaces(OpenRegTestCase):
         self.assertEqual("super().capture_end_pre()" in graphs, _torch_release.HAS_GRAPH_HOOKS)
         pinned = (include / "ATen" / "core" / "CachingHostAllocator.h").read_text()
         self.assertEqual("record_history" in pinned, _torch_release.HAS_PINNED_HISTORY)
+        observer = include / "torch" / "csrc" / "profiler" / "orchestration" / "observer.h"
+        self.assertEqual(
+            "getGlobal()" in observer.read_text(), _torch_release.HAS_OWNED_PROFILER_STATE
+        )
 
 
 class TestFunctionsOfCuda(OpenRegTestCase):

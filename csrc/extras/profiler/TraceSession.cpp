@@ -5,6 +5,7 @@
 #include <openreg/trace.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "csrc/extras/profiler/Collection.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/TorchRelease.h"
 
 namespace at::openreg {
 namespace {
@@ -39,7 +41,13 @@ unsigned kindsFor(const std::set<ActivityType>& types) {
 // CUDA, Kineto records no activity of the device; its records would be those of these events.
 bool isMeasuredByEvents() {
   using torch::profiler::impl::ProfilerState;
-  const auto* profile = torch::profiler::impl::ProfilerStateBase::get();
+  using torch::profiler::impl::ProfilerStateBase;
+#if OPENREG_TORCH_HAS_OWNED_PROFILER_STATE
+  const std::shared_ptr<ProfilerStateBase> of_process = ProfilerStateBase::getGlobal();
+  const auto* profile = of_process != nullptr ? of_process.get() : ProfilerStateBase::getTLS();
+#else
+  const auto* profile = ProfilerStateBase::get();
+#endif
   const ProfilerState state =
       profile != nullptr ? profile->config().state : ProfilerState::Disabled;
   return state == ProfilerState::KINETO_GPU_FALLBACK ||

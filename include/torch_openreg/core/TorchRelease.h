@@ -25,3 +25,6 @@
 // head of keys and values among those of the queries, and has groups of heads in CUDA's
 // memory-efficient algorithm.
 #define OPENREG_TORCH_HAS_SHARED_HEADS_IN_ATTENTION OPENREG_TORCH_AT_LEAST(2, 14)
+
+// 2.14: ProfilerStateBase::getGlobal, which shares the state of a profile of the process.
+#define OPENREG_TORCH_HAS_OWNED_PROFILER_STATE OPENREG_TORCH_AT_LEAST(2, 14)
