@@ -16,6 +16,7 @@ from common import (
     run_tests,
     subtest,
 )
+from torch.testing._internal.common_utils import recover_orig_fp32_precision
 
 import torch_openreg
 from torch_openreg import _C
@@ -198,6 +199,7 @@ class TestSettingsOfTheCall(OpenRegTestCase):
 
     @parametrize("order", [(0, 1), (1, 0)])
     @parametrize("change", [subtest(change, name=name) for name, change in CHANGES.items()])
+    @recover_orig_fp32_precision  # writing the precision of products writes those of libraries, too
     def test_change_before_the_kernel_runs_is_not_seen(self, change, order):
         on_device = [one.to(DEVICE_TYPE) for one in change.inputs]
         at_call, afterwards = (change.values[index] for index in order)

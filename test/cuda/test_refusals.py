@@ -270,6 +270,165 @@ _OTHERS = {
 }
 
 
+class TestTexts(OpenRegTestCase):
+    """What the CPU's kernels refuse, too, but in other words than CUDA's."""
+
+    @parametrize(
+        "call,error,text",
+        [
+            subtest((call, error, text), name=name)
+            for name, call, error, text in (
+                (
+                    "mm",
+                    lambda x: x @ x.half(),
+                    RuntimeError,
+                    "expected mat1 and mat2 to have the same dtype, but got: float != c10::Half",
+                ),
+                (
+                    "mm_of_integers",
+                    lambda x: F.linear(x.long(), x),
+                    RuntimeError,
+                    "expected mat1 and mat2 to have the same dtype, but got: long int != float",
+                ),
+                (
+                    "dot_of_integers",
+                    lambda x: x[0].long() @ x[0],
+                    RuntimeError,
+                    "dot : expected both vectors to have same dtype, but found Long and Float",
+                ),
+                (
+                    "kernel",
+                    lambda x: F.silu(x.long()),
+                    NotImplementedError,
+                    "\"silu_cuda\" not implemented for 'Long'",
+                ),
+                (
+                    "kernel_with_another_name",
+                    lambda x: x.long().softmax(0),
+                    NotImplementedError,
+                    "\"host_softmax\" not implemented for 'Long'",
+                ),
+                (
+                    "class_of_a_target",
+                    lambda x: F.cross_entropy(x[..., None], _indices(2, 1).int()),
+                    RuntimeError,
+                    "expected scalar type Long but found Int",
+                ),
+                (
+                    "indices_of_a_bag",
+                    lambda x: F.embedding_bag(x, x),
+                    RuntimeError,
+                    "Expected tensor for argument #1 'indices' to have one of the following scalar "
+                    "types: Long, Int; but got torch.cuda.FloatTensor instead (while checking "
+                    "arguments for embedding_bag_cuda)",
+                ),
+                (
+                    "mask_of_a_fill",
+                    lambda x: x.masked_fill(x.byte(), 1),
+                    RuntimeError,
+                    "masked_fill only supports boolean masks, but got dtype Byte",
+                ),
+                (
+                    "mask_of_a_scatter",
+                    lambda x: x.masked_scatter(x.byte(), x),
+                    RuntimeError,
+                    "masked_scatter_ only supports boolean masks, but got mask with dtype "
+                    "unsigned char",
+                ),
+                (
+                    "source_of_a_scatter",
+                    lambda x: x.masked_scatter(x > 0, x.half()),
+                    RuntimeError,
+                    "masked_scatter_: expected self and source to have same dtypes but got Float "
+                    "and Half",
+                ),
+                (
+                    "indices_of_an_unpooling",
+                    lambda x: F.max_unpool1d(x, _indices(2, 1), 2),
+                    RuntimeError,
+                    "Expected shape of indices to be: [2, 2, 1] but got: [2, 1, 1]",
+                ),
+                ("trace", lambda x: x[0].trace(), RuntimeError, "expected a matrix"),
+            )
+        ],
+    )
+    def test_first_line_is_that_of_cuda(self, call, error, text):
+        with self.assertRaises(error) as caught:
+            call(_numbers(2, 2))
+        self.assertEqual(str(caught.exception).splitlines()[0], text)
+
+    def test_text_of_openreg_is_that_of_the_cpu(self):
+        run_program(
+            """
+            import torch
+
+            def error_of(device):
+                try:
+                    torch.nn.functional.silu(torch.ones(2, dtype=torch.int64, device=device))
+                except NotImplementedError as error:
+                    return str(error).splitlines()[0]
+
+            device = torch.accelerator.current_accelerator()
+            assert error_of(device) == error_of("cpu")
+            assert "silu_cpu" in error_of("cpu")
+            """,
+            {"OPENREG_DEVICE_TYPE": "openreg"},
+        )
+
+
+class TestRules(OpenRegTestCase):
+    """What CUDA's kernels refuse and no table of torch shows."""
+
+    @parametrize("dtype", [torch.float16, torch.bfloat16])
+    @parametrize("name", ["layer_norm", "group_norm"])
+    def test_parameters_of_a_norm_have_the_dtype_of_the_input(self, name, dtype):
+        norm = getattr(F, name)
+        x, first = _numbers(2, 2, dtype=dtype), (2,) if name == "layer_norm" else 1
+        wide, narrow = _numbers(2), _numbers(2, dtype=dtype)
+        text = f"^expected scalar type {_names_in_texts(dtype)} but found Float"
+        for weight, bias in ((wide, wide), (narrow, wide), (None, wide)):
+            with self.assertRaisesRegex(RuntimeError, text):
+                norm(x, first, weight, bias)
+        self.assertEqual(norm(x, first, narrow, narrow).dtype, dtype)
+        self.assertEqual(norm(x, first).dtype, dtype)
+        with torch.autocast("cuda", dtype):
+            norm(x, first, wide, wide)
+
+    @parametrize(
+        "name,sizes,expected",
+        [
+            ("fft", (4, 6), [6]),
+            ("rfft", (4, 6), [6]),
+            ("irfft", (4, 6), [10]),
+            ("fft2", (6, 4), [6, 4]),
+            ("rfftn", (2, 3, 5), [5]),
+            ("irfftn", (2, 3, 5), [2, 3]),
+            ("fftn", (2, 2, 3, 5, 7), [3, 5, 7]),
+            ("fftn", (2, 4, 8), None),
+            ("rfft", (6, 4), None),
+            ("irfft", (4, 5), None),
+        ],
+        name_fn=lambda name, sizes, expected: f"{name}_{'_'.join(map(str, sizes))}",
+    )
+    def test_transforms_of_half_precision_need_powers_of_two(self, name, sizes, expected):
+        transform, x = getattr(torch.fft, name), torch.rand(sizes, device="cuda")
+        transform(x)
+        if expected is None:
+            self.assertEqual(transform(x.half()).shape, transform(x).shape)
+            return
+        text = f"powers of two when computing in half precision, but got a signal size of{expected}"
+        with self.assertRaisesRegex(RuntimeError, re.escape(text)):
+            transform(x.half())
+
+    def test_size_of_a_transform_is_the_one_asked_for(self):
+        x = torch.rand(6, device="cuda").half()
+        self.assertEqual(torch.fft.fft(x, n=8).shape, (8,))
+        with self.assertRaisesRegex(RuntimeError, r"signal size of\[12\]"):
+            torch.fft.fft(x, n=12)
+        with self.assertRaisesRegex(RuntimeError, r"signal size of\[12\]"):
+            torch.stft(_numbers(32).half(), 12, return_complex=True)
+
+
 class TestTable(OpenRegTestCase):
     @classmethod
     def setUpClass(cls):
@@ -613,6 +772,10 @@ ACTS = {
     "scatter_reduce": lambda: _numbers(4).scatter_reduce(0, _indices(2), _numbers(2), "mean"),
     "MaxPool3d": None,  # CUDA's kernel throws, as the table has it
 }
+if RELEASE not in ("2.13", "2.14"):
+    ACTS["cumsum"] = WITHOUT_CALL["cumsum"]
+    ACTS["Embedding"] = lambda: _gradient(lambda x: F.embedding(_indices(2), x), 4, 3)
+    del THROWS["cumsum"]
 
 
 def _entries(start, end):
@@ -660,6 +823,8 @@ class TestDocstring(_DeterministicTestCase):
 
 
 instantiate_parametrized_tests(TestDtypes)
+instantiate_parametrized_tests(TestTexts)
+instantiate_parametrized_tests(TestRules)
 instantiate_parametrized_tests(TestAlerts)
 
 if __name__ == "__main__":

@@ -981,7 +981,7 @@ class TestLauncher(OpenRegTestCase):
                         ("--devices", value, "program.py"),
                         f"--devices: expected an integer from 0 to 64, got '{value}'",
                     ),
-                    name=f"devices_{value}",
+                    name=f"devices_{value.replace('.', '_')}",
                 )
                 for value in ("x", "65", "-1", "1.5", "")
             ),

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/aten/cpu/CudaTexts.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 
@@ -164,7 +165,7 @@ void dryRun(ArrayRef<const Tensor*> operands, size_t output_count, DummyForm for
 void CheckedDtypes::runOnDummies(ScalarType dtype, c10::function_ref<void()> run) {
   const CpuKernelScope scope;
   const WarningRecorder dropped(WarningRecorder::Mode::Record);
-  run();
+  inWordsOfCuda(run);
   known_.fetch_or(uint64_t(1) << static_cast<int>(dtype), std::memory_order_relaxed);
 }
 
@@ -199,7 +200,8 @@ void runUntilOneSucceeds(ArrayRef<Run> runs, ArrayRef<const Tensor*> operands, s
     } catch (const c10::Error&) {
     }
   }
-  dryRun(operands, output_count, runs.back().form, runs.back().value, kernel);
+  inWordsOfCuda(
+      [&] { dryRun(operands, output_count, runs.back().form, runs.back().value, kernel); });
 }
 
 // Whether all operands together are small enough to run on dummies of their own sizes.

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "csrc/aten/dtypes/HalfTransforms.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 
 namespace at::openreg {
@@ -263,6 +264,7 @@ bool computesIn(DtypeSet dtypes, const c10::OperatorHandle& op, const torch::jit
 
 void runWider(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/,
               torch::jit::Stack* stack) {
+  checkHalfTransform(op.schema(), argumentsOnStack(op.schema(), *stack));
   WiderCall(op, stack).run();
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "csrc/aten/cpu/CudaTexts.h"
 #include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "csrc/aten/cpu/SubByteIntegers.h"
@@ -162,11 +163,11 @@ void HostCall::callCpuKernel() {
   try {
     const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
     op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
-  } catch (const c10::Error&) {
+  } catch (const c10::Error& error) {
     if (c10::openreg::servesCuda() && !waits_on_cuda_ && acceptsDummies()) {
       failOnStream(std::current_exception());
     }
-    throw;
+    rethrowAsCuda(error);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "csrc/aten/dtypes/HalfTransforms.h"
 #include "csrc/aten/dtypes/WiderTypes.h"
 #include "csrc/aten/launch/BoxedArguments.h"
 #include "csrc/aten/launch/DeviceCheck.h"
@@ -185,6 +186,43 @@ constexpr std::array kOwnWords = {
     OwnWords{"aten::scatter_", &refuseScatterOfNumber},
 };
 
+// CUDA's kernels of these products compare dtypes first, as the CPU's do.
+bool findsDifferentDtypes(const c10::FunctionSchema& schema, Arguments arguments) {
+  constexpr std::array<std::string_view, 4> kProducts = {"aten::addbmm", "aten::dot", "aten::mm",
+                                                         "aten::vdot"};
+  return std::ranges::find(kProducts, schema.name()) != kProducts.end() &&
+         std::ranges::any_of(arguments, [&](const c10::IValue& argument) {
+           return argument.isTensor() &&
+                  argument.toTensor().scalar_type() != arguments[0].toTensor().scalar_type();
+         });
+}
+
+// CUDA's normalizations read the parameters in the input's dtype; the CPU's also read float32.
+void checkParameters(Arguments arguments, bool is_group_norm) {
+  const Tensor& input = arguments[0].toTensor();
+  if (!input.is_floating_point() || input.numel() == 0) {
+    return;
+  }
+  for (const c10::IValue& argument : arguments.slice(1)) {
+    if (argument.isTensor()) {
+      const ScalarType dtype = argument.toTensor().scalar_type();
+      // Of other pairs, the function that both devices' group norms share has an error.
+      TORCH_CHECK(dtype == input.scalar_type() ||
+                      (is_group_norm && (dtype != kFloat || input.scalar_type() == kDouble)),
+                  "expected scalar type ", input.scalar_type(), " but found ", dtype);
+    }
+  }
+}
+
+// The rules of kWithRule.
+void checkRule(const c10::FunctionSchema& schema, Arguments arguments) {
+  if (schema.name().starts_with("aten::_fft_")) {
+    checkHalfTransform(schema, arguments);
+  } else {
+    checkParameters(arguments, /*is_group_norm=*/schema.name() == "aten::native_group_norm");
+  }
+}
+
 void checkDtype(const facts::Refusal& refusal, const c10::OperatorHandle& op, Arguments arguments,
                 c10::function_ref<void()> check_shapes) {
   if (refusal.capability != 0) {
@@ -195,7 +233,7 @@ void checkDtype(const facts::Refusal& refusal, const c10::OperatorHandle& op, Ar
   }
   const ScalarType dtype = kernelDtype(op, arguments);
   if ((setOf(dtype) & refusal.dtypes) != 0 || !applies(refusal, op.schema(), arguments) ||
-      hasNoElements(op.schema(), arguments)) {
+      hasNoElements(op.schema(), arguments) || findsDifferentDtypes(op.schema(), arguments)) {
     return;
   }
   check_shapes();
@@ -231,6 +269,9 @@ void refuse(const Refusals& refusals, const c10::OperatorHandle& op, const torch
   if (refusals.nondeterminism != nullptr && isDeterminismAsked() &&
       applies(*refusals.nondeterminism, op.schema(), arguments)) {
     at::globalContext().alertNotDeterministic(refusals.nondeterminism->name);
+  }
+  if (refusals.has_rule) {
+    checkRule(op.schema(), arguments);
   }
   if (refusals.dtypes != nullptr) {
     checkDtype(*refusals.dtypes, op, arguments, check_shapes);

@@ -19,6 +19,8 @@
 #include <ATen/core/stack.h>
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "build/generated/facts/CudaDtypes.h"
@@ -35,17 +37,24 @@ struct Refusals {
   const c10::openreg::facts::Refusal* dtypes = nullptr;
   const c10::openreg::facts::Refusal* nondeterminism = nullptr;
   bool lacks_kernel = false;  // CUDA has no kernel of the operator
+  bool has_rule = false;      // CUDA's kernel has a rule that no table of torch shows
 
   constexpr bool areEmpty() const {
-    return dtypes == nullptr && nondeterminism == nullptr && !lacks_kernel;
+    return dtypes == nullptr && nondeterminism == nullptr && !lacks_kernel && !has_rule;
   }
 };
+
+// The operators whose kernels on CUDA have such a rule; refuse() has the rules.
+inline constexpr std::array<std::string_view, 5> kWithRule = {
+    "aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c", "aten::native_group_norm",
+    "aten::native_layer_norm"};
 
 // `name` has the namespace, and the overload unless it is the default one.
 constexpr Refusals refusalsOf(std::string_view name) {
   namespace facts = c10::openreg::facts;
   return {facts::kCudaDtypes.find(name), facts::kNotDeterministic.find(name),
-          facts::kWithoutCudaKernel.contains(name)};
+          facts::kWithoutCudaKernel.contains(name),
+          std::ranges::find(kWithRule, name) != kWithRule.end()};
 }
 
 inline bool isDeterminismAsked() {

@@ -47,7 +47,7 @@ struct RefusingKernel<Name, Kernel, Shapes, Result (*)(First, Others...)> {
   // A part of the check, which few calls do not pass. The first argument has the kernel's dtype,
   // unless another has a wider one; integers after it may be indices.
   static bool mayRefuse(const Tensor& first, const Others&... others) {
-    if constexpr (kRefusals.lacks_kernel) {
+    if constexpr (kRefusals.lacks_kernel || kRefusals.has_rule) {
       return true;
     }
     if constexpr (kRefusals.nondeterminism != nullptr) {
