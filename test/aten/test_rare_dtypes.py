@@ -20,6 +20,8 @@ from common import (
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_openreg import _C
+
 DTYPES = [
     "uint16",
     "uint64",
@@ -44,6 +46,11 @@ SUB_BYTE = {"int4", "uint1"}
 REFUSED_AS_ON_CUDA = re.compile(
     r"\" not implemented for |not supported for Float8|arguments from the 'CUDA' backend"
 )
+
+# What CUDA has and the CPU lacks.
+WIDENED = {
+    (family, dtype.lower()) for family, key, dtype in _C._dtypes_to_widen() if key == "Dense"
+}
 
 
 def zeros(shape, dtype):
@@ -107,6 +114,8 @@ class TestRareDtypes(OpenRegTestCase):
                     torch.openreg.synchronize()
                 except Exception as late:
                     wrong.append(f"{what}: late: {late}")
+                if actual is None and (op.name, name) in WIDENED:
+                    continue
                 if self.differ(name, actual, expected):
                     wrong.append(f"{what}: {actual!r}, on the CPU: {expected!r}")
         self.assertFalse(wrong, "\n".join(wrong))

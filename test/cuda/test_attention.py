@@ -27,6 +27,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from torch_openreg._torch_release import HAS_SHARED_HEADS_IN_ATTENTION
+
 aten = torch.ops.aten
 attention = F.scaled_dot_product_attention
 
@@ -81,7 +83,7 @@ class Case(NamedTuple):
         alignment = 8 if self.dtype in HALF else 4
         if self.size % alignment or (self.value_size or 0) % alignment:
             return f"last dimension of inputs to be divisible by {alignment}"
-        if self.heads_of_keys != 2:
+        if self.heads_of_keys != 2 and not HAS_SHARED_HEADS_IN_ATTENTION:
             return "query, key and value to have the same num_heads"
         if self.dtype not in (*HALF, torch.float32):
             return r"dtype: \{Half, Float, BFloat16\}"

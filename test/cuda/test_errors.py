@@ -18,6 +18,11 @@ from common import (
 
 from torch_openreg.conformance.late_errors import LATE_ERRORS, is_late_on_cuda
 
+
+def _name_of_module(kind):
+    return kind.__module__.replace(".", "_")
+
+
 ASSERT = 710
 FIRST_LINE = "CUDA error: device-side assert triggered"
 
@@ -377,7 +382,7 @@ class TestElapsedTime(ErrorTestCase):
             options["device"] = "cuda"
         return kind(**options), kind(**options)
 
-    @parametrize("kind", [torch.cuda.Event, torch.Event], name_fn=lambda kind: kind.__module__)
+    @parametrize("kind", [torch.cuda.Event, torch.Event], name_fn=_name_of_module)
     def test_events_without_timing_raise_a_value_error(self, kind):
         start, end = self.events(kind)
         start.record(), end.record()
@@ -387,7 +392,7 @@ class TestElapsedTime(ErrorTestCase):
             str(caught.exception), "Both events must be created with argument 'enable_timing=True'."
         )
 
-    @parametrize("kind", [torch.cuda.Event, torch.Event], name_fn=lambda kind: kind.__module__)
+    @parametrize("kind", [torch.cuda.Event, torch.Event], name_fn=_name_of_module)
     def test_events_that_were_never_recorded_raise_a_value_error(self, kind):
         start, end = self.events(kind, enable_timing=True)
         start.record()
@@ -397,7 +402,7 @@ class TestElapsedTime(ErrorTestCase):
             str(caught.exception), "Both events must be recorded before calculating elapsed time."
         )
 
-    @parametrize("kind", [torch.cuda.Event, torch.Event], name_fn=lambda kind: kind.__module__)
+    @parametrize("kind", [torch.cuda.Event, torch.Event], name_fn=_name_of_module)
     def test_events_that_are_not_done_raise_a_runtime_error(self, kind):
         start, end = self.events(kind, enable_timing=True)
         start.record()
