@@ -779,9 +779,11 @@ if RELEASE not in ("2.13", "2.14"):
 
 
 def _entries(start, end):
-    """The names of the functions in a list of the docstring, in its order."""
+    """The names of the functions in a list of the docstring, in its order, without those of MPS."""
     text = inspect.getdoc(torch.use_deterministic_algorithms).split(start)[1].split(end)[0]
     for entry in re.findall(r"^\s*\* (.*(?:\n(?!\s*[*-] ).+)*)", text, re.MULTILINE):
+        if "MPS" in entry and "CUDA" not in entry:
+            continue
         name = re.match(r":\w+:`[\w.]*?(\w+)`", entry)[1]
         is_second = "accumulate=True" in entry and name in ("put_", "index_put")
         modes = re.findall(r"^\s*- ``(\w+)``", text, re.MULTILINE) if name == "interpolate" else []
