@@ -34,7 +34,8 @@ sys.path.insert(0, str(_DOCS / "_ext"))
 
 sys.path.insert(0, str(_DOCS))
 
-import settings_table  # noqa: E402  (needs the path above)
+import quotations  # noqa: E402  (needs the path above)
+import settings_table  # noqa: E402
 import sources  # noqa: E402
 import tiers  # noqa: E402
 
@@ -84,35 +85,6 @@ def _examples(page: Path) -> list[Example]:
 _EXAMPLES = [example for page in _PAGES for example in _examples(page)]
 
 
-@dataclass(frozen=True)
-class Quotation:
-    """A part of a source that a page includes."""
-
-    page: Path
-    source: Path
-    options: dict[str, str]
-
-
-def _quotations(page: Path) -> list[Quotation]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Quotation(
-            page,
-            (page.parent / found[1]).resolve(),
-            {
-                key: value.strip().removeprefix('"').removesuffix('"').replace('\\"', '"')
-                for key, value in re.findall(r"^:([\w-]+):(.*)$", found[2], re.MULTILINE)
-            },
-        )
-        for found in re.finditer(
-            r"^```\{literalinclude\} (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
-        )
-    ]
-
-
-_QUOTATIONS = [quotation for page in _PAGES for quotation in _quotations(page)]
-
-
 def _source_files() -> list[Path]:
     return [
         path
@@ -150,9 +122,12 @@ class TestExamples(OpenRegTestCase):
         self.assertGreater(len(_EXAMPLES), 0)
 
     def test_every_python_block_is_an_example_that_runs(self):
+        pattern = r"^(<!-- quotes .*\n)?```\{?(?:code-block\} )?python"
         for page in _PAGES:
-            blocks = re.findall(r"^```\{?(?:code-block\} )?python", page.read_text(), re.MULTILINE)
-            self.assertEqual(len(blocks), len(_examples(page)), f"unmarked block in {page.name}")
+            blocks = re.findall(pattern, page.read_text(), re.MULTILINE)
+            self.assertEqual(
+                blocks.count(""), len(_examples(page)), f"unmarked block in {page.name}"
+            )
 
     def test_every_command_of_the_readme_is_run_by_ci(self):
         readme = (_ROOT / "README.md").read_text()
@@ -227,30 +202,48 @@ class TestReference(OpenRegTestCase):
 
 
 class TestQuotations(OpenRegTestCase):
-    def test_documentation_quotes_sources(self):
-        self.assertGreater(len(_QUOTATIONS), 0)
+    SOURCE = "csrc/core/GuardImpl.h"
 
-    def test_quoted_region_is_marked_once_and_ends(self):
-        for quotation in _QUOTATIONS:
-            where = f"{quotation.page.name}: {quotation.source}"
-            self.assertTrue(quotation.source.is_file(), where)
-            start = quotation.options.get("start-after") or quotation.options.get("start-at")
-            end = quotation.options.get("end-before")
-            self.assertTrue(start and end, f"{where}: expected a start and an end")
-            lines = quotation.source.read_text(encoding="utf-8").splitlines()
-            starts = [number for number, line in enumerate(lines) if start in line]
-            self.assertEqual(len(starts), 1, f"{where}: lines with {start!r}")
-            self.assertTrue(
-                any(end in line for line in lines[starts[0] + 1 :]), f"{where}: no {end!r}"
-            )
+    def quoted(self, what: str) -> str:
+        page = quotations.updated(f"<!-- quotes {self.SOURCE}: {what} -->\n```c\nold\n```\n")
+        return page.partition("```c\n")[2].removesuffix("```\n")
+
+    @parametrize("page", [subtest(page, name=page.stem) for page in quotations.PAGES])
+    def test_quoted_code_is_that_of_the_source(self, page):
+        text = page.read_text(encoding="utf-8")
+        self.assertEqual(text, quotations.updated(text), "python docs/quotations.py")
+        marks = re.findall(r"^<!-- quotes ", text, re.MULTILINE)
+        self.assertEqual(len(quotations.quotations(text)), len(marks), "a mark without a block")
 
     def test_every_marked_region_is_quoted(self):
         quoted = {
-            (quotation.source, quotation.options.get("start-after")) for quotation in _QUOTATIONS
+            (one.path, one.region)
+            for page in quotations.PAGES
+            for one in quotations.quotations(page.read_text(encoding="utf-8"))
         }
+        self.assertGreater(len(quoted), 100)
         for path in _source_files():
             for region in sources.regions(path):
-                self.assertIn((path, f"docs: {region}"), quoted)
+                self.assertIn((str(path.relative_to(_ROOT)), region), quoted)
+
+    def test_lines_between_two_texts_are_quoted_without_their_indentation(self):
+        text = self.quoted('from "void setDevice(" before "DeviceIndex deviceCount("')
+        self.assertRegex(text, r"\Avoid setDevice\(.*;\nvoid uncheckedSetDevice\(.*;\n\Z")
+
+    @parametrize(
+        "what,error",
+        [
+            subtest(("no-such", "one line with 'docs: no-such', got 0"), name="region"),
+            subtest(('from "no such" before "x"', "one line with 'no such', got 0"), name="text"),
+            subtest(('from "void" before "no such"', "one line with 'void', got"), name="texts"),
+            subtest(
+                ('from "void setDevice(" before "no such"', "an end after .*, got none"), name="end"
+            ),
+        ],
+    )
+    def test_part_that_is_not_there_is_an_error(self, what, error):
+        with self.assertRaisesRegex(sources.SourceError, f"{self.SOURCE}: expected {error}"):
+            self.quoted(what)
 
 
 class TestTables(OpenRegTestCase):
@@ -311,6 +304,7 @@ class TestTables(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestExamples)
+instantiate_parametrized_tests(TestQuotations)
 instantiate_parametrized_tests(TestTables)
 
 if __name__ == "__main__":
