@@ -233,11 +233,11 @@ class TestQuotations(OpenRegTestCase):
     @parametrize(
         "what,error",
         [
-            subtest(("no-such", "one line with 'docs: no-such', got 0"), name="region"),
-            subtest(('from "no such" before "x"', "one line with 'no such', got 0"), name="text"),
-            subtest(('from "void" before "no such"', "one line with 'void', got"), name="texts"),
+            subtest(("absent", "one line with 'docs: absent', got 0"), name="region"),
+            subtest(('from "absent" before "x"', "one line with 'absent', got 0"), name="text"),
+            subtest(('from "void" before "absent"', "one line with 'void', got"), name="texts"),
             subtest(
-                ('from "void setDevice(" before "no such"', "an end after .*, got none"), name="end"
+                ('from "void setDevice(" before "absent"', "an end after .*, got none"), name="end"
             ),
         ],
     )
