@@ -284,6 +284,22 @@ class TestTables(OpenRegTestCase):
     def test_tier_of_an_operator(self, operator, tier):
         self.assertEqual(tiers.tier_of(operator), tier)
 
+    def test_sizes_of_blocks_in_texts_are_those_of_the_allocator(self):
+        before = torch.openreg.memory_allocated()
+        x = torch.empty(1, dtype=torch.uint8, device="openreg")
+        block_size = torch.openreg.memory_allocated() - before
+        del x
+        pages = [(_DOCS / name).read_text() for name in ("memory.md", "differences.md")]
+        for text in (*pages, openreg.memory_allocated.__doc__):
+            (size,) = re.findall(r"multiples? of\s(\d+)\sbytes", text)
+            self.assertEqual(int(size), block_size)
+
+    def test_sources_in_an_object_are_those_of_the_build(self):
+        setup = (_ROOT / "setup.py").read_text(encoding="utf-8")
+        (default,) = re.findall(r'environ\.get\("OPENREG_JOIN", "(\d+)"\)', setup)
+        page = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        self.assertIn(f"together, up to {default} at a time", page)
+
     def test_library_versions_are_those_of_the_extra(self):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         pins = dict(one.split("==") for one in project["optional-dependencies"]["integration"])
