@@ -300,6 +300,25 @@ class TestTables(OpenRegTestCase):
         page = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
         self.assertIn(f"together, up to {default} at a time", page)
 
+    def test_lines_of_minimal_are_those_of_its_sources(self):
+        comments = {
+            **dict.fromkeys((".cpp", ".h"), re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)),
+            ".py": re.compile(r'^ *#[^\n]*|""".*?"""', re.MULTILINE | re.DOTALL),
+        }
+        minimal = _ROOT / "minimal"
+        files = [minimal / "setup.py", *minimal.glob("csrc/**/*"), *minimal.glob("python/*/*")]
+        lines = code = 0
+        for path in files:
+            if path.suffix in comments:
+                text = path.read_text(encoding="utf-8")
+                lines += len(text.splitlines())
+                code_lines = comments[path.suffix].sub("", text).splitlines()
+                code += sum(bool(line.strip()) for line in code_lines)
+        readme = " ".join((_ROOT / "README.md").read_text(encoding="utf-8").split())
+        self.assertIn(
+            f"{round(code, -2)} lines of code, {round(lines, -2):,} with comments", readme
+        )
+
     def test_library_versions_are_those_of_the_extra(self):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         pins = dict(one.split("==") for one in project["optional-dependencies"]["integration"])
