@@ -9,6 +9,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import torch
 from installation import make_fresh_environment, make_wheel
 from source_tree import ROOT, compiler
 from torch.testing._internal.common_utils import TestCase, run_tests
