@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+import yaml
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -183,6 +184,40 @@ class TestChapters(OpenRegTestCase):
             self.assertIsNotNone(self.problem_of(good.replace(old, new)), new)
 
 
+class TestFiles(OpenRegTestCase):
+    """The pages as files, as a code host shows them."""
+
+    # Links without a text, labels, and directives that contain text or code: only Sphinx shows them.
+    UNREADABLE = (
+        r"\[\]\((?:\w+\.md|#)[^)]*\)|^\([\w-]+\)=$"
+        r"|^```\{(?:literalinclude|figure|code-block)\}"
+    )
+
+    @parametrize("page", [subtest(page, name=page.stem) for page in _PAGES])
+    def test_page_reads_without_sphinx(self, page):
+        found = re.findall(self.UNREADABLE, page.read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertEqual(found, [])
+
+    def test_what_only_sphinx_shows_is_found(self):
+        for text in ("See [](memory.md#copies).", "(label)=", "```{figure} a.svg\n```"):
+            self.assertRegex(text, self.UNREADABLE)
+        for text in ("[Memory](memory.md)", "[](int64_t device) {", "```{source-table} x\n```"):
+            self.assertNotRegex(text, self.UNREADABLE)
+
+    def test_links_between_pages_lead_to_headings(self):
+        """MyST checks those of the site; README's lead from a code host, too."""
+        readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+        for path, anchor in re.findall(r"\]\((docs/\w+\.md)#([\w-]+)\)", readme):
+            headings = re.findall(r"^#+ (.*)$", (_ROOT / path).read_text(), re.MULTILINE)
+            self.assertIn(anchor, [one.lower().replace(" ", "-") for one in headings])
+
+    def test_workflows_of_pages_are_yaml(self):
+        for page in _PAGES:
+            text = page.read_text(encoding="utf-8")
+            for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+                self.assertIsInstance(yaml.safe_load(block), (dict, list), page.name)
+
+
 class TestReference(OpenRegTestCase):
     def test_reference_has_every_public_name(self):
         page = (_DOCS / "api.md").read_text()
@@ -339,6 +374,7 @@ class TestTables(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestExamples)
+instantiate_parametrized_tests(TestFiles)
 instantiate_parametrized_tests(TestQuotations)
 instantiate_parametrized_tests(TestTables)
 
