@@ -187,7 +187,7 @@ class TestChapters(OpenRegTestCase):
 class TestFiles(OpenRegTestCase):
     """The pages as files, as a code host shows them."""
 
-    # Links without a text, labels, and directives that contain text or code: only Sphinx shows them.
+    # Links without a text, labels, and directives with text or code: only Sphinx shows them.
     UNREADABLE = (
         r"\[\]\((?:\w+\.md|#)[^)]*\)|^\([\w-]+\)=$"
         r"|^```\{(?:literalinclude|figure|code-block)\}"
