@@ -38,8 +38,11 @@ ELSEWHERE = {
         "test_unary_ufuncs.py",
     ),
     "docs/from_pytorch_openreg.md": (
+        *("allocator.md", "ci.md", "compiler.md", "docs/source/accelerator"),
         "test/cpp_extensions/open_registration_extension/torch_openreg",
     ),
+    "docs/conformance.md": (".github/allowlist.yml",),
+    "test/docs/accelerator_headings.toml": ("docs/source/accelerator",),
     "docs/testing.md": (
         *("_xpu.py", "test/xpu"),
         *("dynamo/test_cudagraphs.py", "test_cuda.py", "test_cuda_expandable_segments.py"),
