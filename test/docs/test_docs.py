@@ -212,10 +212,12 @@ class TestFiles(OpenRegTestCase):
             self.assertIn(anchor, [one.lower().replace(" ", "-") for one in headings])
 
     def test_workflows_of_pages_are_yaml(self):
+        pattern = r"^(<!-- quotes .*\n)?```yaml\n(.*?)^```$"
         for page in _PAGES:
             text = page.read_text(encoding="utf-8")
-            for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-                self.assertIsInstance(yaml.safe_load(block), (dict, list), page.name)
+            for quoted, block in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
+                if not quoted:
+                    self.assertIsInstance(yaml.safe_load(block), (dict, list), page.name)
 
 
 class TestReference(OpenRegTestCase):
