@@ -109,7 +109,8 @@ class TestPasted(TestCase):
         (cache,) = [step for step in job["steps"] if "actions/cache" in step.get("uses", "")]
         steps = [step for step in job["steps"] if "run" in step]
         outputs = [self.run_page(step["run"]) for step in steps]
-        self.assertIn(f"Successfully installed torch_openreg-{__version__}", "".join(outputs))
+        installed = f"Successfully installed torch-openreg-{re.escape(__version__)}"
+        self.assertRegex("".join(outputs), rf"(?m)^{installed}$")
         self.check_tests_passed(outputs[-1])
         # The wheel is built where the cache has none: for the same torch, Python and sources.
         (build,) = [step for step in steps if "if" in step]
@@ -143,7 +144,7 @@ class TestPasted(TestCase):
     def test_commands_of_the_page_work_one_after_the_other(self):
         install, run_tests_, run_program, *_ = blocks("sh")
         self.assertIn(f"'torch<{torch_requirement().rpartition('<')[2]}'", install)
-        self.assertIn("Successfully installed torch_openreg", self.run_page(install))
+        self.assertIn("Successfully installed torch-openreg", self.run_page(install))
         self.check_tests_passed(self.run_script(run_tests_))
         devices = re.findall(r"(?m)^cuda:(\d): loss", self.run_script(run_program))
         self.assertEqual(devices, ["0", "1", "2", "3"])
