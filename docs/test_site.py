@@ -144,6 +144,16 @@ def test_dark_pages_are_dark(browser):
         assert (brightness < 60) if is_dark else (brightness > 200)
 
 
+def test_plots_are_dark_on_dark_pages_and_terminals_always(browser):
+    style = "getComputedStyle(document.querySelector(`img[src$='${name}.svg']`)).filter"
+    for is_dark in (False, True):
+        browser.show(WIDTHS["desktop"], is_dark=is_dark)
+        browser.open((_SITE / "start.html").as_uri())
+        plot, terminal = browser.evaluate(f"['schedules', 'suite'].map((name) => {style})")
+        assert (plot != "none") == is_dark
+        assert terminal == "none"
+
+
 @pytest.mark.parametrize("words,page", [("record_stream", "memory.html"), ("gate", "testing.html")])
 def test_search_finds(browser, words, page):
     browser.show(WIDTHS["desktop"])

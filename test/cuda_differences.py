@@ -14,6 +14,7 @@ ONE_TYPE = {
     "core/test_hooks.py": "about the hooks that torch has for PrivateUse1",
     "docs/test_docs.py": "about the documentation",
     "docs/test_examples.py": "runs the examples for both types itself",
+    "docs/test_paths_in_texts.py": "about the documentation",
     "docs/test_pictures.py": "about the documentation",
     "extras/distributed/test_failures.py": "starts many ranks; test_collectives.py is of both",
     "extras/distributed/test_upstream.py": "runs torch's tests on both types itself",

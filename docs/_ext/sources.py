@@ -15,6 +15,9 @@ SETTING_HEADER = RUNTIME_HEADERS / "setting.h"
 ERROR_HEADER = RUNTIME_HEADERS / "error.h"
 EXCEPTION_SOURCE = ROOT / "csrc" / "core" / "Exception.cpp"
 
+# A line that begins or ends a marked region.
+_MARK = r"^\s*(?://|#|/\*) docs: {}(?: \*/)?\s*$"
+
 _PYTHON_EXCEPTIONS = {
     "c10::AcceleratorError": "torch.AcceleratorError",
     "c10::DistBackendError": "torch.distributed.DistBackendError",
@@ -144,5 +147,10 @@ def _thrown_by(label: str) -> list[tuple[str, str]]:
 
 def regions(path: Path) -> Iterable[str]:
     """Returns the names of the regions that a source marks with `docs: name`."""
-    names = re.findall(r"^\s*(?://|#|/\*) docs: ([\w-]+)(?: \*/)?\s*$", read(path), re.MULTILINE)
+    names = re.findall(_MARK.format(r"([\w-]+)"), read(path), re.MULTILINE)
     return [name for name in names if name != "end"]
+
+
+def mark(name: str) -> re.Pattern[str]:
+    """Returns the pattern of the line that begins a region, or ends one: "end"."""
+    return re.compile(_MARK.format(re.escape(name)))

@@ -110,6 +110,7 @@ def make_wheel(folder):
 PROGRAMS = {
     "pip": "from pip._internal.cli.main import main",
     "pytest": "from pytest import console_main as main",
+    "torchrun": "from torch.distributed.run import main",
 }
 
 

@@ -102,20 +102,20 @@ class TestAction(TestCase):
             # An input in a script would be code of the shell.
             self.assertNotIn("${{", step["run"])
 
-    def test_default_is_two_devices_of_cuda_with_the_wheel_of_this_version(self):
+    def test_default_is_two_devices_of_cuda_with_the_sources(self):
         passed, output = self.run_action()
         self.assertTrue(passed, output)
         torch = f"install {torch_requirement()} numpy --extra-index-url {INDEX}"
-        self.assertEqual(self.installed(), [torch, f"install torch_openreg=={__version__}"])
+        self.assertEqual(self.installed(), [torch, f"install {ROOT}"])
         self.assertRegex(output, rf"torch_openreg {re.escape(__version__)}, torch .*: 2 x cuda\n$")
 
-    def test_type_number_release_and_sources_can_be_chosen(self):
+    def test_type_number_release_and_wheel_can_be_chosen(self):
         passed, output = self.run_action(
-            mode="openreg", devices="3", torch=TORCH_RELEASES[-1], package="source", torch_index="i"
+            mode="openreg", devices="3", torch=TORCH_RELEASES[-1], package="wheel", torch_index="i"
         )
         self.assertTrue(passed, output)
         torch = f"install torch=={TORCH_RELEASES[-1]}.* numpy --extra-index-url i"
-        self.assertEqual(self.installed(), [torch, f"install {ROOT}"])
+        self.assertEqual(self.installed(), [torch, f"install torch_openreg=={__version__}"])
         self.assertRegex(output, r": 3 x openreg\n$")
 
     @parametrize(

@@ -1,13 +1,17 @@
 """The page docs/from_pytorch_openreg.md: the names in its second column exist."""
 
 import ctypes
+import functools
 import importlib
+import inspect
 import re
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import torch
+import torch._inductor.codegen.common
 from source_tree import BACKEND, INCLUDE, LIBRARIES, ROOT, code_of, public_headers
 from torch.testing._internal.common_utils import (
     TestCase,
@@ -176,6 +180,28 @@ def _marked_rows(page: str, mark: str) -> list[list[str]]:
     return [line.strip("|").split("|") for line in found[1].splitlines()[2:]]
 
 
+class TestHeadings(TestCase):
+    """The page has a row for each heading of PyTorch's pages on accelerators."""
+
+    HEADINGS = tomllib.loads((ROOT / "test" / "docs" / "accelerator_headings.toml").read_text())
+
+    def test_pages_are_those_of_the_list_in_its_order(self):
+        text = _PAGE.read_text(encoding="utf-8")
+        self.assertEqual(re.findall(r"^<!-- headings: (\S+) -->$", text, re.M), [*self.HEADINGS])
+        (count,) = re.findall(r"has (\d+) pages for authors of accelerators", text)
+        self.assertEqual(int(count), len(self.HEADINGS))
+
+    @parametrize("page", [subtest(page, name=page.partition(".")[0]) for page in HEADINGS])
+    def test_rows_are_the_headings_of_the_page(self, page):
+        rows = [
+            [cell.strip() for cell in row]
+            for row in _marked_rows("from_pytorch_openreg.md", f"headings: {re.escape(page)}")
+        ]
+        self.assertEqual([heading for heading, _ in rows], self.HEADINGS[page])
+        for heading, here in rows:
+            self.assertRegex(here, r"\]\(|`test/|`torch_openreg/|`csrc/|^none: ", msg=heading)
+
+
 class TestChapters(TestCase):
     """Tables of other pages that follow PyTorch's pages on accelerators."""
 
@@ -195,6 +221,46 @@ class TestChapters(TestCase):
         ]
         self.assertEqual(len(names), 5 + 10 + 3)
         self.assertFalse(set(names) - overridden)
+
+    @parametrize(
+        "page,mark,source,count",
+        [
+            subtest(("memory.md", "allocator", "memory/Allocator.cpp", 10), name="allocator"),
+            subtest(("profiler.md", "stubs", "extras/profiler/ProfilerStubs.cpp", 8), name="stubs"),
+        ],
+    )
+    def test_functions_of_an_interface_are_overridden(self, page, mark, source, count):
+        code = code_of(BACKEND / source)
+        names = [name for row in _marked_rows(page, mark) for name in _names(row[0])]
+        self.assertEqual(len(names), count)
+        for name in names:
+            self.assertRegex(code, rf"\b{name}\([^;{{}}]*?\)[^;{{}}()]*\boverride\b")
+
+    @parametrize(
+        "mark,owner",
+        [
+            subtest(("interface", "dynamo._interface.OpenRegInterface"), name="interface"),
+            subtest(("overrides", "inductor._backend.OpenRegDeviceOpOverrides"), name="overrides"),
+        ],
+    )
+    def test_functions_for_compilers_are_overridden(self, mark, owner):
+        our_class = _resolve(f"torch_openreg.{owner}")
+        for row in _marked_rows("compile.md", mark):
+            for name in _names(row[0]):
+                *outer, function = name.split(".")
+                value = functools.reduce(getattr, outer, our_class)
+                self.assertIn(function, vars(value), msg=name)
+
+    def test_optional_arguments_of_the_page_are_those_of_inductor(self):
+        text = (ROOT / "docs" / "compile.md").read_text(encoding="utf-8")
+        named = re.findall(r"\(`(device_\w+)`\)", text)
+        function = torch._inductor.codegen.common.register_backend_for_device
+        optional = [
+            name
+            for name, one in inspect.signature(function).parameters.items()
+            if one.default is not inspect.Parameter.empty
+        ]
+        self.assertEqual(sorted(named), sorted(optional))
 
     def test_macros_and_functions_of_the_architecture_page_are_in_the_sources(self):
         text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -299,6 +365,8 @@ class TestSuccessAndFailure(TestCase):
         self.assertEqual(self.call("orEventDestroy", None), 0)
 
 
+instantiate_parametrized_tests(TestChapters)
+instantiate_parametrized_tests(TestHeadings)
 instantiate_parametrized_tests(TestNames)
 instantiate_parametrized_tests(TestSuccessAndFailure)
 

@@ -9,11 +9,17 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import torch
 from installation import make_fresh_environment, make_wheel
 from source_tree import ROOT, compiler
 from torch.testing._internal.common_utils import TestCase, run_tests
 
-from torch_openreg._version import DEFAULT_RELEASE, __version__
+from torch_openreg._version import (
+    DEFAULT_RELEASE,
+    TORCH_RELEASES,
+    __version__,
+    torch_requirement,
+)
 
 try:
     import yaml
@@ -71,6 +77,20 @@ class TestPasted(TestCase):
         self.assertEqual(result.returncode, 0, f"{script}\n{result.stdout}")
         return result.stdout
 
+    def run_page(self, script, **variables):
+        """Runs commands of the page, for the torch that is installed, with a wheel that is made."""
+        script = re.sub(r"torch==[\d.]+\.\*", f"torch=={torch.__version__}", script)
+        output = ""
+        for line in script.splitlines():
+            if line.startswith("pip wheel "):
+                *command, folder, source = shlex.split(line)
+                self.assertEqual(command, ["pip", "wheel", "--no-deps", "--wheel-dir"])
+                self.assertIn(source, ("../torch_openreg", "$SOURCE"))
+                shutil.copytree(self.wheels, self.project / folder)
+            else:
+                output += self.run_script(line, **variables)
+        return output
+
     def check_tests_passed(self, output):
         self.assertRegex(output, r"(?m)^=+ 5 passed in .*=+$")
 
@@ -84,19 +104,34 @@ class TestPasted(TestCase):
         workflow = yaml.safe_load(blocks("yaml")[0])
         (job,) = workflow["jobs"].values()
         self.assertIn("push", workflow[True])  # YAML 1.1 takes the key "on" for true
-        self.assertLessEqual(job["timeout-minutes"], 10)
-        commands = [step["run"] for step in job["steps"] if "run" in step]
-        installed, output = [self.run_script(one) for one in commands]
-        self.assertIn(f"Successfully installed torch_openreg-{__version__}", installed)
-        self.check_tests_passed(output)
+        self.assertLessEqual(job["timeout-minutes"], 20)
+        self.assertRegex(job["env"]["SOURCE"], r"^git\+https://\S+/OWNER/torch_openreg@\w+$")
+        (cache,) = [step for step in job["steps"] if "actions/cache" in step.get("uses", "")]
+        steps = [step for step in job["steps"] if "run" in step]
+        outputs = [self.run_page(step["run"]) for step in steps]
+        installed = f"Successfully installed torch-openreg-{re.escape(__version__)}"
+        self.assertRegex("".join(outputs), rf"(?m)^{installed}$")
+        self.check_tests_passed(outputs[-1])
+        # The wheel is built where the cache has none: for the same torch, Python and sources.
+        (build,) = [step for step in steps if "if" in step]
+        self.assertEqual(build["if"], f"steps.{cache['id']}.outputs.cache-hit != 'true'")
+        self.assertIn(f"--wheel-dir {cache['with']['path']} ", build["run"])
+        (release,) = re.findall(r"torch==([\d.]+)\.\*", steps[0]["run"])
+        self.assertIn(release, TORCH_RELEASES)
+        (python,) = [
+            one["with"]["python-version"] for one in job["steps"] if "setup-python" in str(one)
+        ]
+        self.assertEqual(
+            cache["with"]["key"], f"torch{release}-python{python}-${{{{ env.SOURCE }}}}"
+        )
 
     @unittest.skipIf(yaml is None, "needs the package pyyaml")
     def test_workflow_with_the_action_runs_them_too(self):
         action = yaml.safe_load((ROOT / "action.yml").read_text())
         use, *others = yaml.safe_load(blocks("yaml")[1])
-        major_and_minor = __version__.rpartition(".")[0]
-        self.assertEqual(use["uses"], f"OWNER/torch_openreg@v{major_and_minor}")
+        self.assertEqual(use["uses"], "OWNER/torch_openreg@0123abc")
         self.assertLessEqual(set(use["with"]), set(action["inputs"]))
+        self.assertEqual(use["with"]["package"], "source")  # no wheel is published
         self.run_script("pip install torch_openreg")
         # What the action leaves for the later steps; test_action.py runs its own.
         settings = {
@@ -107,11 +142,21 @@ class TestPasted(TestCase):
         self.check_tests_passed(outputs[-1])
 
     def test_commands_of_the_page_work_one_after_the_other(self):
-        install, run_tests_, run_program = blocks("sh")
-        self.assertIn("Successfully installed torch_openreg", self.run_script(install))
+        install, run_tests_, run_program, *_ = blocks("sh")
+        self.assertIn(f"'torch<{torch_requirement().rpartition('<')[2]}'", install)
+        self.assertIn("Successfully installed torch-openreg", self.run_page(install))
         self.check_tests_passed(self.run_script(run_tests_))
         devices = re.findall(r"(?m)^cuda:(\d): loss", self.run_script(run_program))
         self.assertEqual(devices, ["0", "1", "2", "3"])
+
+    def test_launchers_of_the_page_train_one_model_on_a_device_each(self):
+        install, _, _, launch, torchrun = blocks("sh")
+        self.run_page(install)
+        for command in (launch, torchrun):
+            output = self.run_script(command)
+            ranks = re.findall(r"(?m)^rank (\d) on cuda:\1: loss .*, parameters (.*)$", output)
+            self.assertEqual(sorted(rank for rank, _ in ranks), ["0", "1"])
+            self.assertEqual(len({parameters for _, parameters in ranks}), 1)
 
     def test_dockerfile_installs_and_runs(self):
         """Runs the commands of the Dockerfile, with apt-get and the compilation left out."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+import yaml
 from common import (
     OpenRegTestCase,
     instantiate_parametrized_tests,
@@ -34,7 +35,8 @@ sys.path.insert(0, str(_DOCS / "_ext"))
 
 sys.path.insert(0, str(_DOCS))
 
-import settings_table  # noqa: E402  (needs the path above)
+import quotations  # noqa: E402  (needs the path above)
+import settings_table  # noqa: E402
 import sources  # noqa: E402
 import tiers  # noqa: E402
 
@@ -84,35 +86,6 @@ def _examples(page: Path) -> list[Example]:
 _EXAMPLES = [example for page in _PAGES for example in _examples(page)]
 
 
-@dataclass(frozen=True)
-class Quotation:
-    """A part of a source that a page includes."""
-
-    page: Path
-    source: Path
-    options: dict[str, str]
-
-
-def _quotations(page: Path) -> list[Quotation]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Quotation(
-            page,
-            (page.parent / found[1]).resolve(),
-            {
-                key: value.strip().removeprefix('"').removesuffix('"').replace('\\"', '"')
-                for key, value in re.findall(r"^:([\w-]+):(.*)$", found[2], re.MULTILINE)
-            },
-        )
-        for found in re.finditer(
-            r"^```\{literalinclude\} (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
-        )
-    ]
-
-
-_QUOTATIONS = [quotation for page in _PAGES for quotation in _quotations(page)]
-
-
 def _source_files() -> list[Path]:
     return [
         path
@@ -150,9 +123,12 @@ class TestExamples(OpenRegTestCase):
         self.assertGreater(len(_EXAMPLES), 0)
 
     def test_every_python_block_is_an_example_that_runs(self):
+        pattern = r"^(<!-- quotes .*\n)?```\{?(?:code-block\} )?python"
         for page in _PAGES:
-            blocks = re.findall(r"^```\{?(?:code-block\} )?python", page.read_text(), re.MULTILINE)
-            self.assertEqual(len(blocks), len(_examples(page)), f"unmarked block in {page.name}")
+            blocks = re.findall(pattern, page.read_text(), re.MULTILINE)
+            self.assertEqual(
+                blocks.count(""), len(_examples(page)), f"unmarked block in {page.name}"
+            )
 
     def test_every_command_of_the_readme_is_run_by_ci(self):
         readme = (_ROOT / "README.md").read_text()
@@ -208,6 +184,42 @@ class TestChapters(OpenRegTestCase):
             self.assertIsNotNone(self.problem_of(good.replace(old, new)), new)
 
 
+class TestFiles(OpenRegTestCase):
+    """The pages as files, as a code host shows them."""
+
+    # Links without a text, labels, and directives with text or code: only Sphinx shows them.
+    UNREADABLE = (
+        r"\[\]\((?:\w+\.md|#)[^)]*\)|^\([\w-]+\)=$"
+        r"|^```\{(?:literalinclude|figure|code-block)\}"
+    )
+
+    @parametrize("page", [subtest(page, name=page.stem) for page in _PAGES])
+    def test_page_reads_without_sphinx(self, page):
+        found = re.findall(self.UNREADABLE, page.read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertEqual(found, [])
+
+    def test_what_only_sphinx_shows_is_found(self):
+        for text in ("See [](memory.md#copies).", "(label)=", "```{figure} a.svg\n```"):
+            self.assertRegex(text, self.UNREADABLE)
+        for text in ("[Memory](memory.md)", "[](int64_t device) {", "```{source-table} x\n```"):
+            self.assertNotRegex(text, self.UNREADABLE)
+
+    def test_links_between_pages_lead_to_headings(self):
+        """MyST checks those of the site; README's lead from a code host, too."""
+        readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+        for path, anchor in re.findall(r"\]\((docs/\w+\.md)#([\w-]+)\)", readme):
+            headings = re.findall(r"^#+ (.*)$", (_ROOT / path).read_text(), re.MULTILINE)
+            self.assertIn(anchor, [one.lower().replace(" ", "-") for one in headings])
+
+    def test_workflows_of_pages_are_yaml(self):
+        pattern = r"^(<!-- quotes .*\n)?```yaml\n(.*?)^```$"
+        for page in _PAGES:
+            text = page.read_text(encoding="utf-8")
+            for quoted, block in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
+                if not quoted:
+                    self.assertIsInstance(yaml.safe_load(block), (dict, list), page.name)
+
+
 class TestReference(OpenRegTestCase):
     def test_reference_has_every_public_name(self):
         page = (_DOCS / "api.md").read_text()
@@ -227,30 +239,48 @@ class TestReference(OpenRegTestCase):
 
 
 class TestQuotations(OpenRegTestCase):
-    def test_documentation_quotes_sources(self):
-        self.assertGreater(len(_QUOTATIONS), 0)
+    SOURCE = "csrc/core/GuardImpl.h"
 
-    def test_quoted_region_is_marked_once_and_ends(self):
-        for quotation in _QUOTATIONS:
-            where = f"{quotation.page.name}: {quotation.source}"
-            self.assertTrue(quotation.source.is_file(), where)
-            start = quotation.options.get("start-after") or quotation.options.get("start-at")
-            end = quotation.options.get("end-before")
-            self.assertTrue(start and end, f"{where}: expected a start and an end")
-            lines = quotation.source.read_text(encoding="utf-8").splitlines()
-            starts = [number for number, line in enumerate(lines) if start in line]
-            self.assertEqual(len(starts), 1, f"{where}: lines with {start!r}")
-            self.assertTrue(
-                any(end in line for line in lines[starts[0] + 1 :]), f"{where}: no {end!r}"
-            )
+    def quoted(self, what: str) -> str:
+        page = quotations.updated(f"<!-- quotes {self.SOURCE}: {what} -->\n```c\nold\n```\n")
+        return page.partition("```c\n")[2].removesuffix("```\n")
+
+    @parametrize("page", [subtest(page, name=page.stem) for page in quotations.PAGES])
+    def test_quoted_code_is_that_of_the_source(self, page):
+        text = page.read_text(encoding="utf-8")
+        self.assertEqual(text, quotations.updated(text), "python docs/quotations.py")
+        marks = re.findall(r"^<!-- quotes ", text, re.MULTILINE)
+        self.assertEqual(len(quotations.quotations(text)), len(marks), "a mark without a block")
 
     def test_every_marked_region_is_quoted(self):
         quoted = {
-            (quotation.source, quotation.options.get("start-after")) for quotation in _QUOTATIONS
+            (one.path, one.region)
+            for page in quotations.PAGES
+            for one in quotations.quotations(page.read_text(encoding="utf-8"))
         }
+        self.assertGreater(len(quoted), 100)
         for path in _source_files():
             for region in sources.regions(path):
-                self.assertIn((path, f"docs: {region}"), quoted)
+                self.assertIn((str(path.relative_to(_ROOT)), region), quoted)
+
+    def test_lines_between_two_texts_are_quoted_without_their_indentation(self):
+        text = self.quoted('from "void setDevice(" before "DeviceIndex deviceCount("')
+        self.assertRegex(text, r"\Avoid setDevice\(.*;\nvoid uncheckedSetDevice\(.*;\n\Z")
+
+    @parametrize(
+        "what,error",
+        [
+            subtest(("absent", "one line with 'docs: absent', got 0"), name="region"),
+            subtest(('from "absent" before "x"', "one line with 'absent', got 0"), name="text"),
+            subtest(('from "void" before "absent"', "one line with 'void', got"), name="texts"),
+            subtest(
+                ('from "void setDevice(" before "absent"', "an end after .*, got none"), name="end"
+            ),
+        ],
+    )
+    def test_part_that_is_not_there_is_an_error(self, what, error):
+        with self.assertRaisesRegex(sources.SourceError, f"{self.SOURCE}: expected {error}"):
+            self.quoted(what)
 
 
 class TestTables(OpenRegTestCase):
@@ -291,6 +321,41 @@ class TestTables(OpenRegTestCase):
     def test_tier_of_an_operator(self, operator, tier):
         self.assertEqual(tiers.tier_of(operator), tier)
 
+    def test_sizes_of_blocks_in_texts_are_those_of_the_allocator(self):
+        before = torch.openreg.memory_allocated()
+        x = torch.empty(1, dtype=torch.uint8, device="openreg")
+        block_size = torch.openreg.memory_allocated() - before
+        del x
+        pages = [(_DOCS / name).read_text() for name in ("memory.md", "differences.md")]
+        for text in (*pages, openreg.memory_allocated.__doc__):
+            (size,) = re.findall(r"multiples? of\s(\d+)\sbytes", text)
+            self.assertEqual(int(size), block_size)
+
+    def test_sources_in_an_object_are_those_of_the_build(self):
+        setup = (_ROOT / "setup.py").read_text(encoding="utf-8")
+        (default,) = re.findall(r'environ\.get\("OPENREG_JOIN", "(\d+)"\)', setup)
+        page = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        self.assertIn(f"together, up to {default} at a time", page)
+
+    def test_lines_of_minimal_are_those_of_its_sources(self):
+        comments = {
+            **dict.fromkeys((".cpp", ".h"), re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)),
+            ".py": re.compile(r'^ *#[^\n]*|""".*?"""', re.MULTILINE | re.DOTALL),
+        }
+        minimal = _ROOT / "minimal"
+        files = [minimal / "setup.py", *minimal.glob("csrc/**/*"), *minimal.glob("python/*/*")]
+        lines = code = 0
+        for path in files:
+            if path.suffix in comments:
+                text = path.read_text(encoding="utf-8")
+                lines += len(text.splitlines())
+                code_lines = comments[path.suffix].sub("", text).splitlines()
+                code += sum(bool(line.strip()) for line in code_lines)
+        readme = " ".join((_ROOT / "README.md").read_text(encoding="utf-8").split())
+        self.assertIn(
+            f"{round(code, -2)} lines of code, {round(lines, -2):,} with comments", readme
+        )
+
     def test_library_versions_are_those_of_the_extra(self):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         pins = dict(one.split("==") for one in project["optional-dependencies"]["integration"])
@@ -311,6 +376,8 @@ class TestTables(OpenRegTestCase):
 
 
 instantiate_parametrized_tests(TestExamples)
+instantiate_parametrized_tests(TestFiles)
+instantiate_parametrized_tests(TestQuotations)
 instantiate_parametrized_tests(TestTables)
 
 if __name__ == "__main__":

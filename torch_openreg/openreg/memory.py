@@ -162,7 +162,8 @@ def _statistic(operation: str, device: Device, quantity: str, value: str) -> int
 def memory_allocated(device: Device = None) -> int:
     """Returns how many bytes of a device's memory tensors occupy.
 
-    Sizes are rounded up to the allocator's blocks, multiples of 512 bytes.
+    Sizes are rounded up to the allocator's blocks, multiples of 128 bytes, or of 512 bytes with the
+    device type cuda.
 
     Args:
         device: The device; None for the current one.

@@ -27,7 +27,7 @@
   X(OPENREG_LAUNCH_BLOCKING, "0", "0 or 1",                                             \
     "1: every launch waits until its work is done and returns its error.")              \
   X(OPENREG_SCHEDULE, "free", "free, lazy, eager or a seed, an integer from 0",         \
-    "Which of the streams that could run gets on next; free: each runs when it can.")   \
+    "Which of the streams that are ready runs next; free: each runs when it is ready.") \
   X(OPENREG_QUEUE_MEMORY, "64MiB", "a size, such as 64MiB; 0: no limit",                \
     "Memory of what waits in a stream's queue, beyond which a submission waits.")
 
