@@ -117,7 +117,7 @@ class TestProgram(OpenRegTestCase):
 
     def test_report_of_parts(self):
         lines = nvidia_smi("-q", "-d", "MEMORY", "-i", "0").stdout.splitlines()
-        names = [line.partition(":")[0].strip() for line in lines[7:]]
+        names = [line.partition(":")[0].strip() for line in lines[8:]]
         self.assertEqual(names, ["GPU 00000000", "FB Memory Usage", "Total", "Used", "Free", ""])
 
     def test_report_lists_processes(self):
