@@ -257,9 +257,10 @@ def precompiled_header(source: str, command: list[str]) -> list[str]:
 def editor_commands(folder: Path) -> list[dict[str, Any]]:
     """Returns the entries of compile_commands.json for the extension that was built last.
 
-    ninja has a command for each object; each source that is compiled together with others gets that
-    of their object. Editors use clang, so g++'s precompiled header and memory are left out, as are
-    the file of dependencies, which is ninja's, and -Werror, since clang warns of other things.
+    ninja has a command for each object; a source that is compiled together with others gets that of
+    their object. Left out are arguments that clang, which editors use, does not take from g++ (the
+    precompiled header, the size of the heap), the file of dependencies, which is ninja's, and
+    -Werror, since clang warns of other things.
     """
     output = subprocess.run(
         ["ninja", "-t", "compdb"], cwd=folder, check=True, capture_output=True, text=True

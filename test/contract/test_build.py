@@ -1,4 +1,4 @@
-"""Properties that the build detects: torch's kernels, programs, macros. What it writes beside."""
+"""Properties that the build detects: torch's kernels, programs, macros. What it writes for editors."""
 
 import json
 import re

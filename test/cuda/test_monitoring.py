@@ -144,6 +144,7 @@ class TestProgram(OpenRegTestCase):
             (("--query-gpu=watts", "--format=csv"), 2, 'Field "watts" is not a valid field'),
             (("--query-gpu=index", "--format=xml"), 2, "expected csv[,noheader][,nounits]"),
             (("--query-gpu=index",), 2, "expected csv[,noheader][,nounits]"),
+            (("-d", "MEMORY"), 2, "-d: expected -q as well"),
             (("-q", "-d", "FAN"), 2, "-d: expected parts of MEMORY, COMPUTE"),
             (("-L", "-i", "3"), 6, "expected a number below 3"),
             (("-L", "-i", "x"), 6, "expected a number below 3"),

@@ -119,6 +119,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.display is not None and not options.query:
+        parser.error("-d: expected -q as well")
     # The program lists all devices, including those that are hidden from processes.
     for variable in ("CUDA_VISIBLE_DEVICES", "OPENREG_VISIBLE_DEVICES"):
         os.environ.pop(variable, None)

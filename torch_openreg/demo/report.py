@@ -6,7 +6,7 @@ from typing import TextIO
 
 __all__ = ["Progress", "Report", "are_steady", "describe_spread"]
 
-# By which factor times of the same work differ only because other programs use the processors.
+# If the quartiles of times of the same work differ by more, other programs use the processors.
 _BUSY_FACTOR = 2.0
 _BAR_WIDTH = 20
 _LINES_WITHOUT_TERMINAL = 10
