@@ -1,4 +1,4 @@
-"""Properties that the build detects: torch's kernels, programs, macros. What it writes for editors."""
+"""Properties that the build detects: torch's kernels, programs, macros; its file for editors."""
 
 import json
 import re
