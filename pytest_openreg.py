@@ -35,6 +35,7 @@ Offers:
 from __future__ import annotations
 
 import argparse
+import difflib
 import functools
 import gc
 import importlib
@@ -142,16 +143,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Chooses the device type before a conftest.py can import torch.
 
-    A run of the conformance kit uses the kit's plug-in and the requested device type: for any
-    device but openreg, torch_openreg registers none.
+    A run of the conformance kit uses the kit's plug-in and the requested device type: unless that
+    is openreg, torch_openreg registers none. Without a device the plug-in ends the run.
 
     Raises:
-        pytest.UsageError: if torch was imported before.
+        pytest.UsageError: if torch was imported before, or if an option is misspelled.
     """
     if any(_KIT.search(argument) for argument in args):
         if _device_asked_for(args) != "openreg":
             os.environ.setdefault(_VARIABLE, "none")
         early_config.pluginmanager.import_plugin("torch_openreg.conformance.plugin")
+    _check_names(early_config, args)
     if not _is_asked_for(early_config):
         return
     if os.environ.get(_VARIABLE) != "cuda" and "torch" in sys.modules:
@@ -162,6 +164,25 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     # Workers of pytest-xdist and the processes that tests start inherit it.
     os.environ[_VARIABLE] = "cuda"
     _offer_tools()
+
+
+def _check_names(config: pytest.Config, args: list[str]) -> None:
+    """Refuses an option that is unknown and resembles one of ours; pytest's text has no hint."""
+    known = [
+        name
+        for group in ("openreg", "conformance")
+        for option in config._parser.getgroup(group).options
+        for name in option.names()
+    ]
+    for argument in args:
+        name = argument.partition("=")[0]
+        for prefix in ("--openreg-", "--conformance-"):
+            if name.startswith(prefix) and name not in known:
+                rests = [one.removeprefix(prefix) for one in known if one.startswith(prefix)]
+                for near in difflib.get_close_matches(name.removeprefix(prefix), rests, 1):
+                    raise pytest.UsageError(
+                        f"unrecognized argument: {name}; did you mean {prefix}{near}?"
+                    )
 
 
 def _offer_tools() -> None:
@@ -778,13 +799,13 @@ def cuda_gate() -> StreamGate:
     return StreamGate()
 
 
-def _device_asked_for(args: list[str]) -> str:
-    """The device type of ``--device``; that of an option that is not there is openreg's own."""
+def _device_asked_for(args: list[str]) -> str | None:
+    """The device type of ``--device``; None if the option is missing."""
     for argument, following in zip(args, [*args[1:], ""], strict=True):
         if argument == "--device" or argument.startswith("--device="):
             name = following if argument == "--device" else argument.partition("=")[2]
             return name.split(":")[0]
-    return "openreg"
+    return None
 
 
 def _is_asked_for(config: pytest.Config) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -253,6 +254,42 @@ def precompiled_header(source: str, command: list[str]) -> list[str]:
     return ["-include", str(header)]
 
 
+def editor_commands(folder: Path) -> list[dict[str, Any]]:
+    """Returns the entries of compile_commands.json for the extension that was built last.
+
+    ninja has a command for each object; a source that is compiled together with others gets that of
+    their object. Left out are arguments that clang, which editors use, does not take from g++ (the
+    precompiled header, the size of the heap), the file of dependencies, which is ninja's, and
+    -Werror, since clang warns of other things.
+    """
+    output = subprocess.run(
+        ["ninja", "-t", "compdb"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
+    entries = []
+    for command in json.loads(output):
+        compiled = Path(command["file"])
+        members = [compiled]
+        if compiled.parent == JOINED:
+            names = re.findall('#include "(.*)"', compiled.read_text())
+            members = [Path(os.path.normpath(JOINED / name)) for name in names]
+        words = iter(shlex.split(command["command"]))
+        arguments = []
+        for word in words:
+            if word in ("-include", "-MF"):
+                next(words)
+            elif not re.match("-MMD|-Werror|-Winvalid-pch|--param=", word):
+                arguments.append(word)
+        entries += [
+            {
+                "directory": str(ROOT),
+                "file": str(member),
+                "arguments": [str(member) if one == str(compiled) else one for one in arguments],
+            }
+            for member in members
+        ]
+    return entries
+
+
 class Build(BuildExtension):  # type: ignore[misc]
     """Builds two plain shared libraries besides the Python extension."""
 
@@ -311,7 +348,14 @@ class Build(BuildExtension):  # type: ignore[misc]
         flags = [flag for flag in flags if not re.match("-O|-g|-W(?!p,)", flag)]
         self.compiler.set_executable("compiler_so", [compiler, *flags])
         self.precompile_headers([*shlex.split(get_cxx_compiler()), *flags])
+        self.editor_commands: list[dict[str, Any]] = []
         super().build_extensions()
+        text = json.dumps(self.editor_commands, indent=1)
+        (BUILD / "compile_commands.json").write_text(f"{text}\n")
+
+    def build_extension(self, extension: Extension) -> None:
+        super().build_extension(extension)
+        self.editor_commands += editor_commands(Path(self.build_temp))
 
     def precompile_headers(self, command: list[str]) -> None:
         folders = [f"-I{path}" for path in (sysconfig.get_path("include"), *self.include_dirs)]

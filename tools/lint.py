@@ -5,6 +5,7 @@ The list of checks, used by the pre-commit hooks and by ``.ci/run``. The tools c
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -86,14 +87,24 @@ def _check_thread_safety() -> bool:
         print("--- thread-safety: not checked, as there is no clang++ (apt-get install clang)")
         return True
     print("--- thread-safety", flush=True)
-    flags = ["-std=c++20", "-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror"]
-    includes = [f"-I{folder}" for folder in (".", "include", _RUNTIME / "include")]
+    flags = ["-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror"]
+    commands = _build_commands()
     is_right = True
     for source in _locking_sources():
-        foreign = [f"-I{_RUNTIME / 'src'}"] if _RUNTIME in source.parents else _torch_includes()
-        command = [compiler, *flags, *includes, *foreign, str(source)]
+        if source not in commands:
+            print(f"{source} has not been built: pip install --no-build-isolation -e .")
+            is_right = False
+            continue
+        command = [compiler, *commands[source][1:], *flags]
         is_right &= subprocess.run(command, cwd=_ROOT, check=False).returncode == 0
     return is_right
+
+
+def _build_commands() -> dict[Path, list[str]]:
+    """Returns the command of each source, as the build has noted it for editors."""
+    file = _ROOT / "build" / "compile_commands.json"
+    entries = json.loads(file.read_text()) if file.exists() else []
+    return {Path(one["file"]).relative_to(_ROOT): one["arguments"] for one in entries}
 
 
 def _check_words() -> bool:
@@ -158,17 +169,6 @@ def _locking_sources() -> list[Path]:
             or (file.is_relative_to("csrc") and uses_mutex.search((_ROOT / file).read_text()))
         )
     ]
-
-
-def _torch_includes() -> list[str]:
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    import sysconfig
-
-    from torch.utils.cpp_extension import include_paths
-
-    folders = include_paths()
-    folders += [f"{folders[0]}/kineto", sysconfig.get_path("include")]
-    return ["-DAT_PER_OPERATOR_HEADERS", *(f"-isystem{folder}" for folder in folders)]
 
 
 if __name__ == "__main__":

@@ -210,7 +210,9 @@ def _check_backend_place() -> None:
     if name not in (_UNCLAIMED_NAME, DEVICE_NAME):
         raise RegistrationError(
             f"torch has one PrivateUse1 backend per process, and '{name}' is already registered. "
-            "Import only one of the two."
+            f"To use '{name}', set {_DEVICE_TYPE_VARIABLE}=none, or uninstall torch_openreg. To "
+            f"use '{DEVICE_NAME}', uninstall the package of '{name}', or import torch_openreg with "
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0"
         )
 
 

@@ -35,6 +35,8 @@ BUILD_AND_TEST_NAMES = frozenset(
     }
 )
 
+_LIST = "; python -m torch_openreg --settings lists them"
+
 # How much less alike than the nearest name another one may be to be named, too.
 _MARGIN = 0.05
 # Names with a lower similarity are not suggested.
@@ -74,19 +76,20 @@ def unknown_names() -> list[str]:
         return []
     known = _C._setting_names()
     return [
-        f"{name} is no setting{_nearest(name, known)}"
+        f"{name} is no setting{nearest(name, known) or _LIST}"
         for name in sorted(names)
         if name not in known and name not in BUILD_AND_TEST_NAMES
     ]
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns "; did you mean ...?" with the known names that are most like one; "" if none is."""
     from difflib import SequenceMatcher
 
     likeness = {one: SequenceMatcher(None, name, one).ratio() for one in known}
     best = max(likeness.values())
     if best < _LEAST_LIKENESS:
-        return "; python -m torch_openreg --settings lists them"
+        return ""
     near = [one for one in known if likeness[one] >= best - _MARGIN]
     near.sort(key=lambda one: -likeness[one])
     return f"; did you mean {' or '.join(near[:3])}?"

@@ -1,5 +1,7 @@
 """Runs a program that is written for CUDA: ``python -m torch_openreg.cuda script.py arguments``.
 
+``-m module`` and ``-c code`` take the place of a script, as for Python.
+
 In the program's process, and in those that it starts, device type ``cuda`` is served by this
 package, on the CPU. It is the same as setting the environment variable ``OPENREG_DEVICE_TYPE`` to
 ``cuda``; the options set others.
@@ -23,7 +25,8 @@ __all__ = ["main"]
 _PROGRAM = "python -m torch_openreg.cuda"
 _USAGE = f"""\
 {_PROGRAM} [options] script.py [argument ...]
-       {_PROGRAM} [options] -m module [argument ...]"""
+       {_PROGRAM} [options] -m module [argument ...]
+       {_PROGRAM} [options] -c code [argument ...]"""
 _DESCRIPTION = """\
 Runs a program that is written for CUDA on emulated devices: in its process, and in those that it
 starts, torch_openreg serves device type cuda, on the CPU. The options set environment variables;
@@ -43,9 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             no device is available, or torch can use the machine's GPUs.
     """
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        near = _settings.nearest(unknown[0].partition("=")[0], parser._option_string_actions)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
     if not options.program:
-        parser.error("expected a script, or -m and a module")
+        parser.error("expected a script, -m and a module, or -c and code")
     if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is this package's option
         try:
             check_machine_for_cuda()
@@ -68,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if (problem := _report_problem()) is not None:
         sys.exit(f"{_PROGRAM}: error: {problem}")
     _tools.offer()
-    program = [*(["-m"] if options.module else []), *options.program]
-    os.execve(sys.executable, [sys.executable, *_interpreter_options(), *program], os.environ)
+    command = [sys.executable, *_interpreter_options(), *options.kind, *options.program]
+    os.execve(sys.executable, command, os.environ)
 
 
 def _report_problem() -> str | None:
@@ -97,8 +103,11 @@ def _parser() -> argparse.ArgumentParser:
         action="version",
         version=f"torch_openreg {__version__}, torch {torch.__version__}",
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="run a module")
-    parser.add_argument("program", nargs=argparse.REMAINDER, help="the script or module")
+    for option, what in (("-m", "a module"), ("-c", "code")):
+        parser.add_argument(
+            option, dest="kind", action="append_const", const=option, default=[], help=f"run {what}"
+        )
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="the script, module or code")
     return parser
 
 

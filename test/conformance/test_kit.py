@@ -540,6 +540,18 @@ class TestCommandLine(TestCase):
         run = run_kit([f"{_PACKAGE}.test_guard"], [], {})
         self.assertIn("expected --device=NAME, got none", run.output)
 
+    def test_device_is_asked_for_beside_another_backend(self):
+        program = "import torch; torch.utils.rename_privateuse1_backend('neighbor')"
+        settings = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        run = run_kit([f"{_PACKAGE}.test_guard"], ["-p", "neighbor"], settings, neighbor=program)
+        self.assertIn("expected --device=NAME, got none", run.output)
+        self.assertNotIn("Traceback", run.output)
+
+    def test_misspelled_option_is_refused_with_the_nearest(self):
+        options = ["--device=cpu", "--conformance-chapters=guard"]
+        run = run_kit([f"{_PACKAGE}.test_guard"], options, {})
+        self.assertIn("did you mean --conformance-chapter?", run.output)
+
     def test_device_that_is_not_there_is_refused(self):
         run = run_kit([f"{_PACKAGE}.test_guard"], ["--device=xpu"], {})
         self.assertIn("expected a device that holds a tensor, got 'xpu'", run.output)

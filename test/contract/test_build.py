@@ -1,9 +1,11 @@
-"""Properties that the build detects: torch's kernels, programs, macros."""
+"""Properties that the build detects: torch's kernels, programs, macros; its file for editors."""
 
+import json
 import re
 import shutil
 import subprocess
 import unittest
+from pathlib import Path
 
 from source_tree import (
     ROOT,
@@ -22,9 +24,10 @@ from torch.testing._internal.common_utils import (
 )
 from torch.utils.cpp_extension import include_paths
 
-from torch_openreg import cpp_extension
+from torch_openreg import _C, cpp_extension
 
 COMPILER = compiler()
+MISSING_EXTRAS = tuple(f"csrc/extras/{one}/" for one in _C._missing_extras().split(", ") if one)
 
 
 @unittest.skipIf(COMPILER is None, "needs a C++ compiler")
@@ -132,6 +135,31 @@ class TestLocks(TestCase):
             and re.search(r"std::(shared_)?mutex|std::lock_guard", code_of(path))
         ]
         self.assertEqual({relative(path) for path in files}, of_torch)
+
+
+def editor_commands() -> list[dict]:
+    return json.loads((ROOT / "build" / "compile_commands.json").read_text())
+
+
+class TestEditors(TestCase):
+    """The file that the build writes for clangd and the editors that use it."""
+
+    def test_every_source_has_a_command_of_its_own(self):
+        files = [relative(Path(entry["file"])) for entry in editor_commands()]
+        self.assertEqual(len(files), len(set(files)))
+        sources = {
+            relative(path)
+            for path in [*runtime_sources(), *backend_files()]
+            if path.suffix == ".cpp" and not relative(path).startswith(MISSING_EXTRAS)
+        }
+        self.assertEqual(sources - set(files), set())
+
+    def test_command_is_about_its_source_and_has_nothing_for_gcc_alone(self):
+        for entry in editor_commands():
+            arguments = entry["arguments"]
+            self.assertEqual(arguments.count(entry["file"]), 1)
+            for option in ("-include", "-MF", "-Werror"):
+                self.assertNotIn(option, arguments)
 
 
 instantiate_parametrized_tests(TestLocks)

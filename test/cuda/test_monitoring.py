@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -100,6 +101,33 @@ class TestProgram(OpenRegTestCase):
         self.assertIn("1024MiB", text)
         self.assertLessEqual(max(map(len, text.splitlines())), 79)
 
+    def test_report(self):
+        text = nvidia_smi("-q", "-i", "1", OPENREG_CUDA_VERSION="12.8").stdout
+        values = dict(re.findall(r"(?m)^ *(\S.*?) +: (.*)$", text))
+        expected = {
+            "CUDA Version": "12.8",
+            "Attached GPUs": "3",
+            "Product Name": torch.cuda.get_device_name(0),
+            "GPU UUID": UUIDS[1],
+            "Total": "1024 MiB",
+            "GPU Current Temp": "N/A",
+        }
+        self.assertEqual(values | expected, values)
+        self.assertEqual(re.findall(r"(?m)^GPU (\S+)$", text), ["00000000:01:00.0"])
+
+    def test_report_of_parts(self):
+        lines = nvidia_smi("-q", "-d", "MEMORY", "-i", "0").stdout.splitlines()
+        names = [line.partition(":")[0].strip() for line in lines[8:]]
+        self.assertEqual(names, ["GPU 00000000", "FB Memory Usage", "Total", "Used", "Free", ""])
+
+    def test_report_lists_processes(self):
+        x = torch.ones(3 << 20, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        text = nvidia_smi("-q", "-d", "PIDS", "-i", "0").stdout
+        own = text.partition(f": {os.getpid()}\n")[2]
+        size = re.search(r"Used GPU Memory +: (\d+) MiB", own)[1]
+        self.assertGreaterEqual(int(size), x.nbytes >> 20)
+
     def test_processes_that_use_a_device_are_listed(self):
         x = torch.ones(3 << 20, dtype=torch.uint8, device="cuda")
         torch.cuda.synchronize()
@@ -116,6 +144,8 @@ class TestProgram(OpenRegTestCase):
             (("--query-gpu=watts", "--format=csv"), 2, 'Field "watts" is not a valid field'),
             (("--query-gpu=index", "--format=xml"), 2, "expected csv[,noheader][,nounits]"),
             (("--query-gpu=index",), 2, "expected csv[,noheader][,nounits]"),
+            (("-d", "MEMORY"), 2, "-d: expected -q as well"),
+            (("-q", "-d", "FAN"), 2, "-d: expected parts of MEMORY, COMPUTE"),
             (("-L", "-i", "3"), 6, "expected a number below 3"),
             (("-L", "-i", "x"), 6, "expected a number below 3"),
         ],

@@ -148,8 +148,8 @@ class TestChapters(OpenRegTestCase):
     OTHERS = frozenset(
         {
             *("api", "bring_up", "changes", "differences", "ecosystem", "found_with_it", "gallery"),
-            *("from_pytorch_openreg", "glossary", "index", "limits", "mapping", "start"),
-            *("test_suites", "troubleshooting", "versions"),
+            *("debugging", "from_pytorch_openreg", "glossary", "index", "limits", "mapping"),
+            *("own_kernels", "start", "test_suites", "troubleshooting", "versions"),
         }
     )
 

@@ -144,6 +144,21 @@ class TestImport(OpenRegTestCase):
         )
         self.assertIn("'other' is already registered", result.stdout)
 
+    def test_text_about_another_backend_says_what_to_set_for_either(self):
+        program = """
+            import torch
+            torch.utils.rename_privateuse1_backend("other")
+            try:
+                import torch_openreg
+            except ImportError as error:
+                print(error)
+            print(torch.device("other"))
+            """
+        result = run_program(program, NO_AUTOLOAD)
+        self.assertIn("To use 'other', set OPENREG_DEVICE_TYPE=none, or uninstall", result.stdout)
+        result = run_program(program, NO_AUTOLOAD | {"OPENREG_DEVICE_TYPE": "none"})
+        self.assertEqual((result.stdout, result.stderr), ("other\n", ""))
+
 
 # A thread imports torch. When it has the lock of that import, another one begins to import the
 # package; the first continues when the other waits for torch.

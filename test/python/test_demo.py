@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import io
+import itertools
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from torch_openreg import _C
 from torch_openreg import __main__ as program
 from torch_openreg.demo import overlap, training
 from torch_openreg.demo.digits import load_digits
-from torch_openreg.demo.report import Progress, Report
+from torch_openreg.demo.report import Progress, Report, are_steady
 
 
 def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -94,6 +95,25 @@ def test_bad_option_is_refused_with_its_value(
         program.main(arguments)
     assert exit_.value.code == 2
     assert repr(arguments[1]) in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small_problems")
+@pytest.mark.parametrize("busy_device", ["openreg", "cpu"])
+def test_times_on_a_busy_machine_are_not_compared(
+    busy_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_epoch = training.Training.run_epoch
+    seconds = itertools.cycle([0.01, 0.3, 0.02])
+
+    def timed(self: training.Training, order: torch.Tensor) -> training.Epoch:
+        losses = run_epoch(self, order).losses
+        return training.Epoch(losses, next(seconds) if self.device.type == busy_device else 0.01)
+
+    monkeypatch.setattr(training.Training, "run_epoch", timed)
+    exit_code, output = _main("--epochs", "7")
+    assert exit_code == 0
+    assert "time per epoch: not compared, as other programs use the processors: 10 to " in output
+    assert "of the CPU's" not in output
 
 
 @pytest.mark.usefixtures("small_problems")
@@ -235,6 +255,14 @@ def test_progress_elsewhere_is_ten_lines_at_most(total: int, line_count: int) ->
     lines = stream.getvalue().splitlines()
     assert len(lines) == line_count
     assert lines[-1] == f"{total}/{total}  loss"
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [([1] * 7 + [90], True), ([1, 1.5, 2, 1.2], True), ([1, 9, 1, 9], False), ([1, 9, 9], True)],
+)
+def test_times_are_steady_if_most_are_alike(times: list[float], expected: bool) -> None:
+    assert are_steady(times) == expected
 
 
 def test_failed_check_is_kept_with_its_detail() -> None:

@@ -846,6 +846,26 @@ class TestPlugin(OpenRegTestCase):
         self.assert_outcome(self.pytest("--openreg-cuda", suite=TOOLS), "1 passed")
         self.assertIn("1 failed", self.pytest(suite=TOOLS).stdout)
 
+    @parametrize(
+        "argument,known",
+        [
+            ("--openreg-sanitiser=race", "--openreg-sanitizer"),
+            ("--openreg-schedules=lazy", "--openreg-schedule"),
+        ],
+    )
+    def test_misspelled_option_is_refused_with_the_nearest(self, argument, known):
+        result = self.pytest(argument)
+        self.assertEqual(result.returncode, 4)
+        name = argument.partition("=")[0]
+        text = f"unrecognized argument: {name}; did you mean {known}?"
+        self.assertIn(text, result.stdout + result.stderr)
+
+    def test_option_of_another_plugin_is_left_to_it(self):
+        conftest = "def pytest_addoption(parser): parser.addoption('--openreg-x-y-z')"
+        suite = "def test_it(pytestconfig): assert pytestconfig.getoption('--openreg-x-y-z') == '1'"
+        result = self.pytest("--openreg-x-y-z=1", suite=suite, conftest__py=conftest)
+        self.assert_outcome(result, "1 passed")
+
     def test_plugin_that_imports_torch_first_is_an_error(self):
         result = self.pytest("-p", "early", "--openreg-cuda", early__py="import torch")
         self.assertEqual(result.returncode, 4)
@@ -963,6 +983,7 @@ class TestLauncher(OpenRegTestCase):
         [
             subtest(("program.py", "--devices", "7", "-m"), name="script"),
             subtest(("-m", "program", "--devices", "7", "-m"), name="module"),
+            subtest(("-c", PROGRAM, "--devices", "7", "-m"), name="code"),
         ],
     )
     def test_program_gets_its_own_arguments(self, arguments):
@@ -974,7 +995,18 @@ class TestLauncher(OpenRegTestCase):
     @parametrize(
         "arguments, text",
         [
-            subtest(((), "expected a script, or -m and a module"), name="nothing"),
+            *(
+                subtest((words, "expected a script, -m and a module, or -c and code"), name=name)
+                for name, words in (("nothing", ()), ("module", ("-m",)), ("code", ("-c",)))
+            ),
+            subtest(
+                (
+                    ("--sanitiser", "program.py", "-x"),
+                    "unrecognized arguments: --sanitiser; did you mean --sanitizer?",
+                ),
+                name="misspelled",
+            ),
+            subtest((("-x", "program.py"), "unrecognized arguments: -x"), name="unknown"),
             *(
                 subtest(
                     (

@@ -63,6 +63,33 @@ _OTHER_NAMES = {
     "clocks.current.graphics": "clocks.sm",
 }
 
+# The report of -q: the name of each part for -d, its title, and the labels of its fields.
+_PARTS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    (
+        "",
+        "",
+        {
+            "Product Name": "name",
+            "Persistence Mode": "persistence_mode",
+            "GPU UUID": "uuid",
+            "Minor Number": "index",
+        },
+    ),
+    ("", "PCI", {"Bus Id": "pci.bus_id"}),
+    (
+        "MEMORY",
+        "FB Memory Usage",
+        {"Total": "memory.total", "Used": "memory.used", "Free": "memory.free"},
+    ),
+    ("COMPUTE", "", {"Compute Mode": "compute_mode"}),
+    ("UTILIZATION", "Utilization", {"Gpu": "utilization.gpu", "Memory": "utilization.memory"}),
+    ("TEMPERATURE", "Temperature", {"GPU Current Temp": "temperature.gpu"}),
+    ("POWER", "Power Readings", {"Power Draw": "power.draw", "Power Limit": "power.limit"}),
+    ("CLOCK", "Clocks", {"SM": "clocks.sm", "Memory": "clocks.mem"}),
+)
+_PROCESSES = "PIDS"  # the part with the processes
+_PART_NAMES = [*dict.fromkeys(name for name, _, _ in _PARTS if name), _PROCESSES]
+
 _PROCESS_FIELDS: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
     "pid": ("", lambda handle, process: process.pid),
     "process_name": ("", lambda handle, process: _name_of(process.pid)),
@@ -92,6 +119,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.display is not None and not options.query:
+        parser.error("-d: expected -q as well")
     # The program lists all devices, including those that are hidden from processes.
     for variable in ("CUDA_VISIBLE_DEVICES", "OPENREG_VISIBLE_DEVICES"):
         os.environ.pop(variable, None)
@@ -111,6 +140,8 @@ def main(arguments: Sequence[str]) -> int:
         for handle in handles:
             name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
             print(f"GPU {handle.index}: {name} (UUID: {uuid})")
+    elif options.query:
+        _print_report(handles, _parts_of(parser, options.display))
     elif options.query_gpu is not None:
         devices = [(handle,) for handle in handles]
         _print_table(parser, options, options.query_gpu, _FIELDS, _OTHER_NAMES, devices)
@@ -139,6 +170,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-L", "--list-gpus", action="store_true", help="one line for each device")
     parser.add_argument("-i", "--id", metavar="LIST", help="numbers, UUIDs or bus ids of devices")
+    parser.add_argument("-q", "--query", action="store_true", help="all about each device")
+    parser.add_argument(
+        "-d", "--display", metavar="PARTS", help=f"with -q, only: {', '.join(_PART_NAMES)}"
+    )
     known = ", ".join(_FIELDS)
     parser.add_argument("--query-gpu", metavar="FIELDS", help=f"with --format: {known}")
     known = ", ".join(_PROCESS_FIELDS)
@@ -201,16 +236,72 @@ def _text(
     return f"{value} {unit}" if unit and has_unit else str(value)
 
 
+def _parts_of(parser: argparse.ArgumentParser, text: str | None) -> set[str]:
+    """Returns the parts of the report that -d names; without it, all."""
+    if text is None:
+        return {"", *_PART_NAMES}
+    names = {name.strip().upper() for name in text.split(",")}
+    if not names <= set(_PART_NAMES):
+        parser.error(f"-d: expected parts of {', '.join(_PART_NAMES)}, got {text!r}")
+    return names
+
+
+def _print_report(handles: Sequence[Any], shown: set[str]) -> None:
+    print(f"\n{'=' * 14}NVSMI LOG{'=' * 14}\n")
+    _print_value(0, "Timestamp", _now())
+    _print_value(0, "Driver Version", nvml.nvmlSystemGetDriverVersion())
+    _print_value(0, "CUDA Version", _cuda_version())
+    print()
+    _print_value(0, "Attached GPUs", nvml.nvmlDeviceGetCount())
+    for handle in handles:
+        print(f"GPU {nvml.nvmlDeviceGetPciInfo(handle).busId}")
+        for name, title, fields in _PARTS:
+            if name not in shown:
+                continue
+            if title:
+                print(f"    {title}")
+            for label, field in fields.items():
+                value = _text(*_FIELDS[field], (handle,), has_unit=True)
+                _print_value(8 if title else 4, label, value.strip("[]"))
+        if _PROCESSES in shown:
+            _print_processes(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    print()
+
+
+def _print_processes(processes: Sequence[Any]) -> None:
+    if not processes:
+        _print_value(4, "Processes", "None")
+        return
+    print("    Processes")
+    for process in processes:
+        _print_value(8, "Process ID", process.pid)
+        _print_value(12, "Type", "C")
+        _print_value(12, "Name", _name_of(process.pid))
+        _print_value(12, "Used GPU Memory", f"{process.usedGpuMemory // _MIB} MiB")
+
+
+def _print_value(indentation: int, label: str, value: object) -> None:
+    print(f"{' ' * indentation + label:<50} : {value}")
+
+
+def _now() -> str:
+    return time.strftime("%a %b %d %H:%M:%S %Y")
+
+
+def _cuda_version() -> str:
+    version = nvml.nvmlSystemGetCudaDriverVersion()
+    return f"{version // 1000}.{version % 1000 // 10}" if version else "N/A"
+
+
 _WIDTH = 77
 
 
 def _print_summary(handles: Sequence[Any]) -> None:
-    version, cuda = nvml.nvmlSystemGetDriverVersion(), nvml.nvmlSystemGetCudaDriverVersion()
-    cuda_text = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "N/A"
+    version, cuda = nvml.nvmlSystemGetDriverVersion(), _cuda_version()
     line = f"+{'-' * _WIDTH}+"
-    print(time.strftime("%a %b %d %H:%M:%S %Y"))
+    print(_now())
     print(line)
-    print(_row(f"torch_openreg  Driver Version: {version}  CUDA Version: {cuda_text}"))
+    print(_row(f"torch_openreg  Driver Version: {version}  CUDA Version: {cuda}"))
     print(_row("Emulated devices: the memory is the machine's, and there are no sensors"))
     print(line)
     for handle in handles:

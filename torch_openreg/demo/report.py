@@ -4,8 +4,10 @@ import statistics
 from collections.abc import Sequence
 from typing import TextIO
 
-__all__ = ["Progress", "Report", "describe_spread"]
+__all__ = ["Progress", "Report", "are_steady", "describe_spread"]
 
+# If the quartiles of times of the same work differ by more, other programs use the processors.
+_BUSY_FACTOR = 2.0
 _BAR_WIDTH = 20
 _LINES_WITHOUT_TERMINAL = 10
 
@@ -75,6 +77,17 @@ class Report:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+def are_steady(times: Sequence[float]) -> bool:
+    """Returns whether times of the same work are alike but for single ones.
+
+    Of fewer than four, that cannot be said, and they count as steady.
+    """
+    if len(times) < 4:
+        return True
+    lower, _, upper = statistics.quantiles(times, n=4, method="inclusive")
+    return upper <= _BUSY_FACTOR * lower
 
 
 def describe_spread(values: Sequence[float]) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from torch_openreg.demo.digits import CLASS_COUNT, PIXEL_COUNT, Digits, load_digits
-from torch_openreg.demo.report import Report, describe_spread
+from torch_openreg.demo.report import Report, are_steady, describe_spread
 
 __all__ = ["Training", "make_model", "show_training"]
 
@@ -125,9 +125,19 @@ def show_training(report: Report, device: torch.device, epoch_count: int) -> Non
     accuracy = (predictions == test.labels).float().mean().item()
     report.line(f"accuracy on the new images: {accuracy:.1%}")
     # The first epoch is a warm-up, so it counts only if it is the only one.
-    pairs = list(zip(our_epochs, reference_epochs, strict=True))[-max(epoch_count - 1, 1) :]
-    ratios = [epoch.seconds / reference_epoch.seconds for epoch, reference_epoch in pairs]
-    report.line(f"time per epoch: {describe_spread(ratios)} of the CPU's")
+    count = max(epoch_count - 1, 1)
+    our_seconds, seconds = (
+        [epoch.seconds for epoch in epochs[-count:]] for epochs in (our_epochs, reference_epochs)
+    )
+    if are_steady(our_seconds) and are_steady(seconds):
+        ratios = [one / other for one, other in zip(our_seconds, seconds, strict=True)]
+        report.line(f"time per epoch: {describe_spread(ratios)} of the CPU's")
+    else:
+        report.line(
+            "time per epoch: not compared, as other programs use the processors: "
+            f"{min(our_seconds) * 1e3:.0f} to {max(our_seconds) * 1e3:.0f} ms on {device}, "
+            f"{min(seconds) * 1e3:.0f} to {max(seconds) * 1e3:.0f} ms on the CPU"
+        )
 
 
 def _train_in_turn(

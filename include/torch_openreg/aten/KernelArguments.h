@@ -200,7 +200,7 @@ auto bindArguments(c10::Device device, Function function, const Args&... args) {
   return [function, held = std::make_tuple(detail::Argument<Args>::hold(args, device)...)] {
     std::apply(
         [&](const auto&... one) {
-          std::tuple released(detail::Argument<Args>::release(one)...);
+          auto released = std::tuple(detail::Argument<Args>::release(one)...);
           std::apply([&](auto&... values) { function(values...); }, released);
         },
         held);
