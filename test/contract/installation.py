@@ -25,7 +25,10 @@ __all__ = [
 ]
 
 # The part of the source tree that a build without the native part reads. The rest is only listed.
-COPIED = ("LICENSE", "README.md", "pyproject.toml", "pytest_openreg.py", "setup.py", "tools")
+COPIED = (
+    *("LICENSE", "README.md", "openreg_bringup.py", "pyproject.toml", "pytest_openreg.py"),
+    *("setup.py", "tools"),
+)
 LINKED = ("csrc", "include", "third_party")
 
 # Runs setup.py as the build backend does, but with the native part as it is.
