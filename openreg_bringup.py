@@ -94,13 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device_type = options.device.split(":")[0]
     if device_type not in ("openreg", "cuda"):
         os.environ.setdefault("OPENREG_DEVICE_TYPE", "none")
-    _check_device(parser, device_type)
     _prepare(parser, options)
     if options.json is not None:
         try:
             options.json.write_text("")
         except OSError as error:
             parser.error(f"--json: expected a file that can be written: {error}")
+    _check_device(parser, device_type)
     try:
         _run(options)
     finally:

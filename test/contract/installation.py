@@ -129,7 +129,7 @@ def make_fresh_environment(folder):
             continue
         for one in Path(path).iterdir():
             is_ours = one.name.startswith(
-                ("torch_openreg", "pytest_openreg", "torch-stubs", "__editable__")
+                ("torch_openreg", "torch-stubs", "openreg_bringup", "pytest_openreg", "__editable")
             )
             if not is_ours and one.suffix != ".pth" and not (packages / one.name).exists():
                 (packages / one.name).symlink_to(one)

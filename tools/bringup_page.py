@@ -1,0 +1,52 @@
+"""Checks docs/what_to_write_next.md: ``python tools/bringup_page.py NAME``, with that backend.
+
+Runs the page's program under ``openreg_bringup`` and compares the output with that in the page.
+``--write`` puts it there. ``tools/minimal.py`` does this with ``minimal/``, and with a copy of it
+that has the page's kernel.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+__all__ = ["main"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PAGE = _ROOT / "docs" / "what_to_write_next.md"
+_PROGRAM = _ROOT / "examples" / "bringup" / "train.py"
+_RELEASE = "2.13"  # of the outputs in the page: other releases compose operators of others
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program and returns its exit code: 1 if the page has another output."""
+    parser = argparse.ArgumentParser(description="Checks docs/what_to_write_next.md.")
+    parser.add_argument("device", help="the device type: minimal, or that of the renamed copy")
+    parser.add_argument("--write", action="store_true", help="write the output into the page")
+    options = parser.parse_args(arguments)
+    command = [sys.executable, "-m", "openreg_bringup", f"--device={options.device}", _PROGRAM]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    if not str(torch.__version__).startswith(f"{_RELEASE}."):
+        print(f"{_PAGE.name} has outputs of torch {_RELEASE}, not of {torch.__version__}")
+        return 0
+    page = _PAGE.read_text(encoding="utf-8")
+    block = rf"(<!-- prints: {options.device} -->\n```text\n).*?(^```$)"
+    updated, count = re.subn(
+        block, lambda found: found[1] + output + found[2], page, flags=re.DOTALL | re.MULTILINE
+    )
+    if count != 1:
+        parser.error(f"expected one block of {options.device} in {_PAGE.name}, got {count}")
+    if options.write:
+        _PAGE.write_text(updated, encoding="utf-8")
+    elif updated != page:
+        print(f"{_PAGE.name} has another output of {options.device} than this one:\n{output}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
