@@ -1,5 +1,6 @@
 """Trains a gated layer, on the accelerator: the program of docs/what_to_write_next.md."""
 
+# docs: bringup-train
 import torch
 
 torch.manual_seed(0)
@@ -15,3 +16,4 @@ for _ in range(10):
             weight -= 0.1 * weight.grad
             weight.grad = None
 print(f"loss {loss.item():.3f}")
+# docs: end
