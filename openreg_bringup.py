@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import FunctionSchema
 
-__all__ = ["Fallback", "Group", "fallbacks_of", "group_of", "main", "report"]
+__all__ = ["Fallback", "Group", "fallbacks_of", "group_of", "main"]
 
 _PROGRAM = "python -m openreg_bringup"
 _USAGE = f"""\
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.setdefault("OPENREG_DEVICE_TYPE", "none")
     _prepare(parser, options)
     if options.json is not None:
+        options.json = options.json.absolute()  # the program may change the current folder
         try:
             options.json.write_text("")
         except OSError as error:
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(options)
     finally:
         fallbacks = fallbacks_of(device_type)
-        print(report(fallbacks, device_type), flush=True)
+        print("\n".join(_lines(fallbacks, device_type)), flush=True)
         if options.json is not None:
             options.json.write_text(_to_json(fallbacks, device_type))
 
@@ -135,7 +136,7 @@ def group_of(operator: str, device_type: str) -> Group:
         return Group(base, (operator,), ())
     variants = {
         _name_of(schema): schema
-        for schema in (own, *find(base), *find(f"{base}_"))
+        for schema in (*find(base), *find(f"{base}_"))
         if _inputs_of(schema) == _inputs_of(own)
     }
     composed = {one for one in variants if any(_has_kernel(one, key) for key in _COMPOSITE_KEYS)}
@@ -149,11 +150,6 @@ def group_of(operator: str, device_type: str) -> Group:
         ),
         tuple(sorted(one for one in composed if not _has_kernel(one, key))),
     )
-
-
-def report(fallbacks: Sequence[Fallback], device_type: str) -> str:
-    """Returns the tables of the operators and of the schemas to register."""
-    return "\n".join(_lines(fallbacks, device_type))
 
 
 def _lines(fallbacks: Sequence[Fallback], device_type: str) -> Iterator[str]:
@@ -202,7 +198,8 @@ def _inputs_of(schema: FunctionSchema) -> list[tuple[str, str]]:
 def _has_kernel(operator: str, key: str) -> bool:
     import torch
 
-    return torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return torch._C._dispatch_has_kernel(operator) and has(operator, key)  # else it is gone
 
 
 def _check_device(parser: argparse.ArgumentParser, device_type: str) -> None:
