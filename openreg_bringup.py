@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import FunctionSchema
 
-__all__ = ["Fallback", "Group", "fallbacks_of", "group_of", "main"]
+__all__ = ["COMPOSITE_KEYS", "Fallback", "Group", "fallbacks_of", "group_of", "has_kernel", "main"]
 
 _PROGRAM = "python -m openreg_bringup"
 _USAGE = f"""\
@@ -38,7 +38,7 @@ _USAGE = f"""\
        {_PROGRAM} --device=NAME [--json=FILE] -c command [argument ...]"""
 _COUNTERS = ("fallback_stats", "fallback_copied_bytes")
 # The dispatch keys of kernels that torch composes of other operators.
-_COMPOSITE_KEYS = (
+COMPOSITE_KEYS = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",
     "CompositeExplicitAutogradNonFunctional",
@@ -119,7 +119,7 @@ def fallbacks_of(device_type: str) -> list[Fallback]:
     calls, copied = module.fallback_stats(), module.fallback_copied_bytes()
     key = torch._C._dispatch_key_for_device(device_type)
     fallbacks = [
-        Fallback(name, calls[name], copied.get(name, 0), _has_kernel(name, key)) for name in calls
+        Fallback(name, calls[name], copied.get(name, 0), has_kernel(name, key)) for name in calls
     ]
     return sorted(fallbacks, key=lambda one: (-one.calls, -one.copied_bytes, one.operator))
 
@@ -139,16 +139,16 @@ def group_of(operator: str, device_type: str) -> Group:
         for schema in (*find(base), *find(f"{base}_"))
         if _inputs_of(schema) == _inputs_of(own)
     }
-    composed = {one for one in variants if any(_has_kernel(one, key) for key in _COMPOSITE_KEYS)}
+    composed = {one for one in variants if any(has_kernel(one, key) for key in COMPOSITE_KEYS)}
     key = torch._C._dispatch_key_for_device(device_type)
     return Group(
         base,
         tuple(
             str(schema)
             for one, schema in variants.items()
-            if one not in composed and not _has_kernel(one, key)
+            if one not in composed and not has_kernel(one, key)
         ),
-        tuple(sorted(one for one in composed if not _has_kernel(one, key))),
+        tuple(sorted(one for one in composed if not has_kernel(one, key))),
     )
 
 
@@ -158,7 +158,7 @@ def _lines(fallbacks: Sequence[Fallback], device_type: str) -> Iterator[str]:
         return
     calls = sum(one.calls for one in fallbacks)
     copied = sum(one.copied_bytes for one in fallbacks)
-    yield f"{calls:,} calls of {len(fallbacks)} operators ran on the CPU instead of {device_type}"
+    yield f"operators that ran on the CPU instead of {device_type}:"
     yield ""
     yield f"{'calls':>9}  {'bytes copied':>14}  operator"
     for one in fallbacks:
@@ -195,11 +195,12 @@ def _inputs_of(schema: FunctionSchema) -> list[tuple[str, str]]:
     return [(one.name, str(one.type)) for one in schema.arguments if not one.is_out]
 
 
-def _has_kernel(operator: str, key: str) -> bool:
+def has_kernel(operator: str, key: str) -> bool:
+    """Returns whether an operator, which may be gone, has a kernel under a dispatch key."""
     import torch
 
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return torch._C._dispatch_has_kernel(operator) and has(operator, key)  # else it is gone
+    return torch._C._dispatch_has_kernel(operator) and has(operator, key)
 
 
 def _check_device(parser: argparse.ArgumentParser, device_type: str) -> None:

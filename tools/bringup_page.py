@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = [sys.executable, "-m", "openreg_bringup", f"--device={options.device}", _PROGRAM]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     output = output.replace(options.device, "mychip")
+    if options.block == "after":
+        output = output.partition("\nwhat to register")[0]
     if not str(torch.__version__).startswith(f"{_RELEASE}."):
         print(f"{_PAGE.name} has outputs of torch {_RELEASE}, not of {torch.__version__}")
         return 0

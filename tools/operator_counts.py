@@ -8,6 +8,7 @@ often the second one ran each operator on the CPU, as the functions ``fallback_s
 """
 
 import argparse
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 from ten_models import MODELS
 from torch import Tensor
+
+import openreg_bringup
 
 __all__ = ["main"]
 
@@ -108,7 +111,8 @@ class _Row:
 def _rows(device: str) -> dict[str, _Row]:
     """Trains the models, and returns the operators, those of most models first."""
     module: Any = torch.get_device_module(device)
-    served, _kept = _serve(torch.device(device).type)
+    device_type = torch.device(device).type
+    served, _kept = _serve(device_type)
     rows: dict[str, _Row] = {}
     for model in MODELS.values():
         torch.manual_seed(0)
@@ -117,23 +121,48 @@ def _rows(device: str) -> dict[str, _Row]:
         before = Counter(module.fallback_stats()) + served
         step()
         for name, calls in (Counter(module.fallback_stats()) + served - before).items():
-            row = rows.setdefault(name, _Row())
+            row = rows.setdefault(_registered_for(name, device_type), _Row())
             row.calls += calls
             row.models += 1
     return dict(sorted(rows.items(), key=lambda one: (-one[1].models, -one[1].calls, one[0])))
 
 
+def _registered_for(operator: str, device_type: str) -> str:
+    """The operator that a backend registers for this one: its out variant, if torch composes it."""
+    if not _is_composed(operator):
+        return operator
+    return openreg_bringup.group_of(operator, device_type).to_register[0].partition("(")[0]
+
+
+def _is_composed(operator: str) -> bool:
+    return any(openreg_bringup.has_kernel(operator, key) for key in openreg_bringup.COMPOSITE_KEYS)
+
+
 def _table(rows: dict[str, _Row]) -> str:
     """The rows in Markdown, with the share of all calls that a row and those before have."""
-    lines = ["| operator | models | calls | share of calls, so far |", "|---|---|---|---|"]
     total = sum(row.calls for row in rows.values())
-    sum_so_far = 0
-    for name, row in rows.items():
-        sum_so_far += row.calls
-        mark = "*" if name.removeprefix("aten::") in _NOT_ON_CPU else ""
-        share = f"{100 * sum_so_far / total:.0f} %"
-        lines.append(f"| `{name}`{mark} | {row.models} | {row.calls:,} | {share} |")
+    shares = [part / total for part in itertools.accumulate(row.calls for row in rows.values())]
+    most = sum(share < 0.8 for share in shares) + 1
+    lines = [
+        f"The models call {len(rows)} of the {_count_to_register()} operators of ATen that need a "
+        f"kernel, and the first {most} have {100 * shares[most - 1]:.0f} % of the calls:",
+        "",
+        "| operator | models | calls | share of calls, with those above |",
+        "|---|---|---|---|",
+    ]
+    for (name, row), share in zip(rows.items(), shares, strict=True):
+        mark = " \\*" if name.removeprefix("aten::") in _NOT_ON_CPU else ""
+        lines.append(f"| `{name}`{mark} | {row.models} | {row.calls:,} | {100 * share:.0f} % |")
     return "\n".join(lines) + "\n"
+
+
+def _count_to_register() -> int:
+    """The number of ATen's operators that torch does not compose of others."""
+    names = torch._C._dispatch_get_all_op_names()
+    return sum(
+        name.startswith("aten::") and torch._C._dispatch_has_kernel(name) and not _is_composed(name)
+        for name in names
+    )
 
 
 def _updated(page: str, table: str) -> str:

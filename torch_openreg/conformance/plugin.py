@@ -144,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A feature that other chapters rely on comes before them.
 
     Raises:
-        pytest.UsageError: An operator that was requested has no test.
+        pytest.UsageError: torch has no operator of a name that was requested.
     """
     order: dict[str | None, int] = {chapter.name: at for at, chapter in enumerate(CHAPTERS)}
     items.sort(key=lambda item: order.get(_chapter_of(item), -1))
