@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("block", choices=["before", "after"], help="without or with the kernel")
     parser.add_argument("--write", action="store_true", help="write the output into the page")
     options = parser.parse_args(arguments)
-    command = [sys.executable, "-m", "openreg_bringup", f"--device={options.device}", _PROGRAM]
+    command = [sys.executable, "-m", "openreg_bringup", f"--device={options.device}", str(_PROGRAM)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     output = output.replace(options.device, "mychip")
     if options.block == "after":

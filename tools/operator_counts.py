@@ -120,8 +120,11 @@ def _rows(device: str) -> dict[str, _Row]:
         step()
         before = Counter(module.fallback_stats()) + served
         step()
+        counts: Counter[str] = Counter()
         for name, calls in (Counter(module.fallback_stats()) + served - before).items():
-            row = rows.setdefault(_registered_for(name, device_type), _Row())
+            counts[_registered_for(name, device_type)] += calls
+        for name, calls in counts.items():
+            row = rows.setdefault(name, _Row())
             row.calls += calls
             row.models += 1
     return dict(sorted(rows.items(), key=lambda one: (-one[1].models, -one[1].calls, one[0])))
@@ -129,13 +132,16 @@ def _rows(device: str) -> dict[str, _Row]:
 
 def _registered_for(operator: str, device_type: str) -> str:
     """The operator that a backend registers for this one: its out variant, if torch composes it."""
-    if not _is_composed(operator):
+    if _needs_kernel(operator):
         return operator
     return openreg_bringup.group_of(operator, device_type).to_register[0].partition("(")[0]
 
 
-def _is_composed(operator: str) -> bool:
-    return any(openreg_bringup.has_kernel(operator, key) for key in openreg_bringup.COMPOSITE_KEYS)
+def _needs_kernel(operator: str) -> bool:
+    """Whether torch does not compose the operator, or its composition only raises an error."""
+    return operator.endswith("_overrideable") or not any(
+        openreg_bringup.has_kernel(operator, key) for key in openreg_bringup.COMPOSITE_KEYS
+    )
 
 
 def _table(rows: dict[str, _Row]) -> str:
@@ -157,10 +163,10 @@ def _table(rows: dict[str, _Row]) -> str:
 
 
 def _count_to_register() -> int:
-    """The number of ATen's operators that torch does not compose of others."""
+    """The number of ATen's operators that need a kernel."""
     names = torch._C._dispatch_get_all_op_names()
     return sum(
-        name.startswith("aten::") and torch._C._dispatch_has_kernel(name) and not _is_composed(name)
+        name.startswith("aten::") and torch._C._dispatch_has_kernel(name) and _needs_kernel(name)
         for name in names
     )
 

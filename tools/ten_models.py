@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ class _Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norms = nn.ModuleList([nn.BatchNorm2d(channels) for _ in range(2)])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         h = F.relu(self.norms[0](self.first(x)), inplace=True)
         h = self.norms[1](self.second(h))
         h += x
@@ -56,9 +57,9 @@ class _Lstm(nn.Module):
         self.lstm = nn.LSTM(32, 32, num_layers=2, batch_first=True)
         self.head = nn.Linear(32, 50)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         h, _ = self.lstm(self.embedding(tokens))
-        return self.head(h)  # type: ignore[no-any-return]
+        return self.head(h)
 
 
 def _lstm(device: str) -> Step:
@@ -80,10 +81,10 @@ class _Encoder(nn.Module):
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(32, 50)
 
-    def forward(self, tokens: Tensor, is_padding: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, is_padding: Tensor) -> Any:
         places = torch.arange(tokens.size(0), device=tokens.device)[:, None]
         h = self.embedding(tokens) + self.positions(places)
-        return self.head(self.layers(h, src_key_padding_mask=is_padding))  # type: ignore[no-any-return]
+        return self.head(self.layers(h, src_key_padding_mask=is_padding))
 
 
 def _encoder(device: str) -> Step:
@@ -107,14 +108,14 @@ class _Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(32, 128), nn.GELU(approximate="tanh"))
         self.mlp.append(nn.Linear(128, 32)).append(nn.Dropout(0.1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         q, k, v = (
             one.unflatten(2, (4, 8)).transpose(1, 2)
             for one in self.attention(self.norms[0](x)).chunk(3, dim=2)
         )
         h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(h.transpose(1, 2).flatten(2))
-        return x + self.mlp(self.norms[1](x))  # type: ignore[no-any-return]
+        return x + self.mlp(self.norms[1](x))
 
 
 class _Gpt(nn.Module):
@@ -125,9 +126,9 @@ class _Gpt(nn.Module):
         self.head = nn.Linear(32, 50, bias=False)
         self.head.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         places = torch.arange(tokens.size(1), device=tokens.device)
-        return self.head(self.blocks(self.embedding(tokens) + self.positions(places)))  # type: ignore[no-any-return]
+        return self.head(self.blocks(self.embedding(tokens) + self.positions(places)))
 
 
 def _gpt(device: str) -> Step:
@@ -153,10 +154,10 @@ class _Vit(nn.Module):
         self.layers = nn.TransformerEncoder(layer, 2, nn.LayerNorm(32), enable_nested_tensor=False)
         self.head = nn.Linear(32, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         h = self.patches(x).flatten(2).transpose(1, 2)
         h = torch.cat([self.first.expand(len(x), -1, -1), h], dim=1) + self.positions
-        return self.head(self.layers(h)[:, 0])  # type: ignore[no-any-return]
+        return self.head(self.layers(h)[:, 0])
 
 
 def _vit(device: str) -> Step:
@@ -178,10 +179,10 @@ class _UNet(nn.Module):
             nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         down = self.down(x)
         deep = self.deep(F.max_pool2d(down, 2))
-        return self.head(self.out(torch.cat([down, self.up(deep)], dim=1)))  # type: ignore[no-any-return]
+        return self.head(self.out(torch.cat([down, self.up(deep)], dim=1)))
 
 
 def _unet(device: str) -> Step:
@@ -191,7 +192,7 @@ def _unet(device: str) -> Step:
     mask = (torch.rand(2, 1, 16, 16) < 0.5).float().to(device)
 
     def loss() -> Tensor:
-        logits = model(x)
+        logits: Tensor = model(x)
         overlap = (logits.sigmoid() * mask).sum((1, 2, 3))
         total = (logits.sigmoid() + mask).sum((1, 2, 3))
         dice = 1 - (2 * overlap + 1) / (total + 1)
@@ -230,14 +231,14 @@ class _Recommender(nn.Module):
         self.bottom = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
         self.top = nn.Sequential(nn.Linear(22, 16), nn.ReLU(), nn.Linear(16, 1))
 
-    def forward(self, numbers: Tensor, ids: Sequence[Tensor]) -> Tensor:
+    def forward(self, numbers: Tensor, ids: Sequence[Tensor]) -> Any:
         dense = self.bottom(numbers)
         features = torch.stack(
             [dense, *(table(one) for table, one in zip(self.tables, ids, strict=True))], dim=1
         )
         rows, columns = torch.tril_indices(4, 4, offset=-1, device=numbers.device)
         products = torch.bmm(features, features.transpose(1, 2))[:, rows, columns]
-        return self.top(torch.cat([dense, products], dim=1)).squeeze(1)  # type: ignore[no-any-return]
+        return self.top(torch.cat([dense, products], dim=1)).squeeze(1)
 
 
 def _recommender(device: str) -> Step:
@@ -259,13 +260,13 @@ class _Denoiser(nn.Module):
         self.first, self.norm = nn.Conv2d(1, 16, 3, padding=1), nn.GroupNorm(4, 16)
         self.second, self.out = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 1, 3, padding=1)
 
-    def forward(self, x: Tensor, times: Tensor) -> Tensor:
+    def forward(self, x: Tensor, times: Tensor) -> Any:
         rates = torch.exp(torch.arange(8, device=x.device) * -0.5)
         angles = times[:, None].float() * rates
         time = self.time(torch.cat([angles.sin(), angles.cos()], dim=1))[:, :, None, None]
         h = F.avg_pool2d(F.silu(self.norm(self.first(x)) + time), 2)
         h = F.interpolate(F.silu(self.second(h)), scale_factor=2.0, mode="nearest")
-        return self.out(h)  # type: ignore[no-any-return]
+        return self.out(h)
 
 
 def _diffusion(device: str) -> Step:
@@ -297,7 +298,7 @@ def _step(
     def step() -> None:
         optimizer.zero_grad()
         value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         if clipped is not None:
             nn.utils.clip_grad_norm_(clipped.parameters(), 1.0)
         optimizer.step()

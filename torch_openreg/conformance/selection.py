@@ -86,7 +86,8 @@ def _called_by(info: Any) -> set[str]:
         return set()
     dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
     has_gradients = info.supports_autograd and dtype.is_floating_point
-    with _Names() as names:
+    names = _Names()
+    with names:
         for sample in samples_of(info, dtype, _SAMPLES, requires_grad=has_gradients):
             gradients_of(info.op)(sample.input, *sample.args, **sample.kwargs)
     return names.called
