@@ -34,7 +34,7 @@ static Device deviceOf(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> 
 static auto& counts = *new c10::Synchronized<FallbackCounts>;
 
 FallbackCounts fallbackCounts() {
-  return counts.withLock([](const FallbackCounts& all) { return all; });
+  return counts.withLock([](auto& all) { return all; });
 }
 
 // torch copies the arguments to the host, where it waits for the stream, calls the CPU's kernel,
@@ -56,8 +56,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   const int64_t copied_before = copied_bytes;
   at::native::cpu_fallback(op, stack);
-  counts.withLock([&](FallbackCounts& all) {
-    const std::string name = c10::toString(op.operator_name());
+  counts.withLock([&, name = c10::toString(op.operator_name())](FallbackCounts& all) {
     ++all.calls[name];
     all.copied_bytes[name] += copied_bytes - copied_before;
   });
