@@ -2,7 +2,8 @@
 
 Each of the two is installed into a folder of its own, and its tests run there, in processes where
 openreg is not registered. The conformance kit runs once: what fails has to be what
-``minimal/README.md`` says. The torch of this Python is used, and nothing is downloaded.
+``minimal/README.md`` says. The other one has the kernel of docs/what_to_write_next.md. The torch of
+this Python is used, and nothing is downloaded.
 """
 
 import os
@@ -36,9 +37,13 @@ def main() -> int:
         shutil.copytree(_ROOT / "minimal", source, ignore=shutil.ignore_patterns("build"))
         is_right = _install_and_test(source, folder / "site")
         is_right &= _run_kit(folder / "site")
+        is_right &= _run_tool("bringup_page.py", folder / "site", "minimal", "before")
+        is_right &= _run_tool("operator_counts.py", folder / "site", "--device=minimal", "--check")
         copy = folder / "mychip"
         _run([sys.executable, str(source / "rename.py"), "mychip", str(copy)], folder)
+        shutil.copy(_ROOT / "examples/bringup/Mul.cpp", copy / "csrc/aten")
         is_right &= _install_and_test(copy, folder / "renamed_site")
+        is_right &= _run_tool("bringup_page.py", folder / "renamed_site", "mychip", "after")
         return 0 if is_right else 1
 
 
@@ -68,6 +73,12 @@ def _run_kit(site: Path) -> bool:
         for name in sorted(names):
             print(f"{name} {text}")
     return bool(report) and failed == known_failures()
+
+
+def _run_tool(name: str, site: Path, *arguments: str) -> bool:
+    """Runs a program beside this one with a backend; returns whether it has succeeded."""
+    command = [sys.executable, str(_ROOT / "tools" / name), *arguments]
+    return _run(command, site, site, check=False).returncode == 0
 
 
 def _run(

@@ -46,6 +46,7 @@ _NOTE = "torch_openreg/lib/TORCH_VERSION"
 _INCLUDES = (_ROOT / "include", _ROOT / "third_party" / "openreg_runtime" / "include")
 
 _NEEDED = (
+    "openreg_bringup.py",
     "pytest_openreg.py",
     "torch_openreg/_C.pyi",
     "torch_openreg/demo/data/README.md",  # the license of the images beside it

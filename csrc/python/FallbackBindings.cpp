@@ -52,6 +52,13 @@ void bindFallback(pybind11::module_& m) {
         return calls;
       },
       pybind11::arg("synchronous_only"));
+  m.def("_fallback_copied_bytes", [] {
+    std::map<std::string, int64_t> bytes;
+    for (const auto& [name, count] : fallbackStats()) {
+      bytes.emplace(name, count.copied_bytes);
+    }
+    return bytes;
+  });
   m.def("_reset_fallback_stats", &resetFallbackStats);
   m.def("_fallback_mode", [] { return fallbackModeName(fallbackMode()); });
   m.def("_set_fallback_mode",

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "aten/Operators.h"
 #include "runtime/Functions.h"
 
 // Loading the library registers guard, allocators, hooks and operators. Python needs the rest.
@@ -16,6 +17,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("_isInBadFork", &isInBadFork);
   m.def("_get_device_count", &device_count);
   m.def("_get_device", &current_device);
+  m.def("_fallback_stats", [] { return fallbackCounts().calls; });
+  m.def("_fallback_copied_bytes", [] { return fallbackCounts().copied_bytes; });
   m.def("_set_device", [](DeviceIndex device) {
     torch::utils::device_lazy_init(kType);
     set_device(device);

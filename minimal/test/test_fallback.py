@@ -2,7 +2,7 @@
 import io
 
 import torch
-from common import NAME
+from common import MODULE, NAME
 from torch.testing._internal.common_utils import TestCase, run_tests
 
 # Views of 96 numbers.
@@ -34,6 +34,21 @@ class TestFallback(TestCase):
             lambda x: torch.mul(x, 2, out=torch.empty(5, 5, device=x.device)),
         ):
             self.assertEqual(call(x.to(NAME)).cpu(), call(x))
+
+    def test_counts_are_the_calls_and_the_bytes_copied_to_the_host_and_back(self):
+        x, y = torch.ones(3, 5, device=NAME), torch.ones(5, device=NAME)
+        name = "aten::maximum.out"  # of which torch composes the other two
+        calls, copied = (
+            lambda: MODULE.fallback_stats().get(name, 0),
+            lambda: MODULE.fallback_copied_bytes().get(name, 0),
+        )
+        before = calls(), copied()
+        torch.maximum(x, y)
+        torch.maximum(x, y, out=x)
+        # Each call: both arguments and the memory of the result there, and the result back.
+        self.assertEqual(calls() - before[0], 2)
+        self.assertEqual(copied() - before[1], 2 * (60 + 20 + 60 + 60))
+        self.assertEqual({*MODULE.fallback_stats()}, {*MODULE.fallback_copied_bytes()})
 
     def compare(self, call):
         """Calls it with the same views of the same numbers on the CPU and on the device."""

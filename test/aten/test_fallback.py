@@ -161,6 +161,16 @@ class TestCounts(FallbackTestCase):
         OPS.twice(torch.ones(3, device=DEVICE_TYPE))
         torch.openreg.reset_fallback_stats()
         self.assertEqual(torch.openreg.fallback_stats(), {})
+        self.assertEqual(torch.openreg.fallback_copied_bytes(), {})
+
+    def test_copied_bytes_are_those_of_results_that_are_not_computed_in_place(self):
+        x = torch.ones(3, device=DEVICE_TYPE)
+        OPS.twice(x)  # on the host: the result is copied
+        OPS.twice.out(x, out=torch.empty(3, device=DEVICE_TYPE))
+        self.assertEqual(
+            torch.openreg.fallback_copied_bytes(),
+            {"openreg_test::twice": 12, "openreg_test::twice.out": 0},
+        )
 
     def test_operator_with_a_kernel_does_not_count(self):
         x = torch.ones(3, device=DEVICE_TYPE)

@@ -617,6 +617,27 @@ class TestCommandLine(TestCase):
         run = run_kit([f"{_PACKAGE}.test_guard"], options, {})
         self.assertIn("--conformance-chapter: expected names out of", run.output)
 
+    def test_operators_have_the_tests_of_their_names_or_of_what_calls_them(self):
+        operators = "aten::mul.out,aten::threshold_backward.grad_input,aten::_thnn_fused_gru_cell"
+        run = run_kit(
+            [f"{_PACKAGE}.test_ops_forward", f"{_PACKAGE}.test_guard"],
+            ["--device=openreg", f"--conformance-operators={operators}", "-k", "not repetition"],
+            {},
+        )
+        names = ("mul", "nn_functional_relu", "nn_functional_threshold")
+        tests = [f"test_ops_forward::TestForward::test_forward_{name}" for name in names]
+        self.assertEqual(run.outcomes, dict.fromkeys(tests, "passed"))
+        text = "no entry of torch's database calls aten::_thnn_fused_gru_cell"
+        self.assertIn(text, run.output)
+
+    def test_operator_that_is_not_there_is_refused(self):
+        options = ["--device=cpu", "--conformance-operators=aten::mull"]
+        run = run_kit([f"{_PACKAGE}.test_guard"], options, {})
+        self.assertEqual((run.returncode, run.outcomes), (4, {}))
+        self.assertIn(
+            "expected operators of torch, such as aten::mul.out, got 'aten::mull'", run.output
+        )
+
     def test_import_of_the_package_imports_no_part_of_the_kit(self):
         code = "import sys, torch; print([n for n in sys.modules if 'openreg.conformance' in n])"
         output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -25,7 +25,10 @@ __all__ = [
 ]
 
 # The part of the source tree that a build without the native part reads. The rest is only listed.
-COPIED = ("LICENSE", "README.md", "pyproject.toml", "pytest_openreg.py", "setup.py", "tools")
+COPIED = (
+    *("LICENSE", "README.md", "openreg_bringup.py", "pyproject.toml", "pytest_openreg.py"),
+    *("setup.py", "tools"),
+)
 LINKED = ("csrc", "include", "third_party")
 
 # Runs setup.py as the build backend does, but with the native part as it is.
@@ -127,7 +130,7 @@ def make_fresh_environment(folder):
             continue
         for one in Path(path).iterdir():
             is_ours = one.name.startswith(
-                ("torch_openreg", "pytest_openreg", "torch-stubs", "__editable__")
+                ("torch_openreg", "torch-stubs", "openreg_bringup", "pytest_openreg", "__editable")
             )
             if not is_ours and one.suffix != ".pth" and not (packages / one.name).exists():
                 (packages / one.name).symlink_to(one)

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -48,6 +48,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="run only these chapters, separated by commas: "
         + ", ".join(chapter.name for chapter in CHAPTERS),
+    )
+    group.addoption(
+        "--conformance-operators",
+        metavar="NAMES",
+        help="run only the tests of these operators, separated by commas, such as aten::mul.out",
     )
     group.addoption(
         "--conformance-full",
@@ -134,32 +139,51 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Orders the tests by chapters, and deselects the chapters that were not requested.
+    """Orders the tests by chapters, and deselects what was not requested.
 
     A feature that other chapters rely on comes before them.
+
+    Raises:
+        pytest.UsageError: torch has no operator of a name that was requested.
     """
     order: dict[str | None, int] = {chapter.name: at for at, chapter in enumerate(CHAPTERS)}
     items.sort(key=lambda item: order.get(_chapter_of(item), -1))
     names = _chapters(config)
-    if not names:
-        return
-    chosen: list[pytest.Item] = []
-    others: list[pytest.Item] = []
-    for item in items:
-        (chosen if _chapter_of(item) in names else others).append(item)
+    if names:
+        _select(config, items, lambda item: _chapter_of(item) in names)
+    operators = _listed(config, "operators")
+    if operators:
+        from torch_openreg.conformance.selection import entries_for, entry_of
+
+        entries = {item: entry_of(item) for item in items}
+        by_name = {info.full_name: info for info in entries.values() if info is not None}
+        chosen = entries_for(operators, by_name)
+        _select(config, items, lambda item: getattr(entries[item], "full_name", None) in chosen)
+
+
+def _select(
+    config: pytest.Config, items: list[pytest.Item], is_chosen: Callable[[pytest.Item], bool]
+) -> None:
+    others = [item for item in items if not is_chosen(item)]
+    items[:] = [item for item in items if is_chosen(item)]
     config.hook.pytest_deselected(items=others)
-    items[:] = chosen
 
 
 def _chapters(config: pytest.Config) -> frozenset[str]:
-    text = config.getoption("--conformance-chapter") or ""
-    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    names = frozenset(_listed(config, "chapter"))
     known = {chapter.name for chapter in CHAPTERS}
     if not names <= known:
         raise pytest.UsageError(
-            f"--conformance-chapter: expected names out of {', '.join(sorted(known))}, got {text!r}"
+            f"--conformance-chapter: expected names out of {', '.join(sorted(known))}, got "
+            f"{config.getoption('--conformance-chapter')!r}"
         )
     return names
+
+
+def _listed(config: pytest.Config, option: str) -> list[str]:
+    """The names in the value of an option."""
+    text = config.getoption(f"--conformance-{option}") or ""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _chapter_of(item: pytest.Item) -> str | None:

@@ -58,6 +58,7 @@ from torch_openreg.openreg.devices import (  # noqa: F401
     synchronize,
 )
 from torch_openreg.openreg.fallback import (
+    fallback_copied_bytes,
     fallback_stats,
     get_fallback_mode,
     reset_fallback_stats,
@@ -187,6 +188,7 @@ __all__ = [
     "device_of",
     "empty_cache",
     "empty_host_cache",
+    "fallback_copied_bytes",
     "fallback_stats",
     "get_amp_supported_dtype",
     "get_device_capability",

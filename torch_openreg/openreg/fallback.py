@@ -3,7 +3,13 @@
 from torch_openreg import _C
 from torch_openreg.openreg._utils import _boolean, _text
 
-__all__ = ["fallback_stats", "get_fallback_mode", "reset_fallback_stats", "set_fallback_mode"]
+__all__ = [
+    "fallback_copied_bytes",
+    "fallback_stats",
+    "get_fallback_mode",
+    "reset_fallback_stats",
+    "set_fallback_mode",
+]
 
 _MODES = ("silent", "warn", "error")
 
@@ -25,8 +31,17 @@ def fallback_stats(*, synchronous_only: bool = False) -> dict[str, int]:
     )
 
 
+def fallback_copied_bytes() -> dict[str, int]:
+    """Returns the bytes that were copied for each operator of :func:`fallback_stats`.
+
+    Arguments are not copied, since the CPU's kernels read device memory. Results are, if the kernel
+    did not compute them there; calls on the stream count when they have run.
+    """
+    return _C._fallback_copied_bytes()
+
+
 def reset_fallback_stats() -> None:
-    """Sets all counts of :func:`fallback_stats` to zero."""
+    """Sets the counts of :func:`fallback_stats` and :func:`fallback_copied_bytes` to zero."""
     _C._reset_fallback_stats()
 
 

@@ -89,7 +89,7 @@ struct BoxedCall::Collector {
   }
 };
 
-BoxedCall::BoxedCall(const FallbackOperator& known, const c10::OperatorHandle& op,
+BoxedCall::BoxedCall(FallbackOperator& known, const c10::OperatorHandle& op,
                      const torch::jit::Stack& stack)
     : known_(known),
       op_(op),

@@ -24,12 +24,11 @@ namespace at::openreg {
 // Refers to the arguments on the stack, which must outlive it unchanged.
 class BoxedCall {
  public:
-  BoxedCall(const FallbackOperator& known, const c10::OperatorHandle& op,
-            const torch::jit::Stack& stack);
+  BoxedCall(FallbackOperator& known, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   BoxedCall(const BoxedCall&) = delete;
   BoxedCall& operator=(const BoxedCall&) = delete;
 
-  const FallbackOperator& known() const { return known_; }
+  FallbackOperator& known() const { return known_; }
   const c10::OperatorHandle& op() const { return op_; }
   const c10::FunctionSchema& schema() const { return op_.schema(); }
 
@@ -86,7 +85,7 @@ class BoxedCall {
  private:
   struct Collector;
 
-  const FallbackOperator& known_;
+  FallbackOperator& known_;
   const c10::OperatorHandle& op_;
   const c10::ArrayRef<c10::IValue> arguments_;
   c10::Device device_;

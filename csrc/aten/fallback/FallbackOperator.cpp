@@ -184,12 +184,14 @@ void FallbackOperator::countSynchronousCall() {
 
 FallbackCount FallbackOperator::count() const {
   return {.asynchronous = asynchronous_calls_.load(std::memory_order_relaxed),
-          .synchronous = synchronous_calls_.load(std::memory_order_relaxed)};
+          .synchronous = synchronous_calls_.load(std::memory_order_relaxed),
+          .copied_bytes = copied_bytes_.load(std::memory_order_relaxed)};
 }
 
 void FallbackOperator::resetCount() {
   asynchronous_calls_.store(0, std::memory_order_relaxed);
   synchronous_calls_.store(0, std::memory_order_relaxed);
+  copied_bytes_.store(0, std::memory_order_relaxed);
 }
 
 FallbackOperator& fallbackOperator(const c10::OperatorHandle& op) {

@@ -19,13 +19,15 @@
 
 namespace at::openreg {
 
-// Calls that ran on the stream, and calls for which the host waited.
+// Calls that ran on the stream, calls for which the host waited, and the bytes of results that were
+// copied because the CPU's kernel did not compute them in device memory.
 struct FallbackCount {
   int64_t asynchronous;
   int64_t synchronous;
+  int64_t copied_bytes;
 };
 
-// Calls per operator, such as {"aten::cholesky", {2, 1}}, since the start or the last reset.
+// Counts per operator, such as {"aten::cholesky", {2, 1, 64}}, since the start or the last reset.
 // Operators without calls are omitted.
 OPENREG_EXPORT std::map<std::string, FallbackCount> fallbackStats();
 OPENREG_EXPORT void resetFallbackStats();
@@ -96,6 +98,11 @@ class FallbackOperator {
   // once, or throws NotImplementedError.
   void countSynchronousCall();
 
+  // Counts bytes of a call's results. From any thread.
+  void countCopiedBytes(int64_t size_bytes) {
+    copied_bytes_.fetch_add(size_bytes, std::memory_order_relaxed);
+  }
+
   FallbackCount count() const;
   void resetCount();
 
@@ -116,6 +123,7 @@ class FallbackOperator {
   const orKernel throwing_kernel_;
   std::atomic<int64_t> asynchronous_calls_ = 0;
   std::atomic<int64_t> synchronous_calls_ = 0;
+  std::atomic<int64_t> copied_bytes_ = 0;
   std::atomic<int> warned_in_ = 0;  // fallbackModeNumber() of the last warning
 };
 

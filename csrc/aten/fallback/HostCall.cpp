@@ -247,6 +247,7 @@ void HostCall::copyMemory(const Tensor& to, const Tensor& from) const {
   stream.synchronize(known_.name().c_str());
   const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, nbytes));
   std::memcpy(hostView(to).storage().mutable_data(), from.storage().data(), nbytes);
+  known_.countCopiedBytes(static_cast<int64_t>(nbytes));
 }
 
 void HostCall::takeOverResizes() {
@@ -341,6 +342,7 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
     stream.synchronize(known_.name().c_str());
     const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
     copyable(hostView(moved)).copy_(copyable(result));
+    known_.countCopiedBytes(static_cast<int64_t>(result.nbytes()));
   }
   return moved;
 }

@@ -61,7 +61,7 @@ class HostCall {
   void plan(PlannedTensor tensor) { plan_->results.back().tensors.push_back(std::move(tensor)); }
 
   BoxedCall& call_;
-  const FallbackOperator& known_ = call_.known();
+  FallbackOperator& known_ = call_.known();
   const c10::OperatorHandle& op_ = call_.op();
   const c10::FunctionSchema& schema_ = call_.schema();
   const c10::DispatchKey cpu_key_;

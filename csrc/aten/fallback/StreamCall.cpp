@@ -10,6 +10,7 @@
 
 #include "csrc/aten/cpu/ResultMemory.h"
 #include "csrc/aten/cpu/SubByteIntegers.h"
+#include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/Verification.h"
 #include "csrc/aten/launch/ListTensors.h"
 
@@ -121,6 +122,7 @@ void StreamCall::compute(torch::jit::Stack stack) const {
       Tensor destination = copyable(destinations_[i].tensor());
       at::native::copy_(destination, copyable(computed[i].tensor), /*non_blocking=*/false);
       copied_results.fetch_add(1, std::memory_order_relaxed);
+      fallbackOperator(*op_).countCopiedBytes(static_cast<int64_t>(destination.nbytes()));
     }
   }
 }

@@ -30,6 +30,7 @@ static void copyBytes(const Tensor& from, const Tensor& to, bool non_blocking) {
                          orMemcpyDefault, handleOf(stream));
   });
   waitForStream(other, stream);
+  if (from.is_cpu() != to.is_cpu()) copied_bytes += static_cast<int64_t>(from.nbytes());
   const Tensor& host = from.is_cpu() ? from : to;
   if (host.is_cpu() && non_blocking && host.is_pinned()) {
     at::getHostAllocator(kType)->record_event(host.storage().mutable_data(), nullptr, stream);

@@ -1,6 +1,7 @@
 // Step 7 of docs/bring_up.md, operators without a kernel. In full: csrc/aten/fallback/Fallback.cpp.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/CPUFallback.h>
+#include <c10/util/Synchronized.h>
 
 #include "../runtime/Generator.h"
 #include "Operators.h"
@@ -29,6 +30,13 @@ static Device deviceOf(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> 
   return device && device->has_index() ? *device : Device(kType, current_device());
 }
 
+// Never destroyed, as other threads may count to the very end.
+static auto& counts = *new c10::Synchronized<FallbackCounts>;
+
+FallbackCounts fallbackCounts() {
+  return counts.withLock([](auto& all) { return all; });
+}
+
 // torch copies the arguments to the host, where it waits for the stream, calls the CPU's kernel,
 // and copies results and written arguments back.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -46,7 +54,12 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       at::assert_no_internal_overlap(argument.toTensor());
     }
   }
+  const int64_t copied_before = copied_bytes;
   at::native::cpu_fallback(op, stack);
+  counts.withLock([&, name = c10::toString(op.operator_name())](FallbackCounts& all) {
+    ++all.calls[name];
+    all.copied_bytes[name] += copied_bytes - copied_before;
+  });
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

@@ -1,6 +1,8 @@
 """Steps 2 to 5 of docs/bring_up.md: the module torch.NAME. In full: torch_openreg/openreg/.
 
 ``torch.accelerator`` has streams, events, memory and the rest under names for every device.
+``fallback_stats`` and ``fallback_copied_bytes`` are what ``openreg_bringup`` prints: operators that
+ran on the CPU.
 """
 
 from contextlib import AbstractContextManager
@@ -13,6 +15,8 @@ from .random import get_rng_state, initial_seed, manual_seed, manual_seed_all, s
 current_device = _C._get_device
 device_count = _C._get_device_count
 set_device = _C._set_device
+fallback_stats = _C._fallback_stats
+fallback_copied_bytes = _C._fallback_copied_bytes
 synchronize = torch.accelerator.synchronize
 _is_in_bad_fork = _C._isInBadFork
 _is_initialized = False
