@@ -36,7 +36,7 @@ class ProcessGroup(dist.ProcessGroup):
     """The operations that DistributedDataParallel calls."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(store, rank, size)
+        super().__init__(rank, size)  # these two: with the store, torch 2.13 ignores the methods
         self._host = dist.ProcessGroupGloo(store, rank, size, timeout)
 
     def getBackendName(self) -> str:

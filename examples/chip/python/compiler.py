@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from . import _C, device
+from . import _C
+from . import device as module
 
 _DYNAMO = "torch._dynamo.device_interface"
 
@@ -24,14 +25,14 @@ def _register(dynamo: Any) -> None:
     class Interface(dynamo.DeviceInterface):  # type: ignore[misc]
         """What Dynamo asks of the device."""
 
-        device = device.device
+        device = module.device
         Event = torch.Event
         Stream = torch.Stream
         device_count = staticmethod(_C._get_device_count)
         current_device = staticmethod(_C._get_device)
         set_device = staticmethod(_C._set_device)
         exchange_device = staticmethod(_C._exchange_device)
-        is_available = staticmethod(device.is_available)
+        is_available = staticmethod(module.is_available)
         current_stream = staticmethod(torch.accelerator.current_stream)
         set_stream = staticmethod(torch.accelerator.set_stream)
         synchronize = staticmethod(torch.accelerator.synchronize)

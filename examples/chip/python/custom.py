@@ -16,12 +16,12 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _keep_input(context: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-    context.save_for_backward(*inputs)
+def _keep_input(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
 
 
-def _gradient(context: Any, gradient: Tensor) -> Tensor:
-    (x,) = context.saved_tensors
+def _gradient(ctx: Any, gradient: Tensor) -> Tensor:
+    (x,) = ctx.saved_tensors
     return 2 * x * gradient
 
 

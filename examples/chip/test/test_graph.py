@@ -6,10 +6,10 @@ from torch.testing._internal.common_utils import TestCase, run_tests
 SIZE = 1 << 16
 
 
-def capture(function, **options):
-    """Captures a function on a stream of its own; returns the graph and the result."""
+def capture(function, stream=None, **options):
+    """Captures a function, on a new stream by default; returns the graph and the result."""
     graph = torch.accelerator.Graph(**options)
-    with torch.Stream(NAME), graph:
+    with stream or torch.Stream(NAME), graph:
         result = function()
     return graph, result
 
@@ -41,7 +41,7 @@ class TestGraph(TestCase):
 
     def test_memory_of_a_graph_is_given_out_to_its_captures_only(self):
         x = torch.ones(SIZE, device=NAME)
-        addresses = set()
+        addresses, stream = set(), torch.Stream(NAME)
 
         def chain():
             y = x
@@ -50,11 +50,12 @@ class TestGraph(TestCase):
                 addresses.add(y.data_ptr())
             return y
 
-        graph, y = capture(chain)
+        graph, y = capture(chain, stream)
         self.assertEqual(len(addresses), 2)  # what is freed in the capture is used again there
         others = [torch.empty(SIZE, device=NAME) for _ in range(8)]
         self.assertFalse(addresses & {other.data_ptr() for other in others})
-        shared, _ = capture(lambda: addresses.add((x + x).data_ptr()), pool=graph.pool())
+        shared, z = capture(lambda: (x + x).data_ptr(), stream, pool=graph.pool())
+        addresses.add(z)
         self.assertEqual((len(addresses), shared.pool()), (2, graph.pool()))
         graph.replay()
         self.assertEqual(y.cpu(), torch.full((SIZE,), 5.0))

@@ -19,14 +19,12 @@ class Graph final : public at::GraphImplInterface {
   void capture_begin(c10::MempoolId_t id, at::GraphCaptureMode mode) override {
     TORCH_CHECK(pool_ == nullptr, "capture_begin: expected a new graph; call reset() first");
     stream_ = currentStream(current_device());
-    const int restriction = std::max(0, static_cast<int>(mode) - 1);  // torch has Default before
-    check(orStreamBeginCapture(handleOf(*stream_), orStreamCaptureMode(restriction)));
+    // Default becomes the driver's Relaxed, in which the host allocator may take memory, too.
+    const auto restriction = static_cast<orStreamCaptureMode>((static_cast<int>(mode) + 2) % 3);
+    check(orStreamBeginCapture(handleOf(*stream_), restriction));
     capture_ = captureOf(*stream_);
     id_ = id == c10::MempoolId_t{0, 0} ? c10::MempoolId_t{capture_, 0} : id;
-    static auto* pools = new std::map<c10::MempoolId_t, std::weak_ptr<PrivatePool>>;
-    pool_ = (*pools)[id_].lock();
-    if (pool_ == nullptr) (*pools)[id_] = pool_ = std::make_shared<PrivatePool>();
-    PoolAllocator::get().begin(capture_, pool_);
+    pool_ = PoolAllocator::get().begin(capture_, id_);
     host_->begin_allocate_to_pool(id_, [own = capture_](Stream s) { return captureOf(s) == own; });
   }
 

@@ -30,13 +30,16 @@ class PoolAllocator final : public c10::DeviceAllocator {
     return *allocator;
   }
 
-  void begin(unsigned long long capture, std::shared_ptr<PrivatePool> pool) {
+  // Serves a capture from the pool of this id, which may be that of another graph.
+  std::shared_ptr<PrivatePool> begin(unsigned long long capture, c10::MempoolId_t id) {
     const std::lock_guard lock(mutex_);
-    pools_[capture] = std::move(pool);
+    std::shared_ptr<PrivatePool> pool = pools_[id].lock();
+    if (pool == nullptr) pools_[id] = pool = std::make_shared<PrivatePool>();
+    return captures_[capture] = pool;
   }
   void end(unsigned long long capture) {
     const std::lock_guard lock(mutex_);
-    pools_.erase(capture);
+    captures_.erase(capture);
   }
 
   c10::DataPtr allocate(size_t size) override {
@@ -84,8 +87,8 @@ class PoolAllocator final : public c10::DeviceAllocator {
   }
   std::shared_ptr<PrivatePool> poolOf(unsigned long long capture) {
     const std::lock_guard lock(mutex_);
-    const auto found = pools_.find(capture);
-    return found == pools_.end() ? nullptr : found->second;
+    const auto found = captures_.find(capture);
+    return found == captures_.end() ? nullptr : found->second;
   }
   // Allocation is no part of a graph; the driver refuses it unless the thread says otherwise.
   c10::DataPtr allocateInCapture(size_t size) {
@@ -103,7 +106,8 @@ class PoolAllocator final : public c10::DeviceAllocator {
 
   c10::DeviceAllocator* inner_;
   std::mutex mutex_;
-  std::map<unsigned long long, std::shared_ptr<PrivatePool>> pools_;  // by captures under way
+  std::map<c10::MempoolId_t, std::weak_ptr<PrivatePool>> pools_;
+  std::map<unsigned long long, std::shared_ptr<PrivatePool>> captures_;  // those under way
 };
 // docs: end
 
