@@ -1,9 +1,9 @@
-"""Builds and tests ``minimal/``, as it is and under another name: ``python tools/minimal.py``.
+"""Builds and tests ``minimal/``, a renamed copy, and that with ``examples/chip/``.
 
-Each of the two is installed into a folder of its own, and its tests run there, in processes where
-openreg is not registered. The conformance kit runs once: what fails has to be what
-``minimal/README.md`` says. The other one has the kernel of docs/what_to_write_next.md. The torch of
-this Python is used, and nothing is downloaded.
+``python tools/minimal.py``. The copy is made by the commands of ``docs/bring_up.md``, as they are
+printed. Each is installed into a folder of its own, and its tests run there, in processes where
+openreg is not registered. The conformance kit runs with the first: what fails has to be what
+``minimal/README.md`` says. The torch of this Python is used, and nothing is downloaded.
 """
 
 import os
@@ -15,10 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["known_failures", "main"]
+__all__ = ["known_failures", "main", "page_command"]
 
 _ROOT = Path(__file__).resolve().parent.parent
-_RUNTIME = _ROOT / "third_party" / "openreg_runtime"
+# What the commands of the page need of the repository.
+_PARTS = ("minimal", "examples/chip", "third_party/openreg_runtime", "LICENSE")
 # The chapters of the kit that a backend without autocast and graphs has to pass.
 _CHAPTERS = "guard,hooks,memory,streams,events,random numbers,serialization,errors"
 
@@ -29,31 +30,56 @@ def known_failures() -> set[str]:
     return set(re.findall(r"^\| `(\w+::\w+::\w+)` \|", text, re.MULTILINE))
 
 
+def page_command(name: str) -> str:
+    """The commands in the block of ``docs/bring_up.md`` below ``<!-- command: NAME -->``.
+
+    Raises:
+        LookupError: There is none.
+    """
+    page = (_ROOT / "docs" / "bring_up.md").read_text()
+    block = re.search(rf"^<!-- command: {name} -->\n```sh\n(.*?)^```", page, re.M | re.S)
+    if block is None:
+        raise LookupError(f"docs/bring_up.md: expected a block below <!-- command: {name} -->")
+    return block[1]
+
+
 def main() -> int:
     """Runs the program and returns its exit code, 1 if something is wrong."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = folder / "minimal"
-        shutil.copytree(_ROOT / "minimal", source, ignore=shutil.ignore_patterns("build"))
-        is_right = _install_and_test(source, folder / "site")
-        is_right &= _run_kit(folder / "site")
-        is_right &= _run_tool("bringup_page.py", folder / "site", "minimal", "before")
-        is_right &= _run_tool("operator_counts.py", folder / "site", "--device=minimal", "--check")
-        copy = folder / "mychip"
-        _run([sys.executable, str(source / "rename.py"), "mychip", str(copy)], folder)
-        shutil.copy(_ROOT / "examples/bringup/Mul.cpp", copy / "csrc/aten")
-        is_right &= _install_and_test(copy, folder / "renamed_site")
-        is_right &= _run_tool("bringup_page.py", folder / "renamed_site", "mychip", "after")
+        repository = folder / "repository"
+        for part in _PARTS:
+            source, target = _ROOT / part, repository / part
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("build"))
+            else:
+                shutil.copy(source, target)
+        first, copy = folder / "site", folder / "copy_site"
+        _install("minimal", "pip install --no-build-isolation ./minimal", repository, first)
+        is_right = _test(repository / "minimal", first)
+        is_right &= _run_kit(first)
+        is_right &= _run_tool("bringup_page.py", first, "minimal", "before")
+        is_right &= _run_tool("operator_counts.py", first, "--device=minimal", "--check")
+        _install("a renamed copy", page_command("copy"), repository, copy)
+        is_right &= _test(folder / "mychip", copy)
+        _install("the copy with examples/chip", page_command("examples"), repository, copy)
+        is_right &= _test(folder / "mychip", copy)
         return 0 if is_right else 1
 
 
-def _install_and_test(source: Path, site: Path) -> bool:
-    """Installs a backend into a folder and runs its tests; returns whether they have passed."""
+def _install(what: str, commands: str, folder: Path, site: Path) -> None:
+    """Runs commands, of which those of pip install into a folder."""
     begin = time.monotonic()
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    _run([*pip, "--no-build-isolation", f"--target={site}", str(source)], source)
-    print(f"{source.name}: built in {time.monotonic() - begin:.0f} s", flush=True)
-    return _run([sys.executable, "-m", "pytest", "-q"], source, site, check=False).returncode == 0
+    options = {"TARGET": str(site), "UPGRADE": "1", "QUIET": "1", "NO_DEPS": "1", "NO_INDEX": "1"}
+    settings = {f"PIP_{name}": value for name, value in options.items()}
+    _run(["bash", "-euc", commands], folder, settings=settings)
+    print(f"{what}: built in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def _test(folder: Path, site: Path) -> bool:
+    """Runs the tests of an installed backend; returns whether they have passed."""
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    return _run(tests, folder, site, check=False).returncode == 0
 
 
 def _run_kit(site: Path) -> bool:
@@ -85,18 +111,23 @@ def _run(
     command: list[str],
     folder: Path,
     site: Path | None = None,
+    settings: dict[str, str] | None = None,
     check: bool = True,
     capture: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
+    """Runs a command; with a site, in its environment."""
     path = [str(site), str(_ROOT)] if site else []
+    scripts = os.path.dirname(sys.executable)  # python and pip, as the page calls them
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("OPENREG_")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENREG_", "CHIP_"))
     }
     environment |= {
-        "CHIP_DRIVER": str(_RUNTIME),
         "OPENREG_DEVICE_TYPE": "none",
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]).strip(os.pathsep),
-    }
+    } | (settings or {})
     output = subprocess.PIPE if capture else None
     return subprocess.run(
         command, cwd=folder, env=environment, check=check, stdout=output, text=True

@@ -1,5 +1,6 @@
 # Step 7: operators without a kernel, and the program that they make possible.
 import io
+import warnings
 
 import torch
 from common import MODULE, NAME
@@ -137,6 +138,16 @@ class TestFallback(TestCase):
         x = torch.ones(3, device=f"{NAME}:1")
         self.assertEqual(x.exp().device, x.device)
         self.assertEqual(torch.accelerator.current_device_index(), 0)
+
+    def test_losses_do_not_warn_of_results_that_torch_made_too_large(self):
+        x, y = torch.randn(4, 3), torch.randn(4, 3)
+        functional = torch.nn.functional
+        for loss in (functional.mse_loss, functional.smooth_l1_loss, functional.huber_loss):
+            for reduction in ("mean", "sum", "none"):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    actual = loss(x.to(NAME), y.to(NAME), reduction=reduction)
+                self.assertEqual(actual.cpu(), loss(x, y, reduction=reduction))
 
     def test_network_trains_and_its_checkpoint_moves(self):
         torch.manual_seed(0)

@@ -86,6 +86,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+
+  // Without these, torch would make a result of the input's size, for the CPU to resize, and warn.
+  m.impl("mse_loss", CppFunction::makeFromBoxedFunction<&fallback>());
+  m.impl("smooth_l1_loss", CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
 }  // namespace chip

@@ -9,7 +9,7 @@
 
 namespace chip {
 
-using at::IntArrayRef, at::Tensor;
+using at::IntArrayRef, at::Tensor, torch::CppFunction;
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 

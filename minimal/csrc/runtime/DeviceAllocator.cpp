@@ -98,8 +98,8 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   std::array<c10::CachingDeviceAllocator::DeviceStats, OPENREG_MAX_DEVICES> stats_;
 };
 
-static DeviceAllocator& allocator =
-    *new DeviceAllocator;  // never destroyed, as tensors may be left
+// Never destroyed, as tensors may be left.
+static DeviceAllocator& allocator = *new DeviceAllocator;
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator);
 
 void DeviceAllocator::deleteBlock(void* memory) {

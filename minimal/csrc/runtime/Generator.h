@@ -47,10 +47,7 @@ inline at::Generator createGenerator(DeviceIndex device) {
 inline const at::Generator& getDefaultGenerator(DeviceIndex device) {
   static const auto* generators = [] {
     auto* made = new std::vector<at::Generator>;
-    for (DeviceIndex index = 0; index < device_count(); ++index) {
-      made->push_back(createGenerator(index));
-      made->back().seed();
-    }
+    for (DeviceIndex d = 0; d < device_count(); ++d) made->emplace_back(createGenerator(d)).seed();
     return made;
   }();
   return generators->at(device < 0 ? current_device() : device);

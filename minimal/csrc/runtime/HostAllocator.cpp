@@ -8,9 +8,7 @@ namespace chip {
 // docs: minimal-host-allocator
 // torch's own cache, which keeps a freed block until the copies from and to it have completed.
 struct HostCache final : at::CachingHostAllocatorImpl<Stream, c10::Event> {
-  void allocate_host_memory(size_t size, void** memory) override {
-    check(orMallocHost(memory, size));
-  }
+  void allocate_host_memory(size_t size, void** to) override { check(orMallocHost(to, size)); }
   void free_block(at::HostBlock<Stream>* block) override { check(orFreeHostUnused(block->ptr_)); }
   void record_stream(std::optional<std::vector<c10::Event>>& events, Stream stream) override {
     events->emplace_back(kType).record(stream);
@@ -21,7 +19,7 @@ struct HostCache final : at::CachingHostAllocatorImpl<Stream, c10::Event> {
     return is_complete != 0;
   }
   Stream get_current_stream() const override { return currentStream(current_device()); }
-  bool stream_is_capturing(Stream) const override { return false; }
+  bool stream_is_capturing(Stream s) const override { return captureOf(s) != 0; }
 };
 
 static void freePinned(void* block);
@@ -29,9 +27,7 @@ using HostAllocator = at::CachingHostAllocatorInterface<HostCache, &freePinned>;
 static HostAllocator& allocator = *new HostAllocator;  // never destroyed, as the device's
 
 static void freePinned(void* block) {
-  if (!isInBadFork()) {
-    allocator.free(block);
-  }
+  if (!isInBadFork()) allocator.free(block);
 }
 
 REGISTER_HOST_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator);

@@ -50,6 +50,14 @@ inline Stream streamFromPool(DeviceIndex device, int priority) {
 }
 // docs: end
 
+// The number of the capture that turns the stream's work into a graph; 0 if there is none.
+inline unsigned long long captureOf(const Stream& stream) {
+  orStreamCaptureStatus status{};
+  unsigned long long id = 0;
+  check(orStreamGetCaptureInfo(handleOf(stream), &status, &id));
+  return id;
+}
+
 inline void synchronizeStream(const Stream& stream) {
   wait([handle = handleOf(stream)] { return orStreamSynchronize(handle); });
 }

@@ -256,8 +256,10 @@ orError_t find_setting(int index, const char* function, orSetting* setting) {
               concat(function, ": expected an index from 0 to ", all.size() - 1, ", got ", index));
 }
 
-const ForkLocks fork_locks([]() OPENREG_UNCHECKED_LOCKING { environment_mutex.lock(); },
-                           []() OPENREG_UNCHECKED_LOCKING { environment_mutex.unlock(); });
+const ForkLocks environment_fork_locks([]() OPENREG_UNCHECKED_LOCKING { environment_mutex.lock(); },
+                                       []() OPENREG_UNCHECKED_LOCKING {
+                                         environment_mutex.unlock();
+                                       });
 
 }  // namespace
 

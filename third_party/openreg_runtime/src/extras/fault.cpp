@@ -88,7 +88,7 @@ bool on_fault(const os::Fault& fault) {
   return false;
 }
 
-[[maybe_unused]] const bool is_installed = [] {
+[[maybe_unused]] const bool is_fault_handler_installed = [] {
   install_memory_protection = install_fault_handler;
   return true;
 }();

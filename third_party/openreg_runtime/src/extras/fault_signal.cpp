@@ -99,14 +99,14 @@ FaultAccess access_of(const void* context) {
 using SignalHandler = void (*)(int, siginfo_t*, void*);
 
 // Which of ours an action is, -1 if none.
-int number_of(const struct sigaction& action);
+int chain_number_of(const struct sigaction& action);
 
 void on_fault(int number, int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   struct sigaction front = {};
   sigaction(signal, nullptr, &front);
   // From another of ours, the fault has been handed on.
-  const bool is_ours_to_see = info->si_code > 0 && number_of(front) <= number;
+  const bool is_ours_to_see = info->si_code > 0 && chain_number_of(front) <= number;
   const Fault fault{reinterpret_cast<uintptr_t>(info->si_addr), access_of(context)};
   const bool is_dealt_with =
       is_ours_to_see && fault_observer.load(std::memory_order_relaxed)(fault);
@@ -127,7 +127,7 @@ constexpr std::array<SignalHandler, sizeof...(numbers)> make_handlers(
 
 constexpr auto fault_handlers = make_handlers(std::make_integer_sequence<int, max_fault_actions>());
 
-int number_of(const struct sigaction& action) {
+int chain_number_of(const struct sigaction& action) {
   if ((action.sa_flags & SA_SIGINFO) == 0) return -1;
   for (int i = 0; i < max_fault_actions; ++i) {
     if (action.sa_sigaction == fault_handlers[static_cast<size_t>(i)]) return i;
@@ -152,7 +152,7 @@ bool observe_faults(FaultObserver observer) {
   fault_observer.store(observer, std::memory_order_relaxed);
   struct sigaction current = {};
   if (sigaction(SIGSEGV, nullptr, &current) != 0) return false;
-  if (number_of(current) >= 0) return true;
+  if (chain_number_of(current) >= 0) return true;
   const int count = fault_action_count.load(std::memory_order_relaxed);
   // An action that was in front of one of ours before, was taken away and has come back, as by
   // faulthandler.enable(), gets the same one of ours in front of it again.

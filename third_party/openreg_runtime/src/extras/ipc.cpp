@@ -20,18 +20,18 @@ namespace {
 
 // The kinds of handles, by their types in C.
 template <typename Handle>
-constexpr uint16_t kind_of = 0;
+constexpr uint16_t ticket_kind = 0;
 template <>
-constexpr uint16_t kind_of<orIpcMemHandle_t> = 0x6f6d;
+constexpr uint16_t ticket_kind<orIpcMemHandle_t> = 0x6f6d;
 template <>
-constexpr uint16_t kind_of<orIpcEventHandle_t> = 0x6f65;
+constexpr uint16_t ticket_kind<orIpcEventHandle_t> = 0x6f65;
 template <>
-constexpr uint16_t kind_of<orIpcLeaseHandle_t> = 0x6f6c;
+constexpr uint16_t ticket_kind<orIpcLeaseHandle_t> = 0x6f6c;
 
 // What the bytes of a handle are.
 struct Ticket {
   LedgerIdentity ledger;
-  uint16_t kind = 0;      // as of kind_of
+  uint16_t kind = 0;      // as of ticket_kind
   uint16_t device = 0;    // memory
   uint32_t checksum = 0;  // of the whole with this member 0
   uint64_t first = 0;     // memory: offset in the arena; event: slot; lease: number
@@ -53,7 +53,7 @@ uint32_t checksum_of(Ticket ticket) {
 
 template <typename Handle>
 void write_handle(Handle* handle, Ticket ticket) {
-  ticket.kind = kind_of<Handle>;
+  ticket.kind = ticket_kind<Handle>;
   ticket.checksum = checksum_of(ticket);
   *handle = std::bit_cast<Handle>(ticket);
 }
@@ -61,7 +61,8 @@ void write_handle(Handle* handle, Ticket ticket) {
 template <typename Handle>
 orError_t read_handle(const Handle& handle, const char* function, Ticket* ticket) {
   *ticket = std::bit_cast<Ticket>(handle);
-  if (ticket->kind == kind_of<Handle> && ticket->checksum == checksum_of(*ticket)) return orSuccess;
+  if (ticket->kind == ticket_kind<Handle> && ticket->checksum == checksum_of(*ticket))
+    return orSuccess;
   return fail(orErrorInvalidResourceHandle,
               concat(function, ": the handle is damaged, or of another kind"));
 }

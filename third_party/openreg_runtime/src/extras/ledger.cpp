@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<Ledger*> ledger_of_process{nullptr};
 
-constinit Mutex creation_mutex;
+constinit Mutex ledger_mutex;
 
 orError_t fail_os(const char* call) {
   return fail(orErrorOperatingSystem,
@@ -32,7 +32,9 @@ uint64_t make_state(uint32_t generation, uint32_t holder) {
   return uint64_t{generation} << 32 | holder;
 }
 
-uint64_t number_of(uint32_t slot, uint32_t generation) { return make_state(generation, slot + 1); }
+uint64_t lease_number_of(uint32_t slot, uint32_t generation) {
+  return make_state(generation, slot + 1);
+}
 
 }  // namespace
 
@@ -51,7 +53,7 @@ std::optional<uint32_t> SlotPool::take() {
 orError_t Ledger::get(Ledger** ledger) {
   *ledger = existing();
   if (*ledger != nullptr) return orSuccess;
-  const Lock lock(creation_mutex);
+  const Lock lock(ledger_mutex);
   *ledger = existing();
   return *ledger != nullptr ? orSuccess : make(ledger);
 }
@@ -161,7 +163,7 @@ orError_t Ledger::grant(uint64_t* lease) {
   granted.holder_start.store(0, std::memory_order_relaxed);
   granted.state.store(make_state(generation, LeaseState::no_holder), std::memory_order_release);
   is_granted_[*slot] = true;
-  *lease = number_of(*slot, generation);
+  *lease = lease_number_of(*slot, generation);
   return orSuccess;
 }
 
@@ -202,7 +204,7 @@ std::vector<uint64_t> Ledger::collect(bool checks_holders) {
     const uint32_t generation = generation_of(state.load(std::memory_order_relaxed));
     state.store(make_state(generation, LeaseState::no_lease), std::memory_order_release);
     leases_.give_back(slot);
-    numbers.push_back(number_of(slot, generation));
+    numbers.push_back(lease_number_of(slot, generation));
   }
   return numbers;
 }

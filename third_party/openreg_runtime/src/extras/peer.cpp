@@ -313,8 +313,8 @@ orError_t import_arena(const std::shared_ptr<Peer>& peer, int device,
   return orSuccess;
 }
 
-const ForkLocks fork_locks([]() OPENREG_UNCHECKED_LOCKING { imports().mutex.lock(); },
-                           []() OPENREG_UNCHECKED_LOCKING { imports().mutex.unlock(); });
+const ForkLocks import_fork_locks([]() OPENREG_UNCHECKED_LOCKING { imports().mutex.lock(); },
+                                  []() OPENREG_UNCHECKED_LOCKING { imports().mutex.unlock(); });
 
 std::optional<ImportedAllocation> find_locked(uintptr_t address) OPENREG_REQUIRES(imports().mutex) {
   const auto after = imports().arenas.upper_bound(address);
@@ -339,7 +339,7 @@ std::optional<ImportedAllocation> find_opened(uintptr_t address) {
   return find_locked(address);
 }
 
-[[maybe_unused]] const bool is_installed = [] {
+[[maybe_unused]] const bool is_peer_memory_installed = [] {
   find_imported = find_opened;
   return true;
 }();

@@ -82,7 +82,7 @@ void unlock_ranges() OPENREG_UNCHECKED_LOCKING {
   names().mutex.unlock();
 }
 
-const ForkLocks fork_locks(lock_ranges, unlock_ranges);
+const ForkLocks range_fork_locks(lock_ranges, unlock_ranges);
 
 }  // namespace
 }  // namespace openreg

@@ -395,9 +395,9 @@ Scheduler& scheduler() {
 }
 
 // A child may ask for the schedule.
-const ForkLocks fork_locks([] { scheduler().lock(); }, [] { scheduler().unlock(); });
+const ForkLocks schedule_fork_locks([] { scheduler().lock(); }, [] { scheduler().unlock(); });
 
-[[maybe_unused]] const bool is_installed = [] {
+[[maybe_unused]] const bool is_scheduler_installed = [] {
   turns::order = &scheduler();
   return true;
 }();

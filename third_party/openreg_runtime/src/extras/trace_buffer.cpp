@@ -83,7 +83,7 @@ void unlock_buffers() OPENREG_UNCHECKED_LOCKING {
   buffers().mutex.unlock();
 }
 
-const ForkLocks fork_locks(lock_buffers, unlock_buffers);
+const ForkLocks buffer_fork_locks(lock_buffers, unlock_buffers);
 
 // What one buffer held, in order of end_ns, and how much of that has been handed on.
 struct Taken {
@@ -118,7 +118,7 @@ void keep_in_buffer(const orActivityRecord& record) {
   }
 }
 
-[[maybe_unused]] const bool is_installed = [] {
+[[maybe_unused]] const bool is_tracer_installed = [] {
   keep_function = keep_in_buffer;
   return true;
 }();

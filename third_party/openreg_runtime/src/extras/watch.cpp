@@ -323,7 +323,7 @@ bool is_watchable_kernel_address(uintptr_t address) {
   return found != nullptr && found->is_kernel_address(address);
 }
 
-[[maybe_unused]] const bool is_installed = [] {
+[[maybe_unused]] const bool is_watch_installed = [] {
   watchable_memory = {
       .allocate = allocate_watchable,
       .release = release_watchable,

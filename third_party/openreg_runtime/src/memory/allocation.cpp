@@ -205,7 +205,7 @@ void unlock_allocations() OPENREG_UNCHECKED_LOCKING {
   pinned_memory().mutex.unlock();
 }
 
-const ForkLocks fork_locks(lock_allocations, unlock_allocations);
+const ForkLocks allocation_fork_locks(lock_allocations, unlock_allocations);
 
 }  // namespace
 }  // namespace openreg

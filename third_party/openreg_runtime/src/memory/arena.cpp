@@ -17,12 +17,12 @@ namespace {
 std::atomic<const AddressSpace*> address_space{nullptr};
 
 constexpr uintptr_t round_down(uintptr_t value, size_t step) { return value - value % step; }
-constexpr uintptr_t round_up(uintptr_t value, size_t step) {
+constexpr uintptr_t aligned_up(uintptr_t value, size_t step) {
   return round_down(value + step - 1, step);
 }
 
 constexpr size_t stored_size(size_t requested) {
-  return round_up(requested, OPENREG_MEMORY_ALIGNMENT);
+  return aligned_up(requested, OPENREG_MEMORY_ALIGNMENT);
 }
 
 }  // namespace
@@ -188,7 +188,7 @@ void Arena::erase_free(Ranges::iterator range) {
 
 // Makes the whole pages of a range zero.
 void Arena::discard_pages(uintptr_t begin, uintptr_t end) {
-  begin = round_up(begin, os::page_size());
+  begin = aligned_up(begin, os::page_size());
   end = round_down(end, os::page_size());
   if (begin >= end) return;
   void* memory = reinterpret_cast<void*>(begin + static_cast<uintptr_t>(kernel_offset_));

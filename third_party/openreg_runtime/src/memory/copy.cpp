@@ -56,7 +56,7 @@ constexpr orKernel copy_kernel{"copy", run_copy, nullptr, nullptr};
 constexpr orKernel staged_copy_kernel{"copy", run_staged_copy, stage, nullptr};
 constexpr orKernel fill_kernel{"fill", run_fill, nullptr, nullptr};
 
-orMemcpyKind kind_of(const Place& destination, const Place& source) {
+orMemcpyKind copy_kind_of(const Place& destination, const Place& source) {
   const bool to_device = destination.type == orMemoryTypeDevice;
   const bool from_device = source.type == orMemoryTypeDevice;
   if (to_device) return from_device ? orMemcpyDeviceToDevice : orMemcpyHostToDevice;
@@ -101,7 +101,7 @@ orError_t check_copy(void* destination, const void* source, size_t size, orMemcp
     return error;
   }
   if (const orError_t error = find_place(source, size, function, &copy->source)) return error;
-  copy->kind = kind_of(copy->destination, copy->source);
+  copy->kind = copy_kind_of(copy->destination, copy->source);
   if (kind == orMemcpyDefault || kind == copy->kind) return orSuccess;
   return fail(orErrorInvalidMemcpyDirection,
               concat(function, ": the pointers make it a copy ", kind_names[copy->kind],

@@ -40,7 +40,7 @@ constexpr uint64_t round_up(uint64_t value, uint64_t step) {
   return (value + step - 1) / step * step;
 }
 
-orActivityKind kind_of(CommandKind kind) {
+orActivityKind activity_kind_of(CommandKind kind) {
   switch (kind) {
     case CommandKind::Copy:
       return orActivityMemcpy;
@@ -73,7 +73,7 @@ void Command::describe(const Submission& submission) {
 }
 
 orActivityRecord Command::activity(int device, uint64_t stream_id) {
-  orActivityRecord record = {.kind = kind_of(kind),
+  orActivityRecord record = {.kind = activity_kind_of(kind),
                              .name = name(),
                              .device = device,
                              .stream_id = stream_id,

@@ -44,7 +44,7 @@ orError_t run_host_function(void* closure) {
 
 // Work that does nothing.
 constexpr orKernel nothing_kernel{"nothing", [](void*) { return orSuccess; }, nullptr, nullptr};
-constexpr Submission nothing{CommandKind::Fill, "nothing", &nothing_kernel, nullptr, 0};
+constexpr Submission nothing_submission{CommandKind::Fill, "nothing", &nothing_kernel, nullptr, 0};
 
 constexpr orKernel host_function_kernel{"host function", run_host_function, nullptr, nullptr};
 
@@ -173,7 +173,7 @@ orError_t Stream::submit(const Submission& submission, uint64_t* sequence) {
     move_closure(submission, command.closure());
   } catch (...) {
     // The command has its place and its number: an empty one takes it.
-    command.describe(nothing);
+    command.describe(nothing_submission);
     command.correlation_id = 0;
     ring_.commit(slot);
     if (is_scheduled) turns::order->add(*this, slot.sequence, command);
