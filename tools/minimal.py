@@ -64,6 +64,7 @@ def main() -> int:
         is_right &= _test(folder / "mychip", copy)
         _install("the copy with examples/chip", page_command("examples"), repository, copy)
         is_right &= _test(folder / "mychip", copy)
+        is_right &= _run_tool("bringup_page.py", copy, "mychip", "after")
         return 0 if is_right else 1
 
 
