@@ -77,7 +77,7 @@ class TestPasted(TestCase):
         self.assertEqual(result.returncode, 0, f"{script}\n{result.stdout}")
         return result.stdout
 
-    def run_page(self, script, **variables):
+    def run_page(self, script):
         """Runs commands of the page, for the torch that is installed, with a wheel that is made."""
         script = re.sub(r"torch==[\d.]+\.\*", f"torch=={torch.__version__}", script)
         output = ""
@@ -88,7 +88,7 @@ class TestPasted(TestCase):
                 self.assertIn(source, ("../torch_openreg", "$SOURCE"))
                 shutil.copytree(self.wheels, self.project / folder)
             else:
-                output += self.run_script(line, **variables)
+                output += self.run_script(line)
         return output
 
     def check_tests_passed(self, output):

@@ -27,8 +27,10 @@ SUITE = """
 import pytest
 import torch
 
+
 def test_device():
     assert torch.zeros(1, device="cuda").is_cuda and torch.cuda.is_emulated
+
 
 def test_gate(cuda_gate):
     with cuda_gate as gate:
@@ -36,6 +38,7 @@ def test_gate(cuda_gate):
         assert not torch.cuda.current_stream().query()
         gate.open()
         assert x.item() == 1
+
 
 @pytest.mark.needs_real_cuda
 def test_kernel_of_triton():
