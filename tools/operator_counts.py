@@ -134,7 +134,8 @@ def _registered_for(operator: str, device_type: str) -> str:
     """The operator that a backend registers for this one: its out variant, if torch composes it."""
     if _needs_kernel(operator):
         return operator
-    return openreg_bringup.group_of(operator, device_type).to_register[0].partition("(")[0]
+    schemas = openreg_bringup.group_of(operator, device_type).to_register
+    return schemas[0].partition("(")[0] if schemas else operator
 
 
 def _needs_kernel(operator: str) -> bool:

@@ -854,6 +854,20 @@ class TestRepeatedCalls(FallbackTestCase):
                 for actual, expected in zip(call(on_device), call(x), strict=True):
                     self.assert_bit_equal(actual, expected)
 
+    def test_bytes_of_results_that_the_stream_copies_count(self):
+        x = torch.randn(8, 8, device=DEVICE_TYPE)
+        torch.linalg.matrix_exp(x)  # on the host
+        before = torch_openreg._C._copied_result_count()
+        for _ in range(2):
+            torch.linalg.matrix_exp(x)
+        torch.openreg.synchronize()
+        copies = torch_openreg._C._copied_result_count() - before
+        self.assertGreater(copies, 0)
+        self.assertEqual(
+            torch.openreg.fallback_copied_bytes(),
+            {"aten::linalg_matrix_exp": (1 + copies) * x.nbytes},
+        )
+
     def test_other_sizes_wait_once(self):
         for size in (2, 3, 2, 3):
             torch.fft.fft(self.on_device[:size])
