@@ -1,6 +1,8 @@
 // Steps 2 and 4 of docs/bring_up.md, the guard. In full: csrc/core/GuardImpl.cpp.
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <tuple>
+
 #include "Event.h"
 
 namespace chip {
@@ -64,7 +66,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return milliseconds;
   }
   void destroyEvent(void* event, DeviceIndex) const noexcept override {
-    (void)orEventDestroy(handleOf(event));
+    std::ignore = orEventDestroy(handleOf(event));
   }
 };
 

@@ -1,5 +1,6 @@
 // Step 6 of docs/bring_up.md, a kernel for all variants of an operator; docs/what_to_write_next.md
 // adds it to a copy of minimal/. In full: csrc/aten/structured.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/CPUFallback.h>
 
 #include "../aten/Operators.h"
@@ -25,6 +26,8 @@ static Tensor& mulOut(const Tensor& self, const Tensor& other, Tensor& out) {
   if (!is_dense(self) || !is_dense(out) || !(is_number || is_dense(other))) {
     return at::native::call_fallback_fn<&fallback, at::_ops::mul_out>::call(self, other, out);
   }
+  at::assert_no_partial_overlap(out, self);
+  if (!is_number) at::assert_no_partial_overlap(out, other);
   check(orLaunchKernel(handleOf(currentStream(out.device().index())), MulKernel{},
                        kernelAddress<float>(out), kernelAddress<float>(self),
                        is_number ? nullptr : kernelAddress<float>(other),
