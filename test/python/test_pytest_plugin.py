@@ -574,7 +574,7 @@ class TestPlugin(OpenRegTestCase):
         suite = f"{SUMMARY}\ndef test_removes():\n    import shutil\n    shutil.rmtree('reports')\n"
         result = self.pytest(
             *("test_it.py", "--openreg-sanitizer", "-k", "test_right or test_removes"),
-            "--openreg-sanitizer-report=reports/found.json",
+            *("--openreg-sanitizer-report=reports/found.json", "--openreg-allow-unchecked"),
             suite=suite,
         )
         self.assert_outcome(result, "2 passed", 3)

@@ -294,7 +294,7 @@ class TestUpstreamRunner(TestCase):
                 ("c", "self.skipTest('')"),
             )
         )
-        files, listed = {"test_bad.py": bad}, ["test_bad.py::TestBad::*"]
+        files, listed = {"test_bad.py": bad}, ["test_bad.py::*Bad::test_*"]
         result, _ = run_tool(files, listed=listed)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("failed as listed: 2 because it does odd things", result.stdout)
@@ -304,7 +304,7 @@ class TestUpstreamRunner(TestCase):
         text = "passes, but is listed: test_bad.py::TestBad::test_d: it is odd"
         self.assertIn(text, result.stdout)
         result, _ = run_tool({"test_good.py": _PASSES}, listed=listed)
-        self.assertIn("does not exist: test_bad.py::TestBad::*", result.stdout)
+        self.assertIn("does not exist: test_bad.py::*Bad::test_*", result.stdout)
         self.assertEqual(result.returncode, 1)
 
     @parametrize("suite", ["cuda", "device", "openreg"])
