@@ -243,6 +243,7 @@ def _prepare(parser: argparse.ArgumentParser, options: argparse.Namespace) -> No
 
 
 def _run(options: argparse.Namespace) -> None:
+    """Runs the program as Python does, under the name __main__."""
     program = options.program[0]
     if options.module:
         runpy.run_module(program, run_name="__main__", alter_sys=True)

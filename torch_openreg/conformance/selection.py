@@ -74,6 +74,7 @@ def _bare(operator: str) -> str:
 
 
 def _names_of(info: Any) -> set[str]:
+    """The operators that an entry is about, by its names in the database."""
     names = (getattr(info, attribute, None) for attribute in _NAMES)
     return {_bare(name.rpartition(".")[2]) for name in names if name}
 
