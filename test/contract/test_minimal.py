@@ -169,6 +169,20 @@ class TestMinimal(TestCase):
                     f"{ROOT / driver}",
                 )
 
+    def test_driver_is_found_from_the_folder_of_the_command(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "mychip"
+            self.assertEqual(self.rename("mychip", copy).stderr, "")
+            run = subprocess.run(
+                [sys.executable, "setup.py", "--name"],  # pip runs it in this folder, too
+                cwd=copy,
+                env=os.environ
+                | {"CHIP_DRIVER": RUNTIME.relative_to(ROOT).as_posix(), "PWD": str(ROOT)},
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(run.stdout.splitlines()[-1:], ["torch_mychip"], run.stderr)
+
     def rename(self, *arguments):
         """Runs minimal/rename.py."""
         script = [sys.executable, MINIMAL / "rename.py", *arguments]
