@@ -28,7 +28,9 @@ def main() -> None:
         loss.backward()
         optimizer.step()
     total = sum(parameter.detach().sum() for parameter in model.parameters())
-    print(f"rank {dist.get_rank()} on {device}: loss {loss.item():.3f}, parameters {total:.6f}")
+    # One write, as the processes share the output.
+    line = f"rank {dist.get_rank()} on {device}: loss {loss.item():.3f}, parameters {total:.6f}\n"
+    print(line, end="", flush=True)
     dist.destroy_process_group()
 
 

@@ -144,7 +144,7 @@ class TestMinimal(TestCase):
             lines = python_lines if file.suffix == ".py" else native_lines
             self.assertLessEqual(lines(file.read_text()), ADDED_LINES, file)
             path = file.relative_to(EXAMPLES).as_posix()
-            self.assertIn(f"include}} ../examples/chip/{path}\n", page)
+            self.assertIn(f"<!-- quotes examples/chip/{path}: ", page)
             self.assertIn(f"`{path}`", text)
 
     def test_source_of_the_whole_driver_has_every_source(self):

@@ -62,6 +62,8 @@ ELSEWHERE = {
     # Of the reader, of the published pages, of a wheel, and of tests' own programs.
     "csrc/aten/structured/codegen/gen_structured.py": ("DIR/structured_ops.json",),
     "docs/publish.py": ("versions.json",),
+    "setup.py": ("compile_commands.json",),
+    "test/docs/test_debugging.py": ("smallest.cpp",),
     "docs/start.md": (".github/workflows/cuda-tests.yml",),
     "docs/versions.md": ("torch_openreg/lib/torch2.13/",),
     "test/contract/test_facts.py": ("a.cpp",),

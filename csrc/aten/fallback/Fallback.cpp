@@ -66,7 +66,7 @@ void callOnStream(BoxedCall& call, std::shared_ptr<const CallPlan> plan, torch::
   const bool is_verified = isVerifying() && plan->areAllNew() && !call.known().drawsNumbers();
   StreamCallClosure run;
   run.call().setArguments(call.op(), std::move(plan), call.values(), call.places(), call.tensors(),
-                          is_verified);
+                          is_verified, call.known().copiedBytes());
   torch::jit::Stack results = run.call().allocateResults(call.deviceTensors());
   observeCall(call, results);
   launchOp(call.known().kernel(), call.device(), std::move(run));

@@ -98,10 +98,8 @@ class FallbackOperator {
   // once, or throws NotImplementedError.
   void countSynchronousCall();
 
-  // Counts bytes of a call's results. From any thread.
-  void countCopiedBytes(int64_t size_bytes) {
-    copied_bytes_.fetch_add(size_bytes, std::memory_order_relaxed);
-  }
+  // The bytes of results that were copied. From any thread.
+  std::atomic<int64_t>& copiedBytes() { return copied_bytes_; }
 
   FallbackCount count() const;
   void resetCount();

@@ -247,7 +247,7 @@ void HostCall::copyMemory(const Tensor& to, const Tensor& from) const {
   stream.synchronize(known_.name().c_str());
   const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, nbytes));
   std::memcpy(hostView(to).storage().mutable_data(), from.storage().data(), nbytes);
-  known_.countCopiedBytes(static_cast<int64_t>(nbytes));
+  known_.copiedBytes().fetch_add(static_cast<int64_t>(nbytes), std::memory_order_relaxed);
 }
 
 void HostCall::takeOverResizes() {
@@ -342,7 +342,8 @@ Tensor HostCall::moveToDevice(const Tensor& result) const {
     stream.synchronize(known_.name().c_str());
     const TraceScope work(stream, WorkDescription::copy(orMemcpyHostToDevice, result.nbytes()));
     copyable(hostView(moved)).copy_(copyable(result));
-    known_.countCopiedBytes(static_cast<int64_t>(result.nbytes()));
+    known_.copiedBytes().fetch_add(static_cast<int64_t>(result.nbytes()),
+                                   std::memory_order_relaxed);
   }
   return moved;
 }

@@ -10,7 +10,6 @@
 
 #include "csrc/aten/cpu/ResultMemory.h"
 #include "csrc/aten/cpu/SubByteIntegers.h"
-#include "csrc/aten/fallback/FallbackOperator.h"
 #include "csrc/aten/fallback/Verification.h"
 #include "csrc/aten/launch/ListTensors.h"
 
@@ -37,9 +36,11 @@ template <typename... Got>
 
 void StreamCall::setArguments(const c10::OperatorHandle& op, std::shared_ptr<const CallPlan> plan,
                               c10::SmallVectorImpl<CallValue>& values, c10::ArrayRef<size_t> places,
-                              c10::ArrayRef<const Tensor*> tensors, bool is_verified) {
+                              c10::ArrayRef<const Tensor*> tensors, bool is_verified,
+                              std::atomic<int64_t>& copied_bytes) {
   op_ = op;
   is_verified_ = is_verified;
+  copied_bytes_ = &copied_bytes;
   plan_ = std::move(plan);
   values_.assign(std::make_move_iterator(values.begin()), std::make_move_iterator(values.end()));
   places_.assign(places.begin(), places.end());
@@ -122,7 +123,8 @@ void StreamCall::compute(torch::jit::Stack stack) const {
       Tensor destination = copyable(destinations_[i].tensor());
       at::native::copy_(destination, copyable(computed[i].tensor), /*non_blocking=*/false);
       copied_results.fetch_add(1, std::memory_order_relaxed);
-      fallbackOperator(*op_).countCopiedBytes(static_cast<int64_t>(destination.nbytes()));
+      copied_bytes_->fetch_add(static_cast<int64_t>(destination.nbytes()),
+                               std::memory_order_relaxed);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,9 +27,12 @@ class StreamCall {
  public:
   // Takes the arguments of a call. `values` and `places` are as in argumentsOf(), and `tensors` are
   // those that the places mean. With `is_verified`, the results are computed twice and compared.
+  // The bytes of results that are copied are added to `copied_bytes`, which must live as long as
+  // the process.
   void setArguments(const c10::OperatorHandle& op, std::shared_ptr<const CallPlan> plan,
                     c10::SmallVectorImpl<CallValue>& values, c10::ArrayRef<size_t> places,
-                    c10::ArrayRef<const Tensor*> tensors, bool is_verified);
+                    c10::ArrayRef<const Tensor*> tensors, bool is_verified,
+                    std::atomic<int64_t>& copied_bytes);
 
   // The results for the caller: they are allocated by the plan on the current device, or are
   // arguments, which are `device_tensors`. Call once.
@@ -63,6 +67,7 @@ class StreamCall {
 
   std::optional<c10::OperatorHandle> op_;
   bool is_verified_ = false;
+  std::atomic<int64_t>* copied_bytes_ = nullptr;
   std::shared_ptr<const CallPlan> plan_;
   std::vector<CallValue> values_;
   std::vector<size_t> places_;  // in `aliases_`

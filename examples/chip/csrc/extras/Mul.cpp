@@ -1,5 +1,5 @@
-// Step 6 of docs/bring_up.md, a kernel for all variants of an operator; docs/what_to_write_next.md
-// adds it to a copy of minimal/. In full: csrc/aten/structured.
+// Step 6 of docs/bring_up.md and the example of docs/what_to_write_next.md: a kernel for all
+// variants of an operator. In full: csrc/aten/structured.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/CPUFallback.h>
 
