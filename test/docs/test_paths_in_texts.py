@@ -106,11 +106,16 @@ def _ends(paths: Iterable[Path]) -> set[str]:
 
 
 def missing_in(text: str) -> list[str]:
-    """Returns the paths in a text that are the end of no path, and are not below the root."""
+    """Returns the paths in a text that are the end of no path, and are not below the root.
+
+    A build makes what is in the folders of LEFT_OUT.
+    """
     return [
         path
         for path in dict.fromkeys(file or other for file, other in PATH.findall(text))
-        if path.rstrip("/") not in known_ends() and not (ROOT / path).exists()
+        if path.rstrip("/") not in known_ends()
+        and not (ROOT / path).exists()
+        and not any(LEFT_OUT.match(part) for part in path.split("/"))
     ]
 
 
