@@ -4,6 +4,7 @@ import torch
 from common import (
     DEVICE_TYPE,
     OpenRegTestCase,
+    comparable_error,
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
@@ -44,7 +45,7 @@ def outcome(call, device, number):
     try:
         return call(device, number).cpu()
     except Exception as error:
-        return type(error), str(error).splitlines()[0]
+        return type(error), comparable_error(str(error).splitlines()[0])
 
 
 class TestLargeNumbers(OpenRegTestCase):
