@@ -428,6 +428,30 @@ class TestRules(OpenRegTestCase):
         with self.assertRaisesRegex(RuntimeError, r"signal size of\[12\]"):
             torch.stft(_numbers(32).half(), 12, return_complex=True)
 
+    @parametrize(
+        "name,arguments",
+        [
+            ("fftn", {"s": (4, 4, 4, 4), "dim": (0,)}),
+            ("fftn", {"s": (4, 4, 4, 4)}),
+            ("fftn", {"dim": ()}),
+            ("irfftn", {"dim": ()}),
+            ("rfftn", {"dim": ()}),
+            ("fft", {"n": 0}),
+            ("fft", {"dim": 5}),
+        ],
+        name_fn=lambda name, arguments: re.sub(r"\W+", "_", f"{name}_{arguments}").strip("_"),
+    )
+    def test_arguments_of_a_transform_that_torch_refuses_have_its_errors(self, name, arguments):
+        transform, x = getattr(torch.fft, name), torch.rand(4, 4, device="cuda")
+
+        def outcome(x):
+            try:
+                return transform(x, **arguments).shape
+            except (RuntimeError, IndexError) as error:
+                return type(error), str(error).splitlines()[0]
+
+        self.assertEqual(outcome(x.half()), outcome(x))
+
 
 class TestTable(OpenRegTestCase):
     @classmethod

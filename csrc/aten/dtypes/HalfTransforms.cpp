@@ -36,7 +36,11 @@ class Transform {
   }
 
   // In the order of CUDA: the real side of a transform has a call of its own.
+  // What torch refuses, such as a size of 0, is left to torch.
   void check() const {
+    if (sizes_.empty() || std::ranges::min(sizes_) < 1) {
+      return;
+    }
     std::vector<int64_t> sizes = sizes_;
     const int64_t last = sizes.back();
     if (writesRealNumbers()) {
@@ -72,7 +76,8 @@ class Transform {
       dims_ = dim->isInt() ? std::vector<int64_t>{dim->toInt()} : dim->toIntVector();
     } else {
       const c10::IValue* lengths = given("s");
-      dims_.resize(lengths != nullptr ? lengths->toListRef().size() : self_.dim());
+      const size_t count = self_.dim();
+      dims_.resize(lengths != nullptr ? std::min(lengths->toListRef().size(), count) : count);
       std::iota(dims_.begin(), dims_.end(), self_.dim() - static_cast<int64_t>(dims_.size()));
     }
     for (int64_t& dim : dims_) {
@@ -83,6 +88,9 @@ class Transform {
   void findSizes() {
     for (const int64_t dim : dims_) {
       sizes_.push_back(self_.size(dim));
+    }
+    if (sizes_.empty()) {
+      return;
     }
     if (writesRealNumbers()) {
       sizes_.back() = 2 * (sizes_.back() - 1);
@@ -95,7 +103,7 @@ class Transform {
     }
     if (const c10::IValue* lengths = given("s")) {
       const auto list = lengths->toListRef();
-      for (size_t i = 0; i < list.size(); ++i) {
+      for (size_t i = 0; i < std::min(list.size(), sizes_.size()); ++i) {
         const int64_t length = list[i].toInt();
         sizes_[i] = length < 0 ? sizes_[i] : length;
       }
