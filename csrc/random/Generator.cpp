@@ -557,10 +557,6 @@ OpenRegGeneratorImpl* select(const std::optional<Generator>& generator, c10::Dev
               chosen.device().type(), "'");
   TORCH_CHECK(device >= 0, "Expected a 'cpu' device type for generator but found '",
               c10::openreg::kDeviceType, "'");
-  TORCH_CHECK(chosen.device().index() == device, "Generator device index ",
-              static_cast<int>(chosen.device().index()), " does not match the device index ",
-              static_cast<int>(device), " of the tensors to fill; expected a generator of ",
-              c10::Device(c10::openreg::kDeviceType, device));
   return static_cast<OpenRegGeneratorImpl*>(chosen.unsafeGetGeneratorImpl());
 }
 

@@ -105,6 +105,13 @@ class TestLongLists(OpenRegTestCase):
         self.assertEqual(actual.stride(), expected.stride())
         self.assert_bit_equal(actual, expected)
 
+    @parametrize("dim", [0, 1, 5, -3])
+    def test_cat_of_tensors_without_elements_takes_any_dimension(self, dim):
+        for count in (1, 2, COUNT):
+            expected = torch.cat([torch.empty(0)] * count, dim)
+            actual = torch.cat([torch.empty(0, device=DEVICE_TYPE)] * count, dim)
+            self.assertEqual(actual.shape, expected.shape)
+
     @parametrize("function", [torch.stack, torch.cat], name_fn=lambda function: function.__name__)
     def test_results_go_where_out_says(self, function):
         tensors = like_ones()

@@ -217,14 +217,31 @@ class TestRandom(OpenRegTestCase):
         self.assertEqual(output.strip(), "done")
 
     @requires_two_devices
-    @parametrize("draw", [name for name in DRAWS if name != "randperm_of_nothing"])
-    def test_generator_of_another_device_is_refused(self, draw):
-        generator = torch.Generator(f"{DEVICE_TYPE}:1")
-        state = generator.get_state()
+    @parametrize("draw", DRAWS)
+    def test_generator_of_another_device_draws_as_its_own(self, draw):
+        # As for CUDA, only the type of a generator's device counts.
+        generators = [torch.Generator(f"{DEVICE_TYPE}:{index}") for index in range(2)]
+        for generator in generators:
+            generator.manual_seed(SEED)
         for _ in range(3):
-            with self.assertRaisesRegex(RuntimeError, "Generator device index 1 does not match"):
-                DRAWS[draw](f"{DEVICE_TYPE}:0", generator)
-        self.assertEqual(generator.get_state(), state)
+            expected, actual = (DRAWS[draw](f"{DEVICE_TYPE}:0", each) for each in generators)
+            self.assert_bit_equal(actual, expected)
+        states = [generator.get_state() for generator in generators]
+        self.assertEqual(states[1], states[0])
+
+    @requires_two_devices
+    def test_draws_on_two_devices_from_one_generator_are_ordered(self):
+        own = torch.Generator().manual_seed(SEED)
+        expected = [torch.randn(50, generator=own) for _ in range(6)]
+        generator = torch.Generator(f"{DEVICE_TYPE}:1").manual_seed(SEED)
+        actual = []
+        with StreamGate(torch.openreg.current_stream(0)) as gate:
+            for index in range(6):
+                device = f"{DEVICE_TYPE}:{index % 2}"
+                actual.append(torch.randn(50, device=device, generator=generator))
+            gate.open()
+        for one, other in zip(actual, expected, strict=True):
+            self.assert_bit_equal(one, other)
 
     def test_generator_of_another_kind_of_device_is_refused(self):
         with self.assertRaisesRegex(RuntimeError, "device type"):

@@ -75,7 +75,7 @@ Tensor& randomPermutation(int64_t n, OptionalGenerator generator, Tensor& out) {
   at::cpu::randperm_outf(1, scratchGenerator(), on_cpu);  // throws if the dtype is not supported
   out.resize_({n});
   if (n == 0) {
-    return out;  // needs no generator, so that of another device is allowed
+    return out;  // needs no generator, so that of another device type is allowed
   }
   enqueue<"aten::randperm.generator_out">(
       out.device(),

@@ -76,7 +76,8 @@ bool isLike(const Tensor& model, const Tensor& tensor) {
 void checkJoins(const Tensor& joined, const ITensorListRef& tensors, int64_t dim) {
   // The CPU copies single elements otherwise, and along other dimensions than the first one.
   static std::array<std::array<CheckedDtypePairs, 2>, 2> checked;
-  const bool is_inner = joined.dim() > 0 && at::maybe_wrap_dim(dim, joined.dim()) > 0;
+  // Tensors of size {0} are joined along any dimension. If all are such, so is the result.
+  const bool is_inner = joined.dim() > 1 && at::maybe_wrap_dim(dim, joined.dim()) > 0;
   for (const Tensor& tensor : tensors) {
     const ScalarType dtype = tensor.scalar_type();
     const bool is_single = tensor.numel() == 1;

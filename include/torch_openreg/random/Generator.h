@@ -153,8 +153,9 @@ OPENREG_EXPORT std::vector<std::shared_ptr<GeneratorState>> takeGeneratorsOfCapt
 OPENREG_EXPORT Generator createOpenRegGenerator(c10::DeviceIndex device = -1);
 
 // The engine for a kernel on the device's current stream: that of the given generator, or of the
-// device's default. Orders the launch, which must follow; see Note [Generators on workers].
-// Errors: RuntimeError if the generator belongs to another device.
+// device's default. Orders the launch, which must follow; see Note [Generators on workers]. As for
+// CUDA, the given generator may belong to another openreg device.
+// Errors: RuntimeError if the generator belongs to a device of another type.
 OPENREG_EXPORT Generator engineForLaunch(const std::optional<Generator>& generator,
                                          c10::DeviceIndex device);
 
