@@ -394,6 +394,14 @@ class TestRules(OpenRegTestCase):
         with torch.autocast("cuda", dtype):
             norm(x, first, wide, wide)
 
+    def test_mask_of_a_dropout_is_boolean(self):
+        gradient = torch.ones(4, device="cuda")
+        for dtype in (torch.uint8, torch.float32):
+            text = f"^Mask should be Bool Scalar Type{_names_in_texts(dtype)}$"
+            with self.assertRaisesRegex(RuntimeError, text):
+                torch.ops.aten.native_dropout_backward(gradient, gradient.to(dtype), 2.0)
+        torch.ops.aten.native_dropout_backward(gradient, gradient.bool(), 2.0)
+
     @parametrize(
         "name,sizes,expected",
         [

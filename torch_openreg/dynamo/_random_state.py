@@ -25,8 +25,12 @@ def _drawing_device(args: Any, kwargs: dict[str, Any]) -> torch.device:
     named = kwargs.get("device")
     if named is not None:
         return torch.device(named)
-    tensors = [value for value in tree_leaves(args) if isinstance(value, torch.Tensor)]
-    return tensors[0].device if tensors else torch.device("cpu")
+    for value in tree_leaves(args):
+        if isinstance(value, torch.device):  # of Inductor's seeds
+            return value
+        if isinstance(value, torch.Tensor):
+            return value.device
+    return torch.device("cpu")
 
 
 def _run_and_save(operator: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:

@@ -218,6 +218,9 @@ void checkParameters(Arguments arguments, bool is_group_norm) {
 void checkRule(const c10::FunctionSchema& schema, Arguments arguments) {
   if (schema.name().starts_with("aten::_fft_")) {
     checkHalfTransform(schema, arguments);
+  } else if (schema.name() == "aten::native_dropout_backward") {
+    const ScalarType mask = arguments[1].toTensor().scalar_type();
+    TORCH_CHECK(mask == kBool, "Mask should be Bool Scalar Type", mask);
   } else {
     checkParameters(arguments, /*is_group_norm=*/schema.name() == "aten::native_group_norm");
   }
