@@ -40,6 +40,10 @@ LATE_ERRORS = [
         r"pivots passed to lu_unpack must be|Pivots given to lu_solve must",
         "pivots are rows",
     ),
+    LateError(
+        r"allocated size does not match required size",
+        "output_size of repeat_interleave is the sum of the repeats",
+    ),
     LateError(r"segment_length >= 0", "offsets do not decrease"),
     LateError(
         r"offsets\[0\] has to be 0|the last offset value should be the size",

@@ -37,8 +37,13 @@ _POLYNOMIALS = [
     "special_legendre_polynomial_p",
 ]
 
-# Wrong arguments that the CPU does not check: its behavior is undefined.
+# Arguments that the CPU alone refuses, and wrong ones that it does not check: its behavior is
+# undefined.
 _UNCHECKED_NUMBERS = {
+    **dict.fromkeys(
+        ("linalg_lu", "linalg_lu_factor", "linalg_lu_factor_ex", "lu"),
+        "CUDA computes without pivots",
+    ),
     **dict.fromkeys(
         ("native_batch_norm", "_native_batch_norm_legit"),
         "whether it trains is a number; see operators.py for evaluation",
