@@ -783,8 +783,11 @@ class TestOrder(IpcTestCase):
         peer.call(record_behind_a_gate, 10)
         self.assertFalse(event.query())
         peer.kill()
-        with self.assertRaisesRegex(RuntimeError, f"process {peer.process.pid} ended before"):
+        text = f"process {peer.process.pid} ended before"
+        with self.assertRaisesRegex(RuntimeError, text):
             event.synchronize()
+        with self.assertRaisesRegex(RuntimeError, text):
+            torch.openreg.synchronize()  # the current stream waits for the peer's tensor
 
     def test_process_exits_while_it_waits_for_another(self):
         peer = self.start_peer()
