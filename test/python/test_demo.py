@@ -273,4 +273,4 @@ def test_failed_check_is_kept_with_its_detail() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main([__file__]))
+    sys.exit(pytest.main([__file__, *sys.argv[1:]]))
