@@ -18,7 +18,7 @@ _TESTS = Path(__file__).resolve().parent
 _INCLUDE = Path(torch.__file__).parent / "include"
 
 
-_NAME = "openreg_guard_test"
+_GUARD = "core/guard_test.cpp"
 _VARIABLE = "BUILT_GUARD_TEST"  # the path of an extension that another process has built
 
 
@@ -28,16 +28,21 @@ def _build_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def extension() -> ModuleType:
-    """Builds ``core/guard_test.cpp`` and imports it."""
-    if _VARIABLE in os.environ:
-        spec = importlib.util.spec_from_file_location(_NAME, os.environ[_VARIABLE])
+def extension(source: str = _GUARD) -> ModuleType:
+    """Builds an extension of the tests and imports it.
+
+    Args:
+        source: its only file, below ``test``.
+    """
+    name = f"openreg_{Path(source).stem}"
+    if source == _GUARD and _VARIABLE in os.environ:
+        spec = importlib.util.spec_from_file_location(name, os.environ[_VARIABLE])
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
     return cpp_extension.load(
-        _NAME,
-        [str(_TESTS / "core" / "guard_test.cpp")],
+        name,
+        [str(_TESTS / source)],
         extra_cflags=["-O0", "-g0", "-std=c++20"],
         build_directory=_build_folder().name,
     )

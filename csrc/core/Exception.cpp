@@ -3,8 +3,12 @@
 #include <c10/util/StringUtil.h>
 
 #include <atomic>
+#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "csrc/core/CudaErrors.h"
+#include "csrc/core/DeviceName.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Observer.h"
 
@@ -25,7 +29,7 @@ enum class KernelExceptionTag : int {
 };
 
 std::string forkText() {
-  const char* device = servesCuda() ? "CUDA" : "OpenReg";
+  const char* device = deviceName();
   return c10::str("Cannot re-initialize ", device, " in forked subprocess. To use ", device,
                   " with multiprocessing, you must use the 'spawn' start method");
 }
@@ -55,7 +59,7 @@ std::string describe(orError_t error, KernelExceptionTag tag, const char* raised
     return describeAsCuda(error, tag, raised_by);
   }
   const std::string detail = orGetLastErrorMessage();
-  std::string text = c10::str("OpenReg error: ", orGetErrorString(error), " (",
+  std::string text = c10::str(kDeviceName, " error: ", orGetErrorString(error), " (",
                               orGetErrorName(error), ", code ", static_cast<int>(error), ")");
   if (!detail.empty()) {
     text += ": " + detail;
@@ -76,14 +80,33 @@ orError_t codeOf(KernelExceptionTag tag) {
   return servesCuda() && is_check ? orErrorAssert : orErrorLaunchFailure;
 }
 
-orError_t report(KernelExceptionTag tag, const char* text) {
-  orSetKernelError(text, static_cast<int>(tag));
-  const orError_t error = codeOf(tag);
+// Of an error that has been set: it stays, if that is set and a GPU's would.
+void makeStickyAsOnCuda(orError_t error, KernelExceptionTag tag) {
   if (servesCuda() && areCudaErrorsSticky() &&
       (error == orErrorAssert || tag == KernelExceptionTag::None)) {
     orMakeKernelErrorSticky();
   }
+}
+
+orError_t report(KernelExceptionTag tag, const char* text) {
+  orSetKernelError(text, static_cast<int>(tag));
+  const orError_t error = codeOf(tag);
+  makeStickyAsOnCuda(error, tag);
   return error;
+}
+
+// What the kernel that failed has said, if this thread's last error came from one that returned a
+// KernelError.
+std::optional<KernelAcceleratorError> kernelErrorOf(orError_t code, SourceLocation location,
+                                                    const std::string& text) {
+  orErrorRecord record{};
+  if (orGetLastErrorRecord(&record) != orSuccess ||
+      (*record.location == '\0' && record.address == 0)) {
+    return std::nullopt;
+  }
+  return std::optional<KernelAcceleratorError>(
+      std::in_place, location, text,
+      KernelError{code, record.message, record.location, record.address}, record.kernel);
 }
 
 }  // namespace
@@ -96,8 +119,12 @@ void throwRuntimeError(orError_t error, const char* raised_by, SourceLocation lo
     raised_asserts.fetch_add(1, std::memory_order_relaxed);
   }
   observe(&Observer::callRefusal, error, raised_by);
+  const auto of_kernel = kernelErrorOf(error, location, text);
   // The error is being reported, so it must not stay this thread's last error.
   std::ignore = orGetLastError();
+  if (of_kernel.has_value()) {
+    throw *of_kernel;
+  }
   switch (tag) {
     case KernelExceptionTag::Index:
       throw c10::IndexError(location, std::move(text));
@@ -183,6 +210,22 @@ orError_t reportKernelException(std::exception_ptr exception) noexcept {
     return report(KernelExceptionTag::None, "an exception that is not a std::exception");
   }
 }
+
+orError_t reportKernelError(const KernelError& error) noexcept {
+  const orKernelError record{.text = error.text.c_str(),
+                             .tag = static_cast<int>(KernelExceptionTag::None),
+                             .location = error.location.c_str(),
+                             .address = error.address};
+  orSetKernelErrorRecord(&record);
+  makeStickyAsOnCuda(error.code, KernelExceptionTag::None);
+  return error.code;
+}
+
+KernelAcceleratorError::KernelAcceleratorError(SourceLocation location, std::string text,
+                                               KernelError error, std::string kernel)
+    : c10::AcceleratorError(location, static_cast<int32_t>(error.code), std::move(text)),
+      error_(std::move(error)),
+      kernel_(std::move(kernel)) {}
 
 uint64_t takeAssertCount() noexcept { return raised_asserts.exchange(0); }
 

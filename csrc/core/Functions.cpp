@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "csrc/core/CudaSettings.h"
+#include "csrc/core/DeviceName.h"
 #include "csrc/core/Interrupt.h"
 #include "csrc/core/Settings.h"
 #include "torch_openreg/core/Exception.h"
@@ -27,8 +28,7 @@ DeviceIndex device_count() noexcept {
 void ensureHasDevice() {
   int value = 0;
   OPENREG_CHECK(orGetDeviceCount(&value));
-  TORCH_CHECK(value > 0, "No ", servesCuda() ? "CUDA" : "OpenReg",
-              " device is available: ", whyNoDevice());
+  TORCH_CHECK(value > 0, "No ", deviceName(), " device is available: ", whyNoDevice());
 }
 
 void checkInitialization() {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "csrc/core/DeviceName.h"
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace c10::openreg {
@@ -24,7 +25,7 @@ void noteSynchronization(const char* operation) {
   if (C10_LIKELY(mode == SyncDebugMode::Silent)) {
     return;
   }
-  const char* device = servesCuda() ? "CUDA" : "OpenReg";
+  const char* device = deviceName();
   TORCH_CHECK(mode != SyncDebugMode::Error, "called a synchronizing ", device,
               " operation: ", operation);
   TORCH_WARN("called a synchronizing ", device, " operation: ", operation);

@@ -62,9 +62,11 @@ class OpenRegAllocator final : public DeviceAllocator {
 
   void copy_data(void* destination, const void* source, size_t size) const override {
     const OpenRegStream stream = getCurrentOpenRegStream();
-    observe(&Observer::byteCopy, stream, "aten::clone", destination, source, size);
-    OPENREG_CHECK(
-        orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice, stream.stream()));
+    if (observe(&Observer::byteCopy, stream, "aten::clone", destination, source, size) ==
+        Verdict::Run) {
+      OPENREG_CHECK(
+          orMemcpyAsync(destination, source, size, orMemcpyDeviceToDevice, stream.stream()));
+    }
   }
 
   // Always true if there is a device: torch calls this before it checks a device index, and no

@@ -7,6 +7,7 @@
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
+#include "csrc/core/DeviceName.h"
 #include "csrc/memory/Allocator.h"
 #include "torch_openreg/core/Observer.h"
 
@@ -25,7 +26,7 @@ constexpr size_t kMaxSize = size_t{1} << 60;
 
 // docs: allocate
 Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream) {
-  TORCH_CHECK_WITH(OutOfMemoryError, size <= kMaxSize, servesCuda() ? "CUDA" : "OpenReg",
+  TORCH_CHECK_WITH(OutOfMemoryError, size <= kMaxSize, deviceName(),
                    " out of memory. Tried to allocate more than 1EB memory.");
   // Gathering stacks, calls that free memory, and waits for the device happen without the lock.
   const BlockRequest request{size, roundedBlockSize(size + guardSize()), stream,
@@ -105,7 +106,8 @@ Block* DeviceCachingAllocator::take(const BlockRequest& request) {
 // --- Free
 
 void DeviceCachingAllocator::free(Block* block) noexcept {
-  observe(&Observer::memoryDeallocation, block->address, *block->stream, block->pool->id());
+  observe(&Observer::memoryDeallocation, block->address, block->size, *block->stream,
+          block->pool->id());
   std::shared_ptr<GatheredContext> context;
   try {
     context = gatherContext(RecordContext::ALL);
@@ -292,7 +294,7 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
     pools = c10::str(" Private pools of graphs and of MemPool hold ",
                      format_size(reserved_privately), ".");
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "OpenReg out of memory. Tried to allocate ",
+  TORCH_CHECK_WITH(OutOfMemoryError, false, kDeviceName, " out of memory. Tried to allocate ",
                    format_size(request.size), ". Device ", static_cast<int>(device_),
                    " has a total capacity of ", format_size(total_size), " of which ",
                    format_size(free_size), " is free.", limits, " Of the memory in use, ",

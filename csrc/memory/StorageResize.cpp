@@ -22,9 +22,11 @@ void resizeStorage(const Storage& storage, size_t size_bytes) {
   const size_t kept = std::min(impl->nbytes(), size_bytes);
   if (kept > 0) {
     const OpenRegStream stream = getCurrentOpenRegStream();
-    observe(&Observer::byteCopy, stream, "aten::resize_", data.get(), impl->data(), kept);
-    OPENREG_CHECK(
-        orMemcpyAsync(data.get(), impl->data(), kept, orMemcpyDeviceToDevice, stream.stream()));
+    if (observe(&Observer::byteCopy, stream, "aten::resize_", data.get(), impl->data(), kept) ==
+        Verdict::Run) {
+      OPENREG_CHECK(
+          orMemcpyAsync(data.get(), impl->data(), kept, orMemcpyDeviceToDevice, stream.stream()));
+    }
   }
   impl->set_data_ptr_noswap(std::move(data));
   impl->set_nbytes(size_bytes);

@@ -23,6 +23,7 @@ namespace py = pybind11;
 using c10::openreg::observe;
 using c10::openreg::Observer;
 using c10::openreg::OpenRegStream;
+using c10::openreg::Verdict;
 
 std::atomic<int> closed_gates = 0;  // that hold streams
 
@@ -122,18 +123,18 @@ class LaunchObserver final : public Observer {
   // Whether there was any since the last call.
   bool take() { return has_launched_.exchange(false); }
 
-  void kernelAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
-                    c10::ArrayRef<c10::openreg::Operand> /*operands*/,
-                    bool /*schema_only*/) override {
-    has_launched_ = true;
+  Verdict kernelAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
+                       c10::ArrayRef<c10::openreg::Operand> /*operands*/,
+                       bool /*schema_only*/) override {
+    return note();
   }
-  void rangeAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/, const void* /*address*/,
-                   size_t /*nbytes*/, bool /*is_written*/) override {
-    has_launched_ = true;
+  Verdict rangeAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
+                      c10::ArrayRef<c10::openreg::Range> /*ranges*/) override {
+    return note();
   }
-  void byteCopy(const OpenRegStream& /*stream*/, const char* /*kernel*/, const void* /*to*/,
-                const void* /*from*/, size_t /*nbytes*/) override {
-    has_launched_ = true;
+  Verdict byteCopy(const OpenRegStream& /*stream*/, const char* /*kernel*/, const void* /*to*/,
+                   const void* /*from*/, size_t /*nbytes*/) override {
+    return note();
   }
   void kernelLaunch(const char* /*kernel*/) override { has_launched_ = true; }
   void graphReplay(uint64_t /*capture*/, const OpenRegStream& /*stream*/) override {
@@ -141,6 +142,11 @@ class LaunchObserver final : public Observer {
   }
 
  private:
+  Verdict note() {
+    has_launched_ = true;
+    return Verdict::Run;
+  }
+
   std::atomic<bool> has_launched_{false};
 };
 

@@ -16,6 +16,7 @@
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
+#include "csrc/core/DeviceName.h"
 #include "csrc/core/Mutex.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Event.h"
@@ -53,7 +54,7 @@ void checkNotCapturing(c10::Device device, const char* function) {
               " during CUDA graph capture.\nThe state of the generator of ", device,
               " cannot be read or set while the current stream captures: the kernels of a graph "
               "read the state when the graph is replayed");
-  TORCH_CHECK(false, "The state of the OpenReg generator of ", device,
+  TORCH_CHECK(false, "The state of the ", c10::openreg::kDeviceName, " generator of ", device,
               " cannot be read or set while the current stream captures: the kernels of a graph "
               "read the state when the graph is replayed");
 }
@@ -345,15 +346,15 @@ uint64_t OpenRegGeneratorImpl::seed() {
 }
 
 void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
-  TORCH_CHECK(c10::openreg::servesCuda(),
-              "The OpenReg generator does not support set_offset; use set_state");
+  TORCH_CHECK(c10::openreg::servesCuda(), "The ", c10::openreg::kDeviceName,
+              " generator does not support set_offset; use set_state");
   checkNotCapturing(device(), "set_offset");
   state()->setOffset(offset);
 }
 
 uint64_t OpenRegGeneratorImpl::get_offset() const {
-  TORCH_CHECK(c10::openreg::servesCuda(),
-              "The OpenReg generator does not support get_offset; use get_state");
+  TORCH_CHECK(c10::openreg::servesCuda(), "The ", c10::openreg::kDeviceName,
+              " generator does not support get_offset; use get_state");
   checkNotCapturing(device(), "get_offset");
   return state()->offset();
 }

@@ -7,7 +7,6 @@
 #include "csrc/aten/launch/FirstPlaces.h"
 #include "csrc/aten/layouts/Components.h"
 #include "torch_openreg/aten/TensorAlias.h"
-#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace at::openreg {
@@ -15,6 +14,7 @@ namespace {
 
 namespace facts = c10::openreg::facts;
 using c10::openreg::Operand;
+using c10::openreg::Verdict;
 
 class CallOperands {
  public:
@@ -70,9 +70,9 @@ bool isWrittenUnmarked(const facts::Conditions* conditions, const BoxedCall& cal
 
 }  // namespace
 
-void observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results) {
+Verdict observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results) {
   if (!c10::openreg::isObserved()) {
-    return;
+    return Verdict::Run;
   }
   CallOperands operands;
   const facts::Conditions* const conditions = facts::kWrittenUnmarked.find(call.schema().name());
@@ -86,9 +86,9 @@ void observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results) {
       operands.add(tensor, /*is_written=*/true, /*name=*/nullptr);
     });
   }
-  c10::openreg::observe(&c10::openreg::Observer::kernelAccess,
-                        c10::openreg::getCurrentOpenRegStream(call.device().index()),
-                        call.known().name().c_str(), operands.all(), /*schema_only=*/true);
+  return c10::openreg::observe(&c10::openreg::Observer::kernelAccess,
+                               c10::openreg::getCurrentOpenRegStream(call.device().index()),
+                               call.known().name().c_str(), operands.all(), /*schema_only=*/true);
 }
 
 void observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result) {
@@ -96,9 +96,10 @@ void observeResult(const FallbackOperator& known, c10::Device device, const Tens
     return;
   }
   const Storage& storage = result.storage();
-  c10::openreg::recordRange(c10::openreg::getCurrentOpenRegStream(device.index()),
-                            known.name().c_str(), storage.data(), storage.nbytes(),
-                            /*is_written=*/true);
+  std::ignore = c10::openreg::observe(
+      &c10::openreg::Observer::rangeAccess, c10::openreg::getCurrentOpenRegStream(device.index()),
+      known.name().c_str(),
+      c10::openreg::Range{storage.data(), storage.nbytes(), c10::openreg::RangeAccess::Written});
 }
 
 }  // namespace at::openreg

@@ -7,12 +7,13 @@
 
 #include "csrc/aten/fallback/BoxedCall.h"
 #include "csrc/aten/fallback/FallbackOperator.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace at::openreg {
 
 // The schema says which arguments are written. Results that are not arguments are written, too.
-// Errors: see torch_openreg/core/Observer.h.
-void observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results);
+// Errors and verdict: see torch_openreg/core/Observer.h.
+c10::openreg::Verdict observeCall(const BoxedCall& call, c10::ArrayRef<c10::IValue> results);
 
 // The same for a result of a call that the calling thread runs.
 void observeResult(const FallbackOperator& known, c10::Device device, const Tensor& result);

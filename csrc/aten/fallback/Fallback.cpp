@@ -68,8 +68,8 @@ void callOnStream(BoxedCall& call, std::shared_ptr<const CallPlan> plan, torch::
   run.call().setArguments(call.op(), std::move(plan), call.values(), call.places(), call.tensors(),
                           is_verified, call.known().copiedBytes());
   torch::jit::Stack results = run.call().allocateResults(call.deviceTensors());
-  observeCall(call, results);
-  launchOp(call.known().kernel(), call.device(), std::move(run));
+  const Verdict verdict = observeCall(call, results);
+  launchOp(call.known().kernel(), call.device(), std::move(run), verdict);
   torch::jit::drop(*stack, call.schema().arguments().size());
   stack->insert(stack->end(), std::make_move_iterator(results.begin()),
                 std::make_move_iterator(results.end()));

@@ -79,7 +79,7 @@ std::shared_ptr<const CallPlan> HostCall::runAndLearn(bool has_warned_before) {
 
 // Waits for the arguments, and replaces them by what the CPU kernel takes.
 void HostCall::takeArguments() {
-  observeCall(call_, {});
+  std::ignore = observeCall(call_, {});
   waits_on_cuda_ = call_.waitsOnCuda();
   if (waits_on_cuda_) {
     waitForCurrentStream(device_, known_.name().c_str());

@@ -84,7 +84,10 @@ void copyBytes(const OpenRegStream& stream, const WorkDescription& description,
 template <typename Destination, typename Source>
 void enqueueCopy(c10::Device device, const WorkDescription& description,
                  const Destination& destination, const Source& source) {
-  observeArguments("aten::copy_", device, &copyKernel, destination, source);
+  const Verdict verdict = observeArguments("aten::copy_", device, &copyKernel, destination, source);
+  if (verdict == Verdict::Skip) {
+    return;
+  }
   if (isCopyOfBytes(tensorOf(destination), tensorOf(source)) &&
       description.bytes < kParallelCopySize) {
     observe(&Observer::kernelLaunch, description.name());
@@ -159,7 +162,8 @@ void copyFromHost(Tensor& self, const Tensor& source, bool non_blocking) {
     return;
   }
   // Of pageable memory the copy is done when the call returns, so the host may use it in any case.
-  observeArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
+  std::ignore =
+      observeArguments("aten::copy_", self.device(), &copyKernel, self, HostTensor{source});
   copyAndWait(stream, description, self, source, /*is_promised=*/!non_blocking);
 }
 
@@ -174,7 +178,8 @@ void copyToHost(Tensor& self, const Tensor& source, bool non_blocking) {
   checkNotCapturing(stream,
                     "aten::copy_ (device to host), which is asynchronous only to "
                     "pinned memory with non_blocking=True");
-  observeArguments("aten::copy_", source.device(), &copyKernel, HostTensor{self}, source);
+  std::ignore =
+      observeArguments("aten::copy_", source.device(), &copyKernel, HostTensor{self}, source);
   // To pageable memory a copy is over when the call returns, whatever was asked for.
   copyAndWait(stream, description, self, source, /*is_promised=*/true);
 }

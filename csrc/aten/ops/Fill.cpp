@@ -73,9 +73,9 @@ Tensor& zero(Tensor& self) {
     checkFits(self, 0);
   }
   if (self.is_non_overlapping_and_dense()) {
-    observeArguments("aten::zero_", self.device(), &at::cpu::zero_, self);
+    const Verdict verdict = observeArguments("aten::zero_", self.device(), &at::cpu::zero_, self);
     launchWork(self.device(), c10::openreg::WorkDescription::fill(self.nbytes()),
-               bindArguments(self.device(), &at::cpu::zero_, self));
+               bindArguments(self.device(), &at::cpu::zero_, self), verdict);
   } else {
     enqueue<"aten::zero_">(self.device(), &at::cpu::zero_, self);
   }

@@ -29,7 +29,7 @@ using c10::openreg::WorkDescription;
 // Waits until the host can read the tensors.
 void readOnHost(const char* operation, const OpenRegStream& stream,
                 std::initializer_list<const Tensor*> tensors) {
-  observeAccesses(stream, operation, [&](c10::openreg::OperandList& operands) {
+  std::ignore = observeAccesses(stream, operation, [&](c10::openreg::OperandList& operands) {
     for (const Tensor* tensor : tensors) {
       operands.push_back({tensor->unsafeGetTensorImpl(), /*is_written=*/false});
     }

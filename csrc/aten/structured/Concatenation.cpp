@@ -131,7 +131,7 @@ std::optional<Tensor> joinMany(const ITensorListRef& tensors, int64_t dim, bool 
   const c10::DeviceGuard guard(model.device());
   Tensor out = emptyOnCurrentDevice(sizes, model.scalar_type());
   const char* const kernel = is_stack ? "aten::stack" : "aten::cat";
-  c10::openreg::observeAccesses(
+  const Verdict verdict = c10::openreg::observeAccesses(
       model.device().index(), kernel, [&](c10::openreg::OperandList& operands) {
         operands.push_back({out.unsafeGetTensorImpl(), /*is_written=*/true});
         for (const Tensor& tensor : tensors) {
@@ -141,7 +141,7 @@ std::optional<Tensor> joinMany(const ITensorListRef& tensors, int64_t dim, bool 
   CopyRows copy{std::move(pieces), kernelData(out), row_count};
   static constexpr orKernel kStack = describeOwningOp<CopyRows>(kKernelName<"aten::stack">.text);
   static constexpr orKernel kCat = describeOwningOp<CopyRows>(kKernelName<"aten::cat">.text);
-  launchOp(is_stack ? kStack : kCat, model.device(), std::move(copy));
+  launchOp(is_stack ? kStack : kCat, model.device(), std::move(copy), verdict);
   return out;
 }
 

@@ -176,11 +176,12 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
       operands, kOutputs, Op::kChecksSizes, mode, key, dry_runs,
       [&](Tensor* dummies) { detail::callKernel(kernel, dummies, Indices()); });
   const Device device = op.outputs()[0]->device();
-  c10::openreg::observeAccesses(device.index(), Name.text, [&](c10::openreg::OperandList& seen) {
-    detail::addOutputsAndInputs(seen, operands, kOutputs);
-    std::apply([&](const auto&... other) { (detail::addOperands(seen, other, false), ...); },
-               others);
-  });
+  const Verdict verdict = c10::openreg::observeAccesses(
+      device.index(), Name.text, [&](c10::openreg::OperandList& seen) {
+        detail::addOutputsAndInputs(seen, operands, kOutputs);
+        std::apply([&](const auto&... other) { (detail::addOperands(seen, other, false), ...); },
+                   others);
+      });
   const auto make = [&] {
     return [operands = StructuredOperands<Indices::size()>(operands, kOutputs),
             kernel = std::move(kernel)] {
@@ -196,7 +197,7 @@ void launchStructured(const Op& op, const std::tuple<const Inputs&...>& inputs,
     const HostKernelScope scope;
     make()();
   } else {
-    launchMadeOp<Name>(device, make);
+    launchMadeOp<Name>(device, make, verdict);
   }
 }
 

@@ -85,8 +85,8 @@ void recordStreams(const std::vector<Collective>& collectives, const OpenRegStre
 }
 
 // Reports what the operation reads and writes to observers.
-void observeCollectives(const std::vector<Collective>& collectives, CollectiveKind kind,
-                        const OpenRegStream& stream) {
+c10::openreg::Verdict observeCollectives(const std::vector<Collective>& collectives,
+                                         CollectiveKind kind, const OpenRegStream& stream) {
   const auto gather = [&](c10::openreg::OperandList& operands) {
     for (const Collective& collective : collectives) {
       for (const Tensor& tensor : collective.read) {
@@ -97,8 +97,10 @@ void observeCollectives(const std::vector<Collective>& collectives, CollectiveKi
       }
     }
   };
-  c10::openreg::observeAccesses(stream, kernelNameOf(kind), gather);
+  const c10::openreg::Verdict verdict =
+      c10::openreg::observeAccesses(stream, kernelNameOf(kind), gather);
   c10::openreg::observe(&c10::openreg::Observer::kernelLaunch, kernelNameOf(kind));
+  return verdict;
 }
 
 }  // namespace
@@ -210,7 +212,8 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
   for (const ChannelKey& key : request.channels) {
     order_->channels[key].block(stream, capture);
   }
-  observeCollectives(request.collectives, request.kind, stream);
+  const bool is_skipped =
+      observeCollectives(request.collectives, request.kind, stream) == c10::openreg::Verdict::Skip;
   if (stream != current) {
     recordStreams(request.collectives, stream);
   }
@@ -222,11 +225,11 @@ c10::intrusive_ptr<OcclWork> Engine::enqueue(Request request) {
   // Replays use the timeout without an extension.
   const auto extension = capture == 0 ? state_->takeExtension() : GroupState::Extension{};
   auto completion = std::make_shared<Completion>();
-  launchOperation(
-      stream, request.kind,
-      std::make_shared<Operation>(Operation::Setup{
-          state_, transport_, completion, request.kind, request.is_agreed, capture != 0, number,
-          request.timeout + extension.all, extension.owned, std::move(request.collectives)}));
+  launchOperation(stream, request.kind,
+                  std::make_shared<Operation>(Operation::Setup{
+                      state_, transport_, completion, request.kind, request.is_agreed, capture != 0,
+                      is_skipped, number, request.timeout + extension.all, extension.owned,
+                      std::move(request.collectives)}));
   auto end = std::make_shared<c10::Event>(kDeviceType);
   end->record(stream.unwrap());
   LastWork last{end, stream.unwrap(), capture};

@@ -49,6 +49,7 @@ class Operation {
     CollectiveKind kind;
     bool is_agreed;  // all ranks take part: see Note [Agreement]
     bool is_captured;
+    bool is_skipped;  // an observer has said so: it completes and exchanges nothing
     uint64_t number;
     std::chrono::milliseconds timeout;
     std::chrono::milliseconds owned_extension;

@@ -134,7 +134,8 @@ void GeneratedKernel::choose(size_t count) {
 
 template <size_t Count>
 void GeneratedKernel::launchSized(const GeneratedKernel& kernel,
-                                  const GeneratedArguments& arguments) {
+                                  const GeneratedArguments& arguments,
+                                  c10::openreg::Verdict verdict) {
   GeneratedCall<Count> closure;
   closure.call = kernel.call_;
   std::memcpy(closure.slots, arguments.slots_, arguments.size_ * sizeof(OpenRegSlot));
@@ -144,13 +145,13 @@ void GeneratedKernel::launchSized(const GeneratedKernel& kernel,
           kernel.parameters_[i] == GeneratedParameter::Read && arguments.tensors_[i] == nullptr;
     }
   }
-  launchOp(kernel.described_, c10::Device(kDeviceType, arguments.device_), closure);
+  launchOp(kernel.described_, c10::Device(kDeviceType, arguments.device_), closure, verdict);
 }
 
 void GeneratedKernel::launch(const GeneratedArguments& arguments) const {
   TORCH_CHECK(arguments.size_ == parameters_.size(), name_, ": expected ", parameters_.size(),
               " arguments, got ", arguments.size_);
-  c10::openreg::observeAccesses(
+  const c10::openreg::Verdict verdict = c10::openreg::observeAccesses(
       arguments.device_, name(), [&](c10::openreg::OperandList& operands) {
         for (size_t i = 0; i < arguments.size_; ++i) {
           if (const Tensor* tensor = arguments.tensors_[i]) {
@@ -161,7 +162,7 @@ void GeneratedKernel::launch(const GeneratedArguments& arguments) const {
           }
         }
       });
-  launch_(*this, arguments);
+  launch_(*this, arguments, verdict);
 }
 
 OpenRegSlot& GeneratedArguments::next() {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "torch_openreg/core/Macros.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/inductor/kernel.h"
 
 namespace at::openreg {
@@ -61,7 +62,8 @@ class OPENREG_EXPORT GeneratedKernel {
   void launch(const GeneratedArguments& arguments) const;
 
  private:
-  using LaunchFunction = void (*)(const GeneratedKernel&, const GeneratedArguments&);
+  using LaunchFunction = void (*)(const GeneratedKernel&, const GeneratedArguments&,
+                                  c10::openreg::Verdict);
 
   GeneratedKernel(std::string name, OpenRegKernelCall call,
                   std::vector<GeneratedParameter> parameters);
@@ -69,7 +71,8 @@ class OPENREG_EXPORT GeneratedKernel {
   template <size_t Count>
   void choose(size_t count);
   template <size_t Count>
-  static void launchSized(const GeneratedKernel& kernel, const GeneratedArguments& arguments);
+  static void launchSized(const GeneratedKernel& kernel, const GeneratedArguments& arguments,
+                          c10::openreg::Verdict verdict);
 
   const std::string name_;
   const OpenRegKernelCall call_;

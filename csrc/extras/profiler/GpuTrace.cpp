@@ -83,7 +83,7 @@ class GpuTrace final : public Observer {
     call(&Interpreter::trace_gpu_memory_allocation, numberOf(address));
   }
 
-  void memoryDeallocation(const void* address, const OpenRegStream& /*owner*/,
+  void memoryDeallocation(const void* address, size_t /*size*/, const OpenRegStream& /*owner*/,
                           c10::MempoolId_t /*pool*/) noexcept override {
     call(&Interpreter::trace_gpu_memory_deallocation, numberOf(address));
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "csrc/core/CudaSettings.h"
+#include "csrc/core/DeviceName.h"
 #include "csrc/extras/profiler/Collection.h"
 #include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Functions.h"
@@ -57,7 +58,7 @@ bool isMeasuredByEvents() {
 libkineto::DeviceInfo describeDevice(int device) {
   const c10::Device named(c10::openreg::kDeviceType, static_cast<c10::DeviceIndex>(device));
   const int64_t sort_index = libkineto::kExceedMaxPid + device;  // below the rows of host threads
-  return {device, sort_index, named.str(), "OpenReg"};
+  return {device, sort_index, named.str(), c10::openreg::deviceName()};
 }
 
 // Escapes text for a JSON string, because Kineto does not.

@@ -88,8 +88,8 @@ class Sanitizer final : public Observer {
 
   // --- Launches
 
-  void kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
-                    bool schema_only) override {
+  Verdict kernelAccess(const OpenRegStream& stream, const char* kernel, ArrayRef<Operand> operands,
+                       bool schema_only) override {
     std::vector<MemoryAccess> accesses = memoryAccessesOf(kernel, operands);
     if (schema_only && !isOfTorch(kernel)) {
       for (MemoryAccess& access : accesses) {
@@ -98,22 +98,33 @@ class Sanitizer final : public Observer {
     }
     has_recorded = true;
     launch(stream, kernel, std::move(accesses));
+    return Verdict::Run;
   }
 
-  void rangeAccess(const OpenRegStream& stream, const char* kernel, const void* address,
-                   size_t nbytes, bool is_written) override {
-    if (nbytes == 0) {
-      return;
+  Verdict rangeAccess(const OpenRegStream& stream, const char* kernel,
+                      ArrayRef<Range> ranges) override {
+    std::vector<MemoryAccess> accesses;
+    for (const Range& range : ranges) {
+      if (range.nbytes == 0) {
+        continue;
+      }
+      // What is unknown counts as read for races, and neither needs nor has contents.
+      const bool is_written =
+          range.access == RangeAccess::Written || range.access == RangeAccess::Updated;
+      MemoryAccess& access =
+          accesses.emplace_back(memoryAccessOf(range.address, range.nbytes, is_written));
+      access.is_read = range.access == RangeAccess::Read || range.access == RangeAccess::Updated;
     }
-    MemoryAccess access = memoryAccessOf(address, nbytes, is_written);
-    access.is_read = !is_written;
-    launch(stream, kernel, {std::move(access)});
+    if (!accesses.empty()) {
+      launch(stream, kernel, std::move(accesses));
+    }
+    return Verdict::Run;
   }
 
-  void byteCopy(const OpenRegStream& stream, const char* kernel, const void* to, const void* from,
-                size_t nbytes) override {
+  Verdict byteCopy(const OpenRegStream& stream, const char* kernel, const void* to,
+                   const void* from, size_t nbytes) override {
     if (nbytes == 0) {
-      return;
+      return Verdict::Run;
     }
     const bool is_captured = stream.isCapturing();
     MemoryAccess written = memoryAccessOf(to, nbytes, true);
@@ -124,6 +135,7 @@ class Sanitizer final : public Observer {
       state_.moveWritten(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from),
                          nbytes);
     }
+    return Verdict::Run;
   }
 
   void kernelLaunch(const char* kernel) override {
@@ -382,7 +394,7 @@ class Sanitizer final : public Observer {
     }
   }
 
-  void memoryDeallocation(const void* address, const OpenRegStream& owner,
+  void memoryDeallocation(const void* address, size_t /*size*/, const OpenRegStream& owner,
                           MempoolId_t pool) noexcept override {
     const uint64_t capture = owner.captureId();
     std::shared_ptr<Allocation> allocation;  // destroyed without the lock

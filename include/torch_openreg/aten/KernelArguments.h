@@ -263,20 +263,24 @@ void addArguments(c10::openreg::OperandList& operands, std::index_sequence<Index
 // Reports to observers what the call of `function` reads and writes. `kernel` must live as long as
 // the process. Errors: see Observer.h.
 template <typename Function, typename... Args>
-void observeArguments(const char* kernel, c10::Device device, const Function& /*function*/,
-                      const Args&... args) {
+Verdict observeArguments(const char* kernel, c10::Device device, const Function& /*function*/,
+                         const Args&... args) {
   using Parameters = typename detail::ParametersOf<Function>::Types;
-  if constexpr (!std::is_void_v<Parameters>) {
-    c10::openreg::observeAccesses(device.index(), kernel, [&](c10::openreg::OperandList& operands) {
-      detail::addArguments<Parameters>(operands, std::index_sequence_for<Args...>(), args...);
-    });
+  if constexpr (std::is_void_v<Parameters>) {
+    return Verdict::Run;
+  } else {
+    return c10::openreg::observeAccesses(
+        device.index(), kernel, [&](c10::openreg::OperandList& operands) {
+          detail::addArguments<Parameters>(operands, std::index_sequence_for<Args...>(), args...);
+        });
   }
 }
 
 template <c10::openreg::KernelName Name, typename Function, typename... Args>
 void enqueue(c10::Device device, Function function, const Args&... args) {
-  observeArguments(Name.text, device, function, args...);
-  launchMadeOp<Name>(device, [&] { return bindArguments(device, function, args...); });
+  const Verdict verdict = observeArguments(Name.text, device, function, args...);
+  launchMadeOp<Name>(
+      device, [&] { return bindArguments(device, function, args...); }, verdict);
 }
 
 // Throws unless all tensors are on the device or are CPU tensors of 0 dimensions. `operation` is

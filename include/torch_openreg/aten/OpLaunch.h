@@ -24,6 +24,8 @@
 
 namespace at::openreg {
 
+using c10::openreg::Verdict;
+
 // Waits for the calling thread's current stream of the device: for operators that return a value to
 // the host. `operation` is used in error texts.
 // Capture: an error, which invalidates the capture, because a graph cannot repeat the wait.
@@ -44,9 +46,9 @@ struct InEnvironment {
   Kernel kernel;
   KernelEnvironment environment;
 
-  void operator()() const {
+  decltype(auto) operator()() const {
     environment.enter();
-    kernel();
+    return kernel();
   }
 };
 
@@ -56,7 +58,7 @@ struct Described {
   Kernel kernel;
   c10::openreg::WorkDescription description;
 
-  void operator()() const { kernel(); }
+  decltype(auto) operator()() const { return kernel(); }
   void describe(orActivityRecord* record) const { description.describe(record); }
 };
 
@@ -70,18 +72,20 @@ inline KernelEnvironment reportedEnvironment(const char* name) {
 // Enqueues the closure that `make()` returns on the current stream of `device`: all launches of
 // operators come here.
 template <typename Make>
-void launchMade(const orKernel& kernel, c10::Device device, const Make& make) {
+void launchMade(const orKernel& kernel, c10::Device device, const Make& make, Verdict verdict) {
   c10::openreg::launchMadeKernel(kernel, c10::openreg::getCurrentOpenRegStream(device.index()),
-                                 make);
+                                 make, verdict);
   noteKernelLaunched();
 }
 
 // The same for a kernel that runs in the environment of its call.
 template <typename Make>
-void launchMadeOp(const orKernel& kernel, const char* name, c10::Device device, const Make& make) {
+void launchMadeOp(const orKernel& kernel, const char* name, c10::Device device, const Make& make,
+                  Verdict verdict) {
   using Kernel = std::invoke_result_t<const Make&>;
-  launchMade(kernel, device,
-             [&] { return InEnvironment<Kernel>{make(), reportedEnvironment(name)}; });
+  launchMade(
+      kernel, device, [&] { return InEnvironment<Kernel>{make(), reportedEnvironment(name)}; },
+      verdict);
 }
 
 }  // namespace detail
@@ -95,40 +99,47 @@ constexpr orKernel describeOp(const char* name) {
 
 // docs: launch-op
 // Enqueues the kernel that `make()` returns on the current stream of `device`, in the environment
-// of the calling thread. The kernel's name follows Note [Names of kernels].
+// of the calling thread. The kernel's name follows Note [Names of kernels]. `verdict` is what
+// observers have said of the kernel.
 template <c10::openreg::KernelName Operator, typename Make>
-void launchMadeOp(c10::Device device, const Make& make) {
+void launchMadeOp(c10::Device device, const Make& make, Verdict verdict = Verdict::Run) {
   static constexpr orKernel kDescribed =
       describeOp<std::invoke_result_t<const Make&>>(kKernelName<Operator>.text);
-  detail::launchMadeOp(kDescribed, Operator.text, device, make);
+  detail::launchMadeOp(kDescribed, Operator.text, device, make, verdict);
 }
 
 // The same for a kernel that exists.
 template <c10::openreg::KernelName Operator, typename Kernel>
-void launchOp(c10::Device device, Kernel&& kernel) {
-  launchMadeOp<Operator>(device, c10::openreg::detail::returning(std::forward<Kernel>(kernel)));
+void launchOp(c10::Device device, Kernel&& kernel, Verdict verdict = Verdict::Run) {
+  launchMadeOp<Operator>(device, c10::openreg::detail::returning(std::forward<Kernel>(kernel)),
+                         verdict);
 }
 // docs: end
 
 // The same for a copy or a fill, named by its description.
 template <typename Kernel>
 void launchWork(c10::Device device, const c10::openreg::WorkDescription& description,
-                Kernel&& kernel) {
+                Kernel&& kernel, Verdict verdict = Verdict::Run) {
   using Closure = detail::Described<detail::InEnvironment<std::decay_t<Kernel>>>;
   static constexpr auto kKernels = std::apply(
       [](auto... names) { return std::array{c10::openreg::describeKernel<Closure>(names)...}; },
       c10::openreg::WorkDescription::kNames);
-  detail::launchMade(kKernels[description.nameIndex()], device, [&] {
-    return Closure{{std::forward<Kernel>(kernel), detail::reportedEnvironment(description.name())},
-                   description};
-  });
+  detail::launchMade(
+      kKernels[description.nameIndex()], device,
+      [&] {
+        return Closure{
+            {std::forward<Kernel>(kernel), detail::reportedEnvironment(description.name())},
+            description};
+      },
+      verdict);
 }
 
 // The same for a type of kernel whose name is known only at run time: `described` is describeOp's.
 template <typename Kernel>
-void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel) {
+void launchOp(const orKernel& described, c10::Device device, Kernel&& kernel,
+              Verdict verdict = Verdict::Run) {
   detail::launchMadeOp(described, described.name, device,
-                       c10::openreg::detail::returning(std::forward<Kernel>(kernel)));
+                       c10::openreg::detail::returning(std::forward<Kernel>(kernel)), verdict);
 }
 
 }  // namespace at::openreg

@@ -6,6 +6,7 @@
 //   orErrorInvalidDevice      c10::Error              RuntimeError
 //   a kernel's exception      the type it had on the worker (KernelExceptionTag): an index that
 //                             is out of range is an IndexError at the next synchronizing call
+//   a KernelError             KernelAcceleratorError  torch.AcceleratorError with error_code
 //   anything else             c10::AcceleratorError   torch.AcceleratorError with error_code
 //
 // Where the library serves the device type CUDA, all errors but orErrorForked are
@@ -19,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <string>
 
 #include "torch_openreg/core/Macros.h"
 
@@ -41,6 +43,32 @@ OPENREG_EXPORT void warnRuntimeError(orError_t error, const char* raised_by) noe
 // Passes the exception that a kernel threw to the runtime, and returns the error code for the
 // kernel. Call on the worker, inside the catch block.
 OPENREG_EXPORT orError_t reportKernelException(std::exception_ptr exception) noexcept;
+
+// What a closure returns that finds an error and does not throw; a launch drops other results. With
+// code orSuccess there is no error.
+struct KernelError {
+  orError_t code = orSuccess;  // such as orErrorIllegalAddress or orErrorAssert
+  std::string text = {};       // empty: that of the code
+  std::string location = {};   // in the kernel's source, such as "kernel.py:12"; empty: unknown
+  uintptr_t address = 0;       // the device address that the error is about; 0: none
+};
+
+// Passes it to the runtime, and returns its code. Call on the worker.
+OPENREG_EXPORT orError_t reportKernelError(const KernelError& error) noexcept;
+
+// torch.AcceleratorError, with what the failed kernel has said of its error.
+class OPENREG_EXPORT KernelAcceleratorError : public c10::AcceleratorError {
+ public:
+  KernelAcceleratorError(SourceLocation location, std::string text, KernelError error,
+                         std::string kernel);
+
+  const std::string& kernel() const { return kernel_; }
+  const KernelError& kernelError() const { return error_; }
+
+ private:
+  KernelError error_;
+  std::string kernel_;
+};
 
 // How many exceptions with code 710, device-side assert, were thrown since the last call. Always 0
 // for the device type openreg.

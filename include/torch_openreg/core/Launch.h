@@ -11,7 +11,7 @@
 // How often a closure is called: once, or not at all if the stream is in an error state; if it is
 // captured in a graph, once per replay. So it is const.
 //
-// What a closure may do: throw. The stream then fails, and the next synchronizing call throws the
+// What a closure may do: throw, or return a KernelError. The stream then fails, and the next synchronizing call throws the
 // exception with the kernel's name (include/torch_openreg/core/Exception.h). A closure must not
 // wait for its own stream and must not take the GIL. If it has describe(orActivityRecord*), that
 // function completes its trace record (openreg/stream.h).
@@ -40,6 +40,7 @@
 #include <utility>
 
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
@@ -60,9 +61,15 @@ namespace detail {
 
 template <typename Fn>
 orError_t runClosure(void* closure) {
+  using Result = std::invoke_result_t<const Fn&>;
   try {
-    (*static_cast<const Fn*>(closure))();
-    return orSuccess;
+    if constexpr (std::is_same_v<Result, KernelError>) {
+      const KernelError error = (*static_cast<const Fn*>(closure))();
+      return C10_LIKELY(error.code == orSuccess) ? orSuccess : reportKernelError(error);
+    } else {
+      (*static_cast<const Fn*>(closure))();
+      return orSuccess;
+    }
   } catch (...) {
     return reportKernelException(std::current_exception());
   }
@@ -127,16 +134,18 @@ auto returning(Closure&& closure) {
 // Enqueues a call of the closure that `make()` returns. `kernel` describes its type. It and its
 // name must live until the call is done, and as long as the graph if the stream is capturing. The
 // closure is constructed in the frame of the launch, from where it moves into the queue, and is not
-// moved before.
+// moved before. `verdict` is what observers have said of the kernel.
 template <typename Make>
-void launchMadeKernel(const orKernel& kernel, const OpenRegStream& stream, const Make& make) {
+void launchMadeKernel(const orKernel& kernel, const OpenRegStream& stream, const Make& make,
+                      Verdict verdict = Verdict::Run) {
   using Fn = std::invoke_result_t<const Make&>;
   static_assert(std::is_nothrow_move_constructible_v<Fn>,
                 "a closure moves into the queue and must not throw there");
   static_assert(alignof(Fn) <= OPENREG_CLOSURE_ALIGNMENT, "the queue aligns closures less");
   alignas(Fn) std::byte storage[sizeof(Fn)];
   Fn* closure = new (storage) Fn(make());
-  const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.stream());
+  const orError_t error = orLaunchKernel(&kernel, storage, sizeof(Fn), stream.stream(),
+                                         verdict == Verdict::Skip ? orLaunchSkip : orLaunchDefault);
   if (C10_UNLIKELY(error != orSuccess)) {
     closure->~Fn();
     throwLaunchError(error, kernel.name, {__func__, __FILE__, uint32_t(__LINE__)});
@@ -145,15 +154,17 @@ void launchMadeKernel(const orKernel& kernel, const OpenRegStream& stream, const
 
 // The same for a closure that exists: a call of `function`.
 template <typename Function>
-void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function) {
-  launchMadeKernel(kernel, stream, detail::returning(std::forward<Function>(function)));
+void launchKernel(const orKernel& kernel, const OpenRegStream& stream, Function&& function,
+                  Verdict verdict = Verdict::Run) {
+  launchMadeKernel(kernel, stream, detail::returning(std::forward<Function>(function)), verdict);
 }
 
 // The same for a kernel whose name is known at compile time.
 template <KernelName Name, typename Function>
-void launchKernel(const OpenRegStream& stream, Function&& function) {
+void launchKernel(const OpenRegStream& stream, Function&& function,
+                  Verdict verdict = Verdict::Run) {
   launchKernel(detail::kKernel<Name, std::decay_t<Function>>, stream,
-               std::forward<Function>(function));
+               std::forward<Function>(function), verdict);
 }
 // docs: end
 

@@ -15,6 +15,10 @@
 //            a synchronization or an allocation is reported after it has succeeded.
 //   Errors   The functions for accesses and replays may throw; the launch that they come before is
 //            then left out. The others do not throw.
+//   Verdict  The functions for accesses say whether the work is to run. Work that is skipped keeps
+//            its place in the order of the stream, and writes nothing; so do its replays if it is
+//            captured. What the calling thread computes, such as the first call of a fallback, runs
+//            in any case.
 // Without an observer, a report costs one relaxed load.
 #pragma once
 
@@ -47,6 +51,24 @@ struct Operand {
 
 using OperandList = c10::SmallVector<Operand, 8>;
 
+// How a kernel accesses a range of memory.
+enum class RangeAccess : uint8_t {
+  Read,
+  Written,
+  Updated,  // read and written
+  Unknown,  // any of them, or none
+};
+
+// A range of device memory, or of pinned memory, that a kernel accesses.
+struct Range {
+  const void* address;
+  size_t nbytes;
+  RangeAccess access;
+};
+
+// What an observer says of work that is about to be enqueued.
+enum class [[nodiscard]] Verdict : uint8_t { Run, Skip };
+
 // docs: observer
 // Each function is called for one kind of event, and does nothing unless it is overridden. Names of
 // kernels are those of operators, such as "aten::add.out", and live as long as the process.
@@ -56,16 +78,22 @@ class Observer {
 
   // A kernel with its operands. `schema_only` says that no more is known of them than the schema
   // of the operator: it does not tell whether a kernel reads the contents of a tensor.
-  virtual void kernelAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
-                            ArrayRef<Operand> /*operands*/, bool /*schema_only*/) {}
+  virtual Verdict kernelAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
+                               ArrayRef<Operand> /*operands*/, bool /*schema_only*/) {
+    return Verdict::Run;
+  }
 
-  // A kernel that accesses one range of device memory.
-  virtual void rangeAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
-                           const void* /*address*/, size_t /*nbytes*/, bool /*is_written*/) {}
+  // A kernel with ranges of memory, for kernels whose arguments are no tensors.
+  virtual Verdict rangeAccess(const OpenRegStream& /*stream*/, const char* /*kernel*/,
+                              ArrayRef<Range> /*ranges*/) {
+    return Verdict::Run;
+  }
 
   // Bytes that are copied as they are, initialized or not.
-  virtual void byteCopy(const OpenRegStream& /*stream*/, const char* /*kernel*/, const void* /*to*/,
-                        const void* /*from*/, size_t /*nbytes*/) {}
+  virtual Verdict byteCopy(const OpenRegStream& /*stream*/, const char* /*kernel*/,
+                           const void* /*to*/, const void* /*from*/, size_t /*nbytes*/) {
+    return Verdict::Run;
+  }
 
   // The launch of an operator's kernel. One of the functions above was called before on the same
   // thread, if its operands are known.
@@ -101,8 +129,8 @@ class Observer {
   virtual void memoryAllocation(const void* /*address*/, size_t /*size*/,
                                 const OpenRegStream& /*stream*/, MempoolId_t /*pool*/) {}
   virtual void memoryUse(const void* /*address*/, const OpenRegStream& /*stream*/) {}
-  virtual void memoryDeallocation(const void* /*address*/, const OpenRegStream& /*owner*/,
-                                  MempoolId_t /*pool*/) noexcept {}
+  virtual void memoryDeallocation(const void* /*address*/, size_t /*size*/,
+                                  const OpenRegStream& /*owner*/, MempoolId_t /*pool*/) noexcept {}
 
   // The memory that contains the address was written by something that reports nothing here, such
   // as another process.
@@ -161,35 +189,44 @@ inline void observe(void (Observer::*event)(Parameters...) noexcept(is_noexcept)
   }
 }
 
+// Reports work. It is skipped if one observer says so.
+template <typename... Parameters>
+inline Verdict observe(Verdict (Observer::*event)(Parameters...),
+                       std::type_identity_t<Parameters>... arguments) {
+  Verdict verdict = Verdict::Run;
+  if (isObserved()) {
+    detail::forEachObserver([&](Observer& observer) {
+      if ((observer.*event)(arguments...) == Verdict::Skip) {
+        verdict = Verdict::Skip;
+      }
+    });
+  }
+  return verdict;
+}
+
 // Reports the operands of a kernel that is about to be launched on a stream.
-inline void recordAccesses(const OpenRegStream& stream, const char* kernel,
-                           ArrayRef<Operand> operands) {
-  observe(&Observer::kernelAccess, stream, kernel, operands, /*schema_only=*/false);
+inline Verdict recordAccesses(const OpenRegStream& stream, const char* kernel,
+                              ArrayRef<Operand> operands) {
+  return observe(&Observer::kernelAccess, stream, kernel, operands, /*schema_only=*/false);
 }
 
 // The same for operands that have to be gathered: `gather` adds them to an OperandList and is
 // called only if there is an observer.
 template <typename Gather>
-void observeAccesses(const OpenRegStream& stream, const char* kernel, const Gather& gather) {
-  if (isObserved()) {
-    OperandList operands;
-    gather(operands);
-    recordAccesses(stream, kernel, operands);
+Verdict observeAccesses(const OpenRegStream& stream, const char* kernel, const Gather& gather) {
+  if (!isObserved()) {
+    return Verdict::Run;
   }
+  OperandList operands;
+  gather(operands);
+  return recordAccesses(stream, kernel, operands);
 }
 
 // On the current stream of a device, which is looked up only then.
 template <typename Gather>
-void observeAccesses(DeviceIndex device, const char* kernel, const Gather& gather) {
-  if (isObserved()) {
-    observeAccesses(getCurrentOpenRegStream(device), kernel, gather);
-  }
-}
-
-// Reports a kernel that accesses one range of device memory.
-inline void recordRange(const OpenRegStream& stream, const char* kernel, const void* address,
-                        size_t nbytes, bool is_written) {
-  observe(&Observer::rangeAccess, stream, kernel, address, nbytes, is_written);
+Verdict observeAccesses(DeviceIndex device, const char* kernel, const Gather& gather) {
+  return isObserved() ? observeAccesses(getCurrentOpenRegStream(device), kernel, gather)
+                      : Verdict::Run;
 }
 
 }  // namespace c10::openreg

@@ -171,7 +171,7 @@ orError_t launch(orStream_t stream, const char* name, Callable callable) {
   }
   alignas(Callable) std::byte closure[sizeof(Callable)];
   auto* moved = new (closure) Callable(std::move(callable));
-  const orError_t error = orLaunchKernel(kernel, moved, sizeof(Callable), stream);
+  const orError_t error = orLaunchKernel(kernel, moved, sizeof(Callable), stream, 0);
   if (error != orSuccess) moved->~Callable();
   return error;
 }

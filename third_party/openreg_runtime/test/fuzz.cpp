@@ -304,7 +304,7 @@ class Fuzzer {
     if (one_in(40)) closure = nullptr;
     // Counted first: it may end before the call returns.
     ++launched;
-    if (CALL(orLaunchKernel(kernel, closure, closure_size, target)) != orSuccess) --launched;
+    if (CALL(orLaunchKernel(kernel, closure, closure_size, target, 0)) != orSuccess) --launched;
   }
 
   static void host_function(void*) {

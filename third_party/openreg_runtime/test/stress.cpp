@@ -157,7 +157,7 @@ class Actor {
         [](void* closure) { static_cast<Callable*>(closure)->~Callable(); }};
     alignas(Callable) std::byte closure[sizeof(Callable)];
     return orLaunchKernel(&kernel, new (closure) Callable(std::move(callable)), sizeof(Callable),
-                          stream);
+                          stream, 0);
   }
 
   void fail() {

@@ -499,7 +499,7 @@ TEST(a_refused_closure_stays_the_callers) {
                            },
                            [](void* closure) { static_cast<Closure*>(closure)->~Closure(); }};
   Closure closure = value;
-  CHECK_ERROR(orLaunchKernel(&kernel, &closure, sizeof(closure), stream),
+  CHECK_ERROR(orLaunchKernel(&kernel, &closure, sizeof(closure), stream, 0),
               orErrorStreamCaptureInvalidated);
   CHECK(closure == value);
   CHECK_EQUAL(value.use_count(), 2);

@@ -264,7 +264,7 @@ void add_stream_calls(std::vector<Call>& calls) {
                      const Failing kept = std::exchange(failing, {});
                      if (fresh == nullptr) fresh = test::make_stream();
                      failing = kept;
-                     const orError_t error = orLaunchKernel(&good_kernel, nullptr, 0, fresh);
+                     const orError_t error = orLaunchKernel(&good_kernel, nullptr, 0, fresh, 0);
                      const Failing after = std::exchange(failing, {});
                      if (error == orSuccess)
                        CHECK_OK(orStreamDestroy(std::exchange(fresh, nullptr)));
@@ -272,9 +272,9 @@ void add_stream_calls(std::vector<Call>& calls) {
                      return error;
                    }});
   calls.push_back(
-      {"orLaunchKernel", [] { return orLaunchKernel(&good_kernel, large, 100, stream); }});
+      {"orLaunchKernel", [] { return orLaunchKernel(&good_kernel, large, 100, stream, 0); }});
   calls.push_back({"orLaunchKernel with a large closure",
-                   [] { return orLaunchKernel(&good_kernel, large, sizeof(large), stream); }});
+                   [] { return orLaunchKernel(&good_kernel, large, sizeof(large), stream, 0); }});
   calls.push_back(
       {"orLaunchHostFunc", [] { return orLaunchHostFunc(stream, [](void*) {}, nullptr); }});
   calls.push_back({"orStreamDestroy of a default stream",
@@ -425,11 +425,12 @@ void add_graph_calls(std::vector<Call>& calls) {
     orError_t error = orStreamBeginCapture(stream, orStreamCaptureModeRelaxed);
     if (error != orSuccess) return error;
     char closure[100] = {};
-    if (error == orSuccess) error = orLaunchKernel(&good_kernel, closure, sizeof(closure), stream);
+    if (error == orSuccess)
+      error = orLaunchKernel(&good_kernel, closure, sizeof(closure), stream, 0);
     if (error == orSuccess) error = orEventRecord(event, stream);
     if (error == orSuccess) error = orStreamWaitEvent(other, event, 0);
-    if (error == orSuccess) error = orLaunchKernel(&good_kernel, closure, 8, other);
-    if (error == orSuccess) error = orLaunchKernel(&good_kernel, closure, 8, stream);
+    if (error == orSuccess) error = orLaunchKernel(&good_kernel, closure, 8, other, 0);
+    if (error == orSuccess) error = orLaunchKernel(&good_kernel, closure, 8, stream, 0);
     if (error == orSuccess) error = orEventRecord(event, other);
     if (error == orSuccess) error = orStreamWaitEvent(stream, event, 0);
     if (error == orSuccess) error = orStreamEndCapture(stream, captured);
@@ -516,7 +517,7 @@ void add_trace_calls(std::vector<Call>& calls) {
                      CHECK_OK(orTracePopExternalId(&id));
                    }});
   calls.push_back(
-      {"a traced launch", [] { return orLaunchKernel(&good_kernel, nullptr, 0, nullptr); }});
+      {"a traced launch", [] { return orLaunchKernel(&good_kernel, nullptr, 0, nullptr, 0); }});
   calls.push_back({"a traced copy", [] {
                      char from = 0;
                      char to = 0;
@@ -727,7 +728,7 @@ TEST(a_kernel_that_fails_without_memory_fails_its_stream) {
       for (long skipped = 0;; ++skipped) {
         bool has_failed = false;
         Closure closure{skipped, is_lasting, &has_failed, code};
-        CHECK_OK(orLaunchKernel(&kernel, &closure, sizeof(closure), stream));
+        CHECK_OK(orLaunchKernel(&kernel, &closure, sizeof(closure), stream, 0));
         CHECK_ERROR(orStreamSynchronize(stream), code);
         CHECK_CONTAINS(orGetLastErrorMessage(), "fail");
         CHECK_OK(orStreamSynchronize(stream));
@@ -758,7 +759,7 @@ TEST(a_host_function_that_fails_without_memory_fails_its_stream) {
     // Dropped, so only its end runs.
     static const orKernel end{"end", [](void*) { return orSuccess; }, nullptr,
                               [](void*) { has_failed = stop_failing(); }};
-    CHECK_OK(orLaunchKernel(&end, nullptr, 0, stream));
+    CHECK_OK(orLaunchKernel(&end, nullptr, 0, stream, 0));
     CHECK_ERROR(orStreamSynchronize(stream), orErrorLaunchFailure);
     if (!has_failed) break;
   }

@@ -42,7 +42,7 @@ std::vector<std::pair<const char*, std::function<orError_t(orStream_t)>>> stream
       {"orStreamSynchronize", [](orStream_t stream) { return orStreamSynchronize(stream); }},
       {"orStreamTrySynchronize", [](orStream_t stream) { return orStreamTrySynchronize(stream); }},
       {"orLaunchKernel",
-       [](orStream_t stream) { return orLaunchKernel(&kernel, nullptr, 0, stream); }},
+       [](orStream_t stream) { return orLaunchKernel(&kernel, nullptr, 0, stream, 0); }},
       {"orLaunchHostFunc",
        [](orStream_t stream) { return orLaunchHostFunc(stream, [](void*) {}, nullptr); }},
       {"orEventRecord", [](orStream_t stream) { return orEventRecord(good, stream); }},

@@ -92,6 +92,58 @@ TEST(an_exception_of_a_callable_is_the_error_of_its_kernel) {
   CHECK_CONTAINS(orGetLastErrorMessage(), "not a std::exception");
 }
 
+TEST(a_skipped_launch_keeps_its_place_and_is_not_called) {
+  const orStream_t stream = make_stream();
+  std::atomic<int> live{0};
+  static std::atomic<int> calls;
+  calls = 0;
+  const orKernel kernel{"skipped", [](void*) { return ++calls, orSuccess; },
+                        [](void* to, void* from) {
+                          new (to) Counted(std::move(*static_cast<Counted*>(from)));
+                          static_cast<Counted*>(from)->~Counted();
+                        },
+                        [](void* closure) { static_cast<Counted*>(closure)->~Counted(); }};
+  const auto launch_with = [&](unsigned flags) {
+    alignas(Counted) std::array<std::byte, sizeof(Counted)> closure;
+    CHECK_OK(orLaunchKernel(&kernel, new (closure.data()) Counted(live), sizeof(Counted), stream,
+                            flags));
+  };
+  Gate gate;
+  gate.hold(stream);
+  launch_with(orLaunchSkip);
+  CHECK_EQUAL(live.load(), 1);
+  CHECK_ERROR(orStreamQuery(stream), orErrorNotReady);
+  gate.open();
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_EQUAL(live.load(), 0);
+  CHECK_EQUAL(calls.load(), 0);
+  launch_with(orLaunchDefault);
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_EQUAL(calls.load(), 1);
+
+  CHECK_OK(orStreamBeginCapture(stream, orStreamCaptureModeGlobal));
+  launch_with(orLaunchSkip);
+  launch_with(orLaunchDefault);
+  orGraph_t graph = nullptr;
+  CHECK_OK(orStreamEndCapture(stream, &graph));
+  orGraphExec_t exec = nullptr;
+  CHECK_OK(orGraphInstantiate(&exec, graph, 0));
+  CHECK_OK(orGraphLaunch(exec, stream));
+  CHECK_OK(orStreamSynchronize(stream));
+  CHECK_EQUAL(calls.load(), 2);
+
+  CHECK_ERROR(orLaunchKernel(&kernel, nullptr, 0, stream, 6), orErrorInvalidValue);
+  CHECK_CONTAINS(orGetLastErrorMessage(), "got 6");
+}
+
+TEST(a_skipped_launch_is_skipped_where_launches_wait) {
+  use_blocking_launches();
+  const orStream_t stream = make_stream();
+  const orKernel kernel{"fails", [](void*) { return orErrorLaunchFailure; }, nullptr, nullptr};
+  CHECK_OK(orLaunchKernel(&kernel, nullptr, 0, stream, orLaunchSkip));
+  CHECK_ERROR(orLaunchKernel(&kernel, nullptr, 0, stream, orLaunchDefault), orErrorLaunchFailure);
+}
+
 TEST(a_callable_that_is_not_launched_is_destroyed) {
   const orStream_t stream = make_stream();
   CHECK_OK(orStreamDestroy(stream));
@@ -114,7 +166,7 @@ TEST(closures_without_functions_are_copied_as_bytes) {
                         nullptr, nullptr};
   int target = 0;
   Closure closure{&target, 7};
-  CHECK_OK(orLaunchKernel(&kernel, &closure, sizeof(closure), nullptr));
+  CHECK_OK(orLaunchKernel(&kernel, &closure, sizeof(closure), nullptr, 0));
   CHECK_OK(orStreamSynchronize(nullptr));
   CHECK_EQUAL(target, 7);
 }
@@ -145,7 +197,7 @@ TEST(closures_are_aligned) {
                         nullptr, nullptr};
   std::array<Aligned, 400> closure = {};
   for (size_t size : {size_t{1}, size_t{16}, size_t{100}, sizeof(closure)}) {
-    CHECK_OK(orLaunchKernel(&kernel, &closure, size, stream));
+    CHECK_OK(orLaunchKernel(&kernel, &closure, size, stream, 0));
   }
   CHECK_OK(orStreamSynchronize(stream));
 }
@@ -237,10 +289,10 @@ TEST(a_queue_that_cannot_be_had_is_an_operating_system_error) {
   const rlimit none{1 << 20, limit.rlim_max};
   static const orKernel kernel{"never", [](void*) { return orSuccess; }, nullptr, nullptr};
   CHECK_EQUAL(setrlimit(RLIMIT_AS, &none), 0);
-  const orError_t error = orLaunchKernel(&kernel, nullptr, 0, stream);
+  const orError_t error = orLaunchKernel(&kernel, nullptr, 0, stream, 0);
   CHECK_EQUAL(setrlimit(RLIMIT_AS, &limit), 0);
   CHECK_EQUAL(error, orErrorOperatingSystem);
-  CHECK_OK(orLaunchKernel(&kernel, nullptr, 0, stream));
+  CHECK_OK(orLaunchKernel(&kernel, nullptr, 0, stream, 0));
   CHECK_OK(orStreamSynchronize(stream));
 }
 
@@ -269,10 +321,10 @@ TEST(a_blocking_launch_leaves_a_failed_closure_to_the_caller) {
   auto* counted = new (storage.data()) Counted(live);
   {
     const Counted second(live);
-    CHECK_ERROR(orLaunchKernel(&kernel, counted, sizeof(Counted), nullptr), orErrorNotSupported);
+    CHECK_ERROR(orLaunchKernel(&kernel, counted, sizeof(Counted), nullptr, 0), orErrorNotSupported);
     CHECK_EQUAL(live.load(), 2);
   }
-  CHECK_OK(orLaunchKernel(&kernel, counted, sizeof(Counted), nullptr));
+  CHECK_OK(orLaunchKernel(&kernel, counted, sizeof(Counted), nullptr, 0));
   CHECK_EQUAL(live.load(), 0);
 }
 
@@ -303,7 +355,7 @@ TEST(a_blocking_launch_from_work_on_the_same_stream_does_not_wait) {
 
 TEST(a_kernel_without_a_name_is_refused) {
   const orKernel kernel{nullptr, [](void*) { return orSuccess; }, nullptr, nullptr};
-  CHECK_ERROR(orLaunchKernel(&kernel, nullptr, 0, nullptr), orErrorInvalidValue);
+  CHECK_ERROR(orLaunchKernel(&kernel, nullptr, 0, nullptr, 0), orErrorInvalidValue);
   CHECK_CONTAINS(orGetLastErrorMessage(), "expected a kernel with a name");
 }
 
@@ -319,9 +371,9 @@ TEST(a_move_that_throws_fails_its_launch_and_the_stream_goes_on) {
   Large closure = {};
   const auto check_launches = [&](orError_t error) {
     for (const size_t size : {sizeof(closure), size_t{8}}) {
-      CHECK_ERROR(orLaunchKernel(&kernel, &closure, size, stream), error);
+      CHECK_ERROR(orLaunchKernel(&kernel, &closure, size, stream, 0), error);
       CHECK_CONTAINS(orGetLastErrorMessage(), "cannot move");
-      CHECK_ERROR(orLaunchKernel(&throws_number, &closure, size, stream), error);
+      CHECK_ERROR(orLaunchKernel(&throws_number, &closure, size, stream, 0), error);
     }
   };
   for (const char* schedule : {"free", "lazy", "eager", "7"}) {
@@ -347,12 +399,12 @@ TEST(a_closure_above_the_limit_is_refused) {
   const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
   char closure[64] = {};
   for (const size_t size : {SIZE_MAX, SIZE_MAX - 64, OPENREG_MAX_CLOSURE_SIZE + 1}) {
-    CHECK_ERROR(orLaunchKernel(&kernel, closure, size, nullptr), orErrorInvalidValue);
+    CHECK_ERROR(orLaunchKernel(&kernel, closure, size, nullptr, 0), orErrorInvalidValue);
     CHECK_CONTAINS(orGetLastErrorMessage(), "expected a closure of at most 1073741824 bytes, got");
   }
   const orStream_t stream = test::make_stream();
   CHECK_OK(orStreamBeginCapture(stream, orStreamCaptureModeRelaxed));
-  CHECK_ERROR(orLaunchKernel(&kernel, closure, SIZE_MAX, stream), orErrorInvalidValue);
+  CHECK_ERROR(orLaunchKernel(&kernel, closure, SIZE_MAX, stream, 0), orErrorInvalidValue);
   orGraph_t graph = nullptr;
   CHECK_OK(orStreamEndCapture(stream, &graph));
   CHECK_OK(orGraphDestroy(graph));
@@ -385,7 +437,7 @@ TEST(a_queue_holds_so_many_bytes_of_large_closures) {
   static std::array<char, 100'000> closure{};
   const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
   const auto launch_one = [&] {
-    return orLaunchKernel(&kernel, closure.data(), closure.size(), stream);
+    return orLaunchKernel(&kernel, closure.data(), closure.size(), stream, 0);
   };
   CHECK_EQUAL(count_until_full(stream, 50, launch_one), 10);
   CHECK_EQUAL(count_until_full(stream, 50, launch_one), 10);
@@ -397,9 +449,9 @@ TEST(a_queue_counts_what_closures_own) {
   const orKernel kernel{"owns",  [](void*) { return orSuccess; },           nullptr, nullptr,
                         nullptr, [](const void*) -> size_t { return 1000; }};
   char closure = 0;
-  CHECK_EQUAL(
-      count_until_full(stream, 200, [&] { return orLaunchKernel(&kernel, &closure, 1, stream); }),
-      65);
+  CHECK_EQUAL(count_until_full(stream, 200,
+                               [&] { return orLaunchKernel(&kernel, &closure, 1, stream, 0); }),
+              65);
 }
 
 TEST(a_closure_above_the_limit_of_a_queue_goes_alone) {
@@ -407,10 +459,11 @@ TEST(a_closure_above_the_limit_of_a_queue_goes_alone) {
   const orStream_t stream = make_stream();
   static std::array<char, 10'000> closure{};
   const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
-  CHECK_EQUAL(count_until_full(
-                  stream, 5,
-                  [&] { return orLaunchKernel(&kernel, closure.data(), closure.size(), stream); }),
-              1);
+  CHECK_EQUAL(
+      count_until_full(
+          stream, 5,
+          [&] { return orLaunchKernel(&kernel, closure.data(), closure.size(), stream, 0); }),
+      1);
 }
 
 TEST(a_queue_without_a_limit_holds_any_closures) {
@@ -418,10 +471,11 @@ TEST(a_queue_without_a_limit_holds_any_closures) {
   const orStream_t stream = make_stream();
   static std::array<char, 1'000'000> closure{};
   const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
-  CHECK_EQUAL(count_until_full(
-                  stream, 200,
-                  [&] { return orLaunchKernel(&kernel, closure.data(), closure.size(), stream); }),
-              200);
+  CHECK_EQUAL(
+      count_until_full(
+          stream, 200,
+          [&] { return orLaunchKernel(&kernel, closure.data(), closure.size(), stream, 0); }),
+      200);
 }
 
 TEST(a_thread_waits_until_a_queue_has_memory_again) {
@@ -430,7 +484,7 @@ TEST(a_thread_waits_until_a_queue_has_memory_again) {
   static std::array<char, 100'000> closure{};
   const orKernel kernel{"large", [](void*) { return orSuccess; }, nullptr, nullptr};
   for (int i = 0; i < 500; ++i) {
-    CHECK_OK(orLaunchKernel(&kernel, closure.data(), closure.size(), stream));
+    CHECK_OK(orLaunchKernel(&kernel, closure.data(), closure.size(), stream, 0));
   }
   CHECK_OK(orStreamSynchronize(stream));
 }

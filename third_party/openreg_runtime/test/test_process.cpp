@@ -52,7 +52,7 @@ void check_everything_is_forked(void* memory, orStream_t stream, orEvent_t event
                                 orStreamSynchronize(stream),
                                 orStreamSynchronize(nullptr),
                                 orStreamWaitEvent(stream, event, 0),
-                                orLaunchKernel(&kernel, nullptr, 0, stream),
+                                orLaunchKernel(&kernel, nullptr, 0, stream, 0),
                                 orLaunchHostFunc(
                                     stream, [](void*) {}, nullptr),
                                 orStreamGetDevice(stream, &value),

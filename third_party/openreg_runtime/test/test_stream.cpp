@@ -65,11 +65,11 @@ TEST(bad_arguments_are_refused) {
   CHECK_ERROR(orStreamGetPriority(nullptr, nullptr), orErrorInvalidValue);
   CHECK_ERROR(orStreamGetFlags(nullptr, nullptr), orErrorInvalidValue);
   CHECK_ERROR(orStreamGetId(nullptr, nullptr), orErrorInvalidValue);
-  CHECK_ERROR(orLaunchKernel(nullptr, nullptr, 0, nullptr), orErrorInvalidValue);
+  CHECK_ERROR(orLaunchKernel(nullptr, nullptr, 0, nullptr, 0), orErrorInvalidValue);
   const orKernel no_run{"none", nullptr, nullptr, nullptr};
-  CHECK_ERROR(orLaunchKernel(&no_run, nullptr, 0, nullptr), orErrorInvalidValue);
+  CHECK_ERROR(orLaunchKernel(&no_run, nullptr, 0, nullptr, 0), orErrorInvalidValue);
   const orKernel kernel{"some", [](void*) { return orSuccess; }, nullptr, nullptr};
-  CHECK_ERROR(orLaunchKernel(&kernel, nullptr, 1, nullptr), orErrorInvalidValue);
+  CHECK_ERROR(orLaunchKernel(&kernel, nullptr, 1, nullptr, 0), orErrorInvalidValue);
   CHECK_ERROR(orLaunchHostFunc(nullptr, nullptr, &value), orErrorInvalidValue);
   CHECK(stream == nullptr);
 }

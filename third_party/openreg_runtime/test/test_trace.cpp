@@ -165,7 +165,7 @@ const orKernel described_kernel = {"described", [](void*) { return orSuccess; },
 void check_described_kernel() {
   const auto records = trace([] {
     CopyOfSeven closure;
-    CHECK_OK(orLaunchKernel(&described_kernel, &closure, sizeof(closure), nullptr));
+    CHECK_OK(orLaunchKernel(&described_kernel, &closure, sizeof(closure), nullptr, 0));
     CHECK_OK(orStreamSynchronize(nullptr));
   });
   const orActivityRecord copy = only(records, orActivityMemcpy);
@@ -189,7 +189,7 @@ TEST(an_untraced_kernel_is_not_asked_to_describe_itself) {
   static bool is_asked = false;
   static const orKernel kernel = {"unseen", [](void*) { return orSuccess; }, nullptr, nullptr,
                                   [](const void*, orActivityRecord*) { is_asked = true; }};
-  CHECK_OK(orLaunchKernel(&kernel, nullptr, 0, nullptr));
+  CHECK_OK(orLaunchKernel(&kernel, nullptr, 0, nullptr, 0));
   CHECK_OK(orStreamSynchronize(nullptr));
   CHECK(!is_asked);
 }

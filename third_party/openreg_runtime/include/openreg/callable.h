@@ -76,7 +76,7 @@ template <typename Function, typename... Arguments,
   alignas(Closure) unsigned char storage[sizeof(Closure)];
   Closure* closure = new (storage)
       Closure{std::forward<Function>(function), {std::forward<Arguments>(arguments)...}};
-  const orError_t error = orLaunchKernel(&kernel, closure, sizeof(Closure), stream);
+  const orError_t error = orLaunchKernel(&kernel, closure, sizeof(Closure), stream, 0);
   if (error != orSuccess) closure->~Closure();
   return error;
 }

@@ -86,6 +86,32 @@ OPENREG_API int orGetLastErrorTag(void);
  * is copied. */
 OPENREG_API void orSetKernelError(const char* text, int tag);
 
+/* What a kernel says of its error, beyond the code that it returns. */
+typedef struct orKernelError {
+  const char* text;     /* NULL: that of the code */
+  int tag;              /* see orSetKernelError */
+  const char* location; /* in the kernel's source, such as "kernel.py:12"; NULL: unknown */
+  uintptr_t address;    /* the device address that the error is about; 0: none */
+} orKernelError;
+
+/* Does the same as orSetKernelError, for all that is known. The texts are copied. */
+OPENREG_API void orSetKernelErrorRecord(const orKernelError* error);
+
+/* What is known of this thread's last error. The texts are the runtime's and live until this
+ * thread's next call into it; "" for those that nothing is known of. */
+typedef struct orErrorRecord {
+  orError_t code;
+  int tag;              /* as orGetLastErrorTag */
+  const char* message;  /* as orGetLastErrorMessage */
+  const char* kernel;   /* the kernel that failed */
+  const char* location; /* as of orKernelError */
+  uintptr_t address;    /* as of orKernelError; 0: none */
+} orErrorRecord;
+
+/* Stores the record of this thread's last error, and leaves it.
+ * Errors: orErrorInvalidValue for NULL. */
+OPENREG_API orError_t orGetLastErrorRecord(orErrorRecord* record) OPENREG_CHECKED;
+
 /* Called after orSetKernelError, makes the error sticky, as errors of kernels are on a GPU: all
  * streams of the device fail with it, now and later. Until the process ends, each call that
  * enqueues work on the device, waits for a stream of it or allocates its memory returns the error.

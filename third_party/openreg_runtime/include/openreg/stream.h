@@ -72,6 +72,10 @@ typedef struct orKernel {
 /* Closures are stored at this alignment. */
 #define OPENREG_CLOSURE_ALIGNMENT 16
 
+/* Flags of orLaunchKernel. */
+#define orLaunchDefault 0x0u
+#define orLaunchSkip 0x1u /* keeps its place in the order, but `run` is not called */
+
 OPENREG_EXTERN_C_BEGIN
 
 /* Creates a stream on the current device with default flags and priority. What a stream costs: a
@@ -118,12 +122,13 @@ OPENREG_API orError_t orStreamWaitEvent(orStream_t stream, orEvent_t event,
  * the stream is capturing, `run` is called on each launch of the graph, and `destroy` with it.
  * Owns: takes over the closure on success only; on error it is unchanged and the caller's.
  * Closures still queued when the process exits are leaked. `closure_size` is at most
- * OPENREG_MAX_CLOSURE_SIZE (orErrorInvalidValue).
+ * OPENREG_MAX_CLOSURE_SIZE (orErrorInvalidValue). A launch with orLaunchSkip is one in all but that
+ * `run` is not called, in a graph neither; a trace has no record of it.
  * Threads: `run`, `describe` and `destroy` are called by the worker, `move` by this thread. No lock
- * is held during any of them. With OPENREG_LAUNCH_BLOCKING the closure stays where it is. Errors:
- * with OPENREG_LAUNCH_BLOCKING, the kernel's own. */
+ * is held during any of them. With OPENREG_LAUNCH_BLOCKING the closure stays where it is.
+ * Errors: orErrorInvalidValue for unknown flags; with OPENREG_LAUNCH_BLOCKING, the kernel's own. */
 OPENREG_API orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
-                                     orStream_t stream) OPENREG_CHECKED;
+                                     orStream_t stream, unsigned flags) OPENREG_CHECKED;
 
 /* Enqueues a call of a host function. It is skipped if the stream holds an error.
  * Owns: the data must stay alive until the call, or as long as the graph it is captured into. */

@@ -43,13 +43,16 @@ thread_local constinit LastError last_error;
 
 struct LastMessage {
   std::string text;
+  KernelPlace place;
 };
 
 // If the host has no memory for the message, that of the code takes its place.
 template <typename Text>
-orError_t keep(orError_t code, Text&& message, int tag) noexcept {
+orError_t keep(orError_t code, Text&& message, int tag, const KernelPlace& place = {}) noexcept {
   try {
-    thread_object<LastMessage>().text = std::forward<Text>(message);
+    auto& kept = thread_object<LastMessage>();
+    kept.text = std::forward<Text>(message);
+    kept.place = place;
     last_error = {code, tag, nullptr};
   } catch (const std::bad_alloc&) {
     last_error = {code, tag, row_of(code).text};
@@ -67,10 +70,12 @@ const char* last_message() noexcept {
 // flag.
 thread_local bool is_kernel_error_set = false;
 thread_local int kernel_error_tag = 0;
+thread_local uintptr_t kernel_error_address = 0;
 thread_local bool is_kernel_error_sticky = false;
 
 struct KernelErrorText {
   std::string text;
+  std::string location;
 };
 
 struct SpareFailures {
@@ -110,7 +115,7 @@ orError_t fail_out_of_memory() noexcept {
 orError_t report(const FailureRef& failure) noexcept {
   if (failure == nullptr) return orSuccess;
   failure->is_reported.store(true, std::memory_order_relaxed);
-  return keep(failure->code, failure->message, failure->tag);
+  return keep(failure->code, failure->message, failure->tag, failure->place);
 }
 
 void prepare_spare_failures() { spare_failures(); }
@@ -126,8 +131,12 @@ KernelError take_kernel_error() noexcept {
   if (!std::exchange(is_kernel_error_set, false)) return taken;
   taken.is_set = true;
   taken.tag = std::exchange(kernel_error_tag, 0);
+  taken.address = std::exchange(kernel_error_address, 0);
   taken.is_sticky = std::exchange(is_kernel_error_sticky, false);
-  if (KernelErrorText* kept = find_thread_object<KernelErrorText>()) taken.text.swap(kept->text);
+  if (KernelErrorText* kept = find_thread_object<KernelErrorText>()) {
+    taken.text.swap(kept->text);
+    taken.location.swap(kept->location);
+  }
   return taken;
 }
 
@@ -152,14 +161,39 @@ const char* orGetLastErrorMessage(void) { return last_message(); }
 int orGetLastErrorTag(void) { return last_error.tag; }
 
 void orSetKernelError(const char* text, int tag) {
+  const orKernelError error{.text = text, .tag = tag, .location = nullptr, .address = 0};
+  orSetKernelErrorRecord(&error);
+}
+
+void orSetKernelErrorRecord(const orKernelError* error) {
+  if (error == nullptr) return;
   is_kernel_error_set = true;
   is_kernel_error_sticky = false;
-  kernel_error_tag = tag;
+  kernel_error_tag = error->tag;
+  kernel_error_address = error->address;
   static_cast<void>(guarded([&] {
-    if (KernelErrorText* kept = find_thread_object<KernelErrorText>()) kept->text.clear();
-    thread_object<KernelErrorText>().text = text == nullptr ? "" : text;
+    if (KernelErrorText* kept = find_thread_object<KernelErrorText>()) {
+      kept->text.clear();
+      kept->location.clear();
+    }
+    auto& kept = thread_object<KernelErrorText>();
+    kept.text = error->text == nullptr ? "" : error->text;
+    kept.location = error->location == nullptr ? "" : error->location;
     return orSuccess;
   }));
+}
+
+orError_t orGetLastErrorRecord(orErrorRecord* record) {
+  if (record == nullptr) return fail_null("orGetLastErrorRecord");
+  const LastMessage* kept =
+      last_error.text == nullptr ? find_thread_object<LastMessage>() : nullptr;
+  *record = {.code = last_error.code,
+             .tag = last_error.tag,
+             .message = last_message(),
+             .kernel = kept == nullptr ? "" : kept->place.kernel.c_str(),
+             .location = kept == nullptr ? "" : kept->place.location.c_str(),
+             .address = kept == nullptr ? 0 : kept->place.address};
+  return orSuccess;
 }
 
 void orMakeKernelErrorSticky(void) { is_kernel_error_sticky = is_kernel_error_set; }

@@ -26,16 +26,30 @@ std::string concat(const Parts&... parts) {
   return std::move(stream).str();
 }
 
+// Of a kernel that failed: see orErrorRecord.
+struct KernelPlace {
+  std::string kernel;
+  std::string location;
+  uintptr_t address = 0;
+};
+
 // An asynchronous error: what a stream and the events recorded on it keep, and share.
 struct Failure {
-  Failure(orError_t code, std::string message, int tag, int64_t time_ns, bool is_sticky = false)
-      : code(code), message(std::move(message)), tag(tag), time_ns(time_ns), is_sticky(is_sticky) {}
+  Failure(orError_t code, std::string message, int tag, int64_t time_ns, bool is_sticky = false,
+          KernelPlace place = {})
+      : code(code),
+        message(std::move(message)),
+        tag(tag),
+        time_ns(time_ns),
+        is_sticky(is_sticky),
+        place(std::move(place)) {}
 
   const orError_t code;
   const std::string message;
   const int tag;
   const int64_t time_ns;
   const bool is_sticky;                          // as of orMakeKernelErrorSticky
+  const KernelPlace place;
   mutable std::atomic<bool> is_reported{false};  // a call has returned it
 };
 
@@ -62,10 +76,12 @@ orError_t fail_out_of_memory() noexcept;
 void prepare_spare_failures();
 FailureRef spare_failure(orError_t code) noexcept;
 
-// What the kernel that this thread ran passed to orSetKernelError.
+// What the kernel that this thread ran passed to orSetKernelErrorRecord.
 struct KernelError {
   bool is_set = false;
-  std::string text;  // "" if the host had no memory for it
+  std::string text;      // "" if there is none, or the host had no memory for it
+  std::string location;  // the same
+  uintptr_t address = 0;
   int tag = 0;
   bool is_sticky = false;
 };

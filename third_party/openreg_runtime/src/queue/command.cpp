@@ -70,6 +70,7 @@ void Command::describe(const Submission& submission) {
   bytes = submission.bytes;
   memcpy_kind = static_cast<int8_t>(submission.memcpy_kind);
   peer_device = static_cast<int8_t>(submission.peer_device);
+  is_skipped = submission.is_skipped;
 }
 
 orActivityRecord Command::activity(int device, uint64_t stream_id) {

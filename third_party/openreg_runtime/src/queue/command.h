@@ -73,6 +73,8 @@ struct Submission {
   int peer_device = -1;
   // The call that submits, if it makes several submissions.
   const trace::Span* call = nullptr;
+  // Keeps its place in the order, but its kernel is not called.
+  bool is_skipped = false;
   // For captures: the caller waits for it, so it cannot be captured.
   bool is_awaited = false;
   // For captures: takes data of the host's along, which a graph would repeat.
@@ -130,6 +132,7 @@ struct alignas(os::cache_line_size) Command {
   int8_t memcpy_kind;
   int8_t peer_device;
   bool is_counted;  // it has counted_bytes()
+  bool is_skipped;  // its kernel is not called
 };
 
 static_assert(sizeof(Command) == os::cache_line_size);

@@ -440,7 +440,7 @@ orError_t orStreamTrySynchronize(orStream_t handle) {
 }
 
 orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_size,
-                         orStream_t handle) {
+                         orStream_t handle, unsigned flags) {
   return guarded([&] {
     if (kernel == nullptr || kernel->name == nullptr || kernel->run == nullptr ||
         (closure == nullptr && closure_size > 0)) {
@@ -453,10 +453,19 @@ orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_s
                   concat("orLaunchKernel: expected a closure of at most ", OPENREG_MAX_CLOSURE_SIZE,
                          " bytes, got ", closure_size));
     }
+    if ((flags & ~orLaunchSkip) != 0) {
+      return fail(orErrorInvalidValue, concat("orLaunchKernel: expected flags out of orLaunchSkip, "
+                                              "got ",
+                                              flags));
+    }
     Stream* stream = nullptr;
     if (const orError_t error = find_stream(handle, &stream)) return error;
-    const Submission submission{CommandKind::Kernel, "orLaunchKernel", kernel, closure,
-                                closure_size};
+    const Submission submission{.kind = CommandKind::Kernel,
+                                .function = "orLaunchKernel",
+                                .kernel = kernel,
+                                .closure = closure,
+                                .closure_size = closure_size,
+                                .is_skipped = (flags & orLaunchSkip) != 0};
     if (!settings().is_launch_blocking || Worker::current_stream() == stream) {
       return stream->launch(submission);
     }
@@ -468,6 +477,7 @@ orError_t orLaunchKernel(const orKernel* kernel, void* closure, size_t closure_s
                            .kernel = &borrowed.kernel,
                            .closure = &pointer,
                            .closure_size = sizeof(pointer),
+                           .is_skipped = submission.is_skipped,
                            .if_captured = &submission});
   });
 }

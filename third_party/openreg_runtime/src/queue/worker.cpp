@@ -118,6 +118,7 @@ void Worker::record(Command& command) {
 
 // Runs one piece of work. Returns false if it fails, and with it the stream.
 bool Worker::work(Command& command, int device) {
+  if (command.is_skipped) return true;
   set_current_device(device);
   const bool is_traced = command.correlation_id != 0;
   orActivityRecord record;
@@ -168,7 +169,7 @@ orError_t Worker::call(Command& command) {
 }
 
 void Worker::fail_stream(const Command& command, orError_t code) {
-  const KernelError error = take_kernel_error();
+  KernelError error = take_kernel_error();
   // "Not ready" is no error of a kernel, and would be taken for the answer to a query.
   if (code == orErrorNotReady) code = orErrorLaunchFailure;
   if (!is_known(code)) code = orErrorUnknown;
@@ -176,10 +177,12 @@ void Worker::fail_stream(const Command& command, orError_t code) {
     const std::string what = command.kind == CommandKind::HostFunction
                                  ? "a host function"
                                  : concat("kernel '", command.name(), "'");
-    const std::string text = error.is_set ? error.text : orGetErrorString(code);
-    auto failure =
-        std::make_shared<Failure>(code, concat(what, " on ", stream_.name(), " failed: ", text),
-                                  error.tag, os::now_ns(), error.is_sticky);
+    std::string text = error.text.empty() ? orGetErrorString(code) : error.text;
+    if (!error.location.empty()) text += concat(", at ", error.location);
+    if (error.address != 0) text += concat(", address ", reinterpret_cast<void*>(error.address));
+    auto failure = std::make_shared<Failure>(
+        code, concat(what, " on ", stream_.name(), " failed: ", text), error.tag, os::now_ns(),
+        error.is_sticky, KernelPlace{command.name(), std::move(error.location), error.address});
     error.is_sticky ? stream_.device().fail(std::move(failure))
                     : stream_.set_failure(std::move(failure));
   } catch (const std::bad_alloc&) {

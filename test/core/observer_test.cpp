@@ -1,0 +1,146 @@
+// A small extra: an observer that keeps what is reported and skips the kernels that a test names.
+// With it, test/core/test_observer.py checks what include/torch_openreg/core/Observer.h promises.
+
+#include <torch/csrc/utils/pybind.h>
+#include <torch_openreg/core/Launch.h>
+#include <torch_openreg/core/Observer.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace py = pybind11;
+using namespace c10::openreg;
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+class Watch final : public Observer {
+ public:
+  using Access = std::tuple<uintptr_t, size_t, std::string>;  // address, bytes, kind of access
+  using Report = std::pair<std::string, std::vector<Access>>;
+
+  void begin(std::set<std::string> skipped) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    skipped_ = std::move(skipped);
+    reports_.clear();
+    frees_.clear();
+    addObserver(*this);
+  }
+
+  void end() { removeObserver(*this); }
+
+  Verdict kernelAccess(const OpenRegStream& /*stream*/, const char* kernel,
+                       c10::ArrayRef<Operand> operands, bool /*schema_only*/) override {
+    std::vector<Access> accesses;
+    for (const Operand& operand : operands) {
+      accesses.emplace_back(reinterpret_cast<uintptr_t>(operand.tensor->data()),
+                            operand.tensor->numel() * operand.tensor->itemsize(),
+                            operand.is_written ? "written" : "read");
+    }
+    return keep(kernel, std::move(accesses));
+  }
+
+  Verdict rangeAccess(const OpenRegStream& /*stream*/, const char* kernel,
+                      c10::ArrayRef<Range> ranges) override {
+    constexpr const char* kNames[] = {"read", "written", "updated", "unknown"};
+    std::vector<Access> accesses;
+    for (const Range& range : ranges) {
+      accesses.emplace_back(reinterpret_cast<uintptr_t>(range.address), range.nbytes,
+                            kNames[static_cast<size_t>(range.access)]);
+    }
+    return keep(kernel, std::move(accesses));
+  }
+
+  Verdict byteCopy(const OpenRegStream& /*stream*/, const char* kernel, const void* to,
+                   const void* from, size_t nbytes) override {
+    return keep(kernel, {{reinterpret_cast<uintptr_t>(to), nbytes, "written"},
+                         {reinterpret_cast<uintptr_t>(from), nbytes, "read"}});
+  }
+
+  void memoryDeallocation(const void* address, size_t size, const OpenRegStream& /*owner*/,
+                          c10::MempoolId_t /*pool*/) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    frees_.emplace_back(reinterpret_cast<uintptr_t>(address), size);
+  }
+
+  std::vector<Report> reports() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return reports_;
+  }
+
+  std::vector<std::pair<uintptr_t, size_t>> frees() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return frees_;
+  }
+
+ private:
+  Verdict keep(const char* kernel, std::vector<Access> accesses) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    reports_.emplace_back(kernel, std::move(accesses));
+    return skipped_.contains(kernel) ? Verdict::Skip : Verdict::Run;
+  }
+
+  std::mutex mutex_;
+  std::set<std::string> skipped_;
+  std::vector<Report> reports_;
+  std::vector<std::pair<uintptr_t, size_t>> frees_;
+};
+
+Watch& watch() {
+  static auto* watch = new Watch;
+  return *watch;
+}
+
+std::atomic<int> ran{0};
+
+// Launches a kernel whose arguments are ranges, each an address, a size and a number of
+// RangeAccess.
+void launchOnRanges(const std::vector<std::tuple<uintptr_t, size_t, int>>& ranges) {
+  const OpenRegStream stream = getCurrentOpenRegStream();
+  std::vector<Range> reported;
+  for (const auto& [address, nbytes, access] : ranges) {
+    reported.push_back(
+        {reinterpret_cast<const void*>(address), nbytes, static_cast<RangeAccess>(access)});
+  }
+  const Verdict verdict = observe(&Observer::rangeAccess, stream, "own kernel", reported);
+  launchKernel<"own kernel">(
+      stream, [] { ++ran; }, verdict);
+}
+
+// Launches a kernel that fails with a record.
+void launchFailing(int code, std::string text, std::string location, uintptr_t address) {
+  launchKernel<"failing kernel">(
+      getCurrentOpenRegStream(),
+      [error = KernelError{static_cast<orError_t>(code), std::move(text), std::move(location),
+                           address}] { return error; });
+}
+
+// Waits, and returns what the exception of a kernel has: its kernel, code, location, address, text.
+std::tuple<std::string, int, std::string, uintptr_t, std::string> failure() {
+  try {
+    getCurrentOpenRegStream().synchronize("failure");
+  } catch (const KernelAcceleratorError& error) {
+    const KernelError& record = error.kernelError();
+    return {error.kernel(), error.get_error_code(), record.location, record.address, record.text};
+  }
+  return {};
+}
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("begin", [](std::set<std::string> skipped) { watch().begin(std::move(skipped)); });
+  m.def("end", [] { watch().end(); });
+  m.def("reports", [] { return watch().reports(); });
+  m.def("frees", [] { return watch().frees(); });
+  m.def("launch_on_ranges", &launchOnRanges, ReleaseGil());
+  m.def("launch_failing", &launchFailing, ReleaseGil());
+  m.def("failure", &failure, ReleaseGil());
+  m.def("ran", [] { return ran.load(); });
+}
