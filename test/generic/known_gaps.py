@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from common import DEVICE_TYPE
 
-from torch_openreg._torch_release import release_of
+from torch_openreg._version import release_of
 
 __all__ = ["GAPS", "Gap", "names_of_gaps"]
 
