@@ -145,6 +145,17 @@ void HostCall::passOnRequiresGrad() {
   }
 }
 
+namespace {
+
+// Whether repeat_interleave has found that `output_size` is not the sum of the repeats. No dummies
+// have that sum.
+bool isOfSizeInData(const c10::Error& error) {
+  const std::string_view text = error.what_without_backtrace();
+  return text.starts_with("allocated size does not match required size");
+}
+
+}  // namespace
+
 void HostCall::callCpuKernel() {
   const HostKernelScope scope;
   // Collectives write tensors that their schemas do not call mutable.
@@ -164,7 +175,8 @@ void HostCall::callCpuKernel() {
     const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
     op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
   } catch (const c10::Error& error) {
-    if (c10::openreg::servesCuda() && !waits_on_cuda_ && acceptsDummies()) {
+    if (c10::openreg::servesCuda() && !waits_on_cuda_ &&
+        (isOfSizeInData(error) || acceptsDummies())) {
       failOnStream(std::current_exception());
     }
     rethrowAsCuda(error);

@@ -10,6 +10,8 @@
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/ccol_indices_native.h>
 #include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
 #include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/indices_native.h>
@@ -64,6 +66,9 @@ OPENREG_LIBRARY_IMPL(aten, Sparse, m) {
   m.impl("_indices", TORCH_FN(at::native::_indices_sparse));
   m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
   m.impl("_values", TORCH_FN(at::native::_values_sparse));
+  // Copies between devices, too: they copy indices and values.
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
+  m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
   m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
   m.impl("indices", TORCH_FN(at::native::indices_sparse));
   m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
@@ -79,6 +84,7 @@ OPENREG_LIBRARY_IMPL(aten, SparseCsr, m) {
   m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
   m.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));
   m.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
   m.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
   m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
   m.impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
