@@ -21,6 +21,9 @@
 #include <ATen/ops/values_native.h>
 #include <torch/library.h>
 
+#include <array>
+#include <utility>
+
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/fallback/LayoutFallback.h"
 #include "csrc/aten/launch/BoxedArguments.h"
@@ -39,10 +42,27 @@ Tensor flattenIndices(const Tensor& indices, IntArrayRef size) {
   return places;
 }
 
+// CUDA's words for tensors on the CPU, of which openreg's are in the fallback.
+void checkTermsOnCuda(const Tensor& self, const Tensor& other) {
+  const std::array<std::pair<const char*, const Tensor*>, 2> terms{
+      {{"self", &self}, {"other", &other}}};
+  const bool is_dense = self.layout() == kStrided;
+  TORCH_CHECK(is_dense || other.layout() != kStrided,
+              "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
+  for (const auto& [name, tensor] : terms) {
+    TORCH_CHECK(!is_dense || !tensor->is_cpu(), "add: expected '", name,
+                "' to be a CUDA tensor, but got a CPU tensor");
+    TORCH_CHECK(!tensor->is_cpu(), "add: expected '", name, "' to be CUDA, but got CPU");
+  }
+}
+
 // The CPU adds numbers of bfloat16 only if those of both tensors are contiguous. Those of a
 // gradient may be expanded.
 void add(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const size_t first = stack->size() - op.schema().arguments().size();
+  if (c10::openreg::servesCuda()) {
+    checkTermsOnCuda((*stack)[first].toTensor(), (*stack)[first + 1].toTensor());
+  }
   for (size_t index = first; index < first + 2; ++index) {
     const Tensor& tensor = (*stack)[index].toTensor();
     const bool is_written = isWritten(op.schema().arguments()[index - first]);
@@ -52,6 +72,28 @@ void add(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::St
           tensor.sparse_dim(), tensor.dense_dim(), tensor.sizes(), tensor._indices(),
           tensor._values().contiguous(), tensor.options(), tensor.is_coalesced());
     }
+  }
+  runFallback(op, keys, stack);
+}
+
+// Products of a matrix of coordinates and a dense one, of which CUDA has fewer dtypes.
+void product(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  bool has_dense = false;
+  ScalarType dtype = ScalarType::Undefined;
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) {
+      const Tensor& tensor = argument.toTensor();
+      has_dense = has_dense || tensor.layout() == kStrided;
+      dtype = tensor.layout() == kSparse ? tensor.scalar_type() : dtype;
+    }
+  }
+  const bool is_batched = op.schema().name() == "aten::bmm";
+  if (c10::openreg::servesCuda() && has_dense && dtype != kFloat && dtype != kDouble) {
+    const bool is_complex = dtype == kComplexFloat || dtype == kComplexDouble;
+    TORCH_CHECK(!is_batched || !is_complex, "Tensor types must be either float32 or float64");
+    TORCH_CHECK_NOT_IMPLEMENTED(is_complex, '"', is_batched ? "bmm" : "addmm",
+                                "_sparse_cuda\" not implemented for '", dtype, "'");
   }
   runFallback(op, keys, stack);
 }
@@ -76,6 +118,10 @@ OPENREG_LIBRARY_IMPL(aten, Sparse, m) {
   m.impl("values", TORCH_FN(at::native::values_sparse));
   for (const char* name : {"add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&add>());
+  }
+  for (const char* name : {"addmm", "addmm.out", "addmm_", "bmm", "bmm.out", "hspmm", "hspmm.out",
+                           "mm", "mm.out", "mv"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&product>());
   }
   registerLayoutFallback(c10::DispatchKey::Sparse, m);
 }
