@@ -43,7 +43,7 @@ IMPORT, EXIT = "<import>", "<exit>"
 # test itself expects.
 FAILURES = ("failed", "crashed", "timed out")
 
-_REQUEST = "OPENREG_ISOLATED_TESTS"  # the file with the plug-in's instructions
+_REQUEST = "ISOLATED_TESTS_REQUEST"  # the file with the plug-in's instructions
 _MAX_RESTARTS = 50  # of one file
 _TEXT_LENGTH = 4000  # of a failure's text that is kept
 _USUAL_CODES = (0, 1, 5)  # pytest's: passed, failed, no tests

@@ -61,10 +61,13 @@ std::pair<const std::byte*, const std::byte*> changedPart(const std::byte* begin
   return {begin + (first - kernel_begin), begin + (last - kernel_begin)};
 }
 
+// How many bytes at a block's beginning a program may write.
+size_t usedSize(const Block& block) { return block.is_allocated ? block.requested_size : 0; }
+
 Corruption corruptionOf(const Block& block, const std::byte* begin, const std::byte* end) {
   return {block.device,
           block.address,
-          block.is_allocated ? block.requested_size : 0,
+          usedSize(block),
           static_cast<size_t>(begin - block.address),
           static_cast<size_t>(end - begin),
           std::to_integer<unsigned char>(*kernelAddress(begin)),
@@ -123,7 +126,7 @@ std::optional<Corruption> findCorruption(const Block& block) {
     return std::nullopt;
   }
   const auto [begin, end] =
-      changedPart(block.address + block.requested_size, block.address + block.size);
+      changedPart(block.address + usedSize(block), block.address + block.size);
   return begin == end ? std::nullopt : std::optional(corruptionOf(block, begin, end));
 }
 

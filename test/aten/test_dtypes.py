@@ -263,6 +263,16 @@ _OTHER_CALLS = {
     "sparse_add": lambda d: _sparse(d) + _sparse(d),
     "sparse_add_": lambda d: _sparse(d).add_(_sparse(d), alpha=3),
     "sparse_sub": lambda d: _sparse(d) - _sparse(d) * 2,
+    "sparse_product_half": lambda d: torch.sparse.mm(_sparse(d), _sparse(d).t()),
+    "sparse_product_bfloat16": lambda d: torch.sparse.mm(
+        _sparse(d).bfloat16(), _sparse(d).t().bfloat16()
+    ),
+    "csr_mv_half": lambda d: torch.mv(_csr(d), _square(d)[0]),
+    "csr_mv_bfloat16": lambda d: torch.mv(_csr(d, torch.bfloat16), _square(d, torch.bfloat16)[0]),
+    "csr_addmv_half": lambda d: torch.addmv(_square(d)[1], _csr(d), _square(d)[0]),
+    "csr_addmv_bfloat16": lambda d: torch.addmv(
+        _square(d, torch.bfloat16)[1], _csr(d, torch.bfloat16), _square(d, torch.bfloat16)[0]
+    ),
     "csr_addmm_half": lambda d: torch.addmm(_square(d), _csr(d), _square(d), beta=0.5),
     "csr_addmm_bfloat16": lambda d: torch.addmm(
         _square(d, torch.bfloat16), _csr(d, torch.bfloat16), _square(d, torch.bfloat16)

@@ -483,7 +483,7 @@ class TestErrors(FallbackTestCase):
     def test_operator_without_a_cpu_kernel_names_itself_and_the_device(self):
         with self.assertRaisesRegex(
             NotImplementedError,
-            f"openreg_test::kernelless.*{DEVICE_TYPE}:0: neither {DEVICE_TYPE} nor the CPU has a "
+            f"(?s)openreg_test::kernelless.*{DEVICE_TYPE}:0.* neither {DEVICE_TYPE} nor the CPU has a "
             f'kernel.*kernelless", "{DEVICE_TYPE}"',
         ):
             OPS.kernelless(torch.ones(3, device=DEVICE_TYPE))
@@ -605,7 +605,8 @@ class TestErrors(FallbackTestCase):
             )
 
     def test_result_of_another_layout_is_refused_by_name(self):
-        with self.assertRaisesRegex(NotImplementedError, "aten::to_mkldnn.*layout"):
+        text = {"openreg": "aten::to_mkldnn.*layout", "cuda": "'aten::to_mkldnn' with .*'CUDA'"}
+        with self.assertRaisesRegex(NotImplementedError, text[DEVICE_TYPE]):
             torch.ones(3, device=DEVICE_TYPE).to_mkldnn()
 
     def test_cpu_generator_is_refused(self):
@@ -957,7 +958,8 @@ class TestRepeatedCalls(FallbackTestCase):
     def test_layer_norm_and_its_gradients(self, dtype, has_weight, has_bias):
         # Contiguous, strided, of no rows, and with weights of another type.
         inputs = [torch.randn(4, 5, 6), torch.randn(6, 5, 4).mT.transpose(0, 1), torch.zeros(0, 6)]
-        others = (dtype, torch.float32) if dtype.itemsize == 2 else (dtype,)
+        has_mixed = dtype.itemsize == 2 and DEVICE_TYPE != "cuda"  # which refuses them
+        others = (dtype, torch.float32) if has_mixed else (dtype,)
         for x, other in itertools.product(inputs, others):
             weight = torch.randn(x.shape[-1], dtype=other) if has_weight else None
             bias = torch.randn(x.shape[-1], dtype=other) if has_bias else None
@@ -1159,7 +1161,7 @@ print(call(), call(), synchronous_calls("aten::index_select"))
             """,
             {"OPENREG_FALLBACK_VERIFY": "1"},
         )
-        self.assertEqual(output.strip(), "True")
+        self.assertEqual(output.splitlines()[-1], "True")  # cuda: after a warning about cuDNN
 
     def test_results_are_those_of_the_operator_and_not_of_its_out_variant(self):
         output = run_child(

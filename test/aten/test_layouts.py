@@ -194,6 +194,19 @@ class TestSparse(LayoutTestCase):
         for one, other in zip(components(back), components(expected), strict=True):
             self.assert_bit_equal(one, other)
 
+    @parametrize("target", ["cpu", f"{DEVICE_TYPE}:0"])
+    @parametrize("source", ["cpu", f"{DEVICE_TYPE}:0", f"{DEVICE_TYPE}:1"])
+    @parametrize("name", list(LAYOUTS))
+    def test_copy_goes_to_the_host_and_between_devices(self, name, source, target):
+        expected = LAYOUTS[name](self.dense)
+        x = LAYOUTS[name](self.dense * 7).to(target)
+        for non_blocking in (False, True):
+            self.assertIs(x.copy_(expected.to(source), non_blocking), x)
+            torch.openreg.synchronize()
+            self.assertEqual(x.device, torch.device(target))
+            for one, other in zip(components(x), components(expected), strict=True):
+                self.assert_bit_equal(one, other)
+
     @parametrize("device", ["cpu", f"{DEVICE_TYPE}:1"])
     @parametrize("name", list(LAYOUTS))
     def test_tensor_like_a_sparse_one_is_on_the_device_that_is_named(self, name, device):

@@ -83,7 +83,8 @@ class TestFiles(TestCase):
         tests = [path for path in FILES if re.fullmatch(r"test/.*/test_\w+\.py", relative(path))]
         self.assertGreater(len(tests), 100)
         runs = re.compile(
-            r"^    (run_tests\(\)|sys\.exit\(pytest\.main\(\[__file__\]\)\))$", re.MULTILINE
+            r"^    (run_tests\(\)|sys\.exit\(pytest\.main\(\[__file__, \*sys\.argv\[1:\]\]\)\))$",
+            re.MULTILINE,
         )
         self.assertFalse([relative(path) for path in tests if not runs.search(path.read_text())])
 

@@ -55,6 +55,7 @@ BAD_VALUES = [
     ("OPENREG_CUDA_VERSION", "12"),
     ("OPENREG_CUDA_VERSION", "12.x"),
     ("OPENREG_CUDA_NOTICE", "no"),
+    ("OPENREG_CUDA_STICKY_ERRORS", "yes"),
 ]
 
 

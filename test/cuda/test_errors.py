@@ -44,6 +44,9 @@ WRONG_DATA = {
     "gather": lambda device: torch.ones(4, device=device).gather(0, on(device, 9)),
     "scatter": lambda device: torch.ones(4, device=device).scatter_(0, on(device, 9), 1.0),
     "take": lambda device: torch.ones(4, device=device).take(on(device, 9)),
+    "repeat_interleave": lambda device: torch.ones(2, device=device).repeat_interleave(
+        on(device, 2, 3), output_size=4
+    ),
     "index_select": lambda device: torch.ones(4, device=device).index_select(0, on(device, 9)),
     "index_add": lambda device: torch.ones(4, device=device).index_add_(
         0, on(device, 9), on(device, 1.0)

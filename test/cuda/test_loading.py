@@ -237,11 +237,12 @@ class TestRefusals(OpenRegTestCase):
             try:
                 use()
             except RuntimeError as error:
-                print(error)
+                print(repr(str(error)))
         """
         lines = run_program(program).stdout.splitlines()
         self.assertEqual(len(lines), 2)
         for line in lines:
+            self.assertTrue(line.startswith("'CUDA error: invalid device ordinal\\n"), line)
             self.assertIn("OPENREG_DEVICE_COUNT", line)
             self.assertIn("--devices of python -m torch_openreg.cuda", line)
 

@@ -804,7 +804,7 @@ ACTS = {
     "scatter_reduce": lambda: _numbers(4).scatter_reduce(0, _indices(2), _numbers(2), "mean"),
     "MaxPool3d": None,  # CUDA's kernel throws, as the table has it
 }
-if RELEASE not in ("2.13", "2.14"):
+if RELEASE != "2.13":
     ACTS["cumsum"] = WITHOUT_CALL["cumsum"]
     ACTS["Embedding"] = lambda: _gradient(lambda x: F.embedding(_indices(2), x), 4, 3)
     del THROWS["cumsum"]
@@ -820,6 +820,67 @@ def _entries(start, end):
         is_second = "accumulate=True" in entry and name in ("put_", "index_put")
         modes = re.findall(r"^\s*- ``(\w+)``", text, re.MULTILINE) if name == "interpolate" else []
         yield from modes or [f"{name} accumulate" if is_second else name]
+
+
+class TestSparse(OpenRegTestCase):
+    """Tensors of coordinates, whose kernels on CUDA no OpInfo has."""
+
+    @parametrize(
+        "dtype",
+        [torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool, torch.complex32],
+    )
+    def test_products_with_dense_matrices_have_the_dtypes_of_cuda(self, dtype):
+        dense = torch.ones(3, 3, dtype=torch.float32).to(dtype).cuda()
+        sparse = torch.eye(3).to(dtype).to_sparse().cuda()
+        calls = {
+            "addmm": [
+                lambda: torch.sparse.mm(sparse, dense),
+                lambda: torch.sparse.addmm(dense, sparse, dense),
+                lambda: torch.mv(sparse, dense[0]),
+                lambda: torch.hspmm(sparse, dense),
+            ],
+            "bmm": [lambda: torch.bmm(sparse.unsqueeze(0), dense.unsqueeze(0))],
+        }
+        for name, ones in calls.items():
+            text = f"^.{name}_sparse_cuda. not implemented for .{_names_in_texts(dtype)}"
+            for call in ones:
+                with self.assertRaisesRegex(NotImplementedError, text):
+                    call()
+
+    def test_products_of_complex_numbers_are_of_matrices(self):
+        sparse, dense = torch.eye(3, dtype=torch.complex64).to_sparse().cuda(), _numbers(1, 3, 3)
+        self.assertEqual(torch.sparse.mm(sparse, dense[0].cfloat()), dense[0].cfloat())
+        with self.assertRaisesRegex(RuntimeError, "^Tensor types must be either float32 or"):
+            torch.bmm(sparse.unsqueeze(0), dense.cfloat())
+
+    @parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_products_that_cuda_has_are_served(self, dtype):
+        x = torch.eye(3, dtype=dtype)
+        vector = torch.arange(3).to(dtype)
+        self.assertEqual(torch.sparse.mm(x.to_sparse().cuda(), x.to_sparse().cuda()).to_dense(), x)
+        self.assertEqual(torch.mv(x.to_sparse_csr().cuda(), vector.cuda()), vector)
+
+    def test_sums_on_two_devices_have_the_texts_of_cuda(self):
+        dense, sparse = torch.ones(3, 3), torch.eye(3).to_sparse()
+        calls = {
+            "add: expected 'self' to be a CUDA tensor, but got a CPU tensor": (
+                dense,
+                sparse.cuda(),
+            ),
+            "add: expected 'other' to be a CUDA tensor, but got a CPU": (dense.cuda(), sparse),
+            "add: expected 'self' to be CUDA, but got CPU": (sparse, sparse.cuda()),
+            "add: expected 'other' to be CUDA, but got CPU": (sparse.cuda(), sparse),
+            r"add\(sparse, dense\) is not supported": (sparse.cuda(), dense),
+        }
+        for text, (one, other) in calls.items():
+            for function in (torch.add, torch.sub):
+                with self.assertRaisesRegex(RuntimeError, f"^{text}"):
+                    function(one, other)
+
+    def test_operators_without_a_kernel_name_cudas_backend(self):
+        text = r"^Could not run 'aten::exp.*' with arguments from the 'SparseCUDA' backend\."
+        with self.assertRaisesRegex(NotImplementedError, text):
+            torch.eye(3).to_sparse().cuda().exp()
 
 
 class TestDocstring(_DeterministicTestCase):
@@ -860,6 +921,7 @@ instantiate_parametrized_tests(TestDtypes)
 instantiate_parametrized_tests(TestTexts)
 instantiate_parametrized_tests(TestRules)
 instantiate_parametrized_tests(TestAlerts)
+instantiate_parametrized_tests(TestSparse)
 
 if __name__ == "__main__":
     run_tests()

@@ -3,9 +3,14 @@
 import functools
 from dataclasses import dataclass
 
+import torch
 from common import DEVICE_TYPE
 
+from torch_openreg._version import release_of
+
 __all__ = ["GAPS", "Gap", "names_of_gaps"]
+
+_RELEASE = release_of(str(torch.__version__))
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class Gap:
         dtypes: names such as "float32"; empty for all.
         is_late: whether only samples show it that the default run leaves out.
         device_type: the only device type that has it; None for both.
+        releases: of torch that show it, such as "2.15"; empty for all.
     """
 
     name: str
@@ -27,10 +33,17 @@ class Gap:
     dtypes: tuple[str, ...] = ()
     is_late: bool = False
     device_type: str | None = None
+    releases: tuple[str, ...] = ()
+
+    @property
+    def applies(self) -> bool:
+        return self.device_type in (None, DEVICE_TYPE) and (
+            not self.releases or _RELEASE in self.releases
+        )
 
     def matches(self, name: str, variant: str, dtype: str, is_full_run: bool) -> bool:
         return (
-            self.device_type in (None, DEVICE_TYPE)
+            self.applies
             and self.name == name
             and self.variant == variant
             and (not self.dtypes or dtype in self.dtypes)
@@ -84,6 +97,7 @@ GAPS: list[Gap] = [
         )
         for mode in ("eval", "train")
     ),
+    Gap("native_group_norm", "backward", _IS_CPU, ("float32",), releases=("2.15",)),
     Gap("triangular_solve", "out", _RESULT, ("complex64", "float32")),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "float64"), is_late=True),
     *(
@@ -134,6 +148,4 @@ GAPS: list[Gap] = [
 @functools.cache
 def names_of_gaps() -> frozenset[str]:
     """The operators, modules and optimizers with a gap that the default samples show."""
-    return frozenset(
-        gap.name for gap in GAPS if not gap.is_late and gap.device_type in (None, DEVICE_TYPE)
-    )
+    return frozenset(gap.name for gap in GAPS if not gap.is_late and gap.applies)

@@ -25,10 +25,15 @@ constexpr std::array kKernels = {
     Pair("_segment_reduce_(?:lengths|offsets)_cpu_kernel1", "_segment_reduce_cuda_kernel1"),
     Pair("_segment_reduce_cpu", "segment_reduce_cuda"),
     Pair("adaptive_(avg|max)_pool([23])d(?:_cpu)?", "adaptive_$1_pool$2d_cuda"),
+    Pair("(addmm|bmm)_sparse_dense", "$1_sparse_cuda"),
+    Pair("addmm_out_sparse_csr_impl_mkl", "spmm"),
+    Pair("addmm_out_sparse_csr_impl_mkl_sparse", "spgemm"),
+    Pair("addmv_out_sparse_csr_impl_mkl", "addmv_out_sparse_csr_cuda_impl"),
     Pair("batch_norm", "batch_norm_stats_cuda"),
+    Pair("cadd_sparse", "add_out_sparse_cuda"),
     Pair("cdist", "cdist_cuda"),
     Pair("cum(prod|sum)_out_cpu", "cum$1_cuda"),
-    Pair("(ceil|floor|round|trunc)_vml_cpu", "$1_cuda"),
+    Pair("(.*)_vml_cpu", "$1_cuda"),
     Pair("compute_indices_weights_nearest", "upsample_nearest2d_out_frame"),
     Pair("grid_sampler_([23])d_cpu_kernel_impl", "grid_sampler_$1d_cuda"),
     Pair("grid_sampler([23])d_cpu", "grid_sampler_$1d_cuda"),
@@ -52,6 +57,12 @@ constexpr std::array kKernels = {
 
 // Other texts: regular expressions, and what replaces each match.
 constexpr std::array kTexts = {
+    Pair(
+        "from the '(\\w*)CPU' backend\\. This could be because the operator doesn't exist for this "
+        "backend",
+        "from the '$1CUDA' backend. This could be because the operator doesn't exist for this "
+        "backend"),
+    Pair("computation on CPU is not implemented for", "computation on CUDA is not implemented for"),
     Pair("expected m1 and m2 to have", "expected mat1 and mat2 to have"),
     Pair("expected target dtype to be Long or Byte, but got (\\w+)",
          "expected scalar type Long but found $1"),

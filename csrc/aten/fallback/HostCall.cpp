@@ -145,26 +145,56 @@ void HostCall::passOnRequiresGrad() {
   }
 }
 
+namespace {
+
+// Whether repeat_interleave has found that `output_size` is not the sum of the repeats. No dummies
+// have that sum.
+bool isOfSizeInData(const c10::Error& error) {
+  const std::string_view text = error.what_without_backtrace();
+  return text.starts_with("allocated size does not match required size");
+}
+
+}  // namespace
+
+void HostCall::checkHasKernel() const {
+  for (const auto key : {cpu_key_, c10::DispatchKey::CompositeExplicitAutograd,
+                         c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
+                         c10::DispatchKey::CompositeImplicitAutograd}) {
+    if (op_.hasKernelForDispatchKey(key)) {
+      return;
+    }
+  }
+  const std::string advice = c10::str(
+      "neither ", kDeviceType, " nor the CPU has a kernel for it. Register one with ",
+      "torch.library.impl(\"", schema_.name(), "\", \"", kDeviceType, "\") or TORCH_LIBRARY_IMPL.");
+  if (!c10::openreg::servesCuda()) {
+    C10_THROW_ERROR(NotImplementedError,
+                    c10::str("Could not run '", known_.name(), "' on ", device_, ": ", advice));
+  }
+  std::string backend = c10::toString(cpu_key_);
+  backend.replace(backend.rfind("CPU"), 3, "CUDA");
+  C10_THROW_ERROR(
+      NotImplementedError,
+      c10::str(
+          "Could not run '", op_.operator_name(), "' with arguments from the '", backend,
+          "' backend. This could be because the operator doesn't exist for this backend, or "
+          "was omitted during the selective/custom build process (if using custom build).\nOn ",
+          device_, ", ", advice));
+}
+
 void HostCall::callCpuKernel() {
   const HostKernelScope scope;
   // Collectives write tensors that their schemas do not call mutable.
   TORCH_CHECK_NOT_IMPLEMENTED(op_.operator_name().getNamespace() != "c10d", known_.name(),
                               ": expected dense tensors, got sparse or quantized ones on ",
                               device_);
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      op_.hasKernelForDispatchKey(cpu_key_) ||
-          op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-          op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
-          op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
-      "Could not run '", known_.name(), "' on ", device_, ": neither ", kDeviceType,
-      " nor the CPU has a kernel for it. Register one with "
-      "torch.library.impl(\"",
-      schema_.name(), "\", \"", kDeviceType, "\") or TORCH_LIBRARY_IMPL.");
+  checkHasKernel();
   try {
     const TraceScope work(getCurrentOpenRegStream(device_.index()), known_.kernel().name);
     op_.redispatchBoxed(c10::DispatchKeySet(cpu_key_), stack_);
   } catch (const c10::Error& error) {
-    if (c10::openreg::servesCuda() && !waits_on_cuda_ && acceptsDummies()) {
+    if (c10::openreg::servesCuda() && !waits_on_cuda_ &&
+        (isOfSizeInData(error) || acceptsDummies())) {
       failOnStream(std::current_exception());
     }
     rethrowAsCuda(error);

@@ -47,6 +47,8 @@ class HostCall {
   Tensor aliasOf(const Tensor& tensor);
   Tensor keepAlias(const Tensor& tensor, Tensor alias);
   void passOnRequiresGrad();
+  // Errors: NotImplementedError if no CPU kernel can serve the call.
+  void checkHasKernel() const;
   void callCpuKernel();
   bool acceptsDummies() const;
   [[noreturn]] void failOnStream(std::exception_ptr exception) const;

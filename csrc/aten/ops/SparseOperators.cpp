@@ -10,6 +10,8 @@
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/ccol_indices_native.h>
 #include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
 #include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/indices_native.h>
@@ -18,6 +20,9 @@
 #include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/values_native.h>
 #include <torch/library.h>
+
+#include <array>
+#include <utility>
 
 #include "csrc/aten/fallback/Fallback.h"
 #include "csrc/aten/fallback/LayoutFallback.h"
@@ -37,10 +42,27 @@ Tensor flattenIndices(const Tensor& indices, IntArrayRef size) {
   return places;
 }
 
+// CUDA's words for tensors on the CPU, of which openreg's are in the fallback.
+void checkTermsOnCuda(const Tensor& self, const Tensor& other) {
+  const std::array<std::pair<const char*, const Tensor*>, 2> terms{
+      {{"self", &self}, {"other", &other}}};
+  const bool is_dense = self.layout() == kStrided;
+  TORCH_CHECK(is_dense || other.layout() != kStrided,
+              "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
+  for (const auto& [name, tensor] : terms) {
+    TORCH_CHECK(!is_dense || !tensor->is_cpu(), "add: expected '", name,
+                "' to be a CUDA tensor, but got a CPU tensor");
+    TORCH_CHECK(!tensor->is_cpu(), "add: expected '", name, "' to be CUDA, but got CPU");
+  }
+}
+
 // The CPU adds numbers of bfloat16 only if those of both tensors are contiguous. Those of a
 // gradient may be expanded.
 void add(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const size_t first = stack->size() - op.schema().arguments().size();
+  if (c10::openreg::servesCuda()) {
+    checkTermsOnCuda((*stack)[first].toTensor(), (*stack)[first + 1].toTensor());
+  }
   for (size_t index = first; index < first + 2; ++index) {
     const Tensor& tensor = (*stack)[index].toTensor();
     const bool is_written = isWritten(op.schema().arguments()[index - first]);
@@ -50,6 +72,28 @@ void add(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::St
           tensor.sparse_dim(), tensor.dense_dim(), tensor.sizes(), tensor._indices(),
           tensor._values().contiguous(), tensor.options(), tensor.is_coalesced());
     }
+  }
+  runFallback(op, keys, stack);
+}
+
+// Products of a matrix of coordinates and a dense one, of which CUDA has fewer dtypes.
+void product(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  bool has_dense = false;
+  ScalarType dtype = ScalarType::Undefined;
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) {
+      const Tensor& tensor = argument.toTensor();
+      has_dense = has_dense || tensor.layout() == kStrided;
+      dtype = tensor.layout() == kSparse ? tensor.scalar_type() : dtype;
+    }
+  }
+  const bool is_batched = op.schema().name() == "aten::bmm";
+  if (c10::openreg::servesCuda() && has_dense && dtype != kFloat && dtype != kDouble) {
+    const bool is_complex = dtype == kComplexFloat || dtype == kComplexDouble;
+    TORCH_CHECK(!is_batched || !is_complex, "Tensor types must be either float32 or float64");
+    TORCH_CHECK_NOT_IMPLEMENTED(is_complex, '"', is_batched ? "bmm" : "addmm",
+                                "_sparse_cuda\" not implemented for '", dtype, "'");
   }
   runFallback(op, keys, stack);
 }
@@ -64,6 +108,9 @@ OPENREG_LIBRARY_IMPL(aten, Sparse, m) {
   m.impl("_indices", TORCH_FN(at::native::_indices_sparse));
   m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
   m.impl("_values", TORCH_FN(at::native::_values_sparse));
+  // Copies between devices, too: they copy indices and values.
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
+  m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
   m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
   m.impl("indices", TORCH_FN(at::native::indices_sparse));
   m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
@@ -72,6 +119,10 @@ OPENREG_LIBRARY_IMPL(aten, Sparse, m) {
   for (const char* name : {"add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&add>());
   }
+  for (const char* name : {"addmm", "addmm.out", "addmm_", "bmm", "bmm.out", "hspmm", "hspmm.out",
+                           "mm", "mm.out", "mv"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&product>());
+  }
   registerLayoutFallback(c10::DispatchKey::Sparse, m);
 }
 
@@ -79,6 +130,7 @@ OPENREG_LIBRARY_IMPL(aten, SparseCsr, m) {
   m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
   m.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));
   m.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
   m.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
   m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
   m.impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));

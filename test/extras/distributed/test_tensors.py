@@ -20,6 +20,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from torch_openreg._version import release_of
+
+RELEASE = release_of(str(torch.__version__))
 SIZE = 6
 
 
@@ -95,7 +98,7 @@ class TestRandomOperators(RanksTestCase):
         self.assertEqual(self.run_ranks(draws, name, operation), [one, other], rtol=0, atol=0)
 
     def test_compiled_functions_draw_as_others_where_torch_traces_them(self):
-        if DEVICE_TYPE != "cuda":
+        if DEVICE_TYPE != "cuda" and RELEASE in ("2.13", "2.14"):
             with self.assertRaisesRegex(RankError, "convert all Tensors to FakeTensors"):
                 self.run_ranks(draws_compiled)
             return
