@@ -63,7 +63,7 @@ int main(void) {
   check(orMemcpyAsync((void*)add.b, host, size, orMemcpyHostToDevice, stream));
 
   check(orEventRecord(start, stream));
-  check(orLaunchKernel(&add_kernel, &add, sizeof(add), stream));
+  check(orLaunchKernel(&add_kernel, &add, sizeof(add), stream, 0));
   check(orEventRecord(end, stream));
 
   check(orMemcpyAsync(host, add.sum, size, orMemcpyDeviceToHost, stream));

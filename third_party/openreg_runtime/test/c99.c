@@ -30,7 +30,7 @@ int main(void) {
   void* memory = NULL;
 
   CHECK_OK(orStreamCreate(&stream));
-  CHECK_OK(orLaunchKernel(&kernel, &target, sizeof target, stream));
+  CHECK_OK(orLaunchKernel(&kernel, &target, sizeof target, stream, 0));
   CHECK_OK(orStreamSynchronize(stream));
   CHECK_OK(orStreamDestroy(stream));
   if (value != 42) return 1;
