@@ -3,7 +3,8 @@
 ``python tools/minimal.py``. The copy is made by the commands of ``docs/bring_up.md``, as they are
 printed. Each is installed into a folder of its own, and its tests run there, in processes where
 openreg is not registered. So do the page's programs, with the last. The conformance kit runs with
-the first and the last: what fails has to be what ``minimal/README.md`` says. The torch of this Python is used, and nothing is downloaded.
+the first and the last: what fails has to be what ``minimal/README.md`` says. The torch of this
+Python is used, and nothing is downloaded.
 """
 
 import os
@@ -45,7 +46,7 @@ def page_command(name: str) -> str:
 
 
 def page_programs() -> list[tuple[str, str]]:
-    """The names and texts of the programs in ``docs/bring_up.md`` below ``<!-- chip program -->``."""
+    """Names and texts of the programs in ``docs/bring_up.md`` below ``<!-- chip program -->``."""
     page = (_ROOT / "docs" / "bring_up.md").read_text()
     block = r"^<!-- chip program(?:: (\S+))? -->\n```python\n(.*?)^```"
     found = re.finditer(block, page, re.M | re.S)
