@@ -15,10 +15,12 @@ package: importing the package imports torch, and would register the device open
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import os
 import runpy
+import shlex
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -36,6 +38,7 @@ _USAGE = f"""\
 {_PROGRAM} --device=NAME [--json=FILE] script.py [argument ...]
        {_PROGRAM} --device=NAME [--json=FILE] -m module [argument ...]
        {_PROGRAM} --device=NAME [--json=FILE] -c command [argument ...]"""
+_KIT = "pytest_openreg"  # pytest's plug-in of the conformance kit
 _COUNTERS = ("fallback_stats", "fallback_copied_bytes")
 # The dispatch keys of kernels that torch composes of other operators.
 COMPOSITE_KEYS = (
@@ -174,9 +177,17 @@ def _lines(fallbacks: Sequence[Fallback], device_type: str) -> Iterator[str]:
         if group.composed:
             yield f"    serves {', '.join(group.composed)}, too"
     yield ""
-    yield "what tests it: pytest --pyargs torch_openreg.conformance \\"
+    yield f"what tests it: {_pytest()} --pyargs torch_openreg.conformance \\"
     names = ",".join(dict.fromkeys(group.name for group in groups))
     yield f"  --device={device_type} --conformance-operators={names}"
+
+
+def _pytest() -> str:
+    """How pytest is called with the kit, which is beside this file."""
+    if any(one.name == _KIT for one in importlib.metadata.entry_points(group="pytest11")):
+        return "pytest"  # torch_openreg is installed
+    folder = shlex.quote(str(Path(__file__).resolve().parent))
+    return f"PYTHONPATH={folder} \\\n  pytest -p {_KIT}"
 
 
 def _to_json(fallbacks: Sequence[Fallback], device_type: str) -> str:

@@ -32,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = [sys.executable, "-m", "openreg_bringup", f"--device={options.device}", str(_PROGRAM)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     output = output.replace(options.device, "mychip")
+    # The page is for those who have not installed torch_openreg.
+    output = output.replace(str(_ROOT), "clone").replace(
+        "what tests it: pytest ", "what tests it: PYTHONPATH=clone \\\n  pytest -p pytest_openreg "
+    )
     if options.block == "after":
         output = output.partition("\nwhat to register")[0]
     if not str(torch.__version__).startswith(f"{_RELEASE}."):

@@ -2,8 +2,9 @@
 
 ``python tools/minimal.py``. The copy is made by the commands of ``docs/bring_up.md``, as they are
 printed. Each is installed into a folder of its own, and its tests run there, in processes where
-openreg is not registered. The conformance kit runs with the first: what fails has to be what
-``minimal/README.md`` says. The torch of this Python is used, and nothing is downloaded.
+openreg is not registered. So do the page's programs, with the last. The conformance kit runs with
+the first and the last: what fails has to be what ``minimal/README.md`` says. The torch of this
+Python is used, and nothing is downloaded.
 """
 
 import os
@@ -15,13 +16,14 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["known_failures", "main", "page_command"]
+__all__ = ["known_failures", "main", "page_command", "page_programs"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 # What the commands of the page need of the repository.
 _PARTS = ("minimal", "examples/chip", "third_party/openreg_runtime", "LICENSE")
-# The chapters of the kit that a backend without autocast and graphs has to pass.
+# The chapters of the kit that a backend without autocast and graphs has to pass, and those two.
 _CHAPTERS = "guard,hooks,memory,streams,events,random numbers,serialization,errors"
+_MORE_CHAPTERS = f"{_CHAPTERS},graphs,autocast"
 
 
 def known_failures() -> set[str]:
@@ -43,6 +45,14 @@ def page_command(name: str) -> str:
     return block[1]
 
 
+def page_programs() -> list[tuple[str, str]]:
+    """Names and texts of the programs in ``docs/bring_up.md`` below ``<!-- chip program -->``."""
+    page = (_ROOT / "docs" / "bring_up.md").read_text()
+    block = r"^<!-- chip program(?:: (\S+))? -->\n```python\n(.*?)^```"
+    found = re.finditer(block, page, re.M | re.S)
+    return [(one[1] or f"program_{i}.py", one[2]) for i, one in enumerate(found)]
+
+
 def main() -> int:
     """Runs the program and returns its exit code, 1 if something is wrong."""
     with tempfile.TemporaryDirectory() as name:
@@ -57,13 +67,15 @@ def main() -> int:
         first, copy = folder / "site", folder / "copy_site"
         _install("minimal", "pip install --no-build-isolation ./minimal", repository, first)
         is_right = _test(repository / "minimal", first)
-        is_right &= _run_kit(first)
+        is_right &= _run_kit(first, "minimal", _CHAPTERS)
         is_right &= _run_tool("bringup_page.py", first, "minimal", "before")
         is_right &= _run_tool("operator_counts.py", first, "--device=minimal", "--check")
         _install("a renamed copy", page_command("copy"), repository, copy)
         is_right &= _test(folder / "mychip", copy)
         _install("the copy with examples/chip", page_command("examples"), repository, copy)
         is_right &= _test(folder / "mychip", copy)
+        is_right &= _run_programs(folder, copy)
+        is_right &= _run_kit(copy, "mychip", _MORE_CHAPTERS)
         is_right &= _run_tool("bringup_page.py", copy, "mychip", "after")
         return 0 if is_right else 1
 
@@ -83,12 +95,22 @@ def _test(folder: Path, site: Path) -> bool:
     return _run(tests, folder, site, check=False).returncode == 0
 
 
-def _run_kit(site: Path) -> bool:
+def _run_programs(folder: Path, site: Path) -> bool:
+    """Runs the programs of the page with the copy that they are about."""
+    is_right = True
+    for name, code in page_programs():
+        (folder / name).write_text(code)
+        command = page_command("launch") if name == "train.py" else f"python {name}"
+        is_right &= _run(["bash", "-euc", command], folder, site, check=False).returncode == 0
+    return is_right
+
+
+def _run_kit(site: Path, device: str, chapters: str) -> bool:
     """Runs the kit; returns whether those tests have failed that are known to fail."""
-    kit = ["--pyargs", "torch_openreg.conformance", "--device=minimal"]
+    kit = ["--pyargs", "torch_openreg.conformance", f"--device={device}"]
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *kit]
     output = _run(
-        [*tests, f"--conformance-chapter={_CHAPTERS}"], site, site, check=False, capture=True
+        [*tests, f"--conformance-chapter={chapters}"], site, site, check=False, capture=True
     ).stdout
     report = output.partition("= conformance =")[2]
     print(report or output)

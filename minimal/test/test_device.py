@@ -1,5 +1,7 @@
 # Step 2: the current device.
 import multiprocessing
+import subprocess
+import sys
 
 import torch
 from common import _C, MODULE, NAME, call_later
@@ -50,6 +52,17 @@ class TestDevice(TestCase):
             MODULE.set_device(2)
         with self.assertRaisesRegex(RuntimeError, "orErrorInvalidDevice"):
             torch.empty(1, device=f"{NAME}:2")
+
+    def test_module_says_when_it_is_initialized(self):
+        program = f"""if True:
+            import torch
+            module = torch.get_device_module("{NAME}")
+            print(module._initialized, module.is_initialized())
+            torch.ones(1, device="{NAME}")
+            print(module._initialized, module.is_initialized())
+        """
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertEqual(run.stdout, "False False\nTrue True\n", run.stderr)
 
     def test_forked_process_says_that_it_cannot_use_the_device(self):
         torch.ones(1, device=NAME)

@@ -149,6 +149,24 @@ class TestFallback(TestCase):
                     actual = loss(x.to(NAME), y.to(NAME), reduction=reduction)
                 self.assertEqual(actual.cpu(), loss(x, y, reduction=reduction))
 
+    def test_running_statistics_are_written(self):
+        x = torch.randn(8, 3) * 2 + 1
+        for is_training in (True, False):
+            here = torch.nn.BatchNorm1d(3, affine=False).train(is_training)
+            there = torch.nn.BatchNorm1d(3, affine=False).train(is_training).to(NAME)
+            for _ in range(2):
+                self.assertEqual(there(x.to(NAME)).cpu(), here(x))
+            self.assertEqual(there.running_mean.cpu(), here.running_mean)
+            self.assertEqual(there.running_var.cpu(), here.running_var)
+        statistics = {}
+        for device in ("cpu", NAME):
+            mean, var = torch.zeros(3, device=device), torch.ones(3, device=device)
+            torch.batch_norm_update_stats(x.to(device), mean, var, 0.5)
+            statistics[device] = [mean.cpu(), var.cpu()]
+        self.assertEqual(statistics[NAME], statistics["cpu"])
+        without = torch.nn.BatchNorm1d(3, track_running_stats=False).to(NAME)
+        self.assertEqual(without(x.to(NAME)).mean().item(), 0)
+
     def test_network_trains_and_its_checkpoint_moves(self):
         torch.manual_seed(0)
         model = torch.nn.Sequential(

@@ -87,10 +87,29 @@ class TestOperators(TestCase):
 
     def test_add_is_the_cpus(self):
         x, y = torch.randn(4, 5), torch.randn(4, 5)
-        for other, alpha in ((y, 1), (y, 2.5), (y[0], 1), (y.int(), 3), (torch.tensor(2.0), 1)):
-            other_there = other if other.dim() == 0 else other.to(NAME)
-            actual = torch.add(x.to(NAME), other_there, alpha=alpha)
-            self.assertEqual(actual.cpu(), torch.add(x, other, alpha=alpha))
+        others = (
+            (y, 1),
+            (y, 2.5),
+            (y[0], 1),
+            (y.int(), 3),
+            (torch.tensor(2.0), 1),
+            (3, 2),
+            (2j, 1),
+        )
+        for other, alpha in (*others, (1e300, 1), (torch.tensor(2.5, dtype=torch.float64), 1)):
+            is_tensor = torch.is_tensor(other) and other.dim() > 0
+            for this in (x, x.int(), x[0, 0]):
+                actual = torch.add(
+                    this.to(NAME), other.to(NAME) if is_tensor else other, alpha=alpha
+                )
+                self.assertEqual(actual.cpu(), torch.add(this, other, alpha=alpha))
+
+    def test_add_does_not_wait(self):
+        x = torch.ones(4, device=NAME)
+        with held() as gate:
+            results = [x + x, x + 1]
+            self.assertFalse(gate.is_set())
+        self.assertEqual([result.sum().item() for result in results], [8, 8])
 
     def test_gradients_of_two_devices(self):
         x = torch.ones(3, device=f"{NAME}:0", requires_grad=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -209,6 +210,31 @@ what tests it: pytest --pyargs torch_openreg.conformance \\
         self.assertIn("    serves aten::add_.Tensor, too\n", output)
         # The program's own library has ended with it.
         self.assertIn("\n\nprogram::op\n", output)
+
+    def test_command_of_the_kit_is_one_that_runs_without_torch_openreg(self):
+        program = "import chip_of_the_test as chip; chip.calls['aten::mul.out'] = 1"
+        hidden = """if True:
+            import importlib.metadata, openreg_bringup
+            find = importlib.metadata.entry_points
+            importlib.metadata.entry_points = (
+                lambda group: [] if group == "pytest11" else find(group=group)
+            )
+            openreg_bringup.main(ARGUMENTS)
+        """.replace("ARGUMENTS", repr(["--device=mychip", "-c", program]))
+        environment = dict(os.environ) | {"PYTHONPATH": str(self.folder)}
+        environment |= {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1", "OPENREG_DEVICE_TYPE": "none"}
+        run = subprocess.run(
+            [sys.executable, "-c", hidden], env=environment, capture_output=True, text=True
+        )
+        place = shlex.quote(str(Path(openreg_bringup.__file__).parent))
+        self.assertTrue(
+            run.stdout.endswith(
+                f"what tests it: PYTHONPATH={place} \\\n"
+                "  pytest -p pytest_openreg --pyargs torch_openreg.conformance \\\n"
+                "  --device=mychip --conformance-operators=aten::mul\n"
+            ),
+            run.stdout + run.stderr,
+        )
 
     def test_device_that_torch_does_not_have_is_an_error_of_one_line(self):
         process = self.run_tool("--device=mychp", "-c", "print('runs')", status=2)

@@ -392,8 +392,16 @@ def _module_with(name: str) -> str:
     return ""
 
 
+class _Termination(KeyboardInterrupt):
+    """As Ctrl-C, for which pytest reports what it has.
+
+    ``pytest.exit`` raises an Exception, which a test takes for an error of the operator that it
+    calls.
+    """
+
+
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    pytest.exit("SIGTERM")  # with the status of Ctrl-C, as pytest reports nothing with another one
+    raise _Termination("SIGTERM")
 
 
 def _text_of(report: pytest.TestReport) -> str:

@@ -8,7 +8,7 @@ from . import device
 # docs: chip-amp
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes of autocast, which looks for this function in ``torch.NAME``."""
-    return [torch.bfloat16, torch.float16]
+    return [torch.float16, torch.bfloat16]
 
 
 vars(device)["get_amp_supported_dtype"] = get_amp_supported_dtype

@@ -34,6 +34,15 @@ class TestAutocast(TestCase):
         torch.utils.checkpoint.checkpoint(torch.exp, x, use_reentrant=False).sum().backward()
         self.assertEqual(x.grad.cpu(), torch.ones(3).exp())
 
+    def test_checkpointed_region_draws_the_same_numbers_again(self):
+        for use_reentrant in (True, False):
+            x = torch.ones(1000, device=NAME, requires_grad=True)
+            y = torch.utils.checkpoint.checkpoint(
+                torch.nn.functional.dropout, x, use_reentrant=use_reentrant
+            )
+            y.sum().backward()
+            self.assertEqual(x.grad.cpu(), y.detach().cpu())  # each number is 0 or 2 in both
+
 
 if __name__ == "__main__":
     run_tests()

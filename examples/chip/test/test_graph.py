@@ -23,6 +23,12 @@ class TestGraph(TestCase):
             graph.replay()
             self.assertEqual(y.cpu(), torch.full((4,), 2 * value))
 
+    def test_numbers_are_captured(self):
+        x = torch.ones(4, device=NAME)
+        graph, y = capture(lambda: x * 2 + 1)
+        graph.replay()
+        self.assertEqual(y.cpu(), torch.full((4,), 3.0))
+
     def test_capture_spans_the_streams_that_join_it(self):
         x, side = torch.ones(4, device=NAME), torch.Stream(NAME)
 

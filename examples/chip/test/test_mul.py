@@ -24,6 +24,18 @@ class TestMul(TestCase):
                 self.assertEqual(variant(x.to(NAME), there).cpu(), variant(x, other))
         self.assertEqual((x.int().to(NAME) * 2.5).cpu(), x.int() * 2.5)
 
+    def test_result_that_overlaps_an_argument_is_refused(self):
+        for device in ("cpu", NAME):
+            x, y = torch.ones(6, device=device), torch.ones(5, device=device)
+            for other in (y, y.double(), torch.ones(1, device=device), 2):
+                with self.assertRaisesRegex(RuntimeError, "single memory location"):
+                    torch.mul(x[:5], other, out=x[1:])
+                with self.assertRaisesRegex(RuntimeError, "single memory location"):
+                    torch.mul(y, other, out=y[:1].expand(5))
+            with self.assertRaisesRegex(RuntimeError, "single memory location"):
+                torch.mul(y, x[:5], out=x[1:])
+            self.assertEqual(torch.mul(y, 2, out=y).cpu(), torch.full((5,), 2.0))
+
     def test_no_variant_waits(self):
         x, y = torch.ones(4, device=NAME), torch.ones(4, device=NAME)
         with held() as gate:

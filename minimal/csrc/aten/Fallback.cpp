@@ -37,11 +37,22 @@ FallbackCounts fallbackCounts() {
   return counts.withLock([](auto& all) { return all; });
 }
 
+// Whether the operator writes running_mean and running_var, which its schema does not mark.
+static bool writesRunningStatistics(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const std::string& name = op.schema().name();
+  if (name != "aten::native_batch_norm") return name == "aten::batch_norm_update_stats";
+  const size_t training = op.schema().argumentIndexWithName("training").value();
+  return torch::jit::peek(stack, training, op.schema().arguments().size()).toBool();
+}
+
 // torch copies the arguments to the host, where it waits for the stream, calls the CPU's kernel,
-// and copies results and written arguments back.
+// and copies back results and the arguments that the schema marks as written.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const int64_t copied_before = copied_bytes;
   const auto& schema = op.schema().arguments();
   const c10::DeviceGuard guard(deviceOf(op, torch::jit::last(*stack, schema.size())));
+  const bool writes_statistics = writesRunningStatistics(op, *stack);
+  std::vector<std::pair<Tensor, Tensor>> unmarked;  // on the device, on the host
   for (size_t i = 0; i < schema.size(); ++i) {
     c10::IValue& argument = torch::jit::peek(*stack, i, schema.size());
     if (schema[i].type()->str() == "Generator?") {
@@ -52,10 +63,14 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       argument = chosen.get<GeneratorImpl>()->host;
     } else if (schema[i].alias_info() && schema[i].alias_info()->isWrite() && argument.isTensor()) {
       at::assert_no_internal_overlap(argument.toTensor());
+    } else if (writes_statistics && schema[i].name().starts_with("running_") &&
+               argument.isTensor() && argument.toTensor().defined()) {
+      unmarked.emplace_back(argument.toTensor(), argument.toTensor().cpu());
+      argument = unmarked.back().second;
     }
   }
-  const int64_t copied_before = copied_bytes;
   at::native::cpu_fallback(op, stack);
+  for (const auto& [there, here] : unmarked) there.copy_(here);
   counts.withLock([&, name = c10::toString(op.operator_name())](FallbackCounts& all) {
     ++all.calls[name];
     all.copied_bytes[name] += copied_bytes - copied_before;

@@ -19,7 +19,7 @@ fallback_stats = _C._fallback_stats
 fallback_copied_bytes = _C._fallback_copied_bytes
 synchronize = torch.accelerator.synchronize
 _is_in_bad_fork = _C._isInBadFork
-_is_initialized = False
+_initialized = False  # torch.utils.checkpoint keeps the random numbers of a device that has this
 
 
 def is_available() -> bool:
@@ -29,7 +29,7 @@ def is_available() -> bool:
 
 def is_initialized() -> bool:
     """Whether this process has used a device, and still can."""
-    return _is_initialized and not _is_in_bad_fork()
+    return _initialized and not _is_in_bad_fork()
 
 
 def device(device: torch.device | str | int) -> AbstractContextManager[object]:
@@ -39,11 +39,11 @@ def device(device: torch.device | str | int) -> AbstractContextManager[object]:
 
 def _lazy_init() -> None:
     """Prepares the process. torch calls this by name before it makes the first tensor."""
-    global _is_initialized
+    global _initialized
     if _is_in_bad_fork():
         raise RuntimeError(f"Cannot re-initialize {_C.NAME} in forked subprocess; use 'spawn'")
     _C._init()
-    _is_initialized = True
+    _initialized = True
 
 
 init = _lazy_init

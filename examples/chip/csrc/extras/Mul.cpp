@@ -15,9 +15,12 @@ struct MulKernel {
 };
 
 // torch's kernels of mul.Tensor and mul_.Tensor check the arguments, allocate `out` and call this.
-// With out=, the caller has allocated it. For `x * 2`, torch makes the number a tensor of the host
-// without dimensions, which the host can read at once.
+// With out=, the caller has allocated it, and may have passed a view of an argument. For `x * 2`,
+// torch makes the number a tensor of the host without dimensions, which the host can read at once.
 static Tensor& mulOut(const Tensor& self, const Tensor& other, Tensor& out) {
+  at::assert_no_internal_overlap(out);  // of the fallback, too, which copies each argument alone
+  at::assert_no_partial_overlap(out, self);
+  at::assert_no_partial_overlap(out, other);
   const auto is_dense = [&out](const Tensor& t) {
     return t.scalar_type() == at::kFloat && t.is_contiguous() && t.device() == out.device() &&
            t.sizes().equals(out.sizes());
@@ -26,12 +29,10 @@ static Tensor& mulOut(const Tensor& self, const Tensor& other, Tensor& out) {
   if (!is_dense(self) || !is_dense(out) || !(is_number || is_dense(other))) {
     return at::native::call_fallback_fn<&fallback, at::_ops::mul_out>::call(self, other, out);
   }
-  at::assert_no_partial_overlap(out, self);
-  if (!is_number) at::assert_no_partial_overlap(out, other);
   check(orLaunchKernel(handleOf(currentStream(out.device().index())), MulKernel{},
                        kernelAddress<float>(out), kernelAddress<float>(self),
                        is_number ? nullptr : kernelAddress<float>(other),
-                       is_number ? other.item<float>() : 0.0f, out.numel()));
+                       is_number ? static_cast<float>(other.item<double>()) : 0.0f, out.numel()));
   return out;
 }
 
