@@ -483,8 +483,8 @@ class TestErrors(FallbackTestCase):
     def test_operator_without_a_cpu_kernel_names_itself_and_the_device(self):
         with self.assertRaisesRegex(
             NotImplementedError,
-            f"(?s)openreg_test::kernelless.*{DEVICE_TYPE}:0.* neither {DEVICE_TYPE} nor the CPU has a "
-            f'kernel.*kernelless", "{DEVICE_TYPE}"',
+            f"(?s)openreg_test::kernelless.*{DEVICE_TYPE}:0.* neither {DEVICE_TYPE} nor the CPU "
+            f'has a kernel.*kernelless", "{DEVICE_TYPE}"',
         ):
             OPS.kernelless(torch.ones(3, device=DEVICE_TYPE))
 

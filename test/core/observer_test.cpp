@@ -109,8 +109,7 @@ void launchOnRanges(const std::vector<std::tuple<uintptr_t, size_t, int>>& range
         {reinterpret_cast<const void*>(address), nbytes, static_cast<RangeAccess>(access)});
   }
   const Verdict verdict = observe(&Observer::rangeAccess, stream, "own kernel", reported);
-  launchKernel<"own kernel">(
-      stream, [] { ++ran; }, verdict);
+  launchKernel<"own kernel">(stream, [] { ++ran; }, verdict);
 }
 
 // Launches a kernel that fails with a record.

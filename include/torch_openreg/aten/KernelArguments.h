@@ -279,8 +279,7 @@ Verdict observeArguments(const char* kernel, c10::Device device, const Function&
 template <c10::openreg::KernelName Name, typename Function, typename... Args>
 void enqueue(c10::Device device, Function function, const Args&... args) {
   const Verdict verdict = observeArguments(Name.text, device, function, args...);
-  launchMadeOp<Name>(
-      device, [&] { return bindArguments(device, function, args...); }, verdict);
+  launchMadeOp<Name>(device, [&] { return bindArguments(device, function, args...); }, verdict);
 }
 
 // Throws unless all tensors are on the device or are CPU tensors of 0 dimensions. `operation` is

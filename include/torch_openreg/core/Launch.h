@@ -11,10 +11,11 @@
 // How often a closure is called: once, or not at all if the stream is in an error state; if it is
 // captured in a graph, once per replay. So it is const.
 //
-// What a closure may do: throw, or return a KernelError. The stream then fails, and the next synchronizing call throws the
-// exception with the kernel's name (include/torch_openreg/core/Exception.h). A closure must not
-// wait for its own stream and must not take the GIL. If it has describe(orActivityRecord*), that
-// function completes its trace record (openreg/stream.h).
+// What a closure may do: throw, or return a KernelError. The stream then fails, and the next
+// synchronizing call throws the exception with the kernel's name
+// (include/torch_openreg/core/Exception.h). A closure must not wait for its own stream and must not
+// take the GIL. If it has describe(orActivityRecord*), that function completes its trace record
+// (openreg/stream.h).
 //
 // For every launch below:
 //   Threads  Any thread may launch, several at a time onto one stream. Launches of one thread onto

@@ -3,6 +3,7 @@
 
 #include "check.h"
 
+using test::launch;
 using test::launch_failure;
 using test::make_stream;
 
@@ -69,6 +70,33 @@ TEST(a_failed_kernel_names_itself_its_stream_and_its_text) {
   CHECK_EQUAL(orGetLastErrorTag(), 42);
   CHECK_ERROR(orSetDevice(9), orErrorInvalidDevice);
   CHECK_EQUAL(orGetLastErrorTag(), 0);
+}
+
+TEST(a_failed_kernel_says_where_it_failed_and_at_which_address) {
+  const orStream_t stream = make_stream(1);
+  CHECK_OK(launch(stream, "reads", [] {
+    const orKernelError error{"load past the end", 7, "add.py:12", 0x1000};
+    orSetKernelErrorRecord(&error);
+    return orErrorIllegalAddress;
+  }));
+  CHECK_ERROR(orStreamSynchronize(stream), orErrorIllegalAddress);
+  orErrorRecord record{};
+  CHECK_OK(orGetLastErrorRecord(&record));
+  CHECK_EQUAL(record.code, orErrorIllegalAddress);
+  CHECK_EQUAL(record.tag, 7);
+  CHECK_EQUAL(std::string(record.kernel), "reads");
+  CHECK_EQUAL(std::string(record.location), "add.py:12");
+  CHECK_EQUAL(record.address, uintptr_t{0x1000});
+  CHECK_EQUAL(std::string(record.message),
+              "kernel 'reads' on stream 1 of device 1 failed: load past the end, at add.py:12, "
+              "address 0x1000");
+
+  CHECK_ERROR(orSetDevice(9), orErrorInvalidDevice);
+  CHECK_OK(orGetLastErrorRecord(&record));
+  CHECK_EQUAL(record.code, orErrorInvalidDevice);
+  CHECK_EQUAL(std::string(record.kernel) + record.location, "");
+  CHECK_EQUAL(record.address, uintptr_t{0});
+  CHECK_ERROR(orGetLastErrorRecord(nullptr), orErrorInvalidValue);
 }
 
 TEST(a_kernel_that_gave_no_text_gets_that_of_its_code) {

@@ -312,6 +312,10 @@ void add_stream_calls(std::vector<Call>& calls) {
                      unsigned long long id = 0;
                      return orStreamGetId(stream, &id);
                    }});
+  calls.push_back({"orGetLastErrorRecord", [] {
+                     orErrorRecord record{};
+                     return orGetLastErrorRecord(&record);
+                   }});
   calls.push_back({"orStreamGetById", [] { return orStreamGetById(&made, 0, 0); }});
   calls.push_back({"orStreamGetById of none",
                    [] { return orStreamGetById(&made, 0, 1u << 30); },

@@ -48,7 +48,7 @@ struct Failure {
   const std::string message;
   const int tag;
   const int64_t time_ns;
-  const bool is_sticky;                          // as of orMakeKernelErrorSticky
+  const bool is_sticky;  // as of orMakeKernelErrorSticky
   const KernelPlace place;
   mutable std::atomic<bool> is_reported{false};  // a call has returned it
 };
