@@ -323,7 +323,7 @@ def fail_with(code):
     """Launches a kernel that returns an error code, and waits for it."""
     library = ctypes.CDLL(str(Path(library_paths()[0]) / "libopenreg.so"))
     kernel = Kernel(name=b"failing", run=Kernel._fields_[1][1](lambda _: code))
-    assert library.orLaunchKernel(ctypes.byref(kernel), None, ctypes.c_size_t(0), None) == 0
+    assert library.orLaunchKernel(ctypes.byref(kernel), None, ctypes.c_size_t(0), None, 0) == 0
     torch.accelerator.synchronize()
 
 
