@@ -49,7 +49,7 @@ OPENREG_EXPORT orError_t reportKernelException(std::exception_ptr exception) noe
 struct KernelError {
   orError_t code = orSuccess;  // such as orErrorIllegalAddress or orErrorAssert
   std::string text = {};       // empty: that of the code
-  std::string location = {};   // in the kernel's source, such as "kernel.py:12"; empty: unknown
+  std::string location = {};   // in the kernel's source, a file and a line; empty: unknown
   uintptr_t address = 0;       // the device address that the error is about; 0: none
 };
 

@@ -90,7 +90,7 @@ OPENREG_API void orSetKernelError(const char* text, int tag);
 typedef struct orKernelError {
   const char* text;     /* NULL: that of the code */
   int tag;              /* see orSetKernelError */
-  const char* location; /* in the kernel's source, such as "kernel.py:12"; NULL: unknown */
+  const char* location; /* in the kernel's source, a file and a line; NULL: unknown */
   uintptr_t address;    /* the device address that the error is about; 0: none */
 } orKernelError;
 
