@@ -77,6 +77,7 @@ void Operation::run() {
   has_run_ = true;
   setup_.completion->begin();
   if (setup_.is_skipped) {
+    setup_.state->endExtension(setup_.owned_extension);
     setup_.completion->finish(nullptr, -1);
     return;
   }
