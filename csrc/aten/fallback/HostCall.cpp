@@ -18,6 +18,7 @@
 #include "csrc/aten/fallback/CallAccesses.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/aten/layouts/Components.h"
+#include "csrc/aten/refusals/Refusals.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelEnvironment.h"
 #include "torch_openreg/aten/OpLaunch.h"
@@ -173,13 +174,8 @@ void HostCall::checkHasKernel() const {
   }
   std::string backend = c10::toString(cpu_key_);
   backend.replace(backend.rfind("CPU"), 3, "CUDA");
-  C10_THROW_ERROR(
-      NotImplementedError,
-      c10::str(
-          "Could not run '", op_.operator_name(), "' with arguments from the '", backend,
-          "' backend. This could be because the operator doesn't exist for this backend, or "
-          "was omitted during the selective/custom build process (if using custom build).\nOn ",
-          device_, ", ", advice));
+  C10_THROW_ERROR(NotImplementedError, c10::str(textWithoutKernel(op_.operator_name(), backend),
+                                                "\nOn ", device_, ", ", advice));
 }
 
 void HostCall::callCpuKernel() {

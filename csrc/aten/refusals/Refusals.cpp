@@ -256,6 +256,13 @@ int cudaCapability() {
 
 }  // namespace
 
+std::string textWithoutKernel(const c10::OperatorName& op, std::string_view backend) {
+  return c10::str("Could not run '", op, "' with arguments from the '", backend,
+                  "' backend. This could be because the operator doesn't exist for this backend, "
+                  "or was omitted during the selective/custom build process (if using custom "
+                  "build).");
+}
+
 bool isCapabilityBelow(int capability) {
   static const int known = cudaCapability();
   return known < capability;
@@ -263,11 +270,8 @@ bool isCapabilityBelow(int capability) {
 
 void refuse(const Refusals& refusals, const c10::OperatorHandle& op, const torch::jit::Stack& stack,
             c10::function_ref<void()> check_shapes) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !refusals.lacks_kernel, "Could not run '", op.operator_name(),
-      "' with arguments from the 'CUDA' backend. This could be because the operator doesn't exist "
-      "for this backend, or was omitted during the selective/custom build process (if using custom "
-      "build).");
+  TORCH_CHECK_NOT_IMPLEMENTED(!refusals.lacks_kernel,
+                              textWithoutKernel(op.operator_name(), "CUDA"));
   const Arguments arguments = argumentsOnStack(op.schema(), stack);
   if (refusals.nondeterminism != nullptr && isDeterminismAsked() &&
       applies(*refusals.nondeterminism, op.schema(), arguments)) {

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
 
 #include "build/generated/facts/CudaDtypes.h"
@@ -60,6 +61,9 @@ constexpr Refusals refusalsOf(std::string_view name) {
 inline bool isDeterminismAsked() {
   return C10_UNLIKELY(at::globalContext().deterministicAlgorithms());
 }
+
+// CUDA's text for an operator of which a backend, such as "SparseCUDA", has no kernel.
+std::string textWithoutKernel(const c10::OperatorName& op, std::string_view backend);
 
 // Whether the devices' compute capability is below `capability`, such as 89 for 8.9.
 bool isCapabilityBelow(int capability);
