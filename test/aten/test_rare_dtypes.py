@@ -45,7 +45,9 @@ INDICES_ON_THE_CPU = {"tensor_split"}
 SUB_BYTE = {"int4", "uint1"}
 # What the device type cuda refuses as CUDA does, whatever the CPU says; see test_refusals.
 REFUSED_AS_ON_CUDA = re.compile(
-    r"\" not implemented for |not supported for Float8|arguments from the 'CUDA' backend"
+    r"\" not implemented for |^getCudnnDataTypeFromScalarType\(\) not supported for "
+    r"|^expected probabilities tensor to have floating type"
+    r"|not supported for Float8|arguments from the 'CUDA' backend"
 )
 
 # What CUDA has and the CPU lacks.

@@ -376,6 +376,73 @@ class TestTexts(OpenRegTestCase):
         )
 
 
+_RARE = ("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+_UNSIGNED = _RARE[:3]
+
+
+# Family -> a call, CUDA's kernel, and dtypes that it lacks and OpInfos do not list.
+_OF_NO_TABLE = {
+    "abs": (torch.abs, "abs_cuda", _RARE),
+    "addcmul": (lambda x: torch.addcmul(x, x, x), "addcmul_cuda", ("complex32", *_RARE)),
+    "any": (torch.any, "or_cuda", ("complex32", *_RARE)),
+    "all": (lambda x: x.all(0), "and_cuda", ("complex32", *_RARE)),
+    "bitwise_and": (lambda x: x & x, "bitwise_and_cuda", _UNSIGNED),
+    "bitwise_or": (lambda x: x | x, "bitwise_or_cuda", _UNSIGNED),
+    "bitwise_xor": (lambda x: x ^ x, "bitwise_xor_cuda", _UNSIGNED),
+    "index": (lambda x: x[_indices(2)], "index_cuda", _UNSIGNED),
+    "index_reduce": (lambda x: x.index_reduce(0, _indices(2), x, "prod"), "index_reduce", _RARE),
+    "mul": (lambda x: x * x, "mul_cuda", _RARE),
+    "nonzero_static": (lambda x: torch.nonzero_static(x, size=1), "nonzero_cuda", _RARE),
+    "roll": (lambda x: x.roll(1), "roll_cuda", _RARE),
+    "sort": (torch.sort, "sortKeyValueInplace", _UNSIGNED),
+    "embedding_renorm": (
+        lambda x: torch.embedding_renorm_(x, _indices(1), 1.0, 2.0),
+        "embedding_renorm_cuda_",
+        ("int64", "complex64", *_RARE),
+    ),
+}
+# The same of kernels that the CPU lacks as well, by another name.
+_REFUSED_BY_BOTH = (
+    (lambda x: x + x, "ufunc_add_CUDA", _RARE),
+    (lambda x: x / x, "div_true_cuda", _RARE[3:]),
+    (lambda x: torch.arange(4, dtype=x.dtype, device="cuda"), "arange_cuda", _RARE),
+    (lambda x: x.normal_(), "normal_kernel_cuda", ("int64", *_RARE)),
+    (lambda x: x.exponential_(), "exponential_cuda", _RARE[3:]),
+    (lambda x: x.bernoulli_(0.5), "bernoulli_scalar_cuda_", _RARE),
+    (torch.bernoulli, "bernoulli_tensor_cuda_self_", _RARE[3:]),
+    (torch.std, "std_cuda", _RARE[3:]),
+    (torch.tril, "triu_tril_cuda_template", _RARE),
+    (lambda x: x.topk(1), "topk_out_cuda", _RARE),
+    (torch.sigmoid, "sigmoid_cuda", _RARE[3:]),
+)
+
+
+class TestDtypesOfNoTable(OpenRegTestCase):
+    """Dtypes that OpInfos of neither device type list. The names are those of CUDA's builds."""
+
+    @parametrize(
+        "call,kernel,dtypes",
+        [subtest(row, name=row[1]) for row in (*_OF_NO_TABLE.values(), *_REFUSED_BY_BOTH)],
+    )
+    def test_kernel_that_cuda_lacks_is_refused(self, call, kernel, dtypes):
+        for dtype in (getattr(torch, name) for name in dtypes):
+            x = torch.zeros(2, 2, dtype=torch.uint8).to(dtype).cuda()
+            for _ in range(2):
+                with self.assertRaises(NotImplementedError) as caught:
+                    call(x)
+                self.assertEqual(
+                    str(caught.exception).splitlines()[0],
+                    f"\"{kernel}\" not implemented for '{_names_in_texts(dtype)}'",
+                )
+
+    def test_bits_have_no_product(self):
+        bits = torch.zeros(2, dtype=torch.uint8, device="cuda").view(torch.bits8)
+        with self.assertRaisesRegex(
+            NotImplementedError, "^\"abs_cuda\" not implemented for 'Bits8'"
+        ):
+            bits.abs()
+
+
 class TestRules(OpenRegTestCase):
     """What CUDA's kernels refuse and no table of torch shows."""
 
@@ -401,6 +468,35 @@ class TestRules(OpenRegTestCase):
             with self.assertRaisesRegex(RuntimeError, text):
                 torch.ops.aten.native_dropout_backward(gradient, gradient.to(dtype), 2.0)
         torch.ops.aten.native_dropout_backward(gradient, gradient.bool(), 2.0)
+
+    def test_index_of_a_selection_is_an_integer(self):
+        for dtype in (torch.float32, torch.int16):
+            text = (
+                f"^\"index_select_out_cuda_impl\" not implemented for '{_names_in_texts(dtype)}'$"
+            )
+            with self.assertRaisesRegex(NotImplementedError, text):
+                _numbers(2, 2).index_select(0, _indices(1).to(dtype))
+        for dtype in (torch.int32, torch.int64):
+            _numbers(2, 2).index_select(0, _indices(1).to(dtype))
+
+    def test_dimension_of_a_narrow_copy_is_checked_first(self):
+        with self.assertRaisesRegex(IndexError, r"^Dimension out of range \(expected"):
+            torch.narrow_copy(_numbers(2, 2), 5, 0, 1)
+        torch.narrow_copy(_numbers(2, 2), -1, 0, 1)
+
+    def test_probabilities_are_floating_point_numbers(self):
+        text = "^expected probabilities tensor to have floating type, got Int$"
+        for call in (
+            lambda: torch.bernoulli(_numbers(2).int()),
+            lambda: _numbers(2).bernoulli_(_numbers(2).int()),
+        ):
+            with self.assertRaisesRegex(RuntimeError, text) as caught:
+                call()
+            self.assertIs(type(caught.exception), RuntimeError)
+
+    def test_value_of_a_masked_fill_is_a_number_before_it_is_on_the_device(self):
+        with self.assertRaisesRegex(RuntimeError, "^masked_fill_ only supports a 0-dimensional"):
+            _numbers(2).masked_fill(_numbers(2) > 0, torch.ones(2))
 
     @parametrize(
         "name,sizes,expected",
@@ -475,7 +571,7 @@ class TestTable(OpenRegTestCase):
 
     def test_entries_are_those_that_op_infos_show(self):
         without_kernel = {name for name in self.derived if "histogram" in name}
-        expected = set(self.derived) - without_kernel | set(_OTHERS) | {"_scaled_mm_v2"}
+        expected = set(self.derived) - without_kernel | {*_OTHERS, *_OF_NO_TABLE, "_scaled_mm_v2"}
         self.assertEqual(expected, set(DTYPE_FACTS))
 
     def test_dtypes_are_those_that_op_infos_show(self):
@@ -919,6 +1015,7 @@ class TestDocstring(_DeterministicTestCase):
 
 instantiate_parametrized_tests(TestDtypes)
 instantiate_parametrized_tests(TestTexts)
+instantiate_parametrized_tests(TestDtypesOfNoTable)
 instantiate_parametrized_tests(TestRules)
 instantiate_parametrized_tests(TestAlerts)
 instantiate_parametrized_tests(TestSparse)

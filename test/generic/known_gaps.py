@@ -97,7 +97,7 @@ GAPS: list[Gap] = [
         )
         for mode in ("eval", "train")
     ),
-    Gap("native_group_norm", "backward", _IS_CPU, ("float32",), releases=("2.15",)),
+    Gap("native_group_norm", "backward", _IS_CPU, ("float32",), releases=("2.14", "2.15")),
     Gap("triangular_solve", "out", _RESULT, ("complex64", "float32")),
     Gap("triangular_solve", "out", _RESULT, ("complex128", "float64"), is_late=True),
     *(

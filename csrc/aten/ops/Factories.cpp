@@ -17,6 +17,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
+#include "csrc/aten/cpu/CudaTexts.h"
 #include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/memory/StorageResize.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -139,15 +140,16 @@ namespace {
 
 // Has a kernel, because the fallback would wait for each new end.
 Tensor& arange(const Scalar& start, const Scalar& end, const Scalar& step, Tensor& out) {
-  const int64_t size =
-      AT_DISPATCH_ALL_TYPES_AND2(kHalf, kBFloat16, out.scalar_type(), "arange_cpu", [&] {
-        // The kernel computes in this type, so the numbers have to fit it.
-        using Wide = at::acc_type<scalar_t, /*is_cuda=*/false>;
-        const int64_t count = at::native::compute_arange_size<scalar_t>(start, end, step);
-        static_cast<void>(start.to<Wide>());
-        static_cast<void>(step.to<Wide>());
-        return count;
-      });
+  int64_t size = 0;
+  inWordsOfCuda([&] {
+    AT_DISPATCH_ALL_TYPES_AND2(kHalf, kBFloat16, out.scalar_type(), "arange_cpu", [&] {
+      // The kernel computes in this type, so the numbers have to fit it.
+      using Wide = at::acc_type<scalar_t, /*is_cuda=*/false>;
+      size = at::native::compute_arange_size<scalar_t>(start, end, step);
+      static_cast<void>(start.to<Wide>());
+      static_cast<void>(step.to<Wide>());
+    });
+  });
   at::assert_no_internal_overlap(out);
   if (out.numel() != size) {
     if (out.numel() > 0) {

@@ -18,6 +18,11 @@ void maskedFill(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   TORCH_CHECK(of_self == of_mask,
               "expected self and mask to be on the same device, but got mask on ", of_mask,
               " and self on ", of_self);
+  if (const auto& value = arguments[2]; value.isTensor()) {
+    TORCH_CHECK(value.toTensor().dim() == 0,
+                "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+                value.toTensor().dim(), " dimension(s).");
+  }
   runFallback(op, keys, stack);
 }
 

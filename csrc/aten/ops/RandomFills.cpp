@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "csrc/aten/cpu/CudaTexts.h"
 #include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/cpu/KernelWarnings.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -48,7 +49,7 @@ struct RandomFill<Name, Kernel> {
     Tensor one = dummy(self.scalar_type(), {std::min<int64_t>(self.numel(), 1)});
     {
       const WarningRecorder recorder(WarningRecorder::Mode::Forward);
-      Kernel(one, withoutDevice<std::decay_t<Args>>(args)...);
+      inWordsOfCuda([&] { Kernel(one, withoutDevice<std::decay_t<Args>>(args)...); });
     }
     return InPlace<Name, Kernel>::call(self, args...);
   }
@@ -72,7 +73,8 @@ Tensor& randomPermutation(int64_t n, OptionalGenerator generator, Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   Tensor on_cpu = dummy(out.scalar_type(), {0});
   at::native::check_supported_max_int_with_precision(n, on_cpu);
-  at::cpu::randperm_outf(1, scratchGenerator(), on_cpu);  // throws if the dtype is not supported
+  // Throws if the dtype is not supported.
+  inWordsOfCuda([&] { at::cpu::randperm_outf(1, scratchGenerator(), on_cpu); });
   out.resize_({n});
   if (n == 0) {
     return out;  // needs no generator, so that of another device type is allowed

@@ -4,6 +4,7 @@
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/WrapDimMinimal.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -214,6 +215,16 @@ void checkParameters(Arguments arguments, bool is_group_norm) {
   }
 }
 
+// CUDA's kernel finds the dtype of the index when it has checked the rest.
+void checkIndexOfSelection(Arguments arguments) {
+  const Tensor& index = arguments[2].toTensor();
+  const ScalarType dtype = index.scalar_type();
+  if (dtype != kInt && dtype != kLong && index.dim() <= 1 && index.numel() > 0 &&
+      !areOnSeveralDevices(arguments)) {
+    throwNotImplemented("index_select_out_cuda_impl", dtype);
+  }
+}
+
 // The rules of kWithRule.
 void checkRule(const c10::FunctionSchema& schema, Arguments arguments) {
   if (schema.name().starts_with("aten::_fft_")) {
@@ -221,6 +232,10 @@ void checkRule(const c10::FunctionSchema& schema, Arguments arguments) {
   } else if (schema.name() == "aten::native_dropout_backward") {
     const ScalarType mask = arguments[1].toTensor().scalar_type();
     TORCH_CHECK(mask == kBool, "Mask should be Bool Scalar Type", mask);
+  } else if (schema.name() == "aten::index_select") {
+    checkIndexOfSelection(arguments);
+  } else if (schema.name() == "aten::narrow_copy") {
+    c10::maybe_wrap_dim(arguments[1].toInt(), arguments[0].toTensor().dim());
   } else {
     checkParameters(arguments, /*is_group_norm=*/schema.name() == "aten::native_group_norm");
   }
@@ -239,7 +254,9 @@ void checkDtype(const facts::Refusal& refusal, const c10::OperatorHandle& op, Ar
       hasNoElements(op.schema(), arguments) || findsDifferentDtypes(op.schema(), arguments)) {
     return;
   }
-  check_shapes();
+  if (!c10::isBitsType(dtype)) {  // of which functions for shapes know nothing
+    check_shapes();
+  }
   const auto* const words =
       std::ranges::find(kOwnWords, op.schema().name(), &OwnWords::operator_name);
   if (words != kOwnWords.end()) {

@@ -46,8 +46,9 @@ struct Refusals {
 };
 
 // The operators whose kernels on CUDA have such a rule; refuse() has the rules.
-inline constexpr std::array<std::string_view, 6> kWithRule = {
+inline constexpr std::array<std::string_view, 9> kWithRule = {
     "aten::_fft_c2c",          "aten::_fft_c2r",          "aten::_fft_r2c",
+    "aten::index_select",      "aten::index_select.out",  "aten::narrow_copy",
     "aten::native_group_norm", "aten::native_layer_norm", "aten::native_dropout_backward"};
 
 // `name` has the namespace, and the overload unless it is the default one.

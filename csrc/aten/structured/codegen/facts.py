@@ -31,6 +31,9 @@ DTYPES = {
     "int16": "Short",
     "int32": "Int",
     "int64": "Long",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
     "float16": "Half",
     "bfloat16": "BFloat16",
     "float32": "Float",
@@ -42,6 +45,7 @@ DTYPES = {
     "float8_e4m3fnuz": "Float8_e4m3fnuz",
     "float8_e5m2": "Float8_e5m2",
     "float8_e5m2fnuz": "Float8_e5m2fnuz",
+    "float8_e8m0fnu": "Float8_e8m0fnu",
 }
 
 # Kinds of values, beside tables of choices -> their types in C++.
