@@ -370,17 +370,23 @@ class TestGate(OpenRegTestCase):
         self.assertRegex(message, r"MainThread.*test_async.py:\d+: torch.openreg.synchronize\(\)\n")
 
     def test_gate_that_was_opened_is_not_watched(self):
+        # Watchers of gates that other tests opened may not have ended.
+        earlier = set(threading.enumerate())
+
+        def watchers():
+            return [one for one in threading.enumerate() if one not in earlier]
+
         with (
             mock.patch.object(testing, "_PATIENCE_S", 3600.0),
             mock.patch.object(testing, "_tell", self.fail),
         ):
             with StreamGate() as gate:
-                watchers = [one for one in threading.enumerate() if one.name == "StreamGate"]
-                self.assertEqual(len(watchers), 1)
+                (watcher,) = watchers()
+                self.assertEqual(watcher.name, "StreamGate")
                 gate.open()
-                watchers[0].join()
+                watcher.join()
             with StreamGate():
-                (watcher,) = (one for one in threading.enumerate() if one.name == "StreamGate")
+                (watcher,) = watchers()
             watcher.join()
 
     def test_gate_refuses_what_is_no_stream(self):

@@ -110,7 +110,8 @@ class TestRunner(OpenRegTestCase):
             sys.path.insert(0, {str(_TEST)!r})
             from fork_server import ForkServer
             arguments = [{str(self.folder / "test_it.py")!r}, "-p", "no:cacheprovider", "-s"]
-            ForkServer(["pytest"], {{}}).run(arguments, Path("output"), timeout_s=1000)
+            output = Path({str(self.folder / "output")!r})
+            ForkServer(["pytest"], {{}}).run(arguments, output, timeout_s=1000)
             """
         command = [sys.executable, "-c", textwrap.dedent(program)]
         with subprocess.Popen(command, cwd=self.folder) as runner, pipe.open() as reader:
