@@ -87,6 +87,11 @@ MISSING = {
     "autocast": "the device lacks autocast: torch.minimal has no get_amp_supported_dtype",
 }
 
+# torch's functions for it serve CUDA alone; openreg has others.
+DATA_PARALLEL = (
+    "test_func::TestTrainingUtilities::test_data_parallel_gives_the_gradients_of_one_device"
+)
+
 # Modules of the chapters about interfaces, which take seconds.
 INTERFACES = [
     f"{_PACKAGE}.{module}"
@@ -195,7 +200,8 @@ def _run_twin(has_defects: bool, is_documented: bool) -> Run:
         tests, options = [_PACKAGE], [one for one in arguments if one != _PACKAGE]
     else:
         operators = ("test_ops", "test_mod", "test_optim")
-        tests = [f"{_PACKAGE}.{name}" for name in names if name.startswith(operators)]
+        names = [one for one in names if one.startswith(operators)]
+        tests = [f"{_PACKAGE}.{name}" for name in (*names, DATA_PARALLEL)]
         options = ["-p", "torch_minimal", "--device=minimal"]
     return run_kit(
         tests,
@@ -274,6 +280,10 @@ class TestTwin(TestCase):
         says = ("the device lacks ", "the device reports: ")
         self.assertEqual([text for text in skipped if not text.startswith(says)], [])
 
+    def test_functions_of_torch_for_cuda_are_said_to_be_missing(self):
+        run = run_twin(has_defects=False, is_documented=False)
+        self.assertRegex(run.texts[DATA_PARALLEL], "^the device lacks DataParallel: .*(_C|CUDA)")
+
     def test_page_of_a_chapter_is_linked(self):
         run = run_both(has_defects=True)
         for page in ("guard.md", "graphs.md"):
@@ -283,7 +293,11 @@ class TestTwin(TestCase):
 class TestOurDevices(TestCase):
     def check(self, device: str, environment: dict[str, str]) -> None:
         run = run_kit(
-            [f"{_PACKAGE}.test_ops_forward::TestForward::test_forward_add", *INTERFACES],
+            [
+                f"{_PACKAGE}.test_ops_forward::TestForward::test_forward_add",
+                f"{_PACKAGE}.{DATA_PARALLEL}",
+                *INTERFACES,
+            ],
             [f"--device={device}", "--conformance-tolerance=exact"],
             environment,
         )

@@ -405,6 +405,19 @@ def _no_second_device(one: Target) -> str | None:
     return None if one.device_count() > 1 else "there is one device"
 
 
+def _no_data_parallel(one: Target) -> str | None:
+    """Only builds of torch with CUDA have the functions, for CUDA. A backend may add its own."""
+    try:
+        torch.nn.parallel.comm.scatter(torch.zeros(1, device=one.device), [one.device.index])
+    except AttributeError as error:
+        return str(error)
+    except RuntimeError as error:
+        if one.device.type == "cuda" or "CUDA" not in str(error):
+            raise
+        return str(error).splitlines()[0]
+    return None
+
+
 # Checks for a feature: returns why it is missing, or None if it exists.
 FEATURES: dict[str, Callable[[Target], str | None]] = {
     "accelerator": _no_accelerator,
@@ -419,6 +432,7 @@ FEATURES: dict[str, Callable[[Target], str | None]] = {
     "autocast": _no_autocast,
     "graphs": _no_graphs,
     "two devices": _no_second_device,
+    "DataParallel": _no_data_parallel,
 }
 
 _lock = threading.Lock()

@@ -261,7 +261,7 @@ class TestTrainingUtilities(DeviceTestCase):
 
         self.assert_same_on_both(run)
 
-    @needs("two devices")
+    @needs("two devices", "DataParallel")
     def test_data_parallel_gives_the_gradients_of_one_device(self) -> None:
         def run(device, wrap):
             model = torch.nn.Linear(4, 3)
