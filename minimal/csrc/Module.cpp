@@ -16,14 +16,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("_isInBadFork", &isInBadFork);
   m.def("_get_device_count", &device_count);
-  m.def("_get_device", &current_device);
   m.def("_fallback_stats", [] { return fallbackCounts().calls; });
   m.def("_fallback_copied_bytes", [] { return fallbackCounts().copied_bytes; });
-  m.def("_set_device", [](DeviceIndex device) {
-    torch::utils::device_lazy_init(kType);
-    set_device(device);
-  });
-  m.def("_exchange_device", &exchange_device);
   m.def("_get_default_generator", [](DeviceIndex device) {
     return at::globalContext().defaultGenerator(Device(kType, device));
   });

@@ -30,7 +30,7 @@ class TestAutoload(TestCase):
             "    y = [x + x for _ in range(2000)]\n"
             "x.record_stream(s)\n"
         )
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=600)
         self.assertEqual((run.returncode, run.stderr), (0, b""))
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import torch
-from common import _C, MODULE, NAME, call_later
+from common import MODULE, NAME, call_later
 from torch.testing._internal.common_utils import TestCase, run_tests
 
 
@@ -39,8 +39,8 @@ class TestDevice(TestCase):
             self.assertEqual(torch.accelerator.current_device_index(), 0)
 
     def test_exchange_returns_the_device_before(self):
-        self.assertEqual(_C._exchange_device(1), 0)
-        self.assertEqual(_C._exchange_device(0), 1)
+        self.assertEqual(torch._C._accelerator_exchangeDevice(1), 0)
+        self.assertEqual(torch._C._accelerator_exchangeDevice(0), 1)
 
     def test_maybe_exchange_ignores_an_invalid_index(self):
         for index in (-1, 2):

@@ -4,6 +4,7 @@ tools/minimal.py builds them and runs their tests; .ci/run has a step for that.
 """
 
 import ast
+import importlib.util
 import io
 import os
 import re
@@ -32,15 +33,18 @@ for folder in ("test/conformance", "minimal"):
 import rename  # noqa: E402  (needs the path above)
 import twin  # noqa: E402
 
+_spec = importlib.util.spec_from_file_location("kit", ROOT / "tools" / "minimal.py")
+kit = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(kit)
+
 NATIVE = sorted(file for file in MINIMAL.glob("csrc/**/*") if file.suffix in (".cpp", ".h"))
 PYTHON = [MINIMAL / "setup.py", *sorted(MINIMAL.glob("python/*/*.py"))]
 ADDED = sorted([*EXAMPLES.glob("csrc/*/*.*"), *EXAMPLES.glob("python/*.py")])
-ADDED_LINES = 90
+ADDED_LINES = 80
 
 # What PyTorch's pages on accelerators call things.
 NAMES = {
     "csrc/runtime/Functions.h": (
-        *("GetDeviceCount", "GetDevice", "SetDevice", "ExchangeDevice", "MaybeExchangeDevice"),
         *("device_count", "current_device", "set_device", "exchange_device"),
         "maybe_exchange_device",
     ),
@@ -59,8 +63,13 @@ NAMES = {
     "csrc/aten/Copy.cpp": ("_copy_from", "_copy_from_and_resize"),
     "csrc/aten/Fallback.cpp": ("cpu_fallback", "makeFromBoxedFunction"),
     "csrc/Module.cpp": (
-        *("_init", "_isInBadFork", "_get_device_count", "_get_device", "_set_device"),
-        *("_exchange_device", "_get_default_generator", "defaultGenerator"),
+        *(
+            "_init",
+            "_isInBadFork",
+            "_get_device_count",
+            "_get_default_generator",
+            "defaultGenerator",
+        ),
     ),
     "python/torch_minimal/__init__.py": (
         *("_autoload", "rename_privateuse1_backend", "_register_device_module"),
@@ -99,7 +108,7 @@ class TestMinimal(TestCase):
     def test_backend_has_about_700_lines_of_code(self):
         count = sum(native_lines(file.read_text()) for file in NATIVE)
         count += sum(python_lines(file.read_text()) for file in PYTHON)
-        self.assertEqual(round(count, -2), LINES)
+        self.assertLess(abs(count - LINES), 20)
 
     def test_counters_leave_out_comments_and_blank_lines(self):
         self.assertEqual(native_lines("// a\n\n  // b\nint c;  // d\n}\n"), 2)
@@ -137,7 +146,7 @@ class TestMinimal(TestCase):
             )
             self.assertEqual(uses, [], file)
 
-    def test_file_of_an_example_has_at_most_90_lines_of_code_and_is_on_the_page(self):
+    def test_file_of_an_example_has_at_most_80_lines_of_code_and_is_on_the_page(self):
         page = (ROOT / "docs/bring_up.md").read_text()
         text = (EXAMPLES / "README.md").read_text()
         for file in ADDED:
@@ -168,6 +177,26 @@ class TestMinimal(TestCase):
                     "CHIP_DRIVER: expected a folder with include/openreg/openreg.h, got "
                     f"{ROOT / driver}",
                 )
+
+    def test_pip_shows_the_folder_that_has_no_driver_and_nothing_else_of_the_build(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "mychip"
+            self.assertEqual(self.rename("mychip", copy).stderr, "")
+            pip = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index"]
+            run = subprocess.run(
+                [sys.executable, *pip, "--target", Path(folder) / "site", copy],
+                cwd=ROOT,
+                env=os.environ | {"CHIP_DRIVER": "absent", "PWD": str(ROOT)},
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(run.returncode, 1, run.stderr)
+            output = re.search(r"lines of output\]\n(.*)\[end of output\]", run.stderr, re.DOTALL)
+            self.assertEqual(
+                output[1].strip(),
+                "CHIP_DRIVER: expected a folder with include/openreg/openreg.h, got "
+                f"{ROOT / 'absent'}",
+            )
 
     def test_driver_is_found_from_the_folder_of_the_command(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -285,6 +314,11 @@ class TestMinimal(TestCase):
             twin.patched_copy(Path(folder) / "twin")
             guard = (Path(folder) / "twin" / "csrc" / "runtime" / "Guard.cpp").read_text()
         self.assertIn("// mistake: the new device", guard)
+
+    def test_failures_of_the_kit_are_those_of_the_release(self):
+        before, after = (kit.known_failures((2, minor)) for minor in (14, 15))
+        self.assertEqual(after - before, {"test_op_errors::TestErrors::test_errors_aminmax"})
+        self.assertIn("test_op_errors::TestErrors::test_errors_take", before & after)
 
     def test_map_has_every_file(self):
         text = (MINIMAL / "README.md").read_text()

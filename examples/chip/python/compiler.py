@@ -28,10 +28,10 @@ def _register(dynamo: Any) -> None:
         device = module.device
         Event = torch.Event
         Stream = torch.Stream
-        device_count = staticmethod(_C._get_device_count)
-        current_device = staticmethod(_C._get_device)
-        set_device = staticmethod(_C._set_device)
-        exchange_device = staticmethod(_C._exchange_device)
+        device_count = staticmethod(torch.accelerator.device_count)
+        current_device = staticmethod(torch.accelerator.current_device_index)
+        set_device = staticmethod(torch.accelerator.set_device_index)
+        exchange_device = staticmethod(torch._C._accelerator_exchangeDevice)
         is_available = staticmethod(module.is_available)
         current_stream = staticmethod(torch.accelerator.current_stream)
         set_stream = staticmethod(torch.accelerator.set_stream)

@@ -51,7 +51,7 @@ class TestCollectives(TestCase):
                 for rank in range(SIZE)
             ]
             for run in runs:
-                _, errors = run.communicate(timeout=120)
+                _, errors = run.communicate(timeout=600)
                 self.assertEqual(run.returncode, 0, errors)
 
 

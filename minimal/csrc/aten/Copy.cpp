@@ -35,7 +35,7 @@ static void copyBytes(const Tensor& from, const Tensor& to, bool non_blocking) {
   if (host.is_cpu() && non_blocking && host.is_pinned()) {
     at::getHostAllocator(kType)->record_event(host.storage().mutable_data(), nullptr, stream);
   } else if (host.is_cpu()) {
-    synchronizeStream(stream);
+    stream.synchronize();
   }
 }
 

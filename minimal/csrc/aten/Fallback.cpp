@@ -56,11 +56,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = 0; i < schema.size(); ++i) {
     c10::IValue& argument = torch::jit::peek(*stack, i, schema.size());
     if (schema[i].type()->str() == "Generator?") {
-      const auto given = argument.toOptional<at::Generator>();
-      const at::Generator chosen = given.value_or(getDefaultGenerator(current_device()));
-      TORCH_CHECK(chosen.device().type() == kType, "Expected a '", kName,
-                  "' device type for generator but found '", chosen.device(), "'");
-      argument = chosen.get<GeneratorImpl>()->host;
+      argument = generatorOf(argument.toOptional<at::Generator>(), current_device()).host;
     } else if (schema[i].alias_info() && schema[i].alias_info()->isWrite() && argument.isTensor()) {
       at::assert_no_internal_overlap(argument.toTensor());
     } else if (writes_statistics && schema[i].name().starts_with("running_") &&

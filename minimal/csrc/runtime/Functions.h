@@ -32,40 +32,27 @@ void wait(const Call& call) {
 }
 
 // docs: minimal-functions
-// The driver's functions. A vendor's have other names, and perhaps no exchange.
-inline orError_t GetDeviceCount(int* count) { return orGetDeviceCount(count); }
-inline orError_t GetDevice(int* device) { return orGetDevice(device); }
-inline orError_t SetDevice(int device) { return orSetDevice(device); }
-inline orError_t ExchangeDevice(int to, int* from) {
-  const orError_t error = GetDevice(from);
-  return error == orSuccess ? SetDevice(to) : error;
-}
-
-// The same for torch, with exceptions. Each thread has a current device, at first 0.
+// The current device, one for each thread, at first 0. A vendor's driver has the same under its own
+// names, and perhaps an exchange.
 inline DeviceIndex device_count() noexcept {
   int count = 0;
-  return GetDeviceCount(&count) == orSuccess ? static_cast<DeviceIndex>(count) : 0;
+  return orGetDeviceCount(&count) == orSuccess ? static_cast<DeviceIndex>(count) : 0;
 }
 inline DeviceIndex current_device() {
   int device = 0;
-  check(GetDevice(&device));
+  check(orGetDevice(&device));
   return static_cast<DeviceIndex>(device);
 }
-inline void set_device(DeviceIndex device) { check(SetDevice(device)); }
+inline void set_device(DeviceIndex device) { check(orSetDevice(device)); }
 inline DeviceIndex exchange_device(DeviceIndex device) {
-  int before = 0;
-  check(ExchangeDevice(device, &before));
-  return static_cast<DeviceIndex>(before);
+  const DeviceIndex before = current_device();
+  set_device(device);
+  return before;
 }
 
 // Exchanges if the index is valid.
-inline orError_t MaybeExchangeDevice(int to, int* from) {
-  return to >= 0 && to < device_count() ? ExchangeDevice(to, from) : GetDevice(from);
-}
 inline DeviceIndex maybe_exchange_device(DeviceIndex device) {
-  int before = 0;
-  check(MaybeExchangeDevice(device, &before));
-  return static_cast<DeviceIndex>(before);
+  return device >= 0 && device < device_count() ? exchange_device(device) : current_device();
 }
 // docs: end
 

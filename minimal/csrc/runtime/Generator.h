@@ -15,6 +15,7 @@ namespace chip {
 // A chip's kernels have a seed and an offset instead.
 class GeneratorImpl final : public c10::GeneratorImpl {
  public:
+  static c10::DeviceType device_type() { return kType; }  // which torch checks
   explicit GeneratorImpl(DeviceIndex device)
       : c10::GeneratorImpl({kType, device}, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
   void set_current_seed(uint64_t seed) override { host.set_current_seed(seed); }
@@ -51,6 +52,11 @@ inline const at::Generator& getDefaultGenerator(DeviceIndex device) {
     return made;
   }();
   return generators->at(device < 0 ? current_device() : device);
+}
+
+// The generator of an operator's call: the one that was given, or the default one.
+inline GeneratorImpl& generatorOf(const std::optional<at::Generator>& given, DeviceIndex device) {
+  return *at::get_generator_or_default<GeneratorImpl>(given, getDefaultGenerator(device));
 }
 // docs: end
 

@@ -15,7 +15,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static DeviceIndex indexOf(Device d) { return d.has_index() ? d.index() : current_device(); }
   Device getDevice() const override { return {kType, current_device()}; }
   void setDevice(Device device) const override { set_device(indexOf(device)); }
-  void uncheckedSetDevice(Device d) const noexcept override { (void)SetDevice(d.index()); }
+  void uncheckedSetDevice(Device d) const noexcept override {
+    std::ignore = orSetDevice(d.index());
+  }
   Device exchangeDevice(Device d) const override { return {kType, exchange_device(indexOf(d))}; }
   DeviceIndex deviceCount() const noexcept override { return device_count(); }
   c10::DeviceCapability getDeviceCapability(Device) const override { return {}; }  // all dtypes
@@ -37,7 +39,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void* getStreamNativeHandle(Stream stream) const override { return handleOf(stream); }
   bool queryStream(const Stream& s) const override { return isDone(orStreamQuery(handleOf(s))); }
-  void synchronizeStream(const Stream& stream) const override { chip::synchronizeStream(stream); }
+  void synchronizeStream(const Stream& stream) const override {
+    wait([handle = handleOf(stream)] { return orStreamSynchronize(handle); });
+  }
   void recordDataPtrOnStream(const c10::DataPtr& data, const Stream& stream) const override {
     c10::getDeviceAllocator(kType)->recordStream(data, stream);
   }

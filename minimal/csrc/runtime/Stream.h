@@ -58,8 +58,4 @@ inline unsigned long long captureOf(const Stream& stream) {
   return id;
 }
 
-inline void synchronizeStream(const Stream& stream) {
-  wait([handle = handleOf(stream)] { return orStreamSynchronize(handle); });
-}
-
 }  // namespace chip

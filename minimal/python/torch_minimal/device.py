@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 import torch
 
 from . import _C
-from .random import get_rng_state, initial_seed, manual_seed, manual_seed_all, seed, set_rng_state  # noqa: F401
+from .random import get_rng_state, manual_seed, manual_seed_all, set_rng_state  # noqa: F401
 
-current_device = _C._get_device
-device_count = _C._get_device_count
-set_device = _C._set_device
+current_device = torch.accelerator.current_device_index
+device_count = _C._get_device_count  # which torch.accelerator.device_count calls
+set_device = torch.accelerator.set_device_index
 fallback_stats = _C._fallback_stats
 fallback_copied_bytes = _C._fallback_copied_bytes
 synchronize = torch.accelerator.synchronize
@@ -44,6 +44,3 @@ def _lazy_init() -> None:
         raise RuntimeError(f"Cannot re-initialize {_C.NAME} in forked subprocess; use 'spawn'")
     _C._init()
     _initialized = True
-
-
-init = _lazy_init

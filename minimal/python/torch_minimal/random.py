@@ -13,7 +13,7 @@ from . import _C
 def _generator(device: torch.device | str | int | None = None) -> torch.Generator:
     """The default generator of a device; of the current one without an index."""
     index = device if isinstance(device, int) else torch.device(device or _C.NAME).index
-    return _C._get_default_generator(_C._get_device() if index is None else index)
+    return _C._get_default_generator(-1 if index is None else index)  # -1: of the current device
 
 
 def manual_seed(seed: int) -> None:
@@ -25,16 +25,6 @@ def manual_seed_all(seed: int) -> None:
     """Sets the seed of all devices; ``torch.manual_seed`` calls it."""
     for index in range(_C._get_device_count()):
         _generator(index).manual_seed(seed)
-
-
-def seed() -> int:
-    """Chooses a seed for the current device at random and returns it."""
-    return _generator().seed()
-
-
-def initial_seed() -> int:
-    """The seed of the current device."""
-    return _generator().initial_seed()
 
 
 def get_rng_state(device: torch.device | str | int | None = None) -> torch.Tensor:

@@ -15,11 +15,8 @@ namespace chip {
 // docs: chip-private-pools
 // A replay uses the addresses of the capture. So what a capture allocates comes from a pool, whose
 // memory is given out in captures only. The pool lives as long as a graph or a tensor has it.
-struct PrivatePool {
-  using Key = std::tuple<DeviceIndex, StreamId, size_t>;
-  std::mutex mutex;
-  std::multimap<Key, c10::DataPtr> unused;
-};
+using BlockKey = std::tuple<DeviceIndex, StreamId, size_t>;
+using PrivatePool = std::multimap<BlockKey, c10::DataPtr>;  // the blocks that are not in use
 
 // In place of the device's allocator from the first capture on; that one has the memory of pools,
 // too, and counts it as in use until the pool ends.
@@ -44,20 +41,17 @@ class PoolAllocator final : public c10::DeviceAllocator {
 
   c10::DataPtr allocate(size_t size) override {
     const Stream stream = currentStream(current_device());
-    std::shared_ptr<PrivatePool> pool = poolOf(captureOf(stream));
-    if (pool == nullptr || size == 0) return inner_->allocate(size);
-    const size_t rounded = (size + 511) / 512 * 512;
-    auto block = std::make_unique<Block>(
-        Block{{stream.device_index(), stream.id(), rounded}, std::move(pool), {}});
-    {
-      const std::lock_guard lock(block->pool->mutex);
-      if (auto unused = block->pool->unused.extract(block->key)) {
-        block->memory = std::move(unused.mapped());
-      }
+    Block block{{stream.device_index(), stream.id(), (size + 511) / 512 * 512}, nullptr, {}};
+    std::unique_lock lock(mutex_);
+    if (const auto found = captures_.find(captureOf(stream)); found != captures_.end()) {
+      block.pool = found->second;
+      if (auto unused = block.pool->extract(block.key)) block.memory = std::move(unused.mapped());
     }
-    if (!block->memory) block->memory = allocateInCapture(rounded);
-    void* address = block->memory.get();
-    return {address, block.release(), &giveBack, stream.device()};
+    lock.unlock();
+    if (block.pool == nullptr || size == 0) return inner_->allocate(size);
+    if (!block.memory) block.memory = allocateInCapture(std::get<size_t>(block.key));
+    void* address = block.memory.get();
+    return {address, new Block(std::move(block)), &giveBack, stream.device()};
   }
 
   // The kernels of a graph run later, and its program keeps what they use.
@@ -77,18 +71,13 @@ class PoolAllocator final : public c10::DeviceAllocator {
 
  private:
   struct Block {
-    PrivatePool::Key key;
+    BlockKey key;
     std::shared_ptr<PrivatePool> pool;
     c10::DataPtr memory;
   };
 
   explicit PoolAllocator(c10::DeviceAllocator* inner) : inner_(inner) {
     c10::SetAllocator(kType, this, /*priority=*/1);  // REGISTER_ALLOCATOR has 0
-  }
-  std::shared_ptr<PrivatePool> poolOf(unsigned long long capture) {
-    const std::lock_guard lock(mutex_);
-    const auto found = captures_.find(capture);
-    return found == captures_.end() ? nullptr : found->second;
   }
   // Allocation is no part of a graph; the driver refuses it unless the thread says otherwise.
   c10::DataPtr allocateInCapture(size_t size) {
@@ -100,8 +89,8 @@ class PoolAllocator final : public c10::DeviceAllocator {
   }
   static void giveBack(void* context) {
     const std::unique_ptr<Block> block(static_cast<Block*>(context));
-    const std::lock_guard lock(block->pool->mutex);
-    block->pool->unused.emplace(block->key, std::move(block->memory));
+    const std::lock_guard lock(get().mutex_);
+    block->pool->emplace(block->key, std::move(block->memory));
   }
 
   c10::DeviceAllocator* inner_;

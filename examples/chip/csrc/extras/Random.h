@@ -12,10 +12,9 @@ namespace chip {
 // docs: chip-captured-random
 // A kernel computes its numbers from a key, which the generator draws at the call, and from the
 // position of the kernel in its graph. The key of captured kernels is one that each replay draws.
-inline uint64_t drawKey(const at::Generator& generator) {
-  at::Generator host = generator.get<GeneratorImpl>()->host;
-  const std::lock_guard lock(host.mutex());
-  return at::check_generator<at::CPUGeneratorImpl>(host)->random64();
+inline uint64_t drawKey(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
 struct CapturedKey {

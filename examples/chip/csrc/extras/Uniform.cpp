@@ -29,11 +29,9 @@ static Tensor& uniform(Tensor& self, double from, double to, std::optional<at::G
     return at::native::call_fallback_fn<&fallback, at::_ops::uniform_>::call(self, from, to, given);
   }
   TORCH_CHECK(from <= to, "uniform_: expected from <= to, got from=", from, " and to=", to);
-  const auto generator = given.value_or(getDefaultGenerator(self.device().index()));
-  TORCH_CHECK(generator.device().type() == kType, "Expected a '", kName,
-              "' device type for generator but found '", generator.device(), "'");
   const Stream stream = currentStream(self.device().index());
-  const auto [key, position] = CapturedKeys::get().keyFor(generator, stream);
+  const at::Generator host = generatorOf(given, stream.device_index()).host;
+  const auto [key, position] = CapturedKeys::get().keyFor(host, stream);
   check(orLaunchKernel(handleOf(stream), UniformKernel{}, kernelAddress<float>(self), key, position,
                        static_cast<float>(from), static_cast<float>(to), self.numel()));
   return self;
