@@ -19,6 +19,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import runpy
 import shlex
 import sys
@@ -40,6 +41,8 @@ _USAGE = f"""\
        {_PROGRAM} --device=NAME [--json=FILE] -c command [argument ...]"""
 _KIT = "pytest_openreg"  # pytest's plug-in of the conformance kit
 _COUNTERS = ("fallback_stats", "fallback_copied_bytes")
+# How torch says that an operator has no kernel, on the device or for the fallback on the CPU.
+_NO_KERNEL = re.compile(r"Could not run '(aten::[\w.]+)'|\b(\w+_overrideable) not implemented")
 # The dispatch keys of kernels that torch composes of other operators.
 COMPOSITE_KEYS = (
     "CompositeImplicitAutograd",
@@ -105,11 +108,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except OSError as error:
             parser.error(f"--json: expected a file that can be written: {error}")
     _check_device(parser, device_type)
+    failure: BaseException | None = None
     try:
         _run(options)
+    except BaseException as error:
+        failure = error
+        raise
     finally:
         fallbacks = fallbacks_of(device_type)
-        print("\n".join(_lines(fallbacks, device_type)), flush=True)
+        lines = [*_lines(fallbacks, device_type), *_lines_about(failure, device_type)]
+        print("\n".join(lines), flush=True)
         if options.json is not None:
             options.json.write_text(_to_json(fallbacks, device_type))
 
@@ -180,6 +188,22 @@ def _lines(fallbacks: Sequence[Fallback], device_type: str) -> Iterator[str]:
     yield f"what tests it: {_pytest()} --pyargs torch_openreg.conformance \\"
     names = ",".join(dict.fromkeys(group.name for group in groups))
     yield f"  --device={device_type} --conformance-operators={names}"
+
+
+def _lines_about(failure: BaseException | None, device_type: str) -> Iterator[str]:
+    """What to register before the program comes further, if it has met an operator without it."""
+    found = _NO_KERNEL.search(str(failure))
+    if not isinstance(failure, NotImplementedError) or found is None:
+        return
+    import torch
+
+    name, _, overload = (found[1] or f"aten::{found[2]}").partition(".")
+    yield ""
+    yield f"where the program ended: an operator that neither {device_type} nor the CPU has"
+    yield ""
+    for schema in torch._C._jit_get_schemas_for_operator(name):
+        if schema.overload_name == overload:
+            yield str(schema)
 
 
 def _pytest() -> str:

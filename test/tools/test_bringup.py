@@ -128,6 +128,25 @@ class TestPrograms(BringupTestCase):
             self.assertIn("aten::_fft_r2c", output)
             self.assertIn(text, output)
 
+    def test_operator_without_any_kernel_that_ends_the_program_has_its_schema(self):
+        x = "torch.ones(1, 4)"
+        for call, schema in (
+            (f"_thnn_fused_lstm_cell({x}, {x}, {x})", "aten::_thnn_fused_lstm_cell(Tensor input_"),
+            (
+                f"convolution_overrideable({x}, {x}, None, [1], [0], [1], False, [0], 1)",
+                "aten::convolution_overrideable(Tensor input, Tensor weight, ",
+            ),
+        ):
+            output = self.run_main("-c", f"import torch; torch.ops.aten.{call}", status=1)
+            self.assertIn(
+                "\nwhere the program ended: an operator that neither openreg nor the CPU has\n\n"
+                f"{schema}",
+                output,
+            )
+        for error in ("NotImplementedError('of the program')", "KeyError('x_overrideable')"):
+            output = self.run_main("-c", f"raise {error}", status=1)
+            self.assertNotIn("where the program ended", output)
+
     def test_program_without_fallbacks_says_so(self):
         self.assertEqual(
             self.run_main("-c", "pass"), "no operator ran on the CPU instead of openreg\n"
