@@ -104,6 +104,13 @@ class TestFallback(TestCase):
         ):
             self.compare(call)
 
+    def test_result_that_leaves_out_elements_of_its_memory_has_the_cpus_strides(self):
+        a, b = torch.randn(4, 3), torch.randn(4, 3)
+        expected = torch.linalg.lstsq(a, b, driver="gels").solution
+        solution = torch.linalg.lstsq(a.to(NAME), b.to(NAME), driver="gels").solution
+        self.assertEqual(solution.cpu(), expected)
+        self.assertEqual(solution.stride(), expected.stride())
+
     def test_views_of_views_share_memory(self):
         for view in (
             lambda x: x.t() if x.dim() == 2 else x.transpose(1, 2),

@@ -320,6 +320,18 @@ class TestMinimal(TestCase):
         self.assertEqual(after - before, {"test_op_errors::TestErrors::test_errors_aminmax"})
         self.assertIn("test_op_errors::TestErrors::test_errors_take", before & after)
 
+    def test_known_failures_with_all_chapters_name_tests_and_operators_of_the_kit(self):
+        kit_files = sorted((ROOT / "torch_openreg/conformance").glob("*.py"))
+        texts = "".join(file.read_text() for file in kit_files)
+        listed = (EXAMPLES / "README.md").read_text().partition("| tests | cause |\n")[2]
+        tests = re.findall(r"`(test_\w+)`", listed)
+        self.assertEqual(len(tests), 3)
+        for name in tests:
+            self.assertRegex(texts, rf"def {name}\b")
+        filled = re.search(r"_READS_NEW_MEMORY = \{(.*?)\}", texts, re.DOTALL)[1]
+        operators = re.findall(r"`((?:new_)?empty\w*)`", listed)
+        self.assertEqual(operators, re.findall(r'"((?:new_)?empty\w*)"', filled))
+
     def test_map_has_every_file(self):
         text = (MINIMAL / "README.md").read_text()
         for file in (*NATIVE, *PYTHON):

@@ -1,4 +1,5 @@
 // Step 6 of docs/bring_up.md, copies. In full: csrc/aten/ops/Copy.cpp.
+#include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
 
@@ -66,9 +67,10 @@ static Tensor copyFrom(const Tensor& source, const Tensor& to, bool non_blocking
   return to;
 }
 
-// What the CPU has resized gets the CPU's strides, too.
+// What the CPU has resized gets the CPU's strides, too, which may leave elements out.
 static Tensor copyFromAndResize(const Tensor& cpu, const Tensor& to) {
-  if (cpu.sizes() != to.sizes()) to.resize_(cpu.sizes()).as_strided_(cpu.sizes(), cpu.strides());
+  const int64_t count = at::detail::computeStorageNbytes(cpu.sizes(), cpu.strides(), 1);
+  if (cpu.sizes() != to.sizes()) to.resize_(count).as_strided_(cpu.sizes(), cpu.strides());
   return copyFrom(cpu, to, false);
 }
 
