@@ -239,6 +239,8 @@ class TestTwin(TestCase):
     def test_nothing_that_was_not_documented_fails_without_the_defects(self):
         run = run_both(has_defects=False)
         failed = [name for name, outcome in run.outcomes.items() if outcome == "failure"]
+        if release_of(str(torch.__version__)) == "2.15":  # refuses one tensor for both outputs
+            failed.remove("test_op_errors::TestErrors::test_errors_aminmax")
         self.assertEqual(len(failed), 7, run.output[-4000:])
         for name in failed:
             self.assertTrue(name.startswith("test_op_errors::"), name)
