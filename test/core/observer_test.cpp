@@ -20,6 +20,13 @@ namespace py = pybind11;
 using namespace c10::openreg;
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
+const char* nameOf(const Operand& operand) {
+  if (operand.is_written) {
+    return operand.is_updated ? "updated" : "written";
+  }
+  return operand.is_unknown ? "unknown" : "read";
+}
+
 class Watch final : public Observer {
  public:
   using Access = std::tuple<uintptr_t, size_t, std::string>;  // address, bytes, kind of access
@@ -40,8 +47,7 @@ class Watch final : public Observer {
     std::vector<Access> accesses;
     for (const Operand& operand : operands) {
       accesses.emplace_back(reinterpret_cast<uintptr_t>(operand.tensor->data()),
-                            operand.tensor->numel() * operand.tensor->itemsize(),
-                            operand.is_written ? "written" : "read");
+                            operand.tensor->numel() * operand.tensor->itemsize(), nameOf(operand));
     }
     return keep(kernel, std::move(accesses));
   }

@@ -39,13 +39,9 @@ _NAMESPACE = "openreg_wrapper"
 
 @functools.cache
 def _header(*names: str) -> str:
-    lines = [
-        line
-        for name in names
-        for line in (_kernels.HEADERS / f"{name}.h").read_text().splitlines()
-        if not line.startswith(("#pragma once", '#include "'))
-    ]
-    return "\n".join(lines)
+    return _kernels.headers_text(
+        *_kernels.KERNEL_HEADERS, *(f"inductor/{name}.h" for name in names)
+    )
 
 
 @functools.cache
@@ -89,12 +85,12 @@ class OpenRegCppWrapper(HostScalarLines, CppWrapperCpu):
             return
         if V.graph.aot_mode:
             # The CPU's wrapper includes torch's runtime, which these definitions change.
-            self.header.splice(_header("kernel", "wrapper", "model"))
+            self.header.splice(_header("wrapper", "model"))
             super().add_device_include("cpu")
         else:
             # The CPU's is compiled beforehand, as the first.
             super().add_device_include("cpu")
-            self.header.splice(_header("kernel", "wrapper"))
+            self.header.splice(_header("wrapper"))
 
     def codegen_device(self, device: torch.device) -> str:
         """Returns the two arguments that name a device."""

@@ -14,14 +14,41 @@ import torch_openreg
 from torch_openreg import _C
 from torch_openreg.inductor._internals import AsyncCompile, CodeCacheFuture, LambdaFuture
 
-__all__ = ["HEADERS", "Kernel", "define_kernel", "empty_strided", "parameters_of"]
+__all__ = [
+    "HEADERS",
+    "KERNEL_HEADERS",
+    "Kernel",
+    "define_kernel",
+    "empty_strided",
+    "headers_text",
+    "parameters_of",
+]
 
 empty_strided = _C._inductor_empty_strided()
 
 # What generated code has in common with the library.
-HEADERS = Path(torch_openreg.__file__).parent / "include" / "torch_openreg" / "inductor"
-_HEADER = (HEADERS / "kernel.h").read_text().replace("#pragma once\n", "")
-_MASKS = (HEADERS / "masks.h").read_text().replace("#pragma once\n", "")
+_INCLUDE = Path(torch_openreg.__file__).parent / "include" / "torch_openreg"
+
+
+def headers_text(*names: str) -> str:
+    """Returns headers as text that becomes part of a source, without their own includes of ours.
+
+    Args:
+        names: paths below ``include/torch_openreg``, in the order in which they include each other.
+    """
+    return "".join(
+        line
+        for name in names
+        for line in (_INCLUDE / name).read_text().splitlines(keepends=True)
+        if not line.startswith(("#pragma once", '#include "'))
+    )
+
+
+KERNEL_HEADERS = ("aten/KernelSlot.h", "inductor/kernel.h")
+# All files of which texts become parts of sources.
+HEADERS = (_INCLUDE / KERNEL_HEADERS[0], *sorted((_INCLUDE / "inductor").glob("*.h")))
+_HEADER = headers_text(*KERNEL_HEADERS)
+_MASKS = headers_text("inductor/masks.h")
 _TORCH_HEADERS = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
 _ENTRY = re.search(r'#define OPENREG_KERNEL_CALL "(\w+)"', _HEADER)[1]  # type: ignore[index]
 
@@ -53,7 +80,7 @@ class Kernel:
 def parameters_of(
     name: str, argument_types: Sequence[str], source: str, function: str = "kernel"
 ) -> str:
-    """Returns a letter for each parameter; see GeneratedParameter in csrc/extras/inductor."""
+    """Returns a letter for each parameter; see ``csrc/extras/inductor/InductorKernel.h``."""
     definition = re.search(rf"\b{function}\s*\(([^)]*)\)", source[source.rfind('extern "C"') :])
     names = [part.split()[-1] for part in definition[1].split(",")] if definition else []
     if len(names) != len(argument_types):

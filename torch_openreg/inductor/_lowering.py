@@ -78,7 +78,7 @@ class LowerAsCpu(_internals.CustomGraphModulePass):
 def _source_hash() -> bytes:
     files = [
         *Path(__file__).parent.glob("*.py"),
-        *HEADERS.glob("*.h"),
+        *HEADERS,
         Path(_fake_tensors.__file__),
     ]
     return bytes(_internals.get_hash_for_files(tuple(sorted(map(str, files)))))

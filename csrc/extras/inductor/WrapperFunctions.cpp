@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "csrc/extras/inductor/GeneratedKernel.h"
+#include "csrc/extras/inductor/InductorKernel.h"
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Functions.h"
 #include "torch_openreg/core/Macros.h"
@@ -264,7 +264,7 @@ const char* getKernelOfWrapper(const char* name, OpenRegKernelCall call, const c
     TORCH_CHECK(dladdr(reinterpret_cast<void*>(call), &library) != 0 &&
                     dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr,
                 name, ": expected the kernel of a loaded library");
-    *kernel = &GeneratedKernel::get(name, call, parameters);
+    *kernel = &inductorKernel(name, call, parameters);
   });
 }
 

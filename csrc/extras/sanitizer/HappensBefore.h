@@ -131,7 +131,8 @@ struct Capture {
   struct Kept {
     Access access;
     std::shared_ptr<Allocation> allocation;
-    bool is_read = false;  // the replay needs contents from outside
+    bool is_read = false;     // the replay needs contents from outside
+    bool is_unknown = false;  // as of MemoryAccess
   };
 
   // The capture's accesses to an allocation, during the capture.

@@ -77,7 +77,8 @@ std::vector<MemoryAccess> memoryAccessesOf(const char* kernel, ArrayRef<Operand>
     MemoryAccess memory_access{accessOf(operand), reinterpret_cast<uintptr_t>(storage.data()),
                                storage.nbytes()};
     memory_access.access.operand = static_cast<int16_t>(index);
-    memory_access.is_read = isRead(kernel, operands, operand, index);
+    memory_access.is_unknown = operand.is_unknown;
+    memory_access.is_read = !operand.is_unknown && isRead(kernel, operands, operand, index);
     if (operand.name == nullptr && isSelf(operands, operand)) {
       memory_access.access.argument = "self";
     }

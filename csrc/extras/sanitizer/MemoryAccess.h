@@ -22,6 +22,7 @@ struct MemoryAccess {
   bool is_filled = true;                     // a write stores defined contents
   std::shared_ptr<Allocation> allocation{};  // set by State::resolve()
   std::shared_ptr<const Work> captured{};    // for a replay
+  bool is_unknown = false;                   // it counts as a read, and may have been a write
 };
 
 Access accessOf(const Operand& operand);

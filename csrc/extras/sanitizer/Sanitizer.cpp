@@ -108,12 +108,13 @@ class Sanitizer final : public Observer {
       if (range.nbytes == 0) {
         continue;
       }
-      // What is unknown counts as read for races, and neither needs nor has contents.
+      // What is unknown counts as read for races. It needs no contents, and has some afterwards.
       const bool is_written =
           range.access == RangeAccess::Written || range.access == RangeAccess::Updated;
       MemoryAccess& access =
           accesses.emplace_back(memoryAccessOf(range.address, range.nbytes, is_written));
       access.is_read = range.access == RangeAccess::Read || range.access == RangeAccess::Updated;
+      access.is_unknown = range.access == RangeAccess::Unknown;
     }
     if (!accesses.empty()) {
       launch(stream, kernel, std::move(accesses));
@@ -164,7 +165,7 @@ class Sanitizer final : public Observer {
         const Allocation& allocation = *kept.allocation;
         if (allocation.is_live || allocation.capture != 0) {
           memory_accesses.push_back({kept.access, allocation.address, allocation.size, kept.is_read,
-                                     true, kept.allocation, kept.access.work});
+                                     true, kept.allocation, kept.access.work, kept.is_unknown});
         } else {
           findings.push_back(freedInput(state_, launch, kept));
         }

@@ -191,7 +191,7 @@ void State::commit(const Launch& launch, std::vector<MemoryAccess>& memory_acces
     if (place.capture != nullptr) {
       keepForReplay(place, memory_access);
     }
-    if (memory_access.access.is_write && memory_access.is_filled) {
+    if ((memory_access.access.is_write && memory_access.is_filled) || memory_access.is_unknown) {
       markWritten(writtenOf(place, allocation), memory_access.access.runs);
     }
     AccessSet& accesses = accessesOf(place, allocation);
@@ -227,7 +227,8 @@ void State::keepForReplay(const Place& place, const MemoryAccess& memory_access)
   const auto [entry, is_new] =
       place.capture->kept.try_emplace({memory_access.access.runs, memory_access.access.is_write});
   entry->second = {memory_access.access, memory_access.allocation,
-                   needs_contents || (!is_new && entry->second.is_read)};
+                   needs_contents || (!is_new && entry->second.is_read),
+                   memory_access.is_unknown || (!is_new && entry->second.is_unknown)};
   allocation.is_graph_input = allocation.capture == 0;
 }
 

@@ -47,6 +47,7 @@ struct Operand {
                                 // process. Else a report takes it from the schema.
   bool is_host_memory = false;  // on the CPU; ignored unless pinned
   bool is_updated = false;      // it is written, and its old contents are read
+  bool is_unknown = false;      // it may be read, written, both or neither; is_written is false
 };
 
 using OperandList = c10::SmallVector<Operand, 8>;

@@ -47,7 +47,7 @@ struct OpenRegValue {
 struct OpenRegWrapperFunctions {
   int64_t version;
 
-  // The kernel with this name, with a letter for each parameter: see GeneratedParameter. Its
+  // The kernel with this name, with a letter for each parameter: see InductorKernel.h. Its
   // library is never unloaded.
   const char* (*get_kernel)(const char* name, OpenRegKernelCall call, const char* parameters,
                             const void** kernel);

@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "csrc/extras/inductor/GeneratedKernel.h"
+#include "csrc/extras/inductor/InductorKernel.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Functions.h"
 
@@ -78,7 +78,7 @@ PyMethodDef kLaunch = {"launch", castPyCFunctionFast(&launchGeneratedKernel), ME
 
 py::object bindKernel(const std::string& name, const std::string& library,
                       const std::string& parameters) {
-  GeneratedKernel& kernel = GeneratedKernel::get(name, library, parameters);
+  GeneratedKernel& kernel = at::openreg::inductorKernel(name, library, parameters);
   const py::capsule self(&kernel);
   return py::reinterpret_steal<py::object>(PyCFunction_New(&kLaunch, self.ptr()));
 }

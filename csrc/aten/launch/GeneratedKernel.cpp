@@ -1,10 +1,6 @@
-#include "csrc/extras/inductor/GeneratedKernel.h"
+#include "torch_openreg/aten/GeneratedKernel.h"
 
-#include <ATen/Context.h>
-#include <ATen/ops/empty_strided.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/util/SmallVector.h>
-#include <dlfcn.h>
+#include <c10/util/Exception.h>
 
 #include <bitset>
 #include <cstring>
@@ -12,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "csrc/aten/launch/EmptyTensor.h"
 #include "csrc/core/Mutex.h"
 #include "torch_openreg/aten/OpLaunch.h"
 #include "torch_openreg/aten/TensorAlias.h"
@@ -24,30 +19,17 @@ namespace {
 
 using c10::openreg::kDeviceType;
 
-// Calls generated code. What it throws is a check of its data, also where it is no exception of
-// torch's.
-void callGenerated(OpenRegKernelCall call, const OpenRegSlot* slots) {
-  try {
-    call(slots);
-  } catch (const c10::Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    TORCH_CHECK(false, error.what());
-  }
-}
-
 // docs: generated-call
 // A call with up to `Count` arguments.
 template <size_t Count>
-struct GeneratedCall {
-  OpenRegKernelCall call;
+struct CallWithSlots {
+  GeneratedFunction function;
   std::bitset<Count> is_host_scalar;
   OpenRegSlot slots[Count];
 
-  void operator()() const {
+  c10::openreg::KernelError operator()() const {
     if (C10_LIKELY(is_host_scalar.none())) {
-      callGenerated(call, slots);
-      return;
+      return function.call(function.context, slots);
     }
     // A replay runs the closure again: the slots must not change, and kernels read their values.
     OpenRegSlot pointing[Count];
@@ -57,36 +39,22 @@ struct GeneratedCall {
         pointing[i].pointer = slots[i].value;
       }
     }
-    callGenerated(call, pointing);
+    return function.call(function.context, pointing);
   }
 };
 // docs: end
 
-OpenRegKernelCall findCall(const std::string& name, const std::string& library) {
-  void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  TORCH_CHECK(handle != nullptr, name,
-              ": expected the library of a kernel that has been loaded, got ", library);
-  void* call = dlsym(handle, OPENREG_KERNEL_CALL);
-  dlclose(handle);
-  TORCH_CHECK(call != nullptr, name,
-              ": expected a library that exports " OPENREG_KERNEL_CALL ", got ", library);
-  return reinterpret_cast<OpenRegKernelCall>(call);
+c10::openreg::Operand operandOf(const Tensor& tensor, GeneratedParameter access) {
+  c10::openreg::Operand operand{
+      tensor.unsafeGetTensorImpl(),
+      access == GeneratedParameter::Written || access == GeneratedParameter::Updated};
+  operand.is_updated = access == GeneratedParameter::Updated;
+  operand.is_unknown = access == GeneratedParameter::Unknown;
+  return operand;
 }
 
-std::vector<GeneratedParameter> parseParameters(const std::string& name, std::string_view text) {
-  TORCH_CHECK(text.size() <= kMaxGeneratedArguments, name, ": expected at most ",
-              kMaxGeneratedArguments, " parameters, got ", text.size());
-  std::vector<GeneratedParameter> parameters;
-  parameters.reserve(text.size());
-  for (const char letter : text) {
-    TORCH_CHECK(std::string_view("rwuif").find(letter) != std::string_view::npos, name,
-                ": expected parameters of the kinds r, w, u, i and f, got '", letter, "'");
-    parameters.push_back(static_cast<GeneratedParameter>(letter));
-  }
-  return parameters;
-}
-
-using KernelKey = std::tuple<std::string, OpenRegKernelCall, std::string>;
+using KernelKey =
+    std::tuple<std::string, GeneratedCall, const void*, std::vector<GeneratedParameter>>;
 
 c10::openreg::Mutex mutex;
 
@@ -98,24 +66,21 @@ std::map<KernelKey, GeneratedKernel*>& kernels() OPENREG_REQUIRES(mutex) {
 
 }  // namespace
 
-GeneratedKernel& GeneratedKernel::get(const std::string& name, const std::string& library,
-                                      std::string_view parameters) {
-  return get(name, findCall(name, library), parameters);
-}
-
-GeneratedKernel& GeneratedKernel::get(const std::string& name, OpenRegKernelCall call,
-                                      std::string_view parameters) {
+GeneratedKernel& GeneratedKernel::get(const std::string& name, const GeneratedFunction& function,
+                                      c10::ArrayRef<GeneratedParameter> parameters) {
+  TORCH_CHECK(parameters.size() <= kMaxGeneratedArguments, name, ": expected at most ",
+              kMaxGeneratedArguments, " parameters, got ", parameters.size());
   const c10::openreg::Lock lock(mutex);
-  GeneratedKernel*& kernel = kernels()[{name, call, std::string(parameters)}];
+  GeneratedKernel*& kernel = kernels()[{name, function.call, function.context, parameters.vec()}];
   if (kernel == nullptr) {
-    kernel = new GeneratedKernel(name, call, parseParameters(name, parameters));
+    kernel = new GeneratedKernel(name, function, parameters);
   }
   return *kernel;
 }
 
-GeneratedKernel::GeneratedKernel(std::string name, OpenRegKernelCall call,
-                                 std::vector<GeneratedParameter> parameters)
-    : name_(std::move(name)), call_(call), parameters_(std::move(parameters)) {
+GeneratedKernel::GeneratedKernel(std::string name, const GeneratedFunction& function,
+                                 c10::ArrayRef<GeneratedParameter> parameters)
+    : name_(std::move(name)), function_(function), parameters_(parameters.vec()) {
   choose<4>(parameters_.size());
 }
 
@@ -129,15 +94,15 @@ void GeneratedKernel::choose(size_t count) {
     }
   }
   launch_ = &launchSized<Count>;
-  described_ = describeOp<GeneratedCall<Count>>(name_.c_str());
+  described_ = describeOp<CallWithSlots<Count>>(name_.c_str());
 }
 
 template <size_t Count>
 void GeneratedKernel::launchSized(const GeneratedKernel& kernel,
                                   const GeneratedArguments& arguments,
                                   c10::openreg::Verdict verdict) {
-  GeneratedCall<Count> closure;
-  closure.call = kernel.call_;
+  CallWithSlots<Count> closure;
+  closure.function = kernel.function_;
   std::memcpy(closure.slots, arguments.slots_, arguments.size_ * sizeof(OpenRegSlot));
   if (C10_UNLIKELY(arguments.host_scalar_count_ > 0)) {
     for (size_t i = 0; i < arguments.size_; ++i) {
@@ -155,10 +120,7 @@ void GeneratedKernel::launch(const GeneratedArguments& arguments) const {
       arguments.device_, name(), [&](c10::openreg::OperandList& operands) {
         for (size_t i = 0; i < arguments.size_; ++i) {
           if (const Tensor* tensor = arguments.tensors_[i]) {
-            operands.push_back({tensor->unsafeGetTensorImpl(),
-                                parameters_[i] != GeneratedParameter::Read,
-                                /*name=*/nullptr, /*is_host_memory=*/false,
-                                /*is_updated=*/parameters_[i] == GeneratedParameter::Updated});
+            operands.push_back(operandOf(*tensor, parameters_[i]));
           }
         }
       });
@@ -200,17 +162,6 @@ void GeneratedArguments::addHostScalar(const Tensor& tensor) {
   TORCH_INTERNAL_ASSERT(static_cast<size_t>(tensor.element_size()) <= sizeof(slot.value));
   std::memcpy(slot.value, tensor.const_data_ptr(), tensor.element_size());
   ++host_scalar_count_;
-}
-
-Tensor emptyStridedOn(c10::DeviceIndex device, IntArrayRef sizes, IntArrayRef strides,
-                      ScalarType dtype) {
-  const c10::Device target(kDeviceType, device);
-  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
-                   at::globalContext().deterministicFillUninitializedMemory())) {
-    return at::empty_strided(sizes, strides, at::TensorOptions(target).dtype(dtype));
-  }
-  const c10::DeviceGuard guard(target);
-  return emptyStridedOnCurrentDevice(sizes, strides, dtype);
 }
 
 }  // namespace at::openreg

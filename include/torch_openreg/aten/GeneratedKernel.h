@@ -1,6 +1,12 @@
-// Launches kernels that torch.compile has generated.
+// Launches kernels that a compiler has generated at run time, such as torch.compile's.
 //
-// The source of such a kernel is what Inductor generates for the CPU; see torch_openreg/inductor.
+//   GeneratedKernel& kernel = GeneratedKernel::get(
+//       "scale", {&callScale, nullptr}, {GeneratedParameter::Updated, GeneratedParameter::Number});
+//   GeneratedArguments arguments(kernel, tensor.device().index());
+//   arguments.addTensor(tensor);
+//   arguments.addNumber(2.0);
+//   kernel.launch(arguments);
+//
 // The calling thread stores the arguments in slots, by value, and the stream's worker calls the
 // kernel with kernel addresses.
 //
@@ -16,41 +22,47 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "torch_openreg/aten/KernelSlot.h"
+#include "torch_openreg/core/Exception.h"
 #include "torch_openreg/core/Macros.h"
 #include "torch_openreg/core/Observer.h"
-#include "torch_openreg/inductor/kernel.h"
 
 namespace at::openreg {
 
 // Kernels have fewer parameters: Inductor stops fusing at 500.
 inline constexpr size_t kMaxGeneratedArguments = 1024;
 
-// How a kernel accesses an argument.
-enum class GeneratedParameter : char {
-  Read = 'r',     // a tensor
-  Written = 'w',  // a tensor
-  Updated = 'u',  // a tensor, whose old contents are read before it is written
-  Integer = 'i',
-  Number = 'f',
+// What a parameter is: a tensor, which the kernel accesses in this way, or a number.
+enum class GeneratedParameter : uint8_t {
+  Read,
+  Written,
+  Updated,  // its old contents are read before it is written
+  Unknown,  // any of these, or none
+  Integer,
+  Number,
+};
+
+// Calls a kernel with a slot for each argument, on the worker. May throw. `context` is that of the
+// GeneratedFunction.
+using GeneratedCall = c10::openreg::KernelError (*)(const void* context, const OpenRegSlot* slots);
+
+// What a worker calls. Both members live as long as the process.
+struct GeneratedFunction {
+  GeneratedCall call;
+  const void* context = nullptr;  // such as the generated function
 };
 
 class GeneratedArguments;
 
 class OPENREG_EXPORT GeneratedKernel {
  public:
-  // The kernel with this name. Created at the first call and never destroyed, because graphs and
-  // traces may refer to it until the process ends.
-  // Errors: RuntimeError for a library that is not loaded or does not export a kernel, and for
-  // parameters that are not in GeneratedParameter.
-  static GeneratedKernel& get(const std::string& name, const std::string& library,
-                              std::string_view parameters);
-
-  // The same for a function of a library that stays loaded.
-  static GeneratedKernel& get(const std::string& name, OpenRegKernelCall call,
-                              std::string_view parameters);
+  // The kernel with this name, function and parameters. Created at the first call and never
+  // destroyed, because graphs and traces may refer to it until the process ends.
+  // Errors: RuntimeError for more than kMaxGeneratedArguments parameters.
+  static GeneratedKernel& get(const std::string& name, const GeneratedFunction& function,
+                              c10::ArrayRef<GeneratedParameter> parameters);
 
   GeneratedKernel(const GeneratedKernel&) = delete;
   GeneratedKernel& operator=(const GeneratedKernel&) = delete;
@@ -65,8 +77,8 @@ class OPENREG_EXPORT GeneratedKernel {
   using LaunchFunction = void (*)(const GeneratedKernel&, const GeneratedArguments&,
                                   c10::openreg::Verdict);
 
-  GeneratedKernel(std::string name, OpenRegKernelCall call,
-                  std::vector<GeneratedParameter> parameters);
+  GeneratedKernel(std::string name, const GeneratedFunction& function,
+                  c10::ArrayRef<GeneratedParameter> parameters);
 
   template <size_t Count>
   void choose(size_t count);
@@ -75,7 +87,7 @@ class OPENREG_EXPORT GeneratedKernel {
                           c10::openreg::Verdict verdict);
 
   const std::string name_;
-  const OpenRegKernelCall call_;
+  const GeneratedFunction function_;
   const std::vector<GeneratedParameter> parameters_;
   orKernel described_{};
   LaunchFunction launch_ = nullptr;
@@ -92,7 +104,7 @@ class OPENREG_EXPORT GeneratedArguments {
   void addTensor(const Tensor& tensor);
 
   // Adds a CPU tensor of one element as an argument; its value is copied now.
-  // Errors: RuntimeError for other tensors, or if the kernel writes the argument.
+  // Errors: RuntimeError for other tensors, or if the kernel does more than read the argument.
   void addHostScalar(const Tensor& tensor);
 
   void addInteger(int64_t value) { next().integer = value; }
@@ -110,9 +122,5 @@ class OPENREG_EXPORT GeneratedArguments {
   const Tensor* tensors_[kMaxGeneratedArguments];  // null for a host scalar
   OpenRegSlot slots_[kMaxGeneratedArguments];
 };
-
-// As at::empty_strided on a device, without the dispatcher.
-OPENREG_EXPORT Tensor emptyStridedOn(c10::DeviceIndex device, IntArrayRef sizes,
-                                     IntArrayRef strides, ScalarType dtype);
 
 }  // namespace at::openreg
