@@ -1,6 +1,7 @@
 // All sources of the library as one, which compiles faster, for a program that has the library in
 // itself: -std=c++20, with include/ and src/ in the path of headers.
 
+#include "src/base/device_number.cpp"
 #include "src/base/error.cpp"
 #include "src/base/os.cpp"
 #include "src/base/process.cpp"
@@ -14,6 +15,7 @@
 #include "src/extras/peer.cpp"
 #include "src/extras/range.cpp"
 #include "src/extras/schedule.cpp"
+#include "src/extras/shared_event.cpp"
 #include "src/extras/trace_buffer.cpp"
 #include "src/extras/watch.cpp"
 #include "src/graph/capture.cpp"
@@ -21,13 +23,14 @@
 #include "src/graph/graph_exec.cpp"
 #include "src/memory/allocation.cpp"
 #include "src/memory/arena.cpp"
-#include "src/memory/copy.cpp"
 #include "src/memory/extra_memory.cpp"
 #include "src/queue/capture_target.cpp"
 #include "src/queue/command.cpp"
 #include "src/queue/completion.cpp"
+#include "src/queue/copy.cpp"
 #include "src/queue/device.cpp"
 #include "src/queue/event.cpp"
+#include "src/queue/memory_calls.cpp"
 #include "src/queue/stream.cpp"
 #include "src/queue/timeline.cpp"
 #include "src/queue/worker.cpp"

@@ -463,6 +463,7 @@ class Fuzzer {
         CALL(orPointerGetAttributes(or_null(&attributes), any_number<void*>()));
         CALL(orHostGetKernelPointer(or_null(&memory), shared_.pinned));
         CALL(orGetKernelOffset(or_null(&offset)));
+        CALL(orDeviceGetAddressRange(or_null(&memory), &free_size, static_cast<int>(pick(4)) - 1));
         return;
       default:
         return touch_own_memory();
@@ -727,7 +728,7 @@ class Fuzzer {
   void watch() {
     orWatchCounts counts;
     const orWatchObserver observer = [](void*, const void*, int) { return 1; };
-    switch (pick(6)) {
+    switch (pick(7)) {
       case 0:
         CALL(one_in(2) ? orWatchStart() : orWatchStop());
         return;
@@ -747,7 +748,14 @@ class Fuzzer {
       case 2:
         CALL(orWatchRemove(random_()));
         return;
-      case 3:
+      case 3: {
+        const orFaultFn leave = [](void*, const orFault*) { return 0; };
+        void* context = reinterpret_cast<void*>(uintptr_t{pick(4)});
+        CALL(one_in(2) ? orFaultHandlerAdd(one_in(9) ? nullptr : leave, context)
+                       : orFaultHandlerRemove(leave, context));
+        return;
+      }
+      case 4:
         CALL(orWatchRearm());
         return;
       default:

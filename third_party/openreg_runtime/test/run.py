@@ -31,12 +31,8 @@ COMPILE_TIMEOUT_S = 600.0
 
 # Units that include each other: a device has streams, a stream its device and worker, and so on.
 MAX_CIRCLE = 5
-# What units outside of src/extras include of it: an event may be another process's.
-EXTRAS_OF_OTHERS = {
-    (f"queue/{unit}", f"extras/{extra}")
-    for unit in ("completion", "event")
-    for extra in ("ledger", "peer")
-}
+# The folders of src, from the lowest: the files of each include its own and those below.
+FOLDERS = ("base", "memory", "queue", "graph", "extras")
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 CXX = ["g++", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS]
@@ -307,16 +303,17 @@ def circles_are_small() -> str:
     return ""
 
 
-def only_extras_include_extras() -> str:
-    found = {
-        (unit, name)
-        for unit, names in included_units().items()
-        for name in names
-        if name.startswith("extras/") and not unit.startswith("extras/")
-    }
-    if found == EXTRAS_OF_OTHERS:
-        return ""
-    return f"expected {sorted(EXTRAS_OF_OTHERS)}, got {sorted(found)}"
+def folders_include_only_those_below() -> str:
+    included = included_units()
+    folders = {unit.split("/")[0] for unit in included}
+    if folders != set(FOLDERS):
+        return f"expected the folders {sorted(FOLDERS)}, got {sorted(folders)}"
+    for unit, names in sorted(included.items()):
+        rank = FOLDERS.index(unit.split("/")[0])
+        upward = sorted(name for name in names if FOLDERS.index(name.split("/")[0]) > rank)
+        if upward:
+            return f"{unit} includes {', '.join(upward)}"
+    return ""
 
 
 def contract_cases(built: Build) -> list[Case]:
@@ -329,7 +326,7 @@ def contract_cases(built: Build) -> list[Case]:
             headers_compile_alone_as_c99,
             only_three_files_include_os_headers,
             circles_are_small,
-            only_extras_include_extras,
+            folders_include_only_those_below,
         )
     ]
     if built.configuration.name == "none":

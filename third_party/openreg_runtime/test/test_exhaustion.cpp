@@ -241,6 +241,11 @@ void add_memory_calls(std::vector<Call>& calls) {
                      void* pointer = nullptr;
                      return orHostGetKernelPointer(&pointer, host);
                    }});
+  calls.push_back({"orDeviceGetAddressRange", [] {
+                     void* begin = nullptr;
+                     size_t size = 0;
+                     return orDeviceGetAddressRange(&begin, &size, 0);
+                   }});
   calls.push_back({"orGetKernelOffset", [] {
                      ptrdiff_t offset = 0;
                      return orGetKernelOffset(&offset);
@@ -573,6 +578,18 @@ void add_watch_and_ipc_calls(std::vector<Call>& calls) {
                      orWatchCounts counts;
                      return orWatchGetCounts(&counts);
                    }});
+  static uintptr_t fault_context = 0;  // another one in each call, which then needs memory
+  static const orFaultFn leave_fault = [](void*, const orFault*) { return 0; };
+  calls.push_back(
+      {"orFaultHandlerAdd",
+       [] { return orFaultHandlerAdd(leave_fault, reinterpret_cast<void*>(++fault_context)); },
+       [] {
+         CHECK_OK(orFaultHandlerRemove(leave_fault, reinterpret_cast<void*>(fault_context)));
+       }});
+  calls.push_back({"orFaultHandlerRemove of none",
+                   [] { return orFaultHandlerRemove(leave_fault, nullptr); },
+                   [] {},
+                   {orErrorInvalidValue}});
   calls.push_back({"orIpcGetMemHandle", [] { return orIpcGetMemHandle(&memory_handle, device); }});
   calls.push_back(
       {"orIpcGetEventHandle", [] { return orIpcGetEventHandle(&event_handle, shared); }});

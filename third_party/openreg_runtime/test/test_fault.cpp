@@ -1,4 +1,7 @@
 // What happens when the host touches device memory.
+#include <sys/mman.h>
+#include <ucontext.h>
+
 #include <csetjmp>
 #include <csignal>
 
@@ -285,4 +288,139 @@ TEST(a_handler_that_leaves_by_a_jump_is_called_for_the_next_fault) {
       }
     }
   });
+}
+
+namespace {
+
+// A page that nothing may access, and a handler that lets it be accessed.
+struct ClosedPage {
+  ClosedPage()
+      : size(size_t(sysconf(_SC_PAGESIZE))),
+        memory(static_cast<char*>(
+            mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    CHECK(memory != MAP_FAILED);
+  }
+
+  static int open(void* self, const orFault* fault) {
+    auto& page = *static_cast<ClosedPage*>(self);
+    const auto* address = static_cast<const char*>(fault->address);
+    if (address < page.memory || address >= page.memory + page.size) return 0;
+    page.access = fault->access;
+    page.address = address;
+    // It is that of the thread which faults, where the test has blocked the signal.
+    page.has_signal_mask =
+        sigismember(&static_cast<const ucontext_t*>(fault->machine)->uc_sigmask, SIGUSR1) == 1;
+    ++page.count;
+    return mprotect(page.memory, page.size, PROT_READ | PROT_WRITE) == 0 ? 1 : 0;
+  }
+
+  const size_t size;
+  char* const memory;
+  const char* address = nullptr;
+  int access = -1;
+  bool has_signal_mask = false;
+  int count = 0;
+};
+
+int write_context(void* context, const orFault* /*fault*/) {
+  write_line(static_cast<const char*>(context));
+  return 0;
+}
+
+}  // namespace
+
+TEST(a_handler_may_repair_a_fault_and_the_access_is_repeated) {
+  test::check_child([] {
+    ClosedPage page;
+    CHECK_OK(orFaultHandlerAdd(ClosedPage::open, &page));
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    touch(page.memory + 3);
+    CHECK_EQUAL(page.memory[3], 1);
+    CHECK_EQUAL(page.count, 1);
+    CHECK(page.address == page.memory + 3);
+    CHECK(page.access == orFaultWrite || page.access == orFaultUnknown);
+    CHECK(page.has_signal_mask);
+  });
+}
+
+TEST(a_handler_may_repair_the_fault_of_a_kernel) {
+  test::check_child([] {
+    ClosedPage page;
+    CHECK_OK(orFaultHandlerAdd(ClosedPage::open, &page));
+    const orStream_t stream = test::make_stream();
+    CHECK_OK(test::launch(stream, "touch", [&] {
+      touch(page.memory);
+      return orSuccess;
+    }));
+    CHECK_OK(orStreamSynchronize(stream));
+    CHECK_EQUAL(page.count, 1);
+  });
+}
+
+TEST(handlers_are_asked_before_the_library_the_latest_first) {
+  const std::string error = error_of_faulting([] {
+    char* memory = test::device_malloc(1000);
+    static char first[] = "the first handler\n";
+    static char second[] = "the second handler\n";
+    CHECK_OK(orFaultHandlerAdd(write_context, first));
+    CHECK_OK(orFaultHandlerAdd(write_context, second));
+    touch(memory);
+  });
+  CHECK_EQUAL(error.find("the second handler\nthe first handler\nopenreg: the host touched"), 0u);
+}
+
+TEST(a_handler_that_was_removed_is_not_asked_until_it_is_added_again) {
+  const std::string error = error_of_faulting([] {
+    static char removed[] = "the removed handler\n";
+    static char again[] = "the handler that came again\n";
+    for (char* context : {removed, again}) {
+      CHECK_OK(orFaultHandlerAdd(write_context, context));
+      CHECK_OK(orFaultHandlerRemove(write_context, context));
+      CHECK_ERROR(orFaultHandlerRemove(write_context, context), orErrorInvalidValue);
+    }
+    CHECK_OK(orFaultHandlerAdd(write_context, again));
+    CHECK_ERROR(orFaultHandlerAdd(write_context, again), orErrorInvalidValue);
+    touch(reinterpret_cast<char*>(uintptr_t{4096}));
+  });
+  CHECK_EQUAL(error, "the handler that came again\n");
+}
+
+TEST(a_fault_handler_may_leave_by_a_jump) {
+  test::check_child([] {
+    static sigjmp_buf place;
+    CHECK_OK(orFaultHandlerAdd(
+        [](void*, const orFault*) {
+          siglongjmp(place, 1);
+          return 0;
+        },
+        nullptr));
+    char* memory = test::device_malloc(1000);
+    volatile int count = 0;
+    while (count < 3) {
+      if (sigsetjmp(place, 1) == 0) {
+        touch(memory);
+      } else {
+        count = count + 1;
+      }
+    }
+  });
+}
+
+TEST(fault_handlers_need_no_memory_protection_and_no_device) {
+  test::check_child([] {
+    CHECK_EQUAL(setenv("OPENREG_MEMORY_PROTECTION", "0", 1), 0);
+    ClosedPage page;
+    CHECK_OK(orFaultHandlerAdd(ClosedPage::open, &page));
+    touch(page.memory);
+    CHECK_EQUAL(page.count, 1);
+  });
+}
+
+TEST(a_fault_handler_that_is_null_is_refused) {
+  CHECK_ERROR(orFaultHandlerAdd(nullptr, nullptr), orErrorInvalidValue);
+  CHECK_CONTAINS(std::string(orGetLastErrorMessage()), "orFaultHandlerAdd: the handler is null");
+  CHECK_ERROR(orFaultHandlerRemove(nullptr, nullptr), orErrorInvalidValue);
 }

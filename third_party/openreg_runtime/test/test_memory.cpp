@@ -51,6 +51,31 @@ TEST(null_results_are_refused) {
   CHECK_ERROR(orMemGetInfo(nullptr, &size, 0), orErrorInvalidValue);
   CHECK_ERROR(orPointerGetAttributes(nullptr, &size), orErrorInvalidValue);
   CHECK_ERROR(orGetKernelOffset(nullptr), orErrorInvalidValue);
+  void* begin = nullptr;
+  CHECK_ERROR(orDeviceGetAddressRange(nullptr, &size, 0), orErrorInvalidValue);
+  CHECK_ERROR(orDeviceGetAddressRange(&begin, nullptr, 0), orErrorInvalidValue);
+}
+
+TEST(all_memory_of_a_device_lies_in_its_range_of_addresses) {
+  void* begins[2];
+  for (int device : {0, 1}) {
+    void*& begin = begins[device];
+    size_t size = 0;
+    size_t free_size = 0;
+    size_t total_size = 0;
+    CHECK_OK(orDeviceGetAddressRange(&begin, &size, device));
+    CHECK_OK(orMemGetInfo(&free_size, &total_size, device));
+    CHECK_EQUAL(size, total_size);
+    CHECK_OK(orSetDevice(device));
+    char* first = device_malloc(1);
+    CHECK(first == begin);
+    char* last = device_malloc(size - OPENREG_MEMORY_ALIGNMENT);
+    CHECK(last + size - OPENREG_MEMORY_ALIGNMENT == static_cast<char*>(begin) + size);
+  }
+  CHECK(begins[0] != begins[1]);
+  size_t size = 0;
+  CHECK_ERROR(orDeviceGetAddressRange(begins, &size, 2), orErrorInvalidDevice);
+  CHECK_ERROR(orDeviceGetAddressRange(begins, &size, -1), orErrorInvalidDevice);
 }
 
 TEST(memory_is_aligned_and_belongs_to_the_current_device) {

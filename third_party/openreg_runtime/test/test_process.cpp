@@ -39,6 +39,7 @@ void check_everything_is_forked(void* memory, orStream_t stream, orEvent_t event
                                 orHostRegister(&byte, 1),
                                 orMemGetInfo(&size, &size, 0),
                                 orGetKernelOffset(&offset),
+                                orDeviceGetAddressRange(&pointer, &size, 0),
                                 orMemcpy(&byte, memory, 1, orMemcpyDefault),
                                 orMemcpyAsync(&byte, memory, 1, orMemcpyDefault, stream),
                                 orMemcpyWithStream(&byte, memory, 1, orMemcpyDefault, stream),

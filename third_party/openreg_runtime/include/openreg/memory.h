@@ -132,6 +132,12 @@ OPENREG_API orError_t orMemGetInfo(size_t* free_size, size_t* total_size,
 OPENREG_API orError_t orPointerGetAttributes(orPointerAttributes* attributes,
                                              const void* pointer) OPENREG_CHECKED;
 
+/* Stores the range of device addresses in which all memory of a device lies, allocated or not. It
+ * is constant from the creation of the first device on; creates the current one if there is none.
+ * Errors: orErrorInvalidDevice. */
+OPENREG_API orError_t orDeviceGetAddressRange(void** begin, size_t* size,
+                                              int device) OPENREG_CHECKED;
+
 /* Stores what to add to a device address to get the address a kernel uses. The same for all
  * devices, constant from the creation of the first device on; creates the current one if there is
  * none. See Note [Two addresses]. */

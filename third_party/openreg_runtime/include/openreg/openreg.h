@@ -45,6 +45,7 @@
 #include <openreg/device.h>
 #include <openreg/error.h>
 #include <openreg/event.h>
+#include <openreg/fault.h>
 #include <openreg/graph.h>
 #include <openreg/ipc.h>
 #include <openreg/memory.h>

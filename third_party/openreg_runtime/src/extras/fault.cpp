@@ -1,9 +1,14 @@
 #include "extras/fault.h"
 
+#include <openreg/fault.h>
+
+#include <atomic>
 #include <charconv>
 #include <iterator>
 
 #include "base/mutex.h"
+#include "base/os.h"
+#include "base/process.h"
 #include "extras/fault_signal.h"
 #include "extras/peer.h"
 #include "extras/watch.h"
@@ -12,6 +17,48 @@
 
 namespace openreg {
 namespace {
+
+// A handler of orFaultHandlerAdd(). Never destroyed, as a fault may be asking it.
+struct Handler {
+  const orFaultFn function;
+  void* const context;
+  Handler* const next;  // added for the first time before
+  std::atomic<bool> is_on;
+};
+
+std::atomic<Handler*> last_handler{nullptr};
+constinit Mutex handlers_mutex;  // of those that change them
+
+// The handler that was added with the context, also if it was removed; null if there is none.
+Handler* find_handler(orFaultFn function, const void* context) {
+  Handler* handler = last_handler.load(std::memory_order_acquire);
+  while (handler != nullptr && (handler->function != function || handler->context != context)) {
+    handler = handler->next;
+  }
+  return handler;
+}
+
+orFaultAccess access_for_handlers(const os::Fault& fault) {
+  switch (fault.access) {
+    case os::FaultAccess::Read:
+      return orFaultRead;
+    case os::FaultAccess::Write:
+      return orFaultWrite;
+    case os::FaultAccess::Unknown:
+      break;
+  }
+  return orFaultUnknown;
+}
+
+bool ask_handlers(const os::Fault& fault) {
+  const orFault asked{reinterpret_cast<const void*>(fault.address), access_for_handlers(fault),
+                      fault.machine};
+  for (Handler* handler = last_handler.load(std::memory_order_acquire); handler != nullptr;
+       handler = handler->next) {
+    if (handler->is_on.load() && handler->function(handler->context, &asked) != 0) return true;
+  }
+  return false;
+}
 
 // A line of text that needs no allocation. Text that does not fit is cut.
 class Line {
@@ -42,10 +89,10 @@ void add_allocation(Line& line, const Allocation& found, uintptr_t address) {
 }
 
 void add_own(Line& line, int device_index, uintptr_t address) {
-  const Device* device = Device::active(device_index);
-  if (device == nullptr) return;
+  const Arena* arena = arena_of(device_index);
+  if (arena == nullptr) return;
   bool is_known = false;
-  const std::optional<Allocation> found = device->arena().try_find(address, &is_known);
+  const std::optional<Allocation> found = arena->try_find(address, &is_known);
   if (found) {
     add_allocation(line, *found, address);
   } else if (is_known) {
@@ -83,6 +130,7 @@ void describe_fault(uintptr_t address) {
 }
 
 bool on_fault(const os::Fault& fault) {
+  if (ask_handlers(fault)) return true;
   if (resolve_watched_fault(fault)) return true;
   describe_fault(fault.address);
   return false;
@@ -102,3 +150,42 @@ bool install_fault_handler() {
 }
 
 }  // namespace openreg
+
+using namespace openreg;
+
+extern "C" {
+
+orError_t orFaultHandlerAdd(orFaultFn handler, void* context) {
+  return guarded([&] {
+    if (handler == nullptr) {
+      return fail(orErrorInvalidValue, "orFaultHandlerAdd: the handler is null");
+    }
+    const Lock lock(handlers_mutex);
+    Handler* known = find_handler(handler, context);
+    if (known != nullptr && known->is_on.load()) {
+      return fail(orErrorInvalidValue, "orFaultHandlerAdd: the handler was added before");
+    }
+    if (known == nullptr) {
+      known = new Handler{handler, context, last_handler.load(), false};
+      last_handler.store(known, std::memory_order_release);
+    }
+    if (!install_fault_handler()) {
+      return fail(orErrorOperatingSystem, os::error_text("sigaction"));
+    }
+    known->is_on.store(true);
+    return orSuccess;
+  });
+}
+
+orError_t orFaultHandlerRemove(orFaultFn handler, void* context) {
+  return guarded([&] {
+    const Lock lock(handlers_mutex);
+    Handler* known = find_handler(handler, context);
+    if (known == nullptr || !known->is_on.exchange(false)) {
+      return fail(orErrorInvalidValue, "orFaultHandlerRemove: the handler was not added");
+    }
+    return orSuccess;
+  });
+}
+
+}  // extern "C"

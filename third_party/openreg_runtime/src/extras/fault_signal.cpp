@@ -107,7 +107,7 @@ void on_fault(int number, int signal, siginfo_t* info, void* context) {
   sigaction(signal, nullptr, &front);
   // From another of ours, the fault has been handed on.
   const bool is_ours_to_see = info->si_code > 0 && chain_number_of(front) <= number;
-  const Fault fault{reinterpret_cast<uintptr_t>(info->si_addr), access_of(context)};
+  const Fault fault{reinterpret_cast<uintptr_t>(info->si_addr), access_of(context), context};
   const bool is_dealt_with =
       is_ours_to_see && fault_observer.load(std::memory_order_relaxed)(fault);
   errno = saved_errno;

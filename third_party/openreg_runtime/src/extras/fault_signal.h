@@ -11,6 +11,7 @@ enum class FaultAccess : uint8_t { Read, Write, Unknown };
 struct Fault {
   uintptr_t address;
   FaultAccess access;
+  void* machine;  // the ucontext_t
 };
 
 // Called for a memory fault. Returns whether the access can be retried. Must be async-signal-safe.

@@ -9,6 +9,7 @@
 #include "base/process.h"
 #include "extras/ledger.h"
 #include "extras/peer.h"
+#include "extras/shared_event.h"
 #include "memory/allocation.h"
 #include "memory/arena.h"
 #include "memory/extra_memory.h"
@@ -160,12 +161,12 @@ orError_t orIpcGetEventHandle(orIpcEventHandle_t* handle, orEvent_t event) {
                          ": the event was received from another process, and only the process "
                          "that created it can share it"));
     }
-    uint32_t slot = 0;
-    uint64_t generation = 0;
-    if (const orError_t error = found.get_shared_slot(&slot, &generation)) return error;
-    write_handle(
-        handle,
-        Ticket{.ledger = Ledger::existing()->identity(), .first = slot, .second = generation});
+    std::shared_ptr<SharedEvent> shared;
+    if (const orError_t error = found.get_shared(&shared)) return error;
+    const auto& own = static_cast<const OwnSharedEvent&>(*shared);
+    write_handle(handle, Ticket{.ledger = Ledger::existing()->identity(),
+                                .first = own.slot(),
+                                .second = own.generation()});
     return orSuccess;
   });
 }
@@ -184,7 +185,7 @@ orError_t orIpcOpenEventHandle(orEvent_t* event, orIpcEventHandle_t handle) {
     if (const orError_t error = Peer::open(ticket.ledger, &opened.peer)) return error;
     std::optional<PeerRecord> latest;
     if (const orError_t error = find_latest(opened, &latest)) return error;
-    *event = add_event({.peer_event = std::move(opened), .latest = {}},
+    *event = add_event({.shared = std::make_shared<PeersSharedEvent>(std::move(opened))},
                        orEventDisableTiming | orEventInterprocess | event_is_peers);
     return orSuccess;
   });

@@ -85,6 +85,34 @@ const char* find_obstacle(const Submission& submission) {
   }
 }
 
+// What an event recorded in a capturing stream refers to: the nodes that precede it.
+class Point final : public CapturePoint {
+ public:
+  Point(std::shared_ptr<Capture> capture, Frontier frontier)
+      : capture_(std::move(capture)), frontier_(std::move(frontier)) {}
+
+  orError_t precede(Stream& stream) const override {
+    const std::shared_ptr<Capture> own = capture_of(stream);
+    if (own == nullptr || own == capture_) return capture_->follow(stream, frontier_);
+    const bool is_outside = capture_->has_ended();
+    const std::string reason = concat(
+        "orStreamWaitEvent: expected an event of ", own->description(), ", got one recorded in ",
+        capture_->description(), is_outside ? ", which has ended" : "");
+    capture_->invalidate(reason);
+    return own->refuse(is_outside ? orErrorStreamCaptureIsolation : orErrorStreamCaptureMerge,
+                       reason);
+  }
+
+  orError_t refuse(const char* function) const override {
+    return capture_->refuse(orErrorCapturedEvent, concat(function, ": the event was recorded in ",
+                                                         capture_->description()));
+  }
+
+ private:
+  const std::shared_ptr<Capture> capture_;
+  const Frontier frontier_;
+};
+
 }  // namespace
 
 orError_t Capture::begin(Stream& origin, orStreamCaptureMode mode) {
@@ -191,13 +219,14 @@ orError_t Capture::take(Stream& stream, const Submission& submission, bool* has_
 }
 // docs: end
 
-orError_t Capture::mark(Stream& stream, CaptureMark* mark, bool* has_ended) {
+orError_t Capture::mark(Stream& stream, std::shared_ptr<const CapturePoint>* point,
+                        bool* has_ended) {
   const Lock lock(mutex_);
   const Member* member = find(stream);
   *has_ended = member == nullptr;
   if (*has_ended) return orSuccess;
   if (state_ == State::Invalidated) return fail_invalidated("orEventRecord");
-  *mark = {shared_from_this(), member->frontier};
+  *point = std::make_shared<Point>(shared_from_this(), member->frontier);
   return orSuccess;
 }
 
@@ -277,23 +306,6 @@ orError_t Capture::fail_invalidated(const char* function) const {
 
 std::shared_ptr<Capture> capture_of(const Stream& stream) {
   return std::static_pointer_cast<Capture>(stream.capture());
-}
-
-orError_t wait_for(Stream& stream, const CaptureMark& mark) {
-  const std::shared_ptr<Capture> own = capture_of(stream);
-  if (own == nullptr || own == mark.capture) return mark.capture->follow(stream, mark.frontier);
-  const bool is_outside = mark.capture->has_ended();
-  const std::string reason = concat("orStreamWaitEvent: expected an event of ", own->description(),
-                                    ", got one recorded in ", mark.capture->description(),
-                                    is_outside ? ", which has ended" : "");
-  mark.capture->invalidate(reason);
-  return own->refuse(is_outside ? orErrorStreamCaptureIsolation : orErrorStreamCaptureMerge,
-                     reason);
-}
-
-orError_t fail_captured(const CaptureMark& mark, const char* function) {
-  return mark.capture->refuse(orErrorCapturedEvent, concat(function, ": the event was recorded in ",
-                                                           mark.capture->description()));
 }
 
 namespace {

@@ -43,12 +43,6 @@ struct Frontier {
   std::vector<size_t> reach;  // per lane, one more than its latest node covered; 0 beyond the end
 };
 
-// The nodes that precede an event recorded in a capturing stream.
-struct CaptureMark {
-  std::shared_ptr<Capture> capture;
-  Frontier frontier;
-};
-
 class Capture final : public CaptureTarget, public std::enable_shared_from_this<Capture> {
  public:
   // Begins a capture on the stream.
@@ -61,9 +55,6 @@ class Capture final : public CaptureTarget, public std::enable_shared_from_this<
   // Ends the capture, as orStreamEndCapture() of one of its streams.
   orError_t end(Stream& stream, std::shared_ptr<Graph>* graph);
 
-  // Stores the mark of an event recorded on the stream, unless the capture has ended.
-  orError_t mark(Stream& stream, CaptureMark* mark, bool* has_ended);
-
   // Makes later commands of the stream follow the frontier, and adds the stream to the capture.
   orError_t follow(Stream& stream, const Frontier& frontier);
 
@@ -72,6 +63,8 @@ class Capture final : public CaptureTarget, public std::enable_shared_from_this<
   uint64_t id() const { return id_; }
 
   orError_t take(Stream& stream, const Submission& submission, bool* has_ended) override;
+  orError_t mark(Stream& stream, std::shared_ptr<const CapturePoint>* point,
+                 bool* has_ended) override;
   void invalidate(const std::string& reason) override;
   bool has_stream_on(int device) const override;
   bool forbids_unsafe_calls(orStreamCaptureMode thread_mode) const override;
@@ -103,11 +96,5 @@ class Capture final : public CaptureTarget, public std::enable_shared_from_this<
 
 // The capture that the stream is in, null if none.
 std::shared_ptr<Capture> capture_of(const Stream& stream);
-
-// Makes later commands of the stream, capturing or not, follow the mark.
-orError_t wait_for(Stream& stream, const CaptureMark& mark);
-
-// For functions that would wait for an event that was recorded in a capture.
-orError_t fail_captured(const CaptureMark& mark, const char* function);
 
 }  // namespace openreg

@@ -1,20 +1,20 @@
 #include "memory/allocation.h"
 
+#include <openreg/device.h>
+
 #include <array>
 #include <cstdlib>
 #include <map>
 #include <new>
 #include <optional>
 
+#include "base/device_number.h"
 #include "base/mutex.h"
 #include "base/process.h"
 #include "base/setting.h"
 #include "base/trace.h"
 #include "memory/arena.h"
 #include "memory/extra_memory.h"
-#include "queue/capture_target.h"
-#include "queue/device.h"
-#include "queue/stream.h"
 
 namespace openreg {
 namespace {
@@ -51,10 +51,20 @@ std::optional<PinnedAllocation> find_pinned(uintptr_t address) {
   return find_locked(memory, address);
 }
 
-// The device whose addresses the pointer is among, null if none.
-Device* device_of(uintptr_t address) {
+// A device that has been created, whose addresses a pointer is among; without an arena if there is
+// none.
+struct Owner {
+  int device = -1;
+  Arena* arena = nullptr;
+
+  explicit operator bool() const { return arena != nullptr; }
+};
+
+Owner owner_of(uintptr_t address) {
   const AddressSpace* space = AddressSpace::get();
-  return space == nullptr ? nullptr : Device::active(space->device_of(address));
+  if (space == nullptr) return {};
+  const int device = space->device_of(address);
+  return {device, arena_of(device)};
 }
 
 bool is_kernel_address(uintptr_t address) {
@@ -96,44 +106,10 @@ orError_t fail_not_allocated(const char* function, const void* pointer) {
               concat(function, ": ", pointer, " is not the start of a live allocation"));
 }
 
-// `is_unused`: the caller knows that no work that has not finished uses the memory.
-orError_t release_pinned(void* pointer, bool is_unused, const char* function) {
-  if (const orError_t error = check_not_forked()) return error;
-  if (pointer == nullptr) return orSuccess;
-  const std::optional<PinnedAllocation> found = find_pinned(to_address(pointer));
-  if (!found || found->address != to_address(pointer) || found->is_registered) {
-    return fail_not_allocated(function, pointer);
-  }
-  if (const orError_t error = check_safe(function)) return error;
-  if (is_exiting()) return orSuccess;  // as in orFree()
-  if (!is_unused) {
-    for (Device* device : active_devices()) {
-      if (const orError_t error = device->wait()) return error;
-    }
-  }
-  trace::Span span(orActivityMemory, function);
-  PinnedMemory& memory = pinned_memory();
-  std::map<uintptr_t, PinnedAllocation>::node_type node;
-  {
-    const Lock lock(memory.mutex);
-    node = memory.live.extract(to_address(pointer));
-  }
-  if (node.empty()) return fail_not_allocated(function, pointer);
-  describe(span, node.mapped().device, node.mapped().address, node.mapped().size);
-  try {
-    if (!watchable_memory.release(node.mapped().address, node.mapped().size)) std::free(pointer);
-  } catch (const std::bad_alloc&) {
-    const Lock lock(memory.mutex);
-    memory.live.insert(std::move(node));  // the node has its memory
-    throw;
-  }
-  return orSuccess;
-}
-
 orPointerAttributes attributes_of(uintptr_t address) {
-  if (Device* device = device_of(address)) {
-    if (const std::optional<Allocation> found = device->arena().find(address)) {
-      return {orMemoryTypeDevice, device->index(), reinterpret_cast<void*>(found->address),
+  if (const Owner owner = owner_of(address)) {
+    if (const std::optional<Allocation> found = owner.arena->find(address)) {
+      return {orMemoryTypeDevice, owner.device, reinterpret_cast<void*>(found->address),
               found->size};
     }
   } else if (const std::optional<ImportedAllocation> imported = find_imported(address)) {
@@ -154,9 +130,9 @@ orError_t find_place(const void* pointer, size_t size, const char* function, Pla
     return fail(orErrorInvalidValue, concat(function, ": expected a pointer, got null"));
   }
   const uintptr_t address = to_address(pointer);
-  if (Device* device = device_of(address)) {
-    return find_device_place(device->index(), device->arena().find(address), address, size,
-                             function, place);
+  if (const Owner owner = owner_of(address)) {
+    return find_device_place(owner.device, owner.arena->find(address), address, size, function,
+                             place);
   }
   if (const std::optional<ImportedAllocation> imported = find_imported(address)) {
     std::optional<Allocation> found;
@@ -192,9 +168,9 @@ std::array<Arena*, OPENREG_MAX_DEVICES> locked_arenas{};
 void lock_allocations() OPENREG_UNCHECKED_LOCKING {
   pinned_memory().mutex.lock();
   for (int i = 0; i < OPENREG_MAX_DEVICES; ++i) {
-    Device* device = Device::active(i);
-    locked_arenas[static_cast<size_t>(i)] = device == nullptr ? nullptr : &device->arena();
-    if (device != nullptr) device->arena().lock();
+    Arena* arena = arena_of(i);
+    locked_arenas[static_cast<size_t>(i)] = arena;
+    if (arena != nullptr) arena->lock();
   }
 }
 
@@ -208,96 +184,99 @@ void unlock_allocations() OPENREG_UNCHECKED_LOCKING {
 const ForkLocks allocation_fork_locks(lock_allocations, unlock_allocations);
 
 }  // namespace
+
+// --- Device memory
+
+orError_t allocate(int device, size_t size, void** pointer) {
+  Arena& arena = *arena_of(device);
+  trace::Span span(orActivityMemory, "orMalloc");
+  const uintptr_t address = arena.allocate(size);
+  describe(span, device, address, size);
+  if (address == 0) {
+    return fail(orErrorMemoryAllocation,
+                concat("orMalloc: device ", device, " has no free range of ", size,
+                       " bytes; its largest has ", arena.largest_free_size(), ", ",
+                       arena.free_size(), " of ", settings().device_memory, " are free"));
+  }
+  *pointer = reinterpret_cast<void*>(address);
+  return orSuccess;
+}
+
+orError_t check_allocated(const void* pointer, int* device) {
+  const uintptr_t address = to_address(pointer);
+  const Owner owner = owner_of(address);
+  if (!owner) return fail_not_allocated("orFree", pointer);
+  const std::optional<Allocation> found = owner.arena->find(address);
+  if (!found || found->address != address) return fail_not_allocated("orFree", pointer);
+  *device = owner.device;
+  return orSuccess;
+}
+
+orError_t release(void* pointer) {
+  const uintptr_t address = to_address(pointer);
+  const Owner owner = owner_of(address);
+  trace::Span span(orActivityMemory, "orFree");
+  const size_t size = owner.arena->release(address);
+  if (size == 0) return fail_not_allocated("orFree", pointer);
+  describe(span, owner.device, address, size);
+  return orSuccess;
+}
+
+// --- Pinned memory
+
+orError_t allocate_pinned(size_t size, void** pointer) {
+  trace::Span span(orActivityMemory, "orMallocHost");
+  auto* memory = reinterpret_cast<void*>(watchable_memory.allocate(size));
+  if (memory == nullptr && posix_memalign(&memory, OPENREG_MEMORY_ALIGNMENT, size) != 0) {
+    return fail(orErrorMemoryAllocation, concat("orMallocHost: the host has no ", size, " bytes"));
+  }
+  const uintptr_t address = to_address(memory);
+  describe(span, current_device(), address, size);
+  PinnedMemory& pinned = pinned_memory();
+  try {
+    const Lock lock(pinned.mutex);
+    pinned.live[address] = {address, size, current_device()};
+  } catch (const std::bad_alloc&) {
+    if (!watchable_memory.release(address, size)) std::free(memory);
+    throw;
+  }
+  *pointer = memory;
+  return orSuccess;
+}
+
+orError_t check_pinned(const void* pointer, const char* function) {
+  const std::optional<PinnedAllocation> found = find_pinned(to_address(pointer));
+  if (!found || found->address != to_address(pointer) || found->is_registered) {
+    return fail_not_allocated(function, pointer);
+  }
+  return orSuccess;
+}
+
+orError_t release_pinned(void* pointer, const char* function) {
+  trace::Span span(orActivityMemory, function);
+  PinnedMemory& memory = pinned_memory();
+  std::map<uintptr_t, PinnedAllocation>::node_type node;
+  {
+    const Lock lock(memory.mutex);
+    node = memory.live.extract(to_address(pointer));
+  }
+  if (node.empty()) return fail_not_allocated(function, pointer);
+  describe(span, node.mapped().device, node.mapped().address, node.mapped().size);
+  try {
+    if (!watchable_memory.release(node.mapped().address, node.mapped().size)) std::free(pointer);
+  } catch (const std::bad_alloc&) {
+    const Lock lock(memory.mutex);
+    memory.live.insert(std::move(node));  // the node has its memory
+    throw;
+  }
+  return orSuccess;
+}
+
 }  // namespace openreg
 
 using namespace openreg;
 
 extern "C" {
-
-orError_t orMalloc(void** pointer, size_t size) {
-  return guarded([&] {
-    if (pointer == nullptr) return fail(orErrorInvalidValue, "orMalloc: pointer is null");
-    Device* device = nullptr;
-    if (const orError_t error = Device::get(current_device(), &device)) return error;
-    if (const orError_t error = device->default_stream().check_sticky()) return error;
-    if (const orError_t error = check_safe("orMalloc")) return error;
-    if (size == 0) {
-      *pointer = nullptr;
-      return orSuccess;
-    }
-    trace::Span span(orActivityMemory, "orMalloc");
-    const uintptr_t address = device->arena().allocate(size);
-    describe(span, device->index(), address, size);
-    if (address == 0) {
-      return fail(
-          orErrorMemoryAllocation,
-          concat("orMalloc: device ", device->index(), " has no free range of ", size,
-                 " bytes; its largest has ", device->arena().largest_free_size(), ", ",
-                 device->arena().free_size(), " of ", settings().device_memory, " are free"));
-    }
-    *pointer = reinterpret_cast<void*>(address);
-    return orSuccess;
-  });
-}
-
-orError_t orFree(void* pointer) {
-  return guarded([&] {
-    if (const orError_t error = check_not_forked()) return error;
-    if (pointer == nullptr) return orSuccess;
-    const uintptr_t address = to_address(pointer);
-    Device* device = device_of(address);
-    if (device == nullptr) return fail_not_allocated("orFree", pointer);
-    const std::optional<Allocation> found = device->arena().find(address);
-    if (!found || found->address != address) return fail_not_allocated("orFree", pointer);
-    if (const orError_t error = check_safe("orFree")) return error;
-    if (is_exiting()) return orSuccess;  // a command may still use it, and the process ends
-    if (const orError_t error = device->wait()) return error;
-    trace::Span span(orActivityMemory, "orFree");
-    const size_t size = device->arena().release(address);
-    if (size == 0) return fail_not_allocated("orFree", pointer);
-    describe(span, device->index(), address, size);
-    return orSuccess;
-  });
-}
-
-orError_t orMallocHost(void** pointer, size_t size) {
-  return guarded([&] {
-    if (pointer == nullptr) return fail(orErrorInvalidValue, "orMallocHost: pointer is null");
-    if (const orError_t error = check_not_forked()) return error;
-    if (const orError_t error = check_device(current_device(), "orMallocHost")) return error;
-    if (const orError_t error = check_safe("orMallocHost")) return error;
-    if (size == 0) {
-      *pointer = nullptr;
-      return orSuccess;
-    }
-    trace::Span span(orActivityMemory, "orMallocHost");
-    auto* memory = reinterpret_cast<void*>(watchable_memory.allocate(size));
-    if (memory == nullptr && posix_memalign(&memory, OPENREG_MEMORY_ALIGNMENT, size) != 0) {
-      return fail(orErrorMemoryAllocation,
-                  concat("orMallocHost: the host has no ", size, " bytes"));
-    }
-    const uintptr_t address = to_address(memory);
-    describe(span, current_device(), address, size);
-    PinnedMemory& pinned = pinned_memory();
-    try {
-      const Lock lock(pinned.mutex);
-      pinned.live[address] = {address, size, current_device()};
-    } catch (const std::bad_alloc&) {
-      if (!watchable_memory.release(address, size)) std::free(memory);
-      throw;
-    }
-    *pointer = memory;
-    return orSuccess;
-  });
-}
-
-orError_t orFreeHost(void* pointer) {
-  return guarded([&] { return release_pinned(pointer, /*is_unused=*/false, "orFreeHost"); });
-}
-
-orError_t orFreeHostUnused(void* pointer) {
-  return guarded([&] { return release_pinned(pointer, /*is_unused=*/true, "orFreeHostUnused"); });
-}
 
 orError_t orHostRegister(void* pointer, size_t size) {
   return guarded([&] {
@@ -310,7 +289,7 @@ orError_t orHostRegister(void* pointer, size_t size) {
     if (const orError_t error = check_not_forked()) return error;
     if (const orError_t error = check_device(current_device(), function)) return error;
     const bool is_device_memory =
-        device_of(address) != nullptr || find_imported(address) || is_kernel_address(address);
+        owner_of(address) || find_imported(address) || is_kernel_address(address);
     PinnedMemory& memory = pinned_memory();
     const Lock lock(memory.mutex);
     const auto next = memory.live.lower_bound(address);
@@ -343,9 +322,9 @@ orError_t orMemGetInfo(size_t* free_size, size_t* total_size, int index) {
     if (free_size == nullptr || total_size == nullptr) return fail_null("orMemGetInfo");
     if (const orError_t error = check_not_forked()) return error;
     if (const orError_t error = check_device(index, "orMemGetInfo")) return error;
-    const Device* device = Device::active(index);
+    const Arena* arena = arena_of(index);
     *total_size = settings().device_memory;
-    *free_size = device == nullptr ? *total_size : device->arena().free_size();
+    *free_size = arena == nullptr ? *total_size : arena->free_size();
     return orSuccess;
   });
 }
@@ -361,19 +340,6 @@ orError_t orHostGetKernelPointer(void** kernel_pointer, const void* pointer) {
   return guarded_result("orHostGetKernelPointer", kernel_pointer, [&] {
     const uintptr_t address = to_address(pointer);
     *kernel_pointer = reinterpret_cast<void*>(address + watchable_memory.kernel_offset(address));
-    return orSuccess;
-  });
-}
-
-orError_t orGetKernelOffset(ptrdiff_t* offset) {
-  return guarded_result("orGetKernelOffset", offset, [&] {
-    if (const orError_t error = check_not_forked()) return error;
-    // It is the same for all devices: with one in use, the current one is not needed.
-    Device* device = nullptr;
-    if (AddressSpace::get() == nullptr) {
-      if (const orError_t error = Device::get(current_device(), &device)) return error;
-    }
-    *offset = AddressSpace::get()->kernel_offset;
     return orSuccess;
   });
 }

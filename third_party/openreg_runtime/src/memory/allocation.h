@@ -25,4 +25,29 @@ struct Place {
 // allocation, wraps around, or begins at a kernel address.
 orError_t find_place(const void* pointer, size_t size, const char* function, Place* place);
 
+// The following do what the functions of openreg/memory.h do that they are named after in error
+// texts and traces, without the waits and checks of streams; see queue/memory_calls.cpp.
+
+// --- Device memory
+
+// Allocates `size` > 0 bytes of a device that has been created.
+orError_t allocate(int device, size_t size, void** pointer);
+
+// Fails unless the pointer is the start of a live allocation; stores its device.
+orError_t check_allocated(const void* pointer, int* device);
+
+// Ends an allocation of which check_allocated() has said that it is live. Fails if another thread
+// has ended it since then.
+orError_t release(void* pointer);
+
+// --- Pinned memory
+
+orError_t allocate_pinned(size_t size, void** pointer);
+
+// Fails unless the pointer is the start of memory that orMallocHost allocated.
+orError_t check_pinned(const void* pointer, const char* function);
+
+// As release().
+orError_t release_pinned(void* pointer, const char* function);
+
 }  // namespace openreg

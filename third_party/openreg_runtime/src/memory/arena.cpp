@@ -1,8 +1,10 @@
 #include "memory/arena.h"
 
+#include <openreg/device.h>
 #include <openreg/memory.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -15,6 +17,8 @@ namespace openreg {
 namespace {
 
 std::atomic<const AddressSpace*> address_space{nullptr};
+
+std::array<std::atomic<Arena*>, OPENREG_MAX_DEVICES> arenas;  // never reset
 
 constexpr uintptr_t round_down(uintptr_t value, size_t step) { return value - value % step; }
 constexpr uintptr_t aligned_up(uintptr_t value, size_t step) {
@@ -211,6 +215,15 @@ void Arena::clear(uintptr_t begin, uintptr_t end, const Ranges::value_type& free
                   to - from);
     }
   }
+}
+
+void add_arena(int device, Arena& arena) {
+  arenas[static_cast<size_t>(device)].store(&arena, std::memory_order_release);
+}
+
+Arena* arena_of(int device) {
+  if (device < 0 || device >= OPENREG_MAX_DEVICES) return nullptr;
+  return arenas[static_cast<size_t>(device)].load(std::memory_order_acquire);
 }
 
 }  // namespace openreg

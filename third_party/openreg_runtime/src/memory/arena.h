@@ -103,4 +103,10 @@ class Arena {
   size_t free_size_ OPENREG_GUARDED_BY(mutex_) = 0;
 };
 
+// Makes the arena of a device known, for as long as the process lives.
+void add_arena(int device, Arena& arena);
+
+// The arena of a device, null if there is none. Async-signal-safe.
+Arena* arena_of(int device);
+
 }  // namespace openreg

@@ -1,7 +1,7 @@
 // Capture targets: what a stream submits to instead of its queue, and the calls that must not be
 // made meanwhile. See Note [Unsafe calls] in openreg/graph.h.
 //
-// capture.h implements it, so streams do not depend on graphs.
+// graph/capture.h implements it, so streams and events do not depend on graphs.
 //
 // Lock order: the list of targets is a leaf.
 #pragma once
@@ -18,6 +18,18 @@ namespace openreg {
 
 class Stream;
 
+// What an event recorded in a capturing stream refers to: a point of the capture.
+class CapturePoint {
+ public:
+  virtual ~CapturePoint() = default;
+
+  // Makes later commands of the stream, capturing or not, follow it.
+  virtual orError_t precede(Stream& stream) const = 0;
+
+  // Fails, for a function that would wait for the event.
+  virtual orError_t refuse(const char* function) const = 0;
+};
+
 class CaptureTarget {
  public:
   virtual ~CaptureTarget() = default;
@@ -25,6 +37,11 @@ class CaptureTarget {
   // Makes a node of a command. On success the closure has been moved out of the submission; on
   // error it has not. If the capture has ended meanwhile, does nothing and sets `has_ended`.
   virtual orError_t take(Stream& stream, const Submission& submission, bool* has_ended) = 0;
+
+  // Makes a point that the stream has reached. Stores whether the capture has ended meanwhile; then
+  // there is none.
+  virtual orError_t mark(Stream& stream, std::shared_ptr<const CapturePoint>* point,
+                         bool* has_ended) = 0;
 
   // Invalidates it, with a reason as for fail(). Does nothing if it has ended.
   virtual void invalidate(const std::string& reason) = 0;

@@ -4,6 +4,12 @@
 #include "queue/stream.h"
 
 namespace openreg {
+
+// A constant, as the extra may replace it before or after this file's objects are made.
+constinit MakeSharedEventFn make_shared_event = [](std::shared_ptr<SharedEvent>*) {
+  return fail(orErrorNotSupported, "the library was built without events of several processes");
+};
+
 namespace {
 
 // Unused completions. It grows to the largest number that were in use at once.
@@ -17,51 +23,23 @@ void Completion::bind(Stream& stream, uint64_t sequence) {
   sequence_ = sequence;
 }
 
-orError_t Completion::share() {
-  Ledger* ledger = nullptr;
-  if (const orError_t error = Ledger::get(&ledger)) return error;
-  RecordName name{};
-  if (const orError_t error = ledger->make_record(&name)) return error;
-  shared_ = name;
-  return orSuccess;
-}
-
-orError_t Completion::share_in(const PeerEvent& event) {
-  RecordName name{};
-  if (const orError_t error = make_record(event, &name)) return error;
-  shared_ = name;
-  shared_in_ = event.peer;
-  return orSuccess;
-}
-
 void Completion::resolve(int64_t time_ns, FailureRef failure) {
   time_ns_ = time_ns;
   failure_ = std::move(failure);
-  if (!shared_) return;
-  if (shared_in_ != nullptr) {
-    complete_record(*shared_in_, *shared_, failure_ != nullptr);
-  } else {
-    Ledger::existing()->complete(*shared_, failure_ != nullptr);
-  }
+  if (shared_ != nullptr) shared_->complete(failure_ != nullptr);
 }
 
 bool Completion::is_complete() const {
-  return peer_record_ ? peer_record_->is_complete(&failure_) : stream_->retired() >= sequence_;
+  return remote_ != nullptr ? remote_->is_complete(&failure_) : stream_->retired() >= sequence_;
 }
 
 orError_t Completion::wait() const {
-  return peer_record_ ? peer_record_->wait(&failure_) : stream_->wait(sequence_);
+  return remote_ != nullptr ? remote_->wait(&failure_) : stream_->wait(sequence_);
 }
 
 void Completion::clear() {
-  if (shared_ && shared_in_ != nullptr) {
-    complete_record(*shared_in_, *shared_, /*has_failed=*/false);  // if it was never resolved
-  } else if (shared_) {
-    Ledger::existing()->drop_record(*shared_);
-  }
   shared_.reset();
-  shared_in_.reset();
-  peer_record_.reset();
+  remote_.reset();
   failure_.reset();
   stream_ = nullptr;
 }
@@ -78,9 +56,9 @@ CompletionRef CompletionRef::make() {
   return made;
 }
 
-CompletionRef CompletionRef::make(PeerRecord record) {
+CompletionRef CompletionRef::make(std::unique_ptr<RemoteRecord> record) {
   CompletionRef made = make();
-  made.completion_->peer_record_ = std::move(record);
+  made.completion_->remote_ = std::move(record);
   return made;
 }
 

@@ -5,20 +5,18 @@
 // So waits use the stream's timeline, and it needs no lock: the worker stores the result before it
 // retires the record, and other threads read it after they have seen that.
 //
-// Two kinds reach across processes: that of an event that other processes may wait for is published
-// in the ledger, and that of another process's event is read from there. The latter is made for one
-// wait, and used by one thread at a time.
+// Two kinds reach across processes: that of an event that other processes may wait for, and that of
+// a record which another process is to complete. The latter is made for one wait, and used by one
+// thread at a time.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
-#include "extras/ledger.h"
-#include "extras/peer.h"
+#include "queue/remote_record.h"
 
 namespace openreg {
 
@@ -29,12 +27,9 @@ class Completion {
   // Host: binds it to its record. Called once, before another thread can access it.
   void bind(Stream& stream, uint64_t sequence);
 
-  // Host: publishes its completion to other processes. Called before bind().
-  orError_t share();
-  RecordName shared_name() const { return *shared_; }
-
-  // The same for a record of another process's event, which that process's ledger has.
-  orError_t share_in(const PeerEvent& event);
+  // Host: makes it one of a shared event. Called before bind().
+  orError_t share(SharedEvent& event) { return event.make_record(&shared_); }
+  const SharedRecord& shared() const { return *shared_; }
 
   // Worker: stores the result, before it retires the record.
   void resolve(int64_t time_ns, FailureRef failure);
@@ -63,9 +58,8 @@ class Completion {
   uint64_t sequence_ = 0;
   int64_t time_ns_ = 0;
   mutable FailureRef failure_;
-  std::optional<RecordName> shared_;
-  std::shared_ptr<Peer> shared_in_;  // whose ledger has it; null: this process's
-  std::optional<PeerRecord> peer_record_;
+  std::unique_ptr<SharedRecord> shared_;
+  std::unique_ptr<RemoteRecord> remote_;  // then it has no stream
   std::atomic<int> references_{0};
   Completion* next_free_ = nullptr;
 };
@@ -75,7 +69,7 @@ class CompletionRef {
  public:
   CompletionRef() = default;
   static CompletionRef make();
-  static CompletionRef make(PeerRecord record);
+  static CompletionRef make(std::unique_ptr<RemoteRecord> record);
 
   CompletionRef(const CompletionRef& other);
   CompletionRef(CompletionRef&& other) noexcept

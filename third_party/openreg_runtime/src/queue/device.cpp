@@ -29,8 +29,6 @@ namespace {
 // How often an exiting process looks whether the running commands have ended.
 constexpr int64_t exit_poll_ns = 200'000;
 
-thread_local int this_threads_device = 0;
-
 std::array<std::atomic<Device*>, OPENREG_MAX_DEVICES> devices;  // never reset
 
 constinit Mutex creation_mutex;
@@ -40,8 +38,6 @@ std::atomic<orDeviceFn> created_function{nullptr};
 void tell_created(int index) {
   if (const orDeviceFn function = created_function.load()) function(index);
 }
-
-int visible_count() { return static_cast<int>(settings().visible_devices.size()); }
 
 // See Note [Exit] in process.h.
 void stop_streams() {
@@ -155,6 +151,7 @@ orError_t Device::create(int index, bool* is_new) {
     os::close_file(memory_file);
     throw;
   }
+  add_arena(index, device->arena());  // before the device can be found
   // Sequentially consistent, as the other side is in orSetDeviceCreatedFunction(): either this
   // thread sees the function, or that one sees the device.
   devices[static_cast<size_t>(index)].store(device);
@@ -239,21 +236,6 @@ std::vector<Stream*> all_streams() {
   return all;
 }
 
-int current_device() { return this_threads_device; }
-
-void set_current_device(int index) { this_threads_device = index; }
-
-orError_t check_device(int index, const char* function) {
-  if (const orError_t error = check_settings()) return error;
-  const int count = visible_count();
-  if (index >= 0 && index < count) return orSuccess;
-  if (count == 0) {
-    return fail(orErrorNoDevice, concat(function, ": there is no device: ", no_device_text()));
-  }
-  return fail(orErrorInvalidDevice,
-              concat(function, ": expected a device from 0 to ", count - 1, ", got ", index));
-}
-
 }  // namespace openreg
 
 using namespace openreg;
@@ -263,7 +245,7 @@ extern "C" {
 orError_t orGetDeviceCount(int* count) {
   return guarded_result("orGetDeviceCount", count, [&] {
     if (const orError_t error = check_settings()) return error;
-    *count = visible_count();
+    *count = visible_device_count();
     return orSuccess;
   });
 }

@@ -1,7 +1,7 @@
 // Devices: created on first use, one for each visible device number.
 //
 // Lock order: the mutex that creates devices, then a device's mutex, then a stream's. The locks of
-// allocation.h are leaves.
+// memory/allocation.h are leaves.
 #pragma once
 
 #include <openreg/device.h>
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/device_number.h"
 #include "base/error.h"
 #include "base/mutex.h"
 #include "memory/arena.h"
@@ -86,12 +87,5 @@ std::vector<Device*> active_devices();
 
 // The streams of all devices, as of Device::streams().
 std::vector<Stream*> all_streams();
-
-// The calling thread's current device; not checked.
-int current_device();
-void set_current_device(int index);
-
-// Fails unless the number is that of a visible device. Checks the settings first.
-orError_t check_device(int index, const char* function);
 
 }  // namespace openreg

@@ -2,14 +2,12 @@
 
 #include <memory>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "base/mutex.h"
 #include "base/os.h"
 #include "base/process.h"
 #include "base/trace.h"
-#include "graph/graph.h"
 #include "queue/command.h"
 #include "queue/device.h"
 #include "queue/stream.h"
@@ -86,16 +84,16 @@ orError_t EventRef::record(Stream& stream) const {
     stream.let_run(stream.submitted());  // this process cannot see when others wait for it
     return orSuccess;
   }
-  while (const std::shared_ptr<Capture> capture = capture_of(stream)) {
-    CaptureMark mark;
+  while (const std::shared_ptr<CaptureTarget> capture = stream.capture()) {
+    std::shared_ptr<const CapturePoint> point;
     bool has_ended = false;
-    if (const orError_t error = capture->mark(stream, &mark, &has_ended)) return error;
+    if (const orError_t error = capture->mark(stream, &point, &has_ended)) return error;
     if (has_ended) continue;
-    set_latest({.completion = {}, .mark = std::make_shared<CaptureMark>(std::move(mark))});
+    set_latest({.completion = {}, .point = std::move(point)});
     return orSuccess;
   }
   EventRecord record{
-      .completion = CompletionRef::make(), .mark = {}, .device = stream.device().index()};
+      .completion = CompletionRef::make(), .point = {}, .device = stream.device().index()};
   uint64_t sequence = 0;
   if (const orError_t error = submit_record(stream, record.completion, &sequence)) return error;
   if (sequence > 0) set_latest(std::move(record));
@@ -110,14 +108,10 @@ orError_t EventRef::record_shared(Stream& stream) const {
                                   "interprocess event, got ",
                                   stream.name()));
   }
+  std::shared_ptr<SharedEvent> shared;
+  if (const orError_t error = get_shared(&shared)) return error;
   CompletionRef completion = CompletionRef::make();
-  PeerEvent peer_event;
-  if (is_peers() && !use([&peer_event](Event& event) { peer_event = event.peer_event; })) {
-    return fail_destroyed();
-  }
-  if (const orError_t error = is_peers() ? completion->share_in(peer_event) : completion->share()) {
-    return error;
-  }
+  if (const orError_t error = completion->share(*shared)) return error;
   uint64_t sequence = stream.submitted();
   if (stream.retired() >= sequence && !stream.has_failure()) {
     // Nothing is pending: the others need not depend on this process living any longer.
@@ -130,46 +124,43 @@ orError_t EventRef::record_shared(Stream& stream) const {
   }
   completion->bind(stream, sequence);
   if (is_peers()) {
-    publish_record(peer_event, completion->shared_name());
+    shared->publish(completion->shared());
     return orSuccess;
   }
   EventRecord record{
-      .completion = std::move(completion), .mark = {}, .device = stream.device().index()};
+      .completion = std::move(completion), .point = {}, .device = stream.device().index()};
   use([&record](Event& event) {
-    Ledger::existing()->set_latest(event.shared_slot, record.completion->shared_name());
+    event.shared->publish(record.completion->shared());
     std::swap(event.latest, record);
   });
   return orSuccess;
 }
 
 orError_t EventRef::get_latest(EventRecord* latest) const {
-  const bool is_found = use([latest](Event& event) {
+  orError_t error = orSuccess;
+  const bool is_found = use([latest, &error](Event& event) {
     *latest = event.latest;
-    if (event.shared_slot == LedgerFile::no_slot) return;
-    if (const auto name = Ledger::existing()->peers_latest(event.shared_slot)) {
-      *latest = {.completion = CompletionRef::make(PeerRecord{nullptr, *name}), .mark = {}};
+    if (event.shared == nullptr) return;
+    std::unique_ptr<RemoteRecord> remote;
+    error = event.shared->find_latest(&remote);
+    if (remote != nullptr) {
+      *latest = {.completion = CompletionRef::make(std::move(remote)), .point = {}};
     }
   });
-  return is_found ? orSuccess : fail_destroyed();
+  return is_found ? error : fail_destroyed();
 }
 
 orError_t EventRef::find_peers_latest(CompletionRef* latest) const {
-  PeerEvent peer_event;
-  if (!use([&peer_event](Event& event) { peer_event = event.peer_event; })) {
-    return fail_destroyed();
-  }
-  std::optional<PeerRecord> record;
-  if (const orError_t error = find_latest(peer_event, &record)) return error;
-  if (record) *latest = CompletionRef::make(*std::move(record));
+  std::shared_ptr<SharedEvent> shared;
+  if (const orError_t error = get_shared(&shared)) return error;
+  std::unique_ptr<RemoteRecord> record;
+  if (const orError_t error = shared->find_latest(&record)) return error;
+  if (record != nullptr) *latest = CompletionRef::make(std::move(record));
   return orSuccess;
 }
 
-orError_t EventRef::get_shared_slot(uint32_t* slot, uint64_t* generation) const {
-  const bool is_found = use([slot, generation](Event& event) {
-    *slot = event.shared_slot;
-    *generation = Ledger::existing()->generation_of_event(event.shared_slot);
-  });
-  return is_found ? orSuccess : fail_destroyed();
+orError_t EventRef::get_shared(std::shared_ptr<SharedEvent>* shared) const {
+  return use([shared](Event& event) { *shared = event.shared; }) ? orSuccess : fail_destroyed();
 }
 
 // An event that has been destroyed meanwhile has no latest record.
@@ -212,17 +203,10 @@ orError_t create_event(orEvent_t* event, unsigned flags) {
     return fail(orErrorInvalidValue,
                 "orEventCreateWithFlags: expected orEventDisableTiming with orEventInterprocess");
   }
-  Ledger* ledger = nullptr;
-  if (const orError_t error = Ledger::get(&ledger)) return error;
   Event shared;
-  if (const orError_t error = ledger->make_event(&shared.shared_slot)) return error;
-  try {
-    *event = add_event(shared, flags);
-    return orSuccess;
-  } catch (const std::bad_alloc&) {
-    ledger->drop_event(shared.shared_slot);
-    throw;
-  }
+  if (const orError_t error = make_shared_event(&shared.shared)) return error;
+  *event = add_event(std::move(shared), flags);
+  return orSuccess;
 }
 
 // Stores the time and the device of an event's latest record.
@@ -233,7 +217,7 @@ orError_t time_of(orEvent_t event, const char* which, int64_t* time_ns, int* dev
   if (!found.is_peers()) {
     if (const orError_t error = found.get_latest(&record)) return error;
   }
-  if (record.is_captured()) return fail_captured(*record.mark, "orEventElapsedTime");
+  if (record.is_captured()) return record.point->refuse("orEventElapsedTime");
   const CompletionRef& completion = record.completion;
   if (!found.has_timing() || !completion) {
     return fail(
@@ -258,14 +242,14 @@ orError_t find_awaited(orEvent_t event, const char* function, CompletionRef* com
   }
   EventRecord record;
   if (const orError_t error = found.get_latest(&record)) return error;
-  if (record.is_captured()) return fail_captured(*record.mark, function);
+  if (record.is_captured()) return record.point->refuse(function);
   *completion = std::move(record.completion);
   return check_safe(function);
 }
 
 // Makes later work of the stream wait for what the latest record of the event stands for.
 orError_t wait_for_event(Stream& stream, const EventRecord& record) {
-  if (record.is_captured()) return wait_for(stream, *record.mark);
+  if (record.is_captured()) return record.point->precede(stream);
   if (!record.completion) return orSuccess;
   if (const std::shared_ptr<CaptureTarget> capture = stream.capture()) {
     return capture->refuse(orErrorStreamCaptureIsolation,
@@ -297,9 +281,6 @@ orError_t orEventDestroy(orEvent_t event) {
     Event removed;
     if (!events.remove(number_of(event), &removed)) {
       return fail_stale(number_of(event), "orEventDestroy", "an event");
-    }
-    if (removed.shared_slot != LedgerFile::no_slot) {
-      Ledger::existing()->drop_event(removed.shared_slot);
     }
     return orSuccess;
   });

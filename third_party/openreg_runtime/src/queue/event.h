@@ -8,32 +8,29 @@
 
 #include "base/error.h"
 #include "base/handle.h"
-#include "extras/ledger.h"
-#include "extras/peer.h"
-#include "graph/capture.h"
+#include "queue/capture_target.h"
 #include "queue/completion.h"
+#include "queue/remote_record.h"
 
 namespace openreg {
 
 class Stream;
 
-// What the latest record made: a completion, or a mark if the stream was capturing. Neither if
-// there is none. Each record moves one and each wait copies one, so marks, which few have, are
+// What the latest record made: a completion, or a point if the stream was capturing. Neither if
+// there is none. Each record moves one and each wait copies one, so points, which few have, are
 // apart.
 struct EventRecord {
   CompletionRef completion;
-  std::shared_ptr<const CaptureMark> mark;
+  std::shared_ptr<const CapturePoint> point;
   int device = -1;  // of the stream, with a completion
 
-  bool is_captured() const { return mark != nullptr; }
+  bool is_captured() const { return point != nullptr; }
 };
 
 // What a slot of the table of events holds.
 struct Event {
-  // The event's slot in the ledger. Only for an interprocess event of this process.
-  uint32_t shared_slot = LedgerFile::no_slot;
-  PeerEvent peer_event;  // only for an event of another process
-  EventRecord latest;    // only for an event of this process
+  std::shared_ptr<SharedEvent> shared{};  // only for an interprocess event
+  EventRecord latest{};                   // only for an event of this process
 };
 
 // A flag of a slot beside those of orEventCreateWithFlags: another process's event.
@@ -62,9 +59,8 @@ class EventRef {
   // if that has been destroyed.
   orError_t find_peers_latest(CompletionRef* latest) const;
 
-  // The event's slot in the ledger, and its generation. Only for an interprocess event of this
-  // process.
-  orError_t get_shared_slot(uint32_t* slot, uint64_t* generation) const;
+  // Only for an interprocess event.
+  orError_t get_shared(std::shared_ptr<SharedEvent>* shared) const;
 
  private:
   orError_t record_shared(Stream& stream) const;
