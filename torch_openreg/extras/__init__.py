@@ -1,0 +1,1 @@
+"""Python parts of extras: what the package can be built without."""

@@ -1,0 +1,1 @@
+"""Compiles Triton kernels for devices that are parts of a CPU's memory."""
