@@ -271,3 +271,11 @@ def _inductor_empty_strided() -> Callable[
     [tuple[int, ...], tuple[int, ...], torch.dtype, int], torch.Tensor
 ]:
     """Returns what allocates, by size, stride, dtype and the index of the device."""
+
+def _triton_kernel(
+    name: str, library: str, kinds: str, names: list[str], locations: list[tuple[str, str]]
+) -> Callable[..., None]:
+    """Binds a kernel that Triton has compiled; see csrc/extras/triton/TritonKernel.h."""
+
+def _triton_current_stream() -> Callable[[int], int]:
+    """Returns what gives the number of a device's current stream: 0, or the handle."""

@@ -96,7 +96,11 @@ def includes_of(path: Path) -> list[str]:
     return re.findall(r'^\s*#\s*include\s+([<"][^>"]+[>"])', path.read_text(), re.MULTILINE)
 
 
-_PARTS_OF_PUBLIC_FOLDERS = {"aten": "aten/launch", "inductor": "extras/inductor"}
+_PARTS_OF_PUBLIC_FOLDERS = {
+    "aten": "aten/launch",
+    "inductor": "extras/inductor",
+    "triton": "extras/triton",
+}
 _PARTS_OF_PUBLIC_HEADERS = {"KernelEnvironment.h": "aten/cpu"}
 
 

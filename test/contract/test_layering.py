@@ -93,6 +93,8 @@ _EXTRAS = {
     "extras/profiler": {"core"},
     # An observer (core/Observer.h). Sees boxed arguments of the CPU's operators.
     "extras/sanitizer": {"core", "aten/facts", "aten/launch"},
+    # Launches kernels that Triton has compiled.
+    "extras/triton": {"core", "aten/launch"},
 }
 # The bindings of an extra are in its folder named python.
 _BINDINGS_OF_EXTRAS = {
@@ -184,6 +186,10 @@ ALLOWED_CALLS = {
         "extras/sanitizer/host/HostWatch.cpp",
         "orWatchGetCounts",
     ): "the sanitizer is the one user of watches",
+    (
+        "extras/triton/TritonKernel.cpp",
+        "orPointerGetAttributes",
+    ): "kernels follow addresses that they find in memory",
     ("extras/profiler/Collection.cpp", "orTraceStart"): "the profiler is the one user of the trace",
     ("extras/profiler/Collection.cpp", "orTraceStop"): "the profiler is the one user of the trace",
     (
@@ -457,8 +463,16 @@ class TestPython(TestCase):
             for path in sorted((ROOT / "torch_openreg").rglob("*.py"))
             if re.search(r"\b(CDLL|PyDLL|cdll|cffi)\b|load_library\(|\.so\b", path.read_text())
         ]
-        # One asks CUDA's driver for GPUs, the other calls the runtime where there is no torch.
-        self.assertEqual(users, ["torch_openreg/_cuda_build.py", "torch_openreg/_tools/pynvml.py"])
+        # One asks CUDA's driver for GPUs, the next calls the runtime where there is no torch. The
+        # last compiles kernels, which the bindings load.
+        self.assertEqual(
+            users,
+            [
+                "torch_openreg/_cuda_build.py",
+                "torch_openreg/_tools/pynvml.py",
+                "torch_openreg/extras/triton/_compile.py",
+            ],
+        )
 
 
 class TestLinks(TestCase):

@@ -13,6 +13,7 @@ EXTRAS = (
     "ipc",
     "profiler",
     "sanitizer",
+    "triton",
 )
 
 
