@@ -76,7 +76,7 @@ struct OpenRegTritonLaunch {
 
 // Runs all programs of the grid. Programs start in the order of their ids, x first, so that those
 // that wait for earlier ones make progress. The first failure ends the launch: no program starts
-// after it, and those that run end at their next access.
+// after it; loops that may wait end, and the other programs that run go on to their end.
 //
 // `slots` has, for each parameter of the kernel in order:
 // - a pointer: three slots, its value, and the begin and the end of the storage that the argument

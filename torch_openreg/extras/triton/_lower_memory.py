@@ -1,0 +1,448 @@
+"""Memory: loads, stores and atomic operations.
+
+Note [Rows]
+An access goes row by row. If the addresses of a row are consecutive and all of it may be accessed,
+the loop uses memory itself; one comparison has checked it. Else functions of runtime.h look at each
+element whose mask is true. Addresses that are not known to be consecutive are computed into a
+buffer first, and looked at there.
+"""
+
+from dataclasses import dataclass
+
+from torch_openreg.extras.triton._kernel import Kernel, lowers
+from torch_openreg.extras.triton._ttir import Operation, Type, Value
+from torch_openreg.extras.triton._values import (
+    Array,
+    Expression,
+    Index,
+    Nest,
+    Tensor,
+    Uniform,
+    format_of,
+    register_type,
+    size_of,
+)
+
+__all__: list[str] = []
+
+ZERO = Expression("0", 0)
+
+_UNSIGNED = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
+_ATOMICS = {
+    1: "AtomicAnd",
+    2: "AtomicOr",
+    3: "AtomicXor",
+    4: "AtomicAdd",
+    5: "AtomicAdd",
+    6: "AtomicMaximum",
+    7: "AtomicMinimum",
+    8: "AtomicMaximumUnsigned",
+    9: "AtomicMinimumUnsigned",
+    10: "AtomicExchange",
+}
+
+
+@dataclass
+class _Access:
+    """One operation on memory.
+
+    Attributes:
+        pointer: Its addresses.
+        mask: Which elements it concerns; None for all.
+        format: How elements lie in memory, a type of C++.
+        size: Their size.
+        known: The index of the range that addresses have to lie in, or -1.
+        location: The index of the operation's place.
+    """
+
+    pointer: Tensor
+    mask: Tensor | None
+    format: str
+    size: int
+    known: int
+    location: int
+
+    @property
+    def place(self) -> str:
+        """The first arguments of checks, in C++."""
+        return f"program, {self.known}, {self.location}"
+
+    @property
+    def bits(self) -> str:
+        """The type of the bits of an element, in C++."""
+        return f"{self.format}::Bits"
+
+    def row_check(self, first: str, extent: int) -> str:
+        """Returns the condition under which a row may be accessed as a whole."""
+        return f"is_row_legal(program, {self.known}, {first}, {extent * self.size})"
+
+
+def _pointee(pointer: Value) -> Type:
+    pointee = pointer.type.pointee
+    assert pointee is not None
+    return pointee
+
+
+def _access(
+    kernel: Kernel, operation: Operation, mask: Tensor | None, reads: bool, writes: bool
+) -> _Access:
+    pointer = operation.operands[0]
+    pointee = _pointee(pointer)
+    if pointee.is_tensor:
+        kernel.refuse(operation, "expected block pointers to be rewritten by Triton's passes")
+    root = kernel.facts.roots.get(pointer)
+    roots = kernel.ranges if root is None else (root,)
+    if reads:
+        kernel.reads.update(roots)
+    if writes:
+        kernel.writes.update(roots)
+    known = -1 if root is None else kernel.ranges[root]
+    if isinstance(mask, Uniform) and mask.text == "true":
+        mask = None
+    return _Access(
+        kernel.get(pointer),
+        mask,
+        format_of(pointee),
+        size_of(pointee),
+        known,
+        kernel.location(operation),
+    )
+
+
+def _segments(operation: Operation) -> list[list[Value]]:
+    """Returns the operands by parameter, as some are optional."""
+    sizes = operation.attributes["operandSegmentSizes"]
+    segments, begin = [], 0
+    for size in sizes:
+        segments.append(operation.operands[begin : begin + size])
+        begin += size
+    return segments
+
+
+def _inner_dimension(access: _Access) -> int | None:
+    """Returns a dimension along which addresses are consecutive, the last if it is one."""
+    shape = access.pointer.type.shape
+    for dimension in reversed(range(len(shape))):
+        if shape[dimension] != 1 and access.pointer.strides[dimension] == access.size:
+            return dimension
+    return None
+
+
+def _order(access: _Access) -> tuple[tuple[int, ...], bool]:
+    """Returns the dimensions with that of rows last, and whether rows are consecutive."""
+    shape = access.pointer.type.shape
+    inner = _inner_dimension(access)
+    is_consecutive = inner is not None
+    if inner is None:
+        wide = [dimension for dimension, extent in enumerate(shape) if extent != 1]
+        inner = wide[-1] if wide else len(shape) - 1
+    order = (*(one for one in range(len(shape)) if one != inner), inner)
+    return order, is_consecutive
+
+
+def _outer_loops(nest: Nest, access: _Access, order: tuple[int, ...]) -> Index:
+    index = [ZERO] * len(order)
+    for dimension in order[:-1]:
+        index[dimension] = nest.loop(access.pointer.type.shape[dimension])
+    return tuple(index)
+
+
+def _row_buffer(kernel: Kernel, extent: int, cpp_type: str) -> Array:
+    """Returns an array for the elements of one row. The type of C++ is that of bits."""
+    return kernel.array(Type("i64").with_shape((extent,)), cpp_type=cpp_type)
+
+
+def _with(index: Index, dimension: int, one: Expression) -> Index:
+    return (*index[:dimension], one, *index[dimension + 1 :])
+
+
+class _Loaded(Tensor):
+    """Elements in memory; see Note [Rows]."""
+
+    def __init__(
+        self, kernel: Kernel, access: _Access, other: Tensor | None, value_type: Type
+    ) -> None:
+        super().__init__(value_type)
+        self.access = access
+        self.other = other
+        self.order, self.is_consecutive = _order(access)
+        extent = value_type.shape[self.order[-1]]
+        self.buffer = _row_buffer(kernel, extent, _UNSIGNED[access.size])
+        self.masks = None if access.mask is None else _row_buffer(kernel, extent, "bool")
+        self.addresses = None if self.is_consecutive else _row_buffer(kernel, extent, "uint64_t")
+        self.cost = 3
+
+    @property
+    def sources(self) -> tuple[Tensor, ...]:
+        return tuple(
+            one for one in (self.access.pointer, self.access.mask, self.other) if one is not None
+        )
+
+    def element(self, nest: Nest, index: Index) -> Expression:
+        inner = self.order[-1]
+        outer = _with(index, inner, ZERO)
+        row = nest.once((id(self), outer), lambda: self._row(nest, outer))
+        bits = f"{self.access.format}::decode({row.text}[{index[inner].text}])"
+        cpp_type = register_type(self.type)
+        depth = max(row.depth, index[inner].depth)
+        if self.access.mask is None:
+            return nest.temporary(cpp_type, bits, depth)
+        # Reads the row also where the mask is false: all of it may be read.
+        value = nest.temporary(cpp_type, bits, depth)
+        mask = nest.element(self.access.mask, index)
+        other = Expression("0", 0) if self.other is None else nest.element(self.other, index)
+        return nest.temporary(
+            cpp_type,
+            f"{mask.text} ? {value.text} : {cpp_type}({other.text})",
+            max(depth, mask.depth, other.depth),
+        )
+
+    def _row(self, nest: Nest, outer: Index) -> Expression:
+        """Makes a row readable; returns a pointer to its elements."""
+        depth = max(one.depth for one in outer)
+        row = nest.name("p")
+        with nest.at(depth):
+            nest.add(f"const {self.access.bits}* {row};")
+            if self.is_consecutive:
+                self._consecutive(nest, outer, row)
+            else:
+                self._gathered(nest, outer, row)
+        return Expression(row, depth)
+
+    def _consecutive(self, nest: Nest, outer: Index, row: str) -> None:
+        access, extent = self.access, self.type.shape[self.order[-1]]
+        first = nest.element(access.pointer, outer).text
+        nest.add(
+            f"if (OPENREG_TRITON_LIKELY({access.row_check(first, extent)})) {{",
+            f"{row} = at<const {access.bits}>(program, {first});",
+            "} else {",
+        )
+        masks = _fill_masks(nest, access, self.masks, outer, self.order[-1])
+        buffer = f"reinterpret_cast<{access.bits}*>({self.buffer.name})"
+        nest.add(
+            f"if (!load_row<{access.bits}>({access.place}, {first}, {extent}, {masks}, {buffer})) "
+            "{ return; }",
+            f"{row} = {buffer};",
+            "}",
+        )
+
+    def _gathered(self, nest: Nest, outer: Index, row: str) -> None:
+        access, extent = self.access, self.type.shape[self.order[-1]]
+        assert self.addresses is not None
+        masks = _fill_addresses(nest, access, self.addresses, self.masks, outer, self.order[-1])
+        buffer = f"reinterpret_cast<{access.bits}*>({self.buffer.name})"
+        nest.add(
+            f"if (!gather_row<{access.bits}>({access.place}, {self.addresses.name}, {extent}, "
+            f"{masks}, {buffer}, &{row})) {{ return; }}"
+        )
+
+
+def _fill_masks(nest: Nest, access: _Access, masks: Array | None, outer: Index, inner: int) -> str:
+    """Stores the masks of a row in their buffer; returns the argument for the functions of rows."""
+    if masks is None or access.mask is None:
+        return "nullptr"
+    with nest.scope():
+        depth = nest.depth
+        one = nest.loop(access.pointer.type.shape[inner], True)
+        mask = nest.element(access.mask, _with(outer, inner, one))
+        nest.add(f"{masks.name}[{one.text}] = {mask.text};")
+        nest.close(depth)
+    return masks.name
+
+
+def _fill_addresses(
+    nest: Nest,
+    access: _Access,
+    addresses: Array,
+    masks: Array | None,
+    outer: Index,
+    inner: int,
+) -> str:
+    """Stores the addresses and masks of a row in their buffers; returns the masks' argument."""
+    depth = nest.depth
+    one = nest.loop(access.pointer.type.shape[inner], True)
+    index = _with(outer, inner, one)
+    nest.add(f"{addresses.name}[{one.text}] = {nest.element(access.pointer, index).text};")
+    if masks is not None and access.mask is not None:
+        nest.add(f"{masks.name}[{one.text}] = {nest.element(access.mask, index).text};")
+    nest.close(depth)
+    return masks.name if masks is not None else "nullptr"
+
+
+def _is_safe_to_delay(kernel: Kernel, operation: Operation) -> bool:
+    """Whether a load may happen where its only user is, as nothing changes memory in between."""
+    return False
+
+
+@lowers("tt.load")
+def _load(kernel: Kernel, operation: Operation) -> None:
+    _, masks, others = _segments(operation)
+    (result,) = operation.results
+    mask = kernel.get(masks[0]) if masks else None
+    other = kernel.get(others[0]) if others else None
+    access = _access(kernel, operation, mask, reads=True, writes=False)
+    if not result.type.is_tensor:
+        _load_scalar(kernel, operation, access, other)
+        return
+    loaded = _Loaded(kernel, access, other, result.type)
+    if result.type.size > 1 and _is_safe_to_delay(kernel, operation):
+        kernel.values[result] = loaded
+    else:
+        kernel.values[result] = kernel.materialize(loaded)
+
+
+def _load_scalar(
+    kernel: Kernel, operation: Operation, access: _Access, other: Tensor | None
+) -> None:
+    (result,) = operation.results
+    variable = kernel.variable(result.type)
+    pointer = kernel.text(operation.operands[0])
+    # Another program may write it while this one looks at it again and again.
+    value = f"{access.format}::decode(*at<const volatile {access.bits}>(program, {pointer}))"
+    lines = [
+        f"if (!check({access.place}, OPENREG_TRITON_READ, {pointer}, {access.size})) {{ return; }}",
+        f"{variable} = {value};",
+    ]
+    if access.mask is not None:
+        assert isinstance(access.mask, Uniform)
+        missing = other.text if isinstance(other, Uniform) else "0"
+        lines = [f"if ({access.mask.text}) {{", *lines, "} else {", f"{variable} = {missing};", "}"]
+    kernel.lines.add(*lines)
+    kernel.values[result] = Uniform(result.type, variable)
+
+
+@lowers("tt.store")
+def _store(kernel: Kernel, operation: Operation) -> None:
+    masks = operation.operands[2:]
+    mask = kernel.get(masks[0]) if masks else None
+    access = _access(kernel, operation, mask, reads=False, writes=True)
+    value = kernel.get(operation.operands[1])
+    if not value.type.is_tensor:
+        _store_scalar(kernel, operation, access)
+        return
+    order, is_consecutive = _order(access)
+    extent = value.type.shape[order[-1]] if order else 1
+    row_masks = None if access.mask is None else _row_buffer(kernel, extent, "bool")
+    buffer = _row_buffer(kernel, extent, _UNSIGNED[access.size])
+    with kernel.nest() as nest:
+        outer = _outer_loops(nest, access, order)
+        store = _store_consecutive if is_consecutive else _scatter
+        store(kernel, nest, access, value, outer, order[-1], row_masks, buffer)
+
+
+def _store_consecutive(
+    kernel: Kernel,
+    nest: Nest,
+    access: _Access,
+    value: Tensor,
+    outer: Index,
+    inner: int,
+    row_masks: Array | None,
+    buffer: Array,
+) -> None:
+    extent = value.type.shape[inner]
+    first = nest.element(access.pointer, outer).text
+    legal, row = nest.name("is_legal"), nest.name("p")
+    of_buffer = f"reinterpret_cast<{access.bits}*>({buffer.name})"
+    nest.add(
+        f"const bool {legal} = {access.row_check(first, extent)};",
+        f"{access.bits}* const {row} = {legal} ? at<{access.bits}>(program, {first}) "
+        f": {of_buffer};",
+    )
+    depth = nest.depth
+    one = nest.loop(extent, True)
+    index = _with(outer, inner, one)
+    encoded = f"{access.format}::encode({nest.element(value, index).text})"
+    condition = "" if access.mask is None else f"if ({nest.element(access.mask, index).text}) "
+    nest.add(f"{condition}{row}[{one.text}] = {encoded};")
+    nest.close(depth)
+    nest.add(f"if (!OPENREG_TRITON_LIKELY({legal})) {{")
+    masks = _fill_masks(nest, access, row_masks, outer, inner)
+    nest.add(
+        f"if (!store_row<{access.bits}>({access.place}, {first}, {extent}, {masks}, {row})) "
+        "{ return; }",
+        "}",
+    )
+
+
+def _scatter(
+    kernel: Kernel,
+    nest: Nest,
+    access: _Access,
+    value: Tensor,
+    outer: Index,
+    inner: int,
+    row_masks: Array | None,
+    buffer: Array,
+) -> None:
+    extent = value.type.shape[inner]
+    addresses = _row_buffer(kernel, extent, "uint64_t")
+    depth = nest.depth
+    of_buffer = f"reinterpret_cast<{access.bits}*>({buffer.name})"
+    one = nest.loop(extent, True)
+    element = nest.element(value, _with(outer, inner, one)).text
+    nest.add(f"{of_buffer}[{one.text}] = {access.format}::encode({element});")
+    nest.close(depth)
+    masks = _fill_addresses(nest, access, addresses, row_masks, outer, inner)
+    nest.add(
+        f"if (!scatter_row<{access.bits}>({access.place}, {addresses.name}, {extent}, {masks}, "
+        f"{of_buffer})) {{ return; }}"
+    )
+
+
+def _store_scalar(kernel: Kernel, operation: Operation, access: _Access) -> None:
+    pointer, value = (kernel.text(one) for one in operation.operands[:2])
+    lines = [
+        f"if (!check({access.place}, OPENREG_TRITON_WRITE, {pointer}, {access.size})) "
+        "{ return; }",
+        f"*at<volatile {access.bits}>(program, {pointer}) = {access.format}::encode({value});",
+    ]
+    if access.mask is not None:
+        lines = [f"if ({kernel.text(operation.operands[2])}) {{", *lines, "}"]
+    kernel.lines.add(*lines)
+
+
+@lowers("tt.atomic_rmw")
+def _atomic_rmw(kernel: Kernel, operation: Operation) -> None:
+    kind = _ATOMICS[operation.attributes["atomic_rmw_op"]]
+    masks = operation.operands[2:]
+    mask = kernel.get(masks[0]) if masks else None
+    access = _access(kernel, operation, mask, reads=True, writes=True)
+    function = f"atomic_update<{access.format}, {kind}>"
+    _atomic(kernel, operation, access, function, [kernel.get(operation.operands[1])])
+
+
+@lowers("tt.atomic_cas")
+def _atomic_cas(kernel: Kernel, operation: Operation) -> None:
+    access = _access(kernel, operation, None, reads=True, writes=True)
+    operands = [kernel.get(one) for one in operation.operands[1:3]]
+    function = f"atomic_compare_exchange<{access.format}>"
+    _atomic(kernel, operation, access, function, operands)
+
+
+def _atomic(
+    kernel: Kernel, operation: Operation, access: _Access, function: str, operands: list[Tensor]
+) -> None:
+    """Lowers an atomic operation: one element after another."""
+    (result,) = operation.results
+    cpp_type = register_type(result.type)
+    target: Tensor
+    if result.type.is_tensor:
+        target = kernel.array(result.type)
+    else:
+        target = Uniform(result.type, kernel.variable(result.type))
+    shape = result.type.shape
+    with kernel.nest() as nest:
+        index = kernel.loops(nest, shape, range(len(shape)), is_parallel=False)
+        place = target.place(index).text if isinstance(target, Array) else target.text
+        arguments = ", ".join(nest.element(one, index).text for one in operands)
+        pointer = nest.element(access.pointer, index).text
+        condition = "true" if access.mask is None else nest.element(access.mask, index).text
+        old = nest.name("old")
+        nest.add(
+            f"{cpp_type} {old} = {cpp_type}();",
+            f"if ({condition} && !{function}({access.place}, {pointer}, {arguments}, {old})) "
+            "{ return; }",
+            f"{place} = {old};",
+        )
+    kernel.values[result] = target
