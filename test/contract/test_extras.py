@@ -6,6 +6,7 @@ by ``python test/contract/test_extras.py``; pytest would import the package of t
 
 import os
 import sys
+import unittest
 
 import torch
 from source_tree import ROOT
@@ -39,6 +40,14 @@ def sanitize():
     torch.openreg.sanitizer.disable()
 
 
+def choose_driver_of_triton():
+    try:
+        from triton.runtime import driver
+    except ImportError:
+        raise unittest.SkipTest("Triton is not installed") from None
+    driver.active.get_current_target()
+
+
 # What a program does first with each extra.
 FIRST_USES = {
     "autocast": lambda: torch.autocast("openreg").__enter__(),
@@ -48,6 +57,7 @@ FIRST_USES = {
     "ipc": lambda: torch.openreg.ipc_collect(),
     "profiler": lambda: torch.openreg.profiler.mark("here"),
     "sanitizer": sanitize,
+    "triton": choose_driver_of_triton,
 }
 
 

@@ -4,22 +4,30 @@ Inductor gets classes only from the module of the device type ``PrivateUse1``; s
 Inductor finds the package] in ``torch_openreg/inductor``. Here they are registered when Inductor
 has been imported, which only programs that compile do.
 
-A build of torch with CUDA brings Triton, whose driver needs a GPU. torch is told that it cannot
-be used.
+Triton itself runs kernels of programs, by ``triton_openreg``. torch is told that it cannot be used,
+so that torch's own kernels in Triton are not chosen.
 """
 
 import functools
 import importlib
+import os
 import sys
 from typing import Any
 
+from torch_openreg import _extras
 from torch_openreg._imports import after_import
 
 __all__ = ["install"]
 
 
 def install() -> None:
-    """Has the import of Inductor register our device type, and torch find no use for Triton."""
+    """Has the import of Inductor register our device type, and torch find no use for Triton.
+
+    Triton gets our driver: it would find two, as ``torch.cuda.is_available()`` is what NVIDIA's
+    goes by.
+    """
+    if _extras.has("triton"):
+        os.environ.setdefault("TRITON_DEFAULT_BACKEND", "openreg")
     after_import("torch._inductor.compile_fx", _register)
     after_import("torch.utils._triton", _disable_triton)
 

@@ -1,0 +1,6 @@
+"""The devices of torch_openreg as a backend of Triton, by the entry point group triton.backends.
+
+``import triton`` imports ``compiler`` and ``driver`` in each environment that has torch_openreg, so
+they import nothing but Triton's base classes, and nothing in them fails. What they do is in
+``torch_openreg.extras.triton``, which is imported when a kernel is compiled or launched.
+"""
