@@ -64,8 +64,10 @@ _AFTER_DYNAMO = {
     "torch._dynamo.device_interface": "torch_openreg.dynamo._interface",
     "torch._dynamo.variables.optimizer": "torch_openreg.dynamo._optimizers",
     "torch._dynamo": "torch_openreg.dynamo._functions",
+    "torch._dynamo.variables.builder": "torch_openreg.dynamo._triton",
     "torch._functorch.partitioners": "torch_openreg.dynamo._random_state",
     "torch._inductor.decomposition": "torch_openreg.dynamo._decompositions",
+    "torch._inductor.runtime.triton_heuristics": "torch_openreg.dynamo._triton_target",
 }
 
 

@@ -68,8 +68,9 @@ class OpenRegInterface(DeviceInterface):
 
     @staticmethod
     def get_raw_stream(device_idx: int) -> int:
-        """Returns the number of the current stream of a device."""
-        return int(openreg.current_stream(device_idx).stream_id)
+        """Returns the number of the current stream of a device, as CUDA has it: 0, or a handle."""
+        stream = openreg.current_stream(device_idx)
+        return int(stream.native_handle) if stream.stream_id else 0  # type: ignore[attr-defined]
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> str:

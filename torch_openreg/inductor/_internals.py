@@ -62,6 +62,7 @@ _FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
         ("name", "device", "dtype", "shape", "stride", "allocation_shape", "is_pinned"),
     ),
     (PythonWrapperCodegen, "define_kernel", ("kernel_name", "kernel_body")),
+    (PythonWrapperCodegen, "define_user_defined_triton_kernel", ("kernel", "configs")),
     (
         PythonWrapperCodegen,
         "generate_kernel_call",

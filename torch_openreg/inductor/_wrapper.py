@@ -5,6 +5,8 @@ Restores the original names of devices; see Note [Proxy devices].
 
 # mypy: disable-error-code="no-untyped-call"
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,7 +49,9 @@ class HostScalarLines(PythonWrapperCodegen):
         **kwargs: Any,
     ) -> None:
         device = device or V.graph.get_current_device_or_throw()
-        if is_proxy(device):
+        if kwargs.get("triton", True):
+            pass  # its arguments are checked by the launch
+        elif is_proxy(device):
             positions = _host_scalar_positions(call_args, arg_types, device)
             meta = kwargs.get("inductor_meta") or {}
             kwargs["inductor_meta"] = {**meta, HOST_SCALARS: positions}
@@ -96,6 +100,12 @@ class _OpenRegLines(HostScalarLines):
             )
         super().define_kernel(kernel_name, kernel_body, *args, **kwargs)
 
+    def define_user_defined_triton_kernel(self, *args: Any, **kwargs: Any) -> Any:
+        """Writes the definition of a program's own kernel, which says what it is compiled for."""
+        device = V.graph.get_current_device_or_throw()
+        with V.graph.set_current_device(original(device)):
+            return super().define_user_defined_triton_kernel(*args, **kwargs)
+
     def generate_fallback_kernel(self, node: Any) -> None:
         # An operator on an event has no device, so the scheduler cannot order it after the kernels
         # before it.
@@ -114,6 +124,13 @@ class _OpenRegLines(HostScalarLines):
         device = device or V.graph.get_current_device_or_throw()
         if not is_proxy(device):
             super()._generate_kernel_call_helper(kernel_name, call_args, device=device, **kwargs)
+            return
+        if kwargs.get("triton", True):
+            self.writeline(f"with torch.{DEVICE_TYPE}.device({device.index}):")
+            with self.wrapper_call.indent(), _lines_of_device():
+                super()._generate_kernel_call_helper(
+                    kernel_name, call_args, device=original(device), **kwargs
+                )
             return
         arguments = [*call_args, str(device.index)]
         positions = kwargs["inductor_meta"][HOST_SCALARS]
@@ -150,6 +167,17 @@ class _OpenRegLines(HostScalarLines):
         super().benchmark_compiled_module(lines)
         text = lines.getvalue().replace("device='cpu:", f"device='{DEVICE_TYPE}:")
         output.splice(text)
+
+
+@contextlib.contextmanager
+def _lines_of_device() -> Iterator[None]:
+    """Has lines about streams say what they do on the device and not on its proxy."""
+    before = V.graph.device_ops
+    V.graph.device_ops = _internals.get_device_op_overrides(DEVICE_TYPE)
+    try:
+        yield
+    finally:
+        V.graph.device_ops = before
 
 
 def _host_scalar_positions(call_args: Any, arg_types: Any, device: torch.device) -> tuple[int, ...]:

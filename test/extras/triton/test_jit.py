@@ -87,6 +87,14 @@ class TestKernels(TritonTestCase):
         self.assertEqual(kernel.asm["so"][:4], b"\x7fELF")
         self.assertEqual(kernel.name, "add_kernel")
 
+    def test_kernel_is_bound_once(self):
+        x = torch.ones(16, device=DEVICE_TYPE)
+        _, kernel = add(x, x)
+        first = kernel.run
+        add(x, x)
+        kernel._init_handles()
+        self.assertIs(kernel.run, first)
+
     def test_tuple_and_none_as_arguments(self):
         @triton.jit
         def store_all(pointers, n, unused):

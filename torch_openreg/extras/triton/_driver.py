@@ -116,9 +116,12 @@ class Utilities:
     @staticmethod
     def load_binary(
         name: str, kernel: bytes, shared: int, device: int
-    ) -> tuple[None, int, int, int, int]:
-        """Returns no module, a handle, registers, spilled ones, and the most threads."""
-        return None, 0, _REGISTERS, 0, 1024
+    ) -> tuple[int, int, int, int, int]:
+        """Returns a module, a function, registers, spilled ones, and the most threads.
+
+        The first two are numbers that nothing uses. Triton asks again if a module is None.
+        """
+        return 1, 1, _REGISTERS, 0, 1024
 
 
 def bind_launcher(source: Any, metadata: Any) -> Callable[..., None]:
