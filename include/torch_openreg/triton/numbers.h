@@ -134,6 +134,23 @@ inline float round_to<f16>(float value) {
   return bits_of<float>(result | (u & 0x80000000u));
 }
 
+// Four bits: a sign, two of the exponent, one of the mantissa.
+static inline float decode_e2m1(int32_t bits) {
+  const uint32_t exponent = (uint32_t(bits) >> 1) & 3;
+  const float mantissa = bits & 1 ? 1.5f : 1.0f;
+  const float normal = mantissa * float((1u << exponent) >> 1);
+  const float magnitude = exponent == 0 ? (bits & 1 ? 0.5f : 0.0f) : normal;
+  return bits & 8 ? -magnitude : magnitude;
+}
+
+// A power of two: an exponent alone.
+static inline float decode_e8m0(int8_t bits) {
+  const uint32_t exponent = uint8_t(bits);
+  return bits_of<float>(exponent == 0     ? 0x00400000u
+                        : exponent == 255 ? 0x7fc00000u
+                                          : exponent << 23);
+}
+
 // Rounds without the nearest: for fp_to_fp with a rounding mode.
 template <typename Format>
 static inline float truncate_to(float value) {

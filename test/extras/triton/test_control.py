@@ -95,9 +95,10 @@ def collatz(x_ptr, out_ptr):
     while x != 1:
         if x % 2 == 0:
             x = x // 2
+            steps += 1
         else:
             x = 3 * x + 1
-        steps += 1
+            steps += 1
     tl.store(out_ptr + p, steps)
 
 

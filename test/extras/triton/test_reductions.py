@@ -150,7 +150,7 @@ def random_numbers(out_ptr, bits_ptr, seed, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out_ptr + i, tl.rand(seed, i))
     tl.store(out_ptr + N + i, tl.randn(seed, i))
-    a, b, c, d = tl.randint4x(seed, i)
+    a, _, _, d = tl.randint4x(seed, i)
     tl.store(bits_ptr + i, a)
     tl.store(bits_ptr + N + i, d)
 
