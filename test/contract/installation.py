@@ -27,7 +27,7 @@ __all__ = [
 # The part of the source tree that a build without the native part reads. The rest is only listed.
 COPIED = (
     *("LICENSE", "README.md", "openreg_bringup.py", "pyproject.toml", "pytest_openreg.py"),
-    *("setup.py", "tools"),
+    *("setup.py", "tools", "triton_openreg"),
 )
 LINKED = ("csrc", "include", "third_party")
 

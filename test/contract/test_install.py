@@ -137,6 +137,17 @@ class TestInstallation(TestCase):
         self.assertIn("pip uninstall torch_openreg", result.stderr)
         self.assertEqual(result.stderr.count("Warning"), 1, result.stderr)
 
+    @unittest.skipUnless(importlib.util.find_spec("triton"), "Triton is not installed")
+    def test_triton_can_be_imported_when_the_clone_was_moved(self):
+        clone = self.clone("editable")
+        moved = clone.with_name("moved")
+        clone.rename(moved)
+        self.addCleanup(moved.rename, clone)
+        program = self.folder / "program.py"
+        program.write_text("import triton\nprint(sorted(triton.backends.backends))\n")
+        result = run([str(self.pythons["editable"]), str(program)], self.folder)
+        self.assertIn("openreg", result.stdout)
+
     def test_clone_with_an_error_is_a_warning(self):
         broken = self.clone("editable") / "torch_openreg" / "_version.py"
         text = broken.read_text()
@@ -151,12 +162,15 @@ class TestInstallation(TestCase):
         record = next(packages.glob("torch_openreg-*.dist-info/RECORD")).read_text()
         self.assertRegex(record, r"(?m)^torch_openreg_autoload\.py,sha256=[\w-]{43},\d+$")
         self.assertTrue((packages / "torch_openreg_autoload.py").is_file())
+        for name in ("__init__", "compiler", "driver"):
+            self.assertIn(f"\ntriton_openreg/{name}.py,sha256=", record)
+            self.assertTrue((packages / "triton_openreg" / f"{name}.py").is_file())
 
     def test_no_other_folder_of_the_tree_is_a_package(self):
         # An editable installation puts the tree's root into the path. A folder with an __init__.py
         # would hide a user's folder of that name that has none.
-        packages = [path.parent.name for path in ROOT.glob("*/__init__.py")]
-        self.assertEqual(packages, ["torch_openreg"])
+        packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+        self.assertEqual(packages, ["torch_openreg", "triton_openreg"])
 
 
 @unittest.skipIf(compiler() is None, "needs a C++ compiler")

@@ -19,7 +19,7 @@ import runpy
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -128,25 +128,30 @@ def build_editable(
     config_settings: Mapping[str, Any] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    """Builds as setuptools does, and puts a copy of the entry point's module into the wheel.
+    """Builds as setuptools does, and puts copies of the entry points' modules into the wheel.
 
-    All other modules of an editable installation are in the source tree. If that is moved, the copy
-    is still there, so that ``import torch`` works and reports what is missing.
+    All other modules of an editable installation are in the source tree. If that is moved, the
+    copies are still there, so that ``import torch`` works and reports what is missing, and ``import
+    triton`` works.
     """
     name = str(build_meta.build_editable(wheel_directory, config_settings, metadata_directory))
-    _add_to_wheel(Path(wheel_directory) / name, _ROOT / "torch_openreg_autoload.py")
+    modules = [_ROOT / "torch_openreg_autoload.py", *sorted(_ROOT.glob("triton_openreg/*.py"))]
+    _add_to_wheel(Path(wheel_directory) / name, modules)
     return name
 
 
-def _add_to_wheel(wheel: Path, module: Path) -> None:
-    """Adds a module to a wheel and to the wheel's list of its files."""
-    content = module.read_bytes()
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+def _add_to_wheel(wheel: Path, modules: Sequence[Path]) -> None:
+    """Adds modules to a wheel and to the wheel's list of its files."""
+    contents = {str(path.relative_to(_ROOT)): path.read_bytes() for path in modules}
+    rows = b""
+    for name, content in contents.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+        rows += f"{name},sha256={digest},{len(content)}\n".encode()
     with zipfile.ZipFile(wheel) as archive:
         members = [(member, archive.read(member)) for member in archive.infolist()]
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, data in members:
-            if member.filename.endswith(".dist-info/RECORD"):
-                data = f"{module.name},sha256={digest},{len(content)}\n".encode() + data
-            archive.writestr(member, data)
-        archive.writestr(module.name, content)
+            is_list = member.filename.endswith(".dist-info/RECORD")
+            archive.writestr(member, rows + data if is_list else data)
+        for name, content in contents.items():
+            archive.writestr(name, content)
