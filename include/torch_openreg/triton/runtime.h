@@ -1,13 +1,21 @@
 // What generated kernels are made of besides their own arithmetic: programs, checked accesses to
 // memory, atomic operations, products of matrices, and text.
 //
-// A kernel defines OPENREG_TRITON_CHECKS and OPENREG_TRITON_OBSERVED before it includes this. A
-// function that returns false has recorded an error: the program returns.
+// A kernel defines two macros before it includes this: whether accesses are checked, and whether
+// the caller may observe them. A function that returns false has recorded an error: the program
+// returns.
 #pragma once
 
 #include "functions.h"
 #include "kernel.h"
 #include "numbers.h"
+
+#if !defined(OPENREG_TRITON_CHECKS)
+#define OPENREG_TRITON_CHECKS 1
+#endif
+#if !defined(OPENREG_TRITON_OBSERVED)
+#define OPENREG_TRITON_OBSERVED 0
+#endif
 
 extern "C" {
 void* aligned_alloc(unsigned long alignment, unsigned long size);
@@ -18,9 +26,9 @@ struct timespec;
 int clock_gettime(int clock, struct timespec* time);
 }
 
-#define OPENREG_TRITON_LIKELY(condition) __builtin_expect(!!(condition), 1)
-
 namespace openreg_triton {
+
+static inline bool is_likely(bool condition) { return __builtin_expect(condition, true); }
 
 struct Range {
   uint64_t begin;
@@ -105,7 +113,7 @@ static inline bool is_legal(const Program& program, int32_t range, uint64_t addr
   }
   if (range >= 0) {
     const Range& argument = program.state->ranges[range];
-    if (OPENREG_TRITON_LIKELY(contains(argument, address, size))) {
+    if (is_likely(contains(argument, address, size))) {
       return true;
     }
     if (argument.end != 0) {
@@ -123,10 +131,12 @@ static inline bool is_row_legal(const Program& program, int32_t range, uint64_t 
 
 static inline bool check(const Program& program, int32_t range, int32_t location,
                          OpenRegTritonAccessKind kind, uint64_t address, uint64_t size) {
-  if (!OPENREG_TRITON_LIKELY(is_legal(program, range, address, size))) {
+  if (!is_likely(is_legal(program, range, address, size))) {
     const int32_t argument = range < 0 ? -1 : program.state->arguments[range];
-    return fail(program, static_cast<OpenRegTritonStatus>(OPENREG_TRITON_ILLEGAL_READ + kind),
-                location, argument, address, size);
+    return fail(
+        program,
+        static_cast<OpenRegTritonStatus>(int32_t(OPENREG_TRITON_ILLEGAL_READ) + int32_t(kind)),
+        location, argument, address, size);
   }
   if (OPENREG_TRITON_OBSERVED && program.state->launch->observe != nullptr) {
     const OpenRegTritonAccess access = {kind,
@@ -180,30 +190,38 @@ __attribute__((noinline)) static bool store_row(const Program& program, int32_t 
   return true;
 }
 
-// Elements at any addresses. `row` points at their values afterwards: at memory, or at `buffer`.
+// Whether addresses follow one another by the size of an element.
+template <int64_t kSize, int64_t kCount>
+static inline bool are_consecutive(const uint64_t* addresses) {
+  const uint64_t first = addresses[0];
+  uint64_t differs = 0;
+  for (int64_t index = 0; index < kCount; ++index) {
+    differs |= addresses[index] ^ (first + static_cast<uint64_t>(index * kSize));
+  }
+  return differs == 0;
+}
+
+// Whether a loop may read each element of one row just before it writes that of another: they do
+// not overlap, or are the same.
+template <uint64_t kSize, uint64_t kStoredSize, uint64_t kCount>
+static inline bool is_apart(uint64_t address, uint64_t stored) {
+  return address + kSize * kCount <= stored || stored + kStoredSize * kCount <= address ||
+         (address == stored && kSize == kStoredSize);
+}
+
+// Elements at any addresses.
 template <typename Bits>
 __attribute__((noinline)) static bool gather_row(const Program& program, int32_t range,
                                                  int32_t location, const uint64_t* addresses,
-                                                 int64_t count, const bool* mask, Bits* buffer,
-                                                 const Bits** row) {
-  const uint64_t first = addresses[0];
-  uint64_t differs = 0;
+                                                 int64_t count, const bool* mask, Bits* row) {
   for (int64_t index = 0; index < count; ++index) {
-    differs |= addresses[index] ^ (first + index * sizeof(Bits));
-  }
-  if (differs == 0 && is_row_legal(program, range, first, count * sizeof(Bits))) {
-    *row = at<const Bits>(program, first);
-    return true;
-  }
-  *row = buffer;
-  for (int64_t index = 0; index < count; ++index) {
-    buffer[index] = Bits();
+    row[index] = Bits();
     if (mask == nullptr || mask[index]) {
       const uint64_t address = addresses[index];
       if (!check(program, range, location, OPENREG_TRITON_READ, address, sizeof(Bits))) {
         return false;
       }
-      buffer[index] = *at<const Bits>(program, address);
+      row[index] = *at<const Bits>(program, address);
     }
   }
   return true;
@@ -474,7 +492,9 @@ static OpenRegTritonStatus run_grid(const OpenRegTritonLaunch* launch, const uin
   if (threads == 1) {
     run_programs(state, slots, arena_size, total, chunk, run);
   } else {
+#if defined(_OPENMP)
 #pragma omp parallel num_threads(static_cast<int>(threads))
+#endif
     run_programs(state, slots, arena_size, total, chunk, run);
   }
   if (first.status != OPENREG_TRITON_SUCCESS) {

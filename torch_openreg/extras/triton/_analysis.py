@@ -101,6 +101,7 @@ class Facts:
         self.definitions: dict[Value, Operation] = {}
         self._users: dict[Value, list[Operation]] = defaultdict(list)
         self._depths: dict[Operation, int] = {}
+        self._blocks: dict[Operation, Block] = {}
         self._sinks: dict[Value, frozenset[Operation]] = {}
         self._visit(kernel, 0)
         self.roots = _Roots(kernel).roots
@@ -115,6 +116,7 @@ class Facts:
         for region in operation.regions:
             for block in region.blocks:
                 for one in block.operations:
+                    self._blocks[one] = block
                     self._visit(one, inner)
 
     def users(self, value: Value) -> list[Operation]:
@@ -137,6 +139,10 @@ class Facts:
                     result.add(user)
             found = self._sinks[value] = frozenset(result)
         return found
+
+    def block_of(self, operation: Operation) -> Block:
+        """Returns the block that an operation is in."""
+        return self._blocks[operation]
 
     def is_needed_deeper(self, value: Value) -> bool:
         """Whether a loop within that of the value computes its elements again and again."""

@@ -106,6 +106,10 @@ class Kernel:
         self.writes: set[int] = set()
         self.ranges: dict[int, int] = {}  # by the index of the argument
         self.may_wait = False
+        # The variables of loops that values are passed on to, by these values.
+        self.targets: dict[Value, list[tuple[Value, Tensor]]] = {}
+        # While a row is stored: its first address and the size of an element, in C++.
+        self.stored_row: tuple[str, int] | None = None
         # What tt.return does here, and the labels of the blocks around.
         self.on_return: Callable[[Operation], None] = lambda operation: self.lines.add("return;")
         self.labels: dict[str, tuple[str, list[Tensor]]] = {}

@@ -1,6 +1,6 @@
 """Control flow: loops, conditions, calls and branches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch_openreg.extras.triton._analysis import INLINED
 from torch_openreg.extras.triton._kernel import Kernel, lowers
@@ -10,9 +10,10 @@ from torch_openreg.extras.triton._values import (
     Shifted,
     Tensor,
     Uniform,
-    View,
     register_type,
     size_of,
+    uses_of,
+    variable_name,
 )
 
 __all__ = ["lower_blocks"]
@@ -30,40 +31,15 @@ def _slot(kernel: Kernel, value: Value) -> Tensor:
 def _assign(kernel: Kernel, slots: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Stores values. None of them sees what another one's slot becomes."""
     pairs = [(slot, value) for slot, value in zip(slots, values, strict=True) if slot is not value]
-    names = [_name(slot) for slot, _ in pairs]
+    names = [variable_name(slot) for slot, _ in pairs]
     computed = []
     for (slot, value), own in zip(pairs, names, strict=True):
-        used = dict(_used(value))
+        used = uses_of(value)
         if any(name in used and (name != own or used[name]) for name in names):
             value = _copied(kernel, value)
         computed.append((slot, value))
     for slot, value in computed:
         _store(kernel, slot, value)
-
-
-def _name(slot: Tensor) -> str:
-    assert isinstance(slot, (Array, Uniform))
-    return slot.name if isinstance(slot, Array) else slot.text
-
-
-def _used(value: Tensor, is_moved: bool = False) -> Iterator[tuple[str, bool]]:
-    """Yields the variables that a value is computed from.
-
-    With each whether elements are used at other indices than their own. The last of a name counts,
-    so those come last.
-    """
-    return iter(sorted(_uses(value, is_moved), key=lambda use: use[1]))
-
-
-def _uses(value: Tensor, is_moved: bool) -> set[tuple[str, bool]]:
-    if isinstance(value, (Array, Uniform)):
-        # The owner of another array's memory has other indices for the same elements.
-        is_renamed = isinstance(value, Array) and isinstance(value.owner, Array)
-        return {(_name(value), is_moved or is_renamed)}
-    if isinstance(value, Shifted):
-        return {(value.variable, is_moved)} | _uses(value.base, is_moved)
-    is_moved |= isinstance(value, View)
-    return set().union(*(_uses(one, is_moved) for one in value.sources))
 
 
 def _copied(kernel: Kernel, value: Tensor) -> Tensor:
@@ -135,6 +111,7 @@ def _carried(
         if one.increments is None:
             _store(kernel, one.value, kernel.get(start))
         kernel.values[one.argument] = one.value
+        kernel.targets.setdefault(one.passed, []).append((one.argument, one.value))
     return carried
 
 

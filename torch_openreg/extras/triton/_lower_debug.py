@@ -16,7 +16,7 @@ def _assert(kernel: Kernel, operation: Operation) -> None:
         index = kernel.loops(nest, shape, range(len(shape)), is_parallel=False)
         element = nest.element(condition, index).text
         nest.add(
-            f"if (!OPENREG_TRITON_LIKELY({element})) {{ fail(program, OPENREG_TRITON_ASSERT, "
+            f"if (!is_likely({element})) {{ fail(program, OPENREG_TRITON_ASSERT, "
             f"{location}, -1, 0, 0); return; }}"
         )
 

@@ -4,6 +4,7 @@ from torch_openreg.extras.triton._kernel import Kernel, lowers
 from torch_openreg.extras.triton._lower_arithmetic import rounded
 from torch_openreg.extras.triton._ttir import Operation, Type
 from torch_openreg.extras.triton._values import (
+    Array,
     Elementwise,
     Expression,
     Index,
@@ -11,6 +12,7 @@ from torch_openreg.extras.triton._values import (
     Tensor,
     is_narrow,
     register_type,
+    uses_of,
 )
 
 __all__: list[str] = []
@@ -29,8 +31,10 @@ def _multiply(
     # Sums of narrow numbers are floats, rounded at the end.
     cpp_type = register_type(result.type)
     factors = [kernel.dense(_converted(one, result.type, cpp_type)) for one in (left, right)]
-    sums = kernel.array(result.type)
-    kernel.fill(sums, addend)
+    target = _target(kernel, operation, addend, factors)
+    sums = target or kernel.array(result.type)
+    if sums is not addend:
+        kernel.fill(sums, addend)
     *batch, rows, columns = result.type.shape
     depth = left.type.shape[-1]
     count = batch[0] if batch else 1
@@ -50,6 +54,28 @@ def _multiply(
     if is_narrow(result.type):
         kernel.fill(sums, Elementwise(result.type, lambda a: rounded(result.type, a), [sums], 4))
     kernel.values[result] = sums
+
+
+def _target(
+    kernel: Kernel, operation: Operation, addend: Tensor, factors: list[Array]
+) -> Array | None:
+    """Returns the array that the sums may be computed in: the one that a loop passes them on to.
+
+    That is so if nothing else needs what the array has before.
+    """
+    (result,) = operation.results
+    targets = kernel.targets.get(result, ())
+    if len(targets) != 1:
+        return None
+    argument, target = targets[0]
+    ends = {kernel.facts.block_of(user) for user in kernel.facts.users(result)}
+    if ends != {kernel.facts.block_of(operation)} or not isinstance(target, Array):
+        return None
+    is_free = kernel.facts.sinks(argument) <= {operation}
+    uses = uses_of(addend)
+    is_in_place = not uses.get(target.name, False)
+    is_factor = any(factor.name == target.name for factor in factors)
+    return target if is_free and is_in_place and not is_factor else None
 
 
 # Triton's ScaleDotElemType: four bits, two to a byte. All others have types of their own.

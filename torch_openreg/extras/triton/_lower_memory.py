@@ -163,6 +163,7 @@ class _Loaded(Tensor):
         self, kernel: Kernel, access: _Access, other: Tensor | None, value_type: Type
     ) -> None:
         super().__init__(value_type)
+        self.kernel = kernel
         self.access = access
         self.other = other
         self.order, self.is_consecutive = _order(access)
@@ -212,8 +213,12 @@ class _Loaded(Tensor):
     def _consecutive(self, nest: Nest, outer: Index, row: str) -> None:
         access, extent = self.access, self.type.shape[self.order[-1]]
         first = nest.element(access.pointer, outer).text
+        condition = access.row_check(first, extent)
+        if self.kernel.stored_row is not None:
+            stored, size = self.kernel.stored_row
+            condition += f" && is_apart<{access.size}, {size}, {extent}>({first}, {stored})"
         nest.add(
-            f"if (OPENREG_TRITON_LIKELY({access.row_check(first, extent)})) {{",
+            f"if (is_likely({condition})) {{",
             f"{row} = at<const {access.bits}>(program, {first});",
             "} else {",
         )
@@ -227,13 +232,24 @@ class _Loaded(Tensor):
         )
 
     def _gathered(self, nest: Nest, outer: Index, row: str) -> None:
-        access, extent = self.access, self.type.shape[self.order[-1]]
+        access, inner = self.access, self.order[-1]
+        extent = self.type.shape[inner]
         assert self.addresses is not None
-        masks = _fill_addresses(nest, access, self.addresses, self.masks, outer, self.order[-1])
+        name = self.addresses.name
+        _fill_addresses(nest, access, self.addresses, None, outer, inner)
         buffer = f"reinterpret_cast<{access.bits}*>({self.buffer.name})"
+        row_check = access.row_check(f"{name}[0]", extent)
         nest.add(
-            f"if (!gather_row<{access.bits}>({access.place}, {self.addresses.name}, {extent}, "
-            f"{masks}, {buffer}, &{row})) {{ return; }}"
+            f"if (are_consecutive<{access.size}, {extent}>({name}) && {row_check}) {{",
+            f"{row} = at<const {access.bits}>(program, {name}[0]);",
+            "} else {",
+        )
+        masks = _fill_masks(nest, access, self.masks, outer, inner)
+        nest.add(
+            f"if (!gather_row<{access.bits}>({access.place}, {name}, {extent}, {masks}, {buffer})) "
+            "{ return; }",
+            f"{row} = {buffer};",
+            "}",
         )
 
 
@@ -269,9 +285,37 @@ def _fill_addresses(
     return masks.name if masks is not None else "nullptr"
 
 
-def _is_safe_to_delay(kernel: Kernel, operation: Operation) -> bool:
-    """Whether a load may happen where its only user is, as nothing changes memory in between."""
-    return False
+# What may lie between a load and the operation that uses it, if that reads memory in its place:
+# operations without regions that change no memory.
+_CHANGES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.print", "tt.assert")
+
+
+def _is_safe_to_delay(kernel: Kernel, operation: Operation, loaded: _Loaded) -> bool:
+    """Whether a load may happen where its only user is, as memory is still the same there.
+
+    A user that stores compares its row with that of the load; see :func:`is_apart` in runtime.h.
+    """
+    if loaded.order != tuple(range(len(loaded.order))) or operation.attributes["isVolatile"]:
+        return False
+    sinks = kernel.facts.sinks(operation.results[0])
+    if len(sinks) != 1:
+        return False
+    (sink,) = sinks
+    block = kernel.facts.block_of(operation)
+    if kernel.facts.block_of(sink) is not block:
+        return False
+    if sink.name == "tt.store":
+        is_row = sum(extent != 1 for extent in loaded.type.shape) == 1
+        if not is_row or not loaded.is_consecutive:
+            return False
+        # All rows, and no other tensors.
+        if sink.operands[0].type.shape != loaded.type.shape:
+            return False
+    elif sink.name not in ("tt.reduce", "scf.yield"):
+        return False
+    begin, end = block.operations.index(operation), block.operations.index(sink)
+    between = block.operations[begin + 1 : end]
+    return not any(one.name in _CHANGES or one.regions for one in between if one is not sink)
 
 
 @lowers("tt.load")
@@ -285,7 +329,7 @@ def _load(kernel: Kernel, operation: Operation) -> None:
         _load_scalar(kernel, operation, access, other)
         return
     loaded = _Loaded(kernel, access, other, result.type)
-    if result.type.size > 1 and _is_safe_to_delay(kernel, operation):
+    if result.type.size > 1 and _is_safe_to_delay(kernel, operation, loaded):
         kernel.values[result] = loaded
     else:
         kernel.values[result] = kernel.materialize(loaded)
@@ -350,13 +394,15 @@ def _store_consecutive(
         f": {of_buffer};",
     )
     depth = nest.depth
+    kernel.stored_row = (first, access.size)
     one = nest.loop(extent, True)
     index = _with(outer, inner, one)
     encoded = f"{access.format}::encode({nest.element(value, index).text})"
+    kernel.stored_row = None
     condition = "" if access.mask is None else f"if ({nest.element(access.mask, index).text}) "
     nest.add(f"{condition}{row}[{one.text}] = {encoded};")
     nest.close(depth)
-    nest.add(f"if (!OPENREG_TRITON_LIKELY({legal})) {{")
+    nest.add(f"if (!is_likely({legal})) {{")
     masks = _fill_masks(nest, access, row_masks, outer, inner)
     nest.add(
         f"if (!store_row<{access.bits}>({access.place}, {first}, {extent}, {masks}, {row})) "

@@ -35,6 +35,8 @@ __all__ = [
     "is_narrow",
     "register_type",
     "size_of",
+    "uses_of",
+    "variable_name",
 ]
 
 _INTEGERS = {"i1": "bool", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t"}
@@ -438,3 +440,27 @@ class View(Tensor):
 
     def element(self, nest: Nest, index: Index) -> Expression:
         return nest.element(self.base, self.translate(index))
+
+
+def variable_name(tensor: Tensor) -> str:
+    """Returns the name of the variable or the array that a tensor is."""
+    assert isinstance(tensor, (Array, Uniform))
+    return tensor.name if isinstance(tensor, Array) else tensor.text
+
+
+def uses_of(tensor: Tensor, is_moved: bool = False) -> dict[str, bool]:
+    """Returns the variables that a tensor is computed from.
+
+    With each whether some of its elements are used at other indices than their own.
+    """
+    if isinstance(tensor, (Array, Uniform)):
+        # The owner of another array's memory has other indices for the same elements.
+        is_renamed = isinstance(tensor, Array) and isinstance(tensor.owner, Array)
+        return {variable_name(tensor): is_moved or is_renamed}
+    uses: dict[str, bool] = {}
+    if isinstance(tensor, Shifted):
+        uses[tensor.variable] = is_moved
+    for source in tensor.sources:
+        for name, moves in uses_of(source, is_moved or isinstance(tensor, View)).items():
+            uses[name] = uses.get(name, False) or moves
+    return uses
