@@ -2,8 +2,7 @@
 #pragma once
 
 #include <stdint.h>
-
-#include "numbers.h"
+#include <torch_openreg/triton/numbers.h>
 
 namespace openreg_triton {
 

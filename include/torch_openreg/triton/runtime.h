@@ -6,9 +6,9 @@
 // returns.
 #pragma once
 
-#include "functions.h"
-#include "kernel.h"
-#include "numbers.h"
+#include <torch_openreg/triton/functions.h>
+#include <torch_openreg/triton/kernel.h>
+#include <torch_openreg/triton/numbers.h>
 
 #if !defined(OPENREG_TRITON_CHECKS)
 #define OPENREG_TRITON_CHECKS 1

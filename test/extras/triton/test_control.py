@@ -16,8 +16,9 @@ from torch.testing._internal.common_utils import (
 from torch_openreg.extras.triton._lower import lower
 from torch_openreg.extras.triton._lowered import LoweringError
 
-
-EX2 = tl.constexpr("ex2.approx.ftz.f32 $0, $1;")
+SHIFT = tl.constexpr("shf.l.wrap.b32 $0, $1, $1, 3;")
+EXP2 = tl.constexpr("ex2.approx.ftz.f32 $0, $1;")
+TANH = tl.constexpr("tanh.approx.f32 $0, $1;")
 
 
 @triton.jit
@@ -206,8 +207,18 @@ def asserts(x_ptr, BLOCK: tl.constexpr):
 def assembly(x_ptr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i)
-    y = tl.inline_asm_elementwise(EX2, "=r,r", [x], tl.float32, True, 1)
+    y = tl.inline_asm_elementwise(SHIFT, "=r,r", [x], tl.float32, True, 1)
     tl.store(x_ptr + i, y)
+
+
+@triton.jit
+def approximations(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    y = tl.inline_asm_elementwise(EXP2, "=f,f", [x], tl.float32, True, 1)
+    z = tl.inline_asm_elementwise(TANH, "=f,f", [x], tl.float32, True, 1)
+    tl.store(out_ptr + i, y)
+    tl.store(out_ptr + BLOCK + i, z)
 
 
 class TestControl(TestCase):
@@ -343,11 +354,17 @@ class TestDebugging(TestCase):
             lowered(assembly, torch.zeros(16), BLOCK=16)
         error = caught.exception
         self.assertEqual(error.operation, "tt.elementwise_inline_asm")
-        self.assertIn("ex2.approx.ftz.f32", str(error))
+        self.assertIn("shf.l.wrap.b32", str(error))
         with open(__file__) as file:
             line = file.readlines()[error.frames[-1].line - 1]
-        self.assertIn("tl.inline_asm_elementwise(EX2", line)
+        self.assertIn("tl.inline_asm_elementwise(SHIFT", line)
         self.assertTrue(str(error).startswith(f"{__file__}:{error.frames[-1].line}: "))
+
+    def test_approximate_instructions_are_functions(self):
+        x = torch.randn(16)
+        out = torch.empty(2, 16)
+        launch(approximations, (1,), x, out, BLOCK=16)
+        self.assertEqual(out, torch.stack([x.exp2(), x.tanh()]))
 
     def test_unknown_operations_are_refused(self):
         text = ttir(program_ids, torch.zeros(1)).replace('"tt.store"', '"tt.strange"')

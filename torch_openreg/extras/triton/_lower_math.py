@@ -1,5 +1,7 @@
 """Functions: the dialect math, and those of libdevice."""
 
+import re
+
 from torch_openreg.extras.triton._kernel import Kernel, lowers
 from torch_openreg.extras.triton._libdevice import Function, find_function
 from torch_openreg.extras.triton._lower_arithmetic import rounded
@@ -97,9 +99,29 @@ def _extern(kernel: Kernel, operation: Operation) -> None:
     _define(kernel, operation, function.pattern, function.cost)
 
 
+# Instructions of PTX on one float: approximations, which are exact here.
+_APPROXIMATION = re.compile(
+    r"\s*(?P<name>tanh|ex2|lg2|rcp|sqrt|rsqrt|sin|cos)\.approx(?:\.ftz)?\.f32\s+\$0,\s*\$1;\s*"
+)
+_INSTRUCTIONS = {
+    "tanh": "__builtin_tanhf({0})",
+    "ex2": "exp2({0})",
+    "lg2": "__builtin_log2f({0})",
+    "rcp": "(1.0f / {0})",
+    "sqrt": "__builtin_sqrtf({0})",
+    "rsqrt": "(1.0f / __builtin_sqrtf({0}))",
+    "sin": "__builtin_sinf({0})",
+    "cos": "__builtin_cosf({0})",
+}
+
+
 @lowers("tt.elementwise_inline_asm")
 def _assembly(kernel: Kernel, operation: Operation) -> None:
-    text = operation.attributes.get("asm_string", "")
+    text = operation.attributes["asm_string"]
+    match = _APPROXIMATION.fullmatch(text)
+    if match is not None and operation.attributes["packed_element"] == 1:
+        _define(kernel, operation, _INSTRUCTIONS[match["name"]], _DEAR)
+        return
     first = text.strip().splitlines()[0] if text.strip() else "nothing"
     kernel.refuse(
         operation,
