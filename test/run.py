@@ -38,6 +38,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -103,7 +104,7 @@ def missing_requirement() -> str | None:
     requirements = _ROOT / "requirements-test.txt"
     missing = []
     for line in requirements.read_text(encoding="utf-8").splitlines():
-        name = line.partition("#")[0].partition("==")[0].strip()
+        name = re.split("[=<>#]", line, maxsplit=1)[0].strip()
         try:
             importlib.metadata.version(name) if name else None
         except importlib.metadata.PackageNotFoundError:
