@@ -3,10 +3,9 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 
-#include <utility>
+#include <atomic>
 
 #include "csrc/core/Interrupt.h"
 #include "torch_openreg/core/Exception.h"
@@ -18,25 +17,22 @@ namespace {
 
 orEvent_t asEvent(void* event) { return static_cast<orEvent_t>(event); }
 
-// Note [Wrapping events]
-// A c10::Event can only get its handle from the guard's record(). To wrap a handle of the runtime,
-// wrapEvent() stores it here and calls record(): the next record() of this thread takes the handle
-// and records nothing.
-thread_local orEvent_t wrapped_event = nullptr;
+std::atomic<EventImporter> event_importer{nullptr};
+
+ImportedEvent importEvent(EventFlag flag) {
+  const EventImporter importer = event_importer.load();
+  const ImportedEvent event = importer == nullptr ? ImportedEvent{} : importer(flag);
+  TORCH_CHECK(event.handle != nullptr,
+              "Event.record: expected PYTORCH_DEFAULT or BACKEND_DEFAULT, got flag ",
+              static_cast<int>(flag));
+  return event;
+}
 
 Device makeDevice(DeviceIndex index) { return Device(kDeviceType, index); }
 
 }  // namespace
 
-// See Note [Wrapping events].
-c10::Event wrapEvent(orEvent_t handle, DeviceIndex device) {
-  c10::Event event(kDeviceType, kInterprocessEvent);
-  const Stream stream = getDefaultOpenRegStream(device);
-  wrapped_event = handle;
-  const auto forget = c10::make_scope_exit([] { wrapped_event = nullptr; });
-  event.record(stream);
-  return event;
-}
+void setEventImporter(EventImporter importer) { event_importer = importer; }
 
 DeviceType OpenRegGuardImpl::type() const { return kDeviceType; }
 
@@ -131,26 +127,21 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex in
   TORCH_CHECK(index == -1 || index == stream.device_index(),
               "Event.record: event was created on device ", static_cast<int>(index),
               ", but the stream is on device ", static_cast<int>(stream.device_index()));
-  if (wrapped_event != nullptr) {
-    *event = std::exchange(wrapped_event, nullptr);
-    return;
-  }
   const OpenRegStream openreg_stream(stream);
   const DeviceGuard guard(stream.device());
   orEvent_t handle = asEvent(*event);
   if (handle == nullptr) {
-    unsigned flags = orEventDisableTiming;
-    if (flag == kInterprocessEvent) {
-      flags |= orEventInterprocess;
-    } else if (flag == EventFlag::BACKEND_DEFAULT) {
-      flags = orEventDefault;
+    if (flag == EventFlag::PYTORCH_DEFAULT || flag == EventFlag::BACKEND_DEFAULT) {
+      OPENREG_CHECK(orEventCreateWithFlags(
+          &handle, flag == EventFlag::BACKEND_DEFAULT ? orEventDefault : orEventDisableTiming));
+      *event = handle;
     } else {
-      TORCH_CHECK(flag == EventFlag::PYTORCH_DEFAULT,
-                  "Event.record: expected PYTORCH_DEFAULT or BACKEND_DEFAULT, got flag ",
-                  static_cast<int>(flag));
+      const ImportedEvent imported = importEvent(flag);
+      *event = handle = imported.handle;
+      if (imported.is_recorded) {
+        return;
+      }
     }
-    OPENREG_CHECK(orEventCreateWithFlags(&handle, flags));
-    *event = handle;
   }
   OPENREG_CHECK(orEventRecord(handle, openreg_stream.stream()));
   observe(&Observer::eventRecord, handle, openreg_stream);

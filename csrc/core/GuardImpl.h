@@ -10,13 +10,19 @@
 
 namespace c10::openreg {
 
-// The flag of an event that can be shared with other processes. c10 has no such flag in 2.13, but
-// passes an event's flag unchanged to the backend.
-constexpr EventFlag kInterprocessEvent = static_cast<EventFlag>(0x100);
+// What an extra does for events with flags of its own: c10 passes an event's flag unchanged to the
+// backend.
+struct ImportedEvent {
+  orEvent_t handle = nullptr;  // null: the flag is not one of the extra's
+  bool is_recorded = false;    // then nothing is recorded; its first record is another one
+};
 
-// Wraps an event of the runtime in a new c10::Event on a device, as if that had recorded it. Takes
-// ownership of the handle, which may be an event of another process.
-OPENREG_EXPORT c10::Event wrapEvent(orEvent_t handle, DeviceIndex device);
+// Called by the first record of a c10::Event whose flag is none of c10's. The event owns the
+// handle. Errors: may throw.
+using EventImporter = ImportedEvent (*)(EventFlag flag);
+
+// There is one, which is installed while the library is loaded.
+OPENREG_EXPORT void setEventImporter(EventImporter importer);
 
 // Implements every virtual of the interface. Those that are noexcept report failures as warnings.
 struct OpenRegGuardImpl final : public c10::impl::DeviceGuardImplInterface {

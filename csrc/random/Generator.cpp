@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 
 #include "csrc/core/BlockingRegion.h"
 #include "csrc/core/CaptureMode.h"
@@ -21,7 +21,6 @@
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Functions.h"
-#include "torch_openreg/core/Launch.h"
 
 namespace at::openreg {
 
@@ -32,16 +31,6 @@ namespace {
 
 at::CPUGeneratorImpl* implOf(const Generator& engine) {
   return static_cast<at::CPUGeneratorImpl*>(engine.unsafeGetGeneratorImpl());
-}
-
-// Copies the state of one engine to another. The mutexes are torch's, so clang cannot check them.
-void copyState(Generator target, Generator source) {
-  const std::scoped_lock locks(target.mutex(), source.mutex());
-  at::CPUGeneratorImpl* to = implOf(target);
-  at::CPUGeneratorImpl* from = implOf(source);
-  to->set_engine(from->engine());
-  to->set_next_float_normal_sample(from->next_float_normal_sample());
-  to->set_next_double_normal_sample(from->next_double_normal_sample());
 }
 
 // `function` is the one that torch has called, for the text.
@@ -219,9 +208,7 @@ struct GeneratorState::Current {
 };
 
 GeneratorState::GeneratorState(c10::Device device, uint64_t seed)
-    : device_(device),
-      graph_engine_(at::detail::createCPUGenerator()),
-      current_(std::make_unique<Current>(seed)) {}
+    : device_(device), current_(std::make_unique<Current>(seed)) {}
 
 GeneratorState::~GeneratorState() = default;
 
@@ -415,46 +402,20 @@ c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
 
 namespace {
 
-struct CapturedUse {
-  std::shared_ptr<GeneratorState> generator;
-  OpenRegStream last_stream;
-};
-
-// The current captures that have kernels that draw.
-struct CapturedUses {
-  c10::openreg::Mutex mutex;
-  std::unordered_map<uint64_t, std::vector<CapturedUse>> of_captures OPENREG_GUARDED_BY(mutex);
-};
-
-CapturedUses& capturedUses() {
-  static auto* uses = new CapturedUses();
-  return *uses;
-}
-
-// Orders a launch after earlier launches of the same capture that draw.
-void orderCapturedLaunch(const std::shared_ptr<GeneratorState>& generator,
-                         const OpenRegStream& stream, uint64_t capture_id) {
-  CapturedUses& uses = capturedUses();
-  const Lock lock(uses.mutex);
-  std::vector<CapturedUse>& of_capture = uses.of_captures[capture_id];
-  const auto use = std::find_if(of_capture.begin(), of_capture.end(),
-                                [&](const CapturedUse& one) { return one.generator == generator; });
-  if (use == of_capture.end()) {
-    of_capture.push_back({generator, stream});
-    return;
-  }
-  c10::openreg::waitForStream(stream, use->last_stream);
-  use->last_stream = stream;
-}
+std::atomic<CapturedEngine> captured_engine{nullptr};
 
 }  // namespace
+
+void setCapturedEngine(CapturedEngine function) { captured_engine = function; }
 
 // docs: generator-order
 Generator OpenRegGeneratorImpl::engineForLaunch(const OpenRegStream& stream) {
   const std::shared_ptr<GeneratorState> state = this->state();
   if (const uint64_t capture_id = stream.captureId(); capture_id != 0) {
-    orderCapturedLaunch(state, stream, capture_id);
-    return state->graphEngine();
+    const CapturedEngine engine_of = captured_engine.load();
+    TORCH_CHECK(engine_of != nullptr,
+                "A stream captures, and random kernels of graphs are missing");
+    return engine_of(state, stream, capture_id);
   }
   return state->engineForLaunch(stream);
 }
@@ -492,31 +453,7 @@ Generator GeneratorState::waitForKernels() const {
   }
   return engine;
 }
-
-Generator GeneratorState::beginReplay(const OpenRegStream& stream) {
-  Generator engine = engineForLaunch(stream);
-  c10::openreg::launchKernel<"random state to graph">(
-      stream, [graph = graph_engine_, engine] { copyState(graph, engine); });
-  return engine;
-}
-
-void GeneratorState::endReplay(const OpenRegStream& stream, const Generator& engine) {
-  c10::openreg::launchKernel<"random state from graph">(
-      stream, [graph = graph_engine_, engine = engine] { copyState(engine, graph); });
-}
 // docs: end
-
-std::vector<std::shared_ptr<GeneratorState>> takeGeneratorsOfCapture(uint64_t capture_id) {
-  std::vector<std::shared_ptr<GeneratorState>> generators;
-  CapturedUses& uses = capturedUses();
-  const Lock lock(uses.mutex);
-  if (const auto node = uses.of_captures.extract(capture_id); !node.empty()) {
-    for (const CapturedUse& use : node.mapped()) {
-      generators.push_back(use.generator);
-    }
-  }
-  return generators;
-}
 
 OpenRegGeneratorImpl* OpenRegGeneratorImpl::clone_impl() const {
   auto* copy = new OpenRegGeneratorImpl(device().index());

@@ -139,6 +139,10 @@ ALLOWED_CALLS = {
         "orHostGetKernelPointer",
     ): "aliases are the one user of kernel addresses",
     (
+        "aten/launch/HostMemory.cpp",
+        "orHostGetKernelPointer",
+    ): "aliases are the one user of kernel addresses",
+    (
         "aten/cpu/KernelEnvironment.cpp",
         "orSetIdleFunction",
     ): "a worker gives up what its kernels have made",

@@ -14,7 +14,7 @@
 
 #include "csrc/aten/cpu/DryRun.h"
 #include "csrc/aten/cpu/SubByteIntegers.h"
-#include "csrc/core/PinnedMemory.h"
+#include "csrc/aten/launch/HostMemory.h"
 #include "csrc/core/SyncDebug.h"
 #include "csrc/memory/PinnedAllocator.h"
 #include "torch_openreg/aten/KernelArguments.h"
@@ -110,19 +110,13 @@ void recordPinned(const Tensor& host, const OpenRegStream& stream) {
   at::getHostAllocator(kDeviceType)->record_event(data.get(), data.get_context(), stream.unwrap());
 }
 
-bool isPinned(const Tensor& host) {
-  return host.layout() == kStrided && host.has_storage() && isPinnedPointer(host.storage().data());
-}
-
-// A side of a copy, for the calling thread. While pinned memory may be protected from the host, it
-// is accessed as kernels do.
+// A side of a copy, for the calling thread. Memory of the host is accessed as kernels do, which
+// find some of it at another address.
 Tensor onThisThread(const Tensor& tensor) {
   if (isOpenReg(tensor)) {
     return hostView(tensor);
   }
-  return c10::openreg::isPinnedMemoryProtected() && isPinned(tensor)
-             ? TensorAlias::ofHostMemory(tensor).tensor()
-             : tensor;
+  return hasKernelAddress(tensor) ? TensorAlias::ofHostMemory(tensor).tensor() : tensor;
 }
 
 // Waits for the stream, and copies on the calling thread. That has to wait for the copy in any

@@ -145,12 +145,12 @@ void OpenRegGraph::replay() {
   const BlockingRegion region;  // the queue may be full
   std::vector<at::Generator> engines;
   for (const auto& generator : generators_) {
-    engines.push_back(generator->beginReplay(stream));
+    engines.push_back(generator.beginReplay(stream));
   }
   observe(&Observer::graphReplay, capture_id_->load(), stream);
   OPENREG_CHECK(orGraphLaunch(exec_, stream.stream()));
   for (size_t i = 0; i < engines.size(); ++i) {
-    generators_[i]->endReplay(stream, engines[i]);
+    generators_[i].endReplay(stream, engines[i]);
   }
 }
 // docs: end

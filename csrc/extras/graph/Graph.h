@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "csrc/extras/graph/GeneratorCapture.h"
 #include "torch_openreg/core/Stream.h"
-#include "torch_openreg/random/Generator.h"
 
 namespace at::openreg {
 
@@ -68,7 +68,7 @@ class OpenRegGraph final : public at::GraphImplInterface {
   bool has_captured_ = false;
   orGraph_t graph_ = nullptr;  // null if it is not needed any more
   orGraphExec_t exec_ = nullptr;
-  std::vector<std::shared_ptr<GeneratorState>> generators_;  // generators of its kernels
+  std::vector<CapturedGenerator> generators_;  // of its kernels
 };
 
 }  // namespace at::openreg

@@ -1,13 +1,55 @@
 #include "csrc/extras/ipc/EventSharing.h"
 
+#include <c10/util/ScopeExit.h>
 #include <openreg/openreg.h>
 
 #include <cstring>
+#include <utility>
 
 #include "csrc/core/GuardImpl.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Stream.h"
 
 namespace c10::openreg {
+namespace {
+
+// The flag of an event that can be shared with other processes. c10 has no such flag in 2.13.
+constexpr EventFlag kInterprocessEvent = static_cast<EventFlag>(0x100);
+
+// Note [Wrapping events]
+// A c10::Event can only get its handle from the guard's record(). To wrap a handle of the runtime,
+// wrapEvent() stores it here and calls record(): the event takes the handle and records nothing.
+thread_local orEvent_t wrapped_event = nullptr;
+
+ImportedEvent importEvent(EventFlag flag) {
+  if (flag != kInterprocessEvent) {
+    return {};
+  }
+  if (wrapped_event != nullptr) {
+    return {std::exchange(wrapped_event, nullptr), /*is_recorded=*/true};
+  }
+  ImportedEvent made;
+  OPENREG_CHECK(orEventCreateWithFlags(&made.handle, orEventDisableTiming | orEventInterprocess));
+  return made;
+}
+
+[[maybe_unused]] const bool is_installed = [] {
+  setEventImporter(&importEvent);
+  return true;
+}();
+
+}  // namespace
+
+// See Note [Wrapping events].
+Event wrapEvent(orEvent_t handle, DeviceIndex device) {
+  Event event(kDeviceType, kInterprocessEvent);
+  const Stream stream = getDefaultOpenRegStream(device);
+  wrapped_event = handle;
+  const auto forget = c10::make_scope_exit([] { wrapped_event = nullptr; });
+  event.record(stream);
+  return event;
+}
 
 Event makeInterprocessEvent() { return Event(kDeviceType, kInterprocessEvent); }
 

@@ -4,12 +4,17 @@
 #pragma once
 
 #include <c10/core/Event.h>
+#include <openreg/event.h>
 
 #include <string>
 
 #include "torch_openreg/core/Macros.h"
 
 namespace c10::openreg {
+
+// Wraps an event of the runtime in a new c10::Event on a device, as if that had recorded it. Takes
+// ownership of the handle, which may be an event of another process.
+OPENREG_EXPORT Event wrapEvent(orEvent_t handle, DeviceIndex device);
 
 // A new event, not recorded yet, for eventHandle().
 OPENREG_EXPORT Event makeInterprocessEvent();

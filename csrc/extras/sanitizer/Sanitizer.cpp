@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "csrc/core/Mutex.h"
-#include "csrc/core/PinnedMemory.h"
 #include "csrc/extras/sanitizer/AccessSet.h"
 #include "csrc/extras/sanitizer/Clock.h"
 #include "csrc/extras/sanitizer/HappensBefore.h"
@@ -54,7 +53,6 @@ class Sanitizer final : public Observer {
     state_.options = options;
     const bool watches_pages = options.finds_host_accesses && options.watches_pages;
     letHostBeWatched(watches_pages);
-    setPinnedMemoryProtected(watches_pages);
     // A child has no record of its parent's work, and another thread may hold the lock at the fork.
     [[maybe_unused]] static const int is_off_in_children =
         pthread_atfork(nullptr, nullptr, [] { sanitizer().turnOff(); });
@@ -75,7 +73,6 @@ class Sanitizer final : public Observer {
     }
     const Lock lock(mutex_);
     letHostBeWatched(false);
-    setPinnedMemoryProtected(false);
     forget();
   }
 

@@ -9,8 +9,8 @@
 //     with which they were launched, so setting does not wait;
 //   - reading the state waits for the kernels that draw;
 //   - kernels in a graph draw in each replay, from the state at that time. They use a separate
-//     engine, to and from which beginReplay() and endReplay() copy the state: the replay counts as
-//     one kernel that draws. So the state cannot be read or set while the current stream captures.
+//     engine, to and from which the replay copies the state: it counts as one kernel that draws. So
+//     the state cannot be read or set while the current stream captures.
 //
 // Concurrent launches of host threads are not ordered, as on any device; a kernel locks the engine
 // while it draws.
@@ -68,26 +68,17 @@ class OPENREG_EXPORT GeneratorState {
   // enqueued so far.
   Generator engineForLaunch(const c10::openreg::OpenRegStream& stream);
 
-  // The engine for the kernels of graphs.
-  const Generator& graphEngine() const { return graph_engine_; }
-
   // Waits for all kernels that draw, and returns the engine that they used. Keeps the GIL.
   // Errors: the asynchronous error of their stream.
   Generator waitForKernels() const;
-
-  // Enqueue, on the stream of a graph's launch, a kernel that copies the state to the graph's
-  // engine, and one that copies it back. `engine` is the result of the first.
-  Generator beginReplay(const c10::openreg::OpenRegStream& stream);
-  void endReplay(const c10::openreg::OpenRegStream& stream, const Generator& engine);
 
  private:
   // The seed and the offset of the current engine, with the bits for a normal number that it keeps.
   std::pair<uint64_t, uint64_t> readOffset(bool keeps_normals);
 
   const c10::Device device_;
-  const Generator graph_engine_;  // the engine of all graphs' kernels, for one replay at a time
 
-  struct Current;  // the engine of all other kernels, with its lock
+  struct Current;  // the engine, with its lock
   const std::unique_ptr<Current> current_;
 };
 
@@ -145,9 +136,14 @@ class OPENREG_EXPORT OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 // generator: it differs between processes and devices.
 OPENREG_EXPORT const Generator& getDefaultOpenRegGenerator(c10::DeviceIndex device = -1);
 
-// Takes the generators that the kernels of a capture draw from. Called when the capture has ended.
-OPENREG_EXPORT std::vector<std::shared_ptr<GeneratorState>> takeGeneratorsOfCapture(
-    uint64_t capture_id);
+// Returns the engine for a kernel that the stream captures, and orders it after the kernels of the
+// capture that draw from the same state. `capture_id` is that of the stream.
+using CapturedEngine = Generator (*)(const std::shared_ptr<GeneratorState>& state,
+                                     const c10::openreg::OpenRegStream& stream,
+                                     uint64_t capture_id);
+
+// Installs it: for what makes captures, while the library is loaded.
+OPENREG_EXPORT void setCapturedEngine(CapturedEngine function);
 
 // A new generator for a device, with torch's default seed for new generators.
 OPENREG_EXPORT Generator createOpenRegGenerator(c10::DeviceIndex device = -1);
