@@ -1,6 +1,10 @@
 // The device's name in texts.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
+#include <string>
+
 #include "torch_openreg/core/DeviceKeys.h"
 
 namespace c10::openreg {
@@ -10,5 +14,10 @@ inline constexpr const char* kDeviceName = "OpenReg";
 
 // "CUDA" where the library serves CUDA.
 inline const char* deviceName() noexcept { return servesCuda() ? "CUDA" : kDeviceName; }
+
+// The module with the functions that programs call: "torch.openreg" or "torch.cuda".
+inline std::string moduleName() {
+  return "torch." + DeviceTypeName(kDeviceType, /*lower_case=*/true);
+}
 
 }  // namespace c10::openreg

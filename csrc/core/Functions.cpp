@@ -116,6 +116,13 @@ void synchronizeDevice(DeviceIndex index, const char* caller) {
                        caller);
 }
 
+AddressRange addressRange(DeviceIndex index) {
+  void* begin = nullptr;
+  size_t size = 0;
+  OPENREG_CHECK(orDeviceGetAddressRange(&begin, &size, index));
+  return {begin, size};
+}
+
 bool isDeviceActive(DeviceIndex index) noexcept {
   int is_active = 0;
   return orDeviceIsActive(index, &is_active) == orSuccess && is_active != 0;

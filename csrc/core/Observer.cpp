@@ -11,35 +11,49 @@ namespace {
 
 // An observer stays valid when it is removed while another thread calls it, so that reports need no
 // lock.
-std::array<std::atomic<Observer*>, kMaxObservers> observers{};
+using Observers = std::array<std::atomic<Observer*>, kMaxObservers>;
+Observers observers{};
+Observers observers_of_shortages{};  // and of nothing else
 
-bool replace(Observer* from, Observer* to) noexcept {
+bool replace(Observers& observers, Observer* from, Observer* to) noexcept {
   return std::any_of(observers.begin(), observers.end(), [&](std::atomic<Observer*>& slot) {
     Observer* expected = from;
     return slot.compare_exchange_strong(expected, to);
   });
 }
 
-}  // namespace
-
-void addObserver(Observer& observer) {
-  TORCH_CHECK(replace(nullptr, &observer), "addObserver: expected at most ", kMaxObservers,
-              " observers at a time");
-  ++detail::observer_count;
-}
-
-void removeObserver(Observer& observer) noexcept {
-  if (replace(&observer, nullptr)) {
-    --detail::observer_count;
-  }
-}
-
-void detail::forEachObserver(c10::function_ref<void(Observer&)> call) {
+void callEach(const Observers& observers, c10::function_ref<void(Observer&)> call) {
   for (const auto& slot : observers) {
     if (Observer* observer = slot.load()) {
       call(*observer);
     }
   }
+}
+
+}  // namespace
+
+void addObserver(Observer& observer, ObservedEvents events) {
+  const bool is_for_all = events == ObservedEvents::All;
+  TORCH_CHECK(replace(is_for_all ? observers : observers_of_shortages, nullptr, &observer),
+              "addObserver: expected at most ", kMaxObservers, " observers at a time");
+  if (is_for_all) {
+    ++detail::observer_count;
+  }
+}
+
+void removeObserver(Observer& observer) noexcept {
+  if (replace(observers, &observer, nullptr)) {
+    --detail::observer_count;
+  } else {
+    replace(observers_of_shortages, &observer, nullptr);
+  }
+}
+
+void detail::forEachObserver(c10::function_ref<void(Observer&)> call) { callEach(observers, call); }
+
+void detail::forEachObserverOfShortages(c10::function_ref<void(Observer&)> call) {
+  callEach(observers_of_shortages, call);
+  callEach(observers, call);
 }
 
 }  // namespace c10::openreg

@@ -74,7 +74,7 @@ class OpenRegAllocator final : public DeviceAllocator {
   bool initialized() override { return device_count() > 0; }
 
   void emptyCache(MempoolId_t pool) override {
-    runFreeMemoryCallbacks();
+    observeShortage(&Observer::memoryShortage, DeviceIndex{-1});
     const BlockingRegion region;
     forEachActive([&](DeviceCachingAllocator& cache) { cache.emptyCache(pool); });
   }
@@ -222,44 +222,6 @@ RawBlocks& rawBlocks() {
   return *instance;
 }
 
-// Functions of the program that are called on an event.
-template <typename... Parameters>
-class Callbacks {
- public:
-  using Callback = std::function<void(Parameters...)>;
-
-  void add(Callback callback) {
-    const Lock lock(mutex_);
-    all_.push_back(std::move(callback));
-  }
-
-  // In the order in which they were added, without the lock.
-  void call(Parameters... arguments) {
-    std::vector<Callback> callbacks;
-    {
-      const Lock lock(mutex_);
-      callbacks = all_;
-    }
-    for (const Callback& callback : callbacks) {
-      callback(arguments...);
-    }
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<Callback> all_ OPENREG_GUARDED_BY(mutex_);
-};
-
-auto& freeMemoryCallbacks() {
-  static auto* instance = new Callbacks<>;
-  return *instance;
-}
-
-auto& outOfMemoryObservers() {
-  static auto* instance = new Callbacks<DeviceIndex, size_t, size_t, size_t>;
-  return *instance;
-}
-
 }  // namespace
 
 void* rawAllocate(size_t size, const OpenRegStream& stream) {
@@ -297,20 +259,6 @@ void setMemoryFraction(DeviceIndex device, double fraction) {
 
 double memoryFraction(DeviceIndex device) {
   return withBlocks(device, [](BlockCache& blocks) { return blocks.memoryFraction(); });
-}
-
-void addFreeMemoryCallback(std::function<void()> callback) {
-  freeMemoryCallbacks().add(std::move(callback));
-}
-
-void runFreeMemoryCallbacks() { freeMemoryCallbacks().call(); }
-
-void addOutOfMemoryObserver(OutOfMemoryObserver observer) {
-  outOfMemoryObservers().add(std::move(observer));
-}
-
-void tellOutOfMemory(DeviceIndex device, size_t requested, size_t allowed, size_t free) {
-  outOfMemoryObservers().call(device, requested, allowed, free);
 }
 
 MempoolId_t createPoolId(bool by_user) {

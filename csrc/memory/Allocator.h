@@ -24,30 +24,12 @@ OPENREG_EXPORT void* rawAllocate(size_t size, const OpenRegStream& stream);
 // Errors: ValueError for another pointer.
 OPENREG_EXPORT void rawFree(void* pointer);
 
-// --- Limits and recovery
+// --- Limits
 
 // Limits the memory that a device's allocator may reserve to a fraction of the capacity.
 // Errors: ValueError unless 0 <= fraction <= 1.
 OPENREG_EXPORT void setMemoryFraction(DeviceIndex device, double fraction);
 OPENREG_EXPORT double memoryFraction(DeviceIndex device);
-
-// Adds a function that is called, on any thread and without a lock held, when a device is out of
-// memory and before the cache is released: it may free memory that it keeps. It is never removed.
-OPENREG_EXPORT void addFreeMemoryCallback(std::function<void()> callback);
-
-// Calls these functions, in the order in which they were added.
-void runFreeMemoryCallbacks();
-
-// Takes the device, the requested bytes, the bytes that the process may reserve there, and the free
-// bytes of the device.
-using OutOfMemoryObserver = std::function<void(DeviceIndex, size_t, size_t, size_t)>;
-
-// Adds a function that is called when an allocation fails, before it throws: on the allocating
-// thread, without a lock held. It is never removed.
-OPENREG_EXPORT void addOutOfMemoryObserver(OutOfMemoryObserver observer);
-
-// Calls these functions, in the order in which they were added.
-void tellOutOfMemory(DeviceIndex device, size_t requested, size_t allowed, size_t free);
 
 // --- Private pools; see Note [Memory of graphs] in BlockCache.h
 

@@ -33,7 +33,7 @@ Block* DeviceCachingAllocator::allocate(size_t size, const OpenRegStream& stream
                              gatherContext(RecordContext::STATE)};
   Block* block = tryAllocate(request);
   if (block == nullptr) {
-    runFreeMemoryCallbacks();
+    observeShortage(&Observer::memoryShortage, device_);
     const BlockingRegion region;
     block = retryAllocate(request);
   }
@@ -262,8 +262,9 @@ void DeviceCachingAllocator::throwOutOfMemory(const BlockRequest& request) {
   }
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(request.size), allocated, reserved,
                                    Device(kDeviceType, device_));
-  tellOutOfMemory(device_, request.size, std::min(allowed, total_size), free_size);
-  const char* module = servesCuda() ? "torch.cuda" : "torch.openreg";
+  observeShortage(&Observer::memoryExhaustion, device_, request.size, std::min(allowed, total_size),
+                  free_size);
+  const std::string module = moduleName();
   const std::string advice = c10::str(
       "The capacity is the setting OPENREG_DEVICE_MEMORY. If much is reserved but "
       "unallocated, it may be fragmented: see ",

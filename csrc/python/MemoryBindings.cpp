@@ -21,6 +21,7 @@
 #include "csrc/memory/StorageResize.h"
 #include "csrc/python/Bindings.h"
 #include "torch_openreg/core/Functions.h"
+#include "torch_openreg/core/Observer.h"
 #include "torch_openreg/core/TorchRelease.h"
 
 // torch exports these two functions, but the header that declares them needs a JSON library that
@@ -305,14 +306,31 @@ void recordPinnedHistory(const std::optional<std::string>& enabled,
 #endif
 }
 
-// The function is kept until the process ends.
+// Calls functions of the program, which are kept until the process ends.
+class ExhaustionObserver final : public Observer {
+ public:
+  // With the GIL held, as the call.
+  void add(const py::object& function) { functions_.push_back(function.inc_ref().ptr()); }
+
+  void memoryExhaustion(c10::DeviceIndex device, size_t requested, size_t allowed,
+                        size_t free) override {
+    const py::gil_scoped_acquire gil;
+    for (size_t i = 0; i < functions_.size(); ++i) {  // a function may add another one
+      py::reinterpret_borrow<py::object>(functions_[i])(device, requested, allowed, free);
+    }
+  }
+
+ private:
+  std::vector<PyObject*> functions_;
+};
+
 void observeOutOfMemory(const py::object& function) {
-  PyObject* kept = function.inc_ref().ptr();
-  addOutOfMemoryObserver(
-      [kept](c10::DeviceIndex device, size_t requested, size_t allowed, size_t free) {
-        const py::gil_scoped_acquire gil;
-        py::reinterpret_borrow<py::object>(kept)(device, requested, allowed, free);
-      });
+  static ExhaustionObserver* const observer = [] {
+    auto* added = new ExhaustionObserver;
+    addObserver(*added, ObservedEvents::Shortages);
+    return added;
+  }();
+  observer->add(function);
 }
 
 void bindMemory(py::module_& m) {

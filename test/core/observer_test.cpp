@@ -1,14 +1,20 @@
-// A small extra: an observer that keeps what is reported and skips the kernels that a test names.
-// With it, test/core/test_observer.py checks what include/torch_openreg/core/Observer.h promises.
+// A small extra: an observer that keeps what is reported and skips the kernels that a test names,
+// one that frees memory when it runs short, a handler of faults. With it,
+// test/core/test_observer.py checks what include/torch_openreg/core/Observer.h promises.
 
+#include <openreg/fault.h>
+#include <sys/mman.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch_openreg/core/Functions.h>
 #include <torch_openreg/core/Launch.h>
 #include <torch_openreg/core/Observer.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -26,6 +32,63 @@ const char* nameOf(const Operand& operand) {
   }
   return operand.is_unknown ? "unknown" : "read";
 }
+
+// Frees what it keeps when memory runs short, and counts what it is told.
+class Keeper final : public Observer {
+ public:
+  using Failure = std::tuple<int, size_t, size_t, size_t>;  // of memoryExhaustion
+
+  void memoryShortage(c10::DeviceIndex device) override {
+    shortages.push_back(device);
+    kept.clear();
+  }
+
+  void memoryExhaustion(c10::DeviceIndex device, size_t requested, size_t allowed,
+                        size_t free) override {
+    failures.emplace_back(device, requested, allowed, free);
+    if (throws) {
+      throw std::runtime_error("the keeper has no room");
+    }
+  }
+
+  std::vector<at::Tensor> kept;
+  std::vector<int> shortages;
+  std::vector<Failure> failures;
+  bool throws = false;
+};
+
+// One that an extra has for these events alone.
+Keeper& keeper() {
+  static auto* keeper = new Keeper;
+  return *keeper;
+}
+
+// A page that nothing may access until a fault handler has opened it.
+class ClosedPage {
+ public:
+  ClosedPage()
+      : size_(static_cast<size_t>(sysconf(_SC_PAGESIZE))),
+        memory_(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    TORCH_CHECK(memory_ != MAP_FAILED);
+    OPENREG_CHECK(orFaultHandlerAdd(&ClosedPage::open, this));
+  }
+  ~ClosedPage() {
+    OPENREG_WARN_IF_FAILED(orFaultHandlerRemove(&ClosedPage::open, this));
+    munmap(memory_, size_);
+  }
+
+  volatile int& number() { return *static_cast<volatile int*>(memory_); }
+
+ private:
+  static int open(void* self, const orFault* fault) {
+    const auto& page = *static_cast<ClosedPage*>(self);
+    return fault->address == page.memory_ &&
+           mprotect(page.memory_, page.size_, PROT_READ | PROT_WRITE) == 0;
+  }
+
+  const size_t size_;
+  void* const memory_;
+};
 
 class Watch final : public Observer {
  public:
@@ -137,6 +200,20 @@ std::tuple<std::string, int, std::string, uintptr_t, std::string> failure() {
   return {};
 }
 
+// Launches a kernel that touches memory which only a fault handler makes accessible. Returns what
+// it has written.
+int launchFaulting() {
+  ClosedPage page;
+  launchKernel<"faulting kernel">(getCurrentOpenRegStream(), [&page] { page.number() = 42; });
+  getCurrentOpenRegStream().synchronize("launch_faulting");
+  return page.number();
+}
+
+std::pair<uintptr_t, size_t> rangeOf(c10::DeviceIndex device) {
+  const AddressRange range = addressRange(device);
+  return {reinterpret_cast<uintptr_t>(range.begin), range.size};
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -148,4 +225,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("launch_failing", &launchFailing, ReleaseGil());
   m.def("failure", &failure, ReleaseGil());
   m.def("ran", [] { return ran.load(); });
+  m.def("launch_faulting", &launchFaulting, ReleaseGil());
+  m.def("address_range", &rangeOf);
+
+  m.def("keep", [](std::vector<at::Tensor> tensors, bool throws) {
+    keeper().kept = std::move(tensors);
+    keeper().throws = throws;
+    keeper().shortages.clear();
+    keeper().failures.clear();
+    addObserver(keeper(), ObservedEvents::Shortages);
+  });
+  m.def("end_keeping", [] {
+    removeObserver(keeper());
+    keeper().kept.clear();
+  });
+  m.def("shortages", [] { return keeper().shortages; });
+  m.def("failures", [] { return keeper().failures; });
+  m.def("is_observed", [] { return isObserved(); });
 }

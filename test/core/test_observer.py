@@ -142,5 +142,76 @@ class TestKernelErrors(OpenRegTestCase):
         torch.openreg.synchronize()
 
 
+class TestShortages(OpenRegTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.extra = extension("core/observer_test.cpp")
+
+    @contextlib.contextmanager
+    def keeping(self, *tensors, throws=False):
+        self.extra.keep(list(tensors), throws)
+        del tensors  # the extra has the only reference
+        try:
+            yield
+        finally:
+            self.extra.end_keeping()
+
+    def test_observer_of_shortages_frees_memory_before_an_allocation_fails(self):
+        torch.openreg.empty_cache()
+        free = torch.openreg.mem_get_info()[0]
+        kept = torch.empty(free // 2, dtype=torch.uint8, device=DEVICE_TYPE)
+        with self.keeping(kept):
+            del kept
+            self.assertEqual(self.extra.shortages(), [])
+            torch.empty(free - free // 4, dtype=torch.uint8, device=DEVICE_TYPE)
+            self.assertEqual(self.extra.shortages(), [0])
+            self.assertEqual(self.extra.failures(), [])
+        torch.openreg.empty_cache()
+
+    def test_caches_that_are_emptied_are_a_shortage_of_all_devices(self):
+        with self.keeping():
+            torch.openreg.empty_cache()
+            self.assertEqual(self.extra.shortages(), [-1])
+
+    def test_failed_allocation_is_reported_with_its_sizes(self):
+        torch.openreg.empty_cache()
+        free, total = torch.openreg.mem_get_info()
+        with self.keeping(), self.assertRaises(torch.OutOfMemoryError):
+            torch.empty(2 * total, dtype=torch.uint8, device=DEVICE_TYPE)
+        self.assertEqual(self.extra.failures(), [(0, 2 * total, total, free)])
+
+    def test_exception_of_an_observer_takes_the_place_of_the_error(self):
+        total = torch.openreg.mem_get_info()[1]
+        with (
+            self.keeping(throws=True),
+            self.assertRaisesRegex(RuntimeError, "the keeper has no room"),
+        ):
+            torch.empty(2 * total, dtype=torch.uint8, device=DEVICE_TYPE)
+
+    def test_observer_of_shortages_costs_launches_nothing(self):
+        with self.keeping():
+            self.assertFalse(self.extra.is_observed())
+
+
+class TestAddresses(OpenRegTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.extra = extension("core/observer_test.cpp")
+
+    def test_kernel_goes_on_when_a_handler_has_dealt_with_its_fault(self):
+        self.assertEqual(self.extra.launch_faulting(), 42)
+
+    def test_memory_of_a_device_lies_in_its_range(self):
+        for index in range(torch.openreg.device_count()):
+            begin, size = self.extra.address_range(index)
+            self.assertEqual(size, torch.openreg.mem_get_info(index)[1])
+            x = torch.ones(3, device=f"{DEVICE_TYPE}:{index}")
+            self.assertTrue(begin <= x.data_ptr() < begin + size)
+        with self.assertRaises(RuntimeError):
+            self.extra.address_range(torch.openreg.device_count())
+
+
 if __name__ == "__main__":
     run_tests()

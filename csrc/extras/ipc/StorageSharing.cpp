@@ -12,15 +12,20 @@
 #include "csrc/memory/Allocator.h"
 #include "torch_openreg/core/Event.h"
 #include "torch_openreg/core/Exception.h"
+#include "torch_openreg/core/Observer.h"
 
 namespace c10::openreg {
 namespace {
 
-struct CallbackRegistration {
-  CallbackRegistration() {
-    addFreeMemoryCallback([] { collectShared(); });
-  }
-} callback_registration;
+class Collector final : public Observer {
+ public:
+  void memoryShortage(DeviceIndex /*device*/) override { collectShared(); }
+};
+
+[[maybe_unused]] const bool is_collector_added = [] {
+  addObserver(*new Collector, ObservedEvents::Shortages);
+  return true;
+}();
 
 // Records an event after all work that is known to use the storage. See Note [Order across
 // processes].

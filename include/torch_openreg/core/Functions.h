@@ -15,6 +15,8 @@
 #include <c10/core/Device.h>
 #include <openreg/error.h>
 
+#include <cstddef>
+
 #include "torch_openreg/core/DeviceKeys.h"
 #include "torch_openreg/core/Macros.h"
 
@@ -74,6 +76,14 @@ OPENREG_EXPORT DeviceIndex resolveDeviceIndex(int64_t index);
 // cleared on all of them.
 OPENREG_EXPORT void synchronizeDevice(DeviceIndex index,
                                       const char* caller = "orDeviceSynchronizeIndex");
+
+// The device addresses of all memory of a device, allocated or not. Kernels use other addresses.
+// Constant from the creation of the first device on; creates the current one if there is none.
+struct AddressRange {
+  const void* begin;
+  size_t size;
+};
+OPENREG_EXPORT AddressRange addressRange(DeviceIndex index);
 
 // Whether the device has been created in this process.
 OPENREG_EXPORT bool isDeviceActive(DeviceIndex index) noexcept;

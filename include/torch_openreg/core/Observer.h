@@ -14,7 +14,8 @@
 //   Order    An access, replay or free is reported before it is enqueued or done. A record, a wait,
 //            a synchronization or an allocation is reported after it has succeeded.
 //   Errors   The functions for accesses and replays may throw; the launch that they come before is
-//            then left out. The others do not throw.
+//            then left out. So may those for shortages; the allocation then fails. The others do
+//            not throw.
 //   Verdict  The functions for accesses say whether the work is to run. Work that is skipped keeps
 //            its place in the order of the stream, and writes nothing; so do its replays if it is
 //            captured. What the calling thread computes, such as the first call of a fallback, runs
@@ -137,6 +138,15 @@ class Observer {
   // as another process.
   virtual void memoryWrite(const void* /*address*/) {}
 
+  // An allocation has found no room, or the program empties the caches of all devices (then the
+  // device is -1): an observer may free memory that it keeps. Called before the cache is released.
+  virtual void memoryShortage(DeviceIndex /*device*/) {}
+
+  // An allocation fails: what was requested, what the process may reserve on the device, and what
+  // is free there. The allocation throws afterwards, unless an observer throws.
+  virtual void memoryExhaustion(DeviceIndex /*device*/, size_t /*requested*/, size_t /*allowed*/,
+                                size_t /*free*/) {}
+
   // The cache of pinned memory hands a block out or takes it back, or the host goes on while a copy
   // from or to the block may be pending.
   virtual void pinnedAllocation(const void* /*address*/, size_t /*size*/) {}
@@ -159,9 +169,15 @@ class Observer {
 
 constexpr size_t kMaxObservers = 4;
 
+// Which events an observer is called for.
+enum class ObservedEvents : uint8_t {
+  All,
+  Shortages,  // memoryShortage and memoryExhaustion: costs nothing until there is one
+};
+
 // Starts to call an observer, which lives as long as the process and is not called yet.
-// Errors: throws if there are kMaxObservers.
-OPENREG_EXPORT void addObserver(Observer& observer);
+// Errors: throws if there are kMaxObservers for these events.
+OPENREG_EXPORT void addObserver(Observer& observer, ObservedEvents events = ObservedEvents::All);
 
 // Ends it. Calls that other threads have begun may still be running. Does nothing if the observer
 // is not called. Safe in a child after a fork.
@@ -172,6 +188,9 @@ namespace detail {
 OPENREG_EXPORT extern std::atomic<int> observer_count;
 
 OPENREG_EXPORT void forEachObserver(c10::function_ref<void(Observer&)> call);
+
+// Also those of ObservedEvents::Shortages.
+OPENREG_EXPORT void forEachObserverOfShortages(c10::function_ref<void(Observer&)> call);
 
 }  // namespace detail
 
@@ -188,6 +207,13 @@ inline void observe(void (Observer::*event)(Parameters...) noexcept(is_noexcept)
   if (isObserved()) {
     detail::forEachObserver([&](Observer& observer) { (observer.*event)(arguments...); });
   }
+}
+
+// Reports a shortage of memory.
+template <typename... Parameters>
+void observeShortage(void (Observer::*event)(Parameters...),
+                     std::type_identity_t<Parameters>... arguments) {
+  detail::forEachObserverOfShortages([&](Observer& observer) { (observer.*event)(arguments...); });
 }
 
 // Reports work. It is skipped if one observer says so.
