@@ -29,6 +29,7 @@ Note [Imports by several threads]
 import sys
 import threading
 
+from torch_openreg._device_name import DEVICE_NAME
 from torch_openreg._version import __version__
 
 __all__ = ["SettingWarning", "__version__"]
@@ -86,7 +87,7 @@ def _give_up(failure: str) -> None:
 
     for name in [name for name in sys.modules if name.split(".")[0] == __name__]:
         del sys.modules[name]
-    _settings.warn_of(f"The device 'openreg' is not available: {failure}", UserWarning, False)
+    _settings.warn_of(f"The device {DEVICE_NAME!r} is not available: {failure}", UserWarning, False)
 
 
 import torch  # noqa: E402  (after _autoload, which this import may call)

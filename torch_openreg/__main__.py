@@ -12,7 +12,7 @@ from torch_openreg.demo.overlap import show_launch, show_overlap
 from torch_openreg.demo.report import Report
 from torch_openreg.demo.settings import show_settings
 from torch_openreg.demo.training import show_training
-from torch_openreg.openreg._utils import DEVICE_TYPE
+from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE
 
 __all__ = ["main"]
 
@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for failure in report.failures:
             report.line(f"  {failure}")
         return 1
-    report.line("openreg and the CPU agree")
+    report.line(f"{DEVICE_TYPE} and the CPU agree")
     return 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m torch_openreg",
-        description="Lists the openreg devices and demonstrates that they work.",
+        description=f"Lists the {DEVICE_TYPE} devices and demonstrates that they work.",
     )
     parser.add_argument(
         "--epochs", type=_positive, default=40, help="passes over the data (default: %(default)s)"
@@ -83,7 +83,7 @@ def _openreg_device(text: str) -> torch.device:
     except RuntimeError as error:
         raise argparse.ArgumentTypeError(f"expected a device, got {text!r}") from error
     if device.type != DEVICE_TYPE:
-        raise argparse.ArgumentTypeError(f"expected an openreg device, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected {_A_DEVICE}, got {text!r}")
     return torch.device(DEVICE_TYPE, device.index or 0)
 
 

@@ -22,7 +22,7 @@ from torch_openreg.openreg._utils import DEVICE_TYPE
 __all__ = ["provide"]
 
 _CPU_INDEX = -1  # instead of the index of a device
-_A_TENSOR = {"cuda": "CUDA", "openreg": "openreg"}[DEVICE_TYPE]  # as the error texts call it
+_A_TENSOR = "CUDA" if DEVICE_TYPE == "cuda" else DEVICE_TYPE  # as the error texts call it
 
 
 def provide() -> None:

@@ -11,6 +11,7 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
+from torch_openreg._device_name import DEVICE_NAME
 from torch_openreg._version import (
     VersionError,
     __version__,
@@ -19,10 +20,9 @@ from torch_openreg._version import (
     release_of,
 )
 
-DEVICE_NAME = "openreg"
-
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _DEVICE_TYPE_VARIABLE = "OPENREG_DEVICE_TYPE"
+_OWN = "openreg"  # its value for the device of this package, whatever the name
 
 # torch's name for the PrivateUse1 device before a backend renames it.
 _UNCLAIMED_NAME = "privateuseone"
@@ -96,10 +96,10 @@ def asks_for_no_device() -> bool:
 
 def _asks_for_cuda() -> bool:
     """Whether the device type is to be CUDA; see Note [Device type] in core/DeviceKeys.h."""
-    text = os.environ.get(_DEVICE_TYPE_VARIABLE, "openreg")
-    if text not in ("openreg", "cuda"):
+    text = os.environ.get(_DEVICE_TYPE_VARIABLE, _OWN)
+    if text not in (_OWN, "cuda"):
         raise RegistrationError(
-            f"{_DEVICE_TYPE_VARIABLE} is '{text}'; allowed: openreg, cuda or none. Set it before "
+            f"{_DEVICE_TYPE_VARIABLE} is '{text}'; allowed: {_OWN}, cuda or none. Set it before "
             "the process imports torch."
         )
     return text == "cuda"
@@ -112,8 +112,8 @@ def check_machine_for_cuda() -> None:
     if torch.version.hip is not None:
         raise RegistrationError(
             "Device type cuda needs a build of torch for CUDA or for the CPU, but torch "
-            f"{torch.__version__} is one for ROCm. Use the device 'openreg' beside it, or install "
-            f"torch's CPU build: pip install --force-reinstall --no-deps "
+            f"{torch.__version__} is one for ROCm. Use the device {DEVICE_NAME!r} beside it, or "
+            f"install torch's CPU build: pip install --force-reinstall --no-deps "
             f"'torch=={release_of(str(torch.__version__))}.*' "
             "--index-url https://download.pytorch.org/whl/cpu"
         )
@@ -145,7 +145,7 @@ def _register_cuda() -> None:
     if not _C._has_cuda_hooks():
         raise RegistrationError(
             f"torch {torch.__version__} does not use the CUDA hooks that torch_openreg registered. "
-            f"Unset {_DEVICE_TYPE_VARIABLE} to use the device 'openreg'."
+            f"Unset {_DEVICE_TYPE_VARIABLE} to use the device {DEVICE_NAME!r}."
         )
     _comm.provide()
     _fake_tensors.register()
@@ -228,7 +228,7 @@ def _load_native_library(serves_cuda: bool) -> None:
         # while it initializes may raise anything.
         raise RegistrationError(f"its native library cannot be loaded: {error}") from error
     if _C._serves_cuda() != serves_cuda:
-        before, now = (DEVICE_NAME, "cuda") if serves_cuda else ("cuda", DEVICE_NAME)
+        before, now = (_OWN, "cuda") if serves_cuda else ("cuda", _OWN)
         raise RegistrationError(
             f"{_DEVICE_TYPE_VARIABLE} changed from {before!r} to {now!r} after torch_openreg was "
             "loaded. Set it before the process imports torch."

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 import torch
 
 from torch_openreg import _C
+from torch_openreg._device_name import DEVICE_NAME
 from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.memory import empty_cache, mem_get_info
 from torch_openreg.openreg.streams import current_stream
@@ -251,7 +252,7 @@ def largeTensorTest(
         @functools.wraps(test)
         def run(case: _Case, *args: _P.args, **kwargs: _P.kwargs) -> _R:
             place = torch.device(_device_of(case) if device is None else device)
-            if place.type != "openreg":
+            if place.type != DEVICE_NAME:
                 return of_torch(case, *args, **kwargs)
             gc.collect()
             empty_cache()

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "csrc/core/CudaErrors.h"
+#include "csrc/core/DeviceName.h"
 #include "csrc/core/ExitStatus.h"
 #include "csrc/core/Interrupt.h"
 #include "csrc/core/Settings.h"
@@ -79,7 +80,7 @@ void initializeFromPython() {
 // Called with the GIL held, as a pending call.
 int initializeModule(void* /*unused*/) {
   try {
-    py::module_::import(servesCuda() ? "torch.cuda" : "torch.openreg").attr("_lazy_init")();
+    py::module_::import(moduleName().c_str()).attr("_lazy_init")();
     return 0;
   } catch (py::error_already_set& error) {
     error.restore();
@@ -107,7 +108,8 @@ void onDeviceCreated(int /*device*/) {
 
 void synchronize(int64_t device) {
   const c10::DeviceIndex index = resolveDeviceIndex(device);
-  synchronizeDevice(index, servesCuda() ? "torch.cuda.synchronize" : "torch.openreg.synchronize");
+  static const std::string name = moduleName() + ".synchronize";
+  synchronizeDevice(index, name.c_str());
   observe(&Observer::deviceSynchronization, index);
 }
 
@@ -233,6 +235,7 @@ void bindDevice(py::module_& m) {
   m.def("_fail_exit", &failExit);
   m.def("_init", &initializeFromPython);
   m.def("_serves_cuda", &servesCuda);
+  m.def("_device_name", &deviceName);
   m.def("_has_cuda_hooks", &at::hasCUDA);
   m.def("_is_device_active",
         [](int64_t device) { return isDeviceActive(resolveDeviceIndex(device)); });

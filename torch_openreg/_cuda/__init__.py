@@ -38,6 +38,8 @@ from torch_openreg._cuda import (
     storages,
     tunable,
 )
+from torch_openreg._device_name import DEVICE_NAME
+from torch_openreg.openreg._utils import MODULE_NAME
 
 __all__ = ["install"]
 
@@ -97,10 +99,10 @@ def _load_classes(cuda: Any) -> None:
 
 def _add_module_openreg() -> None:
     """Adds ``torch.openreg``, for functions without a counterpart in ``torch.cuda``."""
-    torch.openreg = openreg  # type: ignore[attr-defined]
+    setattr(torch, DEVICE_NAME, openreg)
     torch.cuda.sanitizer = openreg.sanitizer  # type: ignore[attr-defined]
     sys.modules["torch.cuda.sanitizer"] = openreg.sanitizer
     for name in [
         name for name in sys.modules if name.split(".")[:2] == ["torch_openreg", "openreg"]
     ]:
-        sys.modules[f"torch.{name.removeprefix('torch_openreg.')}"] = sys.modules[name]
+        sys.modules[name.replace("torch_openreg.openreg", MODULE_NAME, 1)] = sys.modules[name]

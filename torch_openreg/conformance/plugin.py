@@ -15,6 +15,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_openreg import emptied_file
+from torch_openreg._device_name import DEVICE_NAME
 from torch_openreg.conformance.chapters import CHAPTERS, chapter_of
 from torch_openreg.conformance.deadlines import Deadlines
 from torch_openreg.conformance.report import Result, lost_lines, terminal_lines, to_html
@@ -101,9 +102,9 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
         reason = str(error).split("\n")[0]
-        if torch._C._get_privateuse1_backend_name() == "openreg":
+        if torch._C._get_privateuse1_backend_name() == DEVICE_NAME:
             reason += (
-                f"; the tests found openreg, not {name.split(':')[0]}: install it, or set "
+                f"; the tests found {DEVICE_NAME}, not {name.split(':')[0]}: install it, or set "
                 "OPENREG_DEVICE_TYPE=none"
             )
         raise pytest.UsageError(

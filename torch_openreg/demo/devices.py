@@ -4,6 +4,7 @@ import torch
 
 from torch_openreg import __version__, _settings, openreg
 from torch_openreg.demo.report import Report
+from torch_openreg.openreg._utils import DEVICE_TYPE
 
 __all__ = ["show_devices"]
 
@@ -21,6 +22,6 @@ def show_devices(report: Report) -> None:
         properties = openreg.get_device_properties(index)
         free, total = openreg.mem_get_info(index)
         report.line(
-            f"openreg:{index}  {properties.name}, {total / _GIB:.2f} GiB of memory "
+            f"{DEVICE_TYPE}:{index}  {properties.name}, {total / _GIB:.2f} GiB of memory "
             f"({free / _GIB:.2f} GiB free), {properties.multi_processor_count} processors"
         )

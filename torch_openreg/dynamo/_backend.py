@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch._dynamo.backends.registry import register_backend
 
+from torch_openreg._device_name import DEVICE_NAME
+
 __all__ = ["compile_graph"]
 
 
@@ -31,4 +33,4 @@ def compile_graph(
     return compiled
 
 
-register_backend(compile_graph, name="openreg")
+register_backend(compile_graph, name=DEVICE_NAME)

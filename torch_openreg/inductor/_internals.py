@@ -41,6 +41,10 @@ from torch.fx.interpreter import Interpreter
 from torch.fx.node import has_side_effect, map_aggregate
 from torchgen.aoti.fallback_ops import inductor_fallback_ops
 
+from torch_openreg.openreg._utils import DEVICE_TYPE
+
+_WHAT = f"torch.compile on {DEVICE_TYPE}"  # in error texts
+
 # Inductor's reason for a graph that it could capture if its device were CUDA.
 NO_CUDA_DEVICE = "multiple devices: "
 
@@ -97,24 +101,18 @@ def _check() -> None:
         function = getattr(owner, name, None)
         where = f"{owner.__name__}.{name}"
         if function is None:
-            raise ImportError(
-                f"torch.compile on openreg: expected torch {torch.__version__} to have {where}"
-            )
+            raise ImportError(f"{_WHAT}: expected torch {torch.__version__} to have {where}")
         missing = set(parameters) - set(inspect.signature(function).parameters)
         if missing:
             raise ImportError(
-                f"torch.compile on openreg: expected {where} of torch {torch.__version__} to have "
+                f"{_WHAT}: expected {where} of torch {torch.__version__} to have "
                 f"the parameters {', '.join(sorted(missing))}"
             )
     reasons = cudagraph_utils.check_multiple_devices_or_any_cpu_nodes
     if NO_CUDA_DEVICE not in inspect.getsource(reasons):
-        raise ImportError(
-            f"torch.compile on openreg: expected {reasons.__name__} to contain '{NO_CUDA_DEVICE}'"
-        )
+        raise ImportError(f"{_WHAT}: expected {reasons.__name__} to contain '{NO_CUDA_DEVICE}'")
     if "args_iter" not in inspect.getsource(Interpreter.placeholder):
-        raise ImportError(
-            "torch.compile on openreg: expected Interpreter.placeholder to read args_iter"
-        )
+        raise ImportError(f"{_WHAT}: expected Interpreter.placeholder to read args_iter")
 
 
 _check()

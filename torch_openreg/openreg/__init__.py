@@ -34,6 +34,7 @@ from torch_openreg.openreg import (  # noqa: F401
     sanitizer,
     sparse,
 )
+from torch_openreg.openreg._utils import MODULE_NAME
 from torch_openreg.openreg.amp import (
     get_amp_supported_dtype,
     is_bf16_supported,
@@ -287,5 +288,5 @@ if not TYPE_CHECKING:
 
             return inductor
         if name == "profiler":
-            raise AttributeError(_extras.explain("torch.openreg.profiler", "profiler"))
-        raise AttributeError(f"module 'torch.openreg' has no attribute {name!r}")
+            raise AttributeError(_extras.explain(f"{MODULE_NAME}.profiler", "profiler"))
+        raise AttributeError(f"module {MODULE_NAME!r} has no attribute {name!r}")

@@ -12,26 +12,31 @@ import torch
 from torch._utils import CallbackRegistry
 
 from torch_openreg import _C, _extras
+from torch_openreg._device_name import DEVICE_NAME
 
 __all__: list[str] = []
 
-EventCreationCallbacks: CallbackRegistry[[int]] = CallbackRegistry("openreg event creation")
-EventDeletionCallbacks: CallbackRegistry[[int]] = CallbackRegistry("openreg event deletion")
-EventRecordCallbacks: CallbackRegistry[[int, int]] = CallbackRegistry("openreg event record")
-EventWaitCallbacks: CallbackRegistry[[int, int]] = CallbackRegistry("openreg event wait")
-MemoryAllocationCallbacks: CallbackRegistry[[int]] = CallbackRegistry("openreg memory allocation")
-MemoryDeallocationCallbacks: CallbackRegistry[[int]] = CallbackRegistry(
-    "openreg memory deallocation"
+EventCreationCallbacks: CallbackRegistry[[int]] = CallbackRegistry(f"{DEVICE_NAME} event creation")
+EventDeletionCallbacks: CallbackRegistry[[int]] = CallbackRegistry(f"{DEVICE_NAME} event deletion")
+EventRecordCallbacks: CallbackRegistry[[int, int]] = CallbackRegistry(f"{DEVICE_NAME} event record")
+EventWaitCallbacks: CallbackRegistry[[int, int]] = CallbackRegistry(f"{DEVICE_NAME} event wait")
+MemoryAllocationCallbacks: CallbackRegistry[[int]] = CallbackRegistry(
+    f"{DEVICE_NAME} memory allocation"
 )
-StreamCreationCallbacks: CallbackRegistry[[int]] = CallbackRegistry("openreg stream creation")
+MemoryDeallocationCallbacks: CallbackRegistry[[int]] = CallbackRegistry(
+    f"{DEVICE_NAME} memory deallocation"
+)
+StreamCreationCallbacks: CallbackRegistry[[int]] = CallbackRegistry(
+    f"{DEVICE_NAME} stream creation"
+)
 DeviceSynchronizationCallbacks: CallbackRegistry[[]] = CallbackRegistry(
-    "openreg device synchronization"
+    f"{DEVICE_NAME} device synchronization"
 )
 StreamSynchronizationCallbacks: CallbackRegistry[[int]] = CallbackRegistry(
-    "openreg stream synchronization"
+    f"{DEVICE_NAME} stream synchronization"
 )
 EventSynchronizationCallbacks: CallbackRegistry[[int]] = CallbackRegistry(
-    "openreg event synchronization"
+    f"{DEVICE_NAME} event synchronization"
 )
 
 register_callback_for_event_creation = EventCreationCallbacks.add_callback

@@ -6,12 +6,15 @@ from typing import Any
 import torch
 
 from torch_openreg import _C
+from torch_openreg._device_name import DEVICE_NAME
 
 __all__: list[str] = []
 
-# The device type that the library serves: "openreg" or "cuda".
-DEVICE_TYPE = "cuda" if _C._serves_cuda() else "openreg"
-_A_DEVICE = "a cuda device" if DEVICE_TYPE == "cuda" else "an openreg device"
+# The device type that the library serves.
+DEVICE_TYPE = "cuda" if _C._serves_cuda() else DEVICE_NAME
+# As which programs know the module torch_openreg.openreg.
+MODULE_NAME = f"torch.{DEVICE_NAME}"
+_A_DEVICE = f"{'an' if DEVICE_TYPE[0] in 'aeiou' else 'a'} {DEVICE_TYPE} device"
 
 
 def _setting(variable: str) -> str:
@@ -26,12 +29,13 @@ def _named(operation: str) -> str:
     Where the device type is CUDA, it is that of ``torch.cuda`` if that module has the function: a
     program that was written for CUDA has called that one.
     """
+    own = operation.replace("torch.openreg", MODULE_NAME, 1)
     if DEVICE_TYPE != "cuda":
-        return operation
+        return own
     found: Any = torch.cuda
     for part in operation.removeprefix("torch.openreg.").split("."):
         found = getattr(found, part, None)
-    return operation if found is None else operation.replace("torch.openreg", "torch.cuda", 1)
+    return own if found is None else operation.replace("torch.openreg", "torch.cuda", 1)
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:

@@ -7,7 +7,14 @@ import torch
 from torch.types import Device
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _A_DEVICE, DEVICE_TYPE, _boolean, _checked_index, _named
+from torch_openreg.openreg._utils import (
+    _A_DEVICE,
+    DEVICE_TYPE,
+    MODULE_NAME,
+    _boolean,
+    _checked_index,
+    _named,
+)
 
 __all__ = ["Event"]
 
@@ -189,5 +196,5 @@ class Event(torch.Event):
     def __repr__(self) -> str:
         """Returns the device, once the event is bound to one, and the runtime's handle."""
         if self.event_id == 0:
-            return "<torch.openreg.Event uninitialized>"
-        return f"<torch.openreg.Event device={self.device} event_id={self.event_id:#x}>"
+            return f"<{MODULE_NAME}.Event uninitialized>"
+        return f"<{MODULE_NAME}.Event device={self.device} event_id={self.event_id:#x}>"

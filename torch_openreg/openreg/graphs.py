@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from torch_openreg import _C, _extras
 from torch_openreg._torch_release import HAS_OPTIMIZER_CHECK
-from torch_openreg.openreg._utils import DEVICE_TYPE, _boolean, _named, _pool_id
+from torch_openreg.openreg._utils import DEVICE_TYPE, MODULE_NAME, _boolean, _named, _pool_id
 from torch_openreg.openreg.devices import current_device, synchronize
 from torch_openreg.openreg.events import _check_stream
 from torch_openreg.openreg.initialization import _lazy_init
@@ -94,7 +94,7 @@ class Graph(_acceleratorGraph):
         """Makes a graph without a capture."""
         name = "CUDAGraph" if DEVICE_TYPE == "cuda" else "Graph"
         _boolean(f"torch.openreg.{name}", "keep_graph", keep_graph)
-        _extras.require("torch.openreg.Graph", "graph")
+        _extras.require(f"{MODULE_NAME}.Graph", "graph")
         _lazy_init()
         return super().__new__(cls, keep_graph)
 
@@ -248,7 +248,7 @@ class graph:  # a context manager, named as torch.cuda's
         """Stores the arguments; entering begins the capture."""
         if not callable(getattr(openreg_graph, "capture_begin", None)):
             raise TypeError(
-                f"{_named('torch.openreg.graph')}: expected a torch.openreg.Graph as "
+                f"{_named('torch.openreg.graph')}: expected a {MODULE_NAME}.Graph as "
                 f"openreg_graph, got {openreg_graph!r}"
             )
         if stream is not None:

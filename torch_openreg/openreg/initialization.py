@@ -16,7 +16,7 @@ from torch_openreg.openreg._utils import _named
 __all__ = ["DeferredOpenRegCallError", "init", "is_initialized"]
 
 # As error texts call the device.
-_NAME = "CUDA" if _C._serves_cuda() else "OpenReg"
+_NAME = _C._device_name()
 
 _was_initialized = False
 _lock = threading.RLock()  # a queued call may call this function

@@ -26,6 +26,7 @@ from torch_openreg import _C
 from torch_openreg._torch_release import HAS_PINNED_HISTORY
 from torch_openreg.openreg._utils import (
     DEVICE_TYPE,
+    MODULE_NAME,
     _boolean,
     _checked_index,
     _integer,
@@ -715,7 +716,7 @@ def check() -> list[Corruption]:
     """
     if not _C._is_memory_poisoned():
         raise RuntimeError(
-            "torch.openreg.memory.check: expected the environment variable OPENREG_MEMORY_POISON "
+            f"{MODULE_NAME}.memory.check: expected the environment variable OPENREG_MEMORY_POISON "
             "to be 1 when the process started, got 0; without it there are no guard zones"
         )
     if not is_initialized():
@@ -723,7 +724,7 @@ def check() -> list[Corruption]:
     for index in range(device_count()):
         if not _C._is_allocator_valid(index):
             raise RuntimeError(
-                "torch.openreg.memory.check: expected a consistent allocator of "
+                f"{MODULE_NAME}.memory.check: expected a consistent allocator of "
                 f"{DEVICE_TYPE}:{index}, got one with blocks that contradict each other"
             )
     return [

@@ -7,6 +7,8 @@ name.
 
 import torch
 
+from torch_openreg.openreg._utils import MODULE_NAME
+
 __all__ = ["custom_abs"]
 
 
@@ -23,6 +25,6 @@ def custom_abs(input: torch.Tensor) -> torch.Tensor:
         TypeError: The argument is not a tensor.
     """
     if not isinstance(input, torch.Tensor):
-        raise TypeError(f"torch.openreg.meta.custom_abs: expected a tensor, got {input!r}")
+        raise TypeError(f"{MODULE_NAME}.meta.custom_abs: expected a tensor, got {input!r}")
     result: torch.Tensor = torch.ops.openreg.custom_abs(input.to("meta"))
     return result

@@ -4,6 +4,7 @@ They are the sparse ones of the types in ``torch.openreg``: ``isinstance(x, Floa
 device, dtype and layout, and ``FloatTensor(indices, values, sizes)`` creates a tensor.
 """
 
+from torch_openreg.openreg._utils import MODULE_NAME
 from torch_openreg.openreg.tensor_types import make_type
 
 __all__ = [
@@ -18,12 +19,14 @@ __all__ = [
     "ShortTensor",
 ]
 
-BFloat16Tensor = make_type("torch.openreg.sparse", "BFloat16Tensor")
-ByteTensor = make_type("torch.openreg.sparse", "ByteTensor")
-CharTensor = make_type("torch.openreg.sparse", "CharTensor")
-DoubleTensor = make_type("torch.openreg.sparse", "DoubleTensor")
-FloatTensor = make_type("torch.openreg.sparse", "FloatTensor")
-HalfTensor = make_type("torch.openreg.sparse", "HalfTensor")
-IntTensor = make_type("torch.openreg.sparse", "IntTensor")
-LongTensor = make_type("torch.openreg.sparse", "LongTensor")
-ShortTensor = make_type("torch.openreg.sparse", "ShortTensor")
+_MODULE = f"{MODULE_NAME}.sparse"
+
+BFloat16Tensor = make_type(_MODULE, "BFloat16Tensor")
+ByteTensor = make_type(_MODULE, "ByteTensor")
+CharTensor = make_type(_MODULE, "CharTensor")
+DoubleTensor = make_type(_MODULE, "DoubleTensor")
+FloatTensor = make_type(_MODULE, "FloatTensor")
+HalfTensor = make_type(_MODULE, "HalfTensor")
+IntTensor = make_type(_MODULE, "IntTensor")
+LongTensor = make_type(_MODULE, "LongTensor")
+ShortTensor = make_type(_MODULE, "ShortTensor")

@@ -11,7 +11,7 @@ import torch
 from torch.types import Device
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import _index_or_current, _integer
+from torch_openreg.openreg._utils import MODULE_NAME, _index_or_current, _integer
 from torch_openreg.openreg.events import Event, _check_event, _check_stream
 from torch_openreg.openreg.initialization import _lazy_init, is_initialized
 
@@ -217,7 +217,7 @@ class Stream(torch.Stream):
 
     def __repr__(self) -> str:
         """Returns the device and the number of the stream."""
-        return f"<torch.openreg.Stream device={self.device} stream_id={self.stream_id}>"
+        return f"<{MODULE_NAME}.Stream device={self.device} stream_id={self.stream_id}>"
 
 
 class ExternalStream(Stream):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_openreg.openreg._utils import DEVICE_TYPE
+from torch_openreg.openreg._utils import DEVICE_TYPE, MODULE_NAME
 
 __all__ = [
     "BFloat16Tensor",
@@ -127,13 +127,13 @@ def make_type(module: str, name: str, kind: type[TensorType] = TensorType) -> Te
     )
 
 
-BFloat16Tensor = make_type("torch.openreg", "BFloat16Tensor")
-BoolTensor = make_type("torch.openreg", "BoolTensor")
-ByteTensor = make_type("torch.openreg", "ByteTensor")
-CharTensor = make_type("torch.openreg", "CharTensor")
-DoubleTensor = make_type("torch.openreg", "DoubleTensor")
-FloatTensor = make_type("torch.openreg", "FloatTensor")
-HalfTensor = make_type("torch.openreg", "HalfTensor")
-IntTensor = make_type("torch.openreg", "IntTensor")
-LongTensor = make_type("torch.openreg", "LongTensor")
-ShortTensor = make_type("torch.openreg", "ShortTensor")
+BFloat16Tensor = make_type(MODULE_NAME, "BFloat16Tensor")
+BoolTensor = make_type(MODULE_NAME, "BoolTensor")
+ByteTensor = make_type(MODULE_NAME, "ByteTensor")
+CharTensor = make_type(MODULE_NAME, "CharTensor")
+DoubleTensor = make_type(MODULE_NAME, "DoubleTensor")
+FloatTensor = make_type(MODULE_NAME, "FloatTensor")
+HalfTensor = make_type(MODULE_NAME, "HalfTensor")
+IntTensor = make_type(MODULE_NAME, "IntTensor")
+LongTensor = make_type(MODULE_NAME, "LongTensor")
+ShortTensor = make_type(MODULE_NAME, "ShortTensor")
