@@ -199,6 +199,19 @@ class TestGraphs(OpenRegTestCase):
         with self.assertRaisesRegex(RuntimeError, "dead tensor"):
             graph.replay()
 
+    def test_programs_instantiate_graphs_that_are_kept(self):
+        x = torch.ones(4, device="cuda")
+        graph, _ = self.capture(lambda: x.add_(1))
+        text = r"instantiate\(\) is intended to be called by the user only when keep_graph=true"
+        for _ in range(2):
+            with self.assertRaisesRegex(RuntimeError, text):
+                graph.instantiate()
+        x.fill_(1)
+        graph.replay()
+        self.assertEqual(x.cpu(), torch.full((4,), 2.0))
+        with self.assertRaisesRegex(RuntimeError, "expected a graph that has captured"):
+            torch.cuda.CUDAGraph().instantiate()
+
     @parametrize("method", ["raw_cuda_graph", "raw_cuda_graph_exec"])
     def test_handles_of_cuda_s_driver_are_refused(self, method):
         graph = torch.cuda.CUDAGraph(keep_graph=True)

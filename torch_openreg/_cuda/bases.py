@@ -173,6 +173,7 @@ class CudaGraphBaseWithHooks(CudaGraphBase):
     """The same since torch 2.14, whose ``torch.cuda.CUDAGraph`` ends a capture in two steps."""
 
     _has_graph_exec: bool
+    _is_ending: bool  # between the two steps
     _retained_pools: "dict[tuple[int, int], MemPoolBase]"
     _of_thread: ClassVar = threading.local()  # the graph that this thread captures
 
@@ -180,6 +181,7 @@ class CudaGraphBaseWithHooks(CudaGraphBase):
         """Makes a graph without a capture."""
         graph = super().__new__(cls, keep_graph)
         graph._has_graph_exec = False
+        graph._is_ending = False
         graph._retained_pools = {}
         return graph
 
@@ -195,13 +197,19 @@ class CudaGraphBaseWithHooks(CudaGraphBase):
         self._of_thread.graph = _no_graph
         super().capture_end()
         self._has_graph_exec = not self._keeps_graph
+        self._is_ending = True
 
     def capture_end_post(self) -> None:
-        """Does nothing: a graph that is not kept was released when it was instantiated."""
+        """Ends the second step. A graph that is not kept was released when it was instantiated."""
+        self._is_ending = False
 
     def instantiate(self) -> None:
-        """Instantiates the graph; nothing if it is not kept, as the capture's end has done it."""
-        if self._keeps_graph:
+        """Instantiates the graph; nothing at a capture's end, whose first step has done it.
+
+        Raises:
+            RuntimeError: A program calls it, and the graph has not captured or is not kept.
+        """
+        if self._keeps_graph or not self._is_ending:
             super().instantiate()
         self._has_graph_exec = True
 
@@ -214,6 +222,7 @@ class CudaGraphBaseWithHooks(CudaGraphBase):
         """Deletes the graph."""
         super().reset()
         self._has_graph_exec = False
+        self._is_ending = False
         self._retained_pools.clear()
 
     def pools(self) -> list[tuple[int, int]]:
