@@ -90,7 +90,6 @@ constexpr std::array kTexts = {
         "backend",
         "from the '$1CUDA' backend. This could be because the operator doesn't exist for this "
         "backend"),
-    Pair("MKL FFT doesn't support tensors of type", "cuFFT doesn't support tensor of type"),
     Pair("computation on CPU is not implemented for", "computation on CUDA is not implemented for"),
     Pair("expected m1 and m2 to have", "expected mat1 and mat2 to have"),
     Pair("expected target dtype to be Long or Byte, but got (\\w+)",
