@@ -37,7 +37,7 @@ struct BoundKernel {
   std::vector<bool> is_constant;
 };
 
-// What precedes the arguments of a kernel in a launch; see triton/backends/nvidia/driver.py.
+// What precedes the arguments of a kernel in a launch, in the order that Triton passes it in.
 enum Leading : Py_ssize_t {
   GridX,
   GridY,
