@@ -152,28 +152,7 @@ std::optional<std::string> withNameOfDtype(std::string_view text) {
   return std::nullopt;
 }
 
-std::string inWordsOf(const std::string& text) {
-  if (std::optional<std::string> found = withNameOfDtype(text)) {
-    return *std::move(found);
-  }
-  static const std::regex not_implemented("^\"(\\w+)\" not implemented for");
-  if (std::smatch match; std::regex_search(text, match, not_implemented)) {
-    const std::string kernel = match[1];
-    for (const auto& [of_cpu, of_cuda] : kKernels) {
-      if (const std::regex pattern(of_cpu); std::regex_match(kernel, pattern)) {
-        return '"' + std::regex_replace(kernel, pattern, of_cuda) + '"' +
-               text.substr(kernel.size() + 2);
-      }
-    }
-    return text;
-  }
-  std::string result = text;
-  for (const auto& [of_cpu, of_cuda] : kTexts) {
-    result = std::regex_replace(result, std::regex(of_cpu), of_cuda);
-  }
-  return result;
-}
-
+// What replaces a whole text, by the first pair that matches it.
 std::optional<std::string> replaced(const std::string& text, c10::ArrayRef<Pair> pairs) {
   for (const auto& [of_cpu, of_cuda] : pairs) {
     if (const std::regex pattern(of_cpu); std::regex_match(text, pattern)) {
@@ -181,6 +160,23 @@ std::optional<std::string> replaced(const std::string& text, c10::ArrayRef<Pair>
     }
   }
   return std::nullopt;
+}
+
+std::string inWordsOf(const std::string& text) {
+  if (std::optional<std::string> found = withNameOfDtype(text)) {
+    return *std::move(found);
+  }
+  static const std::regex not_implemented("^\"(\\w+)\" not implemented for");
+  if (std::smatch match; std::regex_search(text, match, not_implemented)) {
+    const std::string kernel = match[1];
+    const std::string of_cuda = replaced(kernel, kKernels).value_or(kernel);
+    return '"' + of_cuda + text.substr(kernel.size() + 1);
+  }
+  std::string result = text;
+  for (const auto& [of_cpu, of_cuda] : kTexts) {
+    result = std::regex_replace(result, std::regex(of_cpu), of_cuda);
+  }
+  return result;
 }
 
 }  // namespace
