@@ -1,5 +1,6 @@
 """Recipes work when they are pasted: those for CI, the page for beginners, and the Dockerfile."""
 
+import importlib.metadata
 import json
 import os
 import re
@@ -10,7 +11,6 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import torch
 from installation import make_fresh_environment, make_wheel
 from source_tree import ROOT, compiler
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -42,8 +42,10 @@ def instructions(dockerfile: str) -> list[tuple[str, str]]:
 
 
 def with_this_torch(script: str) -> str:
-    """Replaces the release of torch in commands of pip by the installed one."""
-    return re.sub(r"torch==[\d.]+\.\*", f"torch=={torch.__version__}", script)
+    """Replaces the release of torch in commands of pip by the version that pip has installed."""
+    # torch.__version__ may have a local part, such as "+cu132", that the package's does not have.
+    installed = importlib.metadata.version("torch")
+    return re.sub(r"torch==[\d.]+\.\*", f"torch=={installed}", script)
 
 
 @unittest.skipIf(compiler() is None, "needs a C++ compiler, without which setup.py ends")
