@@ -82,6 +82,17 @@ class TestOperators(TestCase):
         x.resize_(1, 2, 3, 4, memory_format=torch.channels_last)
         self.assertTrue(x.is_contiguous(memory_format=torch.channels_last))
 
+    def test_set_grows_a_storage_that_is_too_small(self):
+        x = torch.arange(3.0, device=NAME)
+        y = x.new_empty(0).set_(x.untyped_storage(), 1, (5, 2))
+        self.assertEqual(y.untyped_storage().nbytes(), 44)
+        self.assertEqual(y[0].cpu(), torch.tensor([1.0, 2.0]))
+        with self.assertRaisesRegex(RuntimeError, "Tensor: invalid storage offset -1"):
+            x.new_empty(0).set_(x.untyped_storage(), -1, (3,))
+        for size, stride in (((3, 2), (1,)), ((-3,), (1,)), ((3,), (-1,))):
+            with self.assertRaises(RuntimeError):
+                x.new_empty(0).set_(x.untyped_storage(), 0, size, stride)
+
     def test_item_waits_for_the_stream(self):
         self.assertEqual((torch.ones(3, device=NAME) + torch.ones(3, device=NAME))[1].item(), 2.0)
 

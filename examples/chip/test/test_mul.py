@@ -40,8 +40,9 @@ class TestMul(TestCase):
         x, y = torch.ones(4, device=NAME), torch.ones(4, device=NAME)
         with held() as gate:
             results = [x * y, x * 2, x.mul_(y), torch.mul(x, y, out=torch.empty(4, device=NAME))]
+            results.append(torch.ops.aten.mul_.Scalar(y, 3))  # as optimizers call it
             self.assertFalse(gate.is_set())
-        self.assertEqual([r.sum().item() for r in results], [4, 8, 4, 4])
+        self.assertEqual([r.sum().item() for r in results], [4, 8, 4, 4, 12])
 
     def test_gradients_are_torchs(self):
         x = torch.randn(3, device=NAME, requires_grad=True)

@@ -28,12 +28,11 @@ static Tensor emptyStrided(IntArrayRef size, IntArrayRef stride,
                                            at::dtype_or_default(dtype));
 }
 
-// Makes the storage as large as the tensor needs it; what it holds stays.
-static void growStorage(const Tensor& self) {
-  const size_t bytes = at::detail::computeStorageNbytes(self.sizes(), self.strides(),
-                                                        self.element_size(), self.storage_offset());
-  if (self.numel() > 0 && bytes > self.storage().nbytes()) {
-    at::native::resize_bytes_nocuda(self.storage(), bytes);  // calls the hooks
+// Makes the storage as large as elements with these strides need it; what it holds stays.
+static void growStorage(const Tensor& self, IntArrayRef size, IntArrayRef stride, int64_t offset) {
+  const int64_t end = offset + at::native::storage_size_for(size, stride);
+  if (end > offset && end * self.element_size() > self.storage().nbytes()) {
+    at::native::resize_bytes_nocuda(self.storage(), end * self.element_size());  // calls the hooks
   }
 }
 
@@ -41,16 +40,17 @@ static const Tensor& resize(const Tensor& self, IntArrayRef size,
                             std::optional<at::MemoryFormat> format) {
   if (self.sizes() != size) self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   if (format) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
-  growStorage(self);
+  growStorage(self, self.sizes(), self.strides(), self.storage_offset());
   return self;
 }
 
 static Tensor& setStorage(Tensor& self, c10::Storage storage, int64_t offset, IntArrayRef size,
                           IntArrayRef stride) {
   const auto dense = c10::TensorType::contiguousStridesOf(size);
-  at::native::checkSetStorage(self, std::move(storage), offset, size, stride);
-  at::native::setStrided(self, size, stride.empty() ? IntArrayRef(dense) : stride, offset);
-  growStorage(self);
+  const IntArrayRef strides = stride.empty() ? IntArrayRef(dense) : stride;
+  at::native::checkSetStorage(self, std::move(storage), offset, size, strides);
+  growStorage(self, size, strides, offset);
+  at::native::setStrided(self, size, strides, offset);
   return self;
 }
 
