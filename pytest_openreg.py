@@ -57,7 +57,7 @@ import pytest
 from _pytest._code.code import ExceptionRepr
 
 if TYPE_CHECKING:
-    from torch_openreg.openreg.sanitizer import Finding
+    from torch_openreg.extras.sanitizer.sanitizer import Finding
     from torch_openreg.testing import StreamGate
 
 __all__ = [
@@ -444,7 +444,8 @@ class _Sanitizer(_Tool):
         if self._no_device_text is not None:
             return (yield)
         from torch_openreg import _C
-        from torch_openreg.openreg import sanitizer
+
+        sanitizer = _sanitizer_module()
 
         sanitizer.clear()
         options = {kind: kind in self._kinds for kind in _CHOICES if kind != "graph-input"}
@@ -482,7 +483,8 @@ class _Sanitizer(_Tool):
     def _take(self, item: pytest.Item, before: int) -> tuple[list[Finding], bool]:
         """Returns the findings that fail the test, and whether an expected one is missing."""
         from torch_openreg import _C
-        from torch_openreg.openreg import sanitizer
+
+        sanitizer = _sanitizer_module()
 
         launches = _C._sanitizer_counts()["launches"] - before
         found = [one for one in sanitizer.findings() if one.kind in self._kinds]
@@ -773,11 +775,19 @@ def emptied_file(option: str, path: Path) -> Path:
     return path
 
 
+def _sanitizer_module() -> Any:
+    from torch_openreg import extras
+
+    extras.require("pytest --openreg-sanitizer", "sanitizer")
+    from torch_openreg.extras.sanitizer import sanitizer
+
+    return sanitizer
+
+
 @pytest.fixture
 def openreg_sanitizer() -> Iterator[ModuleType]:
     """The sanitizer, collecting: ``openreg_sanitizer.findings()``."""
-    from torch_openreg.openreg import sanitizer
-
+    sanitizer = _sanitizer_module()
     if sanitizer.is_enabled():
         yield sanitizer
         return

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 os.chdir(ROOT)
@@ -31,7 +32,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 sys.path.insert(0, str(ROOT / "tools" / "backend"))
 from openreg_build import fail, policy, search_path_of_user  # noqa: E402
-from openreg_extras import missing_extras  # noqa: E402
+from openreg_extras import extra_of, missing_extras  # noqa: E402
 from openreg_machine import MachineError, affordable_jobs, check_machine, full_disk  # noqa: E402
 
 LIB_PACKAGE = "torch_openreg.lib."
@@ -132,11 +133,8 @@ try:
     MISSING_EXTRAS = missing_extras(os.environ.get("OPENREG_EXTRAS", "all"))
 except ValueError as error:
     fail(error)
-LEFT_OUT = [Path("csrc", "extras", name) for name in MISSING_EXTRAS]
 BACKEND_AND_BINDINGS = [
-    file
-    for file in sources("csrc/**/*.cpp")
-    if not any(Path(file).is_relative_to(folder) for folder in LEFT_OUT)
+    file for file in sources("csrc/**/*.cpp") if extra_of(file) not in MISSING_EXTRAS
 ]
 # Folders named python hold bindings, all others the backend.
 BINDINGS = [file for file in BACKEND_AND_BINDINGS if Path(file).parent.name == "python"]
@@ -400,7 +398,22 @@ def complete_package(package: Path) -> None:
     folder = package / "include"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(RUNTIME / "include", folder)
-    shutil.copytree(INCLUDE, folder, dirs_exist_ok=True)
+
+    def missing(place: str, names: list[str]) -> list[str]:
+        paths = {name: Path(place, name).relative_to(ROOT).as_posix() for name in names}
+        return [name for name, path in paths.items() if extra_of(path) in MISSING_EXTRAS]
+
+    shutil.copytree(INCLUDE, folder, ignore=missing, dirs_exist_ok=True)
+
+
+class Package(build_py):
+    """Leaves out the Python folders of missing extras."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.packages = [
+            name for name in self.packages if extra_of(name.replace(".", "/")) not in MISSING_EXTRAS
+        ]
 
 
 def backend_extension(
@@ -450,5 +463,5 @@ setup(
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib", *SANITIZER_ARGS],
         ),
     ],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "build_py": Package},
 )

@@ -3,7 +3,7 @@
 It is a module outside of the package for two reasons. In an editable installation the package is in
 the source tree, and a copy of this module is beside torch: ``import torch``, which fails if an
 entry point fails, still works if the tree was removed. And importlib imports the module of an entry
-point before it calls anything; see Note [Imports by several threads] in torch_openreg/__init__.py.
+point before it calls anything; see Note [Imports by several threads] in torch_openreg/_loading.py.
 """
 
 import sys

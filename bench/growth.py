@@ -18,7 +18,8 @@ import torch
 
 import torch_openreg
 from bench.measure import CPU, OPENREG, Benchmark, Effort, Ratios, Target, in_child
-from torch_openreg.openreg import profiler, sanitizer
+from torch_openreg.extras.profiler import profiler
+from torch_openreg.extras.sanitizer import sanitizer
 
 __all__ = ["CASES", "Case", "benchmarks", "cost"]
 

@@ -20,7 +20,7 @@ from bench.measure import (
 )
 from bench.ops import pair
 from bench.training import make_demo, make_step
-from torch_openreg.openreg import sanitizer
+from torch_openreg.extras.sanitizer import sanitizer
 
 __all__ = ["benchmarks"]
 

@@ -10,7 +10,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["after_import", "follow_dynamo"]
+__all__ = ["after_import", "import_after"]
 
 
 class _CallingLoader(Loader):
@@ -58,30 +58,16 @@ def after_import(name: str, action: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _Finder(name, action))
 
 
-# Modules of Dynamo -> modules of this package that register something there when they are imported.
-_AFTER_DYNAMO = {
-    "torch._dynamo.backends.registry": "torch_openreg.dynamo._backend",
-    "torch._dynamo.device_interface": "torch_openreg.dynamo._interface",
-    "torch._dynamo.variables.optimizer": "torch_openreg.dynamo._optimizers",
-    "torch._dynamo": "torch_openreg.dynamo._functions",
-    "torch._dynamo.variables.builder": "torch_openreg.dynamo._triton",
-    "torch._functorch.partitioners": "torch_openreg.dynamo._random_state",
-    "torch._inductor.decomposition": "torch_openreg.dynamo._decompositions",
-    "torch._inductor.runtime.triton_heuristics": "torch_openreg.dynamo._triton_target",
-}
+def import_after(name: str, own: str) -> None:
+    """Imports a module of this package when a module of torch has been imported.
 
-
-def follow_dynamo() -> None:
-    """Makes the import of Dynamo register the device's interface and backend."""
-    for name, own in _AFTER_DYNAMO.items():
-        after_import(name, functools.partial(_import_if_torch_has_all, own))
+    Unless this version of torch lacks a name that the own module imports: programs that do not use
+    the device must not notice. Compiling graphs on this device then raises an error with the
+    reason: Inductor imports the same modules.
+    """
+    after_import(name, functools.partial(_import_if_torch_has_all, own))
 
 
 def _import_if_torch_has_all(module: str) -> None:
-    """Imports a module of this package, unless this version of torch lacks a name that it imports.
-
-    Programs that compile for the CPU must not notice. Compiling graphs on this device then raises
-    an error with the reason: Inductor imports the same modules.
-    """
     with contextlib.suppress(ImportError):
         importlib.import_module(module)

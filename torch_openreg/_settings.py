@@ -74,12 +74,17 @@ def unknown_names() -> list[str]:
     names = [name for name in os.environ if name.startswith(_PREFIX)]
     if not names:
         return []
-    known = _C._setting_names()
-    return [
-        f"{name} is no setting{nearest(name, known) or _LIST}"
-        for name in sorted(names)
-        if name not in known and name not in BUILD_AND_TEST_NAMES
-    ]
+    known = {*_C._setting_names(), *BUILD_AND_TEST_NAMES}
+    return [_of_no_setting(name, known) for name in sorted(names) if name not in known]
+
+
+def _of_no_setting(name: str, known: set[str]) -> str:
+    from torch_openreg import extras
+    from torch_openreg.extras import _absent
+
+    if (extra := _absent.extra_of_setting(name)) is not None:
+        return extras.explain(name, extra)
+    return f"{name} is no setting{nearest(name, known - BUILD_AND_TEST_NAMES) or _LIST}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

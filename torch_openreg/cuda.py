@@ -17,8 +17,9 @@ from collections.abc import Sequence
 import torch
 
 from torch_openreg import _settings, _tools
-from torch_openreg._registration import RegistrationError, check_machine_for_cuda
+from torch_openreg._loading import RegistrationError
 from torch_openreg._version import __version__
+from torch_openreg.extras.cuda import build
 
 __all__ = ["main"]
 
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("expected a script, -m and a module, or -c and code")
     if os.environ.get("OPENREG_DEVICE_TYPE") != "cuda":  # otherwise, it is this package's option
         try:
-            check_machine_for_cuda()
+            build.check_machine()
         except RegistrationError as error:
             sys.exit(f"{_PROGRAM}: error: {error}")
     os.environ["OPENREG_DEVICE_TYPE"] = "cuda"
@@ -83,7 +84,7 @@ def _report_problem() -> str | None:
     path = os.environ.get("OPENREG_SANITIZER_REPORT")
     if not path or os.environ.get("OPENREG_SANITIZER", "0") == "0":
         return None
-    from torch_openreg.openreg._report_file import ReportFile
+    from torch_openreg.extras.sanitizer._report_file import ReportFile
 
     return ReportFile(path).begin()
 

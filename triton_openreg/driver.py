@@ -31,9 +31,9 @@ class OpenRegDriver(DriverBase):  # type: ignore[misc]
             ExtraError: torch_openreg was built without Triton.
         """
         super().__init__()
-        from torch_openreg import _extras
+        from torch_openreg import extras
 
-        _extras.require("A kernel of Triton", "triton")
+        extras.require("A kernel of Triton", "triton")
         from torch_openreg.extras.triton import _driver
 
         _driver.make_cuda_decline()

@@ -13,7 +13,7 @@ from common import (
     subtest,
 )
 
-from torch_openreg.openreg import sanitizer
+from torch_openreg.extras.sanitizer import sanitizer
 
 COUNT = 40  # more than the number that is compared one by one
 

@@ -39,7 +39,7 @@ import setuptools
 original = setuptools.setup
 
 def setup(**options):
-    assert options.pop("ext_modules") and options.pop("cmdclass")
+    assert options.pop("ext_modules") and options["cmdclass"].pop("build_ext")
     return original(**options)
 
 setuptools.setup = setup

@@ -17,16 +17,15 @@ PACKAGE = ROOT / "torch_openreg"
 # String literals that have the word "openreg" and do not mean the device, with the reason.
 OTHER_MEANINGS = {
     ("torch_openreg/_device_name.py", "openreg"): "the one place",
-    ("torch_openreg/_cuda/__init__.py", "openreg"): "a folder of the package",
-    ("torch_openreg/_cuda/compiler.py", "openreg"): "the name of Triton's entry point",
-    ("torch_openreg/_registration.py", "openreg"): "a value of OPENREG_DEVICE_TYPE",
+    ("torch_openreg/_loading.py", "openreg"): "a value of OPENREG_DEVICE_TYPE",
     ("torch_openreg/_tools/pynvml.py", "/memfd:openreg-device-"): "a file of the runtime",
     ("torch_openreg/cpp_extension.py", "openreg"): "the runtime's library",
+    ("torch_openreg/extras/triton/__init__.py", "openreg"): "the name of Triton's entry point",
     ("torch_openreg/extras/triton/_compile.py", "openreg"): "a folder of the cache",
     ("torch_openreg/extras/triton/_stages.py", "openreg"): "the name of Triton's entry point",
     ("torch_openreg/extras/triton/_stages.py", "openreg-"): "the key of a kernel in the cache",
-    ("torch_openreg/inductor/_cpp_wrapper.py", "openreg"): "the prefix of functions in C++",
-    ("torch_openreg/openreg/sanitizer.py", "openreg-frames"): "the name of a thread",
+    ("torch_openreg/extras/inductor/_cpp_wrapper.py", "openreg"): "the prefix of functions in C++",
+    ("torch_openreg/extras/sanitizer/sanitizer.py", "openreg-frames"): "the name of a thread",
 }
 
 # The prelude of a program whose device has another name, which is the one change.

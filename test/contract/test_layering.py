@@ -3,6 +3,7 @@
 import graphlib
 import re
 import subprocess
+import sys
 import unittest
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from source_tree import (
     unit_of,
 )
 from torch.testing._internal.common_utils import TestCase, run_tests
+
+sys.path.insert(0, str(ROOT / "tools" / "backend"))
+from openreg_extras import EXTRAS, extra_of
 
 C_STANDARD_HEADERS = {"<stddef.h>", "<stdint.h>"}
 HEADERS_FOR_CPP = {"callable.h"}  # empty for C; they may include the C++ library
@@ -460,7 +464,45 @@ class TestCallsOfTheRuntime(TestCase):
         self.assertFalse(users)
 
 
+# Modules of the core that import an extra: programs import it by their names.
+NAMES_OF_EXTRAS = {
+    "torch_openreg/cuda.py": {"cuda", "sanitizer"},
+    "torch_openreg/distributed.py": {"distributed"},
+}
+# Extras that others need, see torch_openreg/extras/cuda/__init__.py.
+NEEDED_EXTRAS = {"cuda": {"distributed", "graph", "ipc", "profiler", "sanitizer"}}
+
+
+def imported_extras(path: Path) -> set[str]:
+    """Returns the extras from whose Python folders a module imports, in functions, too."""
+    modules = re.findall(
+        r"^\s*(?:from|import) torch_openreg\.extras(?:\.(\w+)| import (.*)$)",
+        path.read_text(),
+        re.MULTILINE,
+    )
+    names = {name for one, several in modules for name in [one, *several.split(", ")]}
+    return names & set(EXTRAS)
+
+
 class TestPython(TestCase):
+    def test_core_imports_no_extra(self):
+        users = {
+            relative(path): found
+            for path in sorted((ROOT / "torch_openreg").rglob("*.py"))
+            if extra_of(relative(path)) is None and (found := imported_extras(path))
+        }
+        self.assertEqual(users, NAMES_OF_EXTRAS)
+
+    def test_extras_import_no_other_but_those_that_they_need(self):
+        for path in sorted((ROOT / "torch_openreg" / "extras").glob("*/*.py")):
+            own = path.parent.name
+            allowed = {own} | NEEDED_EXTRAS.get(own, set())
+            self.assertEqual(imported_extras(path) - allowed, set(), relative(path))
+
+    def test_imports_of_extras_are_found(self):
+        path = ROOT / "torch_openreg" / "extras" / "cuda" / "nccl.py"
+        self.assertEqual(imported_extras(path), {"distributed"})
+
     def test_package_reaches_native_code_only_through_the_bindings(self):
         users = [
             relative(path)
@@ -472,8 +514,8 @@ class TestPython(TestCase):
         self.assertEqual(
             users,
             [
-                "torch_openreg/_cuda_build.py",
                 "torch_openreg/_tools/pynvml.py",
+                "torch_openreg/extras/cuda/build.py",
                 "torch_openreg/extras/triton/_compile.py",
             ],
         )

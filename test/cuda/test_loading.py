@@ -270,7 +270,7 @@ class TestRefusals(OpenRegTestCase):
         self.assertIn("needs a build of torch for CUDA or for the CPU", text)
 
     def test_gpus_that_torch_can_use(self):
-        """They are in use, unless the program asks for ours by name; see _cuda_build.py."""
+        """They are in use, unless the program asks for ours by name; see `build`."""
         program = """
         import torch
         torch.version.cuda = torch.version.cuda or "12.8"  # of the other build, if it is not one
@@ -407,7 +407,7 @@ class TestVariablesOfCuda(OpenRegTestCase):
 
 class TestTable(OpenRegTestCase):
     def test_what_is_refused_says_why_in_one_line(self):
-        from torch_openreg._cuda import absent
+        from torch_openreg.extras.cuda import absent
 
         for name in absent.REFUSED:
             with self.subTest(name=name), self.assertRaises(NotImplementedError) as caught:
@@ -417,7 +417,7 @@ class TestTable(OpenRegTestCase):
             self.assertNotIn("\n", text)
 
     def test_what_is_left_out_is_not_there(self):
-        from torch_openreg._cuda import absent
+        from torch_openreg.extras.cuda import absent
 
         self.assertFalse([name for name in absent.LEFT_OUT if hasattr(torch._C, name)])
 

@@ -9,7 +9,7 @@ from common import OpenRegTestCase, run_tests
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from torch_openreg.openreg import profiler as ranges
+from torch_openreg.extras.profiler import profiler as ranges
 
 
 class TestProfiler(OpenRegTestCase):

@@ -207,7 +207,7 @@ def test_it_starts_empty(openreg_sanitizer):
     assert openreg_sanitizer.is_enabled()
 
 def test_it_is_off_again():
-    from torch_openreg.openreg import sanitizer
+    from torch_openreg.extras.sanitizer import sanitizer
     assert not sanitizer.is_enabled() or ASKED
     assert sanitizer.findings() == []
 """

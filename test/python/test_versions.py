@@ -17,7 +17,7 @@ from common import DEVICE_TYPE, OpenRegTestCase, run_program, run_tests
 
 import torch_openreg
 from torch_openreg import _torch_release, _version
-from torch_openreg._cuda import absent, bindings, tunable
+from torch_openreg.extras.cuda import absent, bindings, tunable
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKEND = ROOT / "tools" / "backend"

@@ -1,8 +1,10 @@
 """Extras: parts of the package that a build can leave out. What is left is the core."""
 
-__all__ = ["EXTRAS", "missing_extras"]
+from pathlib import PurePath
 
-# Folders of csrc/extras, each with its bindings; most of `cuda` is in torch_openreg/_cuda.
+__all__ = ["EXTRAS", "extra_of", "missing_extras"]
+
+# Each is a folder in some of _PLACES.
 EXTRAS = (
     "autocast",
     "cuda",
@@ -15,6 +17,21 @@ EXTRAS = (
     "sanitizer",
     "triton",
 )
+
+# Where extras have their folders: sources with bindings, public headers, and Python.
+_PLACES = (("csrc", "extras"), ("include", "torch_openreg"), ("torch_openreg", "extras"))
+
+
+def extra_of(path: str) -> str | None:
+    """Returns the extra to which a file or folder of the repository belongs; None for the core.
+
+    Args:
+        path: The path from the root of the repository.
+    """
+    parts = PurePath(path).parts
+    if parts[:2] in _PLACES and len(parts) > 2 and parts[2] in EXTRAS:
+        return parts[2]
+    return None
 
 
 def missing_extras(text: str) -> list[str]:

@@ -1,1 +1,1 @@
-from torch_openreg.openreg.amp import *
+from torch_openreg.extras.autocast.amp import *

@@ -1,1 +1,1 @@
-from torch_openreg.openreg.graphed_callables import *
+from torch_openreg.extras.graph.graphed_callables import *

@@ -1,1 +1,1 @@
-from torch_openreg.openreg.graphs import *
+from torch_openreg.extras.graph.graphs import *

@@ -1,1 +1,1 @@
-from torch_openreg.openreg.ipc import *
+from torch_openreg.extras.ipc.ipc import *

@@ -1,1 +1,1 @@
-from torch_openreg.openreg.meta import *
+from torch_openreg.extras.custom.meta import *

@@ -1,1 +1,1 @@
-from torch_openreg.openreg.nccl import *
+from torch_openreg.extras.distributed.nccl import *

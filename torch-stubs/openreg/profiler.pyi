@@ -1,1 +1,1 @@
-from torch_openreg.openreg.profiler import *
+from torch_openreg.extras.profiler.profiler import *

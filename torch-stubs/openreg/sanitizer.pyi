@@ -1,1 +1,1 @@
-from torch_openreg.openreg.sanitizer import *
+from torch_openreg.extras.sanitizer.sanitizer import *

@@ -32,6 +32,8 @@ __all__ = [
     "get_device_properties",
     "get_sync_debug_mode",
     "is_available",
+    "is_bf16_supported",
+    "is_tf32_supported",
     "set_device",
     "set_sync_debug_mode",
     "synchronize",
@@ -270,3 +272,18 @@ def get_sync_debug_mode() -> int:
 def _get_device(device: int | str | torch.device) -> torch.device:
     """Returns the ``torch.device`` of an argument."""
     return torch.device(DEVICE_TYPE, device) if isinstance(device, int) else torch.device(device)
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Returns whether the device computes in bfloat16, which every openreg device does.
+
+    Args:
+        including_emulation: Accepted for compatibility; without effect.
+    """
+    del including_emulation
+    return is_available()
+
+
+def is_tf32_supported() -> bool:
+    """Returns False: the CPU has no TF32."""
+    return False

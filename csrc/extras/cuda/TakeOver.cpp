@@ -10,7 +10,7 @@
 //
 // The other parts that a build with CUDA brings are taken over where ours are registered: the guard
 // by being the later one, allocators and the timer of DistributedDataParallel by a higher priority,
-// the hooks by Note [Place of the hooks]. torch_openreg/_cuda does the same for names in Python.
+// the hooks by Note [Place of the hooks]. torch_openreg/extras/cuda does the same for Python.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DispatchKey.h>
 #include <c10/util/Exception.h>

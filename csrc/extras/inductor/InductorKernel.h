@@ -1,4 +1,4 @@
-// Kernels and tensors of code that Inductor generates; see torch_openreg/inductor.
+// Kernels and tensors of code that Inductor generates; see torch_openreg/extras/inductor.
 //
 // The source of such a kernel is what Inductor generates for the CPU.
 #pragma once

@@ -1,4 +1,4 @@
-"""Step 9 of docs/bring_up.md: mixed precision. In full: torch_openreg/openreg/amp.py."""
+"""Step 9 of docs/bring_up.md: mixed precision. In full: torch_openreg/extras/autocast/amp.py."""
 
 import torch
 

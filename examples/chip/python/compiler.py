@@ -1,7 +1,7 @@
 """Step 11 of docs/bring_up.md: torch.compile. In full: torch_openreg/dynamo/_interface.py.
 
 With this, the backends "eager" and "aot_eager" work, which call the device's operators. Inductor
-needs kernels: torch_openreg/inductor/.
+needs kernels: torch_openreg/extras/inductor/.
 """
 
 import importlib.util

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from common import TestCase, instantiate_parametrized_tests, parametrize, run_tests
 from extras.distributed.ranks import Ranks, device_of
 
-from torch_openreg.openreg import sanitizer
+from torch_openreg.extras.sanitizer import sanitizer
 
 # Each program issues collectives, and waits too late unless it is right.
 

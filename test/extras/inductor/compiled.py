@@ -16,7 +16,7 @@ os.environ.update(MODULES[INDUCTOR])
 import torch
 from torch._inductor import async_compile
 
-from torch_openreg.inductor import _kernels
+from torch_openreg.extras.inductor import _kernels
 
 __all__ = [
     "IS_FULL",
@@ -150,7 +150,7 @@ class AbsenceTests:
 
             torch.zeros(3, device="{DEVICE_TYPE}").add_(1).cpu()
             names = ("torch._inductor", "torch._dynamo")
-            names += ("torch_openreg.inductor", "torch_openreg.dynamo")
+            names += ("torch_openreg.extras.inductor", "torch_openreg.dynamo")
             print([name for name in sys.modules if name.startswith(names)])
             """
         )

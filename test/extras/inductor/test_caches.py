@@ -9,7 +9,7 @@ import torch
 from common import DEVICE_TYPE, run_program, run_tests
 from extras.inductor.compiled import CompiledTestCase
 
-from torch_openreg.inductor import _internals, _lowering
+from torch_openreg.extras.inductor import _internals, _lowering
 
 # Prints the caches' counters for a function that is compiled with its gradient.
 _PROGRAM = f"""

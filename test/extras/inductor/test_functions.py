@@ -20,7 +20,7 @@ from extras.inductor.functions import CASES, leaf, normal
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch.utils.checkpoint import checkpoint
 
-from torch_openreg.inductor import _kernels
+from torch_openreg.extras.inductor import _kernels
 
 CAPTURABLE_OPTIMIZERS = [
     value

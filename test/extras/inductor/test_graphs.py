@@ -17,7 +17,7 @@ from extras.inductor.compiled import CompiledTestCase
 from torch._dynamo.utils import counters
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from torch_openreg.inductor import _graphs
+from torch_openreg.extras.inductor import _graphs
 
 
 def compiled(function, **options):

@@ -8,7 +8,7 @@ from common import DEVICE_TYPE, StreamGate, run_program, run_tests
 from extras.inductor.compiled import AbsenceTests, CompiledTestCase, kernel_sources
 from memory.allocator_model import ROUNDING
 
-from torch_openreg.inductor import _kernels
+from torch_openreg.extras.inductor import _kernels
 
 
 def chain(x):
@@ -268,7 +268,7 @@ class TestAbsence(AbsenceTests, CompiledTestCase):
     def test_registration_is_ours_and_complete(self):
         from torch._inductor.codegen import common
 
-        from torch_openreg.inductor import _cpp_wrapper, _lowering, _wrapper
+        from torch_openreg.extras.inductor import _cpp_wrapper, _lowering, _wrapper
 
         common.init_backend_registration()
         codegen = common.device_codegens[DEVICE_TYPE]

@@ -9,7 +9,7 @@ from common import (
 )
 from extras.inductor.compiled import CompiledTestCase, kernel_sources
 
-from torch_openreg.inductor import _kernels
+from torch_openreg.extras.inductor import _kernels
 
 # Whole vectors, parts of one, and both.
 _SIZES = (1, 7, 16, 33, 257)

@@ -188,7 +188,7 @@ _PROGRAMS: dict[str, Callable[[str], None]] = {
 def _run(program: str) -> None:
     folder = os.environ["OPENREG_RELEASE"]
     sys.path.insert(0, folder)
-    from torch_openreg.openreg import sanitizer
+    from torch_openreg.extras.sanitizer import sanitizer
 
     sanitizer.enable("collect")
     _PROGRAMS[program](folder)

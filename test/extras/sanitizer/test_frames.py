@@ -7,7 +7,7 @@ import torch
 from common import OpenRegTestCase, run_tests
 from extras.sanitizer.programs import Stream, _module, device, stream
 
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 
 class TestFrames(OpenRegTestCase):

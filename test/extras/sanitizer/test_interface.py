@@ -25,8 +25,8 @@ from common import (
 from extras.sanitizer.programs import device
 
 from torch_openreg import _C
-from torch_openreg.openreg import _report_file
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import _report_file
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 _module = getattr(torch, device.type)
 
@@ -555,7 +555,7 @@ class TestEnvironment(OpenRegTestCase):
     def test_import_loads_no_texts_of_findings(self):
         code = """
             import sys, torch
-            name = "torch_openreg.openreg._findings"
+            name = "torch_openreg.extras.sanitizer._findings"
             before = name in sys.modules
             print(before, torch.openreg.sanitizer.Finding.__name__, name in sys.modules)
         """

@@ -5,7 +5,7 @@ from common import OpenRegTestCase, run_tests
 from extras.sanitizer.programs import device
 
 from torch_openreg import _C
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 _module = getattr(torch, device.type)
 

@@ -17,7 +17,7 @@ from extras.sanitizer.model import Finding, Model
 from extras.sanitizer.programs import Event, Stream, _module, current, device, stream
 from extras.sanitizer.random_programs import SIZE, Program, Step, View, random_steps, shrink
 
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 _FILE = "<a random program>"
 # OPENREG_TEST_PROGRAMS and OPENREG_TEST_SEED choose others.

@@ -9,7 +9,7 @@ from extras.sanitizer.mutations import FOLLOWED_CORRECT, FOLLOWED_MISTAKES, is_f
 from extras.sanitizer.programs import device, same_stream
 from extras.sanitizer.recorder import follow
 
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 _module = getattr(torch, device.type)
 

@@ -8,7 +8,7 @@ from extras.sanitizer.programs import Stream, _module, device, stream
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 # Operators that use the sizes of an argument and not its contents.
 _SIZES_ONLY = {

@@ -11,7 +11,7 @@ from common import OpenRegTestCase, run_program, run_tests
 from extras.sanitizer.programs import SIZE, device
 
 from torch_openreg import _C
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 _module = getattr(torch, device.type)
 

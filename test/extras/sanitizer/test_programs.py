@@ -20,7 +20,7 @@ from common import (
 from extras.sanitizer.correct import CORRECT
 from extras.sanitizer.programs import MISTAKES, device, same_stream
 
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 _REPETITIONS = 5
 

@@ -11,7 +11,7 @@ from extras.sanitizer.programs import device
 from torch.testing._internal.common_methods_invocations import op_db
 
 from torch_openreg import _C
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 _SEEDS = (1, 2, 3)
 

@@ -5,7 +5,7 @@ from common import OpenRegTestCase, instantiate_parametrized_tests, parametrize,
 from extras.sanitizer.programs import Stream, _module, device, stream
 from interfaces import extension
 
-from torch_openreg.openreg import sanitizer as checker
+from torch_openreg.extras.sanitizer import sanitizer as checker
 
 _READ, _UNKNOWN = 0, 3  # of RangeAccess
 

@@ -10,7 +10,7 @@ import unittest
 import torch
 from common import OpenRegTestCase
 
-from torch_openreg import _extras
+from torch_openreg import extras
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -74,7 +74,7 @@ if HAS_TRITON:
 def needs_triton(case):
     """Skips where Triton is not installed, or where the build has none of it."""
     reason = "Triton is not installed" if not HAS_TRITON else "the build has no Triton"
-    return unittest.skipUnless(HAS_TRITON and _extras.has("triton"), reason)(case)
+    return unittest.skipUnless(HAS_TRITON and extras.has("triton"), reason)(case)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from common import DEVICE_TYPE, OpenRegTestCase, StreamGate, run_program, run_te
 from torch.testing._internal.common_utils import instantiate_parametrized_tests, parametrize
 
 import torch_openreg
-from torch_openreg import _C, _extras
+from torch_openreg import _C, extras
 
 SOURCE = Path(__file__).with_name("scaling_kernel.cpp")
 INCLUDE = Path(torch_openreg.__file__).parent / "include"
@@ -48,7 +48,7 @@ def scale(x, y, n=None, factor=2.0, mode=0, grid=None, launch=None, hooks=(None,
     launch(*grid, current_stream(), 0, (4, 1, 16), "metadata", *hooks, x, y, n, factor, mode)
 
 
-@unittest.skipUnless(_extras.has("triton"), "the build has no Triton")
+@unittest.skipUnless(extras.has("triton"), "the build has no Triton")
 class TritonLaunchTestCase(OpenRegTestCase):
     def setUp(self):
         super().setUp()

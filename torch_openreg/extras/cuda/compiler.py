@@ -1,0 +1,34 @@
+"""``torch.compile``: Inductor's own kernels in Triton are not chosen.
+
+Triton itself runs kernels of programs, by ``triton_openreg``. torch is told that it cannot be used,
+so that it chooses this package's wrapper and pass for CUDA instead.
+"""
+
+import functools
+import sys
+from typing import Any
+
+from torch_openreg._imports import after_import
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Has torch find no use for Triton."""
+    after_import("torch.utils._triton", _disable_triton)
+
+
+@functools.cache
+def _has_triton(*, include_cpu: bool = False) -> bool:
+    """Whether Triton has kernels for a device other than ours: since torch 2.15, for the CPU."""
+    triton: Any = sys.modules["torch.utils._triton"]
+    return include_cpu and bool(triton.has_triton_cpu_backend())
+
+
+def _disable_triton() -> None:
+    triton: Any = sys.modules["torch.utils._triton"]
+    replaced, triton.has_triton = triton.has_triton, _has_triton
+    # Modules that were imported before this one have the function by its name.
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("has_triton") is replaced:
+            module.has_triton = _has_triton  # type: ignore[attr-defined]

@@ -1,0 +1,43 @@
+"""Kernels of Triton in programs that torch.compile compiles: what Dynamo asks.
+
+Importing this module lets Dynamo take ``@triton.jit`` functions into graphs.
+"""
+
+import functools
+import sys
+from typing import Any
+
+import torch.utils._triton
+
+__all__ = ["runs_here"]
+
+# Modules that ask whether there may be kernels of Triton in a program. Others ask whether to make
+# some of their own.
+_OF_PROGRAMS = frozenset({"torch._dynamo.variables.builder", "torch._export.serde.serialize"})
+
+
+@functools.cache
+def runs_here() -> bool:
+    """Returns whether kernels of Triton run on our devices."""
+    if not torch.utils._triton.has_triton_package():
+        return False
+    from triton_openreg.driver import OpenRegDriver
+
+    return OpenRegDriver.is_active()
+
+
+def _answer_programs() -> None:
+    """Replaces ``has_triton`` by a function that has another answer for these modules."""
+    module: Any = torch.utils._triton
+    before = module.has_triton
+
+    @functools.wraps(before)
+    def has_triton(*args: Any, **kwargs: Any) -> bool:
+        if sys._getframe(1).f_globals.get("__name__") in _OF_PROGRAMS and runs_here():
+            return True
+        return bool(before(*args, **kwargs))
+
+    module.has_triton = has_triton
+
+
+_answer_programs()
